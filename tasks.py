@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """One command for each job of this repository, with Python's standard library alone.
 
-    python3 tasks.py demo | test | test-networks | drivers | codegen | shaders | bench | kompute
-                     | lint | help
+    python3 tasks.py demo | test | test-networks | drivers | compilers | codegen | shaders | bench
+                     | kompute | lint | help
 
 Each task first makes what it needs and no more: the environment `.venv`, this package with the
 right extras in it, and a Vulkan driver where one can be installed. What follows the task's name is
@@ -19,6 +19,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from tools import compilers as gpu_compilers
 from tools import environment, matrix, process, vulkan
 from tools import kompute as kp
 from tools.environment import OLDEST_PYTHON
@@ -81,6 +82,11 @@ def test(args: Sequence[str]) -> int:
 def drivers(args: Sequence[str]) -> int:
     """Run the tests on other Vulkan drivers, fetched where they can be; --list shows them."""
     return matrix.main(args)
+
+
+def compilers(args: Sequence[str]) -> int:
+    """Compile every kernel for GPUs that are not here; see docs/gpu-compilers.md."""
+    return gpu_compilers.main(args)
 
 
 def test_wide_kernels(suite: Sequence[object], env: Mapping[str, str]) -> int:
@@ -160,6 +166,7 @@ TASKS: dict[str, Callable[[Sequence[str]], int]] = {
     "test": test,
     "test-networks": test_networks,
     "drivers": drivers,
+    "compilers": compilers,
     "codegen": codegen,
     "shaders": shaders,
     "bench": bench,

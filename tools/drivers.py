@@ -144,6 +144,23 @@ def _fetch_backport() -> Place:
     return _only(_write_icd(folder, str(found[0]), "1.4.305"))
 
 
+def radeon_icd(driver: Driver) -> Path:
+    """Return the file by which the loader takes the driver for Radeons of a package of Mesa.
+
+    Raises:
+        CannotError: the package cannot be had here.
+        TaskError: fetching it failed, or it holds no such driver.
+    """
+    driver.place()
+    folder = _folder(driver.name)
+    found = sorted(folder.glob("content/usr/lib/*/libvulkan_radeon.so"))
+    if not found:
+        raise TaskError(f"no driver for Radeons in {folder}")
+    own = folder / "radeon"
+    own.mkdir(exist_ok=True)
+    return _write_icd(own, str(found[0]), "1.4.305")
+
+
 # --- Debian unstable, in a folder of its own -----------------------------------------------------
 
 

@@ -21,6 +21,7 @@ from vkmnn.testing.case import Case, Variant, tensor_info
 from vkmnn.testing.emulation import COOPMAT_SHAPE, Bench, bench_for
 from vkmnn.testing.runner import Picker, compare, dispatched_by, run_case
 from vkmnn.vulkan.backend import VulkanBackend
+from vkmnn.vulkan.cost.devices import AMD
 from vkmnn.vulkan.gemm.coop_tiles import (
     FEATURES,
     LARGE_MATRIX,
@@ -71,6 +72,13 @@ def test_all_that_fits_is_offered() -> None:
     fitting = {kernel.tile for kernel in rank_coop(Gemm(4096, 4096, 4096), small)}
     assert CoopTile(64, 128, 64, 32, 64) in fitting
     assert all(tile.shared_bytes <= 32 << 10 for tile in fitting)
+
+
+def test_tiles_that_spill_on_radeons_are_not_offered() -> None:
+    """RADV's compiler says which: docs/gpu-compilers.md."""
+    radeon = replace(COOPMAT_GPU, vendor_id=AMD)
+    offered = {kernel.tile for kernel in rank_coop(Gemm(4096, 4096, 4096), radeon)}
+    assert offered == {tile for same in TILES for tile in same} - {CoopTile(128, 128, 64, 64, 64)}
 
 
 @pytest.mark.parametrize(

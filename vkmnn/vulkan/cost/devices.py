@@ -11,7 +11,7 @@ from dataclasses import replace
 from vkmnn.records import dataclass
 from vkmnn.runtime.device_info import DeviceInfo, DeviceType
 
-_NVIDIA, _AMD, _INTEL, _QUALCOMM, _APPLE = 0x10DE, 0x1002, 0x8086, 0x5143, 0x106B
+_NVIDIA, AMD, _INTEL, _QUALCOMM, _APPLE = 0x10DE, 0x1002, 0x8086, 0x5143, 0x106B
 _ARM, _BROADCOM, _IMAGINATION = 0x13B5, 0x14E4, 0x1010
 SERVER_BYTES = 30 << 30
 _ANY_SIZE = 1 << 62
@@ -305,7 +305,7 @@ CPU = replace(
 # By vendor and kind of memory; the first that fits.
 _BY_VENDOR: dict[int, dict[DeviceType, DeviceClass]] = {
     _NVIDIA: {DeviceType.DISCRETE: _DESKTOP},
-    _AMD: {DeviceType.DISCRETE: _RADEON},
+    AMD: {DeviceType.DISCRETE: _RADEON},
     _INTEL: {DeviceType.DISCRETE: _ARC},
 }
 _BY_VENDOR_ALONE = {

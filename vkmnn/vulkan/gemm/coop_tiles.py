@@ -15,7 +15,7 @@ from typing import Any, Literal, cast
 from vkmnn.records import dataclass
 from vkmnn.runtime.device_info import CooperativeMatrixShape, DeviceInfo
 from vkmnn.shaders import kernels
-from vkmnn.vulkan.cost.devices import class_of
+from vkmnn.vulkan.cost.devices import AMD, class_of
 from vkmnn.vulkan.cost.terms import Cost
 from vkmnn.vulkan.cost.tiles import MAX_REGISTERS, Tiling, tiles_cost, weighed_us
 from vkmnn.vulkan.encoder import ceil_div
@@ -137,8 +137,12 @@ class CoopTile:
     @property
     def registers(self) -> int:
         """Registers of an invocation, at a guess: its sums, and what it loads and multiplies."""
-        sums = self.sub_rows * self.sub_columns // self.matrix.subgroup
-        return min(sums + (64 if sums < 64 else 90), MAX_REGISTERS)
+        return min(self.sums + (64 if self.sums < 64 else 90), MAX_REGISTERS)
+
+    @property
+    def sums(self) -> int:
+        """Results that an invocation holds."""
+        return self.sub_rows * self.sub_columns // self.matrix.subgroup
 
     @property
     def shared_bytes(self) -> int:
@@ -166,10 +170,12 @@ class CoopTile:
         return max(self.rows * self.columns, 4 * self.invocations * items)
 
     def fits(self, info: DeviceInfo) -> bool:
-        """Return whether a device has the memory and the invocations."""
+        """Return whether a device has the memory, the registers and the invocations."""
         limits = info.limits
         room = min(limits.max_workgroup_invocations, limits.max_workgroup_size[0])
         shared = self.shared_bytes + self.norm_bytes
+        if info.vendor_id == AMD and self.sums > MAX_SUMS_AMD:
+            return False
         return shared <= limits.max_shared_memory and self.invocations <= room
 
     def workgroups(self, gemm: Gemm) -> int:
@@ -189,6 +195,10 @@ class CoopTile:
 
 # Of adding up an element and its square, instructions counted twice, as multiply-adds are.
 MOMENT_FLOPS = 6.5
+
+# RDNA3 holds operands of matrices twice, so that of 128 sums up to 131 registers are spilled
+# (docs/gpu-compilers.md).
+MAX_SUMS_AMD = 64
 
 MAX_SHARED = 49_152
 MAX_SHARED_SMALL = 32_768
