@@ -1,8 +1,8 @@
 """Print the lines of text in a picture: a program written for onnxruntime.
 
-    pip install rapidocr-onnxruntime
-    python examples/ocr.py receipt.png                         on onnxruntime
-    python -m vkmnn.onnxruntime examples/ocr.py receipt.png    on a Vulkan device, unchanged
+pip install rapidocr-onnxruntime
+python examples/ocr.py receipt.png                         on onnxruntime
+python -m vkmnn.onnxruntime examples/ocr.py receipt.png    on a Vulkan device, unchanged
 """
 
 from __future__ import annotations
