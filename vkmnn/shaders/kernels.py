@@ -8668,6 +8668,170 @@ def softmax_rows(
     )
 
 
+TopKBlocksElement: TypeAlias = Literal[
+    "f32",
+    "i32",
+]
+TopKBlocksWidth: TypeAlias = Literal[
+    4,
+    1,
+]
+TopKBlocksLoad: TypeAlias = Literal[
+    "buffer",
+    "texel",
+]
+_TOP_K_BLOCKS = struct.Struct("<IIIIII")
+
+
+class TopKBlocksParams(Params):
+    """Push constants of `top_k_blocks`: 24 bytes."""
+
+    __slots__ = (
+        "count",
+        "size",
+        "inner",
+        "block",
+        "blocks",
+        "stride",
+    )
+
+    def __init__(
+        self,
+        *,
+        count: int,
+        size: int,
+        inner: int,
+        block: int,
+        blocks: int,
+        stride: int,
+    ) -> None:
+        self.count: Final = count
+        self.size: Final = size
+        self.inner: Final = inner
+        self.block: Final = block
+        self.blocks: Final = blocks
+        self.stride: Final = stride
+
+    def pack(self) -> bytes:
+        try:
+            return _TOP_K_BLOCKS.pack(
+                self.count,
+                self.size,
+                self.inner,
+                self.block,
+                self.blocks,
+                self.stride,
+            )
+        except PACK_ERRORS as error:
+            raise params_error(self, _TOP_K_BLOCKS, error) from None
+
+
+def top_k_blocks(
+    *,
+    element: TopKBlocksElement,
+    width: TopKBlocksWidth,
+    load: TopKBlocksLoad,
+) -> Shader:
+    """Return a variant of `top_k_blocks`.
+
+    TopK by selection: the first key of each block of `block` elements along the middle axis of
+    [outer, size, inner], as one row of `stride` words for each line; an invocation makes one.
+    width 4: lines are whole vec4s, and so are blocks.
+    """
+    return _find(
+        "top_k_blocks",
+        {
+            "element": element,
+            "width": width,
+            "load": load,
+        },
+    )
+
+
+TopKExpandElement: TypeAlias = Literal[
+    "f32",
+    "i32",
+]
+TopKExpandWidth: TypeAlias = Literal[
+    4,
+    1,
+]
+TopKExpandLoad: TypeAlias = Literal[
+    "buffer",
+    "texel",
+]
+_TOP_K_EXPAND = struct.Struct("<IIIIIII")
+
+
+class TopKExpandParams(Params):
+    """Push constants of `top_k_expand`: 28 bytes."""
+
+    __slots__ = (
+        "count",
+        "size",
+        "inner",
+        "block",
+        "keep",
+        "chosen_stride",
+        "stride",
+    )
+
+    def __init__(
+        self,
+        *,
+        count: int,
+        size: int,
+        inner: int,
+        block: int,
+        keep: int,
+        chosen_stride: int,
+        stride: int,
+    ) -> None:
+        self.count: Final = count
+        self.size: Final = size
+        self.inner: Final = inner
+        self.block: Final = block
+        self.keep: Final = keep
+        self.chosen_stride: Final = chosen_stride
+        self.stride: Final = stride
+
+    def pack(self) -> bytes:
+        try:
+            return _TOP_K_EXPAND.pack(
+                self.count,
+                self.size,
+                self.inner,
+                self.block,
+                self.keep,
+                self.chosen_stride,
+                self.stride,
+            )
+        except PACK_ERRORS as error:
+            raise params_error(self, _TOP_K_EXPAND, error) from None
+
+
+def top_k_expand(
+    *,
+    element: TopKExpandElement,
+    width: TopKExpandWidth,
+    load: TopKExpandLoad,
+) -> Shader:
+    """Return a variant of `top_k_expand`.
+
+    TopK by selection: the keys of all elements of `keep` chosen blocks of each line of [outer,
+    size, inner], as rows of `stride` words; what lies past a line's end comes last. An invocation
+    makes `width` keys. width 4: lines are whole vec4s, and so are blocks.
+    """
+    return _find(
+        "top_k_expand",
+        {
+            "element": element,
+            "width": width,
+            "load": load,
+        },
+    )
+
+
 TopKKeysElement: TypeAlias = Literal[
     "f32",
     "i32",
@@ -8891,6 +9055,80 @@ def top_k_rank(
         "top_k_rank",
         {
             "target": target,
+            "load": load,
+        },
+    )
+
+
+TopKSelectLoad: TypeAlias = Literal[
+    "buffer",
+    "texel",
+]
+_TOP_K_SELECT = struct.Struct("<IIIIIII")
+
+
+class TopKSelectParams(Params):
+    """Push constants of `top_k_select`: 28 bytes."""
+
+    __slots__ = (
+        "rows",
+        "extent",
+        "stride",
+        "keep",
+        "next_stride",
+        "block",
+        "chosen_stride",
+    )
+
+    def __init__(
+        self,
+        *,
+        rows: int,
+        extent: int,
+        stride: int,
+        keep: int,
+        next_stride: int,
+        block: int,
+        chosen_stride: int,
+    ) -> None:
+        self.rows: Final = rows
+        self.extent: Final = extent
+        self.stride: Final = stride
+        self.keep: Final = keep
+        self.next_stride: Final = next_stride
+        self.block: Final = block
+        self.chosen_stride: Final = chosen_stride
+
+    def pack(self) -> bytes:
+        try:
+            return _TOP_K_SELECT.pack(
+                self.rows,
+                self.extent,
+                self.stride,
+                self.keep,
+                self.next_stride,
+                self.block,
+                self.chosen_stride,
+            )
+        except PACK_ERRORS as error:
+            raise params_error(self, _TOP_K_SELECT, error) from None
+
+
+def top_k_select(
+    *,
+    load: TopKSelectLoad,
+) -> Shader:
+    """Return a variant of `top_k_select`.
+
+    TopK by selection: the `keep` greatest of each row of `length` keys, and of equal ones those
+    that stand before, in the order of their places. A workgroup takes a row. Four bits at a time,
+    from the highest, it counts how many keys there are of each value, until those that stay are
+    known. `index` of a key is its place; in BLOCKS, the row holds blocks of `block` elements each
+    whose numbers are in `chosen`.
+    """
+    return _find(
+        "top_k_select",
+        {
             "load": load,
         },
     )

@@ -12,7 +12,7 @@ from vkmnn.shape.common import int_scalar, normalize_axis
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.rows.reduction import Line, line_of
-from vkmnn.vulkan.storage import kernel_dtype
+from vkmnn.vulkan.selection import Selection, Selector, selections, stride_of
 
 # Keys that are sorted by counting: the work per key grows with it, the number of merges shrinks.
 BLOCK = 256
@@ -35,7 +35,7 @@ class _Runs:
     @property
     def stride(self) -> int:
         """Words from row to row: whole vec4s."""
-        return ceil_div(self.length, 4) * 4
+        return stride_of(self.length)
 
     @property
     def count(self) -> int:
@@ -45,10 +45,13 @@ class _Runs:
 
 @vulkan_execution("TopK")
 class TopKExecution(VulkanExecution[TopKAttrs]):
-    """Sorts blocks by counting, then merges runs by bisection; each step keeps k of a run."""
+    """Selects k of a long line; sorts blocks by counting, then merges runs by bisection.
+
+    Each step keeps k of a run.
+    """
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
-        """Record keys, blocks and merges."""
+        """Record keys or a selection, then blocks and merges."""
         attrs, x, k = self.attrs, self.operand(0), self.operand(1)
         keep = int_scalar([None, k.value], 1, "k")
         axis = normalize_axis(attrs.axis, len(x.shape))
@@ -56,9 +59,22 @@ class TopKExecution(VulkanExecution[TopKAttrs]):
         if keep == 0 or 0 in x.shape:
             return
         step = _Step(x, line, keep, self._both(line.columns * keep, encoder), encoder)
-        runs = step.sort_blocks(step.make_keys(attrs.largest))
+        selector = Selector(x, line, keep, attrs.largest, encoder)
+        way = self._way(line, keep, encoder)
+        if way is None:
+            runs: _Runs | None = _Runs(selector.keys(), None, line.size, 1)
+        else:
+            found = selector.encode(way)
+            runs = _Runs(found.keys, found.indices, keep, 1)
         while runs is not None:
             runs = step.sort_blocks(runs) if runs.run <= SHORT_RUN else step.merge(runs)
+
+    def _way(self, line: Line, keep: int, encoder: VulkanEncoder) -> Selection | None:
+        """Return how the elements that are sorted are selected; None where all are."""
+        found: list[Selection | None] = [*selections(line, keep), None]
+        if encoder.offers_all:
+            found += selections(line, keep, small=True)
+        return encoder.choose("top_k", (line, keep), found)
 
     def _both(self, words: int, encoder: VulkanEncoder) -> tuple[Tensor, Tensor]:
         """Return where values and indices go; the network may want one of them only."""
@@ -77,21 +93,6 @@ class _Step:
     keep: int
     result: tuple[Tensor, Tensor]
     encoder: VulkanEncoder
-
-    def make_keys(self, largest: bool) -> _Runs:
-        """Record the keys of all lines."""
-        line = self.line
-        runs = _Runs(self._words(line.size), None, line.size, 1)
-        params = kernels.TopKKeysParams(
-            count=line.columns * line.size, size=line.size, inner=line.inner, stride=runs.stride
-        )
-        shader = kernels.top_k_keys(
-            element=kernel_dtype(self.x.dtype),  # type: ignore[arg-type]
-            load=self.encoder.load,
-        )
-        tensors = [self.x, runs.keys]
-        self.encoder.dispatch_linear(shader, tensors, params, params.count, {"LARGEST": largest})
-        return runs
 
     def sort_blocks(self, runs: _Runs) -> _Runs | None:
         """Record the sorting of blocks, whatever the order of the runs was."""
@@ -134,4 +135,4 @@ class _Step:
         return after
 
     def _words(self, length: int) -> Tensor:
-        return self.encoder.scratch(self.line.columns * ceil_div(length, 4) * 4, DType.INT32)
+        return self.encoder.scratch(self.line.columns * stride_of(length), DType.INT32)
