@@ -84,10 +84,12 @@ SHORT_BECAUSE = {
     "scatter_nd": f"{CASES}/gathering.py::scatters",
     "softmax_columns": f"{T}softmax.py::test_long_lines",
     "softmax_rows": f"{T}softmax.py::test_long_lines",
+    "top_k_blocks": "vkmnn/vulkan/selection.py:MAX_LOOP_ROUNDS",
     "top_k_merge": "a binary search",
     "pool_whole": f"{EXECUTIONS}/pooling.py:MAX_WHOLE",
     "raster_parts": "vkmnn/vulkan/region_parts.py:MAX_REGIONS",
     "recurrent": "vkmnn/vulkan/recurrence.py:MAX_LOOP_ROUNDS",
+    "top_k_select": "vkmnn/vulkan/selection.py:MAX_LOOP_ROUNDS",
     "top_k_rank": f"{CASES}/along_axis.py::largest_and_smallest",
     "winograd_out": "vkmnn/vulkan/gemm/rewrites/whole_numbers.py:MAX_PARTS",
 }

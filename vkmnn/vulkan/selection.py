@@ -11,7 +11,7 @@ from vkmnn.records import dataclass
 from vkmnn.runtime.recorder import linear_groups
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, cpu_lanes, is_gpu
-from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
+from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div, index_spec
 from vkmnn.vulkan.rows.reduction import Line, column_local
 from vkmnn.vulkan.storage import kernel_dtype
 
@@ -19,7 +19,10 @@ WIDE = 128
 """Invocations of a workgroup on GPUs, and where those of a CPU's would go round too often."""
 MIN_SIZE = 512
 """Shorter lines are sorted: that takes a dispatch or two."""
-MIN_SHARE = 4
+MIN_SIZE_OF_MANY = 128
+"""The same of `MANY` lines or more, where dispatches cost little beside the work."""
+MANY = 16
+MIN_SHARE = 2
 """How many keys of a line there are for each that stays, at least."""
 
 
@@ -64,10 +67,11 @@ def selections(line: Line, keep: int, *, small: bool = False) -> list[Selection]
         small: those that tests need, which are slower than sorting.
     """
     size = line.size
-    suits = size >= MIN_SIZE and size >= MIN_SHARE * keep
+    least = MIN_SIZE_OF_MANY if line.columns >= MANY else MIN_SIZE
+    suits = size >= max(least, MIN_SHARE * keep)
     # Keys that are looked at twice: one for each block, then those of `keep` blocks.
-    block = isqrt(size // keep) // 4 * 4
-    blocks = [block] if block else []
+    block = stride_of(isqrt(size // keep))
+    blocks = [block] if block * keep <= size // 2 else []
     if small:
         blocks = [block for block in (4, 2, 1) if block * keep <= size]
     elif suits:
@@ -119,6 +123,10 @@ class Selector:
         self.encoder.dispatch_linear(shader, [self.x, keys], params, params.count, spec)
         return keys
 
+    @property
+    def _spec(self) -> dict[str, int | float | bool]:
+        return {"LARGEST": self.largest, "INNER": self.line.inner > 1}
+
     def _width(self, block: int) -> int:
         line = self.line
         return 4 if line.inner == 1 and line.size % 4 == 0 and block % 4 == 0 else 1
@@ -140,7 +148,7 @@ class Selector:
             width=4 if self._width(block) == 4 else 1,
             load=self.encoder.load,
         )
-        spec = {"LARGEST": self.largest, **column_local(count, self.encoder)}
+        spec = {**self._spec, **column_local(count, self.encoder)}
         self.encoder.dispatch_linear(shader, [self.x, keys], params, count, spec)
         return keys
 
@@ -163,8 +171,10 @@ class Selector:
             width=4 if width == 4 else 1,
             load=self.encoder.load,
         )
-        tensors, spec = [self.x, chosen.indices, keys], {"LARGEST": self.largest}
-        self.encoder.dispatch_linear(shader, tensors, params, count // width, spec)
+        tensors = [self.x, chosen.indices, keys]
+        self.encoder.dispatch_linear(
+            shader, tensors, params, count // width, self._spec, reach=count
+        )
         return keys
 
     def _select(self, keys: Tensor, length: int, chosen: Selected | None, block: int) -> Selected:
@@ -181,12 +191,17 @@ class Selector:
             block=block,
             chosen_stride=chosen.stride if chosen else 0,
         )
+        shader = kernels.top_k_select(load=encoder.load)
         encoder.dispatch(
-            kernels.top_k_select(load=encoder.load),
+            shader,
             [keys, chosen.indices if chosen else keys, found.keys, found.indices],
             params,
             linear_groups(rows, 1, encoder.info.limits),
-            {"local_size_x": lanes, "BLOCKS": chosen is not None},
+            {
+                "local_size_x": lanes,
+                "BLOCKS": chosen is not None,
+                **index_spec(shader, length),
+            },
         )
         return found
 

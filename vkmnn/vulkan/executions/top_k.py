@@ -16,6 +16,8 @@ from vkmnn.vulkan.selection import Selection, Selector, selections, stride_of
 
 # Keys that are sorted by counting: the work per key grows with it, the number of merges shrinks.
 BLOCK = 256
+# Rows up to this length are one block where two would be merged: that takes less time.
+WHOLE = 512
 # Runs up to this length are sorted in blocks again: that drops more keys than a merge of two runs.
 SHORT_RUN = BLOCK // 4
 
@@ -96,10 +98,11 @@ class _Step:
 
     def sort_blocks(self, runs: _Runs) -> _Runs | None:
         """Record the sorting of blocks, whatever the order of the runs was."""
-        result = ceil_div(runs.length, BLOCK) == 1
-        shader = kernels.top_k_rank(target="result" if result else "runs", load=self.encoder.load)
+        whole = runs.length <= (WHOLE if self.keep > SHORT_RUN else BLOCK)
+        block = runs.length if whole else BLOCK
+        shader = kernels.top_k_rank(target="result" if whole else "runs", load=self.encoder.load)
         spec = {"INDEXED": runs.indices is not None}
-        return self._record(shader, runs, BLOCK, BLOCK, spec)
+        return self._record(shader, runs, block, block, spec)
 
     def merge(self, runs: _Runs) -> _Runs | None:
         """Record the merging of pairs of runs."""
@@ -131,6 +134,7 @@ class _Step:
         )
         targets = [after.keys, after.indices or after.keys] if after else [self.x, *self.result]
         tensors = [runs.keys, runs.indices or runs.keys, *targets]
+        spec = {**spec, "INNER": line.inner > 1}
         self.encoder.dispatch_linear(shader, tensors, params, params.count, spec)
         return after
 
