@@ -14,8 +14,8 @@ from vkmnn.ir.ops import ScatterElementsAttrs, ScatterNDAttrs
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.checks import IndexRange
-from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, is_gpu
-from vkmnn.vulkan.encoder import VulkanEncoder
+from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, cpu_lanes, is_gpu
+from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.executions.gathering import elements_walk
 from vkmnn.vulkan.indexing import MAX_AXES, padded, row_strides
@@ -23,25 +23,33 @@ from vkmnn.vulkan.rows.reduction import column_local, is_busy
 from vkmnn.vulkan.scatter import AtOnce, InOrder, Scatter
 from vkmnn.vulkan.storage import kernel_dtype, vec4_count
 
-FEW = 128
-"""Updates that are taken in order in less time than others need to sort them, or to claim rows."""
-WIDE = 256
-"""Elements of a slice that occupy a CPU device, although each takes its updates in order."""
+FEW = 64
+"""Updates that GPUs take in order: for more, they have rows claimed, or updates sorted."""
+FEW_ON_CPU = {"none": 2_048}
+"""The same for CPU devices, times the vectors of a slice; by reduction."""
+FEW_REDUCED_ON_CPU = 16_384
 
 
-def ways(updates: int, inner: int, parallel: int, encoder: VulkanEncoder) -> list[InOrder | AtOnce]:
+def ways(
+    reduction: str, updates: int, parallel: int, encoder: VulkanEncoder, *, lines: bool = False
+) -> list[InOrder | AtOnce]:
     """Return how updates may be taken, the likely fastest way first.
 
     Args:
+        reduction: how they combine.
         updates: how many an invocation would take in order.
-        inner: neighbouring elements that updates have.
-        parallel: how many invocations would take updates in order.
+        parallel: how many invocations would.
         encoder: knows the device.
+        lines: each invocation has updates of its own.
     """
     info = encoder.info
-    occupied = is_busy(parallel, info) if is_gpu(info) else inner >= WIDE
+    if is_gpu(info):
+        in_order = updates <= FEW or is_busy(parallel, info)
+    else:
+        few = FEW_ON_CPU.get(reduction, FEW_REDUCED_ON_CPU)
+        in_order = lines or updates * ceil_div(parallel, cpu_lanes(info)) <= few
     found: list[InOrder | AtOnce] = [InOrder(), AtOnce()]
-    return found if updates <= FEW or occupied else found[::-1]
+    return found if in_order else found[::-1]
 
 
 @vulkan_execution("ScatterND")
@@ -74,7 +82,7 @@ class ScatterNDExecution(VulkanExecution[ScatterNDAttrs]):
             scatter.encode_known(index, str(addressed), lambda value: _rows(value, addressed))
             return
         problem = (reduction, tuples, inner, rows)
-        way = encoder.choose("scatter", problem, ways(tuples, inner, inner, encoder))
+        way = encoder.choose("scatter", problem, ways(reduction, tuples, inner, encoder))
         status, check = encoder.check_indices(self.op, index)
         filled = MAX_AXES - depth
         size = (*data.shape[:depth], *[1] * filled)
@@ -162,7 +170,7 @@ class ScatterElementsExecution(VulkanExecution[ScatterElementsAttrs]):
             return
         walk = elements_walk(data.shape, index.shape, axis)
         problem = (attrs.reduction, length, lines.size, size)
-        found = ways(length, count, count, encoder)
+        found = ways(attrs.reduction, length, count, encoder, lines=True)
         if len(walk.size) > MAX_AXES:
             found = [InOrder()]
         way = encoder.choose("scatter", problem, found)
