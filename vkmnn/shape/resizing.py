@@ -237,7 +237,7 @@ def axis_taps(axis: AxisResize, attrs: InterpAttrs) -> tuple[Ints, Floats, npt.N
     if attrs.antialias and attrs.whole_lengths:
         # PyTorch: half pixels, but by the step between aligned corners.
         step = (axis.size - 1) / (axis.output - 1) if axis.output > 1 else 0.0
-        x = (np.arange(axis.output) + 0.5) * step - 0.5
+        x = (np.arange(axis.output, dtype=np.float64) + 0.5) * step - 0.5
         shrink = 1 / max(step, 1.0)
         excludes = True
     radius = 1 if attrs.mode == "linear" else 2

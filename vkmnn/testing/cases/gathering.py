@@ -296,8 +296,8 @@ def scatter_runs(variant: Variant) -> Iterator[Case]:
         special = np.array([np.nan, np.inf, -np.inf, 1, -0.0], np.float32)
         index = integers(200, 1, low=0, high=4).astype(np.int64)
         for reduction in ("max", "min"):
-            inputs = [special, index, floats(200)]
-            yield taking(_exact("ScatterND", ScatterNDAttrs(reduction), inputs), _AT_ONCE)
+            case = _exact("ScatterND", ScatterNDAttrs(reduction), [special, index, floats(200)])
+            yield taking(case, _AT_ONCE)
     yield _many("add", variant.dtype, 4, 0, 2)
     yield _many("add", variant.dtype, 4, 3, 0)
 

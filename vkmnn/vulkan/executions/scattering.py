@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
+from typing import Literal, TypeVar
 
 import numpy as np
 
@@ -22,6 +24,8 @@ from vkmnn.vulkan.indexing import MAX_AXES, padded, row_strides
 from vkmnn.vulkan.rows.reduction import column_local, is_busy
 from vkmnn.vulkan.scatter import AtOnce, InOrder, Scatter
 from vkmnn.vulkan.storage import kernel_dtype, vec4_count
+
+_Attrs = TypeVar("_Attrs", ScatterNDAttrs, ScatterElementsAttrs)
 
 FEW = 64
 """Updates that GPUs take in order: for more, they have rows claimed, or updates sorted."""
@@ -52,165 +56,198 @@ def ways(
     return found if in_order else found[::-1]
 
 
-@vulkan_execution("ScatterND")
-class ScatterNDExecution(VulkanExecution[ScatterNDAttrs]):
+class _Scattering(VulkanExecution[_Attrs]):
     """Copies the data, then combines the updates with it as if they were taken in turn.
 
     Floats are added in an order that depends on the indices alone.
     """
 
+    def _spec(self) -> dict[str, int | float | bool]:
+        return {"REDUCTION": kernels.Scatter[self.attrs.reduction.upper()].value}
+
+    def _scatter(self, count: int, inner: int, encoder: VulkanEncoder) -> Scatter:
+        """Record the copy; return what records `count` updates of `inner` elements each."""
+        data, _, updates = self.operands
+        output = self.output
+        n4 = vec4_count(output)
+        params = kernels.CopyParams(n4=n4)
+        encoder.dispatch_linear(kernels.copy(load=encoder.load), [data, output], params, n4)
+        rows = prod(data.shape) // max(inner, 1)
+        return Scatter(self.op, self.attrs.reduction, updates, output, count, inner, rows, encoder)
+
+    def _element(self) -> Literal["f32", "i32"]:
+        return "i32" if kernel_dtype(self.operand(0).dtype) == "i32" else "f32"
+
+
+@vulkan_execution("ScatterND")
+class ScatterNDExecution(_Scattering[ScatterNDAttrs]):
+    """Slices are updated: few in order, many at once."""
+
     def prepare(self, info: DeviceInfo) -> None:
         """Refuse index tuples that the kernel has no room for."""
-        depth = self.operand(1).shape[-1]
+        data, index, _ = self.operands
+        self._depth = depth = index.shape[-1]
         if depth > MAX_AXES:
             raise Rejection(f"index tuples of {depth}, at most {MAX_AXES} fit")
+        self._tuples, self._inner = prod(index.shape[:-1]), prod(data.shape[depth:])
+        self._addressed = data.shape[:depth]
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the copy and the updates."""
-        data, index, updates = self.operands
-        output, reduction = self.output, self.attrs.reduction
-        _copy(data, output, encoder)
-        depth = index.shape[-1]
-        tuples, inner = prod(index.shape[:-1]), prod(data.shape[depth:])
+        index, tuples, inner = self.operand(1), self._tuples, self._inner
+        addressed, reduction = self._addressed, self.attrs.reduction
+        scatter = self._scatter(tuples, inner, encoder)
         if not tuples or not inner:
             return
-        rows = prod(data.shape[:depth])
-        scatter = Scatter(self.op, reduction, updates, output, tuples, inner, rows, encoder)
         if index.value is not None:
-            addressed = data.shape[:depth]
-            self._check(index.value, addressed)
+            self._check(index.value)
             scatter.encode_known(index, str(addressed), lambda value: _rows(value, addressed))
             return
-        problem = (reduction, tuples, inner, rows)
+        problem = (reduction, tuples, inner, scatter.rows)
         way = encoder.choose("scatter", problem, ways(reduction, tuples, inner, encoder))
         status, check = encoder.check_indices(self.op, index)
-        filled = MAX_AXES - depth
-        size = (*data.shape[:depth], *[1] * filled)
         if isinstance(way, AtOnce):
+            scatter.encode(partial(self._place, status, check, encoder))
+        else:
+            self._in_order(status, check, encoder)
 
-            def place(rows: Tensor, winner: Tensor, clears: bool) -> None:
-                params = kernels.ScatterPlaceParams(
-                    count=tuples,
-                    size=size,
-                    stride=(*row_strides(data.shape[:depth]), *[0] * filled),
-                    axis=0,
-                    axis_stride=0,
-                    check=check,
-                )
-                shader = kernels.scatter_place(kind="tuples", load=encoder.load)
-                tensors = [index, rows, winner, status]
-                spec = {"DEPTH": depth, "CLEARS": clears}
-                encoder.dispatch_linear(shader, tensors, params, tuples, spec)
-
-            scatter.encode(place)
-            return
-        shader = kernels.scatter_nd(
-            element=kernel_dtype(data.dtype),  # type: ignore[arg-type]
-            load=encoder.load,
-        )
-        spec = {
-            "REDUCTION": kernels.Scatter[reduction.upper()].value,
-            **column_local(inner, encoder),
-        }
-        chunk = MAX_LOOP_ROUNDS // (depth + 2)
-        for first in range(0, tuples, chunk):
-            params = kernels.ScatterNdParams(
-                count=inner,
-                first=first,
-                last=min(first + chunk, tuples),
-                depth=depth,
-                size=size,
-                stride=(*row_strides(data.shape)[:depth], *[0] * filled),
-                check=check,
-            )
-            encoder.dispatch_linear(shader, [index, updates, output, status], params, inner, spec)
-
-    def _check(self, index: Array, addressed: tuple[int, ...]) -> None:
+    def _check(self, index: Array) -> None:
         op = self.op
-        for axis, size in enumerate(addressed):
+        for axis, size in enumerate(self._addressed):
             allowed = IndexRange(-size, size - 1, op.type, op.source or op.name)
             allowed.check(index[..., axis], self.operand(1).name)
 
+    def _filled(self, values: tuple[int, ...], fill: int) -> tuple[int, ...]:
+        return (*values, *[fill] * (MAX_AXES - self._depth))
+
+    def _place(
+        self,
+        status: Tensor,
+        check: int,
+        encoder: VulkanEncoder,
+        rows: Tensor,
+        winner: Tensor,
+        clears: bool,
+    ) -> None:
+        """Record the rows that tuples mean."""
+        params = kernels.ScatterPlaceParams(
+            count=self._tuples,
+            size=self._filled(self._addressed, 1),
+            stride=self._filled(row_strides(self._addressed), 0),
+            axis=0,
+            axis_stride=0,
+            check=check,
+        )
+        shader = kernels.scatter_place(kind="tuples", load=encoder.load)
+        tensors = [self.operand(1), rows, winner, status]
+        spec = {"DEPTH": self._depth, "CLEARS": clears}
+        encoder.dispatch_linear(shader, tensors, params, self._tuples, spec)
+
+    def _in_order(self, status: Tensor, check: int, encoder: VulkanEncoder) -> None:
+        """Record the updates in bounded chunks, each taken from the first to the last."""
+        data, index, updates = self.operands
+        shader = kernels.scatter_nd(element=self._element(), load=encoder.load)
+        spec = {**self._spec(), **column_local(self._inner, encoder)}
+        chunk = MAX_LOOP_ROUNDS // (self._depth + 2)
+        for first in range(0, self._tuples, chunk):
+            params = kernels.ScatterNdParams(
+                count=self._inner,
+                first=first,
+                last=min(first + chunk, self._tuples),
+                depth=self._depth,
+                size=self._filled(self._addressed, 1),
+                stride=self._filled(row_strides(data.shape)[: self._depth], 0),
+                check=check,
+            )
+            tensors = [index, updates, self.output, status]
+            encoder.dispatch_linear(shader, tensors, params, self._inner, spec)
+
 
 @vulkan_execution("ScatterElements")
-class ScatterElementsExecution(VulkanExecution[ScatterElementsAttrs]):
-    """Copies the data, then combines the updates with it, as ScatterND does.
+class ScatterElementsExecution(_Scattering[ScatterElementsAttrs]):
+    """Updates of one element stand in one line along the axis.
 
-    Updates of one element stand in one line along the axis: those of a line are taken in order, or
-    those of all at once.
+    Those of a line are taken in order, or, where few lines leave a GPU idle, those of all at once.
     """
 
     def prepare(self, info: DeviceInfo) -> None:
         """Refuse shapes with too many alternating axes."""
         data, index, _ = self.operands
-        self._lines = _lines(data.shape, index.shape, self.attrs.axis)
+        self._axis = self.attrs.axis % len(data.shape)
+        self._size = data.shape[self._axis]
+        self._lines = _lines(data.shape, index.shape, self._axis)
+        self._walk = elements_walk(data.shape, index.shape, self._axis)
         axes = len(self._lines.size)
         if axes > MAX_AXES:
             raise Rejection(f"{axes} alternating axes, at most {MAX_AXES} fit")
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the copy and the updates."""
-        attrs, output, lines = self.attrs, self.output, self._lines
-        data, index, updates = self.operands
-        _copy(data, output, encoder)
-        axis = attrs.axis % len(data.shape)
-        length = index.shape[axis]
-        size = data.shape[axis]
+        data, index, _ = self.operands
+        axis, size, reduction = self._axis, self._size, self.attrs.reduction
+        scatter = self._scatter(prod(index.shape), 1, encoder)
         status, check = encoder.check_range(index, -size, size - 1, self.op)
-        count = prod(lines.size) if length else 0
-        if not count:
+        if not scatter.count:
             return
-        total = prod(index.shape)
-        scatter = Scatter(
-            self.op, attrs.reduction, updates, output, total, 1, prod(data.shape), encoder
-        )
         if index.value is not None:
             key = f"{data.shape}:{axis}"
             scatter.encode_known(index, key, lambda value: _element_rows(value, data.shape, axis))
             return
-        walk = elements_walk(data.shape, index.shape, axis)
-        problem = (attrs.reduction, length, lines.size, size)
-        found = ways(attrs.reduction, length, count, encoder, lines=True)
-        if len(walk.size) > MAX_AXES:
+        length, lines = index.shape[axis], prod(self._lines.size)
+        found = ways(reduction, length, lines, encoder, lines=True)
+        if len(self._walk.size) > MAX_AXES:
             found = [InOrder()]
-        way = encoder.choose("scatter", problem, found)
-        axis_stride = row_strides(data.shape)[axis]
-        if isinstance(way, AtOnce):
+        problem = (reduction, length, self._lines.size, size)
+        if isinstance(encoder.choose("scatter", problem, found), AtOnce):
+            scatter.encode(partial(self._place, status, check, encoder))
+        else:
+            self._in_order(status, check, encoder)
 
-            def place(rows: Tensor, winner: Tensor, clears: bool) -> None:
-                params = kernels.ScatterPlaceParams(
-                    count=total,
-                    size=padded(walk.size, 1),
-                    stride=padded(walk.src.strides, 0),
-                    axis=size,
-                    axis_stride=axis_stride,
-                    check=check,
-                )
-                shader = kernels.scatter_place(kind="elements", load=encoder.load)
-                tensors = [index, rows, winner, status]
-                encoder.dispatch_linear(shader, tensors, params, total, {"CLEARS": clears})
-
-            scatter.encode(place)
-            return
-        shader = kernels.scatter_elements(
-            element=kernel_dtype(data.dtype),  # type: ignore[arg-type]
-            load=encoder.load,
+    def _place(
+        self,
+        status: Tensor,
+        check: int,
+        encoder: VulkanEncoder,
+        rows: Tensor,
+        winner: Tensor,
+        clears: bool,
+    ) -> None:
+        """Record the elements that indices mean."""
+        data, index, _ = self.operands
+        walk, count = self._walk, prod(index.shape)
+        params = kernels.ScatterPlaceParams(
+            count=count,
+            size=padded(walk.size, 1),
+            stride=padded(walk.src.strides, 0),
+            axis=self._size,
+            axis_stride=row_strides(data.shape)[self._axis],
+            check=check,
         )
-        spec = {"REDUCTION": kernels.Scatter[attrs.reduction.upper()].value}
+        shader = kernels.scatter_place(kind="elements", load=encoder.load)
+        tensors = [index, rows, winner, status]
+        encoder.dispatch_linear(shader, tensors, params, count, {"CLEARS": clears})
+
+    def _in_order(self, status: Tensor, check: int, encoder: VulkanEncoder) -> None:
+        """Record the lines in bounded chunks."""
+        data, index, updates = self.operands
+        lines, length = self._lines, index.shape[self._axis]
+        count = prod(lines.size)
+        shader = kernels.scatter_elements(element=self._element(), load=encoder.load)
         for first in range(0, length, MAX_LOOP_ROUNDS):
             params = kernels.ScatterElementsParams(
                 count=count,
                 first=first,
                 last=min(first + MAX_LOOP_ROUNDS, length),
-                axis=size,
-                axis_stride=axis_stride,
-                line_stride=row_strides(index.shape)[axis],
+                axis=self._size,
+                axis_stride=row_strides(data.shape)[self._axis],
+                line_stride=row_strides(index.shape)[self._axis],
                 size=padded(lines.size, 1)[1:],
                 index_stride=padded(lines.dst.strides, 0),
                 stride=padded(lines.src.strides, 0),
                 check=check,
             )
-            encoder.dispatch_linear(shader, [index, updates, output, status], params, count, spec)
+            tensors = [index, updates, self.output, status]
+            encoder.dispatch_linear(shader, tensors, params, count, self._spec())
 
 
 def _rows(index: Array, addressed: tuple[int, ...]) -> Array:
@@ -239,9 +276,3 @@ def _lines(data: tuple[int, ...], index: tuple[int, ...], axis: int) -> Region:
     sizes[axis] = 1
     views = View(0, row_strides(data)), View(0, row_strides(index))
     return simplify(Region(*views, tuple(sizes)))
-
-
-def _copy(data: Tensor, output: Tensor, encoder: VulkanEncoder) -> None:
-    count = vec4_count(output)
-    shader = kernels.copy(load=encoder.load)
-    encoder.dispatch_linear(shader, [data, output], kernels.CopyParams(n4=count), count)
