@@ -7370,17 +7370,18 @@ RadixCountLoad: TypeAlias = Literal[
     "buffer",
     "texel",
 ]
-_RADIX_COUNT = struct.Struct("<IIII")
+_RADIX_COUNT = struct.Struct("<IIIII")
 
 
 class RadixCountParams(Params):
-    """Push constants of `radix_count`: 16 bytes."""
+    """Push constants of `radix_count`: 20 bytes."""
 
     __slots__ = (
         "pieces",
         "count",
         "piece",
         "shift",
+        "flipped",
     )
 
     def __init__(
@@ -7390,11 +7391,13 @@ class RadixCountParams(Params):
         count: int,
         piece: int,
         shift: int,
+        flipped: int,
     ) -> None:
         self.pieces: Final = pieces
         self.count: Final = count
         self.piece: Final = piece
         self.shift: Final = shift
+        self.flipped: Final = flipped
 
     def pack(self) -> bytes:
         try:
@@ -7403,6 +7406,7 @@ class RadixCountParams(Params):
                 self.count,
                 self.piece,
                 self.shift,
+                self.flipped,
             )
         except PACK_ERRORS as error:
             raise params_error(self, _RADIX_COUNT, error) from None
@@ -7414,8 +7418,9 @@ def radix_count(
 ) -> Shader:
     """Return a variant of `radix_count`.
 
-    Stable sort by four bits: how often each value of them occurs in each of `pieces` pieces of
-    `piece` keys (255 at most), as [16, pieces]. An invocation counts a piece.
+    Stable sort by four bits, of which some may be `flipped`: how often each value of them occurs
+    in each of `pieces` pieces of `piece` keys (255 at most), as [16, pieces]. An invocation
+    counts a piece.
     """
     return _find(
         "radix_count",
@@ -7429,17 +7434,18 @@ RadixMoveLoad: TypeAlias = Literal[
     "buffer",
     "texel",
 ]
-_RADIX_MOVE = struct.Struct("<IIII")
+_RADIX_MOVE = struct.Struct("<IIIII")
 
 
 class RadixMoveParams(Params):
-    """Push constants of `radix_move`: 16 bytes."""
+    """Push constants of `radix_move`: 20 bytes."""
 
     __slots__ = (
         "pieces",
         "count",
         "piece",
         "shift",
+        "flipped",
     )
 
     def __init__(
@@ -7449,11 +7455,13 @@ class RadixMoveParams(Params):
         count: int,
         piece: int,
         shift: int,
+        flipped: int,
     ) -> None:
         self.pieces: Final = pieces
         self.count: Final = count
         self.piece: Final = piece
         self.shift: Final = shift
+        self.flipped: Final = flipped
 
     def pack(self) -> bytes:
         try:
@@ -7462,6 +7470,7 @@ class RadixMoveParams(Params):
                 self.count,
                 self.piece,
                 self.shift,
+                self.flipped,
             )
         except PACK_ERRORS as error:
             raise params_error(self, _RADIX_MOVE, error) from None
@@ -7473,9 +7482,9 @@ def radix_move(
 ) -> Shader:
     """Return a variant of `radix_move`.
 
-    Stable sort by four bits: moves keys and their indices to where those of their piece and value
-    begin, which `table` [16, pieces] says. An invocation moves a piece. Not INDEXED: places are
-    the indices.
+    Stable sort by four bits, of which some may be `flipped`: moves keys and their indices to
+    where those of their piece and value begin, which `table` [16, pieces] says. An invocation
+    moves a piece. Not INDEXED: places are the indices.
     """
     return _find(
         "radix_move",

@@ -1,4 +1,4 @@
-"""A stable sort of numbers that are not negative, four bits at a time."""
+"""A stable sort of words, four bits at a time."""
 
 from __future__ import annotations
 
@@ -16,21 +16,38 @@ DIGIT_BITS = 4
 
 
 def encode_sort(
-    keys: Tensor, count: int, limit: int, op: Op, encoder: VulkanEncoder
+    keys: Tensor,
+    count: int,
+    op: Op,
+    encoder: VulkanEncoder,
+    *,
+    bits: int,
+    flipped: int = 0,
+    indices: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """Record a sort of `count` keys from 0 to `limit` - 1.
+    """Record a sort of `count` keys, from the lowest on, as words without a sign.
+
+    Args:
+        keys: the keys.
+        count: how many there are.
+        op: the op that sorts.
+        encoder: records the dispatches.
+        bits: how many bits of keys differ, from the lowest.
+        flipped: bits that are compared inverted: 0x7fffffff to begin with the highest signed key.
+        indices: what moves with the keys; their places, if it is absent.
 
     Returns:
-        The sorted keys and the places where they were; None where they were in order.
+        The sorted keys and their indices; None where there was nothing to sort by.
     """
-    indices: Tensor | None = None
     pieces = ceil_div(count, PIECE)
     table = Line(1, pieces << DIGIT_BITS, 1)
     local = column_local(pieces, encoder)
-    for shift in range(0, (limit - 1).bit_length(), DIGIT_BITS):
+    for shift in range(0, bits, DIGIT_BITS):
         counts = encoder.scratch(table.size, DType.INT32)
         begins = encoder.scratch(table.size, DType.INT32)
-        params = kernels.RadixCountParams(pieces=pieces, count=count, piece=PIECE, shift=shift)
+        params = kernels.RadixCountParams(
+            pieces=pieces, count=count, piece=PIECE, shift=shift, flipped=flipped
+        )
         shader = kernels.radix_count(load=encoder.load)
         encoder.dispatch_linear(shader, [keys, counts], params, pieces, local)
         encode_running(op, CumSumAttrs(exclusive=True), counts, begins, table, encoder)

@@ -69,7 +69,8 @@ class Scatter:
             self._write(rows, winner, self.count, listed=False)
         else:
             place(rows, self._words(1), False)
-            self._combine(*encode_sort(rows, self.count, self.rows, self.op, self.encoder))
+            bits = (self.rows - 1).bit_length()
+            self._combine(*encode_sort(rows, self.count, self.op, self.encoder, bits=bits))
 
     def encode_known(self, index: Tensor, key: str, found: Callable[[Array], Array]) -> None:
         """Record a scatter by constant indices.

@@ -322,6 +322,24 @@ def top_k_merge(variant: Variant) -> Iterator[Case]:
     yield _top_k(np.zeros((1, 700), np.float32), 90)
 
 
+@shader_cases("radix_count")
+def radix_count(variant: Variant) -> Iterator[Case]:
+    """Keys of all bits, one piece and many; ties, which keep their order."""
+    for length in (1, 127, 129, 2_003):
+        for largest, x in product(_BOTH, (floats(length), _ties("i32", length))):
+            for k in {1, (length + 1) // 2, length}:
+                yield taking(_top_k(x, k, largest=largest), {"top_k digits": True})
+    for largest in _BOTH:
+        for x in (_special_integers()[0], _special_floats()[0]):
+            yield taking(_top_k(x, x.size, largest=largest), {"top_k digits": True})
+
+
+@shader_cases("radix_move")
+def radix_move(variant: Variant) -> Iterator[Case]:
+    """The same."""
+    yield from radix_count(variant)
+
+
 @shader_cases("cum_sum")
 def cum_sum(variant: Variant) -> Iterator[Case]:
     """Lines in one piece and in many, both ways, with and without the last element."""

@@ -302,20 +302,6 @@ def scatter_runs(variant: Variant) -> Iterator[Case]:
     yield _many("add", variant.dtype, 4, 3, 0)
 
 
-@shader_cases("radix_count")
-def radix_count(variant: Variant) -> Iterator[Case]:
-    """Rows of one digit to five, updates of one piece and more."""
-    for rows, count, inner in _SCATTERS:
-        yield _many("add", "i32", rows, count, inner)
-
-
-@shader_cases("radix_move")
-def radix_move(variant: Variant) -> Iterator[Case]:
-    """The same."""
-    for rows, count, inner in _SCATTERS:
-        yield _many("add", "i32", rows, count, inner)
-
-
 def _many(
     reduction: str, dtype: str, rows: int, count: int, inner: int, *, constant: bool = False
 ) -> Case:

@@ -9,8 +9,10 @@ from vkmnn.records import dataclass
 from vkmnn.runtime.shader import Shader
 from vkmnn.shaders import kernels
 from vkmnn.shape.common import int_scalar, normalize_axis
+from vkmnn.vulkan.device_rules import is_gpu
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
+from vkmnn.vulkan.radix import encode_sort
 from vkmnn.vulkan.rows.reduction import Line, line_of
 from vkmnn.vulkan.selection import Selection, Selector, selections, stride_of
 
@@ -20,6 +22,9 @@ BLOCK = 256
 WHOLE = 512
 # Runs up to this length are sorted in blocks again: that drops more keys than a merge of two runs.
 SHORT_RUN = BLOCK // 4
+# One row of this length or more is sorted by digits: that takes thirty dispatches, whatever it is.
+LONG = 65_536
+LONG_ON_CPU = 12_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +69,15 @@ class TopKExecution(VulkanExecution[TopKAttrs]):
         selector = Selector(x, line, keep, attrs.largest, encoder)
         way = self._way(line, keep, encoder)
         if way is None:
-            runs: _Runs | None = _Runs(selector.keys(), None, line.size, 1)
+            runs = _Runs(selector.keys(), None, line.size, 1)
         else:
             found = selector.encode(way)
             runs = _Runs(found.keys, found.indices, keep, 1)
-        while runs is not None:
-            runs = step.sort_blocks(runs) if runs.run <= SHORT_RUN else step.merge(runs)
+        if self._by_digits(runs, line, encoder):
+            runs = self._sorted(runs, encoder)
+        more: _Runs | None = runs
+        while more is not None:
+            more = step.sort_blocks(more) if more.run <= SHORT_RUN else step.merge(more)
 
     def _way(self, line: Line, keep: int, encoder: VulkanEncoder) -> Selection | None:
         """Return how the elements that are sorted are selected; None where all are."""
@@ -77,6 +85,27 @@ class TopKExecution(VulkanExecution[TopKAttrs]):
         if encoder.offers_all:
             found += selections(line, keep, small=True)
         return encoder.choose("top_k", (line, keep), found)
+
+    def _by_digits(self, runs: _Runs, line: Line, encoder: VulkanEncoder) -> bool:
+        """Whether one row is sorted by the digits of its keys, not in blocks that are merged."""
+        if line.columns > 1:
+            return False
+        long = runs.length >= (LONG if is_gpu(encoder.info) else LONG_ON_CPU)
+        if not long and not encoder.offers_all:
+            return False
+        return encoder.choose("top_k digits", runs.length, (long, not long))
+
+    def _sorted(self, runs: _Runs, encoder: VulkanEncoder) -> _Runs:
+        keys, indices = encode_sort(
+            runs.keys,
+            runs.length,
+            self.op,
+            encoder,
+            bits=32,
+            flipped=0x7FFFFFFF,
+            indices=runs.indices,
+        )
+        return _Runs(keys, indices, runs.length, runs.length)
 
     def _both(self, words: int, encoder: VulkanEncoder) -> tuple[Tensor, Tensor]:
         """Return where values and indices go; the network may want one of them only."""
