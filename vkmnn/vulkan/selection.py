@@ -73,7 +73,7 @@ def selections(line: Line, keep: int, *, small: bool = False) -> list[Selection]
     block = stride_of(isqrt(size // keep))
     blocks = [block] if block * keep <= size // 2 else []
     if small:
-        blocks = [block for block in (4, 2, 1) if block * keep <= size]
+        blocks = [block for block in (8, 4, 2, 1) if block * keep <= size]
     elif suits:
         blocks.append(1)
     else:

@@ -213,7 +213,7 @@ def top_k_keys(variant: Variant) -> Iterator[Case]:
 _SELECTIONS: Mapping[int, Sequence[tuple[tuple[int, ...], int, int]]] = {
     4: (
         ((16,), 0, 2), ((3, 20), 1, 3), ((2, 44), 1, 5), ((64,), 0, 16), ((1, 1_028), 1, 7),
-        ((4,), 0, 1), ((5, 3, 36), 2, 9),
+        ((4,), 0, 1), ((5, 3, 36), 2, 9), ((3, 20), 1, 2), ((2, 44), 1, 4),
     ),
     1: (
         ((13,), 0, 2), ((5, 7, 3), 1, 1), ((3, 37), 1, 5), ((2, 131, 5), 1, 9), ((2, 1_031), 1, 60),
@@ -228,6 +228,19 @@ def _selections(variant: Variant) -> Iterator[Case]:
         yield _selected(_ties(dtype, *shape), k, axis, largest=largest)
         x = floats(*shape) * 99
         yield _selected(x if dtype == "f32" else x.astype(np.int64), k, axis, largest=largest)
+    for largest in _BOTH:
+        # Neighbours, of which the last bit decides, and what is no number.
+        x = np.nextafter(np.ones((3, 44), np.float32), np.float32(3))
+        x[:, ::3] = 1
+        yield _selected(x if dtype == "f32" else x.view(np.int32), 5, largest=largest)
+        if dtype == "f32":
+            x[:, [7, 21, 22]] = np.nan, np.inf, -np.nan
+            yield _selected(x, 2, largest=largest)
+        worst = np.float32(-np.inf if largest else np.nan) if dtype == "f32" else _LOWEST
+        x = np.full((2, 20), worst if dtype == "f32" or largest else _HIGHEST)
+        x = x.astype(np.float32 if dtype == "f32" else np.int32)
+        x[:, 19] = 0
+        yield _selected(x, 2, largest=largest)
     if variant.axes["width"] == 4:
         return
     # The last block is short, and what lies past the line's end is no better than its last keys.
@@ -246,8 +259,8 @@ def _selections(variant: Variant) -> Iterator[Case]:
 
 
 def _selected(x: AnyArray, k: int, axis: int = -1, *, largest: bool = True) -> Case:
-    """Return a case that blocks of two compete in, or more where there are enough."""
-    block = 4 if 4 * k <= x.shape[axis] else 2
+    """Return a case that blocks of eight compete in, or fewer where there are not enough."""
+    block = next((block for block in (8, 4) if block * k <= x.shape[axis]), 2)
     return taking(_top_k(x, k, axis, largest=largest), {"top_k": Selection(block)})
 
 
@@ -276,7 +289,8 @@ def top_k_select(variant: Variant) -> Iterator[Case]:
     for shift in range(0, 32, 4):
         # Keys that differ in one digit alone; among equal ones some stay and some do not.
         x = (integers(3, 261, seed=shift, low=0, high=15) << shift).astype(np.int32)
-        yield taking(_top_k(x, 30), {"top_k": Selection(1)})
+        for k in (30, 130, 230):
+            yield taking(_top_k(x, k), {"top_k": Selection(1)})
     # More than a narrow workgroup can count in its loops.
     x = whole(1, 140_003, low=-999, high=999)
     yield taking(_top_k(x, 3), {"top_k": Selection(1)})

@@ -337,6 +337,13 @@ def _scattered_tuples(reduction: str, dtype: str) -> Iterator[Case]:
     yield case
     for place, number in ((0, 3), (0, -4), (1, 5), (3, -6), (2, 900)):
         yield _refused(case, place, number)
+    index = np.array([[1, 2, 1, 2, 1, 3], [-1, -1, -1, -1, -1, -1]])
+    data = _updates(reduction, dtype, 2, 3, 2, 3, 2, 4, seed=1)
+    case = _exact("ScatterND", attrs, [data, index, updates[0]])
+    yield case
+    for place in range(6):
+        yield _refused(case, place, data.shape[place])
+        yield _refused(case, 6 + place, -1 - data.shape[place])
 
 
 @shader_cases("scatter_elements")
