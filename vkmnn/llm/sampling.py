@@ -7,10 +7,14 @@ from copy import deepcopy
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from vkmnn.core.chained import Drawing
 from vkmnn.errors import InvalidInputError
 from vkmnn.ir import Array
+
+_Floats = npt.NDArray[np.float64]
+_Places = npt.NDArray[np.intp]
 
 _HEAD = 256
 """How many of the likeliest tokens are sorted at first."""
@@ -109,7 +113,7 @@ class Sampler:
         return int(order[min(int(drawn), sums.size - 1)])
 
 
-def _likeliest(scores: Array, mass: float) -> tuple[Array, Array]:
+def _likeliest(scores: _Floats, mass: float) -> tuple[_Places, _Floats]:
     """Return tokens from the likeliest on, and the sums of their probabilities, beyond `mass`.
 
     A few of a vocabulary hold most of it, so that all are sorted only where they do not.
@@ -118,7 +122,7 @@ def _likeliest(scores: Array, mass: float) -> tuple[Array, Array]:
     total = weights.sum()
     count = _HEAD
     while True:
-        order = np.arange(scores.size)
+        order: _Places = np.arange(scores.size)
         if count < scores.size:
             least = np.partition(scores, -count)[-count]
             order = np.flatnonzero(scores >= least)
