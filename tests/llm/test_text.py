@@ -124,6 +124,21 @@ def test_draws_follow_the_probabilities() -> None:
     assert Sampler(Sampling()).pick(np.array([0.0, 3.0, 3.0]), ()) == 1
 
 
+@pytest.mark.parametrize("top_p", [1.0, 0.999, 0.5])
+@pytest.mark.parametrize("spread", [0.01, 3.0])
+def test_draws_are_those_of_a_sorted_vocabulary(top_p: float, spread: float) -> None:
+    # Rounded: many tokens are as likely as others.
+    logits = np.random.default_rng(3).standard_normal(30_000).round(3).astype(np.float32) * spread
+    order = np.argsort(-logits, kind="stable")
+    weights = np.exp(logits[order].astype(np.float64))
+    sums = np.cumsum(weights / weights.sum())
+    sums = sums[: np.searchsorted(sums, top_p) + 1]
+    sampler, numbers = Sampler(Sampling(1.0, top_p=top_p, seed=5)), np.random.default_rng(5)
+    for _ in range(20):
+        place = np.searchsorted(sums, numbers.random() * sums[-1], side="right")
+        assert sampler.pick(logits, ()) == order[place]
+
+
 def test_what_is_there_becomes_less_likely() -> None:
     sampler = Sampler(Sampling(repetition_penalty=2.0))
     assert sampler.pick(np.array([1.0, 1.5, -1.0], np.float32), [1]) == 0

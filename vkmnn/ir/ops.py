@@ -835,7 +835,8 @@ class InterpAttrs(OpAttrs):
 
     mode: nearest, linear, cubic. coordinate_mode: ONNX coordinate_transformation_mode. No axes: all
     of them. `ending`: x is multiplied by `of_x` before it is resized, and becomes codes after that
-    (no cropping).
+    (no cropping). `whole_lengths`: align_corners as PyTorch has it, where the last elements meet
+    whatever fraction scales leave (docs/decisions/resize-lengths.md).
     """
 
     mode: str = "nearest"
@@ -848,6 +849,7 @@ class InterpAttrs(OpAttrs):
     axes: tuple[int, ...] = ()
     keep_aspect_ratio_policy: str = "stretch"
     ending: CodeMean | None = None
+    whole_lengths: bool = False
 
 
 @op_type("GridSample", inputs=2, flops=8, host=HostWork(cost.grid_sample_numbers))

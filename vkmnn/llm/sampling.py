@@ -7,10 +7,17 @@ from copy import deepcopy
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from vkmnn.core.chained import Drawing
 from vkmnn.errors import InvalidInputError
 from vkmnn.ir import Array
+
+_Floats = npt.NDArray[np.float64]
+_Places = npt.NDArray[np.intp]
+
+_HEAD = 256
+"""How many of the likeliest tokens are sorted at first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,18 +98,39 @@ class Sampler:
         if how.temperature == 0.0:
             return int(logits.argmax())
         scores = logits.astype(np.float64) / how.temperature
-        order = np.arange(scores.size)
+        number = self._random.random()
         if 0 < how.top_k < scores.size:
             order = np.argpartition(scores, -how.top_k)[-how.top_k :]
-        order = order[np.argsort(-scores[order], kind="stable")]
-        weights = np.exp(scores[order] - scores[order[0]])
-        weights /= weights.sum()
-        sums = np.cumsum(weights)
+            order = order[np.argsort(-scores[order], kind="stable")]
+            weights = np.exp(scores[order] - scores[order[0]])
+            sums = np.cumsum(weights / weights.sum())
+        else:
+            order, sums = _likeliest(scores, how.top_p if how.top_p < 1.0 else number)
         if how.top_p < 1.0:
-            kept = int(np.searchsorted(sums, how.top_p)) + 1
-            sums = sums[:kept]
-        drawn = np.searchsorted(sums, self._random.random() * sums[-1], side="right")
+            sums = sums[: int(np.searchsorted(sums, how.top_p)) + 1]
+            number *= sums[-1]
+        drawn = np.searchsorted(sums, number, side="right")
         return int(order[min(int(drawn), sums.size - 1)])
+
+
+def _likeliest(scores: _Floats, mass: float) -> tuple[_Places, _Floats]:
+    """Return tokens from the likeliest on, and the sums of their probabilities, beyond `mass`.
+
+    A few of a vocabulary hold most of it, so that all are sorted only where they do not.
+    """
+    weights = np.exp(scores - scores.max())
+    total = weights.sum()
+    count = _HEAD
+    while True:
+        order: _Places = np.arange(scores.size)
+        if count < scores.size:
+            least = np.partition(scores, -count)[-count]
+            order = np.flatnonzero(scores >= least)
+        order = order[np.argsort(-scores[order], kind="stable")]
+        sums = np.cumsum(weights[order] / total)
+        if order.size == scores.size or sums[-1] > mass:
+            return order, sums
+        count *= 16
 
 
 class Picks:

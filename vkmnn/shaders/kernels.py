@@ -7366,6 +7366,134 @@ def pool_whole(
     )
 
 
+RadixCountLoad: TypeAlias = Literal[
+    "buffer",
+    "texel",
+]
+_RADIX_COUNT = struct.Struct("<IIIII")
+
+
+class RadixCountParams(Params):
+    """Push constants of `radix_count`: 20 bytes."""
+
+    __slots__ = (
+        "pieces",
+        "count",
+        "piece",
+        "shift",
+        "flipped",
+    )
+
+    def __init__(
+        self,
+        *,
+        pieces: int,
+        count: int,
+        piece: int,
+        shift: int,
+        flipped: int,
+    ) -> None:
+        self.pieces: Final = pieces
+        self.count: Final = count
+        self.piece: Final = piece
+        self.shift: Final = shift
+        self.flipped: Final = flipped
+
+    def pack(self) -> bytes:
+        try:
+            return _RADIX_COUNT.pack(
+                self.pieces,
+                self.count,
+                self.piece,
+                self.shift,
+                self.flipped,
+            )
+        except PACK_ERRORS as error:
+            raise params_error(self, _RADIX_COUNT, error) from None
+
+
+def radix_count(
+    *,
+    load: RadixCountLoad,
+) -> Shader:
+    """Return a variant of `radix_count`.
+
+    Stable sort by four bits, of which some may be `flipped`: how often each value of them occurs
+    in each of `pieces` pieces of `piece` keys (255 at most), as [16, pieces]. An invocation
+    counts a piece.
+    """
+    return _find(
+        "radix_count",
+        {
+            "load": load,
+        },
+    )
+
+
+RadixMoveLoad: TypeAlias = Literal[
+    "buffer",
+    "texel",
+]
+_RADIX_MOVE = struct.Struct("<IIIII")
+
+
+class RadixMoveParams(Params):
+    """Push constants of `radix_move`: 20 bytes."""
+
+    __slots__ = (
+        "pieces",
+        "count",
+        "piece",
+        "shift",
+        "flipped",
+    )
+
+    def __init__(
+        self,
+        *,
+        pieces: int,
+        count: int,
+        piece: int,
+        shift: int,
+        flipped: int,
+    ) -> None:
+        self.pieces: Final = pieces
+        self.count: Final = count
+        self.piece: Final = piece
+        self.shift: Final = shift
+        self.flipped: Final = flipped
+
+    def pack(self) -> bytes:
+        try:
+            return _RADIX_MOVE.pack(
+                self.pieces,
+                self.count,
+                self.piece,
+                self.shift,
+                self.flipped,
+            )
+        except PACK_ERRORS as error:
+            raise params_error(self, _RADIX_MOVE, error) from None
+
+
+def radix_move(
+    *,
+    load: RadixMoveLoad,
+) -> Shader:
+    """Return a variant of `radix_move`.
+
+    Stable sort by four bits, of which some may be `flipped`: moves keys and their indices to
+    where those of their piece and value begin, which `table` [16, pieces] says. An invocation
+    moves a piece. Not INDEXED: places are the indices.
+    """
+    return _find(
+        "radix_move",
+        {
+            "load": load,
+        },
+    )
+
+
 RasterWidth: TypeAlias = Literal[
     1,
     4,
@@ -8218,6 +8346,51 @@ def scale(
     )
 
 
+ScatterClaimLoad: TypeAlias = Literal[
+    "buffer",
+    "texel",
+]
+_SCATTER_CLAIM = struct.Struct("<I")
+
+
+class ScatterClaimParams(Params):
+    """Push constants of `scatter_claim`: 4 bytes."""
+
+    __slots__ = ("count",)
+
+    def __init__(
+        self,
+        *,
+        count: int,
+    ) -> None:
+        self.count: Final = count
+
+    def pack(self) -> bytes:
+        try:
+            return _SCATTER_CLAIM.pack(
+                self.count,
+            )
+        except PACK_ERRORS as error:
+            raise params_error(self, _SCATTER_CLAIM, error) from None
+
+
+def scatter_claim(
+    *,
+    load: ScatterClaimLoad,
+) -> Shader:
+    """Return a variant of `scatter_claim`.
+
+    Scatter of many updates: the last of those that go to one row has it, and `winner` of the row
+    is its number and one more; it was 0. An invocation takes one update.
+    """
+    return _find(
+        "scatter_claim",
+        {
+            "load": load,
+        },
+    )
+
+
 ScatterElementsElement: TypeAlias = Literal[
     "f32",
     "i32",
@@ -8319,18 +8492,17 @@ ScatterNdLoad: TypeAlias = Literal[
     "buffer",
     "texel",
 ]
-_SCATTER_ND = struct.Struct("<IIIII6i6II")
+_SCATTER_ND = struct.Struct("<IIII6i6II")
 
 
 class ScatterNdParams(Params):
-    """Push constants of `scatter_nd`: 72 bytes.
+    """Push constants of `scatter_nd`: 68 bytes.
 
     Values: 6 in size, 6 in stride.
     """
 
     __slots__ = (
         "count",
-        "inner",
         "first",
         "last",
         "depth",
@@ -8343,7 +8515,6 @@ class ScatterNdParams(Params):
         self,
         *,
         count: int,
-        inner: int,
         first: int,
         last: int,
         depth: int,
@@ -8352,7 +8523,6 @@ class ScatterNdParams(Params):
         check: int,
     ) -> None:
         self.count: Final = count
-        self.inner: Final = inner
         self.first: Final = first
         self.last: Final = last
         self.depth: Final = depth
@@ -8364,7 +8534,6 @@ class ScatterNdParams(Params):
         try:
             return _SCATTER_ND.pack(
                 self.count,
-                self.inner,
                 self.first,
                 self.last,
                 self.depth,
@@ -8383,14 +8552,217 @@ def scatter_nd(
 ) -> Shader:
     """Return a variant of `scatter_nd`.
 
-    Writes updates[t][inner] to y at index tuple t, tuples `first` to `last`. An invocation that
-    reduces owns one inner position and takes the tuples in order, so that repeated tuples do not
-    race; plain writes run in parallel.
+    Combines updates[t][inner] with y at index tuple t, tuples `first` to `last`. An invocation
+    owns one inner position and takes the tuples in order, so that of repeated ones the last
+    stays, and none is lost.
     """
     return _find(
         "scatter_nd",
         {
             "element": element,
+            "load": load,
+        },
+    )
+
+
+ScatterPlaceKind: TypeAlias = Literal[
+    "tuples",
+    "elements",
+]
+ScatterPlaceLoad: TypeAlias = Literal[
+    "buffer",
+    "texel",
+]
+_SCATTER_PLACE = struct.Struct("<I6i6IiII")
+
+
+class ScatterPlaceParams(Params):
+    """Push constants of `scatter_place`: 64 bytes.
+
+    Values: 6 in size, 6 in stride.
+    """
+
+    __slots__ = (
+        "count",
+        "size",
+        "stride",
+        "axis",
+        "axis_stride",
+        "check",
+    )
+
+    def __init__(
+        self,
+        *,
+        count: int,
+        size: tuple[int, ...],
+        stride: tuple[int, ...],
+        axis: int,
+        axis_stride: int,
+        check: int,
+    ) -> None:
+        self.count: Final = count
+        self.size: Final = size
+        self.stride: Final = stride
+        self.axis: Final = axis
+        self.axis_stride: Final = axis_stride
+        self.check: Final = check
+
+    def pack(self) -> bytes:
+        try:
+            return _SCATTER_PLACE.pack(
+                self.count,
+                *array(self.size, 6),
+                *array(self.stride, 6),
+                self.axis,
+                self.axis_stride,
+                self.check,
+            )
+        except PACK_ERRORS as error:
+            raise params_error(self, _SCATTER_PLACE, error) from None
+
+
+def scatter_place(
+    *,
+    kind: ScatterPlaceKind,
+    load: ScatterPlaceLoad,
+) -> Shader:
+    """Return a variant of `scatter_place`.
+
+    Scatter of many updates: the row of the data that each one goes to. kind tuples: of an index
+    tuple; kind elements: of an index along an axis, where the index tensor has up to six
+    alternating axes. CLEARS: nobody has these rows yet. An invocation makes one.
+    """
+    return _find(
+        "scatter_place",
+        {
+            "kind": kind,
+            "load": load,
+        },
+    )
+
+
+ScatterRunsElement: TypeAlias = Literal[
+    "f32",
+    "i32",
+]
+ScatterRunsLoad: TypeAlias = Literal[
+    "buffer",
+    "texel",
+]
+_SCATTER_RUNS = struct.Struct("<IIII")
+
+
+class ScatterRunsParams(Params):
+    """Push constants of `scatter_runs`: 16 bytes."""
+
+    __slots__ = (
+        "threads",
+        "count",
+        "block",
+        "inner",
+    )
+
+    def __init__(
+        self,
+        *,
+        threads: int,
+        count: int,
+        block: int,
+        inner: int,
+    ) -> None:
+        self.threads: Final = threads
+        self.count: Final = count
+        self.block: Final = block
+        self.inner: Final = inner
+
+    def pack(self) -> bytes:
+        try:
+            return _SCATTER_RUNS.pack(
+                self.threads,
+                self.count,
+                self.block,
+                self.inner,
+            )
+        except PACK_ERRORS as error:
+            raise params_error(self, _SCATTER_RUNS, error) from None
+
+
+def scatter_runs(
+    *,
+    element: ScatterRunsElement,
+    load: ScatterRunsLoad,
+) -> Shader:
+    """Return a variant of `scatter_runs`.
+
+    Scatter with a reduction: `count` values of `inner` elements in the order of their rows `key`.
+    An invocation combines the runs of equal rows in one block of values, at one inner position.
+    Runs that begin and end inside go to y; the first and the last may go on in other blocks, and
+    are entries 2b and 2b + 1 of the next level, of block b. LAST: there is no other block.
+    INDEXED: which value is whose is in `source`.
+    """
+    return _find(
+        "scatter_runs",
+        {
+            "element": element,
+            "load": load,
+        },
+    )
+
+
+ScatterWriteWidth: TypeAlias = Literal[
+    4,
+    1,
+]
+ScatterWriteLoad: TypeAlias = Literal[
+    "buffer",
+    "texel",
+]
+_SCATTER_WRITE = struct.Struct("<II")
+
+
+class ScatterWriteParams(Params):
+    """Push constants of `scatter_write`: 8 bytes."""
+
+    __slots__ = (
+        "count",
+        "inner",
+    )
+
+    def __init__(
+        self,
+        *,
+        count: int,
+        inner: int,
+    ) -> None:
+        self.count: Final = count
+        self.inner: Final = inner
+
+    def pack(self) -> bytes:
+        try:
+            return _SCATTER_WRITE.pack(
+                self.count,
+                self.inner,
+            )
+        except PACK_ERRORS as error:
+            raise params_error(self, _SCATTER_WRITE, error) from None
+
+
+def scatter_write(
+    *,
+    width: ScatterWriteWidth,
+    load: ScatterWriteLoad,
+) -> Shader:
+    """Return a variant of `scatter_write`.
+
+    Scatter of updates [count, inner] to rows of y: entry n to row[n], if it is the `winner`
+    there. LISTED: no two entries go to one row, and `winner` is the number of each one's update.
+    An invocation moves `width` words.
+    """
+    return _find(
+        "scatter_write",
+        {
+            "width": width,
             "load": load,
         },
     )
@@ -8668,6 +9040,170 @@ def softmax_rows(
     )
 
 
+TopKBlocksElement: TypeAlias = Literal[
+    "f32",
+    "i32",
+]
+TopKBlocksWidth: TypeAlias = Literal[
+    4,
+    1,
+]
+TopKBlocksLoad: TypeAlias = Literal[
+    "buffer",
+    "texel",
+]
+_TOP_K_BLOCKS = struct.Struct("<IIIIII")
+
+
+class TopKBlocksParams(Params):
+    """Push constants of `top_k_blocks`: 24 bytes."""
+
+    __slots__ = (
+        "count",
+        "size",
+        "inner",
+        "block",
+        "blocks",
+        "stride",
+    )
+
+    def __init__(
+        self,
+        *,
+        count: int,
+        size: int,
+        inner: int,
+        block: int,
+        blocks: int,
+        stride: int,
+    ) -> None:
+        self.count: Final = count
+        self.size: Final = size
+        self.inner: Final = inner
+        self.block: Final = block
+        self.blocks: Final = blocks
+        self.stride: Final = stride
+
+    def pack(self) -> bytes:
+        try:
+            return _TOP_K_BLOCKS.pack(
+                self.count,
+                self.size,
+                self.inner,
+                self.block,
+                self.blocks,
+                self.stride,
+            )
+        except PACK_ERRORS as error:
+            raise params_error(self, _TOP_K_BLOCKS, error) from None
+
+
+def top_k_blocks(
+    *,
+    element: TopKBlocksElement,
+    width: TopKBlocksWidth,
+    load: TopKBlocksLoad,
+) -> Shader:
+    """Return a variant of `top_k_blocks`.
+
+    TopK by selection: the first key of each block of `block` elements along the middle axis of
+    [outer, size, inner], as one row of `stride` words for each line; an invocation makes one.
+    width 4: lines are whole vec4s, and so are blocks.
+    """
+    return _find(
+        "top_k_blocks",
+        {
+            "element": element,
+            "width": width,
+            "load": load,
+        },
+    )
+
+
+TopKExpandElement: TypeAlias = Literal[
+    "f32",
+    "i32",
+]
+TopKExpandWidth: TypeAlias = Literal[
+    4,
+    1,
+]
+TopKExpandLoad: TypeAlias = Literal[
+    "buffer",
+    "texel",
+]
+_TOP_K_EXPAND = struct.Struct("<IIIIIII")
+
+
+class TopKExpandParams(Params):
+    """Push constants of `top_k_expand`: 28 bytes."""
+
+    __slots__ = (
+        "count",
+        "size",
+        "inner",
+        "block",
+        "keep",
+        "chosen_stride",
+        "stride",
+    )
+
+    def __init__(
+        self,
+        *,
+        count: int,
+        size: int,
+        inner: int,
+        block: int,
+        keep: int,
+        chosen_stride: int,
+        stride: int,
+    ) -> None:
+        self.count: Final = count
+        self.size: Final = size
+        self.inner: Final = inner
+        self.block: Final = block
+        self.keep: Final = keep
+        self.chosen_stride: Final = chosen_stride
+        self.stride: Final = stride
+
+    def pack(self) -> bytes:
+        try:
+            return _TOP_K_EXPAND.pack(
+                self.count,
+                self.size,
+                self.inner,
+                self.block,
+                self.keep,
+                self.chosen_stride,
+                self.stride,
+            )
+        except PACK_ERRORS as error:
+            raise params_error(self, _TOP_K_EXPAND, error) from None
+
+
+def top_k_expand(
+    *,
+    element: TopKExpandElement,
+    width: TopKExpandWidth,
+    load: TopKExpandLoad,
+) -> Shader:
+    """Return a variant of `top_k_expand`.
+
+    TopK by selection: the keys of all elements of `keep` chosen blocks of each line of [outer,
+    size, inner], as rows of `stride` words; what lies past a line's end comes last. An invocation
+    makes `width` keys. width 4: lines are whole vec4s, and so are blocks.
+    """
+    return _find(
+        "top_k_expand",
+        {
+            "element": element,
+            "width": width,
+            "load": load,
+        },
+    )
+
+
 TopKKeysElement: TypeAlias = Literal[
     "f32",
     "i32",
@@ -8891,6 +9427,80 @@ def top_k_rank(
         "top_k_rank",
         {
             "target": target,
+            "load": load,
+        },
+    )
+
+
+TopKSelectLoad: TypeAlias = Literal[
+    "buffer",
+    "texel",
+]
+_TOP_K_SELECT = struct.Struct("<IIIIIII")
+
+
+class TopKSelectParams(Params):
+    """Push constants of `top_k_select`: 28 bytes."""
+
+    __slots__ = (
+        "rows",
+        "extent",
+        "stride",
+        "keep",
+        "next_stride",
+        "block",
+        "chosen_stride",
+    )
+
+    def __init__(
+        self,
+        *,
+        rows: int,
+        extent: int,
+        stride: int,
+        keep: int,
+        next_stride: int,
+        block: int,
+        chosen_stride: int,
+    ) -> None:
+        self.rows: Final = rows
+        self.extent: Final = extent
+        self.stride: Final = stride
+        self.keep: Final = keep
+        self.next_stride: Final = next_stride
+        self.block: Final = block
+        self.chosen_stride: Final = chosen_stride
+
+    def pack(self) -> bytes:
+        try:
+            return _TOP_K_SELECT.pack(
+                self.rows,
+                self.extent,
+                self.stride,
+                self.keep,
+                self.next_stride,
+                self.block,
+                self.chosen_stride,
+            )
+        except PACK_ERRORS as error:
+            raise params_error(self, _TOP_K_SELECT, error) from None
+
+
+def top_k_select(
+    *,
+    load: TopKSelectLoad,
+) -> Shader:
+    """Return a variant of `top_k_select`.
+
+    TopK by selection: the `keep` greatest of each row of `length` keys, and of equal ones those
+    that stand before, in the order of their places. A workgroup takes a row. Four bits at a time,
+    from the highest, it counts how many keys there are of each value, until those that stay are
+    known. `index` of a key is its place; in BLOCKS, the row holds blocks of `block` elements each
+    whose numbers are in `chosen`.
+    """
+    return _find(
+        "top_k_select",
+        {
             "load": load,
         },
     )

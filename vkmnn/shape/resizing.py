@@ -114,6 +114,8 @@ def interp_sizes_and_scales(
         if any(factor <= 0 for factor in factors):
             raise ShapeError(f"scales {factors} must be positive")
         outputs = [_scaled(shape[axis], factor) for axis, factor in zip(axes, factors, strict=True)]
+    if attrs.whole_lengths:
+        factors = _ratios(outputs, [shape[axis] for axis in axes])
     for axis, output, factor, start, end in zip(axes, outputs, factors, starts, ends, strict=True):
         if shape[axis] == 0 and output:
             raise ShapeError(f"axis {axis} is empty and cannot become {output}")
@@ -125,6 +127,10 @@ def _scaled(size: int, factor: float) -> int:
     return math.floor(float(np.float32(size * factor)))
 
 
+def _ratios(sizes: Sequence[int], dims: Sequence[int]) -> list[float]:
+    return [size / dim if dim else 1.0 for size, dim in zip(sizes, dims, strict=True)]
+
+
 def _from_sizes(
     attrs: InterpAttrs, dims: list[int], sizes: list[int]
 ) -> tuple[list[int], list[float]]:
@@ -132,7 +138,7 @@ def _from_sizes(
         raise ShapeError(f"sizes {sizes} must hold {len(dims)} numbers of at least 0")
     policy = attrs.keep_aspect_ratio_policy
     _one_of(policy, POLICIES, "keep_aspect_ratio_policy")
-    factors = [size / dim if dim else 1.0 for size, dim in zip(sizes, dims, strict=True)]
+    factors = _ratios(sizes, dims)
     if policy == "stretch":
         return sizes, factors
     factor = min(factors) if policy == "not_larger" else max(factors)
@@ -162,7 +168,7 @@ def source_coordinates(axis: AxisResize, coordinate_mode: str) -> Floats:
     """Return the input coordinate of every output element (ONNX coordinate_transformation_mode).
 
     As in ONNX's reference, the length in align_corners, half_pixel_symmetric and
-    tf_crop_and_resize is scale · size, which scales may make fractional.
+    tf_crop_and_resize is scale · size, which scales may make fractional; see `whole_lengths`.
     """
     x = np.arange(axis.output, dtype=np.float64)
     if axis.output == 0:
@@ -227,6 +233,13 @@ def axis_taps(axis: AxisResize, attrs: InterpAttrs) -> tuple[Ints, Floats, npt.N
         return np.clip(indices, 0, max(axis.size - 1, 0)), np.ones(indices.shape), outside
     # With antialias the kernel is stretched by 1 / scale when the axis shrinks.
     shrink = min(axis.scale, 1.0) if attrs.antialias else 1.0
+    excludes = attrs.exclude_outside
+    if attrs.antialias and attrs.whole_lengths:
+        # PyTorch: half pixels, but by the step between aligned corners.
+        step = (axis.size - 1) / (axis.output - 1) if axis.output > 1 else 0.0
+        x = (np.arange(axis.output, dtype=np.float64) + 0.5) * step - 0.5
+        shrink = 1 / max(step, 1.0)
+        excludes = True
     radius = 1 if attrs.mode == "linear" else 2
     reach = math.ceil(radius / shrink)
     indices = np.ceil(x).astype(np.int64)[:, None] + np.arange(-reach, reach)
@@ -236,9 +249,9 @@ def axis_taps(axis: AxisResize, attrs: InterpAttrs) -> tuple[Ints, Floats, npt.N
         if attrs.mode == "linear"
         else cubic_kernel(distance, attrs.cubic_coeff_a)
     )
-    if attrs.exclude_outside:
+    if excludes:
         weights = np.where((indices < 0) | (indices >= axis.size), 0.0, weights)
-    if attrs.exclude_outside or attrs.antialias:
+    if excludes or attrs.antialias:
         total = weights.sum(axis=1, keepdims=True)
         weights = weights / np.where(total == 0, 1.0, total)
     return np.clip(indices, 0, max(axis.size - 1, 0)), weights, outside

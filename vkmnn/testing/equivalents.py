@@ -327,6 +327,14 @@ EQUIVALENTS: tuple[Equivalent, ...] = (
     Equivalent("gather_elements.comp.j2", r"clamp\(at, 0, pc\.axis (\+ 1|- 0)\)", _CHECKED),
     Equivalent("gather_nd.comp.j2", r"clamp\(at, 0, pc\.size\[k\] (\+ 1|- 0)\)", _CHECKED),
     Equivalent("scatter_nd.comp.j2", r"clamp\(at, 0, pc\.size\[k\] (\+ 1|- 0)\)", _CHECKED),
+    Equivalent(
+        "scatter_place.comp.j2",
+        r"clamp\(at, 0, pc\.(size\[\d\]|axis) (\+ 1|- 0)\)",
+        _CHECKED,
+    ),
+    Equivalent(
+        "top_k_select.comp.j2", r"same = here.* → ;$", "it would count all digits, to the same end"
+    ),
     Equivalent("scatter_elements.comp.j2", r"clamp\(at, 0, axis (\+ 1|- 0)\)", _CHECKED),
     Equivalent(
         "conv_fold.comp.j2", r"clamp\(at\d, 0, size (\+ 1|- 0)\)", "what lies outside is zero"

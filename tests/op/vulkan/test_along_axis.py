@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from tests.op.vulkan.harness import check, run_graph
+from tests.op.vulkan.harness import check, device, run_graph
+from vkmnn.core.tensor import Tensor, Usage
 from vkmnn.cpu_fallback import run_op
 from vkmnn.ir import DType, Graph, Op, TensorInfo
 from vkmnn.ir.ops import CumSumAttrs, TopKAttrs
+from vkmnn.runtime.device_info import DeviceType
+from vkmnn.vulkan.encoder import VulkanEncoder
+from vkmnn.vulkan.executions.top_k import TopKExecution
 
 RNG = np.random.default_rng(3)
 
@@ -42,6 +48,63 @@ def test_one_output_of_top_k(wanted: int) -> None:
     graph = Graph("t", [TensorInfo("x", DType.FLOAT32, x.shape)], [info], [op], {"k": k})
     (result,) = run_graph(graph, {"x": x})
     np.testing.assert_array_equal(result, expected)
+
+
+LINES = [
+    ((1, 40_003), -1, 50),
+    ((3, 8_400), 1, 300),
+    ((2, 2_053, 3), 1, 17),
+    ((16, 131), 1, 7),
+    ((1_031, 2), 0, 400),
+    ((20_011,), 0, 13_000),
+    ((13_003,), 0, 13_003),
+]
+
+
+@pytest.mark.parametrize("largest", [True, False])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int32", "int64", "uint8"])
+@pytest.mark.parametrize(("shape", "axis", "k"), LINES, ids=str)
+def test_top_k_of_long_lines(
+    shape: tuple[int, ...], axis: int, k: int, dtype: str, largest: bool
+) -> None:
+    count, attrs = np.array([k], np.int64), TopKAttrs(axis, largest)
+    x = RNG.permutation(np.prod(shape)).reshape(shape).astype(dtype)  # ties in narrow types
+    if x.dtype.kind == "f":
+        x.flat[[3, 9, 27]] = np.nan, -np.inf, np.nan
+    check("TopK", attrs, [x, count], constant={1}, outputs=2, rtol=0, atol=0)
+    # The best stand side by side, the worst case of blocks that compete.
+    x.sort(axis)
+    check("TopK", attrs, [x, count], constant={1}, outputs=2, rtol=0, atol=0)
+
+
+SELECTED = [
+    (1, 151_936, 50),
+    (1, 160_000, 1),
+    (1, 160_000, 1_000),
+    (1, 672_000, 300),
+    (64, 8_400, 300),
+]
+
+
+@pytest.mark.parametrize("kind", [DeviceType.CPU, DeviceType.DISCRETE])
+@pytest.mark.parametrize(("rows", "size", "k"), SELECTED)
+def test_top_k_sorts_what_it_keeps(rows: int, size: int, k: int, kind: DeviceType) -> None:
+    """Keys are of blocks and of the best blocks; k of each line are sorted, in whole vectors."""
+    count = np.array([k], np.int64)
+    x = Tensor(TensorInfo("x", DType.FLOAT32, (rows, size)))
+    given = Tensor(TensorInfo("k", DType.INT64, (1,)), Usage.CONSTANT, value=count)
+    outputs = [Tensor(TensorInfo(name, DType.INT64, (rows, k))) for name in "vi"]
+    encoder = VulkanEncoder(replace(device().info, type=kind))
+    op = Op("TopK", "op", ["x", "k"], ["v", "i"], TopKAttrs())
+    TopKExecution(op, [x, given], outputs, encoder.info).on_encode(encoder)
+    looked_at = [
+        (one.shader.name, np.prod(one.tensors[0].shape))
+        for one in encoder.recording.dispatches
+        if "_blocks_" not in one.shader.name and "_expand_" not in one.shader.name
+    ]
+    sorting = [words for name, words in looked_at if "_rank_" in name or "_merge_" in name]
+    assert max(sorting) < rows * (k + 4)
+    assert sum(words for _, words in looked_at) < rows * size / 2
 
 
 @pytest.mark.parametrize("exclusive", [False, True])

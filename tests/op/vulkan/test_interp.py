@@ -4,7 +4,9 @@ from itertools import product
 
 import numpy as np
 import pytest
+from onnx import helper, numpy_helper
 
+import vkmnn
 from tests.op.vulkan.harness import check, run_graph, run_on_device
 from vkmnn.cpu_fallback import run_op
 from vkmnn.ir import Array, DType, Graph, Op, TensorInfo
@@ -92,3 +94,78 @@ def test_channel_blocks(attrs: InterpAttrs, dtype: str) -> None:
     atol = 1 if dtype == "uint8" and attrs.mode != "nearest" else 1e-5
     np.testing.assert_allclose(middle.astype(np.float64), b.astype(np.float64), atol=atol)
     np.testing.assert_allclose(result.astype(np.float64), expected.astype(np.float64), atol=atol)
+
+
+def aligned(x: Array, output: int, mode: str) -> Array:
+    """Return rows resized so that their first and last elements stay, as PyTorch defines it."""
+    size = x.shape[-1]
+    made = []
+    for place in np.arange(output) * ((size - 1) / max(output - 1, 1)):
+        first = int(np.floor(place))
+        if mode == "nearest":
+            weights = {int(np.ceil(place - 0.5)): 1.0}
+        elif mode == "linear":
+            weights = {first: first + 1 - place, first + 1: place - first}
+        else:
+            weights = {first + n: cubic(abs(first + n - place)) for n in (-1, 0, 1, 2)}
+        picked = (x[..., min(max(at, 0), size - 1)] * weight for at, weight in weights.items())
+        made.append(sum(picked))
+    return np.stack(made, -1)
+
+
+def cubic(d: float, a: float = -0.75) -> float:
+    if d <= 1:
+        return (a + 2) * d**3 - (a + 3) * d**2 + 1
+    return a * d**3 - 5 * a * d**2 + 8 * a * d - 4 * a if d < 2 else 0.0
+
+
+def resized(x: Array, scale: float, device: str, producer: str = "", **attributes: object) -> Array:
+    node = helper.make_node(
+        "Resize",
+        ["x", "", "scales"],
+        ["y"],
+        coordinate_transformation_mode="align_corners",
+        **attributes,
+    )
+    scales = numpy_helper.from_array(np.array([1, 1, 1, scale], np.float32), "scales")
+    infos = [helper.make_tensor_value_info(name, 1, [None] * 4) for name in ("x", "y")]
+    graph = helper.make_graph([node], "g", infos[:1], infos[1:], [scales])
+    opsets = [helper.make_opsetid("", 18)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=9, producer_name=producer)
+    with vkmnn.InferenceSession(model, device=device) as session:
+        return session.run(None, {"x": x})[0]
+
+
+@pytest.mark.parametrize("device", ["auto", "cpu"])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("scale", [1.7, 0.6, 2.25, 0.3, 0.1])
+def test_frameworks_align_the_last_elements(scale: float, mode: str, device: str) -> None:
+    x = random(2, 3, 5, 17)
+    expected = aligned(x, int(17 * np.float32(scale)), mode)
+    for attributes in ({"producer": "pytorch"}, {"producer": "tf2onnx 1.16"}):
+        result = resized(x, scale, device, mode=mode, **attributes)
+        np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
+    if mode != "nearest":
+        # Optimisers put their name in the producer's place; the exporter's attributes remain.
+        result = resized(x, scale, device, "optimiser", mode=mode, nearest_mode="floor")
+        np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("device", ["auto", "cpu"])
+def test_others_align_them_as_the_reference_does(device: str) -> None:
+    x = np.arange(4, dtype=np.float32).reshape(1, 1, 1, 4)
+    # ONNX's case of 4 elements times 0.6: the second of two stands at 3 / (2.4 - 1).
+    result = resized(x, 0.6, device, mode="linear")
+    np.testing.assert_allclose(result[0, 0, 0], [0, 3 / 1.4], rtol=1e-6)
+
+
+@pytest.mark.parametrize("device", ["auto", "cpu"])
+def test_frameworks_align_half_pixels_where_they_smooth(device: str) -> None:
+    x = np.arange(9, dtype=np.float32).reshape(1, 1, 1, 9) ** 2
+    step = 8 / 3  # of 4 elements
+    expected = []
+    for centre in (np.arange(4) + 0.5) * step:
+        weights = np.clip(1 - np.abs((np.arange(9) + 0.5 - centre) / step), 0, 1)
+        expected.append(weights @ x[0, 0, 0] / weights.sum())
+    result = resized(x, 0.5, device, "pytorch", mode="linear", antialias=1)
+    np.testing.assert_allclose(result[0, 0, 0], expected, rtol=1e-5)

@@ -391,6 +391,11 @@ class NodeContext:
         """Return what is known of a tensor."""
         return self._builder.info(tensor)
 
+    @property
+    def producer(self) -> str:
+        """What wrote the model, as far as the file says."""
+        return self._builder.graph.metadata.producer
+
     def note(self, tensor: str, what: object) -> None:
         """Keep something about a tensor for the converters of nodes that read it."""
         self._builder.notes[tensor] = what

@@ -23,6 +23,20 @@ _POLICIES = ("stretch", "not_larger", "not_smaller")
 _MODES = ("nearest", "linear", "cubic")
 
 
+_FRAMEWORKS = ("pytorch", "paddlepaddle", "tf2onnx", "mnn")
+"""Producers, in lower case, whose frameworks align the last elements whatever the scales are."""
+
+
+def _is_of_framework(node: NodeContext) -> bool:
+    """Whether a node has a framework's meaning, not that of ONNX's reference.
+
+    Tools that rewrite models put their own names in the place of the producer's, but keep
+    attributes: the exporters of PyTorch and TensorFlow write a `nearest_mode` for every mode.
+    """
+    idle = node.has("nearest_mode") and node.string("mode", "nearest") != "nearest"
+    return idle or node.producer.lower().startswith(_FRAMEWORKS)
+
+
 def _early_attrs(node: NodeContext, nearest_mode: str = "floor") -> InterpAttrs:
     """Upsample and Resize-10 have no half pixels: x_in = x_out / scale."""
     mode = node.choice("mode", "nearest", ("nearest", "linear", "bilinear"))
@@ -72,6 +86,7 @@ def _resize(node: NodeContext) -> None:
         antialias=node.bool("antialias"),
         axes=node.ints("axes", ()),
         keep_aspect_ratio_policy=node.choice("keep_aspect_ratio_policy", "stretch", _POLICIES),
+        whole_lengths=coordinates == "align_corners" and _is_of_framework(node),
     )
     x, roi, scales, sizes = (_unless_empty(node, node.input(index)) for index in range(4))
     if coordinates != "tf_crop_and_resize":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -13,6 +13,7 @@ from vkmnn.ir.ops import ArgReduceAttrs, CumSumAttrs, TopKAttrs
 from vkmnn.testing.case import Case, Variant, op_case, op_cases, shader_cases
 from vkmnn.testing.cases.rows import LINES, in_all_groups, in_row_groups, taking
 from vkmnn.testing.cases.shapes import floats, integers, whole
+from vkmnn.vulkan.selection import Selection
 
 _LOWEST, _HIGHEST = -(2**31), 2**31 - 1
 _OVERFLOW = "does not fit the 32-bit integers"
@@ -208,6 +209,93 @@ def top_k_keys(variant: Variant) -> Iterator[Case]:
     yield _top_k(_ties(dtype, 4, 3), 0, 1)
 
 
+# Lines of which the blocks that compete are whole or not, with what is kept of them.
+_SELECTIONS: Mapping[int, Sequence[tuple[tuple[int, ...], int, int]]] = {
+    4: (
+        ((16,), 0, 2), ((3, 20), 1, 3), ((2, 44), 1, 5), ((64,), 0, 16), ((1, 1_028), 1, 7),
+        ((4,), 0, 1), ((5, 3, 36), 2, 9), ((3, 20), 1, 2), ((2, 44), 1, 4),
+    ),
+    1: (
+        ((13,), 0, 2), ((5, 7, 3), 1, 1), ((3, 37), 1, 5), ((2, 131, 5), 1, 9), ((2, 1_031), 1, 60),
+        ((5,), 0, 1), ((8, 12), 0, 2), ((17, 4, 2), 0, 4),
+    ),
+}  # fmt: skip
+
+
+def _selections(variant: Variant) -> Iterator[Case]:
+    dtype = variant.dtype
+    for largest, (shape, axis, k) in product(_BOTH, _SELECTIONS[int(variant.axes["width"])]):
+        yield _selected(_ties(dtype, *shape), k, axis, largest=largest)
+        x = floats(*shape) * 99
+        yield _selected(x if dtype == "f32" else x.astype(np.int64), k, axis, largest=largest)
+    for largest in _BOTH:
+        # Neighbours, of which the last bit decides, and what is no number.
+        x = np.nextafter(np.ones((3, 44), np.float32), np.float32(3))
+        x[:, ::3] = 1
+        yield _selected(x if dtype == "f32" else x.view(np.int32), 5, largest=largest)
+        if dtype == "f32":
+            x[:, [7, 21, 22]] = np.nan, np.inf, -np.nan
+            yield _selected(x, 2, largest=largest)
+        worst = np.float32(-np.inf if largest else np.nan) if dtype == "f32" else _LOWEST
+        x = np.full((2, 20), worst if dtype == "f32" or largest else _HIGHEST)
+        x = x.astype(np.float32 if dtype == "f32" else np.int32)
+        x[:, 19] = 0
+        yield _selected(x, 2, largest=largest)
+    if variant.axes["width"] == 4:
+        return
+    # The last block is short, and what lies past the line's end is no better than its last keys.
+    for largest, k in product(_BOTH, (1, 2, 3, 4)):
+        if dtype == "f32":
+            x = _special_floats()
+            yield _selected(x, k, largest=largest)
+            worst = np.float32(-np.inf if largest else np.nan)
+        else:
+            x = _special_integers()[0]
+            yield _selected(x, k, largest=largest)
+            worst = np.int32(_LOWEST if largest else _HIGHEST)
+        x = np.full((2, 9), worst)
+        x[0, 8] = 0
+        yield _selected(x, k, largest=largest)
+
+
+def _selected(x: AnyArray, k: int, axis: int = -1, *, largest: bool = True) -> Case:
+    """Return a case that blocks of eight compete in, or fewer where there are not enough."""
+    block = next((block for block in (8, 4) if block * k <= x.shape[axis]), 2)
+    return taking(_top_k(x, k, axis, largest=largest), {"top_k": Selection(block)})
+
+
+@shader_cases("top_k_blocks")
+def top_k_blocks(variant: Variant) -> Iterator[Case]:
+    """Whole blocks and short ones, lines anywhere, the worst keys."""
+    yield from _selections(variant)
+
+
+@shader_cases("top_k_expand")
+def top_k_expand(variant: Variant) -> Iterator[Case]:
+    """The same."""
+    yield from _selections(variant)
+
+
+@shader_cases("top_k_select")
+def top_k_select(variant: Variant) -> Iterator[Case]:
+    """One of a row and all, ties at every digit; more keys than a count of eight bits holds."""
+    lines: tuple[tuple[tuple[int, ...], int, int], ...] = (
+        ((1,), 0, 1), ((3,), 0, 1), ((5,), 0, 5), ((3, 33), 1, 4), ((2, 37, 3), 1, 11),
+        ((3, 64), 1, 64), ((2, 2_051), 1, 40), ((1, 33_001), 1, 600), ((0, 5), 1, 2),
+    )  # fmt: skip
+    for shape, axis, k in lines:
+        for x in (_ties("f32", *shape), floats(*shape), np.zeros(shape, np.float32)):
+            yield taking(_top_k(x, k, axis), {"top_k": Selection(1)})
+    for shift in range(0, 32, 4):
+        # Keys that differ in one digit alone; among equal ones some stay and some do not.
+        x = (integers(3, 261, seed=shift, low=0, high=15) << shift).astype(np.int32)
+        for k in (30, 130, 230):
+            yield taking(_top_k(x, k), {"top_k": Selection(1)})
+    # More than a narrow workgroup can count in its loops.
+    x = whole(1, 140_003, low=-999, high=999)
+    yield taking(_top_k(x, 3), {"top_k": Selection(1)})
+
+
 @shader_cases("top_k_rank")
 def top_k_rank(variant: Variant) -> Iterator[Case]:
     """Lines of one block, and of several that are sorted in blocks again."""
@@ -238,14 +326,32 @@ def top_k_merge(variant: Variant) -> Iterator[Case]:
     """Runs of more than a quarter of a block; the last may be shorter, or alone."""
     result = variant.axes["target"] == "result"
     for length, k in (
-        ((257, 65), (300, 70), (512, 256), (400, 300), (511, 100), (270, 270), (320, 65))
+        ((513, 65), (600, 300), (700, 256), (1000, 513), (520, 100), (770, 700), (1024, 70))
         if result
         else ((600, 70), (1030, 65), (1281, 200), (1025, 256), (900, 513), (770, 300), (1100, 900))
     ):
         yield _top_k(_ties("i32", 2, length), k)
         yield _top_k(floats(2, length), k, largest=False)
-    yield _top_k(_ties("f32", 3, 300 if result else 601, 5), 80, 1)
-    yield _top_k(np.zeros((1, 300 if result else 700), np.float32), 90)
+    yield _top_k(_ties("f32", 3, 601, 5), 80, 1)
+    yield _top_k(np.zeros((1, 700), np.float32), 90)
+
+
+@shader_cases("radix_count")
+def radix_count(variant: Variant) -> Iterator[Case]:
+    """Keys of all bits, one piece and many; ties, which keep their order."""
+    for length in (1, 127, 129, 2_003):
+        for largest, x in product(_BOTH, (floats(length), _ties("i32", length))):
+            for k in {1, (length + 1) // 2, length}:
+                yield taking(_top_k(x, k, largest=largest), {"top_k digits": True})
+    for largest in _BOTH:
+        for x in (_special_integers()[0], _special_floats()[0]):
+            yield taking(_top_k(x, x.size, largest=largest), {"top_k digits": True})
+
+
+@shader_cases("radix_move")
+def radix_move(variant: Variant) -> Iterator[Case]:
+    """The same."""
+    yield from radix_count(variant)
 
 
 @shader_cases("cum_sum")

@@ -19,7 +19,9 @@ from vkmnn.ir.ops import (
     UnaryAttrs,
 )
 from vkmnn.testing.case import Case, Variant, op_case, op_cases, shader_cases
+from vkmnn.testing.cases.rows import taking
 from vkmnn.testing.cases.shapes import floats, integers, whole
+from vkmnn.vulkan.scatter import AtOnce, InOrder
 
 Shape = tuple[int, ...]
 
@@ -147,9 +149,9 @@ def gathers_of_elements() -> Iterator[Case]:
 
 @op_cases
 def scatters() -> Iterator[Case]:
-    """Every reduction, repeated places where they are defined; more updates than a loop counts."""
+    """Every reduction, repeated places; more updates than a loop counts, which the last wins."""
     for reduction, dtype in product(_REDUCTIONS, (np.float32, np.int32)):
-        rows = [[1, 2], [3, -1], [0, 0]] if reduction == "none" else [[1, 2]] * 2 + [[0, 0], [1, 2]]
+        rows = [[1, 2]] * 2 + [[0, 0], [1, 2]]
         data, updates = (10 * floats(5, 7, 8)).astype(dtype), 10 * floats(len(rows), 8)
         inputs: list[Array | None] = [data, np.array(rows, np.int64), updates.astype(dtype)]
         yield op_case("ScatterND", ScatterNDAttrs(reduction), inputs)
@@ -162,6 +164,14 @@ def scatters() -> Iterator[Case]:
     index = integers(70_001, 1, low=0, high=2).astype(np.int64)
     inputs = [np.zeros(3, np.int32), index, np.ones(70_001, np.int32)]
     yield _exact("ScatterND", ScatterNDAttrs("add"), inputs)
+    inputs = [np.zeros(3, np.int32), index, np.arange(70_001, dtype=np.int32)]
+    for constant in ((), (1,)):
+        attrs = ScatterNDAttrs()
+        yield op_case("ScatterND", attrs, inputs, constant=constant, rtol=0, atol=0)
+    index = integers(70_001, low=-3, high=2).astype(np.int64)
+    inputs = [np.zeros(3, np.int32), index, np.arange(70_001, dtype=np.int32)]
+    for reduction in ("none", "max"):
+        yield _exact("ScatterElements", ScatterElementsAttrs(0, reduction), inputs)
 
 
 @op_cases
@@ -233,11 +243,79 @@ def _updates(reduction: str, dtype: str, *shape: int, seed: int) -> AnyArray:
     return made if dtype == "f32" else made.astype(np.int32)
 
 
+_AT_ONCE = {"scatter": AtOnce()}
+
+
 @shader_cases("scatter_nd")
 def scatter_nd(variant: Variant) -> Iterator[Case]:
-    """Tuples of one to six indices; repeated ones where updates are combined."""
+    """Tuples of one to six indices, many of them repeated."""
     for reduction in _REDUCTIONS:
-        yield from _scattered_tuples(reduction, variant.dtype)
+        for case in _scattered_tuples(reduction, variant.dtype):
+            yield taking(case, {"scatter": InOrder()})
+
+
+@shader_cases("scatter_place")
+def scatter_place(variant: Variant) -> Iterator[Case]:
+    """The same, and indices along an axis, when all are taken at once."""
+    cases = _scattered_tuples if variant.axes["kind"] == "tuples" else _scattered_elements
+    for reduction in ("none", "add"):
+        for case in cases(reduction, "i32"):
+            yield taking(case, _AT_ONCE)
+
+
+# Rows, updates, elements of a row.
+_SCATTERS = ((1, 1, 1), (1, 300, 3), (3, 64, 1), (16, 65, 5), (17, 127, 1), (2, 1_001, 7),
+             (5_000, 129, 1), (300, 1_000, 1), (70_001, 257, 3))  # fmt: skip
+
+
+@shader_cases("scatter_claim")
+def scatter_claim(variant: Variant) -> Iterator[Case]:
+    """Rows of one update, of none, of many."""
+    for rows, count, inner in _SCATTERS:
+        yield _many("none", "f32", rows, count, inner)
+
+
+@shader_cases("scatter_write")
+def scatter_write(variant: Variant) -> Iterator[Case]:
+    """The same, of whole vectors and others, by indices that come with the run or before."""
+    width = int(variant.axes["width"])
+    for rows, count, inner in _SCATTERS:
+        case = _many("none", "f32", rows, count, width * inner)
+        yield case
+        yield _many("none", "f32", rows, count, width * inner, constant=True)
+
+
+@shader_cases("scatter_runs")
+def scatter_runs(variant: Variant) -> Iterator[Case]:
+    """Runs within a block and over many, alone and beside others; none; results of one element."""
+    for reduction in _REDUCTIONS[1:]:
+        for rows, count, inner in _SCATTERS:
+            for constant in (False, True):
+                yield _many(reduction, variant.dtype, rows, count, inner, constant=constant)
+    if variant.dtype == "f32":
+        special = np.array([np.nan, np.inf, -np.inf, 1, -0.0], np.float32)
+        index = integers(200, 1, low=0, high=4).astype(np.int64)
+        for reduction in ("max", "min"):
+            case = _exact("ScatterND", ScatterNDAttrs(reduction), [special, index, floats(200)])
+            yield taking(case, _AT_ONCE)
+    yield _many("add", variant.dtype, 4, 0, 2)
+    yield _many("add", variant.dtype, 4, 3, 0)
+
+
+def _many(
+    reduction: str, dtype: str, rows: int, count: int, inner: int, *, constant: bool = False
+) -> Case:
+    """Return a case of updates to rows of which the first has half of all."""
+    index = integers(count, 1, low=-rows, high=rows - 1).astype(np.int64)
+    index[::2] = 0
+    updates = _updates(reduction, dtype, count, inner, seed=2)
+    if reduction == "mul":
+        updates = np.where(updates < 0, -1, 1).astype(updates.dtype)
+    inputs: list[Array | None] = [_updates(reduction, dtype, rows, inner, seed=1), index, updates]
+    attrs = ScatterNDAttrs(reduction)
+    if constant:
+        return op_case("ScatterND", attrs, inputs, constant={1}, rtol=0, atol=0)
+    return taking(_exact("ScatterND", attrs, inputs), _AT_ONCE)
 
 
 def _scattered_tuples(reduction: str, dtype: str) -> Iterator[Case]:
@@ -246,14 +324,8 @@ def _scattered_tuples(reduction: str, dtype: str) -> Iterator[Case]:
         if batch:
             continue
         sizes = shape[:depth]
-        if reduction == "none":  # each place once: which of two updates stays is not defined
-            count = min(int(np.prod(indices, dtype=int)), int(np.prod(sizes)))
-            places = np.random.default_rng(0).permutation(int(np.prod(sizes)))[:count]
-            index = np.stack(np.unravel_index(places, sizes), -1)
-            index = np.where(index % 2 == 0, index, index - np.array(sizes))
-        else:
-            columns = [_ends(_indices(s, *indices, seed=k), s) for k, s in enumerate(sizes)]
-            index = np.stack(columns, -1)
+        columns = [_ends(_indices(s, *indices, seed=k), s) for k, s in enumerate(sizes)]
+        index = np.stack(columns, -1)
         data = _updates(reduction, dtype, *shape, seed=1)
         updates = _updates(reduction, dtype, *index.shape[:-1], *shape[depth:], seed=2)
         wide = np.float16 if dtype == "f32" else np.int64
@@ -265,13 +337,21 @@ def _scattered_tuples(reduction: str, dtype: str) -> Iterator[Case]:
     yield case
     for place, number in ((0, 3), (0, -4), (1, 5), (3, -6), (2, 900)):
         yield _refused(case, place, number)
+    index = np.array([[1, 2, 1, 2, 1, 3], [-1, -1, -1, -1, -1, -1]])
+    data = _updates(reduction, dtype, 2, 3, 2, 3, 2, 4, seed=1)
+    case = _exact("ScatterND", attrs, [data, index, updates[0]])
+    yield case
+    for place in range(6):
+        yield _refused(case, place, data.shape[place])
+        yield _refused(case, 6 + place, -1 - data.shape[place])
 
 
 @shader_cases("scatter_elements")
 def scatter_elements(variant: Variant) -> Iterator[Case]:
     """Shapes that alternate over up to six axes; repeated indices are taken in order."""
     for reduction in _REDUCTIONS:
-        yield from _scattered_elements(reduction, variant.dtype)
+        for case in _scattered_elements(reduction, variant.dtype):
+            yield taking(case, {"scatter": InOrder()})
 
 
 def _scattered_elements(reduction: str, dtype: str) -> Iterator[Case]:

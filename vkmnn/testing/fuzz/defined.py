@@ -109,31 +109,6 @@ def _top_k(attributes: Mapping[str, Any], inputs: Inputs) -> bool:
     return bool((np.diff(ordered, axis=attributes.get("axis", -1)) == 0).any())
 
 
-def _scatter(attributes: Mapping[str, Any], inputs: Inputs) -> bool:
-    """Which of several updates of one element is the last."""
-    if attributes.get("reduction", b"none") != b"none":
-        return False
-    data, indices = _array(inputs, 0), _array(inputs, 1).astype(np.int64)
-    if not indices.size:
-        return False
-    axis = attributes.get("axis", 0) % data.ndim
-    indices = np.where(indices < 0, indices + data.shape[axis], indices)
-    ordered = np.sort(indices, axis=axis)
-    return bool((np.diff(ordered, axis=axis) == 0).any())
-
-
-def _scatter_nd(attributes: Mapping[str, Any], inputs: Inputs) -> bool:
-    if attributes.get("reduction", b"none") != b"none":
-        return False
-    data, indices = _array(inputs, 0), _array(inputs, 1)
-    if not indices.ndim:
-        return True
-    rows = indices.reshape(int(np.prod(indices.shape[:-1])), indices.shape[-1])
-    sizes = np.array(data.shape[: rows.shape[1]])
-    rows = np.where(rows < 0, rows + sizes, rows)
-    return bool(np.unique(rows, axis=0).shape[0] != rows.shape[0])
-
-
 def _gather_nd(attributes: Mapping[str, Any], inputs: Inputs) -> bool:
     """The reference evaluator does not mind other batches of indices than of data."""
     count = attributes.get("batch_dims", 0)
@@ -302,9 +277,6 @@ _RULES: Mapping[str, Rule] = {
     "Cast": _cast,
     "CastLike": _cast,
     "TopK": _top_k,
-    "Scatter": _scatter,
-    "ScatterElements": _scatter,
-    "ScatterND": _scatter_nd,
     "GatherND": _gather_nd,
     "MaxPool": _max_pool,
     "AveragePool": _pool,

@@ -54,7 +54,9 @@ def _fractional_length(node: onnx.NodeProto, inputs: Inputs) -> bool:
     modes = (b"align_corners", b"half_pixel_symmetric", b"tf_crop_and_resize")
     kept = (b"not_larger", b"not_smaller")  # sizes then follow from one scale
     scaled = len(node.input) == 3 or any(a.s in kept for a in node.attribute)
-    return scaled and any(a.s in modes for a in node.attribute)
+    idle = _interpolates(node, inputs) and any(a.name == "nearest_mode" for a in node.attribute)
+    framework = idle and any(a.s == modes[0] for a in node.attribute)
+    return scaled and not framework and any(a.s in modes for a in node.attribute)
 
 
 def _is_convolved(node: onnx.NodeProto, inputs: Inputs) -> bool:

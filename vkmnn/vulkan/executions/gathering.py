@@ -53,7 +53,7 @@ class GatherElementsExecution(VulkanExecution[AxisAttrs]):
     def prepare(self, info: DeviceInfo) -> None:
         """Refuse shapes with too many alternating axes."""
         data, index = self.operands
-        self._walk = _elements_walk(data.shape, index.shape, self.attrs.axis)
+        self._walk = elements_walk(data.shape, index.shape, self.attrs.axis)
         axes = len(self._walk.size)
         if axes > MAX_AXES:
             raise Rejection(f"{axes} alternating axes, at most {MAX_AXES} fit")
@@ -78,7 +78,7 @@ class GatherElementsExecution(VulkanExecution[AxisAttrs]):
         encoder.dispatch_linear(shader, [data, index, self.output, status], params, count)
 
 
-def _elements_walk(data: tuple[int, ...], index: tuple[int, ...], axis: int) -> Region:
+def elements_walk(data: tuple[int, ...], index: tuple[int, ...], axis: int) -> Region:
     """Return the way from index elements (dst) to where their line in the data begins (src)."""
     strides = list(row_strides(data))
     strides[axis] = 0

@@ -9,15 +9,22 @@ from vkmnn.records import dataclass
 from vkmnn.runtime.shader import Shader
 from vkmnn.shaders import kernels
 from vkmnn.shape.common import int_scalar, normalize_axis
+from vkmnn.vulkan.device_rules import is_gpu
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
+from vkmnn.vulkan.radix import encode_sort
 from vkmnn.vulkan.rows.reduction import Line, line_of
-from vkmnn.vulkan.storage import kernel_dtype
+from vkmnn.vulkan.selection import Selection, Selector, selections, stride_of
 
 # Keys that are sorted by counting: the work per key grows with it, the number of merges shrinks.
 BLOCK = 256
+# Rows up to this length are one block where two would be merged: that takes less time.
+WHOLE = 512
 # Runs up to this length are sorted in blocks again: that drops more keys than a merge of two runs.
 SHORT_RUN = BLOCK // 4
+# One row of this length or more is sorted by digits: that takes thirty dispatches, whatever it is.
+LONG = 65_536
+LONG_ON_CPU = 12_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +42,7 @@ class _Runs:
     @property
     def stride(self) -> int:
         """Words from row to row: whole vec4s."""
-        return ceil_div(self.length, 4) * 4
+        return stride_of(self.length)
 
     @property
     def count(self) -> int:
@@ -45,10 +52,13 @@ class _Runs:
 
 @vulkan_execution("TopK")
 class TopKExecution(VulkanExecution[TopKAttrs]):
-    """Sorts blocks by counting, then merges runs by bisection; each step keeps k of a run."""
+    """Selects k of a long line; sorts blocks by counting, then merges runs by bisection.
+
+    Each step keeps k of a run.
+    """
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
-        """Record keys, blocks and merges."""
+        """Record keys or a selection, then blocks and merges."""
         attrs, x, k = self.attrs, self.operand(0), self.operand(1)
         keep = int_scalar([None, k.value], 1, "k")
         axis = normalize_axis(attrs.axis, len(x.shape))
@@ -56,9 +66,46 @@ class TopKExecution(VulkanExecution[TopKAttrs]):
         if keep == 0 or 0 in x.shape:
             return
         step = _Step(x, line, keep, self._both(line.columns * keep, encoder), encoder)
-        runs = step.sort_blocks(step.make_keys(attrs.largest))
-        while runs is not None:
-            runs = step.sort_blocks(runs) if runs.run <= SHORT_RUN else step.merge(runs)
+        selector = Selector(x, line, keep, attrs.largest, encoder)
+        way = self._way(line, keep, encoder)
+        if way is None:
+            runs = _Runs(selector.keys(), None, line.size, 1)
+        else:
+            found = selector.encode(way)
+            runs = _Runs(found.keys, found.indices, keep, 1)
+        if self._by_digits(runs, line, encoder):
+            runs = self._sorted(runs, encoder)
+        more: _Runs | None = runs
+        while more is not None:
+            more = step.sort_blocks(more) if more.run <= SHORT_RUN else step.merge(more)
+
+    def _way(self, line: Line, keep: int, encoder: VulkanEncoder) -> Selection | None:
+        """Return how the elements that are sorted are selected; None where all are."""
+        found: list[Selection | None] = [*selections(line, keep), None]
+        if encoder.offers_all:
+            found += selections(line, keep, small=True)
+        return encoder.choose("top_k", (line, keep), found)
+
+    def _by_digits(self, runs: _Runs, line: Line, encoder: VulkanEncoder) -> bool:
+        """Whether one row is sorted by the digits of its keys, not in blocks that are merged."""
+        if line.columns > 1:
+            return False
+        long = runs.length >= (LONG if is_gpu(encoder.info) else LONG_ON_CPU)
+        if not long and not encoder.offers_all:
+            return False
+        return encoder.choose("top_k digits", runs.length, (long, not long))
+
+    def _sorted(self, runs: _Runs, encoder: VulkanEncoder) -> _Runs:
+        keys, indices = encode_sort(
+            runs.keys,
+            runs.length,
+            self.op,
+            encoder,
+            bits=32,
+            flipped=0x7FFFFFFF,
+            indices=runs.indices,
+        )
+        return _Runs(keys, indices, runs.length, runs.length)
 
     def _both(self, words: int, encoder: VulkanEncoder) -> tuple[Tensor, Tensor]:
         """Return where values and indices go; the network may want one of them only."""
@@ -78,27 +125,13 @@ class _Step:
     result: tuple[Tensor, Tensor]
     encoder: VulkanEncoder
 
-    def make_keys(self, largest: bool) -> _Runs:
-        """Record the keys of all lines."""
-        line = self.line
-        runs = _Runs(self._words(line.size), None, line.size, 1)
-        params = kernels.TopKKeysParams(
-            count=line.columns * line.size, size=line.size, inner=line.inner, stride=runs.stride
-        )
-        shader = kernels.top_k_keys(
-            element=kernel_dtype(self.x.dtype),  # type: ignore[arg-type]
-            load=self.encoder.load,
-        )
-        tensors = [self.x, runs.keys]
-        self.encoder.dispatch_linear(shader, tensors, params, params.count, {"LARGEST": largest})
-        return runs
-
     def sort_blocks(self, runs: _Runs) -> _Runs | None:
         """Record the sorting of blocks, whatever the order of the runs was."""
-        result = ceil_div(runs.length, BLOCK) == 1
-        shader = kernels.top_k_rank(target="result" if result else "runs", load=self.encoder.load)
+        whole = runs.length <= (WHOLE if self.keep > SHORT_RUN else BLOCK)
+        block = runs.length if whole else BLOCK
+        shader = kernels.top_k_rank(target="result" if whole else "runs", load=self.encoder.load)
         spec = {"INDEXED": runs.indices is not None}
-        return self._record(shader, runs, BLOCK, BLOCK, spec)
+        return self._record(shader, runs, block, block, spec)
 
     def merge(self, runs: _Runs) -> _Runs | None:
         """Record the merging of pairs of runs."""
@@ -130,8 +163,9 @@ class _Step:
         )
         targets = [after.keys, after.indices or after.keys] if after else [self.x, *self.result]
         tensors = [runs.keys, runs.indices or runs.keys, *targets]
+        spec = {**spec, "INNER": line.inner > 1}
         self.encoder.dispatch_linear(shader, tensors, params, params.count, spec)
         return after
 
     def _words(self, length: int) -> Tensor:
-        return self.encoder.scratch(self.line.columns * ceil_div(length, 4) * 4, DType.INT32)
+        return self.encoder.scratch(self.line.columns * stride_of(length), DType.INT32)

@@ -84,7 +84,7 @@ def _scatter_elements(s: Sketch, op: str) -> None:
     axis = s.rng.randrange(x.rank)
     shape = [s.rng.randint(min(1, size), size) for size in x.shape]
     reduction = _reduction(s, min_opset=16) if op == "ScatterElements" else None
-    if reduction in (None, "none"):
+    if reduction in (None, "none") and s.chance(0.5):
         order = s.draws.permuted(
             np.broadcast_to(
                 np.arange(x.shape[axis]).reshape([-1 if a == axis else 1 for a in range(x.rank)]),
@@ -106,9 +106,13 @@ def _scatter_nd(s: Sketch, op: str) -> None:
     x = s.pick(s.dtype(op), min_rank=1, spread=FINITE)
     depth = s.rng.randint(1, x.rank)
     reduction = _reduction(s, min_opset=16)
-    batch = s.choose([s.size(5)], [s.size(3)], [2, 2])
     plain = reduction in (None, "none")
-    rows = _tuples(s, x, batch, list(x.shape[:depth]), distinct=plain)
+    # Of repeated tuples the last stays; factors are few, so that products stay finite.
+    batch = s.choose([s.size(5)], [s.size(3)], [2, 2])
+    if reduction != "mul" and x.dtype != "float16" and s.chance(0.2):
+        batch = s.within([s.choose(65, 130, 700), *x.shape[depth:]])[:1]
+    distinct = plain and s.chance(0.5)
+    rows = _tuples(s, x, batch, list(x.shape[:depth]), distinct=distinct)
     updates = s.pick(x.dtype, [*batch, *x.shape[depth:]], spread=Spread(-2, 2, special=False))
     s.one(op, x, rows, updates, reduction=reduction)
 

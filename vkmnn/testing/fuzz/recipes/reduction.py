@@ -60,6 +60,9 @@ def _arg_reduce(s: Sketch, op: str) -> None:
 @recipe("TopK")
 def _top_k(s: Sketch, op: str) -> None:
     x = s.pick(s.dtype(op), min_rank=1, spread=DISTINCT)
+    if s.chance(0.2):  # lines of which a part is selected before it is sorted
+        shape = s.within([s.choose(1, 2, 17), s.choose(130, 520, 1_031, 2_052)])
+        x = s.fresh(x.dtype, shape[:: s.choose(1, -1)], DISTINCT)
     axis = s.axis(x.rank) if s.since(11) else s.rng.randrange(x.rank)
     k = s.rng.randint(min(1, x.shape[axis]), x.shape[axis])
     if not s.since(10):

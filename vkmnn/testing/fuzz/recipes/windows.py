@@ -185,6 +185,8 @@ def _resize(s: Sketch, op: str) -> None:
         attributes["exclude_outside"] = s.choose(None, 0, 1)
     if s.since(18) and mode != "nearest" and s.chance(0.15):
         attributes["antialias"] = 1
+    elif mode != "nearest" and s.chance(0.3):
+        attributes["nearest_mode"] = "floor"  # PyTorch's exporters write it, and mean their lengths
     empty = None if s.since(13) else s.parameter(np.zeros(0, np.float32), "float32", constant=1.0)
     if s.chance(0.5):
         scales = s.parameter(_scales(s, x, growing=False), "float32")
