@@ -48,6 +48,11 @@ class EmbeddingModel:
         self._output = next((one for one in _OUTPUTS if one in outputs), outputs[0])
         self.capacity = layout.context or LENGTHS[-1]
 
+    @property
+    def lost(self) -> bool:
+        """Whether it cannot answer because its device is lost; see `InferenceSession.lost`."""
+        return self._open.core.lost
+
     def embed(self, texts: str | Sequence[str]) -> Array:
         """Return a vector for each text, float32 [texts, width]; for one text, [width].
 

@@ -59,6 +59,11 @@ class LanguageModel:
     # --- text and tokens -------------------------------------------------------------------------
 
     @property
+    def lost(self) -> bool:
+        """Whether it cannot answer because its device is lost; see `InferenceSession.lost`."""
+        return self._decoder.open.core.lost
+
+    @property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer of the folder.
 

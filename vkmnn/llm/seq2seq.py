@@ -101,6 +101,11 @@ class Seq2SeqModel:
         self._tokenizer: Tokenizer | None = None
 
     @property
+    def lost(self) -> bool:
+        """Whether it cannot answer because its device is lost; see `InferenceSession.lost`."""
+        return any(part.open.core.lost for part in (self._encoder, self._first, self._next))
+
+    @property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer of the folder; raises as `LanguageModel.tokenizer`."""
         if self._tokenizer is None:
