@@ -171,9 +171,8 @@ class Seq2SeqModel:
 
     def _beginning(self) -> list[int]:
         for config in (self.layout.search, self.layout.config):
-            start = config.get("decoder_start_token_id")
-            if isinstance(start, int):
-                return [start]
+            if start := config.tokens("decoder_start_token_id"):
+                return [min(start)]
         raise InvalidInputError("config.json names no decoder_start_token_id", hint="pass `prompt`")
 
     def _encoded(self, source: Any) -> dict[str, Any]:
