@@ -15,6 +15,7 @@ MOST_BYTES = 64 << 20
 """The largest file that is read: tokenizer_config.json of large vocabularies has a few MiB."""
 
 _LARGEST = 2**31 - 1
+_NOTHING: list[dict[str, Any]] = []
 
 
 class Section:
@@ -71,8 +72,7 @@ class Section:
 
     def named(self, key: str, name: str, value: str) -> dict[str, str]:
         """Return a list of objects as a dictionary, from a text of each to another."""
-        found = self._read(key, [], lambda given: [_object(one) for one in _list(given)],
-                           "a list of objects")  # fmt: skip
+        found = self._read(key, _NOTHING, _objects, "a list of objects")
         parts = [Section(self.path, one, self._name(f"{key}[{n}]")) for n, one in enumerate(found)]
         return {part.text(name): part.text(value) for part in parts}
 
@@ -152,6 +152,10 @@ def _object(value: Any) -> dict[str, Any]:
     for key in value:
         key.encode()
     return value
+
+
+def _objects(value: Any) -> list[dict[str, Any]]:
+    return [_object(one) for one in _list(value)]
 
 
 def _number(value: Any, least: int = 0) -> int:

@@ -102,11 +102,7 @@ class Tokenizer:
         if not isinstance(text, str):
             raise InvalidInputError(f"a text is a str, not {type(text).__name__}")
         if most is not None and len(text) > PIECE:
-            if len(text) > self.most_characters(most):
-                raise TextTooLongError(
-                    f"the text has {len(text)} characters, and there is room for {most} tokens "
-                    f"of {self._longest} characters at most"
-                )
+            self.check_characters(len(text), most)
             count = 0
             for start in range(0, len(text), PIECE):
                 count += len(self._ids(text[start : start + PIECE], False)) - _CUT
@@ -123,9 +119,23 @@ class Tokenizer:
             )
         yield tokens
 
+    def prepare(self) -> None:
+        """Do what the first long text and the first conversation would wait for."""
+        self.most_characters(1)
+        if self.template is not None:
+            self.template.start()
+
     def most_characters(self, tokens: int) -> int:
         """Return how many characters so many tokens have at most; `PIECE` or more."""
         return max(PIECE, tokens * self._longest)
+
+    def check_characters(self, count: int, tokens: int) -> None:
+        """Raise TextTooLongError if a text of so many characters has more tokens than this."""
+        if count > PIECE and count > self.most_characters(tokens):
+            raise TextTooLongError(
+                f"the prompt has {count} characters, and there is room for {tokens} tokens of "
+                f"{self._longest} characters at most"
+            )
 
     @cached_property
     def _longest(self) -> int:
@@ -153,7 +163,7 @@ class Tokenizer:
         """Return the text of tokens, without special ones."""
         return str(self._tokenizer.decode(list(tokens), skip_special_tokens=True))
 
-    def conversation(self, messages: Sequence[Message], most: int | None = None) -> str:
+    def conversation(self, messages: Sequence[Any], most: int | None = None) -> str:
         """Return a conversation as the model's text, up to where its answer begins.
 
         Args:
@@ -175,11 +185,12 @@ class Tokenizer:
             raise InvalidInputError(
                 "the model's folder has no chat template", hint="pass a text instead of messages"
             )
-        limit = None if most is None else self.most_characters(most)
-        if most is not None and len(messages) > most:
-            raise TextTooLongError(f"{len(messages)} messages do not fit: {most} tokens do")
-        if limit is not None and (given := characters_of(messages)) > limit:
-            raise TextTooLongError(f"the messages have {given} characters; {limit} fit at most")
+        limit = None
+        if most is not None:
+            limit = self.most_characters(most)
+            self.check_characters(characters_of(messages), most)
+            if len(messages) > most:
+                raise TextTooLongError(f"{len(messages)} messages do not fit into {most} tokens")
         variables = {
             "messages": [dict(message) for message in messages],
             "add_generation_prompt": True,
