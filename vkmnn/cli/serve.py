@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -75,6 +76,8 @@ def serve_models(served: Served, door: Door, limits: dict[str, int | None], drai
             note(f"listening on http://{shown}:{port}: /v1, /v2 and /metrics")
             if not access.local and not access.keys:
                 note("whoever reaches this address may ask: --api-key-file sets keys")
+            gc.collect()
+            gc.freeze()  # requests with many values would have all of this looked through
             server.run(sockets)
         finally:
             models.close()

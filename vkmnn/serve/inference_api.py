@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -24,8 +25,11 @@ _TYPES: Mapping[str, str] = {
     "float32": "FP32", "float64": "FP64",
 }  # fmt: skip
 _NUMPY = {theirs: ours for ours, theirs in _TYPES.items()}
-_VALUES = 8 << 20
+_VALUES = 4 << 20
 """Values that a body may have: those of a tensor as JSON."""
+
+_MANY_BYTES = 1 << 20
+"""Larger bodies are read one after the other: a number takes 32 bytes until it is in an array."""
 
 _HEADER = "inference-header-content-length"
 
@@ -38,6 +42,7 @@ class InferenceApi:
         self._limits = limits
         self._bodies = Bodies(limits)
         self._running = 0
+        self._large = asyncio.Lock()
         self.stopping = False
 
     async def server(self, request: Request) -> Response:
@@ -79,12 +84,16 @@ class InferenceApi:
         size = len(whole) if header is None else length_of(header)
         if not 0 <= size <= len(whole):
             raise HttpError(400, "invalid_header", f"{_HEADER} is not a length within the body")
-        body = self._bodies.read(whole[:size], _VALUES)
+        async with self._large if size > _MANY_BYTES else nullcontext():
+            body = self._bodies.read(memoryview(whole)[:size].tobytes(), _VALUES)
+            feeds = await run_in_threadpool(_feeds, body, memoryview(whole)[size:])
         wanted, binary = _wanted(body, session)
+        about = {"id": body["id"]} if isinstance(body.get("id"), str) else {}
+        del body, whole
 
         def run() -> Response:
-            results = session.run(wanted, _feeds(body, memoryview(whole)[size:]))
-            return _answer(body, name, dict(zip(wanted, results, strict=True)), binary)
+            results = session.run(wanted, feeds)
+            return _answer(name, dict(zip(wanted, results, strict=True)), binary, about)
 
         return await self._run(run)
 
@@ -157,7 +166,9 @@ def _numbers(array: Array) -> list[Any]:
     return values
 
 
-def _answer(body: Any, name: str, results: dict[str, Array], binary: set[str]) -> Response:
+def _answer(
+    name: str, results: dict[str, Array], binary: set[str], about: dict[str, str]
+) -> Response:
     outputs, parts = [], []
     for output, array in results.items():
         described: dict[str, Any] = {
@@ -171,9 +182,7 @@ def _answer(body: Any, name: str, results: dict[str, Array], binary: set[str]) -
         else:
             described["data"] = _numbers(array.reshape(-1))
         outputs.append(described)
-    made = {"model_name": name, "model_version": "1", "outputs": outputs}
-    if isinstance(body.get("id"), str):
-        made["id"] = body["id"]
+    made = {"model_name": name, "model_version": "1", "outputs": outputs, **about}
     head = json.dumps(made, allow_nan=False).encode()
     if not binary:
         return Response(head, media_type="application/json")

@@ -160,7 +160,11 @@ class OpenAiApi:
             if value is not None and value not in allowed:
                 raise HttpError(400, "unsupported_field", f"'{name}' is not supported")
         if chat:
-            prompt: Any = _messages(field(body, "messages", (list,), []))
+            messages = field(body, "messages", (list,), [])
+            if len(messages) > model.capacity:
+                text = f"{len(messages)} messages do not fit into {model.capacity} tokens"
+                raise HttpError(400, "context_length_exceeded", text)
+            prompt: Any = _messages(messages)
         else:
             prompt = field(body, "prompt", (str, list), "")
             if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
