@@ -115,7 +115,7 @@ class App:
             await self._router(scope, receive, sent)
         except Exception as error:
             told = as_http(error)
-            if told.code == "internal":
+            if told is not error and told.code == "internal":
                 _log.exception("a request to %s fails", route)
             if status:  # the text has begun: its end is missing
                 raise

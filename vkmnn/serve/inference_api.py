@@ -128,17 +128,29 @@ def _feeds(body: Any, binary: memoryview) -> dict[str, Array]:
         size = field(field(one, "parameters", (dict,), {}), "binary_data_size", (int,))
         try:
             if size is None:
-                values = np.array(one["data"], dtype)
+                values = _array(one["data"], np.dtype(dtype))
             else:
                 values = np.frombuffer(
                     binary[place : place + size], np.dtype(dtype).newbyteorder("<")
                 )
                 place += size
             feeds[name] = values.astype(dtype, copy=False).reshape(shape)
-        except (ValueError, TypeError, KeyError, OverflowError) as error:
+        except (ValueError, TypeError, KeyError, ArithmeticError) as error:
             text = f"the data of '{name}' does not fit its datatype and shape: {error}"
             raise HttpError(400, "invalid_input", text[:300]) from error
     return feeds
+
+
+def _array(data: Any, dtype: np.dtype[Any]) -> Array:
+    """Return JSON's values as an array of a type that holds every one of them."""
+    given = np.array(data)
+    if given.dtype.kind == "U" and dtype.kind != "f":  # texts stand for NaN and infinities
+        raise TypeError("there are texts")
+    with np.errstate(over="raise", invalid="raise"):
+        made: Array = given.astype(dtype)
+    if dtype.kind != "f" and not np.array_equal(made, given):
+        raise ValueError(f"a value is not one of {dtype}")
+    return made
 
 
 def _wanted(body: Any, session: InferenceSession) -> tuple[list[str], set[str]]:

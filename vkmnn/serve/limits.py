@@ -77,8 +77,6 @@ class HttpError(VkmnnError):
         self.status = status
         self.code = code
         self.headers = headers or ({"Retry-After": "1"} if status in (429, 503) else {})
-        if status in (408, 413):  # the rest of the body is not waited for
-            self.headers["Connection"] = "close"
 
     def told(self, path: str) -> dict[str, Any]:
         """Return what the client gets: the inference protocol's form under /v2, else OpenAI's."""
