@@ -98,7 +98,7 @@ def load_models(
         try:
             is_file, is_there = path.is_file(), path.exists()
         except (OSError, ValueError) as error:
-            raise ModelFileError(f"'{where}' cannot be read: {error}") from error
+            raise ModelFileError(f"'{where[:200]}' cannot be read: {error.args[-1]}") from error
         if not is_there and path.suffix in _FILES:
             raise ModelFileError(
                 f"no such file: '{where}'", hint="check the path; it is relative to this folder"

@@ -7,6 +7,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -98,20 +99,21 @@ class Turns:
         Raises:
             VkmnnError: what a step raised; HttpError, the client has gone.
         """
-        made = None
+        made, loop = None, asyncio.get_running_loop()
+        looked = loop.time()
         try:
             while True:
-                try:
+                with suppress(asyncio.TimeoutError, TimeoutError):
                     event = await asyncio.wait_for(job.events.get(), _POLL_S)
-                except (asyncio.TimeoutError, TimeoutError):
+                    if isinstance(event, VkmnnError):
+                        raise event
+                    if event is None:
+                        return made
+                    made = event
+                if loop.time() - looked >= _POLL_S:  # however fast the steps are
+                    looked = loop.time()
                     if await request.is_disconnected():
-                        raise HttpError(499, "client_gone", "the client has gone") from None
-                    continue
-                if isinstance(event, VkmnnError):
-                    raise event
-                if event is None:
-                    return made
-                made = event
+                        raise HttpError(499, "client_gone", "the client has gone")
         finally:
             self.cancel(job)
 
