@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from vkmnn.errors import InvalidInputError, ModelFileError
+from vkmnn.errors import InvalidInputError, ModelFileError, VkmnnError
 from vkmnn.llm.config_file import Section, read_config, read_text
 from vkmnn.llm.extras import need
 from vkmnn.llm.stops import Stops
@@ -58,10 +59,8 @@ class Tokenizer:
                 hint="save one beside the model: AutoTokenizer.from_pretrained(…)"
                 ".save_pretrained(folder), or pass tokens instead of text",
             )
-        try:
+        with _typed(ModelFileError, f"'{path}' cannot be read"):
             self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
-        except Exception as error:  # tokenizers raises plain Exceptions
-            raise ModelFileError(f"'{path}' cannot be read: {error}") from error
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         self._config = read_config(folder / "tokenizer_config.json")
@@ -144,12 +143,10 @@ class Tokenizer:
     def _ids(self, text: str, special: bool) -> list[int]:
         """Return the tokens of a text as the package has them."""
         encode = self._fast if len(text) > _SHORT else self._one
-        try:
+        if not text.isascii() and not _is_unicode(text):
+            raise InvalidInputError("the text is not Unicode: it has half a character")
+        with _typed(InvalidInputError, "the tokenizer fails at the text"):
             return list(encode(text, special).ids)
-        except TypeError as error:  # half of a surrogate pair
-            raise InvalidInputError("the text is not Unicode: it has half a character") from error
-        except Exception as error:  # tokenizers raises plain Exceptions
-            raise InvalidInputError(f"the text has no tokens: {error}") from error
 
     def _one(self, text: str, special: bool) -> Any:
         return self._tokenizer.encode(text, add_special_tokens=special)
@@ -161,7 +158,12 @@ class Tokenizer:
 
     def decode(self, tokens: Iterable[int]) -> str:
         """Return the text of tokens, without special ones."""
-        return str(self._tokenizer.decode(list(tokens), skip_special_tokens=True))
+        try:  # no context manager: this is done twice for each token
+            return str(self._tokenizer.decode(list(tokens), skip_special_tokens=True))
+        except BaseException as error:
+            if not _is_failure(error):
+                raise
+            raise InvalidInputError(f"the tokenizer fails at the tokens: {error}") from error
 
     def conversation(self, messages: Sequence[Any], most: int | None = None) -> str:
         """Return a conversation as the model's text, up to where its answer begins.
@@ -201,6 +203,30 @@ class Tokenizer:
         if text is None:
             raise TextTooLongError(f"the conversation has more than {limit} characters")
         return text
+
+
+@contextmanager
+def _typed(kind: type[VkmnnError], what: str) -> Iterator[None]:
+    """Turn what the package raises into a typed error."""
+    try:
+        yield
+    except BaseException as error:
+        if not _is_failure(error):
+            raise
+        raise kind(f"{what}: {error}") from error
+
+
+def _is_failure(error: BaseException) -> bool:
+    """Tell whether the package failed: it raises plain Exceptions, and panics of Rust."""
+    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def characters_of(prompt: Any) -> int:

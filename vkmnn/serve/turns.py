@@ -157,7 +157,7 @@ class Turns:
         except VkmnnError as error:
             job.tell(error)
             return False
-        except Exception as error:  # noqa: BLE001 - other jobs must go on
+        except BaseException as error:  # noqa: BLE001 - other jobs must go on
             _log.exception("a request fails")
             job.tell(HttpError(500, "internal", f"{type(error).__name__}: {error}"))
             return False
