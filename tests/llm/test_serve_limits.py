@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ pytest.importorskip("httpx")
 
 import httpx
 
-from tests.llm.served import Served, served, small_models
+import vkmnn
+from tests.llm.served import Served, network, served, small_models
 from vkmnn import InvalidInputError, ModelFileError
 from vkmnn.cli.app import run_cli
 from vkmnn.llm import LanguageModel
@@ -543,6 +545,19 @@ def test_the_command_says_what_is_wrong(capsys: pytest.CaptureFixture[str], tmp_
         assert text in told.replace("\n", " ")
         assert "listening" not in told
         assert "Traceback" not in told
+
+
+def test_the_command_ends_with_a_status_once_nothing_answers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = network(tmp_path / "adder.onnx")
+    monkeypatch.setattr("vkmnn.serve.app._WATCH_S", 0.02)
+    monkeypatch.setattr("vkmnn.serve.Limits", partial(Limits, lost_s=0.1))
+    monkeypatch.setattr(vkmnn.InferenceSession, "lost", True)
+    assert run_cli(["serve", str(path), "--port", "0", "--on-device-lost", "raise"]) == 1
+    told = capsys.readouterr().err
+    assert "listening on http://127.0.0.1:" in told
+    assert "no model could answer for 0.1 s" in told
 
 
 def test_a_port_that_is_taken(capsys: pytest.CaptureFixture[str]) -> None:

@@ -64,7 +64,7 @@ class Section:
 
     def section(self, key: str) -> Section:
         """Return an object within this one."""
-        return Section(self.path, self._read(key, {}, _object, "an object"), self._name(key))
+        return Section(self.path, self._read(key, {}, _object, "an object"), self.name(key))
 
     def names(self) -> dict[str, str]:
         """Return the object, all of whose values are texts."""
@@ -73,7 +73,7 @@ class Section:
     def named(self, key: str, name: str, value: str) -> dict[str, str]:
         """Return a list of objects as a dictionary, from a text of each to another."""
         found = self._read(key, _NOTHING, _objects, "a list of objects")
-        parts = [Section(self.path, one, self._name(f"{key}[{n}]")) for n, one in enumerate(found)]
+        parts = [Section(self.path, one, self.name(f"{key}[{n}]")) for n, one in enumerate(found)]
         return {part.text(name): part.text(value) for part in parts}
 
     def is_list(self, key: str) -> bool:
@@ -83,12 +83,13 @@ class Section:
     def wrong(self, key: str, wanted: str) -> ModelFileError:
         """Return the error for a value that is not what was wanted."""
         return ModelFileError(
-            f"'{self.path}' is not valid: '{self._name(key)}' is "
+            f"'{self.path}' is not valid: '{self.name(key)}' is "
             f"{_shown(self._values.get(key))} instead of {wanted}",
             hint="download or export the folder again",
         )
 
-    def _name(self, key: str) -> str:
+    def name(self, key: str) -> str:
+        """Return a key with the keys around it."""
         return f"{self._where}.{key}" if self._where else key
 
     def _read(self, key: str, default: T, check: Callable[[Any], T], wanted: str) -> T:

@@ -119,7 +119,7 @@ def _genai(folder: Path, variant: str | None) -> Layout:
             f"'{whole.path}' names no file of a decoder",
             hint="models of several parts (pipelines) are not supported",
         )
-    path = _inside(folder, decoder.text("filename"))
+    path = _file_of(folder, decoder, "filename")
     variants = files_of(folder).get("model", {}) or {"": path}
     if variant is not None:
         variant = _chosen(variants, variant, folder)
@@ -148,17 +148,21 @@ def _genai(folder: Path, variant: str | None) -> Layout:
     )
 
 
-def _inside(folder: Path, name: str) -> Path:
-    """Return a file of the folder; a name that leads out of it is refused."""
-    path = folder / name
+def _file_of(folder: Path, section: Section, key: str) -> Path:
+    """Return the file of the folder that a key names; a name that leads out of it is refused."""
+    name = section.text(key)
+    path, shown = folder / name, name if len(name) <= 200 else f"{name[:200]}…"
+    where = f"({section.name(key)} in {section.path.name})"
     if Path(name).is_absolute() or ".." in Path(name).parts:
-        raise ModelFileError(f"'{name}' is not a file in '{folder}'")
+        raise ModelFileError(f"'{shown}' is not a file in '{folder}' {where}")
     try:
         found = path.is_file()
     except (OSError, ValueError) as error:  # no file can have this name
-        raise ModelFileError(f"'{name}' cannot be a file in '{folder}': {error}") from error
+        raise ModelFileError(f"'{shown}' cannot be a file in '{folder}' {where}") from error
     if not found:
-        raise ModelFileError(f"'{path}' is missing", hint="download the folder again")
+        raise ModelFileError(
+            f"'{folder / shown}' is missing {where}", hint="download the folder again"
+        )
     return path
 
 
