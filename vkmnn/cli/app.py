@@ -448,6 +448,40 @@ def chat(
     )
 
 
+ApiKeyOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--api-key",
+        envvar="VKMNN_API_KEY",
+        metavar="KEY",
+        help="A key of which requests need one; repeatable. Others see it in the list of "
+        "processes: prefer a file, or the variable.",
+    ),
+]
+AllowHostOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-host", metavar="NAME", help="A further name of the server; repeatable, * for any."
+    ),
+]
+AllowOriginOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-origin",
+        metavar="ORIGIN",
+        help="A site whose pages may ask, as https://name; repeatable, * for any.",
+    ),
+]
+ProxyOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--forwarded-allow-ips",
+        metavar="ADDRESS",
+        help="A proxy, or a network of them, whose X-Forwarded-For is believed; repeatable.",
+    ),
+]
+
+
 @app.command()
 def serve(
     models: Annotated[
@@ -460,43 +494,13 @@ def serve(
     ],
     host: Annotated[str, typer.Option("--host", help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=0, max=65535)] = 8000,
-    api_key: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--api-key",
-            envvar="VKMNN_API_KEY",
-            metavar="KEY",
-            help="A key that requests need; repeatable. Other users see it in the list of "
-            "processes: prefer a file, or the variable.",
-        ),
-    ] = None,
+    api_key: ApiKeyOption = None,
     api_key_file: Annotated[
         Path | None, typer.Option("--api-key-file", help="A file of such keys, one a line.")
     ] = None,
-    allow_host: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--allow-host",
-            metavar="NAME",
-            help="Another name of the server; repeatable, * for any.",
-        ),
-    ] = None,
-    allow_origin: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--allow-origin",
-            metavar="ORIGIN",
-            help="A site whose pages may ask, as https://name; repeatable, * for any.",
-        ),
-    ] = None,
-    forwarded_allow_ips: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--forwarded-allow-ips",
-            metavar="ADDRESS",
-            help="A proxy, or a network of them, whose X-Forwarded-For is believed; repeatable.",
-        ),
-    ] = None,
+    allow_host: AllowHostOption = None,
+    allow_origin: AllowOriginOption = None,
+    forwarded_allow_ips: ProxyOption = None,
     device: DeviceOption = "auto",
     precision: Annotated[str, typer.Option("--precision", help="fp32 or fp16.")] = "high",
     capacity: CapacityOption = None,

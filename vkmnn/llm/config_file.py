@@ -11,7 +11,7 @@ from vkmnn.errors import ModelFileError
 
 T = TypeVar("T")
 
-MOST_BYTES = 64 << 20
+MAX_BYTES = 64 << 20
 """The largest file that is read: tokenizer_config.json of large vocabularies has a few MiB."""
 
 _LARGEST = 2**31 - 1
@@ -118,7 +118,7 @@ def read_config(path: Path) -> Section:
     return Section(path, found)
 
 
-def read_text(path: Path, most: int = MOST_BYTES) -> str:
+def read_text(path: Path, most: int = MAX_BYTES) -> str:
     """Return the text of a file.
 
     Raises:

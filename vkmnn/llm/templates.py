@@ -24,7 +24,7 @@ CPU_S = 1
 WALL_S = 20.0
 """Seconds after which it is given up, however little of a processor it got."""
 
-MOST_CHARACTERS = 1 << 26
+MAX_CHARACTERS = 1 << 26
 """Characters of a conversation, where nothing else limits them."""
 
 _WORKER = Path(__file__).with_name("template_worker.py")
@@ -58,7 +58,7 @@ class ChatTemplate:
         asked = {
             "template": self.source,
             "variables": variables,
-            "most": MOST_CHARACTERS if most is None else most,
+            "most": MAX_CHARACTERS if most is None else most,
         }
         try:
             line = json.dumps(asked).encode() + b"\n"

@@ -87,7 +87,7 @@ class Tokenizer:
             most: how many tokens there is room for; None for any number.
 
         Raises:
-            InvalidInputError: it is no text; TextTooLongError, it is too long.
+            InvalidInputError: it is not a text; TextTooLongError, it is too long.
         """
         *_, tokens = self.encode_steps(text, special, most)
         return tokens
@@ -95,8 +95,8 @@ class Tokenizer:
     def encode_steps(self, text: str, special: bool, most: int | None) -> Iterator[list[int]]:
         """Yield nothing yet, between pieces of a long text, and at last the tokens; as `encode`.
 
-        A text that is too long is refused by its characters, or after so many pieces that no more
-        are needed to know: tokens of the whole take a hundred times its memory.
+        A text that is too long is refused by its characters, or after the first pieces that have
+        more tokens than fit: the tokens of the whole would take a hundred times its memory.
         """
         if not isinstance(text, str):
             raise InvalidInputError(f"a text is a str, not {type(text).__name__}")
@@ -120,17 +120,17 @@ class Tokenizer:
 
     def prepare(self) -> None:
         """Do what the first long text and the first conversation would wait for."""
-        self.most_characters(1)
+        self.max_characters(1)
         if self.template is not None:
             self.template.start()
 
-    def most_characters(self, tokens: int) -> int:
-        """Return how many characters so many tokens have at most; `PIECE` or more."""
+    def max_characters(self, tokens: int) -> int:
+        """Return how many characters this number of tokens has at most; `PIECE` or more."""
         return max(PIECE, tokens * self._longest)
 
     def check_characters(self, count: int, tokens: int) -> None:
-        """Raise TextTooLongError if a text of so many characters has more tokens than this."""
-        if count > PIECE and count > self.most_characters(tokens):
+        """Raise TextTooLongError if a text of `count` characters has more tokens than this."""
+        if count > PIECE and count > self.max_characters(tokens):
             raise TextTooLongError(
                 f"the prompt has {count} characters, and there is room for {tokens} tokens of "
                 f"{self._longest} characters at most"
@@ -189,7 +189,7 @@ class Tokenizer:
             )
         limit = None
         if most is not None:
-            limit = self.most_characters(most)
+            limit = self.max_characters(most)
             self.check_characters(characters_of(messages), most)
             if len(messages) > most:
                 raise TextTooLongError(f"{len(messages)} messages do not fit into {most} tokens")

@@ -26,7 +26,7 @@ _SMALL = 1 << 16
 """Bytes of a body that there is always room for."""
 
 _CONTAINER = 8
-"""An array or object of JSON takes as long to read as so many numbers."""
+"""How many numbers take as long to read as an array or object of JSON."""
 
 _UNCOUNTED = bytes(set(range(256)) - set(b'",[{'))
 _TEXT = re.compile(rb'"[^"]*"')

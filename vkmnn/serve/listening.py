@@ -140,7 +140,7 @@ class _Connection(H11Protocol):
             self.transport.close()
 
     def _refuse(self, status: int, code: str, text: str) -> None:
-        """Answer what is no request, and close the connection."""
+        """Answer what is not a request, and close the connection."""
         body = json.dumps(self.served.refuse(status, code, text)).encode()
         headers = [("content-type", "application/json"), ("content-length", str(len(body))),
                    ("connection", "close")]  # fmt: skip

@@ -51,7 +51,7 @@ class Turns:
 
     def __init__(self, waiting: int, active: int, name: str) -> None:
         self._most = waiting
-        self._most_active = active
+        self._max_active = active
         self._waiting: deque[Job] = deque()
         self._active: list[Job] = []
         self._change = threading.Condition()
@@ -138,7 +138,7 @@ class Turns:
                 if self._closed:
                     return False
                 self._change.wait()
-            while self._waiting and len(self._active) < self._most_active:
+            while self._waiting and len(self._active) < self._max_active:
                 self._active.append(self._waiting.popleft())
         return True
 
