@@ -527,6 +527,32 @@ def test_a_server_that_cannot_answer_is_not_ready_and_ends(
         assert ended.wait(20)
 
 
+def test_lost_devices_are_opened_anew_by_default(tmp_path: Path, models: Models) -> None:
+    cores = [models.networks["adder"]._session.core, models.language["tiny"]._decoder.open.core,
+             models.embedding["vectors"]._open.core]  # fmt: skip
+    assert all(core.rebuilds for core in cores)
+    path = network(tmp_path / "adder.onnx")
+    given_up = load_models([str(path)], "cpu", on_device_lost="raise")
+    assert not given_up.networks["adder"]._session.core.rebuilds
+    given_up.close()
+
+
+@pytest.mark.parametrize("error", [RuntimeError, MemoryError, BaseException])
+def test_a_text_that_fails_leaves_others(
+    error: type[BaseException], server: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*given: object, **how: object) -> None:
+        raise error("a secret")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LanguageModel, "pieces", fail)
+        answer = server.http.post("/v1/completions", json=COMPLETION)
+        assert answer.status_code == 500
+        assert error.__name__ in answer.json()["error"]["message"]
+        assert "secret" not in answer.text
+    assert server.http.post("/v1/completions", json=COMPLETION).status_code == 200
+
+
 # --- the command ---------------------------------------------------------------------------------
 
 

@@ -91,7 +91,7 @@ class HttpError(VkmnnError):
         return JSONResponse(self.told(path), self.status, self.headers)
 
 
-def as_http(error: Exception) -> HttpError:
+def as_http(error: BaseException) -> HttpError:
     """Return what a client is told of an error."""
     if isinstance(error, HttpError):
         return error

@@ -14,7 +14,7 @@ from typing import Any
 from starlette.requests import Request
 
 from vkmnn.errors import VkmnnError
-from vkmnn.serve.limits import HttpError
+from vkmnn.serve.limits import HttpError, as_http
 
 Steps = Callable[[], Iterator[Any]]
 Event = Any
@@ -159,7 +159,7 @@ class Turns:
             return False
         except BaseException as error:  # noqa: BLE001 - other jobs must go on
             _log.exception("a request fails")
-            job.tell(HttpError(500, "internal", f"{type(error).__name__}: {error}"))
+            job.tell(as_http(error))
             return False
         job.tell(event)
         return True
