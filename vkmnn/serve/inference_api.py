@@ -25,7 +25,7 @@ _TYPES: Mapping[str, str] = {
     "float32": "FP32", "float64": "FP64",
 }  # fmt: skip
 _NUMPY = {theirs: ours for ours, theirs in _TYPES.items()}
-_VALUES = 4 << 20
+_VALUES = 2 << 20
 """Values that a body may have: those of a tensor as JSON."""
 
 _MANY_BYTES = 1 << 20
