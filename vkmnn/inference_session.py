@@ -133,6 +133,15 @@ class InferenceSession:
         """The precision in use; always "high" on devices without 16-bit storage."""
         return self._session.precision
 
+    @property
+    def lost(self) -> bool:
+        """Whether runs fail because the device is lost.
+
+        True after a loss with on_device_lost="raise", or if rebuilding has failed. With "rebuild",
+        the next run tries again; without, only another session can compute.
+        """
+        return self._session.core.lost
+
     def get_inputs(self) -> list[NodeArg]:
         """Return the inputs that `run` expects."""
         return [_node_arg(info, self._types) for info in self._inputs.values()]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,7 @@ import pytest
 
 from tests.llm.tiny import TEMPLATE, TEXT, write_tokenizer
 from vkmnn import InvalidInputError, MissingExtraError, ModelFileError
-from vkmnn.llm import extras
+from vkmnn.llm import extras, templates
 from vkmnn.llm.sampling import Sampler, Sampling, drafted
 from vkmnn.llm.text import Detokenizer, Stops, Tokenizer
 
@@ -56,6 +58,55 @@ def test_texts_end_before_a_stop() -> None:
     assert stops.add("S") + stops.rest() == "S"
 
 
+def test_stops_are_found_as_by_looking_everywhere() -> None:
+    """Pieces, stop texts that overlap and begin with each other, all characters."""
+    random = np.random.default_rng(3)
+    for number in range(1500):
+        letters = "ab" if number % 2 else "abc\U0010ffff"
+
+        def some(most: int, letters: str = letters) -> str:
+            return "".join(random.choice([*letters], random.integers(most)))
+
+        given = [some(7) for _ in range(random.integers(5))]
+        stops, told, seen = Stops(given), "", ""
+        for _ in range(8):
+            piece = some(6)
+            seen += piece
+            told += stops.add(piece)
+            places = [(seen.find(stop), len(stop)) for stop in given if stop and stop in seen]
+            if places:
+                place, length = min(places)
+                assert (told, stops.found) == (seen[:place], seen[place : place + length])
+                break
+            assert stops.found is None
+            held = seen[len(told) :]
+            assert seen.startswith(told)
+            assert all(not seen.endswith(stop[:n]) for stop in given
+                       for n in range(len(held) + 1, len(stop)))  # fmt: skip
+            assert not held or any(stop.startswith(held) for stop in given)
+        else:
+            assert told + stops.rest() == seen
+
+
+def test_long_stops_cost_nothing_until_they_match() -> None:
+    def states(stops: Stops) -> int:
+        found, left = 0, [stops._root]
+        while left:
+            found += 1
+            left += left.pop().longer.values()
+        return found
+
+    stops = Stops(["a" * 1_000_000, "b" * 1_000_000])
+    assert stops.add("abacus" * 3) == "abacus" * 3
+    assert states(stops) == 3
+    assert stops.add("a" * 5000) == ""
+    assert states(stops) == 5002
+    assert stops.add("c") == "a" * 5000 + "c"
+    many = Stops([f"{'a' * n}b" for n in range(3000)])  # ends of each other, all the way
+    assert many.add("a" * 2999) + many.add("b") == ""
+    assert many.found == "a" * 2999 + "b"
+
+
 def test_conversations_are_written_by_the_template(tokenizer: Tokenizer) -> None:
     text = tokenizer.conversation([{"role": "user", "content": "hi"}])
     assert text == "<|user|>hi\n<|assistant|>"
@@ -71,12 +122,87 @@ def test_conversations_are_written_by_the_template(tokenizer: Tokenizer) -> None
         ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "fails"),
         ("{{ messages.append(1) }}", "fails"),
         (None, "no chat template"),
+        ("{{ 1 / 0 }}", "fails: ZeroDivisionError"),
+        ("{{ 2.0 ** 100000 }}", "fails: OverflowError"),
+        ("{{ range(10 ** 9) }}", "fails: OverflowError"),
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "fails: RecursionError"),
+        ("{{" + "(" * 50000 + "1" + ")" * 50000 + "}}", "fails: RecursionError"),
+        ("{% include 'x' %}", "fails: TypeError"),
+        ("{{ '\\ud800' }}", "not Unicode"),
+        *(
+            (template, "fails: (MemoryError|it ended its process)")
+            for template in (
+                "{{ 'a' * 10 ** 10 }}",
+                "{{ 'x'.ljust(10 ** 12) }}",
+                "{{ '%1000000000d' | format(1) }}",
+                "{{ '{:>1000000000}'.format(1) }}",
+            )
+            if sys.platform == "linux"
+        ),
     ],
+    ids=lambda value: str(value)[:40],
 )
 def test_templates_are_not_trusted(tmp_path: Path, template: str | None, error: str) -> None:
     write_tokenizer(tmp_path, template)
+    tokenizer = Tokenizer(tmp_path)
     with pytest.raises(InvalidInputError, match=error):
-        Tokenizer(tmp_path).conversation([{"role": "user", "content": "hi"}])
+        tokenizer.encode(tokenizer.conversation([{"role": "user", "content": "hi"}]))
+
+
+ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+
+
+@pytest.mark.parametrize("content", ["endless", "power", "late"])
+def test_templates_without_end(
+    content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are ended by processor time, or by the clock; the next conversation is written."""
+    if content == "late":  # as on a machine without limits of processor time
+        monkeypatch.setattr(templates, "CPU_S", 1000)
+        monkeypatch.setattr(templates, "WALL_S", 1.0)
+    source = (
+        "{% set how = messages[0].content %}"
+        "{% if how == 'power' %}{{ 10 ** (10 ** (8 * messages | length)) }}"
+        "{% elif how != 'hi' %}" + ENDLESS * 9 + "{% endif %}{{ how }}"
+    )
+    write_tokenizer(tmp_path, source)
+    tokenizer = Tokenizer(tmp_path)
+    with pytest.raises(InvalidInputError, match="takes more than"):
+        tokenizer.conversation([{"role": "user", "content": content}])
+    monkeypatch.undo()
+    assert tokenizer.conversation([{"role": "user", "content": "hi"}]) == "hi"
+
+
+def test_the_process_of_templates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It sees no environment, is started anew if it has gone, and ends with its template."""
+    monkeypatch.setenv("HF_TOKEN", "secret")
+    template = templates.ChatTemplate("{{ text }}")
+    assert template.write({"text": "one"}) == "one"
+    first = template._process
+    assert first is not None
+    environment = Path(f"/proc/{first.pid}/environ")
+    if environment.exists():
+        assert b"secret" not in environment.read_bytes()
+    assert template.write({"text": "two"}) == "two"
+    assert template._process is first
+    first.kill()
+    first.wait()
+    assert template.write({"text": "three"}) == "three"
+    second = template._process
+    assert second is not None
+    assert template.write({"text": "four"}, 3) is None
+    with pytest.raises(InvalidInputError, match="not JSON"):
+        template.write({"text": object()})
+    del template
+    gc.collect()
+    assert first.poll() is not None
+    assert second.poll() is not None
+
+
+def test_old_sandboxes_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jinja2.__version__", "3.1.5")
+    with pytest.raises(MissingExtraError, match=r"3\.1\.6"):
+        templates.ChatTemplate("x").write({})
 
 
 def test_a_template_in_a_file_of_its_own(tmp_path: Path) -> None:
@@ -96,6 +222,33 @@ def test_a_missing_tokenizer(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}", "utf-8")
     with pytest.raises(ModelFileError, match="cannot be read"):
         Tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [{"post_processor": {"type": "TemplateProcessing", "single": [{"SpecialToken":
+      {"id": "zz", "type_id": 0}}], "pair": [], "special_tokens": {}}},
+     {"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "[UNK]"}},
+     {"model": {"type": "BPE", "vocab": {}, "merges": [["a", "b"]]}},
+     {"added_tokens": [[[]]]}],
+    ids=str,
+)  # fmt: skip
+def test_damaged_tokenizers(part: dict[str, object], tmp_path: Path) -> None:
+    """The package raises plain Exceptions, and panics."""
+    write_tokenizer(tmp_path)
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps({**json.loads(path.read_text("utf-8")), **part}), "utf-8")
+    with pytest.raises((ModelFileError, InvalidInputError)):
+        Tokenizer(tmp_path).encode("some text")
+
+
+def test_odd_tokens_and_texts(tokenizer: Tokenizer) -> None:
+    for tokens in ([2**63], [-1], ["a"], [1.5]):
+        with pytest.raises(InvalidInputError):
+            tokenizer.decode(tokens)  # type: ignore[arg-type]
+    for text in ("\ud800", "a" * 5000 + "\ud800", b"text", None):
+        with pytest.raises(InvalidInputError):
+            tokenizer.encode(text)  # type: ignore[arg-type]
 
 
 def test_a_missing_package_names_the_extra() -> None:

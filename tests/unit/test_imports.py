@@ -176,13 +176,18 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
         "vkmnn.testing.fuzz",
         "vkmnn.testing.faults",
     ),
-    "jinja2": ("vkmnn.codegen", "vkmnn.testing.report", "vkmnn.testing.session"),
+    "jinja2": (
+        *("vkmnn.codegen", "vkmnn.testing.report", "vkmnn.testing.session"),
+        "vkmnn.llm.template_worker",  # a process of its own
+    ),
     "onnxruntime": (
         *("vkmnn.host", "vkmnn.cli", "vkmnn.bench.engines", "vkmnn.testing.fuzz"),
         "vkmnn.quantization",
     ),
     "starlette": ("vkmnn.serve",),
     "prometheus_client": ("vkmnn.serve",),
+    "uvicorn": ("vkmnn.serve",),
+    "h11": ("vkmnn.serve",),  # comes with uvicorn
     "_mnncengine": ("vkmnn.bench.engines",),
     "ncnn": ("vkmnn.bench.engines",),
     "pnnx": ("vkmnn.bench.engines",),

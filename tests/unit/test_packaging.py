@@ -73,6 +73,13 @@ def test_every_extra_that_tasks_installs_exists(pyproject):
     assert {"codegen", "test", "lint", "dev", "networks"} <= extras
 
 
+def test_sandboxes_of_templates_hold(pyproject):
+    """Before 3.1.6, templates left jinja2's sandbox (CVE-2024-56326, CVE-2025-27516)."""
+    extras = pyproject["project"]["optional-dependencies"].values()
+    found = {one for extra in extras for one in extra if one.startswith("jinja2")}
+    assert found == {"jinja2>=3.1.6"}
+
+
 def test_pages_that_messages_name_are_there_and_in_the_wheel(tmp_path, monkeypatch):
     """A message gives the path of a page, never "docs/…", which who installs a wheel has not."""
     named, typed = set(), []

@@ -39,6 +39,13 @@ class By(str, Enum):
     KERNEL = "kernel"
 
 
+class OnLost(str, Enum):
+    """What becomes of a lost device."""
+
+    REBUILD = "rebuild"
+    RAISE = "raise"
+
+
 ModelArgument = Annotated[
     Path, typer.Argument(metavar="MODEL", help="An ONNX, .vkmnn or .mnn file.", show_default=False)
 ]
@@ -441,6 +448,40 @@ def chat(
     )
 
 
+ApiKeyOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--api-key",
+        envvar="VKMNN_API_KEY",
+        metavar="KEY",
+        help="A key of which requests need one; repeatable. Others see it in the list of "
+        "processes: prefer a file, or the variable.",
+    ),
+]
+AllowHostOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-host", metavar="NAME", help="A further name of the server; repeatable, * for any."
+    ),
+]
+AllowOriginOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-origin",
+        metavar="ORIGIN",
+        help="A site whose pages may ask, as https://name; repeatable, * for any.",
+    ),
+]
+ProxyOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--forwarded-allow-ips",
+        metavar="ADDRESS",
+        help="A proxy, or a network of them, whose X-Forwarded-For is believed; repeatable.",
+    ),
+]
+
+
 @app.command()
 def serve(
     models: Annotated[
@@ -453,10 +494,20 @@ def serve(
     ],
     host: Annotated[str, typer.Option("--host", help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=0, max=65535)] = 8000,
+    api_key: ApiKeyOption = None,
+    api_key_file: Annotated[
+        Path | None, typer.Option("--api-key-file", help="A file of such keys, one a line.")
+    ] = None,
+    allow_host: AllowHostOption = None,
+    allow_origin: AllowOriginOption = None,
+    forwarded_allow_ips: ProxyOption = None,
     device: DeviceOption = "auto",
     precision: Annotated[str, typer.Option("--precision", help="fp32 or fp16.")] = "high",
     capacity: CapacityOption = None,
     variant: VariantOption = None,
+    on_device_lost: Annotated[
+        OnLost, typer.Option("--on-device-lost", help="Open a lost device anew, or give it up.")
+    ] = OnLost.REBUILD,
     max_tokens: Annotated[
         int | None, typer.Option("--max-tokens", min=1, help="The most a request may ask for.")
     ] = None,
@@ -472,7 +523,7 @@ def serve(
     ] = 30,
 ) -> None:
     """Serve models: OpenAI's API for text and embeddings, Open Inference Protocol v2 for others."""
-    from vkmnn.cli.serve import serve_models
+    from vkmnn.cli.serve import Door, Served, serve_models
 
     limits = {
         "max_tokens": max_tokens,
@@ -481,7 +532,12 @@ def serve(
         "body_bytes": body_bytes,
     }
     name = precision_name(precision)
-    serve_models(models, device, name, capacity, variant, (host, port), limits, drain)
+    served = Served(models, device, name, capacity, variant, on_device_lost.value)
+    door = Door(
+        host, port, api_key or [], api_key_file, allow_host or [], allow_origin or [],
+        forwarded_allow_ips or [],
+    )  # fmt: skip
+    serve_models(served, door, limits, drain)
 
 
 @app.command()

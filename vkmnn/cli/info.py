@@ -129,7 +129,7 @@ def describe_folder(folder: Path) -> None:
     config = layout.config
     facts = {
         "kind": _KINDS[layout.kind],
-        "family": str(config.get("type") or config.get("model_type") or "unknown"),
+        "family": config.text("type") or config.text("model_type") or "unknown",
         "context": f"{layout.context:,} tokens" if layout.context else "unknown",
         "tokenizer": "yes" if (folder / "tokenizer.json").is_file() else "no tokenizer.json",
     }

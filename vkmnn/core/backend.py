@@ -342,6 +342,11 @@ class Backend(ABC):
         """Return an equivalent backend after a device loss, on the same device reopened."""
         return self
 
+    @property
+    def lost(self) -> bool:
+        """Whether its device is lost, so that only `reopened` can compute again."""
+        return False
+
     def use(self) -> AbstractContextManager[None]:
         """Return a context manager that keeps the device open."""
         return nullcontext()

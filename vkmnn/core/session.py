@@ -110,6 +110,7 @@ class Session:
         self._told_apart = told_apart if self._shared else None  # it holds the model
         self.graph = self._program.graph
         self._rebuild = rebuild
+        self._rebuild_failed = False
         self._lock = threading.RLock()
         self._closed = False
         self._submitter: Submitter | None = None
@@ -182,8 +183,12 @@ class Session:
                     raise
                 _log.warning("the session is rebuilt: %s", error.message)
             # Not in the handler: the error keeps what was on the lost device alive.
+            self._rebuild_failed = True
             self._reopen()
-            return self._work(work, *arguments)
+            try:
+                return self._work(work, *arguments)
+            finally:
+                self._rebuild_failed = self._main.lost
 
     def _refuse_inherited(self) -> None:
         if os.getpid() != self._process:  # nobody here would release a lock that was held
@@ -555,6 +560,19 @@ class Session:
     def closed(self) -> bool:
         """Whether `close` has been called."""
         return self._closed
+
+    @property
+    def rebuilds(self) -> bool:
+        """Whether it opens a lost device anew."""
+        return self._rebuild
+
+    @property
+    def lost(self) -> bool:
+        """Whether its device is lost, and it does not open it anew, or has tried in vain.
+
+        With `rebuild`, every later call tries again.
+        """
+        return self._main.lost and (self._rebuild_failed or not self._rebuild)
 
     @property
     def plan_count(self) -> int:

@@ -12,7 +12,7 @@ from vkmnn.llm.hub import find_folder
 from vkmnn.llm.language_model import LanguageModel, TextSession, checked_kind
 from vkmnn.llm.layout import read_layout
 from vkmnn.llm.seq2seq import Seq2SeqModel
-from vkmnn.schedule_config import PrecisionName, ScheduleConfig
+from vkmnn.schedule_config import OnDeviceLost, PrecisionName, ScheduleConfig
 
 __all__ = [
     "EmbeddingModel",
@@ -35,6 +35,7 @@ def load(
     revision: str | None = None,
     precision: PrecisionName = "high",
     budget: Budget | None = None,
+    on_device_lost: OnDeviceLost = "raise",
 ) -> LanguageModel:
     """Load a language model: `vkmnn.llm.load("folder").generate("Once upon a time")`.
 
@@ -49,6 +50,9 @@ def load(
         revision: a commit, tag or branch of a hub's model.
         precision: "fp32" or "fp16"; see `ScheduleConfig`.
         budget: what loading and planning may take; see `Budget`.
+        on_device_lost: "raise" DeviceLostError, after which the model cannot answer any more (see
+            `LanguageModel.lost`); or "rebuild": reopen the device, run the tokens of the texts
+            that are being generated again, and go on with them.
 
     Raises:
         ModelFileError: there is no such folder, or its layout is not known.
@@ -59,7 +63,7 @@ def load(
     folder = find_folder(model, revision, variant)
     layout = read_layout(folder, variant)
     checked_kind(layout, "decoder", "see vkmnn.llm.load_seq2seq and load_embedding")
-    config = ScheduleConfig(device=device, precision=precision)
+    config = ScheduleConfig(device=device, precision=precision, on_device_lost=on_device_lost)
     name = str(model).removeprefix("hf://").rstrip("/") or folder.name
     decoder = Decoder(layout, config, capacity, budget)
     return LanguageModel(layout, decoder, Path(name).name)
@@ -72,6 +76,7 @@ def load_embedding(
     variant: str | None = None,
     revision: str | None = None,
     precision: PrecisionName = "high",
+    on_device_lost: OnDeviceLost = "raise",
 ) -> EmbeddingModel:
     """Load an encoder: `vkmnn.llm.load_embedding("folder").embed(["a text", "another"])`.
 
@@ -81,6 +86,7 @@ def load_embedding(
         variant: which file.
         revision: which commit.
         precision: "fp32" or "fp16".
+        on_device_lost: "raise" DeviceLostError, or "rebuild" and run once more.
 
     Raises:
         VkmnnError: as `load`.
@@ -89,7 +95,7 @@ def load_embedding(
     layout = read_layout(folder, variant)
     checked_kind(layout, "embedding", "vkmnn.llm.load reads decoders")
     name = str(model).removeprefix("hf://").rstrip("/") or folder.name
-    config = ScheduleConfig(device=device, precision=precision)
+    config = ScheduleConfig(device=device, precision=precision, on_device_lost=on_device_lost)
     return EmbeddingModel(layout, config, Path(name).name)
 
 
@@ -101,6 +107,7 @@ def load_seq2seq(
     variant: str | None = None,
     revision: str | None = None,
     precision: PrecisionName = "high",
+    on_device_lost: OnDeviceLost = "raise",
 ) -> Seq2SeqModel:
     """Load an encoder with its decoder: `vkmnn.llm.load_seq2seq("t5").generate("a text")`.
 
@@ -111,6 +118,7 @@ def load_seq2seq(
         variant: which files.
         revision: which commit.
         precision: "fp32" or "fp16".
+        on_device_lost: "raise" DeviceLostError, or "rebuild" and run once more.
 
     Raises:
         VkmnnError: as `load`.
@@ -119,5 +127,5 @@ def load_seq2seq(
     layout = read_layout(folder, variant)
     checked_kind(layout, "seq2seq", "vkmnn.llm.load reads decoders")
     name = str(model).removeprefix("hf://").rstrip("/") or folder.name
-    config = ScheduleConfig(device=device, precision=precision)
+    config = ScheduleConfig(device=device, precision=precision, on_device_lost=on_device_lost)
     return Seq2SeqModel(layout, config, Path(name).name, capacity)

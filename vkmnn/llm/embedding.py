@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +48,11 @@ class EmbeddingModel:
         self._output = next((one for one in _OUTPUTS if one in outputs), outputs[0])
         self.capacity = layout.context or LENGTHS[-1]
 
+    @property
+    def lost(self) -> bool:
+        """Whether it cannot answer because its device is lost; see `InferenceSession.lost`."""
+        return self._open.core.lost
+
     def embed(self, texts: str | Sequence[str]) -> Array:
         """Return a vector for each text, float32 [texts, width]; for one text, [width].
 
@@ -57,19 +62,24 @@ class EmbeddingModel:
         if isinstance(texts, str):
             only: Array = self.embed([texts])[0]
             return only
-        return np.stack([self._one(text) for text in texts])
+        vectors = [vector for vector, _ in self.each(texts)]
+        if not vectors:
+            raise InvalidInputError("there are no texts", hint="give one at least")
+        return np.stack(vectors)
 
-    def count(self, texts: Sequence[str]) -> int:
-        """Return how many tokens the texts have."""
-        return sum(len(self.tokenizer.encode(text)) for text in texts)
+    def each(self, texts: Iterable[str]) -> Iterator[tuple[Array, int]]:
+        """Yield the vector of each text, float32 [width], and how many tokens the text has.
 
-    def _one(self, text: str) -> Array:
-        tokens = self.tokenizer.encode(text)
-        if not 1 <= len(tokens) <= self.capacity:
-            raise InvalidInputError(
-                f"the text has {len(tokens)} tokens, and the model takes 1 to {self.capacity}",
-                hint="cut it into parts",
-            )
+        Raises:
+            InvalidInputError: as `embed`.
+        """
+        for text in texts:
+            tokens = self.tokenizer.encode(text, most=self.capacity)
+            if not tokens:
+                raise InvalidInputError("a text is empty", hint="leave it out")
+            yield self._vector(tokens), len(tokens)
+
+    def _vector(self, tokens: list[int]) -> Array:
         size = next((n for n in LENGTHS if len(tokens) <= n <= self.capacity), len(tokens))
         if "attention_mask" not in self._inputs:
             size = len(tokens)

@@ -11,7 +11,8 @@ from vkmnn.errors import InvalidInputError
 from vkmnn.llm.sampling import Picks, Sampler, Sampling, drafted
 from vkmnn.llm.sequence import DRAFTS
 from vkmnn.llm.sequence import Sequence as Cached
-from vkmnn.llm.text import Detokenizer, Stops, Tokenizer
+from vkmnn.llm.stops import Stops
+from vkmnn.llm.text import Detokenizer, Tokenizer
 
 
 @dataclass(frozen=True, slots=True)

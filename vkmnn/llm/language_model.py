@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 import threading
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,13 +18,16 @@ from vkmnn.llm.generation import Generated, Generation, Options
 from vkmnn.llm.layout import Layout
 from vkmnn.llm.sampling import Sampling
 from vkmnn.llm.sequence import Sequence as Cached
-from vkmnn.llm.text import Tokenizer
+from vkmnn.llm.text import TextTooLongError, Tokenizer
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 Prompt = Any
 """A text, tokens (a list of int), or messages (a list of dictionaries with role and content)."""
+
+LAST_TOKEN = 2**31 - 1
+"""The largest number that the device takes for a token."""
 
 SEQUENCES = TEXTS
 """How many texts may be generated at a time: each has caches of its own."""
@@ -59,6 +63,11 @@ class LanguageModel:
     # --- text and tokens -------------------------------------------------------------------------
 
     @property
+    def lost(self) -> bool:
+        """Whether it cannot answer because its device is lost; see `InferenceSession.lost`."""
+        return self._decoder.open.core.lost
+
+    @property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer of the folder.
 
@@ -75,29 +84,37 @@ class LanguageModel:
         """Whether the folder has one."""
         return (self.layout.folder / "tokenizer.json").is_file()
 
-    def tokens_of(self, prompt: Prompt) -> list[int]:
+    def tokens_of(self, prompt: Prompt, most: int | None = None) -> list[int]:
         """Return the tokens of a prompt.
 
+        Args:
+            prompt: a text, tokens, or messages.
+            most: how many there is room for; None for any number.
+
         Raises:
-            InvalidInputError: it is not a prompt.
+            InvalidInputError: it is not a prompt, or has more tokens.
+        """
+        *_, tokens = self.token_steps(prompt, most)
+        return tokens
+
+    def token_steps(self, prompt: Prompt, most: int | None = None) -> Iterator[list[int]]:
+        """Yield nothing yet, between pieces of a long text, and at last the tokens; as `tokens_of`.
+
+        Whoever stops in between stops the work.
         """
         if isinstance(prompt, str):
-            tokens = self.tokenizer.encode(prompt)
+            steps = self.tokenizer.encode_steps(prompt, True, most)
         elif isinstance(prompt, Sequence) and prompt and isinstance(prompt[0], dict):
-            tokens = self.tokenizer.encode(self.tokenizer.conversation(prompt), special=False)
+            text = self.tokenizer.conversation(prompt, most)
+            yield []
+            steps = self.tokenizer.encode_steps(text, False, most)
         else:
-            try:
-                tokens = [int(one) for one in prompt]
-            except (TypeError, ValueError) as error:
-                raise InvalidInputError(
-                    f"a prompt cannot be a {type(prompt).__name__}",
-                    hint="it is a text, a list of tokens, or a list of messages",
-                ) from error
-        if any(token < 0 for token in tokens):
-            raise InvalidInputError("tokens are 0 or more")
+            steps = iter([checked_tokens(prompt, most)])
+        tokens: list[int] = []
+        for tokens in steps:
+            yield tokens
         if not tokens and self.layout.bos is not None:
-            tokens = [self.layout.bos]
-        return tokens
+            yield [self.layout.bos]
 
     # --- generation ------------------------------------------------------------------------------
 
@@ -139,8 +156,8 @@ class LanguageModel:
                                seed=seed, stop=stop, repetition_penalty=repetition_penalty,
                                speculate=speculate)  # fmt: skip
         if _is_batch(prompt):
-            return self._batch([self.tokens_of(one) for one in prompt], options)
-        tokens = self.tokens_of(prompt)
+            return self._batch([self.tokens_of(one, self.capacity) for one in prompt], options)
+        tokens = self.tokens_of(prompt, self.capacity)
         with self.sequence(tokens) as sequence:
             made = Generation(sequence, tokens, options, self._text_of())
             for count, _ in enumerate(made):
@@ -165,12 +182,7 @@ class LanguageModel:
             InvalidInputError: as `generate`; before the first piece.
         """
         options = self.options(max_tokens, **how)
-        tokens = self.tokens_of(prompt)
-        if len(tokens) > self.capacity:
-            raise InvalidInputError(
-                f"the prompt has {len(tokens)} tokens, and there is room for {self.capacity}",
-                hint="load the model with a larger capacity, or shorten the prompt",
-            )
+        tokens = self.tokens_of(prompt, self.capacity)
         tokenizer = self.tokenizer
 
         def steps() -> Iterator[tuple[Generated, str]]:
@@ -350,9 +362,9 @@ class TextSession:
         options = model.options(max_tokens, **how)
         messages = not isinstance(prompt, str) and len(prompt) and isinstance(prompt[0], dict)
         if isinstance(prompt, str):
-            new = model.tokenizer.encode(prompt, special=not sequence.tokens)
+            new = model.tokenizer.encode(prompt, not sequence.tokens, model.capacity)
         else:
-            new = model.tokens_of(prompt)
+            new = model.tokens_of(prompt, model.capacity)
         text = new if messages else [*sequence.tokens, *new]
         made = Generation(sequence, text, options, model._text_of())
         for _ in made:
@@ -397,3 +409,21 @@ def checked_kind(layout: Layout, kind: str, hint: str) -> None:
         raise ModelFileError(
             f"'{layout.folder}' holds a model of the kind {layout.kind}", hint=hint
         )
+
+
+def checked_tokens(prompt: Any, most: int | None) -> list[int]:
+    """Return tokens as a list of int; raise InvalidInputError where they are none, or too many."""
+    if most is not None and isinstance(prompt, Sized) and len(prompt) > most:
+        raise TextTooLongError(f"the prompt has {len(prompt)} tokens, and there is room for {most}")
+    try:
+        if isinstance(prompt, bytes | bytearray):
+            raise TypeError
+        tokens = [operator.index(one) for one in prompt]
+    except TypeError as error:
+        raise InvalidInputError(
+            f"a prompt cannot be a {type(prompt).__name__}",
+            hint="it is a text, a list of tokens, or a list of messages",
+        ) from error
+    if any(not 0 <= token <= LAST_TOKEN for token in tokens):
+        raise InvalidInputError(f"tokens are from 0 to {LAST_TOKEN}")
+    return tokens

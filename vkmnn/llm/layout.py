@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from vkmnn.errors import InvalidInputError, ModelFileError
+from vkmnn.llm.config_file import Section, read_config
 
 PREFERRED = ("q4f16", "fp16", "q4", "", "quantized", "int8", "uint8", "bnb4", "q8")
 """Variants in the order in which they are taken; "" is the one without a suffix, fp32 mostly."""
@@ -48,29 +47,12 @@ class Layout:
     encoder: Path | None
     first: Path | None
     past: Mapping[str, str]
-    config: Mapping[str, Any]
-    search: Mapping[str, Any]
+    config: Section
+    search: Section
     context: int
     eos: frozenset[int]
     bos: int | None
     names: Mapping[str, str] = field(default_factory=dict)
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Return a JSON object from a file; empty where there is no file.
-
-    Raises:
-        ModelFileError: it cannot be read, or holds something else.
-    """
-    if not path.is_file():
-        return {}
-    try:
-        found = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise ModelFileError(f"'{path}' cannot be read: {error}") from error
-    if not isinstance(found, dict):
-        raise ModelFileError(f"'{path}' holds no JSON object")
-    return found
 
 
 def is_model_folder(folder: Path) -> bool:
@@ -128,16 +110,16 @@ def _chosen(variants: Mapping[str, Path], wanted: str | None, folder: Path) -> s
 
 
 def _genai(folder: Path, variant: str | None) -> Layout:
-    whole = read_json(folder / "genai_config.json")
-    model = whole.get("model", {})
-    decoder = model.get("decoder", {})
-    inputs, outputs = decoder.get("inputs", {}), decoder.get("outputs", {})
-    if not isinstance(decoder, dict) or "filename" not in decoder:
+    whole = read_config(folder / "genai_config.json")
+    model = whole.section("model")
+    decoder = model.section("decoder")
+    inputs, outputs = decoder.section("inputs").names(), decoder.section("outputs").names()
+    if "filename" not in decoder:
         raise ModelFileError(
-            f"'{folder / 'genai_config.json'}' names no file of a decoder",
+            f"'{whole.path}' names no file of a decoder",
             hint="models of several parts (pipelines) are not supported",
         )
-    path = _inside(folder, decoder["filename"])
+    path = _file_of(folder, decoder, "filename")
     variants = files_of(folder).get("model", {}) or {"": path}
     if variant is not None:
         variant = _chosen(variants, variant, folder)
@@ -148,7 +130,6 @@ def _genai(folder: Path, variant: str | None) -> Layout:
         )
         for part in ("key", "value")
     }
-    eos = model.get("eos_token_id", [])
     return Layout(
         folder=folder,
         kind="decoder",
@@ -159,36 +140,43 @@ def _genai(folder: Path, variant: str | None) -> Layout:
         first=None,
         past={a.replace("%d", "*"): b.replace("%d", "*") for a, b in past.items()},
         config=model,
-        search=whole.get("search", {}),
-        context=int(model.get("context_length", 0) or 0),
-        eos=_ids(eos),
-        bos=_first_id(model.get("bos_token_id")),
-        names={str(v): k for k, v in {**inputs, **outputs}.items() if isinstance(v, str)},
+        search=whole.section("search"),
+        context=model.number("context_length"),
+        eos=model.tokens("eos_token_id"),
+        bos=min(model.tokens("bos_token_id"), default=None),
+        names={v: k for k, v in {**inputs, **outputs}.items()},
     )
 
 
-def _inside(folder: Path, name: str) -> Path:
-    """Return a file of the folder; a name that leads out of it is refused."""
-    path = folder / name
+def _file_of(folder: Path, section: Section, key: str) -> Path:
+    """Return the file of the folder that a key names; a name that leads out of it is refused."""
+    name = section.text(key)
+    path, shown = folder / name, name if len(name) <= 200 else f"{name[:200]}…"
+    where = f"({section.name(key)} in {section.path.name})"
     if Path(name).is_absolute() or ".." in Path(name).parts:
-        raise ModelFileError(f"'{name}' is not a file in '{folder}'")
-    if not path.is_file():
-        raise ModelFileError(f"'{path}' is missing", hint="download the folder again")
+        raise ModelFileError(f"'{shown}' is not a file in '{folder}' {where}")
+    try:
+        found = path.is_file()
+    except (OSError, ValueError) as error:  # no file can have this name
+        raise ModelFileError(f"'{shown}' cannot be a file in '{folder}' {where}") from error
+    if not found:
+        raise ModelFileError(
+            f"'{folder / shown}' is missing {where}", hint="download the folder again"
+        )
     return path
 
 
 def _exported(
     folder: Path, found: dict[str, dict[str, Path]], stem: str, variant: str | None
 ) -> Layout:
-    config = read_json(folder / "config.json")
-    generation = read_json(folder / "generation_config.json")
+    config = read_config(folder / "config.json")
+    generation = read_config(folder / "generation_config.json")
     chosen = _chosen(found[stem], variant, folder)
     encoder = next((found[name] for name in _ENCODERS if name in found), None)
     first = found.get("decoder_model", {}) if stem != "decoder_model" else {}
-    text = config.get("text_config", config)
-    merged = {**config, **text, **{k: v for k, v in generation.items() if v is not None}}
-    architectures = " ".join(map(str, config.get("architectures") or ()))
-    headless = config.get("model_type") in _HEADLESS or architectures.endswith("Model")
+    sections = (generation, config.section("text_config"), config)  # the first one counts
+    architectures = " ".join(config.texts("architectures"))
+    headless = config.text("model_type") in _HEADLESS or architectures.endswith("Model")
     kind = "seq2seq" if encoder else "embedding" if headless else "decoder"
     return Layout(
         folder=folder,
@@ -202,24 +190,19 @@ def _exported(
         past={"past_key_values.*": "present.*"},
         config=config,
         search=generation,
-        context=_context(merged),
-        eos=_ids(merged.get("eos_token_id")),
-        bos=_first_id(merged.get("bos_token_id")),
+        context=_context(sections),
+        eos=_tokens("eos_token_id", sections),
+        bos=min(_tokens("bos_token_id", sections), default=None),
     )  # fmt: skip
 
 
-def _context(config: Mapping[str, Any]) -> int:
+def _context(sections: tuple[Section, ...]) -> int:
     for name in ("max_position_embeddings", "n_positions", "max_target_positions", "n_ctx"):
-        if isinstance(config.get(name), int):
-            return int(config[name])
+        for section in sections:
+            if name in section:
+                return section.number(name)
     return 0
 
 
-def _ids(value: object) -> frozenset[int]:
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return frozenset(int(one) for one in value)
-    return frozenset() if value is None else frozenset({int(str(value))})
-
-
-def _first_id(value: object) -> int | None:
-    return next(iter(sorted(_ids(value))), None)
+def _tokens(key: str, sections: tuple[Section, ...]) -> frozenset[int]:
+    return next((section.tokens(key) for section in sections if key in section), frozenset())

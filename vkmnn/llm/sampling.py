@@ -55,7 +55,7 @@ class Sampling:
         """Check the ranges."""
         for name, fits, range_ in (
             ("temperature", 0 <= self.temperature <= 100, "from 0 to 100"),
-            ("top_k", self.top_k >= 0, "0 or more"),
+            ("top_k", 0 <= self.top_k < 2**31, "from 0 to 2,147,483,647"),
             ("top_p", 0 < self.top_p <= 1, "above 0, and 1 at most"),
             ("repetition_penalty", 0 < self.repetition_penalty <= 100, "above 0"),
             ("seed", self.seed is None or self.seed >= 0, "0 or more"),

@@ -101,6 +101,11 @@ class Seq2SeqModel:
         self._tokenizer: Tokenizer | None = None
 
     @property
+    def lost(self) -> bool:
+        """Whether it cannot answer because its device is lost; see `InferenceSession.lost`."""
+        return any(part.open.core.lost for part in (self._encoder, self._first, self._next))
+
+    @property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer of the folder; raises as `LanguageModel.tokenizer`."""
         if self._tokenizer is None:
@@ -166,9 +171,8 @@ class Seq2SeqModel:
 
     def _beginning(self) -> list[int]:
         for config in (self.layout.search, self.layout.config):
-            start = config.get("decoder_start_token_id")
-            if isinstance(start, int):
-                return [start]
+            if start := config.tokens("decoder_start_token_id"):
+                return [min(start)]
         raise InvalidInputError("config.json names no decoder_start_token_id", hint="pass `prompt`")
 
     def _encoded(self, source: Any) -> dict[str, Any]:

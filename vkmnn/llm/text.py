@@ -2,20 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from vkmnn.errors import InvalidInputError, ModelFileError
+from vkmnn.errors import InvalidInputError, ModelFileError, VkmnnError
+from vkmnn.llm.config_file import Section, read_config, read_text
 from vkmnn.llm.extras import need
-from vkmnn.llm.layout import read_json
+from vkmnn.llm.stops import Stops
+from vkmnn.llm.templates import ChatTemplate
+
+__all__ = ["Detokenizer", "Message", "Stops", "TextTooLongError", "Tokenizer"]
 
 Message = Mapping[str, Any]
+
+PIECE = 16384
+"""Characters of a long text that are counted at a time, in some ten milliseconds."""
+
+_SHORT = 2048
+"""Longer texts are cut by the package's call for several, which lets other threads run."""
+
+_CUT = 16
+"""Tokens that a piece may have more because a text was cut in two there."""
+
 _UNFINISHED = "\N{REPLACEMENT CHARACTER}"
+
+
+class TextTooLongError(InvalidInputError):
+    """A text has more tokens than there is room for."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(
+            message, hint="load the model with a larger capacity, or shorten the prompt"
+        )
 
 
 class Tokenizer:
     """The tokenizer of a folder: `tokenizer.json`, with what tokenizer_config.json adds.
+
+    Attributes:
+        template: how conversations are written; None where the folder does not say.
 
     Raises:
         ModelFileError: there is none, or it cannot be read.
@@ -31,99 +59,199 @@ class Tokenizer:
                 hint="save one beside the model: AutoTokenizer.from_pretrained(…)"
                 ".save_pretrained(folder), or pass tokens instead of text",
             )
-        try:
+        with _typed(ModelFileError, f"'{path}' cannot be read"):
             self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
-        except Exception as error:  # tokenizers raises plain Exceptions
-            raise ModelFileError(f"'{path}' cannot be read: {error}") from error
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
-        self._config = read_json(folder / "tokenizer_config.json")
-        self._template = _template_of(folder, self._config)
+        self._config = read_config(folder / "tokenizer_config.json")
+        self.template = _template_of(folder, self._config)
 
     @property
     def has_template(self) -> bool:
         """Whether the folder says how conversations are written."""
-        return self._template is not None
+        return self.template is not None
 
     @property
     def eos(self) -> frozenset[int]:
         """The tokens that tokenizer_config.json says end a text."""
-        text = self._special("eos_token")
+        text = self._config.special("eos_token")
         token = self._tokenizer.token_to_id(text) if text else None
         return frozenset() if token is None else frozenset({token})
 
-    def encode(self, text: str, special: bool = True) -> list[int]:
+    def encode(self, text: str, special: bool = True, most: int | None = None) -> list[int]:
         """Return the tokens of a text.
 
         Args:
             text: what to cut.
             special: add what the model's texts begin with.
+            most: how many tokens there is room for; None for any number.
+
+        Raises:
+            InvalidInputError: it is not a text; TextTooLongError, it is too long.
+        """
+        *_, tokens = self.encode_steps(text, special, most)
+        return tokens
+
+    def encode_steps(self, text: str, special: bool, most: int | None) -> Iterator[list[int]]:
+        """Yield nothing yet, between pieces of a long text, and at last the tokens; as `encode`.
+
+        A text that is too long is refused by its characters, or after the first pieces that have
+        more tokens than fit: the tokens of the whole would take a hundred times its memory.
         """
         if not isinstance(text, str):
             raise InvalidInputError(f"a text is a str, not {type(text).__name__}")
-        return [int(one) for one in self._tokenizer.encode(text, add_special_tokens=special).ids]
+        if most is not None and len(text) > PIECE:
+            self.check_characters(len(text), most)
+            count = 0
+            for start in range(0, len(text), PIECE):
+                count += len(self._ids(text[start : start + PIECE], False)) - _CUT
+                if count > most:
+                    raise TextTooLongError(
+                        f"the first {min(start + PIECE, len(text))} of {len(text)} characters have "
+                        f"some {count} tokens, and there is room for {most}"
+                    )
+                yield []
+        tokens = self._ids(text, special)
+        if most is not None and len(tokens) > most:
+            raise TextTooLongError(
+                f"the prompt has {len(tokens)} tokens, and there is room for {most}"
+            )
+        yield tokens
+
+    def prepare(self) -> None:
+        """Do what the first long text and the first conversation would wait for."""
+        self.max_characters(1)
+        if self.template is not None:
+            self.template.start()
+
+    def max_characters(self, tokens: int) -> int:
+        """Return how many characters this number of tokens has at most; `PIECE` or more."""
+        return max(PIECE, tokens * self._longest)
+
+    def check_characters(self, count: int, tokens: int) -> None:
+        """Raise TextTooLongError if a text of `count` characters has more tokens than this."""
+        if count > PIECE and count > self.max_characters(tokens):
+            raise TextTooLongError(
+                f"the prompt has {count} characters, and there is room for {tokens} tokens of "
+                f"{self._longest} characters at most"
+            )
+
+    @cached_property
+    def _longest(self) -> int:
+        return max(map(len, self._tokenizer.get_vocab(with_added_tokens=True)), default=1)
+
+    def _ids(self, text: str, special: bool) -> list[int]:
+        """Return the tokens of a text as the package has them."""
+        encode = self._fast if len(text) > _SHORT else self._one
+        if not text.isascii() and not _is_unicode(text):
+            raise InvalidInputError("the text is not Unicode: it has half a character")
+        with _typed(InvalidInputError, "the tokenizer fails at the text"):
+            return list(encode(text, special).ids)
+
+    def _one(self, text: str, special: bool) -> Any:
+        return self._tokenizer.encode(text, add_special_tokens=special)
+
+    def _fast(self, text: str, special: bool) -> Any:
+        """Encode without positions, and without holding Python's lock."""
+        encode = getattr(self._tokenizer, "encode_batch_fast", self._tokenizer.encode_batch)
+        return encode([text], add_special_tokens=special)[0]
 
     def decode(self, tokens: Iterable[int]) -> str:
         """Return the text of tokens, without special ones."""
-        return str(self._tokenizer.decode(list(tokens), skip_special_tokens=True))
+        try:  # no context manager: this is done twice for each token
+            return str(self._tokenizer.decode(list(tokens), skip_special_tokens=True))
+        except BaseException as error:
+            if not _is_failure(error):
+                raise
+            raise InvalidInputError(f"the tokenizer fails at the tokens: {error}") from error
 
-    def conversation(self, messages: Sequence[Message]) -> str:
+    def conversation(self, messages: Sequence[Any], most: int | None = None) -> str:
         """Return a conversation as the model's text, up to where its answer begins.
 
         Args:
             messages: dictionaries with `role` and `content`, in their order.
+            most: how many tokens there is room for; None for any number.
 
         Raises:
-            InvalidInputError: the folder has no template, or the template refuses the messages.
+            InvalidInputError: the folder has no template, or the template refuses the messages;
+                TextTooLongError, they are too long.
             MissingExtraError: `jinja2` is not installed.
         """
         for message in messages:
-            if not isinstance(message.get("role"), str):
+            if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
                 raise InvalidInputError(
                     "a message is a dictionary with a role and a content",
                     hint='[{"role": "user", "content": "…"}]',
                 )
-        if self._template is None:
+        if self.template is None:
             raise InvalidInputError(
                 "the model's folder has no chat template", hint="pass a text instead of messages"
             )
-        sandbox = need("jinja2.sandbox", "writing a conversation")
-        jinja2 = need("jinja2", "writing a conversation")
-
-        def refuse(reason: str) -> None:
-            raise InvalidInputError(f"the chat template refuses the messages: {reason}")
-
-        try:
-            environment = sandbox.ImmutableSandboxedEnvironment(
-                trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-            )
-            environment.globals["raise_exception"] = refuse
-            template = environment.from_string(self._template)
-            return str(
-                template.render(
-                    messages=[dict(message) for message in messages],
-                    add_generation_prompt=True,
-                    bos_token=self._special("bos_token"),
-                    eos_token=self._special("eos_token"),
-                )
-            )
-        except (jinja2.TemplateError, TypeError, ValueError, KeyError) as error:
-            raise InvalidInputError(f"the chat template fails: {error}") from error
-
-    def _special(self, name: str) -> str:
-        value = self._config.get(name) or ""
-        return str(value.get("content", "") if isinstance(value, dict) else value)
+        limit = None
+        if most is not None:
+            limit = self.max_characters(most)
+            self.check_characters(characters_of(messages), most)
+            if len(messages) > most:
+                raise TextTooLongError(f"{len(messages)} messages do not fit into {most} tokens")
+        variables = {
+            "messages": [dict(message) for message in messages],
+            "add_generation_prompt": True,
+            "bos_token": self._config.special("bos_token"),
+            "eos_token": self._config.special("eos_token"),
+        }
+        text = self.template.write(variables, limit)
+        if text is None:
+            raise TextTooLongError(f"the conversation has more than {limit} characters")
+        return text
 
 
-def _template_of(folder: Path, config: Mapping[str, Any]) -> str | None:
+@contextmanager
+def _typed(kind: type[VkmnnError], what: str) -> Iterator[None]:
+    """Turn what the package raises into a typed error."""
+    try:
+        yield
+    except BaseException as error:
+        if not _is_failure(error):
+            raise
+        raise kind(f"{what}: {error}") from error
+
+
+def _is_failure(error: BaseException) -> bool:
+    """Tell whether the package failed: it raises plain Exceptions, and panics of Rust."""
+    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def characters_of(prompt: Any) -> int:
+    """Return how many characters the texts of a prompt have: of a text, or of messages."""
+    if isinstance(prompt, str):
+        return len(prompt)
+    return sum(
+        len(value)
+        for message in prompt
+        if isinstance(message, Mapping)
+        for value in message.values()
+        if isinstance(value, str)
+    )
+
+
+def _template_of(folder: Path, config: Section) -> ChatTemplate | None:
     path = folder / "chat_template.jinja"
     if path.is_file():
-        return path.read_text("utf-8")
-    found = config.get("chat_template")
-    if isinstance(found, list):  # several, by name
-        named = {one.get("name"): one.get("template") for one in found if isinstance(one, dict)}
-        found = named.get("default") or next(iter(named.values()), None)
-    return found if isinstance(found, str) else None
+        return ChatTemplate(read_text(path))
+    if config.is_list("chat_template"):  # several, by name
+        named = config.named("chat_template", "name", "template")
+        source = named.get("default") or next(iter(named.values()), "")
+    else:
+        source = config.text("chat_template")
+    return ChatTemplate(source) if source else None
 
 
 class Detokenizer:
@@ -148,32 +276,3 @@ class Detokenizer:
         """Return what has not been told: a character whose last tokens never came."""
         before = self._tokenizer.decode(self._tokens[self._start : self._told])
         return self._tokenizer.decode(self._tokens[self._start :])[len(before) :]
-
-
-class Stops:
-    """Ends a text at the first of several strings, and holds back what may become one."""
-
-    def __init__(self, stops: Sequence[str]) -> None:
-        self._stops = [stop for stop in stops if stop]
-        self._held = ""
-        self.found: str | None = None
-
-    def add(self, text: str) -> str:
-        """Return the text that is sure to belong to the result."""
-        text = self._held + text
-        places = [(text.find(stop), stop) for stop in self._stops if stop in text]
-        if places:
-            place, self.found = min(places)
-            self._held = ""
-            return text[:place]
-        keep = max(
-            (n for stop in self._stops for n in range(1, len(stop)) if text.endswith(stop[:n])),
-            default=0,
-        )
-        self._held = text[len(text) - keep :]
-        return text[: len(text) - keep]
-
-    def rest(self) -> str:
-        """Return what was held back, at the end; nothing after a stop."""
-        held, self._held = self._held, ""
-        return held

@@ -2,8 +2,23 @@
 
 from __future__ import annotations
 
-from vkmnn.serve.app import make_app
+from vkmnn.serve.access import Access, access_of, proxies_of, read_keys
+from vkmnn.serve.app import App, make_app
 from vkmnn.serve.limits import KEEP_ALIVE_S, Limits
-from vkmnn.serve.models import Models
+from vkmnn.serve.listening import bound, server_of
+from vkmnn.serve.models import Models, load_models
 
-__all__ = ["KEEP_ALIVE_S", "Limits", "Models", "make_app"]
+__all__ = [
+    "KEEP_ALIVE_S",
+    "Access",
+    "App",
+    "Limits",
+    "Models",
+    "access_of",
+    "bound",
+    "load_models",
+    "make_app",
+    "proxies_of",
+    "read_keys",
+    "server_of",
+]

@@ -1,115 +1,200 @@
-"""The application: routes, errors, limits and what is counted."""
+"""The application: routes, who is let in, errors, and what is counted."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import Any
 
-from starlette.applications import Starlette
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
-from starlette.routing import Route
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Match, Route, Router
+from starlette.types import Message, Receive, Scope, Send
 
-from vkmnn.errors import InvalidInputError, ShapeError, VkmnnError
+import vkmnn
+from vkmnn.serve.access import Access
 from vkmnn.serve.inference_api import InferenceApi
-from vkmnn.serve.limits import HttpError, Limits
+from vkmnn.serve.limits import HttpError, Limits, as_http
 from vkmnn.serve.metrics import Metrics
 from vkmnn.serve.models import Models
 from vkmnn.serve.openai_api import OpenAiApi
-from vkmnn.serve.streamed import Streamed
-from vkmnn.serve.turns import Turns
+from vkmnn.serve.work import Work
 
 Handler = Callable[[Request], Awaitable[Response]]
 
+HEALTH = ("/health", "/healthz", "/v2/health/live", "/v2/health/ready")
+"""Routes that need no key, and have room for everybody."""
 
-def make_app(models: Models, limits: Limits | None = None) -> Starlette:
-    """Return a server's application.
+_UNLIMITED = (*HEALTH, "/metrics")
+_ELSEWHERE = "other"
+_WATCH_S = 1.0
+_log = logging.getLogger(__name__)
+
+
+class App:
+    """A server's application (ASGI).
 
     Args:
         models: what it has; they stay open when it stops.
         limits: what it takes on.
+        access: who may ask.
+        on_lost: called once no model has been able to answer for `limits.lost_s`.
     """
-    limits = limits or Limits()
-    turns = Turns(limits.queue)
-    metrics = Metrics(turns)
-    text, inference = OpenAiApi(models, limits, turns, metrics), InferenceApi(models, limits)
-    door = _Door(limits, metrics)
 
-    async def page(request: Request) -> Response:
-        return Response(metrics.page(), media_type="text/plain; version=0.0.4")
+    def __init__(
+        self,
+        models: Models,
+        limits: Limits | None = None,
+        access: Access | None = None,
+        on_lost: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._models = models
+        self.limits = limits or Limits()
+        self._access = access or Access()
+        self._on_lost = on_lost
+        self._under_way: Counter[str] = Counter()
+        self._work = Work(self.limits.queue)
+        self._metrics = Metrics(self._work)
+        self._inference = InferenceApi(models, self.limits)
+        text = OpenAiApi(models, self.limits, self._work, self._metrics)
+        routes: list[tuple[str, Handler, str]] = [
+            ("/", self._about, "GET"),
+            ("/health", self._inference.ready, "GET"),
+            ("/healthz", self._inference.ready, "GET"),
+            ("/metrics", self._page, "GET"),
+            ("/v1/models", text.models, "GET"),
+            ("/v1/models/{name}", text.models, "GET"),
+            ("/v1/chat/completions", text.chat, "POST"),
+            ("/v1/completions", text.completions, "POST"),
+            ("/v1/embeddings", text.embeddings, "POST"),
+            ("/v2", self._inference.server, "GET"),
+            ("/v2/health/live", self._inference.live, "GET"),
+            ("/v2/health/ready", self._inference.ready, "GET"),
+            ("/v2/models/{name}", self._inference.metadata, "GET"),
+            ("/v2/models/{name}/ready", self._inference.ready, "GET"),
+            ("/v2/models/{name}/infer", self._inference.infer, "POST"),
+        ]
+        self._routes = [Route(path, do, methods=[how]) for path, do, how in routes]
+        self._router = Router(self._routes, redirect_slashes=False, lifespan=self._lifespan)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request; whatever happens, with JSON."""
+        scope["app"] = self  # so that the router raises what it does not find
+        if scope["type"] != "http":
+            await self._router(scope, receive, send)
+            return
+        start, status = time.perf_counter(), 0
+        headers, route = Headers(scope=scope), self._route_of(scope)
+        readable = self._readable_by(headers.get("origin"))
+
+        async def sent(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start" and not status:
+                status = message["status"]
+                message["headers"] = [*message.get("headers", ()), *readable]
+                self._count(route, status, time.perf_counter() - start)
+            await send(message)
+
+        client = scope["client"][0] if scope.get("client") else ""
+        self._under_way[client] += 1
+        try:
+            self._access.check_place(headers)
+            if readable and scope["method"] == "OPTIONS":
+                await Response(status_code=204)(scope, receive, sent)
+                return
+            if route not in HEALTH:
+                self._access.check_key(headers)
+            if route not in _UNLIMITED and self._under_way[client] > self.limits.per_client:
+                text = f"{self.limits.per_client} requests of this address are under way already"
+                raise HttpError(429, "too_many_requests", text)
+            await self._router(scope, receive, sent)
+        except Exception as error:
+            told = as_http(error)
+            if told is not error and told.code == "internal":
+                _log.exception("a request to %s fails", route)
+            if status:  # the text has begun: its end is missing
+                raise
+            await told.response(scope["path"])(scope, receive, sent)
+        finally:
+            self._under_way[client] -= 1
+            if not self._under_way[client]:
+                del self._under_way[client]
+
+    def refuse(self, status: int, code: str, message: str) -> dict[str, Any]:
+        """Count a request that was no HTTP, or never ended; return what is told of it."""
+        self._count(_ELSEWHERE, status, 0.0)
+        return HttpError(status, code, message).told("/")
+
+    def _count(self, route: str, status: int, seconds: float) -> None:
+        self._metrics.seconds.labels(route).observe(seconds)
+        self._metrics.requests.labels(route, status).inc()
+
+    def _route_of(self, scope: Scope) -> str:
+        """Return the path of a request's route, without the names in it."""
+        fits = (route.path for route in self._routes if route.matches(scope)[0] is not Match.NONE)
+        return next(fits, _ELSEWHERE)
+
+    def _readable_by(self, origin: str | None) -> list[tuple[bytes, bytes]]:
+        """Return headers by which a browser hands answers to the pages of a site."""
+        if origin is None or not self._access.is_origin(origin):
+            return []
+        named: Mapping[str, str] = {
+            "Access-Control-Allow-Origin": origin,
+            "Access-Control-Allow-Headers": "Authorization, Content-Type",
+            "Access-Control-Allow-Methods": "GET, POST",
+            "Vary": "Origin",
+        }
+        return [(name.lower().encode(), value.encode("latin-1")) for name, value in named.items()]
+
+    async def _about(self, request: Request) -> Response:
+        models = self._models
+        return JSONResponse({
+            "name": "vkmnn", "version": vkmnn.__version__,
+            "models": {"language": list(models.language), "embedding": list(models.embedding),
+                       "networks": list(models.networks)},
+            "routes": [route.path for route in self._routes],
+        })  # fmt: skip
+
+    async def _page(self, request: Request) -> Response:
+        return Response(self._metrics.page(), media_type="text/plain; version=0.0.4")
 
     @asynccontextmanager
-    async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        yield
-        inference.stopping = True
-        turns.close()
-
-    routes = [
-        ("/v1/models", text.models, "GET"),
-        ("/v1/models/{name}", text.models, "GET"),
-        ("/v1/chat/completions", text.chat, "POST"),
-        ("/v1/completions", text.completions, "POST"),
-        ("/v1/embeddings", text.embeddings, "POST"),
-        ("/v2", inference.server, "GET"),
-        ("/v2/health/live", inference.live, "GET"),
-        ("/v2/health/ready", inference.ready, "GET"),
-        ("/v2/models/{name}", inference.metadata, "GET"),
-        ("/v2/models/{name}/ready", inference.ready, "GET"),
-        ("/v2/models/{name}/infer", inference.infer, "POST"),
-        ("/metrics", page, "GET"),
-    ]
-    return Starlette(
-        routes=[Route(path, door.guarded(path, do), methods=[how]) for path, do, how in routes],
-        lifespan=lifespan,
-    )
-
-
-class _Door:
-    """Lets requests in, counts them, and makes responses of errors."""
-
-    def __init__(self, limits: Limits, metrics: Metrics) -> None:
-        self._limits = limits
-        self._metrics = metrics
-        self._under_way: Counter[str] = Counter()
-
-    def guarded(self, route: str, handler: Handler) -> Handler:
-        """Return a handler whose errors are responses."""
-
-        async def handle(request: Request) -> Response:
-            start = time.perf_counter()
-            response = await self._answered(request, handler)
-            self._metrics.seconds.labels(route).observe(time.perf_counter() - start)
-            self._metrics.requests.labels(route, response.status_code).inc()
-            return response
-
-        return handle
-
-    async def _answered(self, request: Request, handler: Handler) -> Response:
-        client = request.client.host if request.client else ""
-        if self._under_way[client] >= self._limits.per_client:
-            return HttpError(429, "too_many_requests", "one request after the other").response()
-        self._under_way[client] += 1
-        response = None
+    async def _lifespan(self, app: Any) -> AsyncIterator[None]:
+        watch = asyncio.ensure_future(self._watch())
         try:
-            response = await handler(request)
-            return response
-        except ClientDisconnect:  # nobody reads this
-            return HttpError(499, "client_gone", "the client has gone").response()
-        except HttpError as error:
-            return error.response()
-        except (InvalidInputError, ShapeError) as error:
-            return HttpError(400, "invalid_value", error.message).response()
-        except VkmnnError as error:
-            return HttpError(500, type(error).__name__, error.message).response()
+            yield
         finally:
-            if isinstance(response, Streamed):  # under way until its text has been sent
-                response.when_done(lambda: self._leave(client))
-            else:
-                self._leave(client)
+            watch.cancel()
+            with suppress(asyncio.CancelledError):
+                await watch
+            self._inference.stopping = True
+            self._work.close()
 
-    def _leave(self, client: str) -> None:
-        self._under_way[client] -= 1
-        if not self._under_way[client]:
-            del self._under_way[client]
+    async def _watch(self) -> None:
+        """Call `on_lost` once no model has been able to answer for long enough."""
+        since: float | None = None
+        while True:
+            await asyncio.sleep(_WATCH_S)
+            if not self._models.names or len(self._models.lost) < len(self._models.names):
+                since = None
+                continue
+            now = time.monotonic()
+            since = now if since is None else since
+            if now - since >= self.limits.lost_s:
+                self._on_lost()
+                return
+
+
+def make_app(
+    models: Models,
+    limits: Limits | None = None,
+    access: Access | None = None,
+    on_lost: Callable[[], None] = lambda: None,
+) -> App:
+    """Return a server's application; arguments are those of `App`."""
+    return App(models, limits, access, on_lost)

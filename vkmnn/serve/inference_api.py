@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from starlette.responses import JSONResponse, Response
 import vkmnn
 from vkmnn.inference_session import InferenceSession, NodeArg
 from vkmnn.ir import Array
-from vkmnn.serve.limits import HttpError, Limits, body_of, field
+from vkmnn.serve.limits import Bodies, HttpError, Limits, field, length_of
 from vkmnn.serve.models import Models
 
 _TYPES: Mapping[str, str] = {
@@ -24,6 +25,12 @@ _TYPES: Mapping[str, str] = {
     "float32": "FP32", "float64": "FP64",
 }  # fmt: skip
 _NUMPY = {theirs: ours for ours, theirs in _TYPES.items()}
+_VALUES = 2 << 20
+"""Values that a body may have: those of a tensor as JSON."""
+
+_MANY_BYTES = 1 << 20
+"""Larger bodies are read one after the other: a number takes 32 bytes until it is in an array."""
+
 _HEADER = "inference-header-content-length"
 
 
@@ -33,7 +40,9 @@ class InferenceApi:
     def __init__(self, models: Models, limits: Limits) -> None:
         self._models = models
         self._limits = limits
+        self._bodies = Bodies(limits)
         self._running = 0
+        self._large = asyncio.Lock()
         self.stopping = False
 
     async def server(self, request: Request) -> Response:
@@ -49,9 +58,11 @@ class InferenceApi:
         """GET /v2/health/ready, and of a model."""
         if self.stopping:
             raise HttpError(503, "stopping", "the server is stopping")
-        name = request.path_params.get("name")
+        name, lost = request.path_params.get("name"), self._models.lost
         if name is not None and name not in self._models.names:
             raise HttpError(404, "model_not_found", "there is no such model")
+        if lost and name in (None, *lost):
+            raise HttpError(503, "device_lost", f"the device of {', '.join(lost)} is lost")
         return JSONResponse({"ready": True, **({"name": name} if name else {})})
 
     async def metadata(self, request: Request) -> Response:
@@ -68,30 +79,30 @@ class InferenceApi:
         """POST /v2/models/NAME/infer."""
         name = request.path_params["name"]
         session = self._models.network(name)
-        whole = await body_of(request, self._limits)
-        length = request.headers.get(_HEADER)
-        if length is not None and not (length.isdigit() and int(length) <= len(whole)):
+        whole = await self._bodies.receive(request)
+        header = request.headers.get(_HEADER)
+        size = len(whole) if header is None else length_of(header)
+        if not 0 <= size <= len(whole):
             raise HttpError(400, "invalid_header", f"{_HEADER} is not a length within the body")
-        size = len(whole) if length is None else int(length)
-        try:
-            body = json.loads(whole[:size])
-        except (ValueError, RecursionError) as error:
-            raise HttpError(400, "invalid_json", f"the body is not JSON: {error}") from error
-        if not isinstance(body, dict):
-            raise HttpError(400, "invalid_json", "the body is not a JSON object")
-        feeds = _feeds(body, memoryview(whole)[size:])
+        async with self._large if size > _MANY_BYTES else nullcontext():
+            body = self._bodies.read(memoryview(whole)[:size].tobytes(), _VALUES)
+            feeds = await run_in_threadpool(_feeds, body, memoryview(whole)[size:])
         wanted, binary = _wanted(body, session)
-        results = await self._run(session, wanted, feeds)
-        return _answer(body, name, dict(zip(wanted, results, strict=True)), binary)
+        about = {"id": body["id"]} if isinstance(body.get("id"), str) else {}
+        del body, whole
 
-    async def _run(
-        self, session: InferenceSession, wanted: list[str], feeds: dict[str, Array]
-    ) -> list[Array]:
+        def run() -> Response:
+            results = session.run(wanted, feeds)
+            return _answer(name, dict(zip(wanted, results, strict=True)), binary, about)
+
+        return await self._run(run)
+
+    async def _run(self, run: Callable[[], Response]) -> Response:
         if self._running >= self._limits.queue:
             raise HttpError(503, "queue_full", f"{self._running} requests wait already")
         self._running += 1
         try:
-            return await asyncio.shield(run_in_threadpool(session.run, wanted, feeds))
+            return await asyncio.shield(run_in_threadpool(run))
         finally:
             self._running -= 1
 
@@ -117,17 +128,29 @@ def _feeds(body: Any, binary: memoryview) -> dict[str, Array]:
         size = field(field(one, "parameters", (dict,), {}), "binary_data_size", (int,))
         try:
             if size is None:
-                values = np.array(one["data"], dtype)
+                values = _array(one["data"], np.dtype(dtype))
             else:
                 values = np.frombuffer(
                     binary[place : place + size], np.dtype(dtype).newbyteorder("<")
                 )
                 place += size
             feeds[name] = values.astype(dtype, copy=False).reshape(shape)
-        except (ValueError, TypeError, KeyError, OverflowError) as error:
+        except (ValueError, TypeError, KeyError, ArithmeticError) as error:
             text = f"the data of '{name}' does not fit its datatype and shape: {error}"
             raise HttpError(400, "invalid_input", text[:300]) from error
     return feeds
+
+
+def _array(data: Any, dtype: np.dtype[Any]) -> Array:
+    """Return JSON's values as an array of a type that holds every one of them."""
+    given = np.array(data)
+    if given.dtype.kind == "U" and dtype.kind != "f":  # texts stand for NaN and infinities
+        raise TypeError("there are texts")
+    with np.errstate(over="raise", invalid="raise"):
+        made: Array = given.astype(dtype)
+    if dtype.kind != "f" and not np.array_equal(made, given):
+        raise ValueError(f"a value is not one of {dtype}")
+    return made
 
 
 def _wanted(body: Any, session: InferenceSession) -> tuple[list[str], set[str]]:
@@ -145,7 +168,19 @@ def _wanted(body: Any, session: InferenceSession) -> tuple[list[str], set[str]]:
     return names, set(names) if every and not asked else binary
 
 
-def _answer(body: Any, name: str, results: dict[str, Array], binary: set[str]) -> Response:
+def _numbers(array: Array) -> list[Any]:
+    """Return values as JSON has them; what it has no numbers for as texts, like protobuf's JSON."""
+    values: list[Any] = array.tolist()
+    if array.dtype.kind == "f":
+        for place in np.flatnonzero(~np.isfinite(array)).tolist():
+            value = values[place]
+            values[place] = "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
+    return values
+
+
+def _answer(
+    name: str, results: dict[str, Array], binary: set[str], about: dict[str, str]
+) -> Response:
     outputs, parts = [], []
     for output, array in results.items():
         described: dict[str, Any] = {
@@ -157,12 +192,10 @@ def _answer(body: Any, name: str, results: dict[str, Array], binary: set[str]) -
             parts.append(np.ascontiguousarray(array).tobytes())
             described["parameters"] = {"binary_data_size": len(parts[-1])}
         else:
-            described["data"] = array.reshape(-1).tolist()
+            described["data"] = _numbers(array.reshape(-1))
         outputs.append(described)
-    made = {"model_name": name, "model_version": "1", "outputs": outputs}
-    if isinstance(body.get("id"), str):
-        made["id"] = body["id"]
-    head = json.dumps(made).encode()
+    made = {"model_name": name, "model_version": "1", "outputs": outputs, **about}
+    head = json.dumps(made, allow_nan=False).encode()
     if not binary:
         return Response(head, media_type="application/json")
     headers = {_HEADER: str(len(head))}

@@ -5,12 +5,13 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from vkmnn.serve.turns import Turns
+from vkmnn.serve.work import Work
 
 
 class Metrics:
     """Counters of one server."""
 
-    def __init__(self, turns: Turns) -> None:
+    def __init__(self, work: Work) -> None:
         self._registry = CollectorRegistry()
         self.requests = Counter(
             "vkmnn_requests", "Requests by route and status.", ["route", "status"],
@@ -25,9 +26,17 @@ class Metrics:
         self.generated_tokens = Counter(
             "vkmnn_generated_tokens", "Tokens that were generated.", registry=self._registry
         )
-        active = Gauge("vkmnn_active", "Texts that are being generated.", registry=self._registry)
+        for name, turns, what in (
+            ("", work.texts, "Texts that are generated"),
+            ("_tokenising", work.tokenising, "Long prompts that are cut into tokens"),
+            ("_embedding", work.embedding, "Requests for embeddings that are worked on"),
+        ):
+            self._watch(f"vkmnn{name}", turns, what)
+
+    def _watch(self, name: str, turns: Turns, what: str) -> None:
+        active = Gauge(f"{name}_active", f"{what}.", registry=self._registry)
         active.set_function(lambda: turns.active)
-        waiting = Gauge("vkmnn_waiting", "Texts that wait.", registry=self._registry)
+        waiting = Gauge(f"{name}_waiting", f"{what}: how many wait.", registry=self._registry)
         waiting.set_function(lambda: turns.waiting)
 
     def page(self) -> bytes:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from vkmnn import llm
-from vkmnn.errors import InvalidInputError
+from vkmnn.errors import InvalidInputError, ModelFileError
 from vkmnn.inference_session import InferenceSession
 from vkmnn.llm.hub import find_folder
 from vkmnn.llm.layout import read_layout
-from vkmnn.schedule_config import PrecisionName
+from vkmnn.schedule_config import OnDeviceLost, PrecisionName
 from vkmnn.serve.limits import HttpError
+
+Model = llm.LanguageModel | llm.EmbeddingModel | InferenceSession
+Kind = TypeVar("Kind")
+
+_FILES = (".onnx", ".vkmnn", ".mnn")
 
 
 @dataclass(slots=True)
@@ -24,44 +30,52 @@ class Models:
     networks: dict[str, InferenceSession] = field(default_factory=dict)
 
     @property
+    def all(self) -> dict[str, Model]:
+        """Every model by its name."""
+        return {**self.language, **self.embedding, **self.networks}
+
+    @property
     def names(self) -> list[str]:
         """All names."""
-        return [*self.language, *self.embedding, *self.networks]
+        return list(self.all)
 
-    def language_model(self, name: object) -> llm.LanguageModel:
-        """Return a language model.
+    @property
+    def lost(self) -> list[str]:
+        """The names of those that cannot answer: their device is lost, and stays so."""
+        return [name for name, model in self.all.items() if model.lost]
+
+    def language_model(self, name: object) -> tuple[str, llm.LanguageModel]:
+        """Return a language model and its name; None stands for the only one.
 
         Raises:
-            HttpError: there is none of this name.
+            HttpError: there is none of this name; or several, and none is named.
         """
-        if not isinstance(name, str) or name not in self.language:
-            raise _unknown(name, self.language)
-        return self.language[name]
+        return _one(name, self.language, "language model")
 
-    def embedding_model(self, name: object) -> llm.EmbeddingModel:
-        """Return an embedding model; raises as `language_model`."""
-        if not isinstance(name, str) or name not in self.embedding:
-            raise _unknown(name, self.embedding)
-        return self.embedding[name]
+    def embedding_model(self, name: object) -> tuple[str, llm.EmbeddingModel]:
+        """Return an embedding model and its name; as `language_model`."""
+        return _one(name, self.embedding, "embedding model")
 
     def network(self, name: object) -> InferenceSession:
         """Return another network; raises as `language_model`."""
-        if not isinstance(name, str) or name not in self.networks:
-            raise _unknown(name, self.networks)
-        return self.networks[name]
+        return _one(name, self.networks, "network")[1]
 
     def close(self) -> None:
         """Release the device's memory."""
-        for text in self.language.values():
-            text.close()
-        for encoder in self.embedding.values():
-            encoder.close()
-        for network in self.networks.values():
-            network.close()
+        for model in self.all.values():
+            model.close()
 
 
-def _unknown(name: object, there: object) -> HttpError:
-    return HttpError(404, "model_not_found", f"there is no model '{str(name)[:100]}' of this kind")
+def _one(name: object, there: Mapping[str, Kind], kind: str) -> tuple[str, Kind]:
+    if name is None and len(there) == 1:
+        return next(iter(there.items()))
+    if name is None and there:
+        text = f"'model' is missing: there are {', '.join(there)}"
+        raise HttpError(400, "missing_model", text)
+    if not isinstance(name, str) or name not in there:
+        what = f"called '{str(name)[:100]}'" if name is not None else "here"
+        raise HttpError(404, "model_not_found", f"there is no {kind} {what}")
+    return name, there[name]
 
 
 def load_models(
@@ -70,8 +84,9 @@ def load_models(
     precision: PrecisionName = "high",
     capacity: int | None = None,
     variant: str | None = None,
+    on_device_lost: OnDeviceLost = "rebuild",
 ) -> Models:
-    """Load models: `model`, or `name=model`; each a folder, an ONNX file, or a hub's name.
+    """Load models: `model`, or `name=model`; each a folder, a model's file, or a hub's name.
 
     Raises:
         VkmnnError: one cannot be loaded, or two have one name.
@@ -80,19 +95,33 @@ def load_models(
     for spec in specs:
         name, _, where = spec.rpartition("=")
         path = Path(where)
-        name = name or (path.stem if path.suffix == ".onnx" else Path(where.rstrip("/")).name)
+        try:
+            is_file, is_there = path.is_file(), path.exists()
+        except (OSError, ValueError) as error:
+            raise ModelFileError(f"'{where[:200]}' cannot be read: {error.args[-1]}") from error
+        if not is_there and path.suffix in _FILES:
+            raise ModelFileError(
+                f"no such file: '{where}'", hint="check the path; it is relative to this folder"
+            )
+        name = name or (path.stem if is_file else Path(where.rstrip("/")).name)
         if name in models.names:
             raise InvalidInputError(f"two models are called '{name}'", hint="write NAME=MODEL")
-        if path.is_file():
-            models.networks[name] = InferenceSession(path, device, precision=precision)
+        if is_file:
+            models.networks[name] = InferenceSession(
+                path, device, precision=precision, on_device_lost=on_device_lost
+            )
             continue
         kind = read_layout(find_folder(where, None, variant), variant).kind
         if kind == "embedding":
-            models.embedding[name] = llm.load_embedding(
-                where, device, variant=variant, precision=precision
+            encoder = models.embedding[name] = llm.load_embedding(
+                where, device, variant=variant, precision=precision, on_device_lost=on_device_lost
             )
+            encoder.tokenizer.prepare()
         else:
-            models.language[name] = llm.load(
-                where, device, capacity=capacity, variant=variant, precision=precision
-            )
+            model = models.language[name] = llm.load(
+                where, device, capacity=capacity, variant=variant, precision=precision,
+                on_device_lost=on_device_lost,
+            )  # fmt: skip
+            if model.has_tokenizer:
+                model.tokenizer.prepare()
     return models

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import itertools
 import json
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,14 +17,15 @@ from starlette.responses import JSONResponse, Response
 
 from vkmnn.errors import VkmnnError
 from vkmnn.llm import Generated, LanguageModel
-from vkmnn.serve.limits import HttpError, Limits, body_of, field
+from vkmnn.llm.text import PIECE, characters_of
+from vkmnn.serve.limits import Bodies, HttpError, Limits, as_http, field
 from vkmnn.serve.metrics import Metrics
 from vkmnn.serve.models import Models
 from vkmnn.serve.streamed import Streamed
-from vkmnn.serve.turns import Job, Turns
+from vkmnn.serve.turns import Job
+from vkmnn.serve.work import Work
 
 _NUMBER = (int, float)
-_POLL_S = 0.25
 _REFUSED: Mapping[str, tuple[Any, ...]] = {
     "n": (1,),
     "best_of": (1,),
@@ -65,10 +65,11 @@ class Asked:
 class OpenAiApi:
     """The routes under /v1."""
 
-    def __init__(self, models: Models, limits: Limits, turns: Turns, metrics: Metrics) -> None:
+    def __init__(self, models: Models, limits: Limits, work: Work, metrics: Metrics) -> None:
         self._models = models
         self._limits = limits
-        self._turns = turns
+        self._bodies = Bodies(limits)
+        self._work = work
         self._metrics = metrics
         self._numbers = itertools.count(1)
         self._since = int(time.time())
@@ -95,59 +96,75 @@ class OpenAiApi:
 
     async def embeddings(self, request: Request) -> Response:
         """POST /v1/embeddings."""
-        body = await _json(request, self._limits)
-        model = self._models.embedding_model(body.get("model"))
+        body = await self._body(request)
+        name, model = self._models.embedding_model(body.get("model"))
         texts = field(body, "input", (str, list))
         texts = [texts] if isinstance(texts, str) else texts
         if not texts or not all(isinstance(text, str) for text in texts):
             raise HttpError(400, "invalid_input", "'input' is a text, or a list of texts")
-        vectors = await run_in_threadpool(model.embed, texts)
-        count = await run_in_threadpool(model.count, texts)
+        if len(texts) > self._limits.texts:
+            text = f"'input' has {len(texts)} texts, and {self._limits.texts} at most"
+            raise HttpError(400, "too_many_texts", text)
+        form = field(body, "encoding_format", (str,), "float")
+        if form not in ("float", "base64") or body.get("dimensions") is not None:
+            text = "'encoding_format' is float or base64, and 'dimensions' is not supported"
+            raise HttpError(400, "unsupported_field", text)
+        for text in texts:
+            model.tokenizer.check_characters(len(text), model.capacity)
+        parts: list[str] = []
+
+        def steps() -> Generator[int, None, None]:
+            count = 0
+            for vector, tokens in model.each(texts):
+                count += tokens
+                parts.append(_embedding(len(parts), vector, form == "base64"))
+                yield count
+
+        turns = self._work.embedding
+        count = await turns.done(request, turns.add(steps))
         self._metrics.prompt_tokens.inc(count)
-        coded = field(body, "encoding_format", (str,), "float") == "base64"
-        data = [
-            {"object": "embedding", "index": n, "embedding": _vector(vector, coded)}
-            for n, vector in enumerate(vectors)
-        ]
         usage = {"prompt_tokens": count, "total_tokens": count}
-        return JSONResponse(
-            {"object": "list", "data": data, "model": body["model"], "usage": usage}
-        )
+        head = json.dumps({"object": "list", "model": name, "usage": usage})
+        text = f'{head[:-1]}, "data": [{", ".join(parts)}]}}'
+        return Response(text, media_type="application/json")
 
     # --- text ------------------------------------------------------------------------------------
 
     async def _generate(self, request: Request, chat: bool) -> Response:
-        body = await _json(request, self._limits)
-        asked = await self._asked(body, chat)
-        model = asked.model
+        asked = await self._asked(request, await self._body(request), chat)
+        model, turns = asked.model, self._work.texts
 
         def start() -> Any:
             return model.pieces(asked.tokens, **asked.how)
 
-        job = self._turns.add(start)
+        job = turns.add(start)
         number = next(self._numbers)
         if asked.stream:
             response = Streamed(self._stream(asked, job, number))
-            response.when_done(lambda: self._turns.cancel(job))
+            response.when_done(lambda: turns.cancel(job))
             return response
-        try:
-            result = await self._whole(request, job)
-        finally:
-            self._turns.cancel(job)
+        result, _ = await turns.done(request, job)
         self._count(result)
         made = _frame(asked, number, self._since)
         made["choices"] = [_choice(asked, result.text, result.finish_reason)]
         made["usage"] = _usage(result)
         return JSONResponse(made)
 
-    async def _asked(self, body: Any, chat: bool) -> Asked:
-        model = self._models.language_model(body.get("model"))
+    async def _body(self, request: Request) -> dict[str, Any]:
+        return self._bodies.read(await self._bodies.receive(request))
+
+    async def _asked(self, request: Request, body: Any, chat: bool) -> Asked:
+        model_name, model = self._models.language_model(body.get("model"))
         for name, allowed in _REFUSED.items():
             value = body.get(name)
             if value is not None and value not in allowed:
                 raise HttpError(400, "unsupported_field", f"'{name}' is not supported")
         if chat:
-            prompt: Any = _messages(field(body, "messages", (list,), []))
+            messages = field(body, "messages", (list,), [])
+            if len(messages) > model.capacity:
+                text = f"{len(messages)} messages do not fit into {model.capacity} tokens"
+                raise HttpError(400, "context_length_exceeded", text)
+            prompt: Any = _messages(messages)
         else:
             prompt = field(body, "prompt", (str, list), "")
             if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
@@ -163,15 +180,6 @@ class OpenAiApi:
             raise HttpError(
                 400, "invalid_max_tokens", f"max_tokens is 1 to {limit or 'any number'}"
             )
-        tokens = await run_in_threadpool(model.tokens_of, prompt)
-        if not tokens:
-            raise HttpError(400, "empty_prompt", "the prompt is empty")
-        if len(tokens) > model.capacity:
-            text = f"the prompt has {len(tokens)} tokens, and there is room for {model.capacity}"
-            raise HttpError(400, "context_length_exceeded", text)
-        stop = field(body, "stop", (str, list), [])
-        if isinstance(stop, list) and not all(isinstance(one, str) for one in stop):
-            raise HttpError(400, "invalid_type", "'stop' is a text or a list of texts")
         how = {
             "max_tokens": most if most is not None else limit,
             "temperature": field(body, "temperature", _NUMBER, 1.0),
@@ -179,30 +187,39 @@ class OpenAiApi:
             "top_k": field(body, "top_k", (int,), 0),
             "repetition_penalty": field(body, "repetition_penalty", _NUMBER, 1.0),
             "seed": field(body, "seed", (int,)),
-            "stop": stop,
+            "stop": self._stops(field(body, "stop", (str, list), [])),
         }
         model.options(**how)  # says what is out of range
         options = field(body, "stream_options", (dict,), {})
         stream = bool(field(body, "stream", (bool,), False))
         usage = bool(options.get("include_usage"))
-        return Asked(model, str(body["model"]), tokens, how, stream, usage, chat)
+        tokens = await self._tokens(request, model, prompt)
+        if not tokens:
+            raise HttpError(400, "empty_prompt", "the prompt is empty")
+        return Asked(model, model_name, tokens, how, stream, usage, chat)
 
-    async def _whole(self, request: Request, job: Job) -> Generated:
-        """Wait for the whole text, unless the client goes."""
-        result = None
-        while True:
-            try:
-                event = await asyncio.wait_for(job.events.get(), _POLL_S)
-            except (asyncio.TimeoutError, TimeoutError):
-                if await request.is_disconnected():
-                    raise HttpError(499, "client_gone", "the client has gone") from None
-                continue
-            if isinstance(event, VkmnnError):
-                raise event
-            if event is None:
-                assert result is not None
-                return result
-            result = event[1]
+    def _stops(self, stop: Any) -> list[str]:
+        limits, stops = self._limits, [stop] if isinstance(stop, str) else stop
+        if not all(isinstance(one, str) for one in stops):
+            raise HttpError(400, "invalid_type", "'stop' is a text or a list of texts")
+        if len(stops) > limits.stop_texts or any(len(s) > limits.stop_characters for s in stops):
+            text = (
+                f"'stop' has {limits.stop_texts} texts of {limits.stop_characters} characters "
+                "at most"
+            )
+            raise HttpError(400, "invalid_stop", text)
+        return list(stops)
+
+    async def _tokens(self, request: Request, model: LanguageModel, prompt: Any) -> list[int]:
+        """Return the tokens of a prompt; one that cannot fit is refused before it is cut."""
+        count = characters_of(prompt)
+        if count <= PIECE:
+            return await run_in_threadpool(model.tokens_of, prompt, model.capacity)
+        model.tokenizer.check_characters(count, model.capacity)
+        turns = self._work.tokenising
+        job = turns.add(lambda: model.token_steps(prompt, model.capacity))
+        tokens: list[int] = await turns.done(request, job)
+        return tokens
 
     async def _stream(self, asked: Asked, job: Job, number: int) -> AsyncIterator[str]:
         """Yield server-sent events; a client that goes closes this, and the text ends."""
@@ -218,9 +235,9 @@ class OpenAiApi:
                              "finish_reason": None}])  # fmt: skip
             while (event := await job.events.get()) is not None:
                 if isinstance(event, VkmnnError):
-                    yield f"data: {json.dumps({'error': {'message': event.message}})}\n\n"
+                    yield f"data: {json.dumps(as_http(event).told('/v1'))}\n\n"
                     return
-                piece, result = event
+                result, piece = event
                 if piece:
                     yield said([_piece(asked, piece, None)])
             reason = result.finish_reason if result else "stop"
@@ -229,23 +246,13 @@ class OpenAiApi:
                 yield said([], usage=_usage(result))
             yield "data: [DONE]\n\n"
         finally:
-            self._turns.cancel(job)
+            self._work.texts.cancel(job)
             if result is not None:
                 self._count(result)
 
     def _count(self, result: Generated) -> None:
         self._metrics.prompt_tokens.inc(result.prompt_tokens)
         self._metrics.generated_tokens.inc(len(result.tokens))
-
-
-async def _json(request: Request, limits: Limits) -> Any:
-    try:
-        body = json.loads(await body_of(request, limits))
-    except (ValueError, RecursionError) as error:
-        raise HttpError(400, "invalid_json", f"the body is not JSON: {error}") from error
-    if not isinstance(body, dict):
-        raise HttpError(400, "invalid_json", "the body is not a JSON object")
-    return body
 
 
 def _messages(messages: list[Any]) -> list[dict[str, Any]]:
@@ -300,6 +307,11 @@ def _usage(result: Generated) -> dict[str, Any]:
     }
 
 
-def _vector(vector: Any, coded: bool) -> Any:
+def _embedding(index: int, vector: Any, coded: bool) -> str:
+    """Return a text's vector as JSON."""
     numbers = np.asarray(vector, "<f4")
-    return base64.b64encode(numbers.tobytes()).decode() if coded else numbers.tolist()
+    if not np.isfinite(numbers).all():  # JSON cannot say it
+        text = f"the vector of text {index} has numbers that are not finite"
+        raise HttpError(500, "not_finite", text)
+    made: Any = base64.b64encode(numbers.tobytes()).decode() if coded else numbers.tolist()
+    return json.dumps({"object": "embedding", "index": index, "embedding": made})

@@ -1,33 +1,38 @@
-"""Texts that are generated at the same time: a token of each in turn."""
+"""Work that is done at the same time, a step of each in turn: tokens, pieces of text, vectors."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from vkmnn.errors import VkmnnError
-from vkmnn.llm import Generated
-from vkmnn.llm.language_model import SEQUENCES
-from vkmnn.serve.limits import HttpError
+from starlette.requests import Request
 
-Steps = Callable[[], Iterator[tuple[Generated, str]]]
-Event = tuple[str, Generated | None] | VkmnnError | None
-"""A piece of text with the result so far; an error; or None, the end."""
+from vkmnn.errors import VkmnnError
+from vkmnn.serve.limits import HttpError, as_http
+
+Steps = Callable[[], Iterator[Any]]
+Event = Any
+"""What a step has made; a VkmnnError; or None, the end."""
+
+_POLL_S = 0.25
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """A text that is asked for; `events` gets what becomes of it."""
+    """Something that is asked for; `events` gets what becomes of it."""
 
     start: Steps
     loop: asyncio.AbstractEventLoop
     events: asyncio.Queue[Event] = field(default_factory=asyncio.Queue)
     cancelled: bool = False
-    steps: Iterator[tuple[Generated, str]] | None = None
+    steps: Iterator[Any] | None = None
 
     def tell(self, event: Event) -> None:
         """Hand an event to the loop's thread."""
@@ -36,33 +41,36 @@ class Job:
 
 
 class Turns:
-    """A thread that takes a step of every text in turn, of `SEQUENCES` at most; others wait.
+    """A thread that takes a step of every job in turn, of some at most; others wait.
 
     Args:
         waiting: how many may wait.
+        active: how many are worked on at the same time.
+        name: of the thread.
     """
 
-    def __init__(self, waiting: int) -> None:
+    def __init__(self, waiting: int, active: int, name: str) -> None:
         self._most = waiting
+        self._max_active = active
         self._waiting: deque[Job] = deque()
         self._active: list[Job] = []
         self._change = threading.Condition()
         self._closed = False
-        self._thread = threading.Thread(target=self._work, name="vkmnn-serve", daemon=True)
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
 
     @property
     def active(self) -> int:
-        """How many texts are being generated."""
+        """How many jobs are being worked on."""
         return len(self._active)
 
     @property
     def waiting(self) -> int:
-        """How many texts wait for their turn."""
+        """How many jobs wait for their turn."""
         return len(self._waiting)
 
     def add(self, start: Steps) -> Job:
-        """Return the job for a text; has to be called in an event loop.
+        """Return the job for some steps; has to be called in an event loop.
 
         Raises:
             HttpError: too many wait already, or the server is stopping.
@@ -78,12 +86,36 @@ class Turns:
         return job
 
     def cancel(self, job: Job) -> None:
-        """Drop a text that nobody waits for any more."""
+        """Drop a job that nobody waits for any more."""
         with self._change:
             job.cancelled = True
             if job in self._waiting:  # its place is another's at once
                 self._waiting.remove(job)
             self._change.notify()
+
+    async def done(self, request: Request, job: Job) -> Any:
+        """Return what the last step of a job makes; a client that goes drops the job.
+
+        Raises:
+            VkmnnError: what a step raised; HttpError, the client has gone.
+        """
+        made, loop = None, asyncio.get_running_loop()
+        looked = loop.time()
+        try:
+            while True:
+                with suppress(asyncio.TimeoutError, TimeoutError):
+                    event = await asyncio.wait_for(job.events.get(), _POLL_S)
+                    if isinstance(event, VkmnnError):
+                        raise event
+                    if event is None:
+                        return made
+                    made = event
+                if loop.time() - looked >= _POLL_S:  # however fast the steps are
+                    looked = loop.time()
+                    if await request.is_disconnected():
+                        raise HttpError(499, "client_gone", "the client has gone")
+        finally:
+            self.cancel(job)
 
     def close(self) -> None:
         """Finish what has been started, then stop."""
@@ -106,32 +138,28 @@ class Turns:
                 if self._closed:
                     return False
                 self._change.wait()
-            while self._waiting and len(self._active) < SEQUENCES:
+            while self._waiting and len(self._active) < self._max_active:
                 self._active.append(self._waiting.popleft())
         return True
 
     def _step(self, job: Job) -> bool:
-        """Take a step of a text; False once there are no more."""
+        """Take a step of a job; False once there are no more."""
         try:
             if job.cancelled:
-                _close(job.steps)
+                if isinstance(job.steps, Generator):
+                    job.steps.close()  # gives the caches of a text back
                 return False
             job.steps = job.steps or job.start()
-            result, piece = next(job.steps)
+            event = next(job.steps)
         except StopIteration:
             job.tell(None)
             return False
         except VkmnnError as error:
             job.tell(error)
             return False
-        except Exception as error:  # noqa: BLE001 - other texts must go on
-            job.tell(HttpError(500, "internal", f"{type(error).__name__}: {error}"))
+        except BaseException as error:  # noqa: BLE001 - other jobs must go on
+            _log.exception("a request fails")
+            job.tell(as_http(error))
             return False
-        job.tell((piece, result))
+        job.tell(event)
         return True
-
-
-def _close(steps: Any) -> None:
-    """Give the caches of a text back."""
-    if steps is not None:
-        steps.close()

@@ -491,6 +491,11 @@ class VulkanBackend(TunableBackend):
         self._pipelines = {}
         self.device.trim()
 
+    @property
+    def lost(self) -> bool:
+        """Whether the device is lost; see `Backend`."""
+        return self.device.lost is not None
+
     def use(self) -> AbstractContextManager[None]:
         return Visit(self.device.gate)
 

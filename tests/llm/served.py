@@ -1,0 +1,103 @@
+"""A server in a thread, with a small model of each kind."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import onnx
+from onnx import TensorProto, helper
+
+from tests.llm import tiny
+from vkmnn.serve import Access, Limits, Models, bound, make_app, server_of
+from vkmnn.serve.models import load_models
+
+
+def network(path: Path) -> Path:
+    nodes = [helper.make_node("Add", ["a", "b"], ["sum"]), helper.make_node("Neg", ["a"], ["less"])]
+    inputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", 3]) for n in ("a", "b")]
+    outputs = [
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", 3]) for n in ("sum", "less")
+    ]
+    opsets = [helper.make_opsetid("", 17)]
+    graph = helper.make_graph(nodes, "adder", inputs, outputs)
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), str(path))
+    return path
+
+
+def small_models(folder: Path) -> Models:
+    """Load a language model, an encoder and another network, in this order."""
+    text = tiny.optimum_folder(folder / "tiny")
+    encoder = tiny.embedding_folder(folder / "encoder")
+    adder = network(folder / "adder.onnx")
+    return load_models([str(text), f"vectors={encoder}", str(adder)], "auto", capacity=200)
+
+
+class Served:
+    """A server in a thread of this process."""
+
+    def __init__(
+        self,
+        models: Models,
+        limits: Limits | None,
+        access: Access | None,
+        proxies: Sequence[str],
+        on_lost: Callable[[], None],
+    ) -> None:
+        sockets = bound("127.0.0.1", 0)
+        app = make_app(models, limits, access, on_lost)
+        self.server = server_of(app, 20, proxies)
+        self.thread = threading.Thread(target=self.server.run, args=(sockets,))
+        self.thread.start()
+        while not self.server.started:
+            time.sleep(0.01)
+        self.port = sockets[0].getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.http = httpx.Client(base_url=self.url, timeout=60)
+
+    def stop(self) -> None:
+        self.http.close()
+        self.server.should_exit = True
+        self.thread.join(30)
+        assert not self.thread.is_alive()
+
+    def metric(self, name: str) -> float:
+        lines = self.http.get("/metrics").text.splitlines()
+        return sum(float(line.split()[-1]) for line in lines if line.startswith(name))
+
+    def raw(self, data: bytes, seconds: float = 20) -> bytes:
+        """Send bytes, and return all that comes back until the server closes the connection."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=seconds) as plug:
+            plug.sendall(data)
+            told = b""
+            while part := plug.recv(1 << 16):
+                told += part
+            return told
+
+    def idle(self) -> bool:
+        end = time.monotonic() + 20
+        while self.metric("vkmnn_active") + self.metric("vkmnn_waiting"):
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.05)
+        return True
+
+
+@contextmanager
+def served(
+    models: Models,
+    limits: Limits | None = None,
+    access: Access | None = None,
+    proxies: Sequence[str] = (),
+    on_lost: Callable[[], None] = lambda: None,
+) -> Iterator[Served]:
+    made = Served(models, limits, access, proxies, on_lost)
+    try:
+        yield made
+    finally:
+        made.stop()

@@ -1,0 +1,177 @@
+"""The JSON files of a model's folder, read key by key: each is what it has to be, or an error."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from vkmnn.errors import ModelFileError
+
+T = TypeVar("T")
+
+MAX_BYTES = 64 << 20
+"""The largest file that is read: tokenizer_config.json of large vocabularies has a few MiB."""
+
+_LARGEST = 2**31 - 1
+_NOTHING: list[dict[str, Any]] = []
+
+
+class Section:
+    """An object of a JSON file; errors name the file and the key.
+
+    A key that is missing or null has its default. Every method raises ModelFileError where the
+    value is of another type.
+
+    Args:
+        path: the file.
+        values: the object.
+        where: the key of the object, with the keys around it; "" for the whole file.
+    """
+
+    def __init__(self, path: Path, values: Mapping[str, Any], where: str = "") -> None:
+        self.path = path
+        self._values = values
+        self._where = where
+
+    def __contains__(self, key: str) -> bool:
+        """Tell whether a key has a value."""
+        return self._values.get(key) is not None
+
+    def text(self, key: str, default: str = "") -> str:
+        """Return a text."""
+        return self._read(key, default, _text, "a text")
+
+    def texts(self, key: str) -> list[str]:
+        """Return a list of texts."""
+        return self._read(key, [], lambda found: [_text(one) for one in _list(found)],
+                          "a list of texts")  # fmt: skip
+
+    def number(self, key: str) -> int:
+        """Return a whole number, 0 by default."""
+        return self._read(key, 0, _number, f"a whole number from 0 to {_LARGEST}")
+
+    def tokens(self, key: str) -> frozenset[int]:
+        """Return tokens: one, or a list; -1 stands for none."""
+        return self._read(key, frozenset(), _tokens, "a token or a list of tokens")
+
+    def special(self, key: str) -> str:
+        """Return the text of a special token: a text, or an object with its `content`."""
+        if isinstance(self._values.get(key), dict):
+            return self.section(key).text("content")
+        return self.text(key)
+
+    def section(self, key: str) -> Section:
+        """Return an object within this one."""
+        return Section(self.path, self._read(key, {}, _object, "an object"), self.name(key))
+
+    def names(self) -> dict[str, str]:
+        """Return the object, all of whose values are texts."""
+        return {key: self.text(key) for key in self._values if key in self}
+
+    def named(self, key: str, name: str, value: str) -> dict[str, str]:
+        """Return a list of objects as a dictionary, from a text of each to another."""
+        found = self._read(key, _NOTHING, _objects, "a list of objects")
+        parts = [Section(self.path, one, self.name(f"{key}[{n}]")) for n, one in enumerate(found)]
+        return {part.text(name): part.text(value) for part in parts}
+
+    def is_list(self, key: str) -> bool:
+        """Tell whether the value is a list."""
+        return isinstance(self._values.get(key), list)
+
+    def wrong(self, key: str, wanted: str) -> ModelFileError:
+        """Return the error for a value that is not what was wanted."""
+        return ModelFileError(
+            f"'{self.path}' is not valid: '{self.name(key)}' is "
+            f"{_shown(self._values.get(key))} instead of {wanted}",
+            hint="download or export the folder again",
+        )
+
+    def name(self, key: str) -> str:
+        """Return a key with the keys around it."""
+        return f"{self._where}.{key}" if self._where else key
+
+    def _read(self, key: str, default: T, check: Callable[[Any], T], wanted: str) -> T:
+        if key not in self:
+            return default
+        try:
+            return check(self._values[key])
+        except (TypeError, UnicodeError) as error:
+            raise self.wrong(key, wanted) from error
+
+
+def read_config(path: Path) -> Section:
+    """Return the object of a JSON file; an empty one where there is no file.
+
+    Raises:
+        ModelFileError: it cannot be read, or holds something else.
+    """
+    if not path.is_file():
+        return Section(path, {})
+    try:
+        found = json.loads(read_text(path))
+    except (ValueError, RecursionError) as error:
+        raise ModelFileError(f"'{path}' cannot be read: {error}") from error
+    if not isinstance(found, dict):
+        raise ModelFileError(f"'{path}' holds no JSON object")
+    return Section(path, found)
+
+
+def read_text(path: Path, most: int = MAX_BYTES) -> str:
+    """Return the text of a file.
+
+    Raises:
+        ModelFileError: it cannot be read, has too many bytes, or is not UTF-8.
+    """
+    try:
+        with path.open("rb") as file:
+            found = file.read(most + 1)
+        if len(found) > most:
+            raise ModelFileError(f"'{path}' has more than {most} bytes")
+        return found.decode("utf-8-sig")
+    except (OSError, UnicodeError) as error:
+        raise ModelFileError(f"'{path}' cannot be read: {error}") from error
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    value.encode()  # JSON can write half of a surrogate pair
+    return value
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise TypeError
+    return value
+
+
+def _object(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError
+    for key in value:
+        key.encode()
+    return value
+
+
+def _objects(value: Any) -> list[dict[str, Any]]:
+    return [_object(one) for one in _list(value)]
+
+
+def _number(value: Any, least: int = 0) -> int:
+    if type(value) is not int or not least <= value <= _LARGEST:
+        raise TypeError
+    return value
+
+
+def _tokens(value: Any) -> frozenset[int]:
+    given = value if isinstance(value, list) else [value]
+    return frozenset(token for one in given if (token := _number(one, -1)) >= 0)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict | list):
+        return "an object" if isinstance(value, dict) else "a list"
+    text = json.dumps(value)  # ASCII, whatever it is
+    return text if len(text) <= 60 else f"{text[:60]}…"

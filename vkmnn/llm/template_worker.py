@@ -1,0 +1,103 @@
+"""Writes conversations by templates, in a process of its own that has little memory and time.
+
+Run as a file, with `-I -S` and the folders of jinja2 and markupsafe as arguments: nothing of vkmnn
+is imported, and no variable of the environment is there to be read. A line of JSON comes in for
+each conversation, and one goes out.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import signal
+import sys
+import time
+from contextlib import suppress
+from typing import Any
+
+_WARM_UP = "{{ 'a b' | wordwrap(1) }}{{ 1 | pprint }}{{ raise_exception('') }}"
+"""Has jinja2 import what it imports late: files cannot be opened afterwards."""
+
+
+class RefusedError(Exception):
+    """The template called `raise_exception`."""
+
+
+class Writer:
+    """A template that was compiled."""
+
+    def __init__(self, source: str) -> None:
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        )
+        environment.globals["raise_exception"] = _refuse
+        self.source = source
+        self._template = environment.from_string(source)
+
+    def write(self, variables: dict[str, Any], most: int) -> dict[str, Any]:
+        """Return the text, or that it has more than `most` characters."""
+        parts, size = [], 0
+        for part in self._template.generate(**variables):
+            parts.append(part)
+            size += len(part)
+            if size > most:
+                return {"long": most}
+        return {"text": "".join(parts)}
+
+
+def _refuse(reason: object) -> None:
+    raise RefusedError(str(reason)[:1000])
+
+
+def bound(memory: int) -> None:
+    """Limit the process's memory, and its files to those that are open."""
+    with suppress(ImportError, ValueError, OSError):  # Windows; or less is allowed already
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))
+
+
+def allow(seconds: int) -> None:
+    """Let the process end by a signal after some more seconds of processor time."""
+    with suppress(ImportError, ValueError, OSError):
+        import resource
+
+        _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+        resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time()) + seconds + 1, hard))
+
+
+def answer(writer: Writer | None, asked: dict[str, Any]) -> tuple[Writer | None, dict[str, Any]]:
+    """Return the compiled template, for the next time, and what became of a conversation."""
+    try:
+        if writer is None or writer.source != asked["template"]:
+            writer = Writer(asked["template"])
+        return writer, writer.write(asked["variables"], asked["most"])
+    except RefusedError as error:
+        return writer, {"refused": str(error)}
+    except Exception as error:  # noqa: BLE001 - whatever a template does is told
+        return writer, {"failed": f"{type(error).__name__}: {str(error)[:1000]}"}
+
+
+def main() -> None:
+    """Answer until the pipe is closed."""
+    memory, seconds, *folders = sys.argv[1:]
+    sys.path += folders
+    for late in ("jinja2.constants", "jinja2.ext"):
+        importlib.import_module(late)
+    answer(None, {"template": _WARM_UP, "variables": {}, "most": 99})
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's is for the parent
+    bound(int(memory))
+    writer = None
+    for line in sys.stdin.buffer:
+        allow(int(seconds))
+        writer, told = answer(writer, json.loads(line))
+        sys.stdout.buffer.write(json.dumps(told).encode() + b"\n")
+        sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,151 @@
+"""Sockets, and connections on which requests come in time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from vkmnn.errors import InvalidInputError
+from vkmnn.serve.app import App
+from vkmnn.serve.limits import KEEP_ALIVE_S
+
+
+def bound(host: str, port: int) -> list[socket.socket]:
+    """Return sockets for a host, one for each of its addresses; they do not listen yet.
+
+    Raises:
+        InvalidInputError: there is no such host, or its port is taken.
+    """
+    made: list[socket.socket] = []
+    try:
+        flags = socket.AI_PASSIVE
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
+        for family, kind, protocol, _, address in dict.fromkeys(found):
+            # Port 0 is any free one: the same for all addresses.
+            taken = (address[0], made[0].getsockname()[1], *address[2:]) if made else address
+            made.append(_socket(family, kind, protocol, taken))
+    except (OSError, ValueError, OverflowError) as error:
+        for one in made:
+            one.close()
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise InvalidInputError(
+            f"the server cannot listen on {host}:{port}: {reason}",
+            hint="give an address of this machine as --host, and a free port as --port",
+        ) from error
+    return made
+
+
+def _socket(family: int, kind: int, protocol: int, address: tuple[object, ...]) -> socket.socket:
+    made = socket.socket(family, kind, protocol)
+    try:
+        with suppress(OSError):
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        made.bind(address)
+    except OSError:
+        made.close()
+        raise
+    return made
+
+
+def server_of(app: App, drain_s: int = 30, proxies: Sequence[str] = ()) -> uvicorn.Server:
+    """Return a server for an application; its `run` takes the sockets.
+
+    Args:
+        app: what answers.
+        drain_s: seconds for what is under way at the end.
+        proxies: addresses and networks whose X-Forwarded-For is believed; "*" for all.
+    """
+
+    class Connection(_Connection):
+        served = app
+
+    config = uvicorn.Config(
+        app,
+        http=Connection,
+        ws="none",
+        lifespan="on",
+        log_level="warning",
+        server_header=False,
+        proxy_headers=bool(proxies),
+        forwarded_allow_ips=list(proxies),
+        timeout_graceful_shutdown=drain_s,
+        timeout_keep_alive=KEEP_ALIVE_S,
+    )
+    return uvicorn.Server(config)
+
+
+class _Connection(H11Protocol):
+    """A connection that is closed where a request does not come in time."""
+
+    served: App
+    _late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._expect()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._expect()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._expect()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._stop_waiting()
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(400, "invalid_http", msg)
+
+    def _expect(self) -> None:
+        """Start waiting where the rest of a request has to come, unless something waits for it.
+
+        The body of a request that is being answered is the application's matter.
+        """
+        if self.transport.is_closing():
+            return
+        cycle: Any = self.cycle  # None before the first request
+        answered = cycle is None or cycle.response_complete
+        idle = self.conn.their_state is h11.IDLE and not self.conn.trailing_data[0]
+        if not answered or (idle and cycle is not None):  # uvicorn ends idle connections
+            self._stop_waiting()
+        elif self._late is None:
+            self._late = self.loop.call_later(self.served.limits.header_s, self._give_up)
+
+    def _stop_waiting(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+
+    def _give_up(self) -> None:
+        if self.transport.is_closing():
+            return
+        if self.conn.our_state is h11.IDLE and self.conn.trailing_data[0]:
+            seconds = self.served.limits.header_s
+            text = f"the head of the request did not come within {seconds:g} s"
+            self._refuse(408, "head_too_slow", text)
+        else:
+            self.transport.close()
+
+    def _refuse(self, status: int, code: str, text: str) -> None:
+        """Answer what is not a request, and close the connection."""
+        body = json.dumps(self.served.refuse(status, code, text)).encode()
+        headers = [("content-type", "application/json"), ("content-length", str(len(body))),
+                   ("connection", "close")]  # fmt: skip
+        with suppress(h11.LocalProtocolError):  # an answer is under way
+            head = self.conn.send(h11.Response(status_code=status, headers=headers))
+            rest = self.conn.send(h11.Data(data=body))
+            self.transport.write((head or b"") + (rest or b""))
+        self.transport.close()
