@@ -11,6 +11,7 @@ from vkmnn.ir.ops import (
     AppendAttrs,
     AxisAttrs,
     BlockAttrs,
+    ImageToTensorAttrs,
     PadAttrs,
     ReshapeAttrs,
     SplitAttrs,
@@ -63,6 +64,22 @@ def _squeeze(op: Op, inputs: Inputs) -> list[AnyArray]:
 def _unsqueeze(op: Op, inputs: Inputs) -> list[AnyArray]:
     x = required(inputs, 0)
     return [x.reshape(unsqueeze_dims(x.shape, int_list(inputs, 1, "axes")))]
+
+
+@cpu_execution("ImageToTensor")
+def _image_to_tensor(op: Op[ImageToTensorAttrs], inputs: Inputs) -> list[AnyArray]:
+    attrs, x = op.attrs, required(inputs, 0)
+    if attrs.single:
+        x = x[None]
+    if attrs.channels_last:
+        x = np.moveaxis(x, -1, 1)
+    dtype = attrs.dtype.numpy
+    per_channel = (-1, *[1] * (x.ndim - 2))
+    if attrs.scale:
+        x = x * np.array(attrs.scale, np.float32).reshape(per_channel)
+    if attrs.bias:
+        x = x + np.array(attrs.bias, np.float32).reshape(per_channel)
+    return [np.ascontiguousarray(x, dtype)]
 
 
 @cpu_execution("Transpose")

@@ -789,6 +789,22 @@ class ScaleAttrs(OpAttrs):
     activation: Activation = NO_ACTIVATION
 
 
+@op_type("ImageToTensor", flops=2)
+@dataclass(frozen=True, slots=True)
+class ImageToTensorAttrs(OpAttrs):
+    """Images of any number type as floats [N, C, *S]: y = x · scale[c] + bias[c].
+
+    x is [N, *S, C] with `channels_last`, else [N, C, *S]; with `single`, one image without N. scale
+    and bias are empty where they are 1 and 0, else they have a number for each of 1 to 4 channels.
+    """
+
+    channels_last: bool = True
+    single: bool = False
+    dtype: DType = DType.FLOAT32
+    scale: tuple[float, ...] = ()
+    bias: tuple[float, ...] = ()
+
+
 @op_type("LRN", flops=6, host=HostWork(cost.lrn_numbers, cost.lrn_steps))
 @dataclass(frozen=True, slots=True)
 class LRNAttrs(OpAttrs):

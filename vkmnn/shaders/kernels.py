@@ -3320,17 +3320,25 @@ ConvertLayoutLoad: TypeAlias = Literal[
     "buffer",
     "texel",
 ]
-_CONVERT_LAYOUT = struct.Struct("<IIII")
+_CONVERT_LAYOUT = struct.Struct("<IIIIffffffff")
 
 
 class ConvertLayoutParams(Params):
-    """Push constants of `convert_layout`: 16 bytes."""
+    """Push constants of `convert_layout`: 48 bytes."""
 
     __slots__ = (
         "count",
         "batch",
         "channels",
         "pixels",
+        "scale0",
+        "scale1",
+        "scale2",
+        "scale3",
+        "bias0",
+        "bias1",
+        "bias2",
+        "bias3",
     )
 
     def __init__(
@@ -3340,11 +3348,27 @@ class ConvertLayoutParams(Params):
         batch: int,
         channels: int,
         pixels: int,
+        scale0: float = 1.0,
+        scale1: float = 1.0,
+        scale2: float = 1.0,
+        scale3: float = 1.0,
+        bias0: float = 0.0,
+        bias1: float = 0.0,
+        bias2: float = 0.0,
+        bias3: float = 0.0,
     ) -> None:
         self.count: Final = count
         self.batch: Final = batch
         self.channels: Final = channels
         self.pixels: Final = pixels
+        self.scale0: Final = scale0
+        self.scale1: Final = scale1
+        self.scale2: Final = scale2
+        self.scale3: Final = scale3
+        self.bias0: Final = bias0
+        self.bias1: Final = bias1
+        self.bias2: Final = bias2
+        self.bias3: Final = bias3
 
     def pack(self) -> bytes:
         try:
@@ -3353,6 +3377,14 @@ class ConvertLayoutParams(Params):
                 self.batch,
                 self.channels,
                 self.pixels,
+                self.scale0,
+                self.scale1,
+                self.scale2,
+                self.scale3,
+                self.bias0,
+                self.bias1,
+                self.bias2,
+                self.bias3,
             )
         except PACK_ERRORS as error:
             raise params_error(self, _CONVERT_LAYOUT, error) from None

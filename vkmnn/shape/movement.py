@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from vkmnn.errors import ShapeError
 from vkmnn.ir import Dim, Op
-from vkmnn.ir.ops import AxisAttrs, BlockAttrs, TransposeAttrs, TriluAttrs
+from vkmnn.ir.ops import AxisAttrs, BlockAttrs, ImageToTensorAttrs, TransposeAttrs, TriluAttrs
 from vkmnn.shape.common import (
     Infos,
     Outputs,
@@ -53,6 +53,23 @@ def _transpose(op: Op[TransposeAttrs], facts: Facts) -> list[Found]:
         perm = transpose_perm(len(shape), op.attrs.perm)
         shape = tuple(shape[axis] for axis in perm)
     return [(facts.dtype(op), shape)]
+
+
+@shape_rule("ImageToTensor", exact=True)
+def _image_to_tensor(op: Op[ImageToTensorAttrs], facts: Facts) -> list[Found]:
+    attrs, shape = op.attrs, facts.shape(op)
+    if shape is None:
+        return [(attrs.dtype, None)]
+    if attrs.single:
+        shape = (1, *shape)
+    if len(shape) < 3:
+        raise ShapeError(f"images need a channel and a spatial axis, got shape {shape}")
+    if attrs.channels_last:
+        shape = (shape[0], shape[-1], *shape[1:-1])
+    for factors in (attrs.scale, attrs.bias):
+        if factors and shape[1] != len(factors):
+            raise ShapeError(f"{len(factors)} factors or shifts for {shape[1]} channels")
+    return [(attrs.dtype, shape)]
 
 
 @size_computer("Concat")

@@ -20,6 +20,7 @@ from vkmnn.ir.ops import (
     GatherNBitsAttrs,
     GatherNDAttrs,
     GroupNormAttrs,
+    ImageToTensorAttrs,
     InterpAttrs,
     LayerNormAttrs,
     MatMulAttrs,
@@ -84,6 +85,17 @@ def _scale(op: Op, inputs: Operands, outputs: Outputs) -> list[Cut]:
     cuts = _every_axis(op, inputs, outputs, range(len(outputs[0].shape)), (1, 2))
     cuts[1] = cut_along(op, inputs, outputs, [1, 0, 0], 1)
     return cuts
+
+
+@CUTS.register("ImageToTensor")
+def _images(op: Op[ImageToTensorAttrs], inputs: Operands, outputs: Outputs) -> list[Cut]:
+    """Images, then rows and columns."""
+    single, moved = op.attrs.single, op.attrs.channels_last
+    axes = [axis for axis in range(len(outputs[0].shape)) if axis != 1 and (axis or not single)]
+    return [
+        cut_along(op, inputs, outputs, [axis - single - (moved and axis > 0)], axis)
+        for axis in axes
+    ]
 
 
 def _windowed(

@@ -116,6 +116,9 @@ ROWS = {
     "BinaryOp: both broadcast": Row(ADD, [floats(90, 1), floats(1, 90)]),
     "Select": Row(OpAttrs(), [floats(40, 50) > 0, floats(40, 50), floats(1)]),
     "Scale": Row(o.ScaleAttrs(), [floats(1, 12, 20, 21), floats(12), floats(12)], (1, 2)),
+    "ImageToTensor: rows": Row(o.ImageToTensorAttrs(bias=(1.0, -2.0, 3.0)), [floats(1, 40, 21, 3)]),
+    "ImageToTensor: images": Row(o.ImageToTensorAttrs(False), [floats(9, 5, 3, 11)]),
+    "ImageToTensor: one image": Row(o.ImageToTensorAttrs(single=True), [floats(30, 20, 5)]),
     "Convolution: channels": Row(
         conv(3, 1), [floats(1, 3, 16, 16), floats(18, 3, 3, 3), floats(18)], (1, 2)
     ),

@@ -152,6 +152,11 @@ CASES = [
     case("LayerNorm", X, ROW, ROW, out=[SAME, ("N", "L", 1), ("N", "L", 1)]),
     case("GroupNorm", IMAGE, ROW, ROW, out=IMAGE.shape, groups=4),
     case("GroupNorm", Given(("N", 4, "L", 8)), None, None, out=("N", 4, "L", 8), groups=2),
+    case("ImageToTensor", Given(("N", "H", 8, 3), DType.UINT8), out=("N", 3, "H", 8)),
+    case(
+        *("ImageToTensor", Given((3, "H", 8))),
+        out=(1, 3, "H", 8), channels_last=False, single=True,
+    ),
     case("Scale", Given(("N", 6, "L", 8)), Given((6,)), Given((6,)), out=("N", 6, "L", 8)),
     case("LRN", Given(("N", 6, "L", 8)), out=("N", 6, "L", 8), size=3),
     case(

@@ -32,6 +32,7 @@ from vkmnn.converter.passes.dynamic_product import FuseDynamicProduct, MergeDyna
 from vkmnn.converter.passes.elementwise import FuseElementwise
 from vkmnn.converter.passes.group_norm import FuseGroupNorm
 from vkmnn.converter.passes.identity import RemoveNoOps
+from vkmnn.converter.passes.image_input import FuseImageInput
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.converter.passes.layer_norm import FuseLayerNorm
 from vkmnn.converter.passes.matmul_reshape import UnwrapMatMul
@@ -120,6 +121,7 @@ def late_passes(evaluate: Evaluator) -> tuple[Pass, ...]:
     They make what others take for formulas, residuals and activations into parts of other ops.
     """
     return (
+        FuseImageInput(),
         FuseLateResidual(),
         RoundRows(),
         DecodeRows(),

@@ -14,6 +14,7 @@ from vkmnn.ir.ops import (
     AxisAttrs,
     BlockAttrs,
     ConvolutionAttrs,
+    ImageToTensorAttrs,
     MatMulAttrs,
     PadAttrs,
     PoolingAttrs,
@@ -341,9 +342,34 @@ def convert_layout(variant: Variant) -> Iterator[Case]:
             yield blocked_case("Transpose", _SAME[len(space)], [x], rtol=0, atol=0)
     x = integers(2, 7, 5)
     yield blocked_case("Transpose", _SAME[1], [x])
+    if variant.axes["dest"] == "nc4hw4":
+        yield from _image_inputs()
     if variant.fp16:
         for channels in (1, 6, 8):
             yield from _width_changes(floats(2, channels, 3, 5))
+
+
+def _image_inputs() -> Iterator[Case]:
+    """Yield images of bytes and of floats in both orders, some normalised by channel."""
+    for channels in range(1, 10):
+        for shape in ((1, 5, 3, channels), (3, 7, channels), (2, 2, 3, 5, channels)):
+            for x in (integers(*shape), floats(*shape)):
+                attrs = ImageToTensorAttrs()
+                yield _before_pooling(attrs, x)
+                planes = np.ascontiguousarray(np.moveaxis(x, -1, 1))
+                yield _before_pooling(replace(attrs, channels_last=False), planes)
+                yield _before_pooling(replace(attrs, single=True), x)
+                if channels <= 4:
+                    scale = (0.5, -2.0, 1.25, 3.0)[:channels]
+                    bias = (-1.0, 0.375, 100.0, -7.0)[:channels]
+                    yield _before_pooling(replace(attrs, scale=scale, bias=bias), x)
+                    yield _before_pooling(replace(attrs, bias=bias), x)
+
+
+def _before_pooling(attrs: ImageToTensorAttrs, x: AnyArray) -> Case:
+    op = Op("ImageToTensor", "op", ["in0"], ["tensor"], attrs)
+    ops = [op, maximum("tensor", "out", x.ndim - 2 + attrs.single)]
+    return replace(chain_case(ops, {"in0": x}, {}, rtol=1e-5), atol=1e-5)
 
 
 def _quantized(low: int, *shape: int) -> Case:

@@ -25,6 +25,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "gathering": ("Gather", "GatherElements", "GatherND"),
     "grid_sample": ("GridSample",),
     "group_norm": ("GroupNorm",),
+    "image_to_tensor": ("ImageToTensor",),
     "interp": ("Interp",),
     "layer_norm": ("LayerNorm",),
     "linear_attention": ("LinearAttention",),

@@ -7,7 +7,7 @@ from onnx import TensorProto
 
 from vkmnn.testing.fuzz.recipes.quantized import BYTES, SCALES, ZEROS
 from vkmnn.testing.fuzz.recipes.table import pattern
-from vkmnn.testing.fuzz.recipes.windows import convolution, image
+from vkmnn.testing.fuzz.recipes.windows import convolution, geometry, image
 from vkmnn.testing.fuzz.schemas import Skip
 from vkmnn.testing.fuzz.sketch import Sketch, Value
 from vkmnn.testing.fuzz.values import FINITE, POSITIVE
@@ -190,6 +190,34 @@ def residual_block(s: Sketch) -> None:
     y = s.one(s.choose("Add", "Mul"), *s.rng.sample([y, other], 2))
     if s.chance(0.5):
         s.one("Relu", y)
+
+
+@pattern
+def picture(s: Sketch) -> None:
+    """Bytes with the channels last, or planes, brought into order, normalised and convolved."""
+    dtype = s.choose("uint8", "uint8", "int8", "int32", "float32")
+    channels, last = s.choose(1, 3, 3, 4, s.size(7)), s.chance(0.8)
+    sizes = [s.size(13), s.size(13)]
+    batch = s.choose(1, 1, 2)
+    shape = [batch, *sizes, channels] if last else [batch, channels, *sizes]
+    x = s.pick(dtype, shape, spread=FINITE)
+    steps = s.rng.sample(["move", "cast", "affine", "affine"], 4)
+    for step in steps:
+        if step == "move" and last:
+            x, last = s.one("Transpose", x, perm=[0, 3, 1, 2]), False
+        elif step == "cast" or (step == "affine" and x.dtype != "float32"):
+            x = s.one("Cast", x, to=TensorProto.FLOAT)
+        if step == "affine":
+            offset = s.choose([], [channels], [1]) if last else s.choose([], [channels, 1, 1])
+            factor = s.weight("float32", offset, POSITIVE)
+            x = s.one(s.choose("Add", "Sub", "Mul", "Div"), x, factor)
+    if last:
+        x = s.one("Transpose", x, perm=[0, 3, 1, 2])
+    if x.dtype != "float32":
+        x = s.one("Cast", x, to=TensorProto.FLOAT)
+    kernel, attributes = geometry(s, x.shape[2:])
+    w = s.weight("float32", [s.size(5), channels, *kernel], FINITE)
+    s.one("Conv", x, w, kernel_shape=kernel, **attributes)
 
 
 @pattern

@@ -1,0 +1,62 @@
+"""ImageToTensor: images as they come from files, for the kernels of convolutions."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from vkmnn.core.execution import Layouts
+from vkmnn.ir import DType, Layout
+from vkmnn.ir.ops import ImageToTensorAttrs
+from vkmnn.shaders import kernels
+from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
+from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
+from vkmnn.vulkan.fp16 import Fp16Operands, is_float
+from vkmnn.vulkan.storage import fits_fp16, stored_word
+
+# Number types all of whose values float16 holds, and the largest of them.
+_SMALL = {DType.BOOL: 1.0, DType.UINT8: 255.0, DType.INT8: 128.0}
+
+
+@vulkan_execution("ImageToTensor")
+class ImageToTensorExecution(VulkanExecution[ImageToTensorAttrs]):
+    """One dispatch: order of axes, element type, factors and blocks of channels."""
+
+    repeatable = True
+
+    def layouts(self) -> Layouts:
+        """Read plain order, make blocks of channels."""
+        return [Layout.NCHW], [Layout.NC4HW4]
+
+    def fp16_operands(self) -> Fp16Operands:
+        """Read what is there; make fp16 where that holds every result."""
+        x, attrs = self.operand(0), self.attrs
+        factors = np.array(attrs.scale or (1.0,)), np.array(attrs.bias or (0.0,))
+        fits = all(fits_fp16(array.astype(np.float32)) for array in factors)
+        if not is_float(x):
+            largest = np.abs(factors[0]) * _SMALL.get(x.dtype, np.inf) + np.abs(factors[1])
+            fits = fits and fits_fp16(largest.astype(np.float32)) and x.dtype in _SMALL
+        return [x.fp16], [fits]
+
+    def on_encode(self, encoder: VulkanEncoder) -> None:
+        """Record the dispatch."""
+        attrs, x, output = self.attrs, self.operand(0), self.output
+        if 0 in output.shape:
+            return
+        batch, channels = output.shape[:2]
+        pixels = prod(output.shape[2:])
+        factors = {f"scale{place}": value for place, value in enumerate(attrs.scale)}
+        shifts = {f"bias{place}": value for place, value in enumerate(attrs.bias)}
+        count = batch * ceil_div(channels, 4) * pixels
+        params = kernels.ConvertLayoutParams(
+            count=count, batch=batch, channels=channels, pixels=pixels, **factors, **shifts
+        )
+        shader = kernels.convert_layout(
+            dest="nc4hw4", element=stored_word(x), result=stored_word(output), load=encoder.load
+        )
+        affine = bool(attrs.scale or attrs.bias)
+        spec = {"CHANNELS_LAST": attrs.channels_last, "AFFINE": affine}
+        if not x.fp16:
+            spec["WHOLE"] = not is_float(x)
+        encoder.dispatch_linear(shader, [x, output], params, count, spec)
