@@ -20,6 +20,7 @@ from vkmnn.converter.onnx.host_nodes import (
     object_types,
     output_types,
 )
+from vkmnn.converter.onnx.known import Known
 from vkmnn.converter.onnx.model_file import MIN_OPSET, ModelFile, metadata_of, node_count
 from vkmnn.converter.onnx.names import Names
 from vkmnn.converter.onnx.narrow import is_rounding, rounded
@@ -29,6 +30,7 @@ from vkmnn.converter.onnx.node import (
     UnknownTensorError,
     UnsupportedCaseError,
 )
+from vkmnn.converter.onnx.recurrent_loops import as_recurrent
 from vkmnn.converter.onnx.registry import find_converter
 from vkmnn.converter.onnx.schema import (
     Schema,
@@ -50,7 +52,7 @@ from vkmnn.converter.onnx.source import (
 from vkmnn.converter.onnx.support import alternative
 from vkmnn.converter.onnx.tensors import array_from_tensor, dense_from_sparse, with_data
 from vkmnn.converter.onnx.types import tensor_info, tensor_type, unsupported_type
-from vkmnn.converter.onnx.unroll import GLUE_OPSETS, Known, is_loop, unroll
+from vkmnn.converter.onnx.unroll import GLUE_OPSETS, is_loop, unroll
 from vkmnn.converter.onnx.wire import Bytes
 from vkmnn.errors import (
     ConversionError,
@@ -556,7 +558,8 @@ class GraphBuilder:
             UnsupportedCaseError: it is not known, too large, or 0, or the body is for the host.
         """
         known = Known(self.folded, self.info, self.constant, node.opsets, self._sequences.holds)
-        made = unroll(node.proto, node.name, known, self._tensors, self._ops)
+        made = as_recurrent(node.proto, node.name, known, self._tensors, self._ops)
+        made = made or unroll(node.proto, node.name, known, self._tensors, self._ops)
         if made is None:
             raise UnsupportedCaseError(alternative(node.op, node.domain, node.opset))
         self._read_inner(made.body, made.kept)

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vkmnn.converter.onnx.branches import outer_names, own_names, rename_reads
+from vkmnn.converter.onnx.counting import counted_trips
 from vkmnn.converter.onnx.domains import normal_domain
+from vkmnn.converter.onnx.known import Known
 from vkmnn.converter.onnx.names import Names
 from vkmnn.converter.onnx.registry import find_converter
 from vkmnn.converter.onnx.schema import Schema
 from vkmnn.converter.onnx.sequences import SEQUENCE_OPS
-from vkmnn.ir import Array, DType, TensorInfo
+from vkmnn.ir import Array, DType
 
 if TYPE_CHECKING:
     import onnx
@@ -27,25 +29,6 @@ GLUE_OPSETS = {"": 18}
 
 _NESTED = ("Loop", "Scan")
 _FLOATS = frozenset({1, 10, 16})  # TensorProto.DataType; devices have no float64
-
-
-@dataclass(frozen=True, slots=True)
-class Known:
-    """What the graph around a node tells.
-
-    Attributes:
-        value: returns a tensor's content where it follows from constants and sizes.
-        info: returns what is known of a tensor's shape and type.
-        constant: adds a constant and returns its name.
-        opsets: what the node is written in.
-        sequence: returns whether a name is a sequence whose members are known.
-    """
-
-    value: Callable[[str], Array | None]
-    info: Callable[[str], TensorInfo | None]
-    constant: Callable[[Array], str]
-    opsets: Mapping[str, int]
-    sequence: Callable[[str], bool]
 
 
 @dataclass(slots=True)
@@ -87,7 +70,7 @@ def unroll(
         return None
     if not _is_for_devices(body, known.opsets, any(map(known.sequence, node.input))):
         return None
-    writer = _Writer(name, body, known, tensors, ops)
+    writer = Writer(name, body, known, tensors, ops)
     if node.op_type == "Loop":
         done = _loop(node, body, known, writer)
     elif known.opsets.get("", 1) < 9:
@@ -140,7 +123,7 @@ _SIZED_BY_DATA = frozenset(
 """Each would end a stage in every iteration; the host runs the whole loop at once."""
 
 
-class _Writer:
+class Writer:
     """Writes the iterations, one after the other."""
 
     def __init__(
@@ -190,13 +173,23 @@ class _Writer:
 
     def glue(self, op: str, inputs: Sequence[str], output: str = "", **attributes: Any) -> str:
         """Write a node around the iterations; return its output."""
+        output = output or self.tensor(op)
+        self.node(op, inputs, [output], **attributes)
+        return output
+
+    def tensor(self, name: str) -> str:
+        """Return a new name for a tensor."""
+        return self._tensors.new(f"{self._name}/{name}")
+
+    def node(
+        self, op: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any
+    ) -> None:
+        """Write a node around the iterations."""
         from onnx import helper
 
-        output = output or self._tensors.new(f"{self._name}/{op}")
         name = self._ops.new(f"{self._name}/{op}")
-        proto = helper.make_node(op, list(inputs), [output], name=name, **attributes)
+        proto = helper.make_node(op, list(inputs), list(outputs), name=name, **attributes)
         self.made.nodes.append((proto, False))
-        return output
 
     def take(self, source: str, index: int, axis: int) -> str:
         """Write what takes one slice of a tensor, without the axis."""
@@ -219,13 +212,13 @@ class _Writer:
 # --- Loop ----------------------------------------------------------------------------------------
 
 
-def _loop(node: onnx.NodeProto, body: onnx.GraphProto, known: Known, writer: _Writer) -> bool:
+def _loop(node: onnx.NodeProto, body: onnx.GraphProto, known: Known, writer: Writer) -> bool:
     """Write a Loop; False where that cannot be done."""
     given = [*node.input, "", ""][: max(2, len(node.input))]
     carried = list(given[2:])
     scanned = len(body.output) - 1 - len(carried)
     fits = len(body.input) == len(given) and len(node.output) <= len(carried) + scanned
-    count = _trips(body, given[0], given[1], known) if fits and scanned >= 0 else 0
+    count = _trips(body, given, known) if fits and scanned >= 0 else 0
     if not 0 < count * max(1, len(body.node)) <= MAX_NODES or not all(carried):
         return False
     seen: list[list[str]] = [[] for _ in range(scanned)]
@@ -243,18 +236,17 @@ def _loop(node: onnx.NodeProto, body: onnx.GraphProto, known: Known, writer: _Wr
     return True
 
 
-def _trips(body: onnx.GraphProto, limit: str, first: str, known: Known) -> int:
+def _trips(body: onnx.GraphProto, given: Sequence[str], known: Known) -> int:
     """Return how many iterations a Loop has, 0 where that is not known."""
+    limit, first = given[:2]
     most = known.value(limit) if limit else None
     start = known.value(first) if first else np.array(True)
     if start is None or start.size != 1 or not start.reshape(-1)[0]:
         return 0
     still = constant_condition(body, known.value)
-    if (
-        still is None
-        or (most is None and (limit or still))
-        or (most is not None and most.size != 1)
-    ):
+    if still is None:
+        return counted_trips(body, given, known, start, MAX_NODES // max(1, len(body.node)))
+    if (most is None and (limit or still)) or (most is not None and most.size != 1):
         return 0
     trips = 1 if most is None else int(most.reshape(-1)[0])
     return trips if still else min(trips, 1)
@@ -338,7 +330,7 @@ def _length(names: Sequence[str], axes: Sequence[int], known: Known) -> int:
     return size if isinstance(size, int) else 0
 
 
-def _scan(node: onnx.NodeProto, body: onnx.GraphProto, known: Known, writer: _Writer) -> bool:
+def _scan(node: onnx.NodeProto, body: onnx.GraphProto, known: Known, writer: Writer) -> bool:
     """Write a Scan of opset 9 or later; False where that cannot be done."""
     given = list(node.input)
     ways = ways_of(node, body, len(given))
@@ -357,7 +349,7 @@ def _scan(node: onnx.NodeProto, body: onnx.GraphProto, known: Known, writer: _Wr
 
 
 def _sequence(
-    states: Sequence[str], scanned: Sequence[str], ways: Ways, count: int, writer: _Writer
+    states: Sequence[str], scanned: Sequence[str], ways: Ways, count: int, writer: Writer
 ) -> tuple[list[str], list[list[str]]]:
     """Write the iterations over sequences; return the states, and what is to be stacked."""
     states = list(states)
@@ -378,7 +370,7 @@ def _sequence(
 
 
 def _batched_scan(
-    node: onnx.NodeProto, body: onnx.GraphProto, known: Known, writer: _Writer
+    node: onnx.NodeProto, body: onnx.GraphProto, known: Known, writer: Writer
 ) -> bool:
     """Write a Scan of opset 8, whose sequences come in batches; False where that cannot be done."""
     given = list(node.input[1:])

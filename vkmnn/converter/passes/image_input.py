@@ -143,9 +143,10 @@ def _take_order(op: Op, match: _Match, index: GraphIndex) -> bool:
     return True
 
 
-def _take_cast(op: Op[CastAttrs], match: _Match, index: GraphIndex) -> bool:
+def _take_cast(op: Op, match: _Match, index: GraphIndex) -> bool:
     """A cast of integers, whose every value arrives."""
     info = index.info(op.inputs[0])
+    assert isinstance(op.attrs, CastAttrs)
     if info is None or info.dtype not in _EXACT.get(op.attrs.to, ()):
         return False
     match.cast, match.value = True, op.inputs[0]
@@ -173,7 +174,7 @@ def _take_affine(op: Op, match: _Match, index: GraphIndex) -> bool:
     if op.type == "Scale" and (match.moved or match.single):
         return False
     found = read_affine(op, index, lambda array: channel_vector(array, channels), rank)
-    if not hasattr(found, "value") or found.activation.kind != "NONE":
+    if isinstance(found, NoMatch) or found.activation.kind != "NONE":
         return False
     if index.shape(found.value) != index.shape(op.outputs[0]):
         return False

@@ -1,0 +1,27 @@
+"""What the graph around a Loop, a Scan or an If tells about its tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from vkmnn.ir import Array, TensorInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the graph around a node tells.
+
+    Attributes:
+        value: returns a tensor's content where it follows from constants and sizes.
+        info: returns what is known of a tensor's shape and type.
+        constant: adds a constant and returns its name.
+        opsets: what the node is written in.
+        sequence: returns whether a name is a sequence whose members are known.
+    """
+
+    value: Callable[[str], Array | None]
+    info: Callable[[str], TensorInfo | None]
+    constant: Callable[[Array], str]
+    opsets: Mapping[str, int]
+    sequence: Callable[[str], bool]
