@@ -16,6 +16,7 @@ from vkmnn.core.backend import Backend
 from vkmnn.core.backends import named_backend, open_backend
 from vkmnn.core.branches import Branches
 from vkmnn.core.host_part import HostPart
+from vkmnn.core.inner_work import WORTH, operations
 from vkmnn.core.loops import Axes, Body
 from vkmnn.core.session import Session
 from vkmnn.core.shared_sizes import SharedSizes
@@ -439,26 +440,33 @@ def _open_on_host(
 
 def _open_branches(
     op: Op, constants: Mapping[str, Array], always: bool, budget: Budget, seconds: float
-) -> Branches | Body | None:
-    """Return the networks inside an If, Loop or Scan; None where the host runs it.
+) -> Branches | Body | str:
+    """Return the networks inside an If, Loop or Scan; where the host runs it, why, or "".
 
     The host runs what makes it little work, unless `always` is set.
     """
-    from vkmnn.host import body_model, branch_models
+    from vkmnn.host import body_model, branch_models, carries_objects
+
+    def light(*graphs: Graph) -> str:
+        most = WORTH if always else max(map(operations, graphs))
+        each = f"what is inside takes about {most:,} operations each time"
+        return "" if most >= WORTH else f"{each}, a submission as long as {WORTH:,}"
 
     try:
         found = branch_models(op, constants, always)
         if found is not None:
             models, names = found
             graphs = {taken: load_network(model, budget).graph for taken, model in models.items()}
-            return Branches(graphs, names)
+            return light(*graphs.values()) or Branches(graphs, names)
         body = body_model(op, constants, always)
         if body is None:
-            return None
+            return "it carries a sequence, which only the host holds" if carries_objects(op) else ""
         graph = load_network(body.model, budget).graph
     except (ConversionError, ModelError) as error:
         _log.info("the host runs '%s': %s", op.name, error)
-        return None
+        return f"what is inside is no network: {' '.join(error.message.split())}"
+    if reason := light(graph):
+        return reason
     ways = body.ways
     axes = (
         None

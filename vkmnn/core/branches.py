@@ -16,7 +16,7 @@ from vkmnn.core.plans import Planner
 from vkmnn.core.program import OpenHost, Program
 from vkmnn.core.stages import cut
 from vkmnn.errors import HostError
-from vkmnn.ir import Array, DType, Graph, Op
+from vkmnn.ir import Array, DType, Graph, HostGraphAttrs, Op
 from vkmnn.records import dataclass
 
 
@@ -31,8 +31,8 @@ class Branches:
     names: tuple[str, ...]
 
 
-OpenBranches = Callable[[Op, Mapping[str, Array], bool], "Branches | Body | None"]
-"""Returns the networks inside a HostGraph op, or None if the host should run it.
+OpenBranches = Callable[[Op, Mapping[str, Array], bool], "Branches | Body | str"]
+"""Returns the networks inside a HostGraph op; if the host should run it, why: "" as the op says.
 
 The last argument is true if the host is not to, whether that pays or not.
 """
@@ -143,8 +143,8 @@ def with_branches(
 
         for place, op in enumerate(ops):
             found = open_branches(op, constants, planner.require_main)
-            if found is None:
-                waiting.append(op)
+            if isinstance(found, str):
+                waiting.append(_with_reason(op, found))
                 continue
             flush(ops[place:])
             given = {name: constants[name] for name in op.inputs if name in constants}
@@ -158,3 +158,10 @@ def with_branches(
         return parts
 
     return opened
+
+
+def _with_reason(op: Op, reason: str) -> Op:
+    """Return an op of the host that says why it is there."""
+    if not reason or not isinstance(op.attrs, HostGraphAttrs):
+        return op
+    return replace(op, attrs=replace(op.attrs, reason=reason))

@@ -7,7 +7,7 @@ from vkmnn.host.check import check_on_host
 from vkmnn.host.engines import ENGINES, HostEngine
 from vkmnn.host.folding import fold_on_host
 from vkmnn.host.function import HostFunction, open_on_host
-from vkmnn.host.loops import body_model
+from vkmnn.host.loops import body_model, carries_objects
 
 __all__ = [
     "ENGINES",
@@ -15,6 +15,7 @@ __all__ = [
     "HostFunction",
     "body_model",
     "branch_models",
+    "carries_objects",
     "check_on_host",
     "fold_on_host",
     "open_on_host",

@@ -38,6 +38,20 @@ class BodyModel:
     sizes: tuple[tuple[int, ...], ...]
 
 
+def carries_objects(op: Op) -> bool:
+    """Return whether a Loop or Scan carries what is no tensor: a sequence, an optional."""
+    import onnx
+
+    attrs = op.attrs
+    assert isinstance(attrs, HostGraphAttrs)
+    if attrs.kind not in ("Loop", "Scan"):
+        return False
+    nodes = onnx.ModelProto.FromString(attrs.model).graph.node
+    bodies = (one.g for node in nodes for one in node.attribute if one.name == "body")
+    kinds = {value.type.WhichOneof("value") for body in bodies for value in body.input}
+    return not kinds <= {None, "tensor_type"}
+
+
 def body_model(op: Op, constants: Mapping[str, Array], always: bool) -> BodyModel | None:
     """Return the body of a Loop or Scan as a model.
 

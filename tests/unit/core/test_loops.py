@@ -236,7 +236,8 @@ def test_a_loop_in_a_loop_with_an_if() -> None:
 
 
 @pytest.mark.parametrize("axis", [0, 1])
-def test_scans_of_any_length(axis: int) -> None:
+def test_scans_of_any_length(axis: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vkmnn.opening.WORTH", 0)
     nodes = [node("MatMul", "h w", "p"), node("Add", "p e", "q"), node("Tanh", "q", "n")]
     inner = helper.make_graph(
         [*nodes, node("Neg", "n", "s")],
@@ -309,3 +310,73 @@ def test_branches_run_on_the_device_where_the_host_is_ruled_out() -> None:
     proto = model([choice], {"x": (F, [3, 4]), "c": (B, []), "k": (L, [])}, {"y": F})
     with pytest.raises(vkmnn.PlacementError, match="Sequence"):
         InferenceSession(proto, require_device=True)
+
+
+# --- what the host keeps -------------------------------------------------------------------------
+
+
+def scan_of(width: int) -> onnx.ModelProto:
+    """A Scan of unknown length, whose body multiplies with one matrix."""
+    inner = helper.make_graph(
+        [node("MatMul", "h k", "p"), node("Add", "p e", "q"), node("Sin", "q", "n")],
+        "body",
+        [value("h", F, [2, width]), value("e", F, [2, width])],
+        [value("n", F, [2, width])],
+    )
+    scan = node("Scan", "x rows", "last", body=inner, num_scan_inputs=1)
+    constants = {"k": np.eye(width, dtype=np.float32)}
+    inputs = {"x": (F, [2, width]), "rows": (F, ["t", 2, width])}
+    return model([scan], inputs, {"last": F}, constants)
+
+
+@pytest.mark.parametrize(("width", "away"), [(8, {"Scan"}), (1200, set())])
+def test_a_product_in_a_body_may_be_light(width: int, away: set[str]) -> None:
+    """Its cost decides, and the placement tells."""
+    feeds = {
+        "x": np.ones((2, width), np.float32),
+        "rows": RNG.standard_normal((3, 2, width)).astype(np.float32),
+    }
+    proto = scan_of(width)
+    expected = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, feeds)
+    with InferenceSession(proto) as session:
+        for one, other in zip(session.run(None, feeds), expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+        placed = session.placement()
+    assert {op.type for op in placed.off_device} == away
+    assert all("operations each time" in op.reason for op in placed.off_device)
+
+
+def test_a_light_body_runs_on_the_device_where_it_must() -> None:
+    with InferenceSession(scan_of(8), require_device=True) as session:
+        rows = np.ones((3, 2, 8), np.float32)
+        session.run(None, {"x": rows[0], "rows": rows})
+        assert not session.placement().off_device
+
+
+@pytest.mark.parametrize("op", ["Exp", "MatMul"])
+def test_a_carried_sequence_is_the_reason(op: str) -> None:
+    """Whether the body is light or not."""
+    kind = helper.make_tensor_type_proto(F, None)
+    many = helper.make_sequence_type_proto(kind)
+    step = node(op, "s w" if op == "MatMul" else "s", "n")
+    inner = helper.make_graph(
+        [step, node("SequenceInsert", "q n", "r"), node("Identity", "c", "go")],
+        "body",
+        [
+            *(value("i", L, []), value("c", B, []), value("s", F, [3, 4])),
+            helper.make_value_info("q", many),
+        ],
+        [value("go", B, []), value("n", F, [3, 4]), helper.make_value_info("r", many)],
+    )
+    nodes = [
+        helper.make_node("SequenceEmpty", [], ["none"]),
+        node("Loop", "m  x none", "last all", body=inner),
+        node("ConcatFromSequence", "all", "y", axis=0),
+    ]
+    proto = model(nodes, {"m": (L, []), "x": (F, [3, 4])}, {"y": F})
+    with InferenceSession(proto) as session:
+        (y,) = session.run(None, {"m": np.array(2), "x": X})
+        (loop,) = [one for one in session.placement() if one.type == "Loop"]
+    assert y.shape == (6, 4)
+    assert "sequence" in loop.reason or "'q'" in loop.reason
+    assert "light" not in loop.reason

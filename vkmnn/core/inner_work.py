@@ -1,0 +1,39 @@
+"""How much work the graphs inside an If, a Loop or a Scan are."""
+
+from __future__ import annotations
+
+from vkmnn.ir import HOST_GRAPH, DType, Graph, TensorInfo
+from vkmnn.shape import flops
+
+WORTH = 1 << 20
+"""Floating-point operations that take the host as long as a submission takes a slow device."""
+
+_UNKNOWN_SIZE = 16
+"""What an axis is taken to have where nothing tells."""
+
+
+def operations(graph: Graph) -> int:
+    """Return about how many floating-point operations a network takes.
+
+    Unknown axes count 16; WORTH is returned where not even a rank is known.
+    """
+    infos = {info.name: info for info in (*graph.inputs, *graph.outputs)} | graph.infos
+    arrays = graph.constants
+    count = 0
+    for op in graph.ops:
+        if op.type == HOST_GRAPH:
+            continue
+        shapes = []
+        for name in (*op.inputs, *op.outputs):
+            info = infos.get(name)
+            shape = arrays[name].shape if name in arrays else info.shape if info else None
+            if name and shape is None:
+                return WORTH
+            sizes = [size if isinstance(size, int) else _UNKNOWN_SIZE for size in shape or ()]
+            dtype = info.dtype if info else DType.FLOAT32
+            shapes.append(TensorInfo(name, dtype, tuple(sizes)) if name else None)
+        results = [one for one in shapes[len(op.inputs) :] if one is not None]
+        # Unknown axes hide how large a matrix is: each of its numbers is used at least once.
+        held = sum(arrays[name].size for name in op.inputs if name in arrays)
+        count += max(flops(op, shapes[: len(op.inputs)], results), 2 * held)
+    return count
