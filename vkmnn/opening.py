@@ -447,17 +447,12 @@ def _open_branches(
     """
     from vkmnn.host import body_model, branch_models, carries_objects
 
-    def light(*graphs: Graph) -> str:
-        most = WORTH if always else max(map(operations, graphs))
-        each = f"what is inside takes about {most:,} operations each time"
-        return "" if most >= WORTH else f"{each}, a submission as long as {WORTH:,}"
-
     try:
         found = branch_models(op, constants, always)
         if found is not None:
             models, names = found
             graphs = {taken: load_network(model, budget).graph for taken, model in models.items()}
-            return light(*graphs.values()) or Branches(graphs, names)
+            return Branches(graphs, names)
         body = body_model(op, constants, always)
         if body is None:
             return "it carries a sequence, which only the host holds" if carries_objects(op) else ""
@@ -465,8 +460,10 @@ def _open_branches(
     except (ConversionError, ModelError) as error:
         _log.info("the host runs '%s': %s", op.name, error)
         return f"what is inside is no network: {' '.join(error.message.split())}"
-    if reason := light(graph):
-        return reason
+    work = WORTH if always else operations(graph)
+    if work < WORTH:
+        # One submission of an If is worth it for any product; each iteration takes one.
+        return f"an iteration takes about {work:,} operations, a submission as long as {WORTH:,}"
     ways = body.ways
     axes = (
         None

@@ -343,7 +343,7 @@ def test_a_product_in_a_body_may_be_light(width: int, away: set[str]) -> None:
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
         placed = session.placement()
     assert {op.type for op in placed.off_device} == away
-    assert all("operations each time" in op.reason for op in placed.off_device)
+    assert all("operations, a submission" in op.reason for op in placed.off_device)
 
 
 def test_a_light_body_runs_on_the_device_where_it_must() -> None:
