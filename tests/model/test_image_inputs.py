@@ -109,3 +109,30 @@ def test_pictures_that_are_resized_first() -> None:
         assert_agree(session.run(None, feeds), open_oracle(model).run(None, feeds), 1e-5)
         types = [op.type for op in session.placement()]
     assert types == ["ImageToTensor", "Interp", "Convolution", "ConvertTensor"]
+
+
+@pytest.mark.parametrize("order", ["planes", "channels last", "padded, then moved"])
+def test_asymmetric_pads_cost_nothing(order: str, validation: bool) -> None:
+    """As TensorFlow pads before it strides, in either order of axes."""
+    planes, last = ("0, 0, 0, 0, 0, 0, 1, 1", "0, 0, 0, 0, 0, 1, 1, 0")
+    head, nodes = {
+        "planes": (NETWORKS["shifted planes"][0], "p = Pad (x, k)"),
+        "channels last": (
+            NETWORKS["detector"][0],
+            f"t = {MOVE} (x) c = {FLOAT} (t) p = Pad (c, k)",
+        ),
+        "padded, then moved": (
+            NETWORKS["detector"][0],
+            f"c = {FLOAT} (x) q = Pad (c, k) p = {MOVE} (q)",
+        ),
+    }[order]
+    pads = last if order.startswith("padded") else planes
+    pads = f"k = Constant <value = int64[8] {{{pads}}}> () "
+    model = build((head, pads + nodes), "y = Conv <strides = [2, 2]> (p, w)")
+    with vkmnn.InferenceSession(model, validation=validation, require_device=True) as session:
+        for height, width, batch in ((6, 8, 1), (7, 4, 2)):
+            feeds = feed(model, height, width, batch)
+            assert_agree(session.run(None, feeds), open_oracle(model).run(None, feeds), 1e-5)
+        types = [op.type for op in session.placement()]
+    first = "ConvertTensor" if order == "planes" else "ImageToTensor"
+    assert types == [first, "Convolution", "ConvertTensor"]

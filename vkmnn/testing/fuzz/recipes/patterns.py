@@ -221,6 +221,32 @@ def picture(s: Sketch) -> None:
 
 
 @pattern
+def padded_window(s: Sketch) -> None:
+    """A Pad, asymmetric as TensorFlow's, before a convolution or a pooling."""
+    if not s.since(11):
+        raise Skip
+    axes = s.choose(1, 2, 2, 3)
+    x = image(s, "float32", axes)
+    if s.chance(0.4):
+        x = s.one(s.choose("Relu", "Sigmoid", "Neg"), x)
+    op = s.choose("Conv", "Conv", "MaxPool", "AveragePool")
+    value = s.choose(0.0, 0.0, 1.0, *[float(np.finfo(np.float32).min), -np.inf] * (op == "MaxPool"))
+    widths = [s.choose(0, 0, 1, 1, 2, 3) for _ in range(2 * axes)]
+    pads = [0, 0, *widths[:axes], 0, 0, *widths[axes:]]
+    x = s.one("Pad", x, s.parameter(pads), s.parameter(value, "float32"))
+    kernel, attributes = geometry(s, x.shape[2:], dilate=op == "Conv" or s.since(19))
+    if op == "Conv":
+        w = s.weight("float32", [s.size(5), x.shape[1], *kernel], FINITE)
+        s.one(op, x, w, kernel_shape=kernel, **attributes)
+        return
+    if op == "AveragePool" and s.chance(0.5):
+        attributes["count_include_pad"] = 1
+    if s.chance(0.3):
+        attributes["ceil_mode"] = 1
+    s.one(op, x, kernel_shape=kernel, **attributes)
+
+
+@pattern
 def shape_arithmetic(s: Sketch) -> None:
     """A reshape whose target is put together from the shape of its input."""
     x = s.pick(s.choose("float32", "float32", "int64", "bool"), min_rank=2)

@@ -1,0 +1,158 @@
+"""Pads that an op of their own adds, into the convolution or pooling after it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from vkmnn.converter.passes.base import NoMatch, PatternPass, merged_source
+from vkmnn.converter.passes.index import GraphIndex
+from vkmnn.converter.passes.transpose import permutation
+from vkmnn.ir.graph import Op
+from vkmnn.ir.ops import Activation, ConvolutionAttrs, PoolingAttrs, UnaryAttrs
+from vkmnn.records import dataclass
+
+Pads = tuple[int, ...]
+
+_NON_NEGATIVE = frozenset({"RELU", "SIGMOID", "HARD_SIGMOID", "SOFTPLUS", "ABS", "SQUARE", "EXP"})
+_KEEPS_SIGN = frozenset({"Reshape", "Transpose", "Interp", "Pooling", "Identity", "Slice"})
+_MAX_STEPS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class _Match:
+    pad: Op
+    moved: Op | None
+    attrs: ConvolutionAttrs | PoolingAttrs
+
+
+class FoldPad(PatternPass[_Match]):
+    """Pad of spatial axes by a constant, before an op that pads itself: asymmetric ones, too.
+
+    Convolutions pad with zeros. Maxima may be padded with -inf, or with zeros where nothing is
+    negative; averages with zeros that count.
+    """
+
+    name = "fold_pad"
+    roots = frozenset({"Convolution", "Pooling"})
+
+    def match(self, op: Op, index: GraphIndex) -> _Match | NoMatch:
+        moved = index.producer_of_type(op.inputs[0], "Transpose")
+        pad = index.producer_of_type((moved or op).inputs[0], "Pad")
+        if pad is None or pad.attrs.mode != "constant":
+            return NoMatch("no constant pad before")
+        attrs: ConvolutionAttrs | PoolingAttrs = op.attrs
+        perm = permutation(moved, index) if moved else tuple(range(len(attrs.kernel) + 2))
+        if moved and not (index.read_once(op.inputs[0]) and index.read_once(moved.inputs[0])):
+            return NoMatch("something else reads what is padded and moved")
+        found = _spatial_pads(pad, len(attrs.kernel), perm, index)
+        if isinstance(found, NoMatch):
+            return found
+        own = attrs.pads or (0,) * len(found)
+        if attrs.auto_pad not in ("NOTSET", "VALID"):
+            return NoMatch("its own pads follow from the padded size")
+        if attrs.auto_pad == "VALID":
+            own = (0,) * len(found)
+        value = _value(pad, index)
+        if value is None:
+            return NoMatch("what it pads with is not known")
+        both = tuple(a + b for a, b in zip(own, found, strict=True))
+        padded = replace(attrs, pads=both, auto_pad="NOTSET")
+        if isinstance(padded, ConvolutionAttrs):
+            return (
+                _Match(pad, moved, padded) if value == 0 else NoMatch("it does not pad with zeros")
+            )
+        pooled = self._pooling(op, pad, padded, own, value, index)
+        return pooled if isinstance(pooled, NoMatch) else _Match(pad, moved, pooled)
+
+    def _pooling(
+        self, op: Op, pad: Op, attrs: PoolingAttrs, own: Pads, value: float, index: GraphIndex
+    ) -> PoolingAttrs | NoMatch:
+        axes = len(attrs.kernel)
+        if attrs.is_global or attrs.ceil_mode or attrs.ending:
+            return NoMatch("it does not pad, or sees how far the pads reach")
+        if any(width >= attrs.kernel[i % axes] for i, width in enumerate(attrs.pads)):
+            return NoMatch("a window may see nothing but pads")
+        if any(step != 1 for step in attrs.dilations):
+            return NoMatch("a window may see nothing but pads between its steps")
+        if attrs.kind == "AVERAGE":
+            if value != 0 or (any(own) and not attrs.count_include_pad):
+                return NoMatch("some pads count and others do not")
+            return replace(attrs, count_include_pad=True)
+        if attrs.kind == "LP":
+            return attrs if value == 0 else NoMatch("it does not pad with zeros")
+        if any(op.outputs[1:]):
+            return NoMatch("places of maxima count the pads")
+        lowest = value <= float(np.finfo(np.float32).min)
+        if lowest or (value == 0 and _is_not_negative(pad.inputs[0], index)):
+            return attrs
+        return NoMatch("what it pads with may be the largest")
+
+    def rewrite(self, op: Op, match: _Match, index: GraphIndex) -> None:
+        source, moved, x = merged_source((match.pad, op)), match.moved, match.pad.inputs[0]
+        before: list[Op] = []
+        if moved is not None:
+            name = index.unique_name(f"{moved.outputs[0]}_unpadded")
+            info = index.info(x)
+            if info is not None and info.shape is not None:
+                perm = permutation(moved, index) or ()
+                index.add_info(name, info.dtype, tuple(info.shape[axis] for axis in perm))
+            at = index.unique_name(f"{moved.name}_unpadded")
+            before = [Op("Transpose", at, [x], [name], moved.attrs, moved.source)]
+            x = name
+        inputs = [x, *op.inputs[1:]]
+        done = Op(op.type, op.name, inputs, list(op.outputs), match.attrs, source)
+        index.replace(op, *before, done)
+
+
+def _spatial_pads(
+    pad: Op, axes: int, perm: Sequence[int] | None, index: GraphIndex
+) -> Pads | NoMatch:
+    """Return the pads of the spatial axes, which `perm` moves: begins, then ends."""
+    widths = index.ints(pad.inputs[1])
+    named = index.ints(pad.inputs[3]) if any(pad.inputs[3:4]) else tuple(range(axes + 2))
+    if widths is None or named is None:
+        return NoMatch("the pads are not constant")
+    if len(widths) != 2 * len(named) or not axes or perm is None or len(perm) != axes + 2:
+        return NoMatch("it pads other axes")
+    begins, ends = [0] * (axes + 2), [0] * (axes + 2)
+    for place, axis in enumerate(named):
+        begins[axis], ends[axis] = widths[place], widths[place + len(named)]
+    begins, ends = ([many[axis] for axis in perm] for many in (begins, ends))
+    if any((*begins[:2], *ends[:2])):
+        return NoMatch("it pads images or channels")
+    if min(widths) < 0:
+        return NoMatch("it crops")
+    return (*begins[2:], *ends[2:])
+
+
+def _value(pad: Op, index: GraphIndex) -> float | None:
+    return index.scalar(pad.inputs[2]) if any(pad.inputs[2:3]) else 0.0
+
+
+def _is_not_negative(name: str, index: GraphIndex) -> bool:
+    """Return whether what makes a tensor gives no negative numbers."""
+    for _ in range(_MAX_STEPS):
+        op = index.producer(name)
+        if op is None:
+            return False
+        if _bounds(op.attrs):
+            return True
+        if op.type not in _KEEPS_SIGN or (op.type == "Interp" and op.attrs.mode == "cubic"):
+            return False
+        name = op.inputs[0]
+    return False
+
+
+def _bounds(attrs: Any) -> bool:
+    if isinstance(attrs, UnaryAttrs):
+        return attrs.kind in _NON_NEGATIVE or (attrs.kind == "CLIP" and attrs.alpha >= 0)
+    activation = getattr(attrs, "activation", None)
+    late = getattr(attrs, "residual", "ADD_BEFORE") != "ADD_BEFORE"
+    if late or not isinstance(activation, Activation):
+        return False
+    kind = activation.kind
+    return kind in _NON_NEGATIVE or (kind == "CLIP" and activation.alpha >= 0)
