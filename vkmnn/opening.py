@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -11,6 +12,8 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
+import numpy as np
+
 from vkmnn.budget import Budget, Meter, host_memory
 from vkmnn.core.backend import Backend
 from vkmnn.core.backends import named_backend, open_backend
@@ -18,6 +21,7 @@ from vkmnn.core.branches import Branches
 from vkmnn.core.host_part import HostPart
 from vkmnn.core.inner_work import WORTH, operations
 from vkmnn.core.loops import Axes, Body
+from vkmnn.core.program import OpenHost
 from vkmnn.core.session import Session
 from vkmnn.core.shared_sizes import SharedSizes
 from vkmnn.core.static import StaticShapes
@@ -58,6 +62,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 CPU_DEVICE = "cpu"
+_MAX_WHOLE = 1 << 24
+"""Bytes of a model that is kept for onnxruntime; files are read again."""
+_SMALL = 1 << 24
+"""Operations of networks that a software device is likely to be slow at."""
 MAX_THREADS = 256
 
 
@@ -75,7 +83,8 @@ class Network:
     `source` is the graph as the front end made it, `graph` the optimised one. `meter` knows the
     budget, which every session has to itself. `static` is what they share where shapes are fixed.
     `optimise` makes `graph` of `source` or of a graph like it; None where the file holds what the
-    passes had made.
+    passes had made. `origin` is an ONNX model that the network was made of, or its path, where
+    evaluators may run that as a whole.
     """
 
     source: Graph
@@ -83,6 +92,7 @@ class Network:
     meter: Meter
     static: StaticShapes = field(default_factory=StaticShapes, repr=False)
     optimise: Callable[[Graph, Meter], Graph] | None = field(default=None, repr=False)
+    origin: str | Path | bytes | None = field(default=None, repr=False)
 
     @property
     def outputs(self) -> list[TensorInfo]:
@@ -108,9 +118,10 @@ class Network:
         It can no longer be optimised in another way, which nobody needs but callers that give
         inputs other sizes than the names which they share allow.
         """
+        kept = None if isinstance(self.origin, bytes) else self.origin
         if SharedSizes(self.graph.inputs):
-            return self
-        return replace(self, source=self.graph, optimise=None)
+            return replace(self, origin=kept)
+        return replace(self, source=self.graph, optimise=None, origin=kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +243,21 @@ def load_network(
         if finished:
             return Network(source, source.copy(), meter)
         optimise = partial(_optimised, optimised=optimised, on_host=on_host)
-        return Network(source, optimise(source, meter), meter, optimise=optimise)
+        origin = _origin(model) if on_host else None
+        return Network(source, optimise(source, meter), meter, optimise=optimise, origin=origin)
+
+
+def _origin(model: Model) -> str | Path | bytes | None:
+    """Return what to run an ONNX model from as a whole; None where it is large, or another one."""
+    if isinstance(model, str | Path):
+        return model
+    if isinstance(model, bytes):
+        return model if len(model) <= _MAX_WHOLE else None
+    if type(model).__name__ != "ModelProto":
+        return None
+    proto: Any = model
+    size = sum(len(one.raw_data) for one in proto.graph.initializer)
+    return bytes(proto.SerializeToString()) if size <= _MAX_WHOLE else None
 
 
 def network_of(
@@ -382,30 +407,144 @@ def open_session(
     device = device or open_device(config)
     device.backend.suggest(graph.tuned)
     device.backend.offer(graph.packed)
-    core = Session(
-        graph,
-        device.backend,
-        CpuBackend(config.cpu_threads),
-        run_op,
-        max_plans=config.plans_kept,
-        require_main=config.require_device,
-        meter=network.meter.renewed,
-        rebuild=config.on_device_lost == "rebuild",
-        open_host=partial(
-            _open_on_host,
-            engines=environment.host_engines(),
-            seconds=environment.timeout_s(),
-            budget=network.meter.budget,
-        ),
-        open_branches=partial(
+    options: dict[str, Any] = {
+        "max_plans": config.plans_kept,
+        "require_main": config.require_device,
+        "meter": network.meter.renewed,
+        "rebuild": config.on_device_lost == "rebuild",
+        "open_host": _host_opener(network, environment.host_engines()),
+        "open_branches": partial(
             _open_branches, budget=network.meter.budget, seconds=environment.timeout_s()
         ),
-        static=network.static,
-        told_apart=partial(_told_apart, network, config.save_tensors)
+        "static": network.static,
+        "told_apart": partial(_told_apart, network, config.save_tensors)
         if network.optimise is not None
         else None,
-    )
+    }
+    arguments = graph, device.backend, CpuBackend(config.cpu_threads), run_op
+    if is_fastest(config):
+        core: Session = _open_fastest(network, graph, config, device, arguments, options)
+    else:
+        core = Session(*arguments, **options)
+        _say_what_may_be_faster(graph, config, device)
     return OpenSession(core, device.info, device.precision)
+
+
+def _host_opener(network: Network, engines: Sequence[str]) -> OpenHost:
+    return partial(
+        _open_on_host,
+        engines=engines,
+        seconds=environment.timeout_s(),
+        budget=network.meter.budget,
+    )
+
+
+# --- what is fastest -----------------------------------------------------------------------------
+
+
+def is_fastest(config: ScheduleConfig) -> bool:
+    """Return whether a session is to measure what runs its network fastest."""
+    by_variable = config.device == "auto" and environment.measures()
+    return by_variable or config.device == environment.FASTEST
+
+
+def _open_fastest(
+    network: Network,
+    graph: Graph,
+    config: ScheduleConfig,
+    device: OpenDevice,
+    arguments: Sequence[Any],
+    options: Mapping[str, Any],
+) -> Session:
+    """Return a session that measures the device, numpy, and the model in onnxruntime."""
+    from vkmnn.core.fastest import MAX_FLOPS, Candidate, FastestSession
+    from vkmnn.runtime.measurements import Measurements
+
+    candidates: dict[str, Candidate] = {}
+    if not config.require_device:
+        if device.backend.type != CpuBackend.type:
+            threads = config.cpu_threads
+            on_cpu = partial(_session_on_cpu, graph, CpuBackend, threads, options)
+            candidates[CpuBackend.type] = Candidate(on_cpu, MAX_FLOPS / 10)
+        whole = None if config.save_tensors else _whole(network)
+        if whole is not None:
+            own = {**options, "open_host": _host_opener(network, ["onnxruntime"]), "static": None}
+            own["told_apart"] = None
+            on_host = partial(_session_on_cpu, whole, CpuBackend, 1, own)
+            candidates["onnxruntime"] = Candidate(on_host, MAX_FLOPS)
+    return FastestSession(
+        *arguments,
+        **options,
+        candidates=candidates,
+        results=Measurements("fastest"),
+        key=_key(graph, config, device, candidates),
+        tolerance=1e-3 if device.precision == "high" else 3e-2,
+    )
+
+
+def _session_on_cpu(
+    graph: Graph, backend: type[CpuBackend], threads: int, options: Mapping[str, Any]
+) -> Session:
+    return Session(graph, backend(threads), backend(threads), run_op, **options)
+
+
+def _whole(network: Network) -> Graph | None:
+    """Return a network of one op: its ONNX model, for onnxruntime; None where there is none."""
+    if network.origin is None or "onnxruntime" not in environment.host_engines():
+        return None
+    from vkmnn.converter.onnx import OnnxFrontEnd
+    from vkmnn.host.whole import whole_model
+
+    if not isinstance(front_end_of(network.origin), OnnxFrontEnd):
+        return None
+    return whole_model(network.graph, network.origin)
+
+
+def _key(
+    graph: Graph, config: ScheduleConfig, device: OpenDevice, candidates: Collection[str]
+) -> str:
+    """Return what stands for a network, a device, and how it is run; weights' values do not."""
+    parts = hashlib.sha256()
+    for op in graph.ops:
+        parts.update(repr((op.type, op.inputs, op.outputs, op.attrs)).encode())
+    for name, array in graph.constants.items():
+        parts.update(repr((name, array.dtype, array.shape)).encode())
+    info = device.info
+    driver = (info.name, getattr(info, "driver_version", ""))
+    how = (driver, device.precision, config.cpu_threads, sorted(candidates), os.cpu_count())
+    parts.update(repr((how, _version("vkmnn"), _version("onnxruntime"), np.__version__)).encode())
+    return parts.hexdigest()
+
+
+def _version(package: str) -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
+_said: set[str] = set()
+
+
+def _say_what_may_be_faster(graph: Graph, config: ScheduleConfig, device: OpenDevice) -> None:
+    """Say, once a process, that software devices are slow at small networks."""
+    if config.device != "auto" or config.require_device or not _log.isEnabledFor(logging.INFO):
+        return
+    if not isinstance(device.info, DeviceInfo) or device.info.name in _said:
+        return
+    from vkmnn.vulkan.device_rules import is_gpu
+
+    if not is_gpu(device.info) and operations(graph) < _SMALL:
+        _said.add(device.info.name)
+        _log.info(
+            '%s computes on the CPU, and every dispatch has a price there: device="cpu" (numpy) '
+            "or onnxruntime may run a network as small as '%s' faster; device=\"fastest\" measures "
+            "them once and uses the fastest",
+            device.info.name,
+            graph.name,
+        )
 
 
 def _told_apart(network: Network, outputs: Sequence[str], shared: SharedSizes) -> Graph:
@@ -548,7 +687,8 @@ def open_device(config: ScheduleConfig, subject: str | None = None) -> OpenDevic
 
 
 def _selector(config: ScheduleConfig) -> str | int:
-    return environment.device_selector() if config.device == "auto" else config.device
+    usual = config.device in ("auto", environment.FASTEST)
+    return environment.device_selector() if usual else config.device
 
 
 def _on_cpu(config: ScheduleConfig) -> OpenDevice:

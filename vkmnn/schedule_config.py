@@ -77,7 +77,9 @@ class ScheduleConfig:
 
     Args:
         device: "auto" (`VKMNN_DEVICE`, otherwise the best Vulkan device, otherwise the CPU
-            backend, with a warning), an index, part of a name, a UUID, "cpu" for numpy, or the
+            backend, with a warning), "fastest" (the same device, numpy, and where it is installed
+            onnxruntime are measured on the first inputs of each shape, and the fastest is
+            remembered), an index, part of a name, a UUID, "cpu" for numpy, or the
             name of a plug-in's backend, with an option after a colon: "f64:strict".
         precision: "high", also "fp32": float32 throughout; "normal", also "fp16": floats are
             stored as float16 where their range allows it, and computed in float32; "low": products

@@ -52,7 +52,9 @@ ModelArgument = Annotated[
 DeviceOption = Annotated[
     str,
     typer.Option(
-        "--device", "-d", help='"auto", an index, part of a name, a UUID, or "cpu" (numpy).'
+        "--device",
+        "-d",
+        help='"auto", "fastest", an index, part of a name, a UUID, or "cpu" (numpy).',
     ),
 ]
 DriverOption = Annotated[

@@ -31,12 +31,14 @@ class Placement:
 
     `copies` counts tensors that cross between backends in every run, graph inputs and outputs
     excluded; `copied_bytes` is what went between the device and steps of the host in the last run.
+    `note` is what is to be said of the whole: with device="fastest", what was measured.
     """
 
     ops: tuple[PlacedOp, ...]
     main: str
     copies: int
     copied_bytes: int = 0
+    note: str = ""
 
     @property
     def off_device(self) -> tuple[PlacedOp, ...]:
@@ -60,6 +62,8 @@ class Placement:
         bytes_ = f" ({self.copied_bytes:,} bytes)" if self.copied_bytes else ""
         copies = f"{self.copies} copies between backends{bytes_}"
         lines = [f"{len(self.ops)} ops: {counts or 'none'}; {copies}"]
+        if self.note:
+            lines.append(self.note)
         width = max((len(op.type) for op in self.ops), default=0)
         places = max(7, *(len(op.backend) for op in self.ops)) if self.ops else 7
         for op in self.ops:

@@ -44,7 +44,8 @@ class FoldPad(PatternPass[_Match]):
         pad = index.producer_of_type((moved or op).inputs[0], "Pad")
         if pad is None or pad.attrs.mode != "constant":
             return NoMatch("no constant pad before")
-        attrs: ConvolutionAttrs | PoolingAttrs = op.attrs
+        attrs = op.attrs
+        assert isinstance(attrs, ConvolutionAttrs | PoolingAttrs)
         perm = permutation(moved, index) if moved else tuple(range(len(attrs.kernel) + 2))
         if moved and not (index.read_once(op.inputs[0]) and index.read_once(moved.inputs[0])):
             return NoMatch("something else reads what is padded and moved")

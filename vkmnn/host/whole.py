@@ -1,0 +1,35 @@
+"""An ONNX model as one op: an evaluator runs it as a whole."""
+
+from __future__ import annotations
+
+import logging
+from importlib.util import find_spec
+from pathlib import Path
+
+from vkmnn.ir import HOST_GRAPH, Graph, HostGraphAttrs, Op
+
+_log = logging.getLogger(__name__)
+
+
+def whole_model(graph: Graph, origin: str | Path | bytes) -> Graph | None:
+    """Return a network of one op with the inputs and outputs of another; None without onnxruntime.
+
+    Args:
+        graph: the network that was made of the model.
+        origin: the model, or its path.
+    """
+    import onnx
+
+    if find_spec("onnxruntime") is None:
+        return None
+    data = origin
+    if not isinstance(data, bytes):
+        try:
+            data = onnx.load(data).SerializeToString()
+        except Exception as error:  # noqa: BLE001 - protobuf raises what it likes
+            _log.info("onnxruntime is not tried: %s", error)
+            return None
+    inputs, outputs = ([info.name for info in many] for many in (graph.inputs, graph.outputs))
+    attrs = HostGraphAttrs(data, tuple(inputs), tuple(outputs), "Model", "")
+    op = Op(HOST_GRAPH, "model", inputs, outputs, attrs, graph.name)
+    return Graph(graph.name, list(graph.inputs), list(graph.outputs), [op], types=graph.types)
