@@ -121,7 +121,9 @@ def introduce(model: Path, opened: Opened) -> None:
     _tell_assumed(opened.assumed)
     placement = opened.session.placement()
     away = placement.off_device
-    if away:
+    if placement.note:
+        note(placement.note)
+    elif away:
         names = {"CPU": "numpy", "onnx": "the onnx package's evaluator"}
         where = " and ".join(
             names.get(one, one) for one in dict.fromkeys(op.backend for op in away)

@@ -111,12 +111,14 @@ def test_static_shapes_and_a_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert clock.measured == 3
 
 
-def test_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    Clock(monkeypatch, "CPU")
+@pytest.mark.parametrize("best", NAMES)
+def test_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, best: str) -> None:
+    Clock(monkeypatch, best)
     path = tmp_path / "small.onnx"
     onnx.save(model(3), path)
     done = CliRunner().invoke(app, ["run", str(path), "-d", "fastest"])
     assert done.exit_code == 0, done.output
+    assert f"fastest: {best} 1 ms" in " ".join(done.output.split())
 
 
 def test_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
