@@ -13,6 +13,7 @@ from vkmnn.runtime.shader import Shader
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.cost.passes import pass_cost
 from vkmnn.vulkan.cost.terms import Expected
+from vkmnn.vulkan.device_rules import is_gpu
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.storage import element_bytes, storage_bytes
 from vkmnn.vulkan.windows import room_of, windowed
@@ -20,6 +21,9 @@ from vkmnn.vulkan.windows import room_of, windowed
 MAX_AXES = 6
 # Elements that small workgroups on one core move together.
 PER_CORE = 1024
+
+MAX_INNER = 8
+"""Elements of the innermost axis that one invocation may move."""
 
 Blocked = Literal["none", "source", "both"]
 """Which tensors lie in channel-blocked order while addresses follow plain order."""
@@ -86,8 +90,10 @@ def _record(
     axes = walk.padded
     _, out_channels, out_pixels = _sizes(output) if blocked == "both" else (1, 1, 1)
     images, channels, pixels = walk.source
+    inner = inner_of(walk, blocked, encoder)
+    count = walk.count // inner
     params = kernels.RasterParams(
-        count=walk.count,
+        count=count,
         src=walk.src,
         dst=walk.dst,
         size=tuple(size for size, _, _ in axes[1:]),
@@ -99,10 +105,24 @@ def _record(
     )
     shader = _raster(walk.width, blocked, encoder)
     spec = {"AXES": max(1, len(walk.axes))}
+    if inner > 1:
+        spec["INNER"] = inner
     encoder.dispatch_linear(
-        shader, [source, output], params, walk.count, spec, reach=reach_of(source, output, blocked)
+        shader, [source, output], params, count, spec, reach=reach_of(source, output, blocked)
     )
     encoder.expect(lambda: moves(prod(region.size), output, encoder))
+
+
+def inner_of(walk: Walk, blocked: Blocked, encoder: VulkanEncoder) -> int:
+    """Return how many elements an invocation moves: on CPU devices, all of a short innermost axis.
+
+    Where one element lies takes them longer to find than to move it. GPUs want neighbours to read
+    and write side by side.
+    """
+    if is_gpu(encoder.info) or walk.width != 1 or blocked != "none" or len(walk.axes) < 2:
+        return 1
+    inner = walk.axes[-1][0]
+    return inner if inner <= MAX_INNER and walk.count >= PER_CORE * inner else 1
 
 
 def moves(elements: int, output: Tensor, encoder: VulkanEncoder) -> Expected:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,8 @@ from vkmnn.ir import Array, Graph, Op, OpAttrs
 from vkmnn.ir.ops import AxisAttrs, PoolingAttrs, UnaryAttrs
 from vkmnn.testing.case import Case, tensor_info
 from vkmnn.testing.runner import Picker, dispatched_by, run_case
+from vkmnn.vulkan.device_rules import is_gpu
+from vkmnn.vulkan.encoder import VulkanEncoder
 
 POOL = PoolingAttrs("AVERAGE", (1, 1), (1, 1), (1, 1), (0, 0, 0, 0))
 
@@ -150,3 +153,25 @@ def test_slice_concat_back_to_front() -> None:
         concat(["a", "e", "first"], "all", 0),
     ]
     run(feeds, ops, {"all": (12, 16)}, constants | more)
+
+
+def test_narrow_pieces_are_moved_row_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On CPU devices, where finding an element takes longer than moving it."""
+    if is_gpu(device().info):
+        pytest.skip("GPUs want neighbours to write side by side")
+    counts: list[int] = []
+    dispatch = VulkanEncoder.dispatch_linear
+
+    def counted(
+        self: VulkanEncoder, shader: Any, tensors: Any, params: Any, *more: Any, **how: Any
+    ) -> None:
+        if shader.name.startswith("raster_1"):
+            counts.append(params.count)
+        dispatch(self, shader, tensors, params, *more, **how)
+
+    monkeypatch.setattr(VulkanEncoder, "dispatch_linear", counted)
+    names = [f"x{place}" for place in range(13)]
+    feeds = {name: floats(1500 + place, 3)[:1500] for place, name in enumerate(names)}
+    run(feeds, [concat(names, "y")], {"y": (1500, 39)})
+    assert len(counts) >= 13
+    assert set(counts) == {1500}
