@@ -598,7 +598,7 @@ def _open_branches(
         graph = load_network(body.model, budget).graph
     except (ConversionError, ModelError) as error:
         _log.info("the host runs '%s': %s", op.name, error)
-        return f"what is inside is no network: {' '.join(error.message.split())}"
+        return f"what is inside does not make a network: {' '.join(error.message.split())}"
     work = WORTH if always else operations(graph)
     if work < WORTH:
         # One submission of an If is worth it for any product; each iteration takes one.

@@ -39,7 +39,7 @@ class BodyModel:
 
 
 def carries_objects(op: Op) -> bool:
-    """Return whether a Loop or Scan carries what is no tensor: a sequence, an optional."""
+    """Return whether a Loop or Scan carries something other than tensors: a sequence, an optional."""
     import onnx
 
     attrs = op.attrs

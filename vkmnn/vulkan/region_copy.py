@@ -122,7 +122,7 @@ def inner_of(walk: Walk, blocked: Blocked, encoder: VulkanEncoder) -> int:
     if is_gpu(encoder.info) or walk.width != 1 or blocked != "none" or len(walk.axes) < 2:
         return 1
     inner = walk.axes[-1][0]
-    return inner if inner <= MAX_INNER and walk.count >= PER_CORE * inner else 1
+    return inner if 0 < inner <= MAX_INNER else 1
 
 
 def moves(elements: int, output: Tensor, encoder: VulkanEncoder) -> Expected:
