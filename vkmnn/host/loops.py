@@ -39,7 +39,7 @@ class BodyModel:
 
 
 def carries_objects(op: Op) -> bool:
-    """Return whether a Loop or Scan carries something other than tensors: a sequence, an optional."""
+    """Return whether a Loop or Scan carries something other than tensors, such as a sequence."""
     import onnx
 
     attrs = op.attrs

@@ -321,7 +321,40 @@ def test_scans(backwards: bool, steps: int | str) -> None:
     assert types.count("Recurrent") == 1
 
 
-# --- loops that are no cells ---------------------------------------------------------------------
+STORES = {
+    "scattered": lambda s, h: s(
+        "ScatterND",
+        "all_in",
+        s("Unsqueeze", s("Add", "i", 1), ints(0, 1)),
+        s("Unsqueeze", h, ints(0)),
+    ),
+    "appended": lambda s, h: s("Concat", "all_in", s("Unsqueeze", h, ints(0)), axis=0),
+    "appended along the second axis": lambda s, h: s(
+        "Concat", "all_in", s("Unsqueeze", h, ints(1)), axis=1
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_rows_in_a_carried_buffer(name: str) -> None:
+    """What it held before stays around them."""
+    s = Body()
+    (made,) = gru(s, s("Gather", "x", "i", axis=0), "h_in")
+    first = {"scattered": (STEPS + 3, BATCH, UNITS), "appended": (2, BATCH, UNITS)}
+    kept = draw(5, *first.get(name, (BATCH, 1, UNITS)))
+    states = {"h": made, "all": STORES[name](s, made)}
+    assert "Recurrent" in check(loop(s, "go", states, constants={"all": kept}), [sequence()])
+
+
+def test_other_rows_in_a_carried_buffer() -> None:
+    s = Body()
+    (made,) = gru(s, s("Gather", "x", "i", axis=0), "h_in")
+    states = {"h": made, "all": STORES["appended"](s, s("Neg", made))}
+    model = loop(s, "go", states, constants={"all": draw(5, 1, BATCH, UNITS)})
+    assert "Recurrent" not in check(model, [sequence()])
+
+
+# --- loops that are not cells ---------------------------------------------------------------------
 
 
 def scaled(s: Body, x: str, h: str) -> list[str]:

@@ -149,3 +149,10 @@ def test_floats_that_are_truncated(net, check):
     value = net.op("Cast", moved(net, 1, 4, 5, 3), to=DType.INT32)
     done = check(conv(net, net.op("Cast", value, to=FLOAT), 3), FUSE)
     assert done.rewrites == 0
+
+
+def test_halves_on_the_way(net, check):
+    value = net.op("Cast", picture(net, 1, 4, 5, 3), to=DType.FLOAT16)
+    value = net.op("Transpose", net.op("Cast", value, to=FLOAT), perm=(0, 3, 1, 2))
+    done = check(conv(net, value, 3), FUSE, rtol=1e-4)
+    assert done.types == ["ImageToTensor", "Convolution"]

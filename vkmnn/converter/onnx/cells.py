@@ -12,6 +12,8 @@
 | `Linear` | products of rows or states with constant matrices, and a bias |
 | `Sum` | a sum of products of states, rows, linear forms, and their activations |
 | `Side` | several of these side by side |
+| `Lifted` | one of these with another axis |
+| `Buffer`, `Stored` | a carried tensor of rows, and one that has got another row |
 
 or None for what is none of them.
 """
@@ -55,10 +57,10 @@ class Outer:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """The number of the iteration, from 0 on, plus `offset`; `vector`: with an axis of its own."""
+    """The number of the iteration, from 0 on, plus `offset`, with so many axes of size 1."""
 
     offset: int
-    vector: bool = False
+    rank: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,31 @@ class Sum:
     """Σ factor · product; the empty product is a constant."""
 
     terms: Mapping[Product, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Lifted:
+    """A sum with one more axis of size 1, at `axis`."""
+
+    value: Sum
+    axis: int
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A carried value of three axes, by its number."""
+
+    place: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A buffer with a new row: at the count plus `offset`, or at the end of `axis` (None)."""
+
+    place: int
+    value: Sum
+    axis: int
+    offset: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,20 +260,35 @@ def _shape(f: Formulas, node: onnx.NodeProto, given: list[Any], attributes: Any)
         return value if floats or (kind != _FLOAT and _is_scalar(f, value)) else None
     if isinstance(value, Count):
         target = given[1] if len(given) > 1 and isinstance(given[1], np.ndarray) else None
-        vector = op == "Unsqueeze" or (op == "Reshape" and target is not None and target.size == 1)
-        return Count(value.offset, vector) if op != "Unsqueeze" or not value.vector else None
+        if op == "Reshape":
+            return None if target is None else Count(value.offset, target.size)
+        more = _axes(given, attributes)
+        if op == "Unsqueeze":
+            return None if more is None else Count(value.offset, value.rank + len(more))
+        return Count(value.offset, 0 if more is None else value.rank - len(more))
+    if op == "Unsqueeze":
+        whole, at = f.as_sum(value), _axes(given, attributes)
+        return Lifted(whole, at[0]) if whole is not None and at in ([0], [1]) else None
     if _is_scalar(f, value):
         return value
     if not isinstance(value, Row) or not value.kept:
         return None
     shape, axes = f.shape(value.source) or (), given[1] if len(given) > 1 else None
     if op == "Squeeze":
-        axes = list(attributes["axes"].ints) if "axes" in attributes else axes
-        gone = axes is not None and [int(one) % len(shape) for one in axes] == [value.axis]
+        named = _axes(given, attributes)
+        gone = named is not None and [one % len(shape) for one in named] == [value.axis]
     else:
         sizes = axes.tolist() if isinstance(axes, np.ndarray) and op == "Reshape" else []
         gone = sizes in ([-1, shape[2]], [shape[1 - value.axis], shape[2]])
     return Row(value.source, value.axis, value.offset, False) if gone else None
+
+
+def _axes(given: list[Any], attributes: Any) -> list[int] | None:
+    """Return the axes of Squeeze or Unsqueeze; None where it names none, or computes them."""
+    if "axes" in attributes:
+        return list(attributes["axes"].ints)
+    named = given[1] if len(given) > 1 else None
+    return [int(one) for one in named.reshape(-1)] if isinstance(named, np.ndarray) else None
 
 
 def _is_scalar(f: Formulas, value: Formula) -> bool:
@@ -264,7 +306,7 @@ def _gather(f: Formulas, node: onnx.NodeProto, given: list[Any], attributes: Any
     axis = attributes["axis"].i if "axis" in attributes else 0
     if not isinstance(at, Count) or shape is None or len(shape) != 3 or axis % 3 == 2:
         return None
-    return Row(source.name, axis % 3, at.offset, at.vector)
+    return Row(source.name, axis % 3, at.offset, at.rank > 0) if at.rank < 2 else None
 
 
 def _slice(f: Formulas, node: onnx.NodeProto, given: list[Any], attributes: Any) -> Formula:
@@ -348,7 +390,7 @@ def _added(f: Formulas, one: Formula, other: Formula) -> Formula:
     if isinstance(one, Count):
         whole = isinstance(other, np.ndarray) and other.size == 1 and other.dtype.kind in "iu"
         moved = one.offset + int(other.reshape(-1)[0]) if whole else 0
-        return Count(moved, one.vector or other.ndim > 0) if whole else None
+        return Count(moved, max(one.rank, other.ndim)) if whole else None
     if isinstance(one, Linear) and isinstance(other, np.ndarray):
         row = other.reshape(-1)
         fits = (
@@ -420,7 +462,20 @@ def _activation(f: Formulas, node: onnx.NodeProto, given: list[Any], attributes:
     return atom(node.op_type, len(f.arguments) - 1)
 
 
+def _scatter(f: Formulas, node: onnx.NodeProto, given: list[Any], attributes: Any) -> Formula:
+    """A row written into a buffer, by the count."""
+    data, at, rows = given
+    plain = "reduction" not in attributes or attributes["reduction"].s in (b"", b"none")
+    if not (isinstance(data, Buffer) and isinstance(at, Count) and isinstance(rows, Lifted)):
+        return None
+    fits = plain and at.rank == 2 and rows.axis == 0
+    return Stored(data.place, rows.value, 0, at.offset) if fits else None
+
+
 def _concat(f: Formulas, node: onnx.NodeProto, given: list[Any], attributes: Any) -> Formula:
+    if len(given) == 2 and isinstance(given[0], Buffer) and isinstance(given[1], Lifted):
+        axis = attributes["axis"].i % 3
+        return Stored(given[0].place, given[1].value, axis, None) if axis == given[1].axis else None
     parts = [None if isinstance(one, Linear) else f.as_sum(one) for one in given]
     if attributes["axis"].i not in (1, -1):
         return None
@@ -500,6 +555,7 @@ _RULES: Mapping[str, _Rule] = {
     "Sub": _sub,
     "Mul": _mul,
     "Concat": _concat,
+    "ScatterND": _scatter,
     "Split": _split,
     "And": _both,
     **dict.fromkeys(_ACTIVATIONS, _activation),

@@ -15,6 +15,7 @@ import numpy as np
 from vkmnn.converter.onnx.cells import (
     Atom,
     Bound,
+    Buffer,
     Count,
     Formula,
     Formulas,
@@ -23,6 +24,7 @@ from vkmnn.converter.onnx.cells import (
     Outer,
     Product,
     Row,
+    Stored,
     Sum,
     atom,
 )
@@ -134,16 +136,17 @@ class _Reader:
             if made == formal:
                 names[formal] = Outer(source) if first is None else first
             elif first is not None and first.size == 1 and first.dtype.kind in "iu":
-                names[formal] = Count(int(first.reshape(-1)[0]), first.ndim > 0)
+                names[formal] = Count(int(first.reshape(-1)[0]), first.ndim)
             else:
                 info = self._known.info(source)
                 real = info is not None and info.dtype is DType.FLOAT32
-                flat = info is not None and info.shape is not None and len(info.shape) == 2
-                names[formal] = atom("h", place) if real and flat else None
+                rank = len(info.shape) if real and info and info.shape is not None else 0
+                kinds: dict[int, Formula] = {2: atom("h", place), 3: Buffer(place)}
+                names[formal] = kinds.get(rank)
         if self._ways is None:
             turn, going = (value.name for value in self._body.input[:2])
             dims = self._body.input[0].type.tensor_type.shape.dim
-            names[turn], names[going] = Count(0, len(dims) == 1), Bound(())
+            names[turn], names[going] = Count(0, len(dims)), Bound(())
         else:
             sources = self._given[self._ways.states :]
             formal = [value.name for value in self._body.input][self._ways.states :]
@@ -165,6 +168,10 @@ class _Reader:
         for place, (formal, value) in enumerate(zip(self._formal, values, strict=True)):
             start = self.f.names[formal]
             if place in states or isinstance(start, np.ndarray | Outer):
+                continue
+            if isinstance(value, Stored) and isinstance(start, Buffer):
+                if value.place != place or not _same(value.value, h_next):
+                    return None
                 continue
             if not isinstance(start, Count) or not isinstance(value, Count):
                 return None
@@ -285,7 +292,7 @@ class _Reader:
             if place in finals:
                 writer.glue("Squeeze", [finals[place], zero], output)
             else:
-                self._hand_out(place, x, output, writer)
+                self._hand_out(place, x, results[0], output, writer)
         for output in outputs[len(self._carried) : len(self._carried) + len(self._stacked)]:
             if output:
                 writer.glue("Squeeze", [results[0], one], output)
@@ -298,9 +305,13 @@ class _Reader:
         found = [len(gate.input) for gate in cell.gates if gate.input is not None]
         return found[0] if found else int(str(shape[2]))
 
-    def _hand_out(self, place: int, x: str, output: str, writer: Writer) -> None:
-        """Write the last value of a counter, or of what never changes."""
+    def _hand_out(self, place: int, x: str, all_: str, output: str, writer: Writer) -> None:
+        """Write the last value of a counter, of a buffer, or of what never changes."""
         start, source = self.f.names[self._formal[place]], self._carried[place]
+        stored = self.f.get(self._made[place])
+        if isinstance(stored, Stored):
+            self._hand_out_rows(stored, x, all_, output, writer)
+            return
         if not isinstance(start, Count):
             writer.glue("Identity", [source], output)
             return
@@ -312,6 +323,25 @@ class _Reader:
         total = writer.glue("Add", [steps, self._known.constant(first.reshape(1))])
         sizes = self._known.constant(np.array(first.shape, np.int64))
         writer.glue("Reshape", [total, sizes], output)
+
+    def _hand_out_rows(
+        self, stored: Stored, x: str, all_: str, output: str, writer: Writer
+    ) -> None:
+        """Write a buffer with the rows of all iterations."""
+        source, zero = self._carried[stored.place], self._constant(0, writer)
+        rows = writer.glue("Squeeze", [all_, self._constant(1, writer)])
+        if stored.axis == 1:
+            rows = writer.glue("Transpose", [rows], perm=[1, 0, 2])
+        if stored.offset is None:
+            writer.glue("Concat", [source, rows], output, axis=stored.axis)
+            return
+        begin = self._constant(stored.offset, writer)
+        shape = writer.glue("Shape", [x])
+        steps = writer.glue("Slice", [shape, zero, self._constant(1, writer), zero])
+        end = writer.glue("Add", [steps, begin])
+        before = writer.glue("Slice", [source, zero, begin, zero])
+        after = writer.glue("Slice", [source, end, self._constant(_UNLIMITED, writer), zero])
+        writer.glue("Concat", [before, rows, after], output, axis=0)
 
 
 def _weights(cell: Cell, columns: int) -> tuple[Matrix, Matrix, Matrix]:

@@ -24,11 +24,11 @@ _SMALL = frozenset({DType.BOOL, DType.UINT8, DType.INT8})
 _MEDIUM = _SMALL | {DType.UINT16, DType.INT16}
 _EXACT = {
     DType.FLOAT16: _SMALL,
-    DType.FLOAT32: _MEDIUM | {DType.INT32, DType.INT64},
+    DType.FLOAT32: _MEDIUM | {DType.INT32, DType.INT64, DType.FLOAT16},
     DType.INT32: _MEDIUM,
     DType.INT64: _MEDIUM | {DType.INT32},
 }
-"""By what is cast to, the integers all of whose values arrive, or are rounded as by any cast."""
+"""By what is cast to, the types all of whose values arrive, or are rounded as by any cast."""
 
 
 @dataclass(slots=True)
