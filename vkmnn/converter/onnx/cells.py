@@ -57,7 +57,7 @@ class Outer:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """The number of the iteration, from 0 on, plus `offset`, with so many axes of size 1."""
+    """The number of the iteration, from 0 on, plus `offset`; `rank` counts its axes of size 1."""
 
     offset: int
     rank: int = 0
