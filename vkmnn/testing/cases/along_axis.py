@@ -229,7 +229,7 @@ def _selections(variant: Variant) -> Iterator[Case]:
         x = floats(*shape) * 99
         yield _selected(x if dtype == "f32" else x.astype(np.int64), k, axis, largest=largest)
     for largest in _BOTH:
-        # Neighbours, of which the last bit decides, and what is no number.
+        # Neighbours that differ in the last bit, and NaN.
         x = np.nextafter(np.ones((3, 44), np.float32), np.float32(3))
         x[:, ::3] = 1
         yield _selected(x if dtype == "f32" else x.view(np.int32), 5, largest=largest)
