@@ -50,8 +50,8 @@ class Served:
         on_lost: Callable[[], None],
     ) -> None:
         sockets = bound("127.0.0.1", 0)
-        app = make_app(models, limits, access, on_lost)
-        self.server = server_of(app, 20, proxies)
+        self.app = make_app(models, limits, access, on_lost)
+        self.server = server_of(self.app, 20, proxies)
         self.thread = threading.Thread(target=self.server.run, args=(sockets,))
         self.thread.start()
         while not self.server.started:

@@ -263,15 +263,14 @@ def test_bodies_that_come_at_once_have_a_sum(models: Models) -> None:
         head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 240000\r\n\r\n"
         with socket.create_connection(("127.0.0.1", server.port)) as plug:
             plug.sendall(head + b" " * 239_000)
+            until(lambda: server.app.bodies.held == 239_000)
             large = json.dumps({**COMPLETION, "user": "x" * 200_000})
 
-            def refused() -> bool:
-                answer = server.http.post("/v1/completions", content=large)
-                return answer.status_code == 503 and "bytes" in answer.json()["error"]["code"]
-
-            until(refused)
+            answer = server.http.post("/v1/completions", content=large)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (503, "too_many_bytes")
             assert server.http.post("/v1/completions", json=COMPLETION).status_code == 200
-        until(lambda: not refused())
+        until(lambda: server.app.bodies.held == 0)
+        assert server.http.post("/v1/completions", content=large).status_code == 200
 
 
 # --- who may ask ---------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from starlette.types import Message, Receive, Scope, Send
 import vkmnn
 from vkmnn.serve.access import Access
 from vkmnn.serve.inference_api import InferenceApi
-from vkmnn.serve.limits import HttpError, Limits, as_http
+from vkmnn.serve.limits import Bodies, HttpError, Limits, as_http
 from vkmnn.serve.metrics import Metrics
 from vkmnn.serve.models import Models
 from vkmnn.serve.openai_api import OpenAiApi
@@ -60,8 +60,9 @@ class App:
         self._under_way: Counter[str] = Counter()
         self._work = Work(self.limits.queue)
         self._metrics = Metrics(self._work)
-        self._inference = InferenceApi(models, self.limits)
-        text = OpenAiApi(models, self.limits, self._work, self._metrics)
+        self.bodies = Bodies(self.limits)
+        self._inference = InferenceApi(models, self.limits, self.bodies)
+        text = OpenAiApi(models, self.limits, self.bodies, self._work, self._metrics)
         routes: list[tuple[str, Handler, str]] = [
             ("/", self._about, "GET"),
             ("/health", self._inference.ready, "GET"),

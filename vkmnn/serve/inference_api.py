@@ -37,10 +37,10 @@ _HEADER = "inference-header-content-length"
 class InferenceApi:
     """The routes under /v2."""
 
-    def __init__(self, models: Models, limits: Limits) -> None:
+    def __init__(self, models: Models, limits: Limits, bodies: Bodies) -> None:
         self._models = models
         self._limits = limits
-        self._bodies = Bodies(limits)
+        self._bodies = bodies
         self._running = 0
         self._large = asyncio.Lock()
         self.stopping = False
@@ -79,17 +79,22 @@ class InferenceApi:
         """POST /v2/models/NAME/infer."""
         name = request.path_params["name"]
         session = self._models.network(name)
-        whole = await self._bodies.receive(request)
+        async with self._bodies.received(request) as whole:
+            return await self._infer(request, name, session, whole)
+
+    async def _infer(
+        self, request: Request, name: str, session: InferenceSession, whole: bytes
+    ) -> Response:
         header = request.headers.get(_HEADER)
         size = len(whole) if header is None else length_of(header)
         if not 0 <= size <= len(whole):
             raise HttpError(400, "invalid_header", f"{_HEADER} is not a length within the body")
         async with self._large if size > _MANY_BYTES else nullcontext():
-            body = self._bodies.read(memoryview(whole)[:size].tobytes(), _VALUES)
+            body = await self._bodies.read(memoryview(whole)[:size].tobytes(), _VALUES)
             feeds = await run_in_threadpool(_feeds, body, memoryview(whole)[size:])
         wanted, binary = _wanted(body, session)
         about = {"id": body["id"]} if isinstance(body.get("id"), str) else {}
-        del body, whole
+        del body
 
         def run() -> Response:
             results = session.run(wanted, feeds)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
@@ -39,7 +42,7 @@ class Limits:
 
     Attributes:
         body_bytes: the largest body of a request.
-        held_bytes: the largest sum of the bodies that are being received.
+        held_bytes: the largest sum of the bodies that are being received and read.
         body_values: how many values the JSON of a body may have.
         header_s: seconds in which the head of a request has to come.
         body_s: seconds in which its body has to come, and one more for each 64 KiB.
@@ -115,50 +118,62 @@ def is_under(path: str, folder: str) -> bool:
 
 
 class Bodies:
-    """Receives the bodies of requests: within a size, a time and a sum."""
+    """Receives the bodies of a server's requests: within a size, a time and a sum."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._held = 0
+        self._reading = asyncio.Lock()
+        self.held = 0
 
-    async def receive(self, request: Request) -> bytes:
-        """Return a request's body.
+    @asynccontextmanager
+    async def received(self, request: Request) -> AsyncIterator[bytes]:
+        """Receive a request's body; it counts until the end of the block.
 
         Raises:
-            HttpError: it is too large, or comes too slowly; or too many come at once.
+            HttpError: it is too large, or comes too slowly; or too many are there at once.
         """
         limits = self._limits
         if length_of(request.headers.get("content-length", "0")) > limits.body_bytes:
             raise self._too_large()
-        parts, size, stream = list[bytes](), 0, request.stream()
-        loop = asyncio.get_running_loop()
-        start = loop.time()
+        parts, size = list[bytes](), 0
         try:
-            while True:
-                late = start + limits.body_s + size / _SLOWEST - loop.time()
-                try:
-                    part = await asyncio.wait_for(anext(stream), max(late, 0))
-                except StopAsyncIteration:
-                    return b"".join(parts)
+            async for part in self._in_time(request):
                 if size + len(part) > limits.body_bytes:
                     raise self._too_large()
-                if size > _SMALL and self._held + len(part) > limits.held_bytes:
+                if size > _SMALL and self.held + len(part) > limits.held_bytes:
                     raise HttpError(503, "too_many_bytes", "too many bodies come at once")
                 parts.append(part)
-                self._held += len(part)
+                self.held += len(part)
                 size += len(part)
-        except (asyncio.TimeoutError, TimeoutError):
-            text = f"the body did not come within {limits.body_s:g} s"
-            raise HttpError(408, "body_too_slow", text) from None
+            whole = b"".join(parts)
+            parts.clear()
+            yield whole
         finally:
-            self._held -= size
+            self.held -= size
+
+    async def _in_time(self, request: Request) -> AsyncIterator[bytes]:
+        """Yield the parts of a body; HttpError if they come too slowly."""
+        stream, loop = request.stream(), asyncio.get_running_loop()
+        end = loop.time() + self._limits.body_s
+        while True:
+            try:
+                part = await asyncio.wait_for(anext(stream), max(end - loop.time(), 0))
+            except StopAsyncIteration:
+                return
+            except (asyncio.TimeoutError, TimeoutError):
+                text = f"the body did not come within {self._limits.body_s:g} s"
+                raise HttpError(408, "body_too_slow", text) from None
+            end += len(part) / _SLOWEST
+            yield part
 
     def _too_large(self) -> HttpError:
         text = f"a body has {self._limits.body_bytes} bytes at most"
         return HttpError(413, "body_too_large", text)
 
-    def read(self, body: bytes, values: int | None = None) -> dict[str, Any]:
+    async def read(self, body: bytes, values: int | None = None) -> dict[str, Any]:
         """Return the JSON object that a body is.
+
+        Large ones are read one after the other, between the steps of other requests.
 
         Args:
             body: what was received.
@@ -168,19 +183,27 @@ class Bodies:
             HttpError: it is not, or holds what is no Unicode, or too many values.
         """
         most = self._limits.body_values if values is None else values
-        if _values(body) > most and _values(_without_texts(body, most)) > most:
-            raise HttpError(413, "too_many_values", f"a body has {most} values at most")
-        try:
-            text = body.decode("utf-8-sig")
-            made = json.loads(text)
-            if _SURROGATE.search(text):  # half of a pair is not Unicode
-                json.dumps(made, ensure_ascii=False).encode()
-        except (ValueError, RecursionError) as error:
-            reason = "it is not Unicode" if isinstance(error, UnicodeError) else str(error)
-            raise HttpError(400, "invalid_json", f"the body is not JSON: {reason}") from error
-        if not isinstance(made, dict):
-            raise HttpError(400, "invalid_json", "the body is not a JSON object")
-        return made
+        if len(body) <= _SMALL:
+            return _object_of(body, most)
+        async with self._reading:
+            return await run_in_threadpool(_object_of, body, most)
+
+
+def _object_of(body: bytes, most: int) -> dict[str, Any]:
+    """Return the JSON object that a body is; it has `most` values at most."""
+    if _values(body) > most and _values(_without_texts(body, most)) > most:
+        raise HttpError(413, "too_many_values", f"a body has {most} values at most")
+    try:
+        text = body.decode("utf-8-sig")
+        made = json.loads(text)
+        if "\\u" in text and _SURROGATE.search(text):  # half of a pair is not Unicode
+            json.dumps(made, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:
+        reason = "it is not Unicode" if isinstance(error, UnicodeError) else str(error)
+        raise HttpError(400, "invalid_json", f"the body is not JSON: {reason}") from error
+    if not isinstance(made, dict):
+        raise HttpError(400, "invalid_json", "the body is not a JSON object")
+    return made
 
 
 def _values(body: bytes) -> int:

@@ -65,10 +65,12 @@ class Asked:
 class OpenAiApi:
     """The routes under /v1."""
 
-    def __init__(self, models: Models, limits: Limits, work: Work, metrics: Metrics) -> None:
+    def __init__(
+        self, models: Models, limits: Limits, bodies: Bodies, work: Work, metrics: Metrics
+    ) -> None:
         self._models = models
         self._limits = limits
-        self._bodies = Bodies(limits)
+        self._bodies = bodies
         self._work = work
         self._metrics = metrics
         self._numbers = itertools.count(1)
@@ -151,7 +153,8 @@ class OpenAiApi:
         return JSONResponse(made)
 
     async def _body(self, request: Request) -> dict[str, Any]:
-        return self._bodies.read(await self._bodies.receive(request))
+        async with self._bodies.received(request) as body:
+            return await self._bodies.read(body)
 
     async def _asked(self, request: Request, body: Any, chat: bool) -> Asked:
         model_name, model = self._models.language_model(body.get("model"))
