@@ -671,18 +671,18 @@ def open_device(config: ScheduleConfig, subject: str | None = None) -> OpenDevic
 
         foreseen = Foreseen(device, subject)
     from vkmnn.vulkan.backend import VulkanBackend
+    from vkmnn.vulkan.settings import BackendSettings
 
     precision = _precision(config, possible_precision(device.info), device.info.name)
-    backend = VulkanBackend(
-        device,
-        config.progress,
+    settings = BackendSettings(
+        progress=config.progress,
         fp16=precision != "high",
         half=precision == "low",
         tuning=config.tuning_effort,
         storage=config.storage,
         spacious=config.memory == "high",
-        foreseen=foreseen,
     )
+    backend = VulkanBackend(device, settings, foreseen=foreseen)
     return OpenDevice(backend, device.info, precision)
 
 

@@ -27,7 +27,7 @@ from vkmnn.core.plans import TUNING_RUNS, Planner
 from vkmnn.core.profile import Profile
 from vkmnn.core.program import OpenHost, Program, Value, no_host, refuse_host_ops
 from vkmnn.core.shared_sizes import SharedSizes, shapes_of
-from vkmnn.core.stages import cut, cut_everywhere
+from vkmnn.core.stages import Stage, cut, cut_everywhere
 from vkmnn.core.state import State
 from vkmnn.core.static import StaticShapes
 from vkmnn.core.watched import Callback
@@ -100,10 +100,10 @@ class Session:
         self._main = main
         self._backup = backup
         self._planner = Planner(main, backup, evaluate, folding.renewed, max_plans, require_main)
-        if open_branches is not None and main.type != backup.type:
-            open_host = with_branches(open_host, open_branches, self._planner, folding)
+        self._folding = folding
+        self._open_host = open_host
+        self._open_branches = open_branches if main.type != backup.type else None
         self._watched: Program | None = None
-        self._watched_from = folding, open_host
         self._program = self._open_program(graph, static)
         self._former: list[Program] = []
         self._shared = SharedSizes(graph.inputs)
@@ -118,11 +118,23 @@ class Session:
         self._process = os.getpid()
 
     def _open_program(self, graph: Graph, static: StaticShapes | None = None) -> Program:
-        meter, open_host = self._watched_from
-        program = Program(graph, cut(graph), self._planner, meter.renewed(), open_host, static)
+        program = self._program_of(graph, cut(graph), self._folding.renewed(), static)
         if self._planner.require_main and self._main.type != self._backup.type:
             refuse_host_ops(program)
         return program
+
+    def _program_of(
+        self,
+        graph: Graph,
+        stages: Sequence[Stage],
+        meter: Meter,
+        static: StaticShapes | None = None,
+    ) -> Program:
+        """Return a program on the present planner, the networks inside it included."""
+        open_host = self._open_host
+        if self._open_branches is not None:
+            open_host = with_branches(open_host, self._open_branches, self._planner, self._folding)
+        return Program(graph, stages, self._planner, meter, open_host, static)
 
     def _agree(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
         """Forget what names say about sizes where a caller's contradict them."""
@@ -255,7 +267,7 @@ class Session:
             self._agree(shapes_of(feeds))
             if self._watched is None:
                 graph, stages = self._program.graph, cut_everywhere(self._program.graph)
-                self._watched = Program(graph, stages, self._planner, *self._watched_from)
+                self._watched = self._program_of(graph, stages, self._folding)
             return self._watched.run_watched(feeds, before, after)
 
         return self.call(work)
