@@ -17,6 +17,7 @@ Tuning = Literal["off", "cached", "on"]
 Storage = Literal["auto", "buffer", "image"]
 
 OnDeviceLost = Literal["raise", "rebuild"]
+OnOverflow = Literal["warn", "high", "raise", "ignore"]
 Unsupported = Literal["cpu", "raise"]
 
 PRECISIONS: Mapping[str, Precision] = {
@@ -97,6 +98,10 @@ class ScheduleConfig:
         on_device_lost: "raise" DeviceLostError, after which the session must be closed; or
             "rebuild": reopen the device, plan and upload again, and run once more. A second
             loss in the same call raises.
+        on_overflow: what happens when a number that float32 would hold becomes infinite in float16,
+            at "normal" and "low": "warn" logs it once for each op; "high" repeats the run with
+            that op in float32, and keeps it so; "raise" raises Float16OverflowError; "ignore"
+            looks for none.
         threads: how many ops the CPU backend may run at once, where none waits for another; numpy's
             own threads are its own matter.
         memory: "low" keeps one plan, "high" as many as there is a use for, within 128; "normal" is
@@ -121,6 +126,7 @@ class ScheduleConfig:
     max_plans: int | None = None
     progress: Callable[[int, int], None] | None = None
     on_device_lost: OnDeviceLost = "raise"
+    on_overflow: OnOverflow = "warn"
     threads: int = 1
     memory: Level = "normal"
     power: Level = "normal"
@@ -147,7 +153,7 @@ class ScheduleConfig:
         return self.tuning or by_power.get(self.power)
 
     def check_levels(self) -> None:
-        """Check memory, power, tuning and storage.
+        """Check memory, power, tuning, storage and what happens on overflows.
 
         Raises:
             InvalidInputError: one of them is unknown.
@@ -157,6 +163,7 @@ class ScheduleConfig:
             ("power", self.power, get_args(Level)),
             ("tuning", self.tuning, (None, *get_args(Tuning))),
             ("storage", self.storage, (None, *get_args(Storage))),
+            ("on_overflow", self.on_overflow, get_args(OnOverflow)),
         ):
             if value not in known:
                 raise InvalidInputError(

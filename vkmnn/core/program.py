@@ -302,8 +302,10 @@ class Program:
                 does.
         """
         new = self._planner.main.new_tensor
-        if self._whole is not None and not self._whole.content:
-            plan = self._whole.resize(_shapes(inputs), {})
+        whole = self._whole
+        if whole is not None and not whole.content:
+            shapes = _shapes(inputs)
+            plan = whole.resize(shapes, {})
             infos = {name: plan.infos[name] for name in self._outputs}
             places = {
                 name: _checked(info, outputs.get(name)) or new(info.dims, info.dtype)
@@ -313,6 +315,7 @@ class Program:
             bound = plan.bound(inputs, places)
             if bound is not None:
                 bound.outputs = {name: places[name] for name in outputs}
+                bound.again = lambda: whole.resize(shapes, {}).bound(inputs, places)
                 return bound
         _refuse_shared(inputs, outputs)
         results = self.run(inputs)

@@ -33,6 +33,7 @@ from vkmnn.core.static import StaticShapes
 from vkmnn.core.watched import Callback
 from vkmnn.errors import (
     DeviceLostError,
+    Float16OverflowError,
     IntegerRangeError,
     InvalidInputError,
     VkmnnError,
@@ -212,11 +213,34 @@ class Session:
     def _work(self, work: Callable[..., T], *arguments: Any) -> T:
         with self._main.use():
             try:
-                return work(*arguments)
+                while True:
+                    try:
+                        return work(*arguments)
+                    except Float16OverflowError as error:
+                        overflow = error
+                    self._widen(overflow)
             except VkmnnError:
                 raise
             except MemoryError as error:
                 raise unexpected_error(error, "planning or running the network") from error
+
+    def _widen(self, error: Float16OverflowError) -> None:
+        """Plan anew with float32 for what has overflowed; states keep what they hold.
+
+        Raises:
+            Float16OverflowError: that is not wanted.
+        """
+        wider = self._main.widened(error)
+        if wider is None:
+            raise error
+        self._drop_watched()
+        self._drop_plans()
+        self._main = wider
+        self._planner = replace(self._planner, main=wider)
+        for program in (*self._former, self._program):
+            program.use(self._planner)
+        for bound in list(self._bound):
+            bound.plan_anew()
 
     def _reopen(self) -> None:
         """Replace the lost device with a new one, which has no plans yet."""
@@ -317,7 +341,7 @@ class Session:
         except DeviceLostError:
             if not self._rebuild:
                 raise
-        except IntegerRangeError:
+        except (IntegerRangeError, Float16OverflowError):
             pass
         return self.run(feeds)
 

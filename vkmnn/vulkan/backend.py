@@ -21,8 +21,9 @@ from vkmnn.core.backend import (
 from vkmnn.core.device_tensor import DeviceTensor
 from vkmnn.core.execution import Command, Execution, Rejection
 from vkmnn.core.kernels import KERNELS, Make, create
+from vkmnn.core.overflow import MAX_REPEATS
 from vkmnn.core.tensor import Tensor, Usage
-from vkmnn.errors import DeviceError, InvalidInputError, unexpected_error
+from vkmnn.errors import DeviceError, Float16OverflowError, InvalidInputError, unexpected_error
 from vkmnn.ir import OP_TYPES, Array, DType, Op, PackedForm
 from vkmnn.runtime import environment
 from vkmnn.runtime.device import Device, retire_unwanted
@@ -46,6 +47,7 @@ from vkmnn.vulkan.joined_ends import join_ends
 from vkmnn.vulkan.layouts import assign_layouts
 from vkmnn.vulkan.memory import PlanMemory, constants_of, plan_memory
 from vkmnn.vulkan.normed_pairs import NormedPairs
+from vkmnn.vulkan.overflow import Reporting, origins
 from vkmnn.vulkan.pairs import Pairs
 from vkmnn.vulkan.plan_recorder import PlanRecorder, pipelines_used
 from vkmnn.vulkan.pooled_pairs import PooledPairs
@@ -99,6 +101,7 @@ class VulkanBackend(TunableBackend):
             storage=settings.storage or environment.storage(),
         )
         self.choices: list[Choice] = []
+        self._widened = 0
         self._chooser = chooser or Preferences(
             self._tuning_file().load() if self.settings.tuning != "off" else {}
         )
@@ -176,6 +179,7 @@ class VulkanBackend(TunableBackend):
             self._must_create,
             fp16=self.settings.fp16,
             fp16_inputs=self.settings.fp16_inputs,
+            full=self.settings.full,
             divider=Divider(
                 self.type,
                 self.on_create,
@@ -205,7 +209,10 @@ class VulkanBackend(TunableBackend):
     ) -> list[Segment]:
         """Collect dispatches, place tensors, record one command buffer per segment."""
         recording, ends = self.encode_in_order(segments)
-        used = pipelines_used(recording)
+        watch, reporting = self.settings.overflows, None
+        if watch is not None and self.settings.fp16:
+            reporting = Reporting(self.device, origins(segments), watch)
+        used = pipelines_used(recording, reporting)
         if len(self._pipelines) > KEPT_PIPELINES:
             self._pipelines = {}
             self._kinds = {}
@@ -239,6 +246,7 @@ class VulkanBackend(TunableBackend):
             pipelines,
             self.settings.timestamps,
             self.settings.apart,
+            reporting,
         )
         result: list[Segment] = []
         uploaded: set[str] = set()
@@ -386,6 +394,7 @@ class VulkanBackend(TunableBackend):
             device or self.device, self.settings, chooser=chooser or self._chooser, **changes
         )
         made._forms = self._forms
+        made._widened = self._widened
         return made
 
     # --- tuning ----------------------------------------------------------------------------------
@@ -455,6 +464,20 @@ class VulkanBackend(TunableBackend):
 
     def _tuning_file(self) -> TuningFile:
         return TuningFile(cache_dir(), self.device.info)
+
+    def widened(self, error: Float16OverflowError) -> VulkanBackend | None:
+        """Return a backend that keeps in float32 what has overflowed; see `Backend`."""
+        settings = self.settings
+        watch = settings.overflows
+        if watch is None or watch.action != "high" or not settings.fp16:
+            return None
+        whole = error.names <= settings.full or self._widened >= MAX_REPEATS
+        watch.tell_widened(error, whole)
+        if whole:
+            return self.sibling(fp16=False, half=False)
+        made = self.sibling(full=settings.full | error.names)
+        made._widened = self._widened + 1
+        return made
 
     def reopened(self) -> VulkanBackend:
         return self.sibling(self.device.successor())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from vkmnn.core.overflow import OverflowWatch
 from vkmnn.records import dataclass
 
 
@@ -11,8 +12,8 @@ from vkmnn.records import dataclass
 class BackendSettings:
     """How a `VulkanBackend` plans and runs.
 
-    Profiles, trials of the tuner and rebuilt sessions run on siblings of a session's backend, made by
-    `VulkanBackend.sibling` with `dataclasses.replace`: an option that is added here reaches all.
+    Profiles, trials of the tuner and rebuilt sessions run on siblings of a session's backend, which
+    `VulkanBackend.sibling` makes with `dataclasses.replace`: an option added here reaches all.
 
     Attributes:
         progress: called with (done, total) while pipelines are built.
@@ -23,7 +24,8 @@ class BackendSettings:
         half: products of 16-bit floats may be computed in float16; the device must have that.
         fp16_inputs: convert the host's inputs immediately, so that no op runs in float32 merely
             because its operands come from the host; for testing kernels.
-        full: names of ops that keep float32 all the same.
+        full: names of ops, and of tensors whose readers, keep float32 all the same.
+        overflows: what becomes of overflows in float16; None to watch for none.
         tuning: what `VKMNN_TUNE` says, for this backend; None takes the variable.
         storage: what `VKMNN_STORAGE` says, for this backend; None takes the variable.
         spacious: kernels may take several times the memory where that makes them faster.
@@ -37,6 +39,7 @@ class BackendSettings:
     half: bool = False
     fp16_inputs: bool = False
     full: frozenset[str] = frozenset()
+    overflows: OverflowWatch | None = None
     tuning: str | None = None
     storage: str | None = None
     spacious: bool = False
