@@ -707,8 +707,9 @@ def _selector(config: ScheduleConfig) -> str | int:
 
 
 def _on_cpu(config: ScheduleConfig) -> OpenDevice:
-    precision = _precision(config, "high", CpuInfo().name)
-    return OpenDevice(CpuBackend(config.cpu_threads), CpuInfo(), precision)
+    precision = _precision(config, "low", CpuInfo().name)
+    watch = _overflow_watch(config, precision)
+    return OpenDevice(CpuBackend(config.cpu_threads, precision, watch), CpuInfo(), precision)
 
 
 def possible_precision(info: DeviceInfo) -> Precision:

@@ -226,6 +226,19 @@ def precision_name(text: str) -> PrecisionName:
     raise InvalidInputError(f"unknown precision '{text}'", hint=f"use {PRECISION_HELP}")
 
 
+def on_overflow_name(text: str) -> OnOverflow:
+    """Return `text` as what happens when floats overflow in float16.
+
+    Raises:
+        InvalidInputError: it is nothing of that kind.
+    """
+    for name in get_args(OnOverflow):
+        if text == name:
+            return name  # type: ignore[no-any-return]
+    known = ", ".join(f'"{name}"' for name in get_args(OnOverflow))
+    raise InvalidInputError(f'on_overflow="{text}" is not known', hint=f"it is one of {known}")
+
+
 def unsupported_name(text: str) -> Unsupported:
     """Return `text` as what is done with operators that have no kernel.
 

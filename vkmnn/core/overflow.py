@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import Literal
 
+from vkmnn.core.execution import Command
 from vkmnn.errors import Float16OverflowError
 from vkmnn.records import dataclass
 
@@ -28,15 +29,36 @@ class Overflowed:
 
     Attributes:
         label: what the step is called in profiles.
+        tensor: what holds the infinite number.
         op: its type.
         node: its name in the model.
         names: the ops and tensors that have to keep float32, so that it does not overflow.
     """
 
     label: str
+    tensor: str
     op: str
     node: str
     names: frozenset[str]
+
+
+def overflow_of(
+    command: Command, tensors: Sequence[str], owner: Command | None = None
+) -> Overflowed:
+    """Return what to say of a command whose operand, or result, is one of `tensors`.
+
+    What overflows in one place does so wherever else it is narrowed, so whatever reads one of them
+    has to keep float32.
+
+    Args:
+        command: the step.
+        tensors: by their names in the network; "" where one is absent.
+        owner: the op of the network that the step belongs to, if it is another.
+    """
+    op = (owner or command).op
+    named = [name for name in tensors if name]
+    names = frozenset({command.owner or command.op.name, *named})
+    return Overflowed(command.op.name, named[0], op.type, op.source or op.name, names)
 
 
 class OverflowWatch:
@@ -50,6 +72,7 @@ class OverflowWatch:
     def __init__(self, action: Action) -> None:
         self.action = action
         self._told: set[tuple[str, str]] = set()
+        self._repeats = 0
 
     def note(self, found: Sequence[Overflowed]) -> None:
         """Deal with the overflows of a run.
@@ -62,7 +85,8 @@ class OverflowWatch:
         first = found[0]
         more = f", as in {len(found) - 1} other op(s)" if len(found) > 1 else ""
         message = (
-            f"a number beyond ±65504 became infinite in float16, which float32 would hold{more}"
+            f"'{first.tensor}' holds a number beyond ±65504, which became infinite in float16 and "
+            f"would not in float32{more}"
         )
         if self.action != "warn":
             names = frozenset().union(*(one.names for one in found))
@@ -72,14 +96,23 @@ class OverflowWatch:
             if (one.op, one.node) not in self._told:
                 self._told.add((one.op, one.node))
                 _log.warning(
-                    "%s '%s': a number beyond ±65504 became infinite in float16, which float32 "
-                    "would hold; %s",
-                    *(one.op, one.node, HINT),
+                    "%s '%s': '%s' holds a number beyond ±65504, which became infinite in float16 "
+                    "and would not in float32; %s",
+                    *(one.op, one.node, one.tensor, HINT),
                 )
 
-    def tell_widened(self, error: Float16OverflowError, whole: bool) -> None:
-        """Log that ops run in float32 from now on."""
+    def widened(self, error: Float16OverflowError, full: frozenset[str]) -> frozenset[str] | None:
+        """Return what keeps float32 from now on, besides `full`; none of it: the whole network.
+
+        Returns:
+            None if the error is to be raised.
+        """
+        if self.action != "high":
+            return None
+        self._repeats += 1
+        whole = error.names <= full or self._repeats > MAX_REPEATS
         what = "the network runs" if whole else "this op, and those that read its results, run"
         _log.warning(
             "%s '%s': %s; %s in float32 from now on", error.op, error.node, error.message, what
         )
+        return frozenset() if whole else full | error.names

@@ -21,7 +21,6 @@ from vkmnn.core.backend import (
 from vkmnn.core.device_tensor import DeviceTensor
 from vkmnn.core.execution import Command, Execution, Rejection
 from vkmnn.core.kernels import KERNELS, Make, create
-from vkmnn.core.overflow import MAX_REPEATS
 from vkmnn.core.tensor import Tensor, Usage
 from vkmnn.errors import DeviceError, Float16OverflowError, InvalidInputError, unexpected_error
 from vkmnn.ir import OP_TYPES, Array, DType, Op, PackedForm
@@ -101,11 +100,10 @@ class VulkanBackend(TunableBackend):
             storage=settings.storage or environment.storage(),
         )
         self.choices: list[Choice] = []
-        self._widened = 0
         self._chooser = chooser or Preferences(
             self._tuning_file().load() if self.settings.tuning != "off" else {}
         )
-        self._images = image_size(device.info, self.settings.storage)
+        self._images = image_size(device.info, self.settings.storage or environment.storage())
         if self._images:
             images.load_all()
         self._constants = constants_of(device)
@@ -394,7 +392,6 @@ class VulkanBackend(TunableBackend):
             device or self.device, self.settings, chooser=chooser or self._chooser, **changes
         )
         made._forms = self._forms
-        made._widened = self._widened
         return made
 
     # --- tuning ----------------------------------------------------------------------------------
@@ -468,16 +465,11 @@ class VulkanBackend(TunableBackend):
     def widened(self, error: Float16OverflowError) -> VulkanBackend | None:
         """Return a backend that keeps in float32 what has overflowed; see `Backend`."""
         settings = self.settings
-        watch = settings.overflows
-        if watch is None or watch.action != "high" or not settings.fp16:
+        watch = settings.overflows if settings.fp16 else None
+        full = watch.widened(error, settings.full) if watch is not None else None
+        if full is None:
             return None
-        whole = error.names <= settings.full or self._widened >= MAX_REPEATS
-        watch.tell_widened(error, whole)
-        if whole:
-            return self.sibling(fp16=False, half=False)
-        made = self.sibling(full=settings.full | error.names)
-        made._widened = self._widened + 1
-        return made
+        return self.sibling(full=full) if full else self.sibling(fp16=False, half=False)
 
     def reopened(self) -> VulkanBackend:
         return self.sibling(self.device.successor())

@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 
 from vkmnn.core.execution import Command
-from vkmnn.core.overflow import Overflowed, OverflowWatch
+from vkmnn.core.overflow import Overflowed, OverflowWatch, overflow_of
 from vkmnn.ir import Array
 from vkmnn.records import dataclass
 from vkmnn.runtime.device import Device
@@ -46,11 +46,7 @@ def origins(segments: Sequence[Sequence[Command]]) -> dict[str, Overflowed]:
             (source,) = command.op.inputs
             made = [values.get(source, source)]
         values.update(zip((out.name for out in command.outputs), made, strict=True))
-        # What overflows in one place does so wherever else it is narrowed.
-        names = {command.owner or name, *made}
-        found[name] = Overflowed(
-            name, owner.op.type, owner.op.source or owner.op.name, frozenset(names)
-        )
+        found[name] = overflow_of(command, made, owner)
     return found
 
 
@@ -144,7 +140,7 @@ class Reporting:
         host = None if apart else made[0].coherent_host
         view = None if host is None else host[: size * len(labels)].view(np.int32)[:: size // 4]
         ops = [
-            self._ops.get(label) or Overflowed(label, "op", label, frozenset({label}))
+            self._ops.get(label) or Overflowed(label, label, "op", label, frozenset({label}))
             for label in labels
         ]
         return places, Reports(made, view, size // 4, ops, self._watch, set())
