@@ -57,6 +57,13 @@ def fits_fp16(array: Array, *, clamped: bool = False) -> bool:
     return array.size > 1 or not size.size or size[0] == 0 or bool(size[0] >= FP16_MIN_NORMAL)
 
 
+def exceeds_fp16(array: Array | None) -> bool:
+    """Return whether a constant has finite numbers beyond the range of float16."""
+    if array is None or array.dtype.kind != "f":
+        return False
+    return bool((np.isfinite(array) & (np.abs(array) > FP16_MAX)).any())
+
+
 def divides_fp16(divisor: Array | None) -> bool:
     """Return whether quotients by an operand, None where it is computed, stay in the range."""
     if divisor is None:

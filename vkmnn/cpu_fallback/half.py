@@ -16,6 +16,7 @@ from vkmnn.core.half_range import (
     FULL_UNARY_KINDS,
     STEP_KINDS,
     divides_fp16,
+    exceeds_fp16,
     fits_fp16,
     to_fp16,
 )
@@ -35,7 +36,7 @@ _TAKES = frozenset(
 )
 """Ops that are fed float16 whatever their inputs are."""
 _MASK = 3
-"""The first operand of attention that stays as it is: masks, lengths and sinks do."""
+"""The operand that may be a mask. Attention takes it as it is, and what comes after it as well."""
 
 _FOLLOWS = frozenset(
     {
@@ -154,13 +155,19 @@ def forms_of(
         op = command.op
         kept = not plain(command) or not full.isdisjoint((op.name, *op.inputs, *op.outputs))
         follows = op.type in _FOLLOWS and _follows(command, narrow)
-        takes = not kept and (follows or op.type in _TAKES)
+        takes = not kept and (follows or (op.type in _TAKES and not _adds_mask(command)))
         attention = "Attention" in op.type
         wants = tuple(takes and not (attention and n >= _MASK) for n in range(len(command.inputs)))
         found.append(Form(wants, takes, takes and precision == "low" and op.type in _COMPUTES))
         if takes:
             narrow.update(out.name for out in command.outputs if _is_float(out))
     return found
+
+
+def _adds_mask(command: Command) -> bool:
+    """Return whether a product adds a constant beyond the range of float16."""
+    mask = command.inputs[_MASK] if len(command.inputs) > _MASK else None
+    return command.op.type == "MatMul" and mask is not None and exceeds_fp16(mask.value)
 
 
 def _follows(command: Command, narrow: Collection[str]) -> bool:

@@ -114,7 +114,8 @@ class _Module:
                 elif number == _ENTRY_POINT:
                     self._entry, self._main = at, operands[1]
                 elif number in (_BOOL, _INT, _FLOAT, _VECTOR, _POINTER):
-                    self._types[tuple([number, *operands[1:]])] = operands[0]
+                    key = (number, *operands[1:])
+                    self._types[key] = operands[0]
                     if number == _FLOAT and operands[1] == 16:
                         half[operands[0]] = 1
                     elif number == _VECTOR and operands[1] in half:
