@@ -12,7 +12,7 @@ from vkmnn.core.execution import Command, Execution, Rejection
 from vkmnn.core.kernels import create
 from vkmnn.core.overflow import Overflowed, OverflowWatch
 from vkmnn.core.tensor import Tensor
-from vkmnn.cpu_fallback.half import HalfPrecision, HalfRunner, forms_of
+from vkmnn.cpu_fallback.fp16 import Fp16Precision, Fp16Runner, forms_of
 from vkmnn.cpu_fallback.kernel import CpuKernel, NumpyExecution
 from vkmnn.cpu_fallback.registry import has_execution
 from vkmnn.cpu_fallback.scratch import Arena
@@ -35,7 +35,7 @@ class CpuSegment(Segment):
         self,
         steps: Sequence[tuple[Command, Sequence[str]]],
         workers: Workers | None = None,
-        half: HalfRunner | None = None,
+        half: Fp16Runner | None = None,
         watch: OverflowWatch | None = None,
     ) -> None:
         self._half = half
@@ -161,7 +161,7 @@ class CpuBackend(Backend):
     def __init__(
         self,
         threads: int = 1,
-        precision: HalfPrecision | Literal["high"] = "high",
+        precision: Fp16Precision | Literal["high"] = "high",
         overflows: OverflowWatch | None = None,
         full: frozenset[str] = frozenset(),
     ) -> None:
@@ -211,7 +211,7 @@ class CpuBackend(Backend):
         half = None
         if self.precision != "high":
             forms = forms_of(commands, _is_own, self.precision, self._full)
-            half = HalfRunner(commands, forms, kept)
+            half = Fp16Runner(commands, forms, kept)
         steps = iter((command, dying.get(step, [])) for step, command in enumerate(commands))
         return [
             CpuSegment(list(islice(steps, len(segment))), self._workers, half, self._overflows)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from vkmnn.cpu_fallback.half import computes_half, half_product
+from vkmnn.cpu_fallback.fp16 import computes_fp16, fp16_product
 from vkmnn.cpu_fallback.registry import (
     AnyArray,
     Inputs,
@@ -58,7 +58,7 @@ def tap_slices(window: Window, tap: tuple[int, ...]) -> tuple[slice, ...]:
 def _depthwise(x: AnyArray, w: AnyArray, window: Window) -> AnyArray:
     channels, multiplier = x.shape[1], w.shape[0] // x.shape[1]
     shape = (x.shape[0], channels, multiplier, *window.output)
-    half = _computes_half(x, w)
+    half = _computes_fp16(x, w)
     result = np.zeros(shape, dtype=np.float32 if half else sum_dtype(x, w))
     taps = w.reshape(channels, multiplier, *w.shape[2:], *(1,) * len(window.output))
     taps = taps if half else taps.astype(result.dtype)
@@ -75,8 +75,8 @@ def _grouped(x: AnyArray, w: AnyArray, window: Window, group: int) -> AnyArray:
     """
     batch, channels = x.shape[:2]
     inner, (height, *rest) = w.shape[1] * prod(window.kernel), window.output
-    half = _computes_half(x, w)
-    dtype, multiply = (x.dtype, half_product) if half else (sum_dtype(x, w), np.matmul)
+    half = _computes_fp16(x, w)
+    dtype, multiply = (x.dtype, fp16_product) if half else (sum_dtype(x, w), np.matmul)
     weights = w.reshape(group, w.shape[0] // group, inner).astype(dtype)
     rows = min(height, max(1, CHUNK // (channels * prod(window.kernel) * prod(rest))))
     taps = [
@@ -94,8 +94,8 @@ def _grouped(x: AnyArray, w: AnyArray, window: Window, group: int) -> AnyArray:
     return result.reshape(batch, w.shape[0], *window.output)
 
 
-def _computes_half(x: AnyArray, w: AnyArray) -> bool:
-    return x.dtype == w.dtype == np.float16 and computes_half()
+def _computes_fp16(x: AnyArray, w: AnyArray) -> bool:
+    return x.dtype == w.dtype == np.float16 and computes_fp16()
 
 
 def _add_bias(result: AnyArray, bias: AnyArray | None) -> AnyArray:
@@ -154,8 +154,8 @@ def _deconvolve(x: AnyArray, w: AnyArray, window: Window, group: int) -> AnyArra
     batch, channels = x.shape[:2]
     spatial = x.shape[2:]
     outputs = w.shape[1]
-    half = _computes_half(x, w)
-    dtype, multiply = (x.dtype, half_product) if half else (sum_dtype(x, w), np.matmul)
+    half = _computes_fp16(x, w)
+    dtype, multiply = (x.dtype, fp16_product) if half else (sum_dtype(x, w), np.matmul)
     weights = w.reshape(group, channels // group, outputs * prod(window.kernel)).astype(dtype)
     spread = multiply(
         np.swapaxes(weights, 1, 2),

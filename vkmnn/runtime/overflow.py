@@ -2,8 +2,8 @@
 
 The module that a driver gets tests every number on its way to float16, which takes three integer
 operations, and sets a word in a buffer of its own where one was finite and becomes infinite. What
-was infinite before, as masks are, is no overflow: float32 has it, too. Nothing of it is in the
-committed modules, and pipelines of float32 are as they were.
+was infinite before, as masks are, does not count: float32 has it, too. The committed modules have
+no tests, and pipelines of float32 stay as they are.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SIGN = 0x7FFF_FFFF
 _FIRST = 0x477F_F000
 """The bits of 65520, the least number that is rounded to infinity."""
 _COUNT = 0x7F80_0000 - _FIRST
-"""So many numbers are from there to infinity."""
+"""How many numbers there are from there to infinity."""
 
 
 def watch_overflow(code: bytes, binding: int) -> bytes:
@@ -206,7 +206,7 @@ class _Module:
         return self._new(_CONSTANT_FALSE, self._type(_BOOL))
 
     def _test(self, lanes: int) -> tuple[int, ...]:
-        """Return what a test of so many lanes takes: its types, and its constants."""
+        """Return what a test of `lanes` numbers takes: its types, and its constants."""
         boolean, unsigned = self._type(_BOOL), self._type(_INT, 32, 0)
         numbers = [self._constant(unsigned, number) for number in (_SIGN, _FIRST, _COUNT)]
         if lanes == 1:

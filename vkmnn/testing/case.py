@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from vkmnn.core.half_range import to_fp16
+from vkmnn.core.fp16_range import to_fp16
 from vkmnn.core.plan import Plan
 from vkmnn.cpu_fallback import CpuBackend, run_op
 from vkmnn.ir import OP_TYPES, Array, DType, Graph, Op, OpAttrs, TensorInfo

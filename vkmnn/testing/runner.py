@@ -12,7 +12,7 @@ import numpy as np
 
 from vkmnn.core.backend import Segment
 from vkmnn.core.execution import Command
-from vkmnn.core.half_range import FP16_MAX
+from vkmnn.core.fp16_range import FP16_MAX
 from vkmnn.core.plan import Plan
 from vkmnn.core.tensor import Tensor
 from vkmnn.cpu_fallback import CpuBackend, run_op

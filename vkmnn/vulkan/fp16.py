@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 
-from vkmnn.core.half_range import fits_fp16
+from vkmnn.core.fp16_range import fits_fp16
 from vkmnn.core.tensor import Tensor
 from vkmnn.vulkan.storage import kernel_dtype
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from vkmnn.core.execution import Command
-from vkmnn.core.half_range import FP16_MAX
+from vkmnn.core.fp16_range import FP16_MAX
 from vkmnn.core.tensor import Tensor, Usage
 from vkmnn.ir import Layout
 from vkmnn.vulkan.device_rules import is_gpu

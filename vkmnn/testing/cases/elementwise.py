@@ -8,7 +8,7 @@ from itertools import product
 
 import numpy as np
 
-from vkmnn.core.half_range import BINARY_KINDS
+from vkmnn.core.fp16_range import BINARY_KINDS
 from vkmnn.cpu_fallback.registry import AnyArray
 from vkmnn.ir import NARROW_FLOATS, Activation, DType, Op
 from vkmnn.ir.ops import BIT_KINDS, BinaryAttrs, CastAttrs, OpAttrs

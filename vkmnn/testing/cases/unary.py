@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from vkmnn.core.half_range import FULL_UNARY_KINDS
+from vkmnn.core.fp16_range import FULL_UNARY_KINDS
 from vkmnn.cpu_fallback.registry import AnyArray
 from vkmnn.ir.ops import UnaryAttrs
 from vkmnn.shaders import kernels

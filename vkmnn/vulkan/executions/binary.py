@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vkmnn.core.execution import Layouts, Rejection
-from vkmnn.core.half_range import BINARY_KINDS, divides_fp16
+from vkmnn.core.fp16_range import BINARY_KINDS, divides_fp16
 from vkmnn.ir import storage_elements
 from vkmnn.ir.ops import BIT_KINDS, BinaryAttrs
 from vkmnn.runtime.device_info import DeviceInfo

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from vkmnn.core.execution import Layouts
-from vkmnn.core.half_range import STEP_KINDS
+from vkmnn.core.fp16_range import STEP_KINDS
 from vkmnn.ir import Layout
 from vkmnn.ir.ops import (
     MAX_STEP_INPUTS,

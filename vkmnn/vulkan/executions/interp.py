@@ -9,7 +9,7 @@ from math import prod
 import numpy as np
 
 from vkmnn.core.execution import Layouts, Rejection
-from vkmnn.core.half_range import fits_fp16
+from vkmnn.core.fp16_range import fits_fp16
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Array, DType, Layout
 from vkmnn.ir.ops import InterpAttrs

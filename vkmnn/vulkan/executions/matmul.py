@@ -8,7 +8,7 @@ from math import prod
 from typing import TypeVar
 
 from vkmnn.core.execution import Rejection
-from vkmnn.core.half_range import exceeds_fp16
+from vkmnn.core.fp16_range import exceeds_fp16
 from vkmnn.ir import Layout
 from vkmnn.ir.ops import (
     DynamicQuantizeMatMulAttrs,

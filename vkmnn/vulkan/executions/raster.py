@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 
 from vkmnn.core.execution import Layouts
-from vkmnn.core.half_range import fits_fp16
+from vkmnn.core.fp16_range import fits_fp16
 from vkmnn.core.tensor import Tensor, Usage
 from vkmnn.geometry.regions import covers, simplify
 from vkmnn.ir import DType, Layout, Op, Region, View, storage_elements

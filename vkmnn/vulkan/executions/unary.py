@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vkmnn.core.execution import Layouts, Rejection
-from vkmnn.core.half_range import FULL_UNARY_KINDS
+from vkmnn.core.fp16_range import FULL_UNARY_KINDS
 from vkmnn.ir import Activation, Layout
 from vkmnn.ir.ops import UnaryAttrs
 from vkmnn.runtime.device_info import DeviceInfo

@@ -13,7 +13,7 @@ from math import prod
 
 import numpy as np
 
-from vkmnn.core.half_range import FP16_MAX
+from vkmnn.core.fp16_range import FP16_MAX
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Array
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from vkmnn.core.half_range import to_fp16
+from vkmnn.core.fp16_range import to_fp16
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Array
 from vkmnn.records import dataclass

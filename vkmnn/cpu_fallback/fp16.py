@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vkmnn.core.execution import Command
-from vkmnn.core.half_range import (
+from vkmnn.core.fp16_range import (
     BINARY_KINDS,
     FULL_UNARY_KINDS,
     STEP_KINDS,
@@ -26,7 +26,7 @@ from vkmnn.ir import Array, DType
 from vkmnn.records import dataclass
 
 AnyArray = npt.NDArray[Any]
-HalfPrecision = Literal["normal", "low"]
+Fp16Precision = Literal["normal", "low"]
 
 TERMS = 16
 """Products that are added up in float16 at a time, in products of float16 matrices."""
@@ -61,7 +61,7 @@ class _Arithmetic(threading.local):
 _arithmetic = _Arithmetic()
 
 
-def computes_half() -> bool:
+def computes_fp16() -> bool:
     """Whether this thread computes what is float16 in float16."""
     return _arithmetic.half
 
@@ -76,10 +76,10 @@ def arithmetic(half: bool) -> Iterator[None]:
         _arithmetic.half = before
 
 
-def half_product(a: AnyArray, b: AnyArray) -> AnyArray:
+def fp16_product(a: AnyArray, b: AnyArray) -> AnyArray:
     """Return a @ b in float32: sums of `TERMS` products are float16, and added up in float32."""
     if b.ndim == 1:
-        return half_product(a, b[:, None])[..., 0]
+        return fp16_product(a, b[:, None])[..., 0]
     a, b = a.astype(np.float32), b.astype(np.float32)
     terms = a.shape[-1]
     result = _rounded(np.matmul(a[..., :TERMS], b[..., :TERMS, :]))
@@ -138,7 +138,7 @@ def _stays_in_range(command: Command) -> bool:
 def forms_of(
     commands: Sequence[Command],
     plain: Callable[[Command], bool],
-    precision: HalfPrecision,
+    precision: Fp16Precision,
     full: frozenset[str],
 ) -> list[Form]:
     """Return how each command of a plan works on floats.
@@ -182,7 +182,7 @@ def _follows(command: Command, narrow: Collection[str]) -> bool:
     )
 
 
-class HalfRunner:
+class Fp16Runner:
     """Runs the commands of a plan on floats that are stored as float16.
 
     Args:
