@@ -18,15 +18,23 @@ from vkmnn.runtime.shader import BindingType, Shader, watched
 from vkmnn.vulkan.recording import Dispatch
 from vkmnn.vulkan.storage import VECTOR_BYTES
 
+_BOUNDED = (
+    *("attention_", "cached_attention", "gather", "image_pool", "image_raster", "pool", "raster"),
+    *("select", "softmax_"),
+)
+"""How the names of kernels begin whose results are no larger than what they read, or than 1."""
+
 _HALVES = frozenset({"f16", "f16vec2", "f16vec4", "r16f", "rg16f", "rgba16f"})
 
 
 @lru_cache(maxsize=2048)
 def watching(shader: Shader, limits: Limits) -> Shader:
-    """Return what runs instead of a shader that stores float16; others, and itself, stay.
+    """Return what runs instead of a shader; one whose float16 cannot overflow stays as it is.
 
-    On a device without room for one more binding it stays as well.
+    On a device without room for one more binding, all do.
     """
+    if shader.name.startswith(_BOUNDED):
+        return shader
     if not any("w" in one.access and one.format in _HALVES for one in shader.bindings):
         return shader
     stored = sum(one.type is BindingType.STORAGE for one in shader.bindings)

@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import onnx
@@ -16,6 +16,7 @@ from onnx import TensorProto
 from vkmnn.errors import UnsupportedOpError, VkmnnError
 from vkmnn.inference_session import InferenceSession
 from vkmnn.ir import Array
+from vkmnn.schedule_config import precision_name
 from vkmnn.testing.fuzz.case import Case, Feeds
 from vkmnn.testing.fuzz.compare import TRIALS, agree, agree_conditioned, noisy
 from vkmnn.testing.fuzz.disputes import reason_of
@@ -95,9 +96,12 @@ _WAYS: tuple[_Way, ...] = (
 
 
 def _run(case: Case, options: Options) -> list[dict[str, Array]]:
-    precision: Literal["high", "normal"] = "normal" if case.precision == "normal" else "high"
     with InferenceSession(
-        case.model, options.device, precision=precision, driver=options.driver
+        case.model,
+        options.device,
+        precision=precision_name(case.precision),
+        driver=options.driver,
+        on_overflow="high",
     ) as session:
         names = [value.name for value in session.get_outputs()]
         runs = zip(case.runs, _ways(case.model), strict=False)
