@@ -85,9 +85,9 @@ class ScheduleConfig:
         precision: "high", also "fp32": float32 throughout; "normal", also "fp16": floats are
             stored as float16 where their range allows it, and computed in float32; "low": products
             by constants and convolutions are computed in float16, a few terms at a time, which are
-            added up in float32. Where the device has no float16 arithmetic, or emulates it, "low"
-            runs as "normal"; without 16-bit storage, and on the CPU backend, both run as "high"; a
-            warning and `Session.precision` say so.
+            added up in float32; on the CPU backend so is element-wise arithmetic. Where the device
+            has no float16 arithmetic, or emulates it, "low" runs as "normal"; without 16-bit
+            storage both run as "high"; a warning and `Session.precision` say so.
         driver: the Vulkan binding; None takes `VKMNN_DRIVER` or the default.
         validation: run under the Khronos validation layer; None takes `VKMNN_VALIDATION`.
         save_tensors: names of intermediate tensors to keep as additional outputs.
