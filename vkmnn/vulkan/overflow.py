@@ -22,7 +22,7 @@ _BOUNDED = (
     *("attention_", "cached_attention", "gather", "image_pool", "image_raster", "pool", "raster"),
     *("select", "softmax_"),
 )
-"""How the names of kernels begin whose results are no larger than what they read, or than 1."""
+"""How the names of kernels begin whose results do not exceed what they read, or 1."""
 
 _HALVES = frozenset({"f16", "f16vec2", "f16vec4", "r16f", "rg16f", "rgba16f"})
 
