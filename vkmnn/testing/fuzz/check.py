@@ -16,7 +16,6 @@ from onnx import TensorProto
 from vkmnn.errors import UnsupportedOpError, VkmnnError
 from vkmnn.inference_session import InferenceSession
 from vkmnn.ir import Array
-from vkmnn.schedule_config import precision_name
 from vkmnn.testing.fuzz.case import Case, Feeds
 from vkmnn.testing.fuzz.compare import TRIALS, agree, agree_conditioned, noisy
 from vkmnn.testing.fuzz.disputes import reason_of
@@ -96,10 +95,11 @@ _WAYS: tuple[_Way, ...] = (
 
 
 def _run(case: Case, options: Options) -> list[dict[str, Array]]:
+    precision: Any = case.precision
     with InferenceSession(
         case.model,
         options.device,
-        precision=precision_name(case.precision),
+        precision=precision,
         driver=options.driver,
         on_overflow="high",
     ) as session:
