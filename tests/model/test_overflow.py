@@ -258,6 +258,19 @@ def test_every_way_to_run_notices_and_mends(where: dict[str, Any], way: str) -> 
             assert np.abs(got - want).max() < 5e-3 * np.abs(want).max()
 
 
+def test_plans_of_a_released_model_are_kept(where: dict[str, Any]) -> None:
+    network = projected(node("Softmax", "a", "y"))
+    with vkmnn.InferenceSession(
+        network, precision="normal", on_overflow="high", **where
+    ) as session:
+        small, large = ({"x": np.full((3, 16), size, np.float32)} for size in (1, 1e4))
+        session.run(None, small)
+        session.release_model()
+        with pytest.raises(vkmnn.Float16OverflowError, match="released"):
+            session.run(None, large)
+        np.testing.assert_allclose(session.run(None, small)[0], 1 / 16, rtol=1e-3)
+
+
 def test_bound_runs_take_the_new_plan(where: dict[str, Any]) -> None:
     network = projected(node("Softmax", "a", "y"))
     with vkmnn.InferenceSession(
@@ -362,7 +375,10 @@ def test_every_face_takes_the_option(where: dict[str, Any], tmp_path: Path) -> N
         session = ort.InferenceSession(str(path), providers=[("VulkanExecutionProvider", options)])
         return session.run(None, feeds)[0]
 
-    for run in (by_interpreter, by_onnxruntime):
+    def by_function(action: Action) -> np.ndarray:
+        return vkmnn.load(path, device, precision="normal", on_overflow=action)(feeds["x"])
+
+    for run in (by_interpreter, by_onnxruntime, by_function):
         np.testing.assert_allclose(run("high"), 1 / 16, rtol=1e-3)
         with pytest.raises(Exception, match="65504"):
             run("raise")

@@ -229,6 +229,11 @@ class Program:
         for program in self._nested():
             program.trim()
 
+    @property
+    def forgotten(self) -> bool:
+        """Whether no plan can be made any more: the network's constants are gone."""
+        return any(plans.forgotten for plans in self._plans())
+
     def forget_arrays(self) -> None:
         """Let go of constants in the host's memory, where only plans to come would read them."""
         for step in self._steps:

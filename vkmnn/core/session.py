@@ -230,6 +230,9 @@ class Session:
         Raises:
             Float16OverflowError: that is not wanted.
         """
+        if self._program.forgotten:
+            error.hint = "keep the model: its plans cannot be made anew after it is released"
+            raise error
         wider = self._main.widened(error)
         if wider is None:
             raise error
