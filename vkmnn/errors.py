@@ -152,6 +152,28 @@ class IntegerRangeError(InvalidInputError):
     """
 
 
+class Float16OverflowError(VkmnnError):
+    """A number that float32 holds became infinite in float16; see `on_overflow`.
+
+    Args:
+        message: what overflowed.
+        names: ops and tensors that have to keep float32.
+        op, node, hint: as for `VkmnnError`; the first op that overflowed.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        names: frozenset[str] = frozenset(),
+        *,
+        op: str | None = None,
+        node: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        self.names = names
+        super().__init__(message, op=op, node=node, hint=hint)
+
+
 class HostError(VkmnnError):
     """The host's ONNX evaluator failed at a node that has no kernel."""
 

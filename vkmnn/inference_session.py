@@ -26,6 +26,7 @@ from vkmnn.records import dataclass
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.schedule_config import (
     OnDeviceLost,
+    OnOverflow,
     Precision,
     PrecisionName,
     ScheduleConfig,
@@ -68,6 +69,9 @@ class InferenceSession:
             `VKMNN_MAX_BYTES`, `VKMNN_MAX_NODES` and `VKMNN_MAX_SECONDS`, or the defaults.
         on_device_lost: "raise" DeviceLostError, or "rebuild" the session and run once more; see
             `ScheduleConfig`.
+        on_overflow: what happens when float32 would have held a number that became infinite in
+            float16: "warn", "high" (float32 for that op from then on), "raise" or "ignore"; see
+            `ScheduleConfig`.
         sess_options: onnxruntime's; refused with a hint, as are the next two.
         providers: refused; `vkmnn.onnxruntime` takes it.
         provider_options: refused.
@@ -96,6 +100,7 @@ class InferenceSession:
         progress: Callable[[int, int], None] | None = None,
         budget: Budget | None = None,
         on_device_lost: OnDeviceLost = "raise",
+        on_overflow: OnOverflow = "warn",
         sess_options: None = None,
         providers: None = None,
         provider_options: None = None,
@@ -110,6 +115,7 @@ class InferenceSession:
             require_device=require_device,
             progress=progress,
             on_device_lost=on_device_lost,
+            on_overflow=on_overflow,
         )
         network, self._session, self._overridable = OverridableInputs.open(
             model, config, budget, unsupported=unsupported

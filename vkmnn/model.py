@@ -18,7 +18,7 @@ from vkmnn.ir import Array, TensorInfo
 from vkmnn.opening import CpuInfo
 from vkmnn.overridable import OverridableInputs
 from vkmnn.runtime.device_info import DeviceInfo
-from vkmnn.schedule_config import PrecisionName, ScheduleConfig
+from vkmnn.schedule_config import OnOverflow, PrecisionName, ScheduleConfig
 
 if TYPE_CHECKING:
     import onnx
@@ -31,6 +31,7 @@ def load(
     *,
     precision: PrecisionName = "high",
     require_device: bool = False,
+    on_overflow: OnOverflow = "warn",
     budget: Budget | None = None,
 ) -> Model:
     """Load a model as a function: `vkmnn.load("model.onnx")(x)`.
@@ -40,6 +41,7 @@ def load(
         device: "auto", an index, part of a name, a UUID, or "cpu"; see `ScheduleConfig`.
         precision: "fp32" or "fp16"; see `ScheduleConfig`.
         require_device: raise PlacementError instead of running an op on the CPU backend.
+        on_overflow: "warn", "high", "raise" or "ignore"; see `ScheduleConfig`.
         budget: what loading and planning may take; see `Budget`.
 
     Raises:
@@ -47,7 +49,12 @@ def load(
         UnsupportedOpError: operators that vkmnn does not know; all of them are listed.
         DeviceNotFoundError: the device asked for is not there.
     """
-    config = ScheduleConfig(device=device, precision=precision, require_device=require_device)
+    config = ScheduleConfig(
+        device=device,
+        precision=precision,
+        require_device=require_device,
+        on_overflow=on_overflow,
+    )
     return Model(model, config, budget)
 
 

@@ -21,6 +21,7 @@ from vkmnn.core.branches import Branches
 from vkmnn.core.host_part import HostPart
 from vkmnn.core.inner_work import WORTH, operations
 from vkmnn.core.loops import Axes, Body
+from vkmnn.core.overflow import OverflowWatch
 from vkmnn.core.program import OpenHost
 from vkmnn.core.session import Session
 from vkmnn.core.shared_sizes import SharedSizes
@@ -623,7 +624,13 @@ def _subject(model: Model, config: ScheduleConfig, settings: object) -> str | No
         status = Path(model).stat()
     except (OSError, ValueError):  # whoever reads it says what is wrong
         return None
-    how = (config.precision, config.storage, config.tuning_effort, config.memory)
+    how = (
+        config.precision,
+        config.on_overflow,
+        config.storage,
+        config.tuning_effort,
+        config.memory,
+    )
     return repr((os.path.realpath(model), status.st_size, status.st_mtime_ns, *how, settings))
 
 
@@ -671,19 +678,27 @@ def open_device(config: ScheduleConfig, subject: str | None = None) -> OpenDevic
 
         foreseen = Foreseen(device, subject)
     from vkmnn.vulkan.backend import VulkanBackend
+    from vkmnn.vulkan.settings import BackendSettings
 
     precision = _precision(config, possible_precision(device.info), device.info.name)
-    backend = VulkanBackend(
-        device,
-        config.progress,
+    settings = BackendSettings(
+        progress=config.progress,
         fp16=precision != "high",
         half=precision == "low",
+        overflows=_overflow_watch(config, precision),
         tuning=config.tuning_effort,
         storage=config.storage,
         spacious=config.memory == "high",
-        foreseen=foreseen,
     )
+    backend = VulkanBackend(device, settings, foreseen=foreseen)
     return OpenDevice(backend, device.info, precision)
+
+
+def _overflow_watch(config: ScheduleConfig, precision: Precision) -> OverflowWatch | None:
+    """Return what becomes of overflows in float16; None where there are none, or nobody asks."""
+    if precision == "high" or config.on_overflow == "ignore":
+        return None
+    return OverflowWatch(config.on_overflow)
 
 
 def _selector(config: ScheduleConfig) -> str | int:
@@ -692,8 +707,9 @@ def _selector(config: ScheduleConfig) -> str | int:
 
 
 def _on_cpu(config: ScheduleConfig) -> OpenDevice:
-    precision = _precision(config, "high", CpuInfo().name)
-    return OpenDevice(CpuBackend(config.cpu_threads), CpuInfo(), precision)
+    precision = _precision(config, "low", CpuInfo().name)
+    watch = _overflow_watch(config, precision)
+    return OpenDevice(CpuBackend(config.cpu_threads, precision, watch), CpuInfo(), precision)
 
 
 def possible_precision(info: DeviceInfo) -> Precision:

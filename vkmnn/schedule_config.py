@@ -17,6 +17,7 @@ Tuning = Literal["off", "cached", "on"]
 Storage = Literal["auto", "buffer", "image"]
 
 OnDeviceLost = Literal["raise", "rebuild"]
+OnOverflow = Literal["warn", "high", "raise", "ignore"]
 Unsupported = Literal["cpu", "raise"]
 
 PRECISIONS: Mapping[str, Precision] = {
@@ -84,9 +85,9 @@ class ScheduleConfig:
         precision: "high", also "fp32": float32 throughout; "normal", also "fp16": floats are
             stored as float16 where their range allows it, and computed in float32; "low": products
             by constants and convolutions are computed in float16, a few terms at a time, which are
-            added up in float32. Where the device has no float16 arithmetic, or emulates it, "low"
-            runs as "normal"; without 16-bit storage, and on the CPU backend, both run as "high"; a
-            warning and `Session.precision` say so.
+            added up in float32; on the CPU backend so is element-wise arithmetic. Where the device
+            has no float16 arithmetic, or emulates it, "low" runs as "normal"; without 16-bit
+            storage both run as "high"; a warning and `Session.precision` say so.
         driver: the Vulkan binding; None takes `VKMNN_DRIVER` or the default.
         validation: run under the Khronos validation layer; None takes `VKMNN_VALIDATION`.
         save_tensors: names of intermediate tensors to keep as additional outputs.
@@ -97,6 +98,10 @@ class ScheduleConfig:
         on_device_lost: "raise" DeviceLostError, after which the session must be closed; or
             "rebuild": reopen the device, plan and upload again, and run once more. A second
             loss in the same call raises.
+        on_overflow: what happens when a number that float32 would hold becomes infinite in float16,
+            at "normal" and "low": "warn" logs it once for each op; "high" repeats the run with
+            that op in float32, and keeps it so; "raise" raises Float16OverflowError; "ignore"
+            looks for none.
         threads: how many ops the CPU backend may run at once, where none waits for another; numpy's
             own threads are its own matter.
         memory: "low" keeps one plan, "high" as many as there is a use for, within 128; "normal" is
@@ -121,6 +126,7 @@ class ScheduleConfig:
     max_plans: int | None = None
     progress: Callable[[int, int], None] | None = None
     on_device_lost: OnDeviceLost = "raise"
+    on_overflow: OnOverflow = "warn"
     threads: int = 1
     memory: Level = "normal"
     power: Level = "normal"
@@ -147,7 +153,7 @@ class ScheduleConfig:
         return self.tuning or by_power.get(self.power)
 
     def check_levels(self) -> None:
-        """Check memory, power, tuning and storage.
+        """Check memory, power, tuning, storage and what happens on overflows.
 
         Raises:
             InvalidInputError: one of them is unknown.
@@ -157,6 +163,7 @@ class ScheduleConfig:
             ("power", self.power, get_args(Level)),
             ("tuning", self.tuning, (None, *get_args(Tuning))),
             ("storage", self.storage, (None, *get_args(Storage))),
+            ("on_overflow", self.on_overflow, get_args(OnOverflow)),
         ):
             if value not in known:
                 raise InvalidInputError(
@@ -217,6 +224,19 @@ def precision_name(text: str) -> PrecisionName:
         if text == name:
             return name  # type: ignore[no-any-return]
     raise InvalidInputError(f"unknown precision '{text}'", hint=f"use {PRECISION_HELP}")
+
+
+def on_overflow_name(text: str) -> OnOverflow:
+    """Return `text` as what happens when floats overflow in float16.
+
+    Raises:
+        InvalidInputError: it is nothing of that kind.
+    """
+    for name in get_args(OnOverflow):
+        if text == name:
+            return name  # type: ignore[no-any-return]
+    known = ", ".join(f'"{name}"' for name in get_args(OnOverflow))
+    raise InvalidInputError(f'on_overflow="{text}" is not known', hint=f"it is one of {known}")
 
 
 def unsupported_name(text: str) -> Unsupported:

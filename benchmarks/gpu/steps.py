@@ -448,8 +448,7 @@ def _copies(setting: Setting, section: Section) -> None:
         graph = Graph("copies", [info], [TensorInfo("y", DType.FLOAT32, x.shape)], [op])
         plans = {}
         for way, stored_bytes in (("stored", nbytes), ("copied", 0)):
-            backend = VulkanBackend(setting.device)
-            backend.stored_bytes = stored_bytes
+            backend = VulkanBackend(setting.device, stored_bytes=stored_bytes)
             plans[way] = Plan(graph, {"x": info}, {}, backend, CpuBackend(), run_op)
         feeds: dict[str, Array] = {"x": x}
         times = interleave(

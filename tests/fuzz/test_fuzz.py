@@ -21,7 +21,7 @@ from vkmnn.testing.fuzz.case import Case
 from vkmnn.testing.fuzz.check import AGREES, DISPUTED, UNEXCUSED, WRONG, check
 from vkmnn.testing.fuzz.defined import undefined
 from vkmnn.testing.fuzz.models import make_case
-from vkmnn.testing.fuzz.options import Options, default_seed
+from vkmnn.testing.fuzz.options import Options, default_seed, precision_of
 from vkmnn.testing.fuzz.oracle import Oracle
 from vkmnn.testing.fuzz.recipes import EXCUSED, RECIPES
 from vkmnn.testing.fuzz.recipes.table import full_name
@@ -113,6 +113,28 @@ def test_new_models(tmp_path: Path, device: None):
     print(report.text())  # noqa: T201 - shown when the test fails
     assert not report.failures
     assert report.kinds[AGREES] > 0.95 * MODELS
+
+
+@pytest.mark.parametrize(
+    ("where", "graphs"),
+    [
+        ("auto", 18),
+        ("cpu", 18),
+        pytest.param("auto", MODELS, marks=pytest.mark.soak),
+        pytest.param("cpu", MODELS, marks=pytest.mark.soak),
+    ],
+)
+def test_models_at_all_precisions(tmp_path: Path, device: None, where: str, graphs: int):
+    options = Options(seed=902, graphs=graphs, folder=tmp_path, device=where, precision="mixed")
+    report = campaign(options)
+    print(report.text())  # noqa: T201 - shown when the test fails
+    assert report.kinds[AGREES] + report.kinds[DISPUTED] > 0.97 * graphs
+
+
+def test_precisions_take_turns():
+    options = Options(precision="mixed")
+    assert {precision_of(options, number) for number in range(3)} == {"high", "normal", "low"}
+    assert precision_of(Options(precision="low"), 1) == "low"
 
 
 def test_models_built_on_a_disputed_shape_are_no_failures(oracle: Oracle):

@@ -14,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 import vkmnn
 from tests.model.networks import NETWORKS, make_feeds
 from tests.model.oracle import open_oracle, range_error
+from vkmnn.schedule_config import PRECISIONS
 
 Array = np.ndarray[Any, Any]
 FLOAT, HALF, BFLOAT = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16
@@ -172,7 +173,7 @@ def test_numpy_takes_the_same_words(dtype: str, precision: Any) -> None:
     half = whole(model, kind, keep_io=True)
     with vkmnn.InferenceSession(half, "cpu", precision=precision) as session:
         check(session.run(None, feeds), expected, LIMITS[dtype])
-        assert session.precision == "high"
+        assert session.precision == PRECISIONS[precision]
 
 
 def test_low_is_normal_to_the_bit_without_float16_arithmetic(

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 import vkmnn
 from tests.model.networks import NETWORKS, make_feeds
@@ -140,3 +141,100 @@ def test_channels_of_unlike_size_are_equally_exact(gpu: str, half_first: None) -
     assert half
     error = np.abs(y - expected).max((0, 2, 3)) / np.abs(expected).max((0, 2, 3))
     assert (error < 1e-2)[1:7].all(), error  # the sine of the first hides nothing of its rounding
+
+
+# --- numpy ---------------------------------------------------------------------------------------
+
+
+def fp16_network() -> Any:
+    """Return a convolution, a sum, a product and a chain, with the constants that they take."""
+    rng = np.random.default_rng(1)
+    constants = {
+        "w": rng.standard_normal((6, 40, 1, 1)).astype(np.float32),
+        "shift": rng.standard_normal((1, 6, 5, 5)).astype(np.float32),
+        "m": rng.standard_normal((5, 7)).astype(np.float32),
+    }
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"]),
+        helper.make_node("Add", ["a", "shift"], ["b"]),
+        helper.make_node("Mul", ["b", "a"], ["c"]),
+        helper.make_node("MatMul", ["c", "m"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "fp16",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 40, 5, 5])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 6, 5, 7])],
+        [numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )
+    opsets = [helper.make_opsetid("", 17)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8), constants
+
+
+def steps_of_16(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return a product whose sums of 16 terms are float16, and are added up in float32."""
+    total = np.zeros((*a.shape[:-1], b.shape[-1]), np.float32)
+    for k in range(0, a.shape[-1], 16):
+        part = a[..., k : k + 16].astype(np.float64) @ b[k : k + 16].astype(np.float64)
+        total += part.astype(np.float16).astype(np.float32)
+    return total.astype(np.float16)
+
+
+def by_interpreter(model: Any, x: np.ndarray[Any, Any], precision: Any) -> np.ndarray[Any, Any]:
+    """Return what MNN's flow gives: a configuration of backend and precision."""
+    with vkmnn.Interpreter(model) as net:
+        session = net.create_session({"backend": "CPU", "precision": precision})
+        assert session.precision == precision
+        return np.asarray(session.run({"x": x})["y"])
+
+
+def by_session(model: Any, x: np.ndarray[Any, Any], precision: Any) -> np.ndarray[Any, Any]:
+    with vkmnn.InferenceSession(model, "cpu", precision=precision) as session:
+        assert session.precision == precision
+        return session.run(None, {"x": x})[0]
+
+
+@pytest.mark.parametrize("run_on_cpu", [by_interpreter, by_session])
+def test_numpy_computes_in_float16_at_low(
+    run_on_cpu: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, constants = fp16_network()
+    w, shift, m = (constants[name].astype(np.float16) for name in ("w", "shift", "m"))
+    x = np.random.default_rng(2).standard_normal((1, 40, 5, 5)).astype(np.float32)
+    pixels = x[0].reshape(40, 25).T.astype(np.float16)
+    a = steps_of_16(pixels, w[:, :, 0, 0].T).T.reshape(1, 6, 5, 5)
+    b = a + shift
+    assert b.dtype == np.float16
+    expected = steps_of_16(b * a, m)
+    results = {p: run_on_cpu(model, x, p) for p in ("high", "normal", "low")}
+    np.testing.assert_allclose(results["low"], expected.astype(np.float32), rtol=2e-3, atol=2e-3)
+    scale = np.abs(results["high"]).max()
+    errors = {p: np.abs(results[p] - results["high"]).max() / scale for p in ("normal", "low")}
+    assert 0 < errors["normal"] < errors["low"] < 1e-2
+    assert (results["low"] == results["low"].astype(np.float16)).all()
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("precision", ["normal", "low"])
+@pytest.mark.parametrize("name", ["resnet", "unet", "vit", "gpt2", "bert"])
+def test_networks_on_numpy_are_as_right_as_float16_allows(name: str, precision: Any) -> None:
+    network = NETWORKS[name]
+    model = network.build()
+    feeds = make_feeds(model, network.sizes[0])
+    expected = open_oracle(model).run(None, feeds)
+    with vkmnn.InferenceSession(model, "cpu", precision=precision, on_overflow="raise") as session:
+        results = session.run(None, feeds)
+    for got, want in zip(results, expected, strict=True):
+        assert got.dtype == want.dtype
+        error = np.abs(got - want).max() / np.abs(want).max()
+        assert error < (2e-3 if precision == "normal" else 1e-2)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_threads_compute_in_float16_as_one_does(threads: int) -> None:
+    model, _ = fp16_network()
+    x = np.random.default_rng(2).standard_normal((1, 40, 5, 5)).astype(np.float32)
+    with vkmnn.Interpreter(model) as net:
+        config = {"backend": "CPU", "precision": "low", "threads": threads}
+        got = net.create_session(config).run({"x": x})["y"]
+    np.testing.assert_array_equal(got, by_session(model, x, "low"))

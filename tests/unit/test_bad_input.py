@@ -278,9 +278,9 @@ def test_names_of_precisions(device: str) -> None:
     for name, meant in (("fp32", "high"), ("float32", "high"), ("high", "high")):
         with vkmnn.InferenceSession(make_model(), device, precision=name) as opened:
             assert opened.precision == meant
-    for name in ("fp16", "float16", "low"):  # numpy has float32 alone
+    for name, meant in (("fp16", "normal"), ("float16", "normal"), ("low", "low")):
         with vkmnn.InferenceSession(make_model(), "cpu", precision=name) as opened:
-            assert opened.precision == "high"
+            assert opened.precision == meant
 
 
 def test_all_outputs_by_an_empty_list(session: vkmnn.InferenceSession) -> None:

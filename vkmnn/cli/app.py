@@ -7,6 +7,7 @@ import logging
 import os
 import platform
 import sys
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +17,12 @@ import typer
 import vkmnn
 from vkmnn.cli.console import LogHandler, show_error
 from vkmnn.errors import InvalidInputError, VkmnnError
-from vkmnn.schedule_config import PRECISIONS, precision_name, unsupported_name
+from vkmnn.schedule_config import (
+    PRECISIONS,
+    on_overflow_name,
+    precision_name,
+    unsupported_name,
+)
 
 app = typer.Typer(
     add_completion=False,
@@ -67,6 +73,14 @@ PrecisionOption = Annotated[
         "-p",
         help='"high" or "fp32" (float32), "normal" or "fp16" (float16 storage), or "low" (float16 '
         "storage and products).",
+    ),
+]
+OnOverflowOption = Annotated[
+    str,
+    typer.Option(
+        "--on-overflow",
+        help="When numbers that float32 holds become infinite in float16: warn (default), high "
+        "(run that op in float32), raise or ignore.",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -159,6 +173,7 @@ def run(
     device: DeviceOption = "auto",
     driver: DriverOption = None,
     precision: PrecisionOption = "high",
+    on_overflow: OnOverflowOption = "warn",
     repeat: Annotated[
         int, typer.Option("--repeat", "-n", min=0, help="Runs to time after the first.")
     ] = 1,
@@ -186,14 +201,16 @@ def run(
     seed: SeedOption = 0,
 ) -> None:
     """Run a model one or more times and show its outputs."""
-    from dataclasses import replace
-
     from vkmnn.cli.run import RunOptions, run_model
 
     validation = True if validate else None
     name = precision_name(precision)
     options = RunOptions(device, driver, validation, inputs or [], shape or [], seed, repeat, name)
-    options = replace(options, unsupported=unsupported_name(unsupported))
+    options = replace(
+        options,
+        unsupported=unsupported_name(unsupported),
+        on_overflow=on_overflow_name(on_overflow),
+    )
     usual = 1e-4 if PRECISIONS[name] == "high" else 1e-2
     allowed = usual if tolerance is None else tolerance
     if not run_model(model, options, output, compare, allowed):
@@ -572,6 +589,7 @@ def profile(
     device: DeviceOption = "auto",
     driver: DriverOption = None,
     precision: PrecisionOption = "high",
+    on_overflow: OnOverflowOption = "warn",
     repeat: Annotated[int, typer.Option("--repeat", "-n", min=1, help="Runs to measure.")] = 10,
     by: Annotated[By, typer.Option("--by", help="What each row stands for.")] = By.STEP,
     trace: Annotated[
@@ -587,6 +605,7 @@ def profile(
 
     name = precision_name(precision)
     options = RunOptions(device, driver, None, inputs or [], shape or [], seed, repeat, name)
+    options = replace(options, on_overflow=on_overflow_name(on_overflow))
     profile_model(model, options, by.value, trace, html)
 
 
@@ -653,6 +672,7 @@ def tune(
     device: DeviceOption = "auto",
     driver: DriverOption = None,
     precision: PrecisionOption = "high",
+    on_overflow: OnOverflowOption = "warn",
     repeat: Annotated[
         int,
         typer.Option("--repeat", "-n", min=1, help="Runs of each candidate; the fastest counts."),
@@ -665,6 +685,7 @@ def tune(
 
     name = precision_name(precision)
     options = RunOptions(device, driver, None, inputs or [], shape or [], seed, repeat, name)
+    options = replace(options, on_overflow=on_overflow_name(on_overflow))
     tune_model(model, options)
 
 

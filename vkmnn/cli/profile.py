@@ -11,6 +11,7 @@ from rich.text import Text
 from vkmnn.cli.console import (
     bytes_text,
     compiling,
+    note,
     number_text,
     out,
     shape_text,
@@ -39,6 +40,11 @@ def profile_model(
     else:
         _show_totals(profile, by)
     out.print(Text(_summary(profile)))
+    over = dict.fromkeys(
+        f"{one.type} '{one.source or one.name}'" for one in profile if one.overflowed
+    )
+    if over:
+        note(f"these overflow in float16, and would not in float32: {', '.join(over)}")
     if host := profile.host():
         spent = ", ".join(f"{name} {time_text(us / 1e6)}" for name, us in host.items())
         out.print(Text(f"the host, in one run with timestamps: {spent}"))

@@ -31,7 +31,7 @@ from vkmnn.cli.feeds import make_feeds
 from vkmnn.errors import InvalidInputError, VkmnnError
 from vkmnn.inference_session import InferenceSession
 from vkmnn.ir import Array
-from vkmnn.schedule_config import STORES, PrecisionName, Unsupported
+from vkmnn.schedule_config import STORES, OnOverflow, PrecisionName, Unsupported
 
 _TOP = 5
 _MAX_CLASSES = 100_000
@@ -50,6 +50,7 @@ class RunOptions:
     repeat: int
     precision: PrecisionName = "high"
     unsupported: Unsupported = "cpu"
+    on_overflow: OnOverflow = "warn"
 
 
 @dataclass(slots=True)
@@ -92,6 +93,7 @@ def opened(
                     validation=options.validate,
                     progress=progress,
                     unsupported=options.unsupported,
+                    on_overflow=options.on_overflow,
                 )
             )
             args = session.get_inputs()

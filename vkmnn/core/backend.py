@@ -13,7 +13,7 @@ import numpy as np
 from vkmnn.core.device_tensor import DeviceTensor, HostStorage
 from vkmnn.core.execution import Command, Execution, Rejection
 from vkmnn.core.tensor import Tensor
-from vkmnn.errors import VkmnnError
+from vkmnn.errors import Float16OverflowError, VkmnnError
 from vkmnn.ir import Array, DType, Op, PackedForm
 from vkmnn.records import dataclass
 
@@ -181,6 +181,10 @@ class Segment(ABC):
         """
         return None
 
+    def overflowed(self) -> Collection[str]:
+        """Return the names of ops with results, or operands, that overflowed in float16 so far."""
+        return ()
+
     def timings(self) -> list[Timing]:
         """Return the time of every step of the last run; needs a backend made by `timed`."""
         return []
@@ -346,6 +350,13 @@ class Backend(ABC):
     def lost(self) -> bool:
         """Whether its device is lost, so that only `reopened` can compute again."""
         return False
+
+    def widened(self, error: Float16OverflowError) -> Backend | None:
+        """Return a backend that keeps in float32 what has overflowed; None if it is to be raised.
+
+        It may keep more than that, up to the whole network.
+        """
+        return None
 
     def use(self) -> AbstractContextManager[None]:
         """Return a context manager that keeps the device open."""

@@ -54,6 +54,9 @@ class Bound(ABC):
             )
         self._run()
 
+    def plan_anew(self) -> None:  # noqa: B027 - may hold no plan
+        """Take another plan: the session plans in another way from now on."""
+
     def close(self) -> None:
         """Release its share of the plan; the tensors stay."""
         if not self.closed:
@@ -83,7 +86,15 @@ class BoundPlan(Bound):
         super().__init__(inputs, outputs)
         self._plan = plan
         self._segment = segment
+        self.again: Callable[[], BoundPlan | None] = lambda: None
+        """Returns the same on the plan that the session has now, or None if that is impossible."""
         plan.retain()
+
+    def plan_anew(self) -> None:
+        made = None if self.closed else self.again()
+        if made is not None:
+            self._close()
+            self._plan, self._segment = made._plan, made._segment
 
     def _run(self) -> None:
         self._segment.replay()

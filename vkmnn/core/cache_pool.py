@@ -452,6 +452,13 @@ class CachePool:
             settings,
         )
 
+    def plan_anew(self) -> None:
+        """Forget recordings, and steps that are queued."""
+        for row in self._members():
+            row.stop()
+        self._broken = False
+        self._close_joints()
+
     def _close_joints(self) -> None:
         for joint in self._joints.values():
             joint.close()

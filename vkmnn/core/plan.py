@@ -66,7 +66,8 @@ class Plan:
         meter = meter or unlimited()
         self.main = main.type
         self.backup = backup.type
-        self._backends = {main.type: main, backup.type: backup}
+        self._backends = {main.type: main}
+        self._backends.setdefault(backup.type, backup)
         self._outputs = [info.name for info in graph.outputs]
 
         def compute() -> Resolved:

@@ -69,6 +69,7 @@ class Plans:
         content: the inputs whose content determines a shape.
         current: the most recently used plan.
         made: how many plans were made.
+        forgotten: no plan can be made any more: the constants are gone.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class Plans:
         self.content = content_inputs(graph)
         self.current: Plan | None = None
         self.made = 0
-        self._forgotten = False
+        self.forgotten = False
         self._bytes: dict[PlanKey, int] = {}
         self._plans: OrderedDict[PlanKey, Plan] = OrderedDict()
 
@@ -172,7 +173,7 @@ class Plans:
 
     def make(self, shapes: Shapes, feeds: Mapping[str, Array], main: Backend) -> Plan:
         """Return a new plan on a backend; arguments and errors are those of `resize`."""
-        if self._forgotten:
+        if self.forgotten:
             raise InvalidInputError(
                 "the session has released its model, and has no plan for these inputs",
                 hint="plan all that is needed before the model is released",
@@ -223,7 +224,7 @@ class Plans:
 
     def forget_arrays(self) -> None:
         """Let go of constants in the host's memory: no plan can be made any more."""
-        self._forgotten = True
+        self.forgotten = True
         self._static = None
         self.graph = without_constants(self.graph)
         for plan in self._plans.values():

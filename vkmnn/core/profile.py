@@ -33,7 +33,8 @@ class ProfileEntry:
     `name` is the op's, `source` the model's node that it came from, `microseconds` the median,
     `choice` tells who chose the kernel: "rule" or "tuned"; "" where there was no choice.
     `flops` and `nbytes` are of the whole op, which may take several steps: its floating-point
-    operations, and the bytes of what it reads and writes, each tensor once.
+    operations, and the bytes of what it reads and writes, each tensor once. `overflowed`: a number
+    that float32 would have held became infinite in float16; see `on_overflow`.
     """
 
     name: str
@@ -45,6 +46,7 @@ class ProfileEntry:
     choice: str = ""
     flops: int = 0
     nbytes: int = 0
+    overflowed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +147,7 @@ class Profile:
         rows = (
             f"  {100 * entry.microseconds / total:5.1f} %  {entry.microseconds:10.1f} µs  "
             f"{entry.backend:<7} {entry.type:<{width}}  {entry.name}  [{entry.kernel}]"
+            f"{'  overflows in float16' if entry.overflowed else ''}"
             for entry in sorted(self.entries, key=lambda entry: -entry.microseconds)
         )
         return "\n".join([summary, *rows])
@@ -189,6 +192,7 @@ def measure(plan: Plan, timed: Plan, feeds: Mapping[str, Array], runs: int) -> P
         rows.append(timed.timings())
         lines.append((end - start, timeline(timed.owned_segments, start, end)))
     commands = {command.op.name: command for command in timed.commands}
+    overflowed = {name for segment in timed.segments for name in segment.overflowed()}
     entries = []
     for samples in zip(*rows, strict=True):
         backend, step = samples[0]
@@ -204,6 +208,7 @@ def measure(plan: Plan, timed: Plan, feeds: Mapping[str, Array], runs: int) -> P
                 choice=step.choice,
                 flops=_flops(command) if command else 0,
                 nbytes=_nbytes(command) if command else 0,
+                overflowed=step.op in overflowed,
             )
         )
     return Profile(

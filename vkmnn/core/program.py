@@ -229,6 +229,11 @@ class Program:
         for program in self._nested():
             program.trim()
 
+    @property
+    def forgotten(self) -> bool:
+        """Whether no plan can be made any more: the network's constants are gone."""
+        return any(plans.forgotten for plans in self._plans())
+
     def forget_arrays(self) -> None:
         """Let go of constants in the host's memory, where only plans to come would read them."""
         for step in self._steps:
@@ -302,8 +307,10 @@ class Program:
                 does.
         """
         new = self._planner.main.new_tensor
-        if self._whole is not None and not self._whole.content:
-            plan = self._whole.resize(_shapes(inputs), {})
+        whole = self._whole
+        if whole is not None and not whole.content:
+            shapes = _shapes(inputs)
+            plan = whole.resize(shapes, {})
             infos = {name: plan.infos[name] for name in self._outputs}
             places = {
                 name: _checked(info, outputs.get(name)) or new(info.dims, info.dtype)
@@ -313,6 +320,7 @@ class Program:
             bound = plan.bound(inputs, places)
             if bound is not None:
                 bound.outputs = {name: places[name] for name in outputs}
+                bound.again = lambda: whole.resize(shapes, {}).bound(inputs, places)
                 return bound
         _refuse_shared(inputs, outputs)
         results = self.run(inputs)

@@ -27,12 +27,13 @@ from vkmnn.core.plans import TUNING_RUNS, Planner
 from vkmnn.core.profile import Profile
 from vkmnn.core.program import OpenHost, Program, Value, no_host, refuse_host_ops
 from vkmnn.core.shared_sizes import SharedSizes, shapes_of
-from vkmnn.core.stages import cut, cut_everywhere
+from vkmnn.core.stages import Stage, cut, cut_everywhere
 from vkmnn.core.state import State
 from vkmnn.core.static import StaticShapes
 from vkmnn.core.watched import Callback
 from vkmnn.errors import (
     DeviceLostError,
+    Float16OverflowError,
     IntegerRangeError,
     InvalidInputError,
     VkmnnError,
@@ -100,10 +101,10 @@ class Session:
         self._main = main
         self._backup = backup
         self._planner = Planner(main, backup, evaluate, folding.renewed, max_plans, require_main)
-        if open_branches is not None and main.type != backup.type:
-            open_host = with_branches(open_host, open_branches, self._planner, folding)
+        self._folding = folding
+        self._open_host = open_host
+        self._open_branches = open_branches if main.type != backup.type else None
         self._watched: Program | None = None
-        self._watched_from = folding, open_host
         self._program = self._open_program(graph, static)
         self._former: list[Program] = []
         self._shared = SharedSizes(graph.inputs)
@@ -118,11 +119,23 @@ class Session:
         self._process = os.getpid()
 
     def _open_program(self, graph: Graph, static: StaticShapes | None = None) -> Program:
-        meter, open_host = self._watched_from
-        program = Program(graph, cut(graph), self._planner, meter.renewed(), open_host, static)
+        program = self._program_of(graph, cut(graph), self._folding.renewed(), static)
         if self._planner.require_main and self._main.type != self._backup.type:
             refuse_host_ops(program)
         return program
+
+    def _program_of(
+        self,
+        graph: Graph,
+        stages: Sequence[Stage],
+        meter: Meter,
+        static: StaticShapes | None = None,
+    ) -> Program:
+        """Return a program on the present planner, the networks inside it included."""
+        open_host = self._open_host
+        if self._open_branches is not None:
+            open_host = with_branches(open_host, self._open_branches, self._planner, self._folding)
+        return Program(graph, stages, self._planner, meter, open_host, static)
 
     def _agree(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
         """Forget what names say about sizes where a caller's contradict them."""
@@ -200,11 +213,37 @@ class Session:
     def _work(self, work: Callable[..., T], *arguments: Any) -> T:
         with self._main.use():
             try:
-                return work(*arguments)
+                while True:
+                    try:
+                        return work(*arguments)
+                    except Float16OverflowError as error:
+                        overflow = error
+                    self._widen(overflow)
             except VkmnnError:
                 raise
             except MemoryError as error:
                 raise unexpected_error(error, "planning or running the network") from error
+
+    def _widen(self, error: Float16OverflowError) -> None:
+        """Plan anew with float32 for what has overflowed; states keep what they hold.
+
+        Raises:
+            Float16OverflowError: that is not wanted.
+        """
+        if self._program.forgotten:
+            error.hint = "keep the model: its plans cannot be made anew after it is released"
+            raise error
+        wider = self._main.widened(error)
+        if wider is None:
+            raise error
+        self._drop_watched()
+        self._drop_plans()
+        self._main = wider
+        self._planner = replace(self._planner, main=wider)
+        for program in (*self._former, self._program):
+            program.use(self._planner)
+        for bound in list(self._bound):
+            bound.plan_anew()
 
     def _reopen(self) -> None:
         """Replace the lost device with a new one, which has no plans yet."""
@@ -255,7 +294,7 @@ class Session:
             self._agree(shapes_of(feeds))
             if self._watched is None:
                 graph, stages = self._program.graph, cut_everywhere(self._program.graph)
-                self._watched = Program(graph, stages, self._planner, *self._watched_from)
+                self._watched = self._program_of(graph, stages, self._folding)
             return self._watched.run_watched(feeds, before, after)
 
         return self.call(work)
@@ -305,7 +344,7 @@ class Session:
         except DeviceLostError:
             if not self._rebuild:
                 raise
-        except IntegerRangeError:
+        except (IntegerRangeError, Float16OverflowError):
             pass
         return self.run(feeds)
 

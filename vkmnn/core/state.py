@@ -744,6 +744,12 @@ class State:
         self._values.clear()
         self.length = 0
 
+    def plan_anew(self) -> None:
+        """Forget plans, and steps that are queued; keep what the state holds."""
+        self._close_loops()
+        if self._pool is not None:
+            self._pool.plan_anew()
+
     def close(self) -> None:
         """Release memory and plans."""
         self.closed = True

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import groupby, islice
+from typing import Literal
 
 from vkmnn.core.backend import Backend, Segment, Timing
 from vkmnn.core.execution import Command, Execution, Rejection
 from vkmnn.core.kernels import create
+from vkmnn.core.overflow import Overflowed, OverflowWatch
 from vkmnn.core.tensor import Tensor
+from vkmnn.cpu_fallback.fp16 import Fp16Precision, Fp16Runner, forms_of
 from vkmnn.cpu_fallback.kernel import CpuKernel, NumpyExecution
 from vkmnn.cpu_fallback.registry import has_execution
 from vkmnn.cpu_fallback.scratch import Arena
+from vkmnn.errors import Float16OverflowError
 from vkmnn.ir import Array, Op
 from vkmnn.threads import Workers
 
@@ -23,11 +27,21 @@ class CpuSegment(Segment):
     Args:
         steps: the commands, each with the arrays that die after it.
         workers: where ops run at once that wait for none of the others; None to run them in order.
+        half: works on floats that are stored as float16; None where they are float32.
+        watch: what becomes of those that overflow; None to let them be.
     """
 
     def __init__(
-        self, steps: Sequence[tuple[Command, Sequence[str]]], workers: Workers | None = None
+        self,
+        steps: Sequence[tuple[Command, Sequence[str]]],
+        workers: Workers | None = None,
+        half: Fp16Runner | None = None,
+        watch: OverflowWatch | None = None,
     ) -> None:
+        self._half = half
+        self._watch = watch
+        self._found: list[Overflowed] = []
+        self._seen: set[str] = set()
         self._steps = steps
         self._workers = workers
         self._waves = _waves([command for command, _ in steps]) if workers else []
@@ -37,15 +51,27 @@ class CpuSegment(Segment):
     def run(self, host: dict[str, Array]) -> None:
         """Run the ops on the arrays in `host`, in order or several at once."""
         start = time.perf_counter_ns()
+        self._found = []
         if self._workers is not None:
             self._run_at_once(host, self._workers)
             self.busy_us = (time.perf_counter_ns() - start) / 1000
+            self._note_overflows()
             return
         for number, (_, dead) in enumerate(self._steps):
             host.update(self._run_one(number, host))
             for name in dead:
                 del host[name]
         self.busy_us = sum(end - start for start, end in self._times) / 1000
+        self._note_overflows()
+
+    def _note_overflows(self) -> None:
+        if self._found and self._watch is not None:
+            self._seen.update(one.label for one in self._found)
+            self._watch.note(self._found)
+
+    def overflowed(self) -> Collection[str]:
+        """Return the ops that have overflowed in float16."""
+        return self._seen
 
     def _run_at_once(self, host: dict[str, Array], workers: Workers) -> None:
         for wave in self._waves:
@@ -70,7 +96,12 @@ class CpuSegment(Segment):
         ]
         infos = [tensor.info for tensor in command.outputs]
         start = time.perf_counter_ns()
-        results = execution.on_execute(inputs, infos)
+        if self._half is None:
+            results = execution.on_execute(inputs, infos)
+        else:
+            results = self._half.run(
+                command, inputs, lambda given: execution.on_execute(given, infos), self._found
+            )
         self._times[number] = (start, time.perf_counter_ns())
         pairs = zip(command.op.outputs, results, strict=True)
         return {name: array for name, array in pairs if name}
@@ -109,18 +140,35 @@ def _dead(
     return {wave[0]: [name for name, at in last.items() if at == wave[0]] for wave in waves}
 
 
+def _is_own(command: Command) -> bool:
+    return type(command.execution) is NumpyExecution
+
+
 class CpuBackend(Backend):
     """The backend of last resort and of constant folding.
 
     Args:
         threads: how many ops may run at once; numpy's own threads are its own matter.
+        precision: "normal" stores floats as float16 where their range allows it; "low" computes in
+            float16, too.
+        overflows: what becomes of overflows in float16; None to let them be.
+        full: names of ops, and of tensors whose readers, keep float32 all the same.
     """
 
     type = "CPU"
     uses_geometry = False
 
-    def __init__(self, threads: int = 1) -> None:
+    def __init__(
+        self,
+        threads: int = 1,
+        precision: Fp16Precision | Literal["high"] = "high",
+        overflows: OverflowWatch | None = None,
+        full: frozenset[str] = frozenset(),
+    ) -> None:
         self.threads = threads
+        self.precision = precision
+        self._overflows = overflows
+        self._full = full
         self._arena = Arena()
         self._workers = Workers(threads - 1, "vkmnn-numpy") if threads > 1 else None
 
@@ -160,10 +208,24 @@ class CpuBackend(Backend):
             for out in command.outputs:
                 if out.name not in kept:
                     dying.setdefault(last[out.name], []).append(out.name)
+        half = None
+        if self.precision != "high":
+            forms = forms_of(commands, _is_own, self.precision, self._full)
+            half = Fp16Runner(commands, forms, kept)
         steps = iter((command, dying.get(step, [])) for step, command in enumerate(commands))
         return [
-            CpuSegment(list(islice(steps, len(segment))), self._workers) for segment in segments
+            CpuSegment(list(islice(steps, len(segment))), self._workers, half, self._overflows)
+            for segment in segments
         ]
+
+    def widened(self, error: Float16OverflowError) -> CpuBackend | None:
+        """Return a backend that keeps in float32 what has overflowed; see `Backend`."""
+        watch = self._overflows if self.precision != "high" else None
+        full = watch.widened(error, self._full) if watch is not None else None
+        if full is None:
+            return None
+        self.close()
+        return CpuBackend(self.threads, self.precision if full else "high", watch, full)
 
     def trim(self) -> None:
         """Free the memory that kernels use while they compute."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from vkmnn.cpu_fallback.fp16 import computes_fp16, fp16_product
 from vkmnn.cpu_fallback.registry import (
     AnyArray,
     Inputs,
@@ -57,9 +58,10 @@ def tap_slices(window: Window, tap: tuple[int, ...]) -> tuple[slice, ...]:
 def _depthwise(x: AnyArray, w: AnyArray, window: Window) -> AnyArray:
     channels, multiplier = x.shape[1], w.shape[0] // x.shape[1]
     shape = (x.shape[0], channels, multiplier, *window.output)
-    result = np.zeros(shape, dtype=sum_dtype(x, w))
+    half = _computes_fp16(x, w)
+    result = np.zeros(shape, dtype=np.float32 if half else sum_dtype(x, w))
     taps = w.reshape(channels, multiplier, *w.shape[2:], *(1,) * len(window.output))
-    taps = taps.astype(result.dtype)
+    taps = taps if half else taps.astype(result.dtype)
     for tap in product(*(range(size) for size in window.kernel)):
         part = x[at(ALL, ALL, None, *tap_slices(window, tap))]
         result += part * taps[at(ALL, ALL, *tap)]
@@ -73,21 +75,27 @@ def _grouped(x: AnyArray, w: AnyArray, window: Window, group: int) -> AnyArray:
     """
     batch, channels = x.shape[:2]
     inner, (height, *rest) = w.shape[1] * prod(window.kernel), window.output
-    dtype = sum_dtype(x, w)
+    half = _computes_fp16(x, w)
+    dtype, multiply = (x.dtype, fp16_product) if half else (sum_dtype(x, w), np.matmul)
     weights = w.reshape(group, w.shape[0] // group, inner).astype(dtype)
     rows = min(height, max(1, CHUNK // (channels * prod(window.kernel) * prod(rest))))
     taps = [
         (tap, tap_slices(window, tap)) for tap in product(*(range(size) for size in window.kernel))
     ]
-    result = np.empty((batch, group, weights.shape[1], height, prod(rest)), dtype=dtype)
+    shape = (batch, group, weights.shape[1], height, prod(rest))
+    result = np.empty(shape, dtype=np.float32 if half else dtype)
     for sample, first in product(range(batch), range(0, height, rows)):
         count = min(rows, height - first)
         columns = np.empty((channels, *window.kernel, count, *rest), dtype=dtype)
         for tap, (down, *across) in taps:
             columns[at(ALL, *tap)] = x[at(sample, ALL, down, *across)][:, first : first + count]
-        part = np.matmul(weights, columns.reshape(group, inner, count * prod(rest)))
+        part = multiply(weights, columns.reshape(group, inner, count * prod(rest)))
         result[sample, :, :, first : first + count] = part.reshape(*part.shape[:2], count, -1)
     return result.reshape(batch, w.shape[0], *window.output)
+
+
+def _computes_fp16(x: AnyArray, w: AnyArray) -> bool:
+    return x.dtype == w.dtype == np.float16 and computes_fp16()
 
 
 def _add_bias(result: AnyArray, bias: AnyArray | None) -> AnyArray:
@@ -146,9 +154,10 @@ def _deconvolve(x: AnyArray, w: AnyArray, window: Window, group: int) -> AnyArra
     batch, channels = x.shape[:2]
     spatial = x.shape[2:]
     outputs = w.shape[1]
-    dtype = sum_dtype(x, w)
+    half = _computes_fp16(x, w)
+    dtype, multiply = (x.dtype, fp16_product) if half else (sum_dtype(x, w), np.matmul)
     weights = w.reshape(group, channels // group, outputs * prod(window.kernel)).astype(dtype)
-    spread = np.matmul(
+    spread = multiply(
         np.swapaxes(weights, 1, 2),
         x.reshape(batch, group, channels // group, prod(spatial)).astype(dtype),
     ).reshape(batch, group * outputs, *window.kernel, *spatial)
@@ -164,7 +173,7 @@ def _deconvolve(x: AnyArray, w: AnyArray, window: Window, group: int) -> AnyArra
             strict=True,
         )
     ]
-    result = np.zeros((batch, group * outputs, *full), dtype=dtype)
+    result = np.zeros((batch, group * outputs, *full), dtype=spread.dtype)
     for tap in product(*(range(size) for size in window.kernel)):
         target = tuple(
             slice(position * dilation, position * dilation + (size - 1) * stride + 1, stride)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from vkmnn.cpu_fallback.fp16 import computes_fp16, fp16_product
 from vkmnn.cpu_fallback.raster import strided
 from vkmnn.cpu_fallback.reduction import softmax
 from vkmnn.cpu_fallback.registry import (
@@ -49,7 +50,12 @@ def _transposed(x: AnyArray, transpose: bool) -> AnyArray:
 
 
 def _product(a: AnyArray, b: AnyArray) -> AnyArray:
-    """Return a @ b, summed in float64; a large matrix is converted a few columns at a time."""
+    """Return a @ b, summed in float64, or as `fp16_product`.
+
+    A large matrix is converted a few columns at a time.
+    """
+    if computes_fp16() and a.dtype == b.dtype == np.float16:
+        return fp16_product(a, b)
     dtype = sum_dtype(a, b)
     if b.ndim != 2 or b.size <= CHUNK or b.dtype == dtype:
         return np.asarray(np.matmul(a.astype(dtype, copy=False), b.astype(dtype, copy=False)))

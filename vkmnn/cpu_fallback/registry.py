@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from vkmnn.cpu_fallback.fp16 import computes_fp16
 from vkmnn.errors import InvalidInputError, ModelError, VkmnnError, unexpected_error
 from vkmnn.ir import Array, Op, TensorInfo, check_attrs
 from vkmnn.registry import Registry
@@ -147,8 +148,8 @@ def optional(inputs: Inputs, index: int) -> AnyArray | None:
 
 
 def widen(x: AnyArray) -> AnyArray:
-    """Return float16 as float32, in which float16 is computed; everything else as it is."""
-    return x.astype(np.float32) if x.dtype == np.float16 else x
+    """Return float16 as float32 unless float16 is computed as such; everything else as it is."""
+    return x.astype(np.float32) if x.dtype == np.float16 and not computes_fp16() else x
 
 
 def sum_dtype(*arrays: AnyArray) -> np.dtype[Any]:

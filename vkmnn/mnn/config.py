@@ -44,7 +44,8 @@ _LEVELS: Mapping[Any, Level] = {
 }
 _IGNORED = {"mode"}
 _PATHS = {"saveTensors", "inputPaths", "outputPaths"}
-_KNOWN = {"backend", "precision", "device", "numThread", "power", "memory", *_PATHS, *_IGNORED}
+_OWN = {"device", "on_overflow"}
+_KNOWN = {"backend", "precision", "numThread", "power", "memory", *_OWN, *_PATHS, *_IGNORED}
 
 
 def ignored(what: str) -> None:
@@ -57,8 +58,8 @@ def schedule(config: Mapping[str, Any] | None) -> ScheduleConfig:
 
     "backend" is "VULKAN" where it is not given; other backends for GPUs are taken for it, with a
     warning. "inputPaths" are ops, or tensors, where the network starts, and "outputPaths" where it
-    ends then; without the first, the second are outputs besides. "device" is vkmnn's own: an
-    index, a part of a name, a UUID.
+    ends then; without the first, the second are outputs besides. vkmnn's own are "device", an
+    index, a part of a name or a UUID, and "on_overflow" (`ScheduleConfig`).
 
     Raises:
         InvalidInputError: an unknown key, backend or precision.
@@ -80,6 +81,7 @@ def schedule(config: Mapping[str, Any] | None) -> ScheduleConfig:
     return ScheduleConfig(
         device=_device(config),
         precision=wanted,
+        on_overflow=config.get("on_overflow", "warn"),
         save_tensors=tuple(dict.fromkeys(saved)),
         threads=config.get("numThread", 1),
         memory=_level(config, "memory"),

@@ -190,6 +190,7 @@ _OPTIONS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "validation": ("validation", _flag),
     "require_device": ("require_device", _flag),
     "on_device_lost": ("on_device_lost", str),
+    "on_overflow": ("on_overflow", str),
     "max_plans": ("max_plans", int),
 }
 

@@ -63,7 +63,8 @@ class InferenceSession(Session):
         sess_options: see `SessionOptions`.
         providers: names, or pairs of name and options, the preferred first; None for Vulkan, then
             the CPU. Options of `VulkanExecutionProvider`: device_id, device, precision, driver,
-            validation, require_device, on_device_lost, max_plans; see `vkmnn.ScheduleConfig`.
+            validation, require_device, on_device_lost, on_overflow, max_plans; see
+            `vkmnn.ScheduleConfig`.
         provider_options: options by position, where `providers` holds names only.
         kwargs: ignored, as onnxruntime ignores what it does not know.
 

@@ -12,6 +12,7 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from vkmnn.runtime.overflow import watch_overflow
 from vkmnn.runtime.shader import checked_spirv
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ _OPERATIONS: Mapping[int, Callable[..., int]] = {
 def specialized_spirv(shader: Shader, spec: Mapping[str, int | float | bool]) -> bytes:
     """Return the module that a driver gets: the shader's, without the branches `spec` excludes.
 
+    It watches for overflows where the shader is `watched`.
+
     Raises:
         ShaderError: as `checked_spirv`.
     """
@@ -49,7 +52,9 @@ def specialized_spirv(shader: Shader, spec: Mapping[str, int | float | bool]) ->
         for constant in shader.spec_constants
         if constant.type != "float" and not constant.name.startswith("local_size_")
     }
-    return prune_branches(code, numbers) if numbers else code
+    if numbers:
+        code = prune_branches(code, numbers)
+    return watch_overflow(code, len(shader.bindings) - 1) if shader.watched else code
 
 
 def prune_branches(code: bytes, values: Mapping[int, int]) -> bytes:

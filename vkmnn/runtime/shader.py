@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import hashlib
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
 
 from vkmnn.errors import ShaderError
@@ -55,8 +56,9 @@ IMAGE_FORMATS = ("rgba32f", "rgba16f")
 class ShaderBinding:
     """One binding of descriptor set 0.
 
-    `access` is "r", "w" or "rw". `format` is the element type ("f32", "i32", "vec4") of a STORAGE
-    binding, the image format ("rgba32f") of a TEXEL or IMAGE binding.
+    `access` is "r", "w" or "rw"; "" where the order of accesses does not matter. `format` is the
+    element type ("f32", "i32", "vec4") of a STORAGE binding, the image format ("rgba32f") of a
+    TEXEL or IMAGE binding.
     """
 
     name: str
@@ -95,6 +97,8 @@ class Shader:
     spirv: Callable[[], bytes]
     digest: str
     subgroup_size: int = 0
+    watched: bool = False
+    """Whether the last binding takes a word that is set when a float16 overflows."""
 
     @cached_property
     def constant_names(self) -> frozenset[str]:
@@ -114,10 +118,19 @@ class Shader:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Shader):
             return NotImplemented
-        return self.digest == other.digest and self.name == other.name
+        return (self.digest, self.name, self.watched) == (other.digest, other.name, other.watched)
 
     def __hash__(self) -> int:
         return hash((self.digest, self.name))
+
+
+def watched(shader: Shader) -> Shader:
+    """Return a shader that says in a further binding, `overflow`, when a float16 overflows.
+
+    Reports need no order, so recorders see neither a read nor a write of that.
+    """
+    word = ShaderBinding("overflow", len(shader.bindings), BindingType.STORAGE, "", "u32")
+    return replace(shader, bindings=(*shader.bindings, word), watched=True)
 
 
 _SPIRV_MAGIC = 0x07230203

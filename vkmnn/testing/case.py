@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from vkmnn.core.fp16_range import to_fp16
 from vkmnn.core.plan import Plan
 from vkmnn.cpu_fallback import CpuBackend, run_op
 from vkmnn.ir import OP_TYPES, Array, DType, Graph, Op, OpAttrs, TensorInfo
@@ -15,7 +16,6 @@ from vkmnn.ir.ops import PoolingAttrs
 from vkmnn.registry import Registry
 from vkmnn.runtime.shader import BindingType
 from vkmnn.shaders.library import BUILTIN, ShaderLibrary
-from vkmnn.vulkan.storage import to_fp16
 
 FP16_ROUNDING = 2.0**-9
 """What storing a few intermediate results as fp16 may cost, as a part of the largest result."""

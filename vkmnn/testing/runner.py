@@ -12,6 +12,7 @@ import numpy as np
 
 from vkmnn.core.backend import Segment
 from vkmnn.core.execution import Command
+from vkmnn.core.fp16_range import FP16_MAX
 from vkmnn.core.plan import Plan
 from vkmnn.core.tensor import Tensor
 from vkmnn.cpu_fallback import CpuBackend, run_op
@@ -24,7 +25,6 @@ from vkmnn.testing.case import FP16_MIN, FP16_ROUNDING, FP16_STEP, Case, Variant
 from vkmnn.testing.guarded import POISONS, GuardedBackend
 from vkmnn.vulkan.backend import VulkanBackend
 from vkmnn.vulkan.recording import SpecializedShader
-from vkmnn.vulkan.storage import FP16_MAX
 
 T = TypeVar("T")
 Picks = Mapping[str, int]

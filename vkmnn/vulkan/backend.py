@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from math import inf, prod
 from typing import Any
 
@@ -21,7 +22,7 @@ from vkmnn.core.device_tensor import DeviceTensor
 from vkmnn.core.execution import Command, Execution, Rejection
 from vkmnn.core.kernels import KERNELS, Make, create
 from vkmnn.core.tensor import Tensor, Usage
-from vkmnn.errors import DeviceError, InvalidInputError, unexpected_error
+from vkmnn.errors import DeviceError, Float16OverflowError, InvalidInputError, unexpected_error
 from vkmnn.ir import OP_TYPES, Array, DType, Op, PackedForm
 from vkmnn.runtime import environment
 from vkmnn.runtime.device import Device, retire_unwanted
@@ -45,12 +46,14 @@ from vkmnn.vulkan.joined_ends import join_ends
 from vkmnn.vulkan.layouts import assign_layouts
 from vkmnn.vulkan.memory import PlanMemory, constants_of, plan_memory
 from vkmnn.vulkan.normed_pairs import NormedPairs
+from vkmnn.vulkan.overflow import Reporting, origins
 from vkmnn.vulkan.pairs import Pairs
 from vkmnn.vulkan.plan_recorder import PlanRecorder, pipelines_used
 from vkmnn.vulkan.pooled_pairs import PooledPairs
 from vkmnn.vulkan.recording import Recording, SpecializedShader
 from vkmnn.vulkan.repeats import Repeats, problem_key
 from vkmnn.vulkan.schedule import schedule
+from vkmnn.vulkan.settings import BackendSettings
 from vkmnn.vulkan.splitting import Divider
 from vkmnn.vulkan.storage import (
     ELEMENT_BYTES,
@@ -69,56 +72,38 @@ class VulkanBackend(TunableBackend):
 
     Args:
         device: an opened device; shared, not closed with the backend.
-        progress: called with (done, total) while pipelines are built.
-        timestamps: record GPU time per dispatch, for profiles.
+        settings: how it plans and runs.
         chooser: decides between equivalent kernels; None follows `VKMNN_TUNE`.
-        fp16: store floats in 16 bits where the op has a kernel for it and the range allows it; the
-            device must have 16-bit storage.
-        fp16_inputs: convert the host's inputs immediately, so that no op runs in float32 merely
-            because its operands come from the host; for testing kernels.
-        tuning: what `VKMNN_TUNE` says, for this backend; None takes the variable.
-        storage: what `VKMNN_STORAGE` says, for this backend; None takes the variable.
-        spacious: kernels may take several times the memory where that makes them faster.
-        half: products of 16-bit floats may be computed in float16; the device must have that.
         foreseen: pipelines that are being built for the first plan; closed with the backend.
+        changes: fields of `settings` with other values.
     """
 
     type = "VULKAN"
     uses_geometry = True
     records = True
-    stored_bytes: int | None = None
-    """See `plan_memory`: benchmarks compare two."""
 
     def __init__(
         self,
         device: Device,
-        progress: Callable[[int, int], None] | None = None,
-        timestamps: bool = False,
+        settings: BackendSettings | None = None,
+        *,
         chooser: Chooser | None = None,
-        fp16: bool = False,
-        fp16_inputs: bool = False,
-        tuning: str | None = None,
-        storage: str | None = None,
-        spacious: bool = False,
         foreseen: Foreseen | None = None,
-        half: bool = False,
+        **changes: Any,
     ) -> None:
         self.device = device
         self._foreseen = foreseen
-        self._spacious = spacious
-        self._half = half
-        self.fp16 = fp16
-        self._fp16_inputs = fp16_inputs
-        self.choices: list[Choice] = []
-        self._mode = tuning or environment.tune()
-        self._chooser = chooser or Preferences(
-            self._tuning_file().load() if self._mode != "off" else {}
+        settings = replace(settings or BackendSettings(), **changes)
+        self.settings = replace(
+            settings,
+            tuning=settings.tuning or environment.tune(),
+            storage=settings.storage or environment.storage(),
         )
-        self._progress = progress
-        self._timestamps = timestamps
-        self._apart = False
-        self._storage = storage or environment.storage()
-        self._images = image_size(device.info, self._storage)
+        self.choices: list[Choice] = []
+        self._chooser = chooser or Preferences(
+            self._tuning_file().load() if self.settings.tuning != "off" else {}
+        )
+        self._images = image_size(device.info, self.settings.storage or environment.storage())
         if self._images:
             images.load_all()
         self._constants = constants_of(device)
@@ -128,7 +113,7 @@ class VulkanBackend(TunableBackend):
         self._pipelines: dict[SpecializedShader, Pipeline] = {}
         self._kinds: dict[SpecializedShader, PipelineKind] = {}
         heaps = {item.heap: item.heap_bytes for item in device.info.memory_types}
-        width = FP16_BYTES if fp16 else ELEMENT_BYTES
+        width = FP16_BYTES if settings.fp16 else ELEMENT_BYTES
         self._max_elements = sum(heaps.values()) // width if heaps else inf
 
     def on_create(
@@ -190,8 +175,9 @@ class VulkanBackend(TunableBackend):
             self.type,
             frozenset(outputs),
             self._must_create,
-            fp16=self.fp16,
-            fp16_inputs=self._fp16_inputs,
+            fp16=self.settings.fp16,
+            fp16_inputs=self.settings.fp16_inputs,
+            full=self.settings.full,
             divider=Divider(
                 self.type,
                 self.on_create,
@@ -221,7 +207,10 @@ class VulkanBackend(TunableBackend):
     ) -> list[Segment]:
         """Collect dispatches, place tensors, record one command buffer per segment."""
         recording, ends = self.encode_in_order(segments)
-        used = pipelines_used(recording)
+        watch, reporting = self.settings.overflows, None
+        if watch is not None and self.settings.fp16:
+            reporting = Reporting(self.device, origins(segments), watch)
+        used = pipelines_used(recording, reporting)
         if len(self._pipelines) > KEPT_PIPELINES:
             self._pipelines = {}
             self._kinds = {}
@@ -233,7 +222,7 @@ class VulkanBackend(TunableBackend):
             # The driver compiles while the constants are packed.
             with self.device.start_pipelines(missing.values(), warm_up=True) as batch:
                 memory = self.place(recording, list(kept.values()), list(inputs.values()))
-                made = batch.result(self._progress)
+                made = batch.result(self.settings.progress)
             self._pipelines.update(zip(missing, made, strict=True))
             foreseen, self._foreseen = self._foreseen, None
             if foreseen is not None:
@@ -249,7 +238,13 @@ class VulkanBackend(TunableBackend):
         )
         pipelines = {name: self._pipelines[name] for name in used}
         recorder = PlanRecorder(
-            self.device, recording, memory, pipelines, self._timestamps, self._apart
+            self.device,
+            recording,
+            memory,
+            pipelines,
+            self.settings.timestamps,
+            self.settings.apart,
+            reporting,
         )
         result: list[Segment] = []
         uploaded: set[str] = set()
@@ -335,7 +330,7 @@ class VulkanBackend(TunableBackend):
 
     def _narrow(self, command: Command) -> Sequence[Tensor | None]:
         """Return the tensors of a command among which some may take 16 bits."""
-        return (*command.inputs, *command.outputs) if self.fp16 else ()
+        return (*command.inputs, *command.outputs) if self.settings.fp16 else ()
 
     def new_encoder(self, weight_bytes: int) -> VulkanEncoder:
         """Return the encoder of a plan whose constants take about `weight_bytes`."""
@@ -344,8 +339,8 @@ class VulkanBackend(TunableBackend):
             self._chooser,
             weight_bytes=weight_bytes,
             known=self._known,
-            spacious=self._spacious,
-            half=self._half,
+            spacious=self.settings.spacious,
+            half=self.settings.half,
         )
 
     def place(
@@ -359,7 +354,7 @@ class VulkanBackend(TunableBackend):
             kept,
             provided,
             self._forms,
-            self.stored_bytes,
+            self.settings.stored_bytes,
         )
 
     def timed(self) -> VulkanBackend:
@@ -372,32 +367,29 @@ class VulkanBackend(TunableBackend):
                 "timed",
                 hint=f'profile with {other}, or with device="cpu"',
             )
-        return self._sibling(True, self._chooser)
+        return self.sibling(timestamps=True)
 
     def timed_apart(self) -> VulkanBackend:
         """Return the same, with dispatches that never overlap: times of one end where it does."""
         timed = self.timed()
-        timed._apart = True
-        return timed
+        return timed.sibling(apart=True)
 
     def with_preferences(self, table: Mapping[str, str]) -> VulkanBackend:
         """Return a backend that prefers these kernels and shares this one's constants."""
-        return self._sibling(self._timestamps, Preferences(table))
+        return self.sibling(chooser=Preferences(table))
 
-    def _sibling(self, timestamps: bool, chooser: Chooser) -> VulkanBackend:
-        return self._on(self.device, timestamps, chooser)
+    def sibling(
+        self, device: Device | None = None, chooser: Chooser | None = None, **changes: Any
+    ) -> VulkanBackend:
+        """Return a backend that differs from this one in what is given, and in nothing else.
 
-    def _on(self, device: Device, timestamps: bool, chooser: Chooser) -> VulkanBackend:
+        Args:
+            device: another one, where this one is lost.
+            chooser: decides between equivalent kernels.
+            changes: fields of `settings` with other values.
+        """
         made = VulkanBackend(
-            device,
-            self._progress,
-            timestamps,
-            chooser,
-            self.fp16,
-            self._fp16_inputs,
-            self._mode,
-            self._storage,
-            self._spacious,
+            device or self.device, self.settings, chooser=chooser or self._chooser, **changes
         )
         made._forms = self._forms
         return made
@@ -411,7 +403,9 @@ class VulkanBackend(TunableBackend):
 
     def suggest(self, tuned: Mapping[str, Mapping[str, str]]) -> None:
         """Take what was measured on a device like this one; what was measured here goes first."""
-        found = tuned.get(self._tuning_file().key) if tuned and self._mode != "off" else None
+        found = (
+            tuned.get(self._tuning_file().key) if tuned and self.settings.tuning != "off" else None
+        )
         if found and isinstance(self._chooser, Preferences):
             self._chooser = Preferences({**found, **self._chooser.table})
 
@@ -435,7 +429,7 @@ class VulkanBackend(TunableBackend):
     @property
     def tunes_new_plans(self) -> bool:
         """Whether `VKMNN_TUNE` asks for it and the device can measure."""
-        return self._mode == "on" and "timestamps" in self.device.info.features
+        return self.settings.tuning == "on" and "timestamps" in self.device.info.features
 
     def tune(
         self,
@@ -450,7 +444,7 @@ class VulkanBackend(TunableBackend):
         if tuning.kept:
             before = self.preferences
             self._chooser = Preferences(table)
-            if self._mode != "off":
+            if self.settings.tuning != "off":
                 # Others may have re-measured known choices in the meantime.
                 self._tuning_file().store(
                     {key: taken for key, taken in table.items() if before.get(key) != taken}
@@ -468,8 +462,17 @@ class VulkanBackend(TunableBackend):
     def _tuning_file(self) -> TuningFile:
         return TuningFile(cache_dir(), self.device.info)
 
+    def widened(self, error: Float16OverflowError) -> VulkanBackend | None:
+        """Return a backend that keeps in float32 what has overflowed; see `Backend`."""
+        settings = self.settings
+        watch = settings.overflows if settings.fp16 else None
+        full = watch.widened(error, settings.full) if watch is not None else None
+        if full is None:
+            return None
+        return self.sibling(full=full) if full else self.sibling(fp16=False, half=False)
+
     def reopened(self) -> VulkanBackend:
-        return self._on(self.device.successor(), self._timestamps, self._chooser)
+        return self.sibling(self.device.successor())
 
     def holds(self, dtype: DType) -> bool:
         return kernel_dtype(dtype) is not None

@@ -20,6 +20,7 @@ from vkmnn.errors import VkmnnError
 from vkmnn.runtime.device_info import DeviceType
 from vkmnn.runtime.pipeline import complete_spec
 from vkmnn.runtime.pipeline_cache import device_key
+from vkmnn.runtime.shader import watched
 from vkmnn.runtime.warm_up import WarmUp
 from vkmnn.shaders.library import BUILTIN
 from vkmnn.threads import Workers
@@ -63,10 +64,9 @@ class Note:
         """Return what was needed, with all constants; nothing where there is no valid file."""
         try:
             noted = json.loads(read_file(self.path, _MAX_BYTES))
-            found = [BUILTIN.load(name) for name, _ in noted[:MAX_PIPELINES]]
             return [
-                (shader, complete_spec(shader, spec))
-                for shader, (_, spec) in zip(found, noted, strict=False)
+                (_shader(name, *watches), complete_spec(BUILTIN.load(name), spec))
+                for name, spec, *watches in noted[:MAX_PIPELINES]
             ]
         except FileNotFoundError:
             return []
@@ -80,12 +80,16 @@ class Note:
 
     def store(self, needed: Needed) -> None:
         """Write what was needed; readers see the old file or the new one, never a part."""
-        data = json.dumps([[shader.name, dict(spec)] for shader, spec in needed])
+        data = json.dumps([[shader.name, dict(spec), shader.watched] for shader, spec in needed])
         try:
             write_file(self.path, data.encode())
             _drop_oldest(self.path.parent)
         except OSError as error:
             _log.info("foreseen pipelines %s not kept: %s", self.path, error)
+
+
+def _shader(name: str, watches: bool = False) -> Shader:
+    return watched(BUILTIN.load(name)) if watches is True else BUILTIN.load(name)
 
 
 def _drop_oldest(folder: Path) -> None:
@@ -144,6 +148,6 @@ class Foreseen:
 
 def _is_built_in(shader: Shader) -> bool:
     try:
-        return BUILTIN.load(shader.name) == shader
+        return BUILTIN.load(shader.name).digest == shader.digest
     except VkmnnError:
         return False

@@ -8,8 +8,9 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 
+from vkmnn.core.fp16_range import fits_fp16
 from vkmnn.core.tensor import Tensor
-from vkmnn.vulkan.storage import fits_fp16, kernel_dtype
+from vkmnn.vulkan.storage import kernel_dtype
 
 Fp16Operands = tuple[list[bool], list[bool]]
 """For each input (output), whether its floats are wanted (made) as fp16."""

@@ -52,6 +52,7 @@ def assign_layouts(
     fp16_inputs: bool = False,
     divider: Divider | None = None,
     images: int = 0,
+    full: frozenset[str] = frozenset(),
 ) -> list[Command]:
     """Return the commands with forms assigned, conversions inserted once per tensor and form.
 
@@ -67,11 +68,12 @@ def assign_layouts(
         divider: cuts the ops whose tensors are too large for the device.
         images: tensors are kept in images of at most this many texels along each axis, where ops
             have kernels for that; 0 keeps all in buffers.
+        full: names of ops, and of tensors whose readers, keep float32 all the same.
     """
-    plan = _Plan(backend, make, divider, images)
+    plan = _Plan(backend, make, divider, images, full)
     if not images:
         plan.code_readers = code_readers(commands, backend, outputs, divider, fp16=fp16)
-    followed = _followed_inputs(commands, backend) if fp16 and not images else frozenset()
+    followed = _followed_inputs(commands, backend, full) if fp16 and not images else frozenset()
     for command in commands:
         plan.owner = command.owner or command.op.name
         if fp16 and (fp16_inputs or followed):
@@ -92,13 +94,14 @@ class _Plan:
     host reads, `constants` the constants that are uploaded as fp16. `owner` names the op that is
     at hand. `code_readers` names the tensors that may be codes of a byte: all ops that read one
     take it like that; with the shift that suits these, if any. `stay_plain` holds the problems of
-    ops that leave plain tensors as they are.
+    ops that leave plain tensors as they are. `full` is that of `assign_layouts`.
     """
 
     backend: str
     make: MakeExecution
     divider: Divider | None
     images: int
+    full: frozenset[str] = frozenset()
     commands: list[Command] = field(default_factory=list)
     converted: dict[tuple[str, Form], Tensor] = field(default_factory=dict)
     current: dict[str, Tensor] = field(default_factory=dict)
@@ -242,7 +245,8 @@ class _Plan:
             self.commands.append(command)
             return
         in_images = image_layouts(command, inputs, self.images) if self.images else None
-        wanted, made = _forms(command, inputs, fp16, in_images)
+        narrow = fp16 and not (self.full and _is_full(command, self.full))
+        wanted, made = _forms(command, inputs, narrow, in_images)
         self.take_codes(command, inputs, wanted, made)
         parts = self.parts(command, inputs, wanted, made) if in_images is None else []
         for part in parts:
@@ -293,7 +297,15 @@ def form_of(tensor: Tensor) -> Form:
     return Form(tensor.layout, tensor.fp16, tensor.codes)
 
 
-def _followed_inputs(commands: Sequence[Command], backend: str) -> frozenset[str]:
+def _is_full(command: Command, full: frozenset[str]) -> bool:
+    """Whether a command keeps float32: it, or a tensor that it reads or makes, is named."""
+    own = (command.owner or command.op.name, *command.op.inputs, *command.op.outputs)
+    return not full.isdisjoint(own)
+
+
+def _followed_inputs(
+    commands: Sequence[Command], backend: str, full: frozenset[str]
+) -> frozenset[str]:
     """Return the network's inputs that some ops take as fp16, and all others would follow.
 
     They are converted anyway: the ops that follow gain from it, as the first normalisation of a
@@ -308,7 +320,11 @@ def _followed_inputs(commands: Sequence[Command], backend: str) -> frozenset[str
         read = [t for t in command.inputs if t is not None and t.usage is Usage.INPUT]
         if not any(is_float(tensor) for tensor in read):
             continue
-        if command.backend != backend or not isinstance(execution, VulkanExecution):
+        if (
+            command.backend != backend
+            or not isinstance(execution, VulkanExecution)
+            or _is_full(command, full)
+        ):
             others.update(tensor.name for tensor in read)
             continue
         execution.bind(command.inputs, command.outputs)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from vkmnn.core.execution import Command
+from vkmnn.core.fp16_range import FP16_MAX
 from vkmnn.core.tensor import Tensor, Usage
 from vkmnn.ir import Layout
 from vkmnn.vulkan.device_rules import is_gpu
@@ -20,7 +21,6 @@ from vkmnn.vulkan.gemm.coop_tiles import matrix_of
 from vkmnn.vulkan.gemm.family import Apart, Target
 from vkmnn.vulkan.gemm.job import MatMulJob, RowNorms
 from vkmnn.vulkan.gemm.normed import NormedKernel, NormedProblem, candidates_of
-from vkmnn.vulkan.storage import FP16_MAX
 
 
 class NormedPairs:

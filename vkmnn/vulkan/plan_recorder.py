@@ -14,14 +14,19 @@ from vkmnn.runtime.recorder import CommandBuffer
 from vkmnn.runtime.shader import Shader
 from vkmnn.vulkan.checks import IndexRange, Status
 from vkmnn.vulkan.memory import PlanMemory
+from vkmnn.vulkan.overflow import Reporting, Reports
 from vkmnn.vulkan.recording import Dispatch, Recording, Spec, SpecializedShader
 from vkmnn.vulkan.segment import Edges, Glance, VulkanSegment
 from vkmnn.vulkan.storage import VECTOR_BYTES, storage_bytes
 
 
-def pipelines_used(recording: Recording) -> dict[SpecializedShader, tuple[Shader, Spec]]:
+def pipelines_used(
+    recording: Recording, reporting: Reporting | None = None
+) -> dict[SpecializedShader, tuple[Shader, Spec]]:
     """Return what the recorded dispatches need, each pipeline once."""
-    return {d.pipeline: (d.shader, d.spec) for d in recording.dispatches}
+    if reporting is None:
+        return {d.pipeline: (d.shader, d.spec) for d in recording.dispatches}
+    return {d.pipeline: (reporting.shader(d.shader), d.spec) for d in recording.dispatches}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +62,7 @@ class PlanRecorder:
         pipelines: those of the dispatches.
         timestamps: record GPU time per dispatch.
         apart: let no two dispatches run at once, so that a time is that of one alone.
+        reporting: has kernels report overflows; None where none do.
     """
 
     def __init__(
@@ -67,7 +73,9 @@ class PlanRecorder:
         pipelines: Mapping[SpecializedShader, Pipeline],
         timestamps: bool,
         apart: bool = False,
+        reporting: Reporting | None = None,
     ) -> None:
+        self._reporting = reporting
         self._device = device
         self._recording = recording
         self._memory = memory
@@ -86,7 +94,8 @@ class PlanRecorder:
         ]
         dispatches = self._recording.dispatches[first:end]
         copies = [tensor for tensor in downloads if tensor in self._memory.readback]
-        command = self._record(dispatches, {t: self._memory.readback[t] for t in copies})
+        reported, reports = self._reports(dispatches, self._memory.buffers)
+        command = self._record(dispatches, {t: self._memory.readback[t] for t in copies}, reported)
         steps = None
         if self._timestamps:
             chosen = self._chosen()
@@ -94,7 +103,7 @@ class PlanRecorder:
             steps += [("", "copy", "") for _ in copies]
         return VulkanSegment(
             command,
-            Edges(uploaded, downloaded, self._ranges(uploads), self._status(dispatches)),
+            Edges(uploaded, downloaded, self._ranges(uploads), self._status(dispatches), reports),
             self._memory,
             steps,
             Rebinder(self, first, end, uploads, downloads),
@@ -132,16 +141,18 @@ class PlanRecorder:
             buffers.append(self._device.allocate(VECTOR_BYTES, MemoryKind.READBACK))
             place = moved[self._recording.status] = BufferRange(buffers[0], 0, VECTOR_BYTES)
             status = Status(place, status.checks)
+        reported, reports = self._reports(dispatches, buffers)
         ranges = self._ranges(part.uploads)
         hidden = {n: places[n] for n in ranges if places[n].buffer.coherent_host is None}
         glance = self._glance(hidden, buffers) if hidden else None
         return VulkanSegment(
-            self._record(dispatches, copies, moved),
+            self._record(dispatches, copies, reported, moved),
             Edges(
                 [(tensor, places[tensor.name]) for tensor in part.uploads],
                 [(tensor, places[tensor.name]) for tensor in part.downloads],
                 ranges,
                 status,
+                reports,
             ),
             self._memory,
             owned=buffers,
@@ -178,10 +189,18 @@ class PlanRecorder:
         used = any(tensor in dispatch.tensors for dispatch in dispatches)
         return Status(self._place(tensor), self._recording.checks) if used else None
 
+    def _reports(
+        self, dispatches: Sequence[Dispatch], buffers: list[Buffer]
+    ) -> tuple[Mapping[str, BufferRange], Reports | None]:
+        if self._reporting is None:
+            return {}, None
+        return self._reporting.places(dispatches, buffers)
+
     def _record(
         self,
         dispatches: Sequence[Dispatch],
         copies: Mapping[Tensor, BufferRange],
+        reported: Mapping[str, BufferRange],
         moved: Mapping[Tensor, BufferRange] | None = None,
     ) -> CommandBuffer | None:
         if not dispatches and not copies:
@@ -189,9 +208,13 @@ class PlanRecorder:
         recorder = self._device.recorder(timestamps=self._timestamps)
         places = _Places(self._recording, {**self._memory.ranges, **(moved or {})})
         for dispatch in dispatches:
+            pipeline = self._pipelines[dispatch.pipeline]
+            bindings = [places[tensor] for tensor in dispatch.tensors]
+            if pipeline.shader.watched:
+                bindings.append(reported[dispatch.label])
             recorder.dispatch(
-                self._pipelines[dispatch.pipeline],
-                [places[tensor] for tensor in dispatch.tensors],
+                pipeline,
+                bindings,
                 dispatch.params,
                 dispatch.groups,
                 dispatch.label,

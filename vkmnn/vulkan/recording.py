@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import field
 
+from vkmnn.core.fp16_range import to_fp16
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Array
 from vkmnn.records import dataclass
@@ -12,7 +13,7 @@ from vkmnn.runtime.shader import Shader
 from vkmnn.vulkan.checks import Check, IndexRange
 from vkmnn.vulkan.choice import Choice
 from vkmnn.vulkan.cost.terms import Expected
-from vkmnn.vulkan.storage import to_fp16, to_storage
+from vkmnn.vulkan.storage import to_storage
 
 Spec = Mapping[str, int | float | bool]
 

@@ -18,6 +18,7 @@ from vkmnn.runtime.memory import Buffer, BufferRange
 from vkmnn.runtime.recorder import CommandBuffer
 from vkmnn.vulkan.checks import IndexRange, Status
 from vkmnn.vulkan.memory import PlanMemory
+from vkmnn.vulkan.overflow import Reports
 from vkmnn.vulkan.storage import element_bytes, read_view, stored_dtype, to_storage, write_view
 
 
@@ -42,12 +43,14 @@ class Edges:
         downloads: tensors to read afterwards, and where.
         ranges: which values the uploaded index tensors may hold, by name.
         status: where kernels report failed checks; None when they make none.
+        reports: where they report overflows in float16; None when nothing watches for them.
     """
 
     uploads: Sequence[tuple[Tensor, BufferRange]]
     downloads: Sequence[tuple[Tensor, BufferRange]]
     ranges: Mapping[str, Sequence[IndexRange]]
     status: Status | None
+    reports: Reports | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,7 @@ class VulkanSegment(Segment):
         self._glance = glance
         self._ranges = edges.ranges
         self._status = edges.status
+        self._reports = edges.reports
         self._command = command
         for each in (command, None if glance is None else glance.command):
             if each is not None:
@@ -137,6 +141,8 @@ class VulkanSegment(Segment):
             self._command.wait()
         if self._status is not None:
             self._status.raise_failed()
+        if self._reports is not None:
+            self._reports.look()
         if host is not None:
             self._read(host)
 
@@ -224,6 +230,12 @@ class VulkanSegment(Segment):
             self.busy_us = (end - start) / 1000
             if self._status is not None:
                 self._status.raise_failed()
+            if self._reports is not None:
+                self._reports.look()
+
+    def overflowed(self) -> Collection[str]:
+        """Return the ops that have reported overflows in float16."""
+        return () if self._reports is None else self._reports.seen
 
     def timings(self) -> list[Timing]:
         """Return the device's time of every dispatch and copy of the last run.

@@ -51,11 +51,6 @@ _KERNEL_DTYPES = {
 }
 _STORAGE = {"f32": np.dtype(np.float32), "i32": np.dtype(np.int32)}
 _INT32 = np.iinfo(np.int32)
-FP16_MAX = 65504.0
-FP16_MIN_NORMAL = 2.0**-14  # smaller numbers have fewer digits
-
-_WIDE_RANGE = (DType.BFLOAT16.value, DType.FLOAT8E8M0.value)  # that of float32
-
 
 FloatElement = Literal["f32", "f16"]
 WeightElement = Literal["f32", "f16", "w8"]
@@ -161,31 +156,6 @@ def to_storage(array: Array, name: str) -> Array:
     """
     check_range(array, name)
     return array.astype(storage_dtype(DType.from_numpy(array.dtype)), copy=False)
-
-
-def to_fp16(array: Array) -> Array:
-    """Return floats as float16; finite ones beyond its range become its largest."""
-    if array.dtype == np.float16:
-        return array
-    finite = np.isfinite(array)
-    return np.where(finite, np.clip(array, -FP16_MAX, FP16_MAX), array).astype(np.float16)
-
-
-def fits_fp16(array: Array, *, clamped: bool = False) -> bool:
-    """Return whether float16 holds an element-wise operand: no overflow, no scalar near zero.
-
-    Args:
-        array: the operand.
-        clamped: what is too large may become the largest fp16 number.
-    """
-    if array.dtype.name in _WIDE_RANGE:
-        return False
-    if array.dtype.kind != "f" or array.size == 0:
-        return True
-    size = np.abs(array[np.isfinite(array)])
-    if size.size and size.max() > FP16_MAX and not clamped:
-        return False
-    return array.size > 1 or not size.size or size[0] == 0 or bool(size[0] >= FP16_MIN_NORMAL)
 
 
 def pack_nc4hw4(array: Array) -> Array:

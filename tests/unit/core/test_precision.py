@@ -61,15 +61,17 @@ def test_high_is_the_default() -> None:
         assert session.precision == "high"
 
 
-def test_normal_on_numpy_is_high_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+def test_normal_on_numpy_stores_halves(caplog: pytest.LogCaptureFixture) -> None:
     with (
         caplog.at_level(logging.WARNING, "vkmnn"),
         vkmnn.InferenceSession(network(), "cpu", precision="normal") as session,
     ):
         (y,) = session.run(None, {"x": X})
-        assert session.precision == "high"
-    np.testing.assert_allclose(y, expected(), rtol=1e-5, atol=1e-5)
-    assert 'stores no float16: precision "normal" runs as "high"' in caplog.text
+        assert session.precision == "normal"
+    assert y.dtype == np.float32
+    error = np.abs(y - expected()).max() / np.ptp(expected())
+    assert 1e-6 < error < 1e-3
+    assert not caplog.text
 
 
 def test_normal_on_a_device_without_halves_is_high_and_says_so(

@@ -8,6 +8,7 @@ from itertools import product
 
 import numpy as np
 
+from vkmnn.core.fp16_range import BINARY_KINDS
 from vkmnn.cpu_fallback.registry import AnyArray
 from vkmnn.ir import NARROW_FLOATS, Activation, DType, Op
 from vkmnn.ir.ops import BIT_KINDS, BinaryAttrs, CastAttrs, OpAttrs
@@ -15,7 +16,6 @@ from vkmnn.shaders import kernels
 from vkmnn.testing.case import Case, Variant, blocked_case, op_case, shader_cases
 from vkmnn.testing.cases.shapes import SHAPES, f32, floats, i32, integers, whole
 from vkmnn.vulkan.broadcast import plan_plain
-from vkmnn.vulkan.executions.binary import FP16_KINDS
 
 Shape = tuple[int, ...]
 
@@ -191,7 +191,7 @@ def binary(variant: Variant) -> Iterator[Case]:
         others = {*_COMPARISONS, *_LOGIC, *(BIT_KINDS if variant.dtype == "f32" else ())}
         kinds = kernels.Binary.__members__.keys() - others
     for kind in sorted(kinds):
-        if not variant.fp16 or kind in FP16_KINDS:
+        if not variant.fp16 or kind in BINARY_KINDS:
             yield from (_image_cases if variant.images else _cases)(kind, variant)
 
 

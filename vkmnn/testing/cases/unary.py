@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from vkmnn.core.fp16_range import FULL_UNARY_KINDS
 from vkmnn.cpu_fallback.registry import AnyArray
 from vkmnn.ir.ops import UnaryAttrs
 from vkmnn.shaders import kernels
 from vkmnn.testing.case import Case, Variant, blocked_case, op_case, shader_cases
 from vkmnn.testing.cases.shapes import arrays, f32, floats
-from vkmnn.vulkan.executions.unary import FULL_KINDS
 
 PARAMETERS = {
     "CLIP": (-0.5, 0.75),
@@ -64,7 +64,7 @@ def unary(variant: Variant) -> Iterator[Case]:
     elif variant.dtype == "i32":
         kinds = INTEGER_KINDS
     else:
-        kinds = _KINDS - (FULL_KINDS if variant.fp16 else frozenset())
+        kinds = _KINDS - (FULL_UNARY_KINDS if variant.fp16 else frozenset())
     if variant.images:
         for kind in sorted(kinds - _TESTS):
             yield from _image_cases(kind)

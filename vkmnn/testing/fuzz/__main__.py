@@ -24,7 +24,7 @@ def main(
     minutes: Annotated[float, typer.Option(help="For how long; 0 for no limit.")] = 0.0,
     device: Annotated[str, typer.Option(help="Device to run on.")] = "auto",
     driver: Annotated[str | None, typer.Option(help="Vulkan binding.")] = None,
-    precision: Annotated[str, typer.Option(help="high, or normal for fp16 storage.")] = "high",
+    precision: Annotated[str, typer.Option(help="high, normal, low, or mixed.")] = "high",
     op: Annotated[list[str] | None, typer.Option(help="Only models with such a node.")] = None,
     timeout: Annotated[float, typer.Option(help="Seconds that a model may take.")] = 60.0,
     folder: Annotated[Path, typer.Option(help="Where models that fail go.")] = Path(

@@ -32,7 +32,7 @@ class Case:
         model: what is run.
         runs: feeds of the runs, in order; shapes may differ from run to run.
         origin: where the model comes from, for people.
-        precision: "high" or "normal".
+        precision: "high", "normal" or "low".
     """
 
     model: onnx.ModelProto

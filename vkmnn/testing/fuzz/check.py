@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import onnx
@@ -95,9 +95,13 @@ _WAYS: tuple[_Way, ...] = (
 
 
 def _run(case: Case, options: Options) -> list[dict[str, Array]]:
-    precision: Literal["high", "normal"] = "normal" if case.precision == "normal" else "high"
+    precision: Any = case.precision
     with InferenceSession(
-        case.model, options.device, precision=precision, driver=options.driver
+        case.model,
+        options.device,
+        precision=precision,
+        driver=options.driver,
+        on_overflow="high",
     ) as session:
         names = [value.name for value in session.get_outputs()]
         runs = zip(case.runs, _ways(case.model), strict=False)

@@ -72,11 +72,14 @@ class Tolerance:
 
 _FLOAT32 = Tolerance(2e-5, 2e-6, 2e-6)
 _FLOAT16 = Tolerance(4e-3, 2e-3, 1e-3, 2.0**-24)
+_LOW = Tolerance(1.6e-2, 8e-3, 4e-3, 2.0**-24)
 _FLOAT64 = Tolerance(1e-6, 1e-7, 1e-7)
 
 
 def tolerance(dtype: np.dtype[Any], precision: str) -> Tolerance:
     """Return what is allowed for a float type."""
+    if precision == "low":
+        return _LOW
     if dtype == np.float16 or precision == "normal":
         return _FLOAT16
     return _FLOAT64 if dtype == np.float64 else _FLOAT32

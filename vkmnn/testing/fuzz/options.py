@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 DEFAULT_GRAPHS = 300
+PRECISION_TURNS = ("high", "normal", "low")
 SEED_VARIABLE = "VKMNN_FUZZ_SEED"
 
 
@@ -20,7 +21,7 @@ class Options:
         minutes: how long, 0 for no limit.
         device: selector of the device that vkmnn runs on.
         driver: Vulkan binding, None for the default.
-        precision: "high" or "normal".
+        precision: "high", "normal" or "low"; "mixed" for all three in turn.
         ops: only models that hold one of these operators; empty for all.
         timeout_s: seconds that one model may take before it counts as hanging.
         folder: where models that fail are written.
@@ -39,6 +40,13 @@ class Options:
     folder: Path = Path("fuzz-failures")
     large: float = 0.03
     jobs: int = 0
+
+
+def precision_of(options: Options, number: int) -> str:
+    """Return the precision that a model runs with."""
+    if options.precision != "mixed":
+        return options.precision
+    return PRECISION_TURNS[number % len(PRECISION_TURNS)]
 
 
 def default_seed() -> int:

@@ -17,7 +17,7 @@ from typing import Any
 from vkmnn.testing.fuzz.case import Case
 from vkmnn.testing.fuzz.check import Verdict, check, describe
 from vkmnn.testing.fuzz.models import make_case
-from vkmnn.testing.fuzz.options import Options
+from vkmnn.testing.fuzz.options import Options, precision_of
 from vkmnn.testing.fuzz.oracle import Oracle
 from vkmnn.testing.fuzz.recipes.table import full_name
 from vkmnn.testing.fuzz.shrink import shrink
@@ -46,7 +46,7 @@ def answers(options: Options, command: Mapping[str, Any]) -> Iterator[dict[str, 
     for number in range(command["start"], command["stop"]):
         yield {"making": number}
         case = make_case(options.seed, number, oracle, options.ops, options.large)
-        case = replace(case, precision=options.precision)
+        case = replace(case, precision=precision_of(options, number))
         if command.get("save"):
             case.save(Path(command["save"]))
             yield {"saved": command["save"]}

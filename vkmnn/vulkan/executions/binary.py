@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from vkmnn.core.execution import Layouts, Rejection
-from vkmnn.core.tensor import Tensor
+from vkmnn.core.fp16_range import BINARY_KINDS, divides_fp16
 from vkmnn.ir import storage_elements
 from vkmnn.ir.ops import BIT_KINDS, BinaryAttrs
 from vkmnn.runtime.device_info import DeviceInfo
@@ -15,14 +13,12 @@ from vkmnn.vulkan.broadcast import elementwise_layouts, plan_operands, reject_ma
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
-from vkmnn.vulkan.storage import FP16_MIN_NORMAL, kernel_dtype
+from vkmnn.vulkan.storage import kernel_dtype
 
 # Kinds that give zero for two zeros.
 _KEEPS_ZERO = frozenset(
     {"ADD", "SUB", "MUL", "MIN", "MAX", "PRELU", "GREATER", "LESS", "AND", "OR", "XOR", *BIT_KINDS}
 )
-# Kinds with kernels for fp16.
-FP16_KINDS = frozenset({"ADD", "SUB", "MUL", "DIV", "MIN", "MAX", "PRELU"})
 # Kinds whose result is a bool.
 _TESTS = frozenset({"EQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL", "AND", "OR", "XOR"})
 # Kinds whose integer kernels notice results outside int32.
@@ -55,8 +51,8 @@ class BinaryExecution(VulkanExecution[BinaryAttrs]):
         """Follow the operands where results stay in the range of fp16 as easily as they do."""
         a, b = self.operand(0), self.operand(1)
         # Squares, and quotients by what is computed or tiny, may be far larger or smaller.
-        leaves = a is b or (self.attrs.kind == "DIV" and not _divides_fp16(b))
-        fp16 = self.attrs.kind in FP16_KINDS and not leaves
+        leaves = a is b or (self.attrs.kind == "DIV" and not divides_fp16(b.value))
+        fp16 = self.attrs.kind in BINARY_KINDS and not leaves
         return self.by_rule(self.fp16_rule if fp16 else Fp16Rule.FULL)
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
@@ -96,11 +92,3 @@ class BinaryExecution(VulkanExecution[BinaryAttrs]):
         if plan.width == 4:
             spec |= {"A_SPLAT": plan.splats[0], "B_SPLAT": plan.splats[1]}
         encoder.dispatch_linear(shader, tensors, params, plan.count, spec)
-
-
-def _divides_fp16(divisor: Tensor) -> bool:
-    """Return whether quotients by this are not far larger than what is divided."""
-    if divisor.value is None:
-        return False
-    size = np.abs(divisor.value)
-    return bool(((size == 0) | (size >= FP16_MIN_NORMAL)).all())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from vkmnn.core.execution import Layouts
+from vkmnn.core.fp16_range import STEP_KINDS
 from vkmnn.ir import Layout
 from vkmnn.ir.ops import (
     MAX_STEP_INPUTS,
@@ -33,14 +34,6 @@ _ZERO_OF_ZEROS = frozenset(
     {
         "ADD", "SUB", "MIN", "MAX", "GREATER", "LESS", "ABS", "FLOOR", "CEIL", "ROUND", "SIGN",
         "SQRT", "TANH",
-    }
-)  # fmt: skip
-# Kinds whose results stay in the range of fp16 about as well as their values do.
-_FP16 = frozenset(
-    {
-        "ADD", "SUB", "MUL", "MIN", "MAX", "PRELU", "GREATER", "GREATER_EQUAL", "LESS",
-        "LESS_EQUAL", "EQUAL", "ABS", "FLOOR", "CEIL", "ROUND", "SIGN", "SIGMOID", "TANH",
-        "MUL_ADD", "CLIP", "SELECT",
     }
 )  # fmt: skip
 # What QuantizeLinear becomes: numbers are the scale and the bounds, and NaN is the lower one.
@@ -89,7 +82,7 @@ class ElementwiseExecution(VulkanExecution[ElementwiseAttrs]):
         codes = any(step.kind == "ROUND" for step in steps) and any(
             abs(number) > _WHOLE_FP16 for number in self.attrs.numbers
         )
-        fp16 = not squares and not codes and all(step.kind in _FP16 for step in steps)
+        fp16 = not squares and not codes and all(step.kind in STEP_KINDS for step in steps)
         return self.by_rule(self.fp16_rule if fp16 else Fp16Rule.FULL)
 
     def begins_codes(self) -> bool:

@@ -7,13 +7,14 @@ from math import prod
 import numpy as np
 
 from vkmnn.core.execution import Layouts
+from vkmnn.core.fp16_range import fits_fp16
 from vkmnn.ir import DType, Layout
 from vkmnn.ir.ops import ImageToTensorAttrs
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.fp16 import Fp16Operands, is_float
-from vkmnn.vulkan.storage import fits_fp16, stored_word
+from vkmnn.vulkan.storage import stored_word
 
 # Number types all of whose values float16 holds, and the largest of them.
 _SMALL = {DType.BOOL: 1.0, DType.UINT8: 255.0, DType.INT8: 128.0}

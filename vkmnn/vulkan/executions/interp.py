@@ -9,6 +9,7 @@ from math import prod
 import numpy as np
 
 from vkmnn.core.execution import Layouts, Rejection
+from vkmnn.core.fp16_range import fits_fp16
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Array, DType, Layout
 from vkmnn.ir.ops import InterpAttrs
@@ -20,7 +21,7 @@ from vkmnn.vulkan.byte_codes import code_shift, code_spec, rounding_spec
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule, apply_fp16_rule
-from vkmnn.vulkan.storage import fits_fp16, kernel_dtype, to_storage
+from vkmnn.vulkan.storage import kernel_dtype, to_storage
 
 # Two axes share a dispatch up to this many taps an element; beyond, one by one is less work.
 MAX_FUSED_TAPS = 16

@@ -8,6 +8,7 @@ from math import prod
 from typing import TypeVar
 
 from vkmnn.core.execution import Rejection
+from vkmnn.core.fp16_range import exceeds_fp16
 from vkmnn.ir import Layout
 from vkmnn.ir.ops import (
     DynamicQuantizeMatMulAttrs,
@@ -26,7 +27,7 @@ from vkmnn.vulkan.byte_codes import (
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, is_gpu
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.fp16 import Fp16Rule
+from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
 from vkmnn.vulkan.gemm.dynamic import Dynamic, code_numbers
 from vkmnn.vulkan.gemm.encode import encode_matmul, plain_end_us
 from vkmnn.vulkan.gemm.family import (
@@ -105,6 +106,12 @@ class MatMulExecution(ProductExecution[MatMulAttrs]):
 
     fp16_rule = Fp16Rule.TAKES
     repeatable = True
+
+    def fp16_operands(self) -> Fp16Operands:
+        """Take fp16, unless a constant mask that is added lies beyond its range."""
+        mask = self.optional(3)
+        full = mask is not None and exceeds_fp16(mask.value)
+        return self.by_rule(Fp16Rule.FULL if full else self.fp16_rule)
 
     def prepare(self, info: DeviceInfo) -> None:
         """Refuse what the kernels have no loop or axis for."""

@@ -8,6 +8,7 @@ from math import prod
 import numpy as np
 
 from vkmnn.core.execution import Layouts
+from vkmnn.core.fp16_range import fits_fp16
 from vkmnn.core.tensor import Tensor, Usage
 from vkmnn.geometry.regions import covers, simplify
 from vkmnn.ir import DType, Layout, Op, Region, View, storage_elements
@@ -27,7 +28,6 @@ from vkmnn.vulkan.region_copy import fits_blocked, is_contiguous
 from vkmnn.vulkan.region_parts import copy_regions
 from vkmnn.vulkan.storage import (
     element_bytes,
-    fits_fp16,
     storage_bytes,
     stored_dtype,
     stored_word,

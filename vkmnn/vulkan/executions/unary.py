@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from vkmnn.core.execution import Layouts, Rejection
+from vkmnn.core.fp16_range import FULL_UNARY_KINDS
 from vkmnn.ir import Activation, Layout
 from vkmnn.ir.ops import UnaryAttrs
 from vkmnn.runtime.device_info import DeviceInfo
@@ -19,13 +20,6 @@ _KEEPS_ZERO = frozenset(
         "ABS", "NEG", "FLOOR", "CEIL", "ROUND", "SQRT", "SQUARE", "ERF", "SIN", "TAN", "ASIN",
         "ATAN", "SINH", "ASINH", "ATANH", "SIGN", "ISNAN", "ISINF", "SELU", "CELU", "SOFTSIGN",
         "MISH", "THRESHOLDED_RELU",
-    }
-)  # fmt: skip
-# Kinds whose results lie beyond the range of fp16 for ordinary operands, and rare ones.
-FULL_KINDS = frozenset(
-    {
-        "RECIPROCAL", "RSQRT", "SQUARE", "EXP", "LOG", "TAN", "ASIN", "ACOS", "ATAN", "SINH",
-        "COSH", "ASINH", "ACOSH", "ATANH", "ISNAN", "ISINF",
     }
 )  # fmt: skip
 # Kinds whose result is a bool, which takes another type than their operand.
@@ -59,7 +53,8 @@ class UnaryExecution(VulkanExecution[UnaryAttrs]):
 
     def fp16_operands(self) -> Fp16Operands:
         """Follow the operand, unless results are not floats, or easily leave the range of fp16."""
-        return self.by_rule(Fp16Rule.FULL if self.attrs.kind in FULL_KINDS else self.fp16_rule)
+        full = self.attrs.kind in FULL_UNARY_KINDS
+        return self.by_rule(Fp16Rule.FULL if full else self.fp16_rule)
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatch."""

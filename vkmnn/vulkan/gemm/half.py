@@ -13,13 +13,13 @@ from math import prod
 
 import numpy as np
 
+from vkmnn.core.fp16_range import FP16_MAX
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Array
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.gemm.job import ConvJob, MatMulJob
 from vkmnn.vulkan.gemm.operands import PANEL, Operand, pack_right, right_matrices
 from vkmnn.vulkan.gemm.weights import Weights
-from vkmnn.vulkan.storage import FP16_MAX
 
 # Exponents of the largest number of a column: what is smaller counts as nothing.
 MIN_EXPONENT, MAX_EXPONENT = -60, 16

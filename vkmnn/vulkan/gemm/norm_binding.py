@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from vkmnn.core.fp16_range import to_fp16
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Array
 from vkmnn.records import dataclass
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.gemm.binding import Binding
 from vkmnn.vulkan.gemm.job import MatMulJob, RowNorms
-from vkmnn.vulkan.storage import to_fp16
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,118 @@
+"""What becomes of finite numbers that float16 cannot hold, and float32 could."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Literal
+
+from vkmnn.core.execution import Command
+from vkmnn.errors import Float16OverflowError
+from vkmnn.records import dataclass
+
+_log = logging.getLogger(__name__)
+
+Action = Literal["warn", "high", "raise"]
+
+MAX_REPEATS = 4
+"""How often a session keeps further ops in float32 before it takes the whole network there."""
+
+HINT = (
+    'open the session with on_overflow="high", which runs this op in float32, or with '
+    'precision="high"'
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Overflowed:
+    """An op with a result, or an operand, that overflowed in float16.
+
+    Attributes:
+        label: what the step is called in profiles.
+        tensor: what holds the infinite number.
+        op: its type.
+        node: its name in the model.
+        names: the ops and tensors that have to keep float32, so that it does not overflow.
+    """
+
+    label: str
+    tensor: str
+    op: str
+    node: str
+    names: frozenset[str]
+
+
+def overflow_of(
+    command: Command, tensors: Sequence[str], owner: Command | None = None
+) -> Overflowed:
+    """Return what to say of a command whose operand, or result, is one of `tensors`.
+
+    What overflows in one place does so wherever else it is narrowed, so whatever reads one of them
+    has to keep float32.
+
+    Args:
+        command: the step.
+        tensors: by their names in the network; "" where one is absent.
+        owner: the op of the network that the step belongs to, if it is another.
+    """
+    op = (owner or command).op
+    named = [name for name in tensors if name]
+    names = frozenset({command.owner or command.op.name, *named})
+    return Overflowed(command.op.name, named[0], op.type, op.source or op.name, names)
+
+
+class OverflowWatch:
+    """What a session does when floats overflow: all backends and plans of the session share it.
+
+    Args:
+        action: "warn" says it once for each op; "raise" raises; so does "high", for the session
+            to repeat the run with these ops in float32.
+    """
+
+    def __init__(self, action: Action) -> None:
+        self.action = action
+        self._told: set[tuple[str, str]] = set()
+        self._repeats = 0
+
+    def note(self, found: Sequence[Overflowed]) -> None:
+        """Deal with the overflows of a run.
+
+        Raises:
+            Float16OverflowError: they are not only to be logged.
+        """
+        if not found:
+            return
+        first = found[0]
+        more = f", as in {len(found) - 1} other op(s)" if len(found) > 1 else ""
+        message = (
+            f"'{first.tensor}' holds a number beyond ±65504, which became infinite in float16 and "
+            f"would not in float32{more}"
+        )
+        if self.action != "warn":
+            names = frozenset().union(*(one.names for one in found))
+            hint = None if self.action == "high" else HINT
+            raise Float16OverflowError(message, names, op=first.op, node=first.node, hint=hint)
+        for one in found:
+            if (one.op, one.node) not in self._told:
+                self._told.add((one.op, one.node))
+                _log.warning(
+                    "%s '%s': '%s' holds a number beyond ±65504, which became infinite in float16 "
+                    "and would not in float32; %s",
+                    *(one.op, one.node, one.tensor, HINT),
+                )
+
+    def widened(self, error: Float16OverflowError, full: frozenset[str]) -> frozenset[str] | None:
+        """Return what keeps float32 from now on, besides `full`; none of it: the whole network.
+
+        Returns:
+            None if the error is to be raised.
+        """
+        if self.action != "high":
+            return None
+        self._repeats += 1
+        whole = error.names <= full or self._repeats > MAX_REPEATS
+        what = "the network runs" if whole else "this op, and those that read its results, run"
+        _log.warning(
+            "%s '%s': %s; %s in float32 from now on", error.op, error.node, error.message, what
+        )
+        return frozenset() if whole else full | error.names

@@ -1,0 +1,283 @@
+"""float16 on numpy: which floats are stored so, and products that are computed so."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from vkmnn.core.execution import Command
+from vkmnn.core.fp16_range import (
+    BINARY_KINDS,
+    FULL_UNARY_KINDS,
+    STEP_KINDS,
+    divides_fp16,
+    exceeds_fp16,
+    fits_fp16,
+    to_fp16,
+)
+from vkmnn.core.overflow import Overflowed, overflow_of
+from vkmnn.core.tensor import Tensor
+from vkmnn.ir import Array, DType
+from vkmnn.records import dataclass
+
+AnyArray = npt.NDArray[Any]
+Fp16Precision = Literal["normal", "low"]
+
+TERMS = 16
+"""Products that are added up in float16 at a time, in products of float16 matrices."""
+
+_TAKES = frozenset(
+    {"Convolution", "Deconvolution", "MatMul", "NormedMatMul", "Attention", "StridedAttention"}
+)
+"""Ops that are fed float16 whatever their inputs are."""
+_MASK = 3
+"""The operand that may be a mask. Attention takes it as it is, and what comes after it as well."""
+
+_FOLLOWS = frozenset(
+    {
+        "BinaryOp", "UnaryOp", "Elementwise", "Scale", "Select", "Pooling", "Softmax", "LayerNorm",
+        "GroupNorm", "LRN", "Gather", "GatherElements", "GatherND", "Interp", "Raster", "Reshape",
+        "Transpose", "Concat", "Slice", "Split", "Pad", "Expand", "Tile", "Squeeze", "Unsqueeze",
+        "Flatten", "Identity", "DepthToSpace", "SpaceToDepth", "Reverse",
+    }
+)  # fmt: skip
+"""Ops that make float16 where all computed operands are, and the constants fit."""
+
+_COMPUTES = frozenset(
+    {"BinaryOp", "Elementwise", "Scale", "Convolution", "Deconvolution", "MatMul"}
+)
+"""Ops that are computed in float16 at "low": sums of thousands of terms would suffer."""
+
+
+class _Arithmetic(threading.local):
+    half = False
+
+
+_arithmetic = _Arithmetic()
+
+
+def computes_fp16() -> bool:
+    """Whether this thread computes what is float16 in float16."""
+    return _arithmetic.half
+
+
+@contextmanager
+def arithmetic(half: bool) -> Iterator[None]:
+    """Compute in float16, or as usual, within the block."""
+    before, _arithmetic.half = _arithmetic.half, half
+    try:
+        yield
+    finally:
+        _arithmetic.half = before
+
+
+def fp16_product(a: AnyArray, b: AnyArray) -> AnyArray:
+    """Return a @ b in float32: sums of `TERMS` products are float16, and added up in float32."""
+    if b.ndim == 1:
+        return fp16_product(a, b[:, None])[..., 0]
+    a, b = a.astype(np.float32), b.astype(np.float32)
+    terms = a.shape[-1]
+    result = _rounded(np.matmul(a[..., :TERMS], b[..., :TERMS, :]))
+    for first in range(TERMS, terms, TERMS):
+        part = slice(first, first + TERMS)
+        result += _rounded(np.matmul(a[..., part], b[..., part, :]))
+    return result
+
+
+def _rounded(x: AnyArray) -> AnyArray:
+    return x.astype(np.float16).astype(np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How a command works on floats that its network declares as float32.
+
+    Attributes:
+        takes: whether each input is fed as float16; what is not is float32.
+        makes: whether results are float16.
+        computes: whether it is computed in float16.
+    """
+
+    takes: tuple[bool, ...]
+    makes: bool
+    computes: bool
+
+
+def _is_float(tensor: Tensor) -> bool:
+    return tensor.dtype in (DType.FLOAT32, DType.FLOAT16)
+
+
+def _stays_in_range(command: Command) -> bool:
+    """Return whether an op's results are in the range of float16 about as well as its operands."""
+    op = command.op
+    attrs: Any = op.attrs
+    if op.type == "BinaryOp":
+        a, b = command.inputs[:2]
+        assert b is not None
+        leaves = a is b or (attrs.kind == "DIV" and not divides_fp16(b.value))
+        return attrs.kind in BINARY_KINDS and not leaves
+    if op.type == "UnaryOp":
+        return attrs.kind not in FULL_UNARY_KINDS
+    if op.type == "Elementwise":
+        squares = any("MUL" in s.kind and s.values[0] == s.values[1] for s in attrs.steps)
+        codes = any(s.kind == "ROUND" for s in attrs.steps)
+        return not squares and not codes and all(s.kind in STEP_KINDS for s in attrs.steps)
+    if op.type == "Pooling" and attrs.kind == "LP":
+        return False
+    if getattr(attrs, "ending", None) is not None or getattr(attrs, "of_input", None) is not None:
+        return False
+    filled = [getattr(attrs, name, 0.0) for name in ("fill", "extrapolation_value")]
+    return fits_fp16(np.array(filled, np.float32), clamped=False)
+
+
+def forms_of(
+    commands: Sequence[Command],
+    plain: Callable[[Command], bool],
+    precision: Fp16Precision,
+    full: frozenset[str],
+) -> list[Form]:
+    """Return how each command of a plan works on floats.
+
+    Args:
+        commands: in running order.
+        plain: whether a command is numpy's own, and not a plug-in's.
+        precision: "low" computes in float16, too.
+        full: names of ops, and of tensors whose readers, keep float32.
+    """
+    narrow: set[str] = set()
+    found = []
+    for command in commands:
+        op = command.op
+        kept = not plain(command) or not full.isdisjoint((op.name, *op.inputs, *op.outputs))
+        follows = op.type in _FOLLOWS and _follows(command, narrow)
+        takes = not kept and (follows or (op.type in _TAKES and not _adds_mask(command)))
+        attention = "Attention" in op.type
+        wants = tuple(takes and not (attention and n >= _MASK) for n in range(len(command.inputs)))
+        found.append(Form(wants, takes, takes and precision == "low" and op.type in _COMPUTES))
+        if takes:
+            narrow.update(out.name for out in command.outputs if _is_float(out))
+    return found
+
+
+def _adds_mask(command: Command) -> bool:
+    """Return whether a product adds a constant beyond the range of float16."""
+    mask = command.inputs[_MASK] if len(command.inputs) > _MASK else None
+    return command.op.type == "MatMul" and mask is not None and exceeds_fp16(mask.value)
+
+
+def _follows(command: Command, narrow: Collection[str]) -> bool:
+    operands = [t for t in command.inputs if t is not None and _is_float(t)]
+    computed = [t for t in operands if t.value is None]
+    clamped = command.op.type == "Select"
+    return (
+        bool(computed)
+        and all(t.name in narrow or t.dtype is DType.FLOAT16 for t in computed)
+        and all(fits_fp16(t.value, clamped=clamped) for t in operands if t.value is not None)
+        and _stays_in_range(command)
+    )
+
+
+class Fp16Runner:
+    """Runs the commands of a plan on floats that are stored as float16.
+
+    Args:
+        commands: of all segments.
+        forms: of each command.
+        kept: tensors that the host reads, which are float32.
+    """
+
+    def __init__(
+        self, commands: Sequence[Command], forms: Sequence[Form], kept: Collection[str]
+    ) -> None:
+        self._forms = {id(c): form for c, form in zip(commands, forms, strict=True)}
+        self._kept = frozenset(kept)
+        self._constants: dict[str, Array] = {}
+
+    def run(
+        self,
+        command: Command,
+        inputs: Sequence[Array | None],
+        compute: Callable[[Sequence[Array | None]], list[Array]],
+        found: list[Overflowed],
+    ) -> list[Array]:
+        """Return the results of a command, and note in `found` whether floats overflow.
+
+        Args:
+            command: one of those of the plan.
+            inputs: its operands as they are stored.
+            compute: computes the results from operands of the types that it is to work on.
+            found: gets what overflows.
+        """
+        form = self._forms[id(command)]
+        given = [
+            self._operand(command, tensor, array, wants, found)
+            for tensor, array, wants in zip(command.inputs, inputs, form.takes, strict=True)
+        ]
+        with arithmetic(form.computes):
+            results = compute(given)
+        outputs = iter(command.outputs)
+        made = [
+            self._stored(next(outputs), array, form.makes) if name else array
+            for name, array in zip(command.op.outputs, results, strict=True)
+        ]
+        if form.makes and not all(_finite(array) for array in made):
+            # What float32 makes of the same operands tells whether float16 is to blame.
+            wide = [None if array is None else _wide(array) for array in given]
+            full = compute(wide)
+            if any(_lost(narrow, true) for narrow, true in zip(made, full, strict=True)):
+                found.append(overflow_of(command, command.op.outputs))
+        return made
+
+    def _operand(
+        self,
+        command: Command,
+        tensor: Tensor | None,
+        array: Array | None,
+        wants: bool,
+        found: list[Overflowed],
+    ) -> Array | None:
+        if tensor is None or array is None or tensor.dtype is not DType.FLOAT32:
+            return array
+        if not wants:
+            return _wide(array)
+        if array.dtype == np.float16:
+            return array
+        if tensor.value is not None:
+            narrow = self._constants.get(tensor.name)
+            if narrow is None:
+                narrow = self._constants[tensor.name] = to_fp16(array)
+            return narrow
+        with np.errstate(over="ignore"):
+            narrow = array.astype(np.float16)
+        if _lost(narrow, array):
+            found.append(overflow_of(command, [tensor.name]))
+        return narrow
+
+    def _stored(self, tensor: Tensor, array: Array, narrow: bool) -> Array:
+        if tensor.dtype is not DType.FLOAT32 or array.dtype.kind != "f":
+            return array
+        if narrow:
+            with np.errstate(over="ignore"):
+                array = array.astype(np.float16, copy=False)
+        return _wide(array) if not narrow or tensor.name in self._kept else array
+
+
+def _wide(array: Array) -> Array:
+    return array.astype(np.float32) if array.dtype == np.float16 else array
+
+
+def _finite(array: Array) -> bool:
+    return array.dtype.kind != "f" or bool(np.isfinite(array).all())
+
+
+def _lost(narrow: Array, true: Array) -> bool:
+    """Whether a number is finite in `true` only."""
+    if narrow.dtype.kind != "f" or true.dtype.kind != "f":
+        return False
+    bad = ~np.isfinite(narrow)
+    return bool(bad.any()) and bool((bad & np.isfinite(true)).any())

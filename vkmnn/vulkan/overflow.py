@@ -1,0 +1,154 @@
+"""Which kernels watch for overflows in float16, and where they report them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+import numpy as np
+
+from vkmnn.core.execution import Command
+from vkmnn.core.overflow import Overflowed, OverflowWatch, overflow_of
+from vkmnn.ir import Array
+from vkmnn.records import dataclass
+from vkmnn.runtime.device import Device
+from vkmnn.runtime.device_info import Limits
+from vkmnn.runtime.memory import Buffer, BufferRange, MemoryKind
+from vkmnn.runtime.shader import BindingType, Shader, watched
+from vkmnn.vulkan.recording import Dispatch
+from vkmnn.vulkan.storage import VECTOR_BYTES
+
+_BOUNDED = (
+    *("attention_", "cached_attention", "gather", "image_pool", "image_raster", "pool", "raster"),
+    *("select", "softmax_"),
+)
+"""How the names of kernels begin whose results do not exceed what they read, or 1."""
+
+_HALVES = frozenset({"f16", "f16vec2", "f16vec4", "r16f", "rg16f", "rgba16f"})
+
+
+@lru_cache(maxsize=2048)
+def watching(shader: Shader, limits: Limits) -> Shader:
+    """Return what runs instead of a shader; one whose float16 cannot overflow stays as it is.
+
+    On a device without room for one more binding, all do.
+    """
+    if shader.name.startswith(_BOUNDED):
+        return shader
+    if not any("w" in one.access and one.format in _HALVES for one in shader.bindings):
+        return shader
+    stored = sum(one.type is BindingType.STORAGE for one in shader.bindings)
+    fits = stored < limits.max_storage_bindings and len(shader.bindings) < limits.max_bindings
+    return watched(shader) if fits else shader
+
+
+def origins(segments: Sequence[Sequence[Command]]) -> dict[str, Overflowed]:
+    """Return what to say of each op of a plan, by name."""
+    commands = {c.op.name: c for segment in segments for c in segment}
+    found = {}
+    values: dict[str, str] = {}  # what the network calls tensors that are there in other forms
+    for name, command in commands.items():
+        owner = commands.get(command.owner, command)
+        made = [value for value in command.op.outputs if value]
+        if command.op.type == "ConvertTensor":
+            (source,) = command.op.inputs
+            made = [values.get(source, source)]
+        values.update(zip((out.name for out in command.outputs), made, strict=True))
+        found[name] = overflow_of(command, made, owner)
+    return found
+
+
+@dataclass(slots=True)
+class Reports:
+    """The words in which the kernels of a segment report overflows.
+
+    Attributes:
+        buffers: where they lie; others own them.
+        words: a view of them, None where the host has to ask for it.
+        ops: whose they are, in their order.
+        watch: what becomes of it.
+        seen: the labels of those that have overflowed so far.
+    """
+
+    buffers: Sequence[Buffer]
+    words: Array | None
+    step: int
+    ops: Sequence[Overflowed]
+    watch: OverflowWatch
+    seen: set[str]
+
+    def look(self) -> None:
+        """Deal with what the last run has reported.
+
+        Raises:
+            Float16OverflowError: as `OverflowWatch.note`.
+        """
+        words = self.words
+        if words is not None and not words.any():  # every run comes here
+            return
+        self._look()
+
+    def _look(self) -> None:
+        words = np.concatenate([one.read(0, one.nbytes).view(np.int32) for one in self.buffers])
+        found = [op for op, word in zip(self.ops, words[:: self.step], strict=False) if word]
+        if not found:
+            return
+        for one in self.buffers:
+            one.write(0, np.zeros(one.nbytes, np.uint8))
+        self.seen.update(one.label for one in found)
+        self.watch.note(found)
+
+
+class Reporting:
+    """Gives the dispatches of a segment places for their reports.
+
+    Args:
+        device: where they run.
+        ops: what to say of each op, by name.
+        watch: what becomes of reports.
+    """
+
+    def __init__(self, device: Device, ops: Mapping[str, Overflowed], watch: OverflowWatch) -> None:
+        self._device = device
+        self._ops = ops
+        self._watch = watch
+
+    def shader(self, shader: Shader) -> Shader:
+        """Return what runs instead of a shader."""
+        return watching(shader, self._device.info.limits)
+
+    def places(
+        self, dispatches: Sequence[Dispatch], buffers: list[Buffer]
+    ) -> tuple[dict[str, BufferRange], Reports | None]:
+        """Return a place for each op that may overflow, and what reads them.
+
+        Args:
+            dispatches: those of the segment.
+            buffers: gets what has to be freed with it.
+        """
+        labels = dict.fromkeys(d.label for d in dispatches if self.shader(d.shader).watched)
+        if not labels:
+            return {}, None
+        limits = self._device.info.limits
+        size = max(VECTOR_BYTES, limits.storage_offset_alignment)
+        apart = limits.whole_buffers
+        made = [
+            self._device.allocate(size if apart else size * len(labels), MemoryKind.READBACK)
+            for _ in range(len(labels) if apart else 1)
+        ]
+        buffers += made
+        for buffer in made:
+            buffer.write(0, np.zeros(buffer.nbytes, np.uint8))
+        places = {
+            label: BufferRange(made[n], 0, VECTOR_BYTES)
+            if apart
+            else BufferRange(made[0], n * size, VECTOR_BYTES)
+            for n, label in enumerate(labels)
+        }
+        host = None if apart else made[0].coherent_host
+        view = None if host is None else host[: size * len(labels)].view(np.int32)[:: size // 4]
+        ops = [
+            self._ops.get(label) or Overflowed(label, label, "op", label, frozenset({label}))
+            for label in labels
+        ]
+        return places, Reports(made, view, size // 4, ops, self._watch, set())
