@@ -43,6 +43,11 @@ class SessionState:
         """How many rows the caches hold; 0 where nothing grows."""
         return self._state.length
 
+    @property
+    def lost(self) -> bool:
+        """Whether its device was lost: make another state, and run again what it has run."""
+        return self._state.lost
+
     def run(
         self, output_names: list[str] | tuple[str, ...] | None, feeds: Mapping[str, Any]
     ) -> list[Array]:
@@ -55,6 +60,8 @@ class SessionState:
 
         Raises:
             InvalidInputError: as `InferenceSession.run`; or the state is full, or closed.
+            StateLostError: with on_device_lost="rebuild", its device was lost; another state of the
+                session can be made.
         """
         given = self._check(feeds)
         wanted = None if not output_names else list(output_names)

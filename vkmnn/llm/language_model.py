@@ -266,19 +266,27 @@ class LanguageModel:
             sequence.begin()
             yield sequence
         finally:
-            sequence.end()
-            self._give_back(sequence)
+            try:
+                sequence.end()
+            finally:
+                self._give_back(sequence)
 
     def _take(self, tokens: Sequence[int]) -> Cached:
         with self._change:
             while not self._free and self._made >= SEQUENCES:
                 self._change.wait()
-            if not self._free:
-                self._made += 1
-                return Cached(self._decoder, shared=True)
-            best = max(self._free, key=lambda one: one.shared(tokens))  # else, the oldest
-            self._free.remove(best)
-            return best
+            if self._free:
+                best = max(self._free, key=lambda one: one.shared(tokens))  # else, the oldest
+                self._free.remove(best)
+                return best
+            self._made += 1  # nobody else may make it; not under the lock, which `_has_free` takes
+        try:
+            return Cached(self._decoder, shared=True)
+        except BaseException:
+            with self._change:
+                self._made -= 1
+                self._change.notify()
+            raise
 
     def _has_free(self) -> bool:
         """Tell whether some caches are free, or may be made."""
@@ -297,12 +305,16 @@ class LanguageModel:
             path: what `TextSession.save` wrote, to go on with it.
 
         Raises:
-            ModelFileError: the file cannot be read.
+            ModelFileError: the file is damaged, or something else.
             InvalidInputError: it was written with another model.
         """
         sequence = Cached(self._decoder)
         if path is not None:
-            sequence.load(path)
+            try:
+                sequence.load(path)
+            except BaseException:
+                sequence.close()
+                raise
         return TextSession(self, sequence)
 
     def memory(self) -> dict[str, int]:
@@ -352,8 +364,8 @@ class TextSession:
     def generate(self, prompt: Prompt, max_tokens: int | None = None, **how: Any) -> Generated:
         """Append a prompt, and what the model writes after it; as `LanguageModel.generate`.
 
-        Messages replace the text: give the whole conversation, of which what is in the caches is
-        not run again.
+        What raises an error leaves the text as it was. Messages replace the text: give the whole
+        conversation, of which what is in the caches is not run again.
 
         Raises:
             InvalidInputError: as `LanguageModel.generate`.
@@ -366,21 +378,28 @@ class TextSession:
         else:
             new = model.tokens_of(prompt, model.capacity)
         text = new if messages else [*sequence.tokens, *new]
+        before = sequence.tokens.copy()
         made = Generation(sequence, text, options, model._text_of())
-        for _ in made:
-            pass
-        whole = [*text, *made.result.tokens]
-        sequence.truncate(sequence.shared(whole))
-        missing = whole[len(sequence.tokens) :]
-        if missing and len(missing) <= sequence.room:  # chosen, but not run yet
-            sequence.append(missing)
+        try:
+            for _ in made:
+                pass
+            whole = [*text, *made.result.tokens]
+            sequence.truncate(sequence.shared(whole))
+            missing = whole[len(sequence.tokens) :]
+            if missing and len(missing) <= sequence.room:  # chosen, but not run yet
+                sequence.append(missing)
+        except BaseException:
+            sequence.restart(before)  # so that the call may be made again
+            raise
         return made.result
 
     def save(self, path: str | Path) -> None:
         """Write the text and its caches to a file, for `LanguageModel.session`.
 
+        The file is there whole or not at all.
+
         Raises:
-            InvalidInputError: there is nothing to save.
+            InvalidInputError: there is nothing to save, or the file cannot be written.
         """
         self._sequence.save(path)
 

@@ -145,11 +145,14 @@ class Picks:
         self._sampler = sampler
         self._text = list(text)
 
-    def __call__(self, scores: Array) -> int:
-        """Return the next token, which is part of the text then."""
-        token = self._sampler.pick(scores, self._text)
-        self._text.append(token)
-        return token
+    def __call__(self, scores: Array, rows: int) -> int:
+        """Return the token after the first `rows` ones, which is part of the text then.
+
+        A step that failed is taken again: what was drawn in it stays.
+        """
+        if rows == len(self._text):
+            self._text.append(self._sampler.pick(scores, self._text))
+        return self._text[rows]
 
 
 def _penalised(logits: Array, there: Collection[int], penalty: float) -> Array:
