@@ -131,7 +131,10 @@ class State:
         """Return how many rows the initial values have, where declared shapes tell what grows."""
         graph = self._program.graph
         before = {info.name: info.shape or () for info in graph.inputs}
-        after = {info.name: info.shape or () for info in graph.outputs}
+        after = {
+            info.name: info.shape or graph.infos.get(info.name, info).shape or ()
+            for info in graph.outputs
+        }
         rows = 0
         for name, array in self._initial.items():
             old, new = before[name], after[self._pairs[name]]

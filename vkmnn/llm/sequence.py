@@ -108,8 +108,8 @@ class Sequence:
 
         Where the device is lost during it, and another opened, it is done once more.
         """
-        self._mend()
         try:
+            self._mend()
             return work()
         except StateLostError as error:
             self._doubt()
@@ -130,33 +130,28 @@ class Sequence:
         if self._sure is None and self._cuts is not None and not self._state.lost:
             return
         self._doubt()
-        tokens, sure = self.tokens, self._sure or 0
         if self._state.lost:
             self._state = self._decoder.new_state(self.waits, self._shared)
             self._cuts = None
         if self._cuts is None:
+            self._sure = 0
             self._warm_up()
-            sure = 0
         if self._begun:
             self._state.share(True)
-        kept = min(self._state.length, sure) if self._cuts else 0
+        kept = min(self._state.length, self._sure or 0) if self._cuts else 0
         if kept:
             self._state.truncate(kept)
         else:
             self._state.reset()
-        self.tokens = tokens[:kept]
+        tokens, self.tokens = self.tokens, self.tokens[:kept]
         try:
-            self._fill(tokens)
+            while len(self.tokens) < len(tokens):
+                left = tokens[len(self.tokens) :]
+                size = self._chunk(len(left))
+                self._chunk_logits(left[:size], 1, size)
         finally:
-            self.tokens = tokens
+            self.tokens, self._sure = tokens, len(self.tokens)
         self._sure = None
-
-    def _fill(self, tokens: list[int]) -> None:
-        """Run those that the caches lack."""
-        while len(self.tokens) < len(tokens):
-            left = tokens[len(self.tokens) :]
-            size = self._chunk(len(left))
-            self._chunk_logits(left[:size], 1, size)
 
     def restart(self, tokens: Items[int]) -> None:
         """Hold these tokens from the next call on, whatever has failed."""
@@ -240,17 +235,19 @@ class Sequence:
         tokens, decoder = self.tokens, self._decoder
         if not tokens or len(tokens) >= decoder.capacity or not self._cuts:
             return None
-        if self._sure is not None:
-            self._mend()
         try:
+            if self._sure is not None:
+                self._mend()
             chosen = self._state.follow(token, decoder.following, ahead, drawing, pick)
-        except StateLostError:  # so the next attempt begins with other caches
-            chosen = self._with_caches(
-                lambda: self._state.follow(token, decoder.following, ahead, drawing, pick)
-            )
+            if chosen is not None:
+                tokens.append(token)
+            return chosen
+        except StateLostError:
+            self.warm_up()  # of other caches
         except BaseException:
             self._doubt()
             raise
+        chosen = self._state.follow(token, decoder.following, ahead, drawing, pick)
         if chosen is not None:
             tokens.append(token)
         return chosen
