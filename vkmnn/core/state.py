@@ -773,6 +773,7 @@ class State:
             InvalidInputError: nothing has run yet, an array is missing or does not fit, or part of
                 the state does not grow.
         """
+        self._check_open()
         length = self._length_of(rows)
         if self._capacity is not None and length > self._capacity:
             raise self._full(length)
@@ -797,7 +798,7 @@ class State:
             )
         if rows.keys() != self._axes.keys():
             raise InvalidInputError(
-                f"the caches are {', '.join(self._axes)}, got {', '.join(rows) or 'none'}"
+                f"the caches are {', '.join(self._axes)}, got {', '.join(map(str, rows)) or 'none'}"
             )
         lengths = set()
         for name, (held, axis) in self.caches().items():
