@@ -154,9 +154,11 @@ class States(Trials):
         session = InferenceSession(self._bytes)
         pair = Opened(session)
         opened.append(pair)
-        pair.state = self._new_state(session)
-        self._compare(pair.state, found)
-        pair.close()
+        state = pair.state = self._new_state(session)
+        self._compare(state, found)
+        pair.state = None  # closing it begins
+        state.close()
+        session.close()
         opened.clear()
         self._end()
 
