@@ -390,3 +390,25 @@ def test_caches_of_another_model_are_refused(
     np.savez(tmp_path / "text.npz", **arrays)
     with pytest.raises(InvalidInputError, match="the caches are"):
         model.session(tmp_path / "text.npz")
+
+
+@pytest.mark.parametrize("odd", ["x", [1], True, -1, float("nan")], ids=str)
+@pytest.mark.parametrize(
+    "name", ["max_tokens", "temperature", "top_k", "top_p", "seed", "repetition_penalty",
+             "speculate"]
+)  # fmt: skip
+def test_odd_arguments_are_named(model: LanguageModel, name: str, odd: Any) -> None:
+    with pytest.raises(InvalidInputError, match=f"{name} is"):
+        model.options(**{name: odd})
+
+
+@pytest.mark.parametrize("odd", [5, [1], b"x", {"a": 1}], ids=str)
+def test_odd_stop_texts_are_refused(model: LanguageModel, odd: Any) -> None:
+    with pytest.raises(InvalidInputError, match="stop is"):
+        model.options(stop=odd)
+
+
+@pytest.mark.parametrize("odd", ["8", 1.5, True, 1, -1], ids=str)
+def test_odd_capacities_are_refused(folder: Path, odd: Any) -> None:
+    with pytest.raises(InvalidInputError, match="the capacity, in tokens, is"):
+        vkmnn.llm.load(folder, capacity=odd)

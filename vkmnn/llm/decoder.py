@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from vkmnn.arguments import check_feeds
+from vkmnn.arguments import check_feeds, checked_number
 from vkmnn.budget import Budget
 from vkmnn.core.chained import Following
 from vkmnn.core.follower import Waits
@@ -56,8 +56,8 @@ class Decoder:
         capacity: int | None = None,
         budget: Budget | None = None,
     ) -> None:
-        if capacity is not None and capacity < 2:
-            raise InvalidInputError(f"a capacity of {capacity} tokens is too small")
+        if capacity is not None:
+            capacity = checked_number(capacity, "the capacity, in tokens,", 2)
         self.capacity = capacity or min(layout.context or DEFAULT_CAPACITY, DEFAULT_CAPACITY)
         names = layout.names
         self._ids = next((k for k, v in names.items() if v == "input_ids"), "input_ids")

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from vkmnn.arguments import checked_number
 from vkmnn.errors import InvalidInputError, ModelFileError
 from vkmnn.llm.decoder import TEXTS, Decoder
 from vkmnn.llm.generation import Generated, Generation, Options
@@ -218,12 +219,16 @@ class LanguageModel:
             repetition_penalty=1.0 if repetition_penalty is None else repetition_penalty,
             seed=seed,
         )
-        if not 0 <= speculate <= 7:
+        if max_tokens is not None:
+            max_tokens = checked_number(max_tokens, "max_tokens")
+        if not 0 <= checked_number(speculate, "speculate") <= 7:
             raise InvalidInputError(f"speculate is {speculate}", hint="it has to be from 0 to 7")
         eos = self.layout.eos
         if not eos and self.has_tokenizer:
             eos = self.tokenizer.eos
-        stops = (stop,) if isinstance(stop, str) else tuple(stop)
+        stops = [stop] if isinstance(stop, str) else stop
+        if not isinstance(stops, list | tuple) or not all(isinstance(s, str) for s in stops):
+            raise InvalidInputError(f"stop is {stop!r}", hint="give a text, or a list of texts")
         return Options(max_tokens, sampling, tuple(s for s in stops if s), eos, speculate)
 
     def _text_of(self) -> Tokenizer | None:
