@@ -62,7 +62,7 @@ def checked_number(value: Any, what: str, least: int = 0) -> int:
         least: the smallest that is allowed.
 
     Raises:
-        InvalidInputError: it is something else; True and False are no numbers.
+        InvalidInputError: it is something else; True and False are not numbers.
     """
     if isinstance(value, bool | np.bool_) or not hasattr(value, "__index__"):
         raise InvalidInputError(

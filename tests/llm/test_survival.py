@@ -149,7 +149,7 @@ def test_a_session_is_as_before_a_failed_call(model: LanguageModel) -> None:
     first, expected = other.generate([4, 5, 6], 3).tokens, other.generate([8], 3).tokens
     text = model.session()
     assert text.generate([4, 5, 6], 3).tokens == first
-    for at in (1, 2, 3, 4):
+    for at in (1, 2):
         held = text.tokens
         with pytest.MonkeyPatch.context() as patch:
             _fail_once(patch, CommandBuffer, "wait", at, _no_memory)
