@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,54 @@ def check_feeds(
             continue
         arrays[name] = fed_array(info, feeds[name])
     return arrays
+
+
+def checked_number(value: Any, what: str, least: int = 0) -> int:
+    """Return a whole number that a caller passed.
+
+    Args:
+        value: an int, or one of numpy's.
+        what: names it in the message: "the capacity".
+        least: the smallest that is allowed.
+
+    Raises:
+        InvalidInputError: it is something else; True and False are not numbers.
+    """
+    if isinstance(value, bool | np.bool_) or not hasattr(value, "__index__"):
+        raise InvalidInputError(
+            f"{what} is {_shown(value)}", hint=f"give a whole number, {least} or more"
+        )
+    try:
+        number = index(value)
+    except TypeError:  # an array
+        raise InvalidInputError(
+            f"{what} is {_shown(value)}", hint=f"give a whole number, {least} or more"
+        ) from None
+    if number < least:
+        raise InvalidInputError(f"{what} is {number}", hint=f"give {least} or more")
+    return number
+
+
+def checked_sizes(value: Any, what: str) -> tuple[int, ...]:
+    """Return a shape that a caller passed.
+
+    Args:
+        value: whole numbers, 0 or more; a tuple, a list or an array of them.
+        what: names it in the message: "the shape of 'x'".
+
+    Raises:
+        InvalidInputError: it is something else.
+    """
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        raise InvalidInputError(
+            f"{what} is {_shown(value)}", hint="a shape is a tuple of sizes: (1, 3, 224, 224)"
+        )
+    return tuple(checked_number(size, f"a size in {what}") for size in value)
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def checked_object(name: str, kind: str, value: Any) -> Any:

@@ -207,6 +207,13 @@ class DeviceLostError(DeviceError):
     """
 
 
+class StateLostError(DeviceLostError):
+    """What a state held was lost with its device; its session has opened another device.
+
+    The session goes on: a new state can be made, and filled by the runs that filled the lost one.
+    """
+
+
 class OutOfDeviceMemoryError(DeviceError):
     """An allocation failed; the message breaks down what was planned."""
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from vkmnn.arguments import check_feeds, check_shape, fed_array
+from vkmnn.arguments import check_feeds, check_shape, checked_number, checked_sizes, fed_array
 from vkmnn.bound_run import BoundRun
 from vkmnn.budget import Budget
 from vkmnn.core.backend import MemoryUse, Tuning
@@ -269,7 +269,7 @@ class InferenceSession:
             raise InvalidInputError(
                 f"the shape of '{name}' is not known: {info.shape}", hint="pass one"
             )
-        sizes = info.dims if shape is None else tuple(int(size) for size in shape)
+        sizes = info.dims if shape is None else checked_sizes(shape, f"the shape of '{name}'")
         if shape is not None:
             check_shape(info, sizes)
         return self._session.core.new_tensor(sizes, info.dtype)
@@ -289,7 +289,7 @@ class InferenceSession:
             raise InvalidInputError(
                 f"devices hold no elements of type {values.dtype}", hint="convert the array"
             )
-        return self._session.core.upload(np.ascontiguousarray(values).reshape(values.shape))
+        return self._session.core.upload(values)
 
     def bind(
         self,
@@ -345,10 +345,15 @@ class InferenceSession:
         Raises:
             InvalidInputError: a name is not known, or a value does not fit.
         """
-        if capacity is not None and capacity < 1:
-            raise InvalidInputError(f"a state cannot have room for {capacity} rows")
+        if capacity is not None:
+            capacity = checked_number(capacity, "the capacity of a state", 1)
         matched = matched_pairs(pairs, self._inputs, self._outputs)
         first = {}
+        if not isinstance(initial, Mapping | None):
+            raise InvalidInputError(
+                f"initial is a dictionary of arrays by name, not {type(initial).__name__}",
+                hint=f"write {{'{next(iter(matched), 'past')}': array}}",
+            )
         for name, array in (initial or {}).items():
             if name not in matched:
                 raise InvalidInputError(
@@ -372,20 +377,27 @@ class InferenceSession:
             InvalidInputError: a name is missing or not known, or a shape does not fit.
             ShapeError: the shapes do not fit the network.
         """
+        if isinstance(shapes, Mapping | str) or not isinstance(shapes, Iterable):
+            raise InvalidInputError(
+                f"prepare takes a list of shapes by name, not {type(shapes).__name__}",
+                hint=f"write [{{'{next(iter(self._inputs), 'x')}': (1, 3, 224, 224)}}]",
+            )
         for each in shapes:
             if not isinstance(each, Mapping):
                 raise InvalidInputError(
                     f"shapes are dictionaries by name, one for each plan, not {each!r}",
                     hint=f"write [{{'{next(iter(self._inputs), 'x')}': (1, 3, 224, 224)}}]",
                 )
+            infos = {**self._inputs, **self._overridable.fed(each)}
+            for name in each:
+                self._info_of(name, infos, "input")
             fed = {name: v for name, v in each.items() if hasattr(v, "shape")}
             sizes = {
-                name: tuple(v.shape) if name in fed else tuple(int(size) for size in v)
+                name: tuple(v.shape) if name in fed else checked_sizes(v, f"the shape of '{name}'")
                 for name, v in each.items()
             }
-            infos = {**self._inputs, **self._overridable.fed(sizes)}
             for name, size in sizes.items():
-                check_shape(self._info_of(name, infos, "input"), size)
+                check_shape(infos[name], size)
             missing = [name for name in self._inputs if name not in sizes]
             if missing:
                 raise InvalidInputError(
@@ -460,6 +472,7 @@ class InferenceSession:
         Raises:
             InvalidInputError: as `run`; or `runs` is below 1; or the device cannot measure time.
         """
+        runs = checked_number(runs, "the number of runs", 1)
         core, arrays = self._checked(feeds)
         return core.profile(arrays, runs)
 
@@ -483,6 +496,7 @@ class InferenceSession:
         Raises:
             InvalidInputError: as `run`; or `runs` is below 1; or the device cannot measure time.
         """
+        runs = checked_number(runs, "the number of runs", 1)
         core, arrays = self._checked(feeds)
         return core.tune(arrays, runs, progress)
 

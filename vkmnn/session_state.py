@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vkmnn.arguments import checked_number
 from vkmnn.core.cache_pool import Pick
 from vkmnn.core.chained import Drawing, Following
 from vkmnn.core.device_tensor import DeviceTensor
@@ -43,6 +44,11 @@ class SessionState:
         """How many rows the caches hold; 0 where nothing grows."""
         return self._state.length
 
+    @property
+    def lost(self) -> bool:
+        """Whether its device was lost: make another state, and run again what it has run."""
+        return self._state.lost
+
     def run(
         self, output_names: list[str] | tuple[str, ...] | None, feeds: Mapping[str, Any]
     ) -> list[Array]:
@@ -55,6 +61,8 @@ class SessionState:
 
         Raises:
             InvalidInputError: as `InferenceSession.run`; or the state is full, or closed.
+            StateLostError: with on_device_lost="rebuild", its device was lost; another state of the
+                session can be made.
         """
         given = self._check(feeds)
         wanted = None if not output_names else list(output_names)
@@ -132,6 +140,7 @@ class SessionState:
         Raises:
             InvalidInputError: there are fewer rows, or part of the state does not grow.
         """
+        length = checked_number(length, "the length to keep")
         self._session.call(self._state.truncate, length)
 
     def restore(self, rows: Mapping[str, Array]) -> None:
@@ -144,7 +153,15 @@ class SessionState:
             InvalidInputError: nothing has run yet, an array is missing or does not fit, or part of
                 the state does not grow.
         """
-        self._session.call(self._state.restore, rows)
+        if not isinstance(rows, Mapping):
+            raise InvalidInputError(
+                f"rows are a dictionary of arrays by name, not {type(rows).__name__}",
+                hint=f"write {{'{next(iter(self._pairs), 'past')}': array}}",
+            )
+        arrays = {
+            name: row if hasattr(row, "shape") else np.asarray(row) for name, row in rows.items()
+        }
+        self._session.call(self._state.restore, arrays)
 
     def close(self) -> None:
         """Release the state's memory and plans; the session stays."""
@@ -180,6 +197,11 @@ def matched_pairs(
     ins, outs = list(inputs), list(outputs)
     found: dict[str, str] = {}
     for source, target in pairs.items():
+        if not all(isinstance(name, str) for name in (source, target)):
+            raise InvalidInputError(
+                f"state is an output's name by an input's, not {target!r} by {source!r}",
+                hint="write {'past.*': 'present.*'}",
+            )
         head, star, tail = source.partition("*")
         names = [source] if not star else [n for n in ins if _between(n, head, tail) is not None]
         for name in names:

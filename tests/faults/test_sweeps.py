@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +13,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.llm import tiny
 from vkmnn.runtime.device import enumerate_devices
 from vkmnn.testing.faults.library import Fault
-from vkmnn.testing.faults.sweep import sweep
+from vkmnn.testing.faults.sweep import Life, sweep
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -47,6 +49,8 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
     return path
 
+
+LASTING = (Fault.HOST_MEMORY, Fault.LOST, Fault.INTERRUPT)
 
 FEW = (Fault.TIMEOUT, Fault.HANG, Fault.NUMPY)
 """What may happen to a few calls only."""
@@ -84,6 +88,57 @@ def test_sessions_that_open_lost_devices_anew(model: Path, fault: Fault) -> None
     assert row.trials > 25
     if fault is Fault.LOST_ONCE:
         assert row.errors["made good"] > row.trials // 4
+
+
+@pytest.fixture
+def folder(model: Path, tmp_path: Path) -> Path:
+    """The folder of a language model of one layer."""
+    shape = replace(
+        tiny.LLAMA, layers=1, width=16, heads=2, kv_heads=1, depth=8, inner=16, rotary=8
+    )
+    return tiny.genai_folder(tmp_path / "folder", shape)
+
+
+@pytest.mark.parametrize("stride", [151, pytest.param(1, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "fault", [Fault.DEVICE_MEMORY, *(pytest.param(f, marks=pytest.mark.soak) for f in LASTING)]
+)
+def test_calls_of_a_state_may_fail(folder: Path, fault: Fault, stride: int) -> None:
+    (row,) = sweep(folder / "model.onnx", [fault], life="state", stride=stride)
+    assert row.violations == []
+    assert row.trials >= 500 // stride
+
+
+@pytest.mark.parametrize(
+    ("life", "fault", "stride"),
+    [
+        ("text", Fault.DEVICE_MEMORY, 997),
+        ("rebuilt text", Fault.LOST, 997),
+        *(
+            pytest.param("text", fault, 11, marks=pytest.mark.soak)
+            for fault in (Fault.DEVICE_MEMORY, *LASTING)
+        ),
+        *(
+            pytest.param("rebuilt text", fault, 11, marks=pytest.mark.soak)
+            for fault in (Fault.LOST, Fault.LOST_ONCE)
+        ),
+    ],
+)
+def test_calls_of_a_language_model_may_fail(
+    folder: Path, life: Life, fault: Fault, stride: int
+) -> None:
+    """Load, warm-up, a batch, draws, a session that is saved and loaded."""
+    pytest.importorskip("tokenizers")
+    (row,) = sweep(folder, [fault], life=life, stride=stride)
+    assert row.violations == []
+    assert row.trials >= 1000 // stride
+
+
+@pytest.mark.soak
+def test_calls_of_eight_texts_may_fail(folder: Path) -> None:
+    (row,) = sweep(folder, [Fault.DEVICE_MEMORY], life="text", tune=True, stride=97)
+    assert row.violations == []
+    assert row.trials > 40
 
 
 @pytest.mark.parametrize("stride", [97, pytest.param(41, marks=pytest.mark.soak)])

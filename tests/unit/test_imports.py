@@ -81,7 +81,7 @@ ALLOWED: dict[str, set[str]] = {
     "overridable": {"errors", "budget", "ir", "core", "schedule_config", "opening"},
     "saving": {"errors", "budget", "ir", "converter", "schedule_config", "opening"},
     "bound_run": {"core"},  # handles that the faces hand out
-    "session_state": {"errors", "ir", "core"},
+    "session_state": {"errors", "ir", "core", "arguments"},
     # The faces stand side by side on `opening`; they do not know each other.
     "interpreter": {
         *("errors", "budget", "ir", "core", "runtime", "schedule_config", "arguments", "opening"),
@@ -117,6 +117,8 @@ ALLOWED: dict[str, set[str]] = {
     "testing": {  # the pytest plug-in of shader tests, and the fuzzer of whole models
         *(
             "errors",
+            "llm",
+            "session_state",
             "host",
             "registry",
             "ir",

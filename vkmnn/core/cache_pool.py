@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import field, replace
 from typing import Protocol
 
@@ -38,8 +38,8 @@ from vkmnn.records import dataclass
 
 _log = logging.getLogger(__name__)
 
-Pick = Callable[[Array], int]
-"""Chooses a token by scores on the host."""
+Pick = Callable[[Array, int], int]
+"""Chooses the token after as many by scores on the host; asked again, it chooses the same."""
 
 ALIGNED_ROWS = 16
 """Caches have room for a multiple of it, so that each begins where devices bind memory."""
@@ -162,9 +162,9 @@ class CachePool:
     def share(self, member: Member, shared: bool) -> None:
         """Say whether a state's text is being generated."""
         row = self._row(member)
+        row.shared = shared  # first: whatever settling raises, its text has ended
         if not shared:
             self.settle(member)
-        row.shared = shared
         self.busy = self.busy or (self._joins and self._several())
 
     def settle(self, member: Member) -> None:
@@ -184,7 +184,7 @@ class CachePool:
         if any(not axis or tensor.shape[0] != 1 for tensor, axis in held.values()):
             return False
         if room == self._room and places == self._places:
-            caches = self._images(self._row(member).place)
+            caches = _images(self._tensors, self._row(member).place)
             for name, (tensor, axis) in held.items():
                 caches[name].copy_rows_from(tensor, axis, member.length)
             self._row(member).placed = True
@@ -207,22 +207,21 @@ class CachePool:
         """Copy all caches into larger memory."""
         with self._watched():
             self._drain()
-        self._close_joints()
         moving = [row for row in self._members() if row.member is member or row.placed]
-        held = [(row, row.member.caches()) for row in moving]
-        self._tensors, self._room, self._places = made, room, places
-        for row, caches in held:
+        moved = []
+        for row in moving:
             row.member.settle_alone()
             count = max(row.member.length, row.rows if row.going else 0)
-            own = self._images(row.place)
-            for name, (tensor, axis) in caches.items():
+            own = _images(made, row.place)
+            for name, (tensor, axis) in row.member.caches().items():
                 own[name].copy_rows_from(tensor, axis, count)
-            row.placed = True
-            row.member.move(own, room)
-
-    def _images(self, place: int) -> dict[str, DeviceTensor]:
-        found = {name: tensor.images(place, 1) for name, tensor in self._tensors.items()}
-        return {name: tensor for name, tensor in found.items() if tensor is not None}
+            moved.append((row, own))
+        self._tensors, self._room, self._places = made, room, places
+        with ExitStack() as all_of_it:  # whatever raises
+            all_of_it.callback(self._close_joints)
+            for row, own in moved:
+                row.placed = True
+                all_of_it.callback(row.member.move, own, room)
 
     def _members(self) -> Iterator[_Row]:
         return (row for row in self._rows if row is not None)
@@ -370,7 +369,7 @@ class CachePool:
             if not row.going:
                 self._goes_on = False
             elif row.pick is not None and scores is not None:
-                row.token = row.pick(scores[row.place])
+                row.token = row.pick(scores[row.place], row.rows)
                 self._goes_on = False
             else:
                 row.token = int(tokens[row.place])
@@ -460,10 +459,17 @@ class CachePool:
         self._close_joints()
 
     def _close_joints(self) -> None:
-        for joint in self._joints.values():
-            joint.close()
+        closing = list(self._joints.values())
         self._joints.clear()
         self._joint, self._taking, self._goes_on = None, [], False
+        for joint in closing:
+            joint.close()
+
+
+def _images(tensors: Mapping[str, DeviceTensor], place: int) -> dict[str, DeviceTensor]:
+    """Return the parts of tensors at a place."""
+    found = {name: tensor.images(place, 1) for name, tensor in tensors.items()}
+    return {name: tensor for name, tensor in found.items() if tensor is not None}
 
 
 def _with(shape: tuple[int, ...], axis: int, size: int) -> tuple[int, ...]:

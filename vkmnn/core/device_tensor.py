@@ -148,9 +148,13 @@ class DeviceTensor:
         Copies between tensors on the same device do not go through the host.
 
         Raises:
-            InvalidInputError: another shape or element type.
+            InvalidInputError: no array or tensor, or another shape or element type.
             IntegerRangeError: an integer does not fit in the 32 bits of the device.
         """
+        if not isinstance(source, np.ndarray | np.generic | DeviceTensor):
+            raise InvalidInputError(
+                f"a tensor cannot take a {type(source).__name__}", hint="pass numpy.asarray of it"
+            )
         if source.shape != self.shape or source.dtype != self.dtype:
             raise InvalidInputError(
                 f"a tensor of {self.dtype} {list(self.shape)} cannot take {source.dtype} "

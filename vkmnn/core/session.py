@@ -20,6 +20,7 @@ from vkmnn.core.branches import OpenBranches, with_branches
 from vkmnn.core.cache_pool import CachePool
 from vkmnn.core.device_tensor import DeviceTensor, HostStorage
 from vkmnn.core.execution import Command
+from vkmnn.core.follower import Waits
 from vkmnn.core.futures import RunFuture, Submitter
 from vkmnn.core.placement import Placement
 from vkmnn.core.plan import Plan
@@ -36,6 +37,7 @@ from vkmnn.errors import (
     Float16OverflowError,
     IntegerRangeError,
     InvalidInputError,
+    StateLostError,
     VkmnnError,
     unexpected_error,
 )
@@ -191,6 +193,8 @@ class Session:
                 raise _closed()
             try:
                 return self._work(work, *arguments)
+            except StateLostError:  # an earlier call has opened another device
+                raise
             except DeviceLostError as error:
                 if not self._rebuild:
                     raise
@@ -247,7 +251,7 @@ class Session:
 
     def _reopen(self) -> None:
         """Replace the lost device with a new one, which has no plans yet."""
-        self._close_bound()
+        self._close_bound(lost=True)
         self._drop_watched()
         self._drop_plans()
         lost, self._main = self._main, self._main.reopened()
@@ -376,11 +380,12 @@ class Session:
         capacity: int | None,
         initial: Mapping[str, Array],
         pool: CachePool | None = None,
+        waits: Waits | None = None,
     ) -> State:
         """Return state that is kept between runs; see `State`."""
 
         def make() -> State:
-            state = State(self._program, pairs, capacity, initial, pool)
+            state = State(self._program, pairs, capacity, initial, pool, waits)
             self._bound.add(state)
             return state
 
@@ -627,9 +632,12 @@ class Session:
         for program in (*self._former, self._program):
             program.drop()
 
-    def _close_bound(self) -> None:
+    def _close_bound(self, lost: bool = False) -> None:
         for bound in list(self._bound):
-            bound.close()
+            if isinstance(bound, State):
+                bound.close(lost)
+            else:
+                bound.close()
         self._bound.clear()
 
     def close(self) -> None:

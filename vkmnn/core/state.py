@@ -20,7 +20,7 @@ from vkmnn.core.plan import Plan
 from vkmnn.core.plans import Plans
 from vkmnn.core.program import Program
 from vkmnn.core.resolve import resolve
-from vkmnn.errors import InvalidInputError
+from vkmnn.errors import InvalidInputError, StateLostError
 from vkmnn.folding import Evaluator
 from vkmnn.ir import Array, DType, Graph, TensorInfo
 from vkmnn.records import dataclass
@@ -76,6 +76,18 @@ class State:
         capacity: the maximum number of rows in a cache; None for no limit.
         initial: initial values; by default caches are empty and everything else is zero.
         pool: where its caches lie beside those of others, to take steps at once with them.
+        waits: how steps are waited for; another one by default.
+
+    Whatever fails in a call, `length` and the rows of the caches are as before it, but for
+    `restore`, which may leave the state empty. So memory is made, and copies are, before the state
+    takes note of them.
+
+    Attributes:
+        length: rows of the caches.
+        closed: whether it has been closed. lost: whether its device was lost.
+
+    Raises:
+        InvalidInputError: the initial rows exceed the capacity.
     """
 
     def __init__(
@@ -85,9 +97,9 @@ class State:
         capacity: int | None,
         initial: Mapping[str, Array],
         pool: CachePool | None = None,
+        waits: Waits | None = None,
     ) -> None:
         self._program = program
-        self._pool = pool if pool is not None and pool.add(self) else None
         self._pairs = dict(pairs)
         self._capacity = capacity
         self._initial = dict(initial)
@@ -107,9 +119,38 @@ class State:
         self._in_place = (
             program.backend.records and program.whole is not None and not program.whole.content
         )
-        self.length = 0
-        self.waits = Waits()
+        self._begun = False  # whether anything has run since the state was reset
+        self._first_rows = self._rows_given()
+        self.length = self._first_rows
+        self.waits = Waits() if waits is None else waits
         self.closed = False
+        self.lost = False
+        self._pool = pool if pool is not None and pool.add(self) else None
+
+    def _rows_given(self) -> int:
+        """Return how many rows the initial values have, where declared shapes tell what grows."""
+        graph = self._program.graph
+        before = {info.name: info.shape or () for info in graph.inputs}
+        after = {
+            info.name: info.shape or graph.infos.get(info.name, info).shape or ()
+            for info in graph.outputs
+        }
+        rows = 0
+        for name, array in self._initial.items():
+            old, new = before[name], after[self._pairs[name]]
+            axes = [
+                axis
+                for axis, (one, other) in enumerate(zip(old, new, strict=False))
+                if not isinstance(one, int) and (one is None or one != other)
+            ]
+            if len(axes) == 1 and len(old) == len(new):
+                rows = max(rows, array.shape[axes[0]])
+        if self._capacity is not None and rows > self._capacity:
+            raise InvalidInputError(
+                f"the initial values have {rows} rows, and the state has room for {self._capacity}",
+                hint="make it with more capacity",
+            )
+        return rows
 
     # --- runs ------------------------------------------------------------------------------------
 
@@ -119,8 +160,6 @@ class State:
         Raises:
             InvalidInputError: the state is closed or full, or an input does not match.
         """
-        if self.closed:
-            raise InvalidInputError("the state has been closed", hint="make a new one")
         self._settle()
         if self._in_place and (self._goes_on() or self._starts_in_place(feeds)):
             try:
@@ -131,7 +170,7 @@ class State:
         return self._run_anew(feeds)
 
     def _goes_on(self) -> bool:
-        return self.length > 0 if self._axes else bool(self._values)
+        return self._begun and (self.length > 0 or not self._axes)
 
     def _starts_in_place(self, feeds: Mapping[str, Any]) -> bool:
         """Tell whether a new sequence fits the memory and the plans of an earlier one."""
@@ -144,26 +183,28 @@ class State:
 
     def _run_anew(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """Run on the plan for the current shapes and replace the state with the outputs."""
-        for name, axis in self._axes.items():
-            if name in self._caches and self.length:
-                self._values[name] = self._rows_of(name, axis)
-        given = {name: self._values.get(name) for name in self._pairs}
-        for name, value in given.items():
-            if value is None:
-                given[name] = self._first(name, feeds)
+        given = {
+            name: self._held(name)
+            if self._begun and (self.length or name not in self._axes)
+            else self._first(name, feeds)
+            for name in self._pairs
+        }
         names = list(self._program.outputs)
         results = self._program.run_on_device({**feeds, **given}, names)
         made = {name: self._on_device(results[name]) for name in self._pairs.values()}
-        held = self.length
-        self._note_growth({n: v.shape for n, v in given.items() if v is not None}, made)
-        if self._capacity is not None and self.length > self._capacity:
-            total, self.length = self.length, held
-            raise self._full(total)
-        for name, output in self._pairs.items():
-            self._values[name] = made[output]
-        self._caches_take_over()
+        axes, length, regular = self._growth({n: v.shape for n, v in given.items()}, made)
+        if self._capacity is not None and length > self._capacity:
+            raise self._full(length)
         states = set(self._pairs.values())
-        return {name: np.array(as_array(results[name])) for name in names if name not in states}
+        told = {name: np.array(as_array(results[name])) for name in names if name not in states}
+        values = {name: made[output] for name, output in self._pairs.items()}
+        if self._in_place and regular:
+            self._take_over(values, axes, length)
+        elif self._in_place:
+            self._in_place = False
+            self._drop()
+        self._values, self._axes, self.length, self._begun = values, axes, length, True
+        return told
 
     def _on_device(self, value: Any) -> DeviceTensor:
         if isinstance(value, DeviceTensor):
@@ -174,7 +215,7 @@ class State:
 
     def _first(self, name: str, feeds: Mapping[str, Any]) -> Any:
         """Return the initial value of an input."""
-        if name in self._initial:
+        if name in self._initial and not self._begun:
             return self._initial[name]
         infos = {info.name: info for info in self._program.graph.inputs}
         info = infos[name]
@@ -193,24 +234,22 @@ class State:
             )
         return np.zeros([0 if size is None else size for size in shape], info.dtype.numpy)
 
-    def _note_growth(self, before: Mapping[str, Shape], made: Mapping[str, DeviceTensor]) -> None:
-        axes = {}
+    def _growth(
+        self, before: Mapping[str, Shape], made: Mapping[str, DeviceTensor]
+    ) -> tuple[dict[str, int], int, bool]:
+        """Return the axes that grew, the rows after a run, and whether it can go on in place."""
+        axes: dict[str, int] = {}
         for name, output in self._pairs.items():
             old, new = before[name], made[output].shape
             if old == new:
                 continue
             axis = [n for n, sizes in enumerate(zip(old, new, strict=False)) if len(set(sizes)) > 1]
             if len(old) != len(new) or len(axis) != 1:
-                self._in_place = False
-                return
+                return self._axes, self.length, False
             axes[name] = axis[0]
-        if self._axes and axes != self._axes:
-            self._in_place = False
-        self._axes = self._axes or axes
         lengths = {made[self._pairs[name]].shape[axis] for name, axis in axes.items()}
-        if len(lengths) > 1:
-            self._in_place = False
-        self.length = max(lengths, default=0)
+        regular = len(lengths) < 2 and (not self._axes or axes == self._axes)
+        return self._axes or axes, max(lengths, default=0), regular
 
     # --- state kept in place ---------------------------------------------------------------------
 
@@ -248,14 +287,15 @@ class State:
         start = time.thread_time()
         segment.end(results)
         self.waits.seconds += time.thread_time() - start
-        self.length = total
-        if self._swapped:
-            self._turn = 1 - self._turn
         ends = loop.grown.tails if loop.grown is not None else {}
-        return {
+        told = {
             name: _cut(array, ends[name], total) if name in ends else array
             for name, array in results.items()
         }
+        self.length, self._begun = total, True
+        if self._swapped:
+            self._turn = 1 - self._turn
+        return told
 
     @property
     def _plans(self) -> Plans:
@@ -282,7 +322,7 @@ class State:
             if info.name in self._axes:
                 shape = _with(self._caches[info.name].shape, self._axes[info.name], self.length)
             elif shape is None:
-                shape = self._values[info.name].shape
+                shape = self._held(info.name).shape
             infos[info.name] = replace(info, shape=shape)
         resolved = resolve(graph, infos, {}, planner.evaluate, planner.meter())
         name, axis = next(iter(self._axes.items()))
@@ -332,39 +372,64 @@ class State:
                 return
             self._leave_pool()
         self._close_loops()
-        new = self._program.backend.new_tensor
-        for name, axis in self._axes.items():
-            old = self._caches.get(name) or self._values[name]
+        self._room = 0  # until all caches have as much: some may have more than others
+        for name, (old, axis) in self.caches().items():
             shape = _with(old.shape, axis, room)
-            cache = self._caches[name] = new(shape, DType.from_numpy(old.dtype))
-            cache.copy_rows_from(old, axis, self.length)
+            if name not in self._caches or old.shape != shape:
+                self._caches[name] = self._copied(old, axis, shape, self.length)
         self._room = room
 
-    def _caches_take_over(self) -> None:
-        """Move the results of a run into the memory that holds the state."""
-        if not self._in_place:
-            return
-        if self._axes:
-            if any(
-                _with(self._values[name].shape, self._axes[name], self._room) != cache.shape
-                for name, cache in self._caches.items()
-            ):  # another batch, for example
-                self._leave_pool()
-                self._caches.clear()
-                self._room = 0
-            if self.length > self._room:
-                self._grow_to(self.length)
+    def _copied(self, old: DeviceTensor, axis: int, shape: Shape, rows: int) -> DeviceTensor:
+        """Return a new tensor of this shape, with the first rows of another one."""
+        tensor = self._program.backend.new_tensor(shape, DType.from_numpy(old.dtype))
+        tensor.copy_rows_from(old, axis, rows)
+        return tensor
+
+    def _take_over(
+        self, values: dict[str, DeviceTensor], axes: dict[str, int], length: int
+    ) -> None:
+        """Move the results of a run that began anew into the memory that holds the state."""
+        kept = self._values, self._axes, self.length
+        self._values, self._axes, self.length = values, axes, length
+        try:
+            if axes:
+                self._rows_take_over()
+            self._fixed_take_over({n: value for n, value in values.items() if n not in axes})
+        except BaseException:
+            self._values, self._axes, self.length = kept
+            raise
+
+    def _fixed_take_over(self, fixed: Mapping[str, DeviceTensor]) -> None:
+        """Move what keeps its size to where it is swapped."""
+        if any(pair[0].shape != fixed[name].shape for name, pair in self._swapped.items()):
+            self._close_loops()
+            self._swapped.clear()
+            self._turn = 0
+        for name, value in fixed.items():
+            if name in self._swapped:
+                self._swapped[name][self._turn].copy_from(value)
             else:
-                for name, axis in self._axes.items():
-                    self._caches[name].copy_rows_from(self._values[name], axis, self.length)
-        fixed = [name for name in self._pairs if name not in self._axes]
-        for name in fixed:
-            value = self._values[name]
-            if name not in self._swapped:
                 other = self._program.backend.new_tensor(value.shape, DType.from_numpy(value.dtype))
                 self._swapped[name] = value, other
-            else:
-                self._swapped[name][self._turn].copy_from(value)
+
+    def _rows_take_over(self) -> None:
+        """Move rows from values to caches."""
+        fits = all(
+            _with(self._values[name].shape, axis, self._room) == self._caches[name].shape
+            for name, axis in self._axes.items()
+            if name in self._caches
+        )
+        if self._caches and not fits:  # another batch, for example
+            self._leave_pool()
+        if self.length > self._room or not fits:
+            self._close_loops()
+            self._caches.clear()
+            self._room = 0
+        if self.length > self._room:
+            self._grow_to(self.length)
+        else:
+            for name, axis in self._axes.items():
+                self._caches[name].copy_rows_from(self._values[name], axis, self.length)
 
     def _new_loop(self, shapes: Mapping[str, Shape], rows: int) -> _Loop:
         graph, infos, grown = self._grown(shapes, rows)
@@ -519,22 +584,19 @@ class State:
             pool.leave(self)
 
     def caches(self) -> dict[str, tuple[DeviceTensor, int]]:
-        """Return what holds its rows, and their axes."""
-        return {
-            name: (self._caches.get(name) or self._values[name], axis)
-            for name, axis in self._axes.items()
-        }
+        """Return what holds its rows, and their axes; nothing where there has been no run."""
+        held = {**self._values, **self._caches}
+        return {name: (held[name], axis) for name, axis in self._axes.items() if name in held}
 
     def move(self, caches: Mapping[str, DeviceTensor], room: int) -> None:
         """Take memory for the caches that holds the same rows."""
-        self._close_loops()
         self._caches, self._room = dict(caches), room
+        self._close_loops()
 
     def _follower_of(self, following: Following, drawing: Drawing | None) -> Follower | None:
         """Return recordings with room for one more row; None if there cannot be any."""
-        if self.closed:
-            raise InvalidInputError("the state has been closed", hint="make a new one")
-        if drawing is not None and not following.vocabulary:
+        self._check_open()
+        if not self._begun or (drawing is not None and not following.vocabulary):
             return None
         candidates = 0 if drawing is None else drawing.candidates(following.vocabulary)
         follower = self._followers.get(candidates)
@@ -559,6 +621,7 @@ class State:
         return (
             self._follows
             and self._in_place
+            and self._begun
             and self.length > 0
             and bool(self._caches)
             and self._axes.keys() == self._pairs.keys()
@@ -567,9 +630,18 @@ class State:
 
     def _settle(self) -> None:
         """Wait for steps that were queued: nobody asked for them."""
+        self._check_open()
         self.settle_alone()
         if self._pool is not None:
             self._pool.settle(self)
+
+    def _check_open(self) -> None:
+        if self.lost:
+            raise StateLostError(
+                "the state was lost with its device", hint="make a new one, and fill it again"
+            )
+        if self.closed:
+            raise InvalidInputError("the state has been closed", hint="make a new one")
 
     def settle_alone(self) -> None:
         """Wait for queued steps that no other state takes part in."""
@@ -642,25 +714,24 @@ class State:
     def value(self, name: str) -> DeviceTensor:
         """Return an input's value in the next run; for a cache, a separate tensor."""
         self._settle()
+        if not self._begun and name in self._initial:
+            return self._on_device(self._initial[name])
+        if not self._begun and name not in self._caches:
+            raise InvalidInputError(f"there is no '{name}' before the first run")
+        return self._held(name)
+
+    def _held(self, name: str) -> DeviceTensor:
         if name in self._axes and name in self._caches:
-            return self._rows_of(name, self._axes[name])
+            cache, axis = self._caches[name], self._axes[name]
+            return self._copied(cache, axis, _with(cache.shape, axis, self.length), self.length)
         if name in self._swapped:
             return self._swapped[name][self._turn]
-        if name not in self._values:
-            raise InvalidInputError(f"there is no '{name}' before the first run")
         return self._values[name]
 
     def memory(self, name: str) -> DeviceTensor:
         """Return the whole memory of a cache, spare room included; other state as `value`."""
         self._settle()
         return self._caches[name] if name in self._caches else self.value(name)
-
-    def _rows_of(self, name: str, axis: int) -> DeviceTensor:
-        cache = self._caches[name]
-        shape = _with(cache.shape, axis, self.length)
-        tensor = self._program.backend.new_tensor(shape, DType.from_numpy(cache.dtype))
-        tensor.copy_rows_from(cache, axis, self.length)
-        return tensor
 
     def truncate(self, length: int) -> None:
         """Forget all rows of the caches from `length` on.
@@ -676,24 +747,24 @@ class State:
         if length == self.length:
             return
         self._settle()
+        if not self._begun:
+            raise InvalidInputError(
+                "the initial rows cannot be forgotten", hint="begin with fewer, or run once first"
+            )
         if self._axes.keys() != self._pairs.keys():
             fixed = next(name for name in self._pairs if name not in self._axes)
             raise InvalidInputError(
                 f"the state '{fixed}' has no rows to forget", hint="reset it, and run again"
             )
-        if length == 0:
+        if length == 0 and not self._initial:
             self.reset()
             return
-        self.length = length
         if not self._caches:
-            self._values = {name: self._kept(name) for name in self._pairs}
-
-    def _kept(self, name: str) -> DeviceTensor:
-        value, axis = self._values[name], self._axes[name]
-        shape = _with(value.shape, axis, self.length)
-        tensor = self._program.backend.new_tensor(shape, DType.from_numpy(value.dtype))
-        tensor.copy_rows_from(value, axis, self.length)
-        return tensor
+            self._values = {
+                name: self._copied(value, axis, _with(value.shape, axis, length), length)
+                for name, (value, axis) in self.caches().items()
+            }
+        self.length = length
 
     def restore(self, rows: Mapping[str, Array]) -> None:
         """Begin a new sequence with these rows in the caches.
@@ -702,18 +773,23 @@ class State:
             InvalidInputError: nothing has run yet, an array is missing or does not fit, or part of
                 the state does not grow.
         """
+        self._check_open()
         length = self._length_of(rows)
         if self._capacity is not None and length > self._capacity:
             raise self._full(length)
+        values = {name: self._on_device(rows[name]) for name in self._axes}
         self.reset()
-        if self._caches and length > self._room:
-            self._grow_to(length)
-        self.length = length
-        for name, axis in self._axes.items():
-            tensor = self._on_device(rows[name])
-            if name in self._caches:
-                self._caches[name].copy_rows_from(tensor, axis, length)
-            self._values[name] = tensor
+        if self._caches:
+            self.length = 0  # none have to be kept
+            try:
+                if length > self._room:
+                    self._grow_to(length)
+                for name, axis in self._axes.items():
+                    self._caches[name].copy_rows_from(values[name], axis, length)
+            except BaseException:
+                self.length = self._first_rows
+                raise
+        self._values, self.length, self._begun = values, length, True
 
     def _length_of(self, rows: Mapping[str, Array]) -> int:
         if not self._axes or self._axes.keys() != self._pairs.keys():
@@ -722,11 +798,11 @@ class State:
             )
         if rows.keys() != self._axes.keys():
             raise InvalidInputError(
-                f"the caches are {', '.join(self._axes)}, got {', '.join(rows) or 'none'}"
+                f"the caches are {', '.join(self._axes)}, got {', '.join(map(str, rows)) or 'none'}"
             )
         lengths = set()
-        for name, axis in self._axes.items():
-            held, given = self._caches.get(name) or self._values[name], rows[name]
+        for name, (held, axis) in self.caches().items():
+            given = rows[name]
             fits = given.ndim == len(held.shape) and given.dtype == held.dtype
             if not fits or _with(given.shape, axis, 0) != _with(held.shape, axis, 0):
                 raise InvalidInputError(
@@ -741,8 +817,7 @@ class State:
     def reset(self) -> None:
         """Start again from the initial state, keeping memory and plans."""
         self._settle()
-        self._values.clear()
-        self.length = 0
+        self.length, self._begun = self._first_rows, False
 
     def plan_anew(self) -> None:
         """Forget plans, and steps that are queued; keep what the state holds."""
@@ -750,27 +825,28 @@ class State:
         if self._pool is not None:
             self._pool.plan_anew()
 
-    def close(self) -> None:
-        """Release memory and plans."""
+    def close(self, lost: bool = False) -> None:
+        """Release memory and plans; `lost` says that they went down with the device."""
+        self.lost = lost and not self.closed
         self.closed = True
+        self.length = 0
         self._values.clear()
         self._drop()
 
     def _close_loops(self) -> None:
-        for loop in self._loops.values():
-            loop.close()
-        self._loops.clear()
-        for follower in self._followers.values():
-            follower.close()
+        closing: list[_Loop | Follower] = [*self._loops.values(), *self._followers.values()]
+        self._loops.clear()  # first: none may be used again, whatever closing raises
         self._followers.clear()
         self._last = None
+        for one in closing:
+            one.close()
 
     def _drop(self) -> None:
-        self._leave_pool()
-        self._close_loops()
         self._caches.clear()
         self._swapped.clear()
         self._room = self._turn = 0
+        self._leave_pool()
+        self._close_loops()
 
 
 def _with(shape: Shape, axis: int | None, size: int) -> Shape:

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from vkmnn.arguments import check_feeds
+from vkmnn.arguments import check_feeds, checked_number
 from vkmnn.budget import Budget
 from vkmnn.core.chained import Following
+from vkmnn.core.follower import Waits
 from vkmnn.errors import InvalidInputError, ModelFileError
-from vkmnn.ir import Array, Dim, TensorInfo
+from vkmnn.ir import Array, TensorInfo
 from vkmnn.llm.layout import Layout
 from vkmnn.llm.networks import ROWS, decoder_graph, of_one_text
 from vkmnn.opening import OpenSession, open_model
@@ -55,8 +56,8 @@ class Decoder:
         capacity: int | None = None,
         budget: Budget | None = None,
     ) -> None:
-        if capacity is not None and capacity < 2:
-            raise InvalidInputError(f"a capacity of {capacity} tokens is too small")
+        if capacity is not None:
+            capacity = checked_number(capacity, "the capacity, in tokens,", 2)
         self.capacity = capacity or min(layout.context or DEFAULT_CAPACITY, DEFAULT_CAPACITY)
         names = layout.names
         self._ids = next((k for k, v in names.items() if v == "input_ids"), "input_ids")
@@ -82,10 +83,16 @@ class Decoder:
         self._fed: dict[str, TensorInfo] = fed
         self.picks_rows = ROWS in inputs
         scores = next(info.shape for info in graph.outputs if info.name == self.logits)
+        last = scores[-1] if scores else None
+        self.vocabulary = last if isinstance(last, int) else None
         graph = of_one_text(graph, self._roles, self._pairs)
         self._network, self.open = self._opened(graph, config, budget)
-        self._pool = self.open.core.new_pool(TEXTS) if self._joins() else None
-        self.following = Following(self._ids, self.logits, self._others, self._sortable(scores))
+        try:
+            self._pool = self.open.core.new_pool(TEXTS) if self._joins() else None
+        except BaseException:
+            self.close()
+            raise
+        self.following = Following(self._ids, self.logits, self._others, self._sortable())
         self._check = partial(check_feeds, self._fed, types=self._network.graph.types)
 
     def _opened(
@@ -105,14 +112,15 @@ class Decoder:
     def _is_cpu(self) -> bool:
         return getattr(self.open.device, "type", None) is DeviceType.CPU
 
-    def new_state(self, shared: bool = False) -> SessionState:
+    def new_state(self, waits: Waits, shared: bool = False) -> SessionState:
         """Return caches for one more sequence.
 
         Args:
+            waits: how its steps are waited for.
             shared: whether it is one of the `TEXTS` that may take steps at once.
         """
-        core = self.open.core
-        state = core.new_state(self._pairs, self.capacity, {}, self._pool if shared else None)
+        core, pool = self.open.core, self._pool if shared else None
+        state = core.new_state(self._pairs, self.capacity, {}, pool, waits)
         return SessionState(core, state, self._pairs, self._check)
 
     @property
@@ -151,12 +159,10 @@ class Decoder:
                 made[name] = np.array(rows, dtype)
         return made
 
-    def _sortable(self, scores: tuple[Dim, ...] | None) -> int:
+    def _sortable(self) -> int:
         """Return how many tokens there are, if the device sorts them faster than the host."""
-        last = scores[-1] if scores else None
-        return (
-            last if isinstance(last, int) and not (self._is_cpu() and last > SORTED_BY_CPUS) else 0
-        )
+        count = self.vocabulary or 0
+        return 0 if self._is_cpu() and count > SORTED_BY_CPUS else count
 
     def _others(self, past: int) -> dict[str, Array]:
         """Return what a run of one token is fed beside it."""

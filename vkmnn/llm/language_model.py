@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from vkmnn.arguments import checked_number
 from vkmnn.errors import InvalidInputError, ModelFileError
 from vkmnn.llm.decoder import TEXTS, Decoder
 from vkmnn.llm.generation import Generated, Generation, Options
@@ -218,12 +219,16 @@ class LanguageModel:
             repetition_penalty=1.0 if repetition_penalty is None else repetition_penalty,
             seed=seed,
         )
-        if not 0 <= speculate <= 7:
+        if max_tokens is not None:
+            max_tokens = checked_number(max_tokens, "max_tokens")
+        if not 0 <= checked_number(speculate, "speculate") <= 7:
             raise InvalidInputError(f"speculate is {speculate}", hint="it has to be from 0 to 7")
         eos = self.layout.eos
         if not eos and self.has_tokenizer:
             eos = self.tokenizer.eos
-        stops = (stop,) if isinstance(stop, str) else tuple(stop)
+        stops = [stop] if isinstance(stop, str) else stop
+        if not isinstance(stops, list | tuple) or not all(isinstance(s, str) for s in stops):
+            raise InvalidInputError(f"stop is {stop!r}", hint="give a text, or a list of texts")
         return Options(max_tokens, sampling, tuple(s for s in stops if s), eos, speculate)
 
     def _text_of(self) -> Tokenizer | None:
@@ -266,19 +271,27 @@ class LanguageModel:
             sequence.begin()
             yield sequence
         finally:
-            sequence.end()
-            self._give_back(sequence)
+            try:
+                sequence.end()
+            finally:
+                self._give_back(sequence)
 
     def _take(self, tokens: Sequence[int]) -> Cached:
         with self._change:
             while not self._free and self._made >= SEQUENCES:
                 self._change.wait()
-            if not self._free:
-                self._made += 1
-                return Cached(self._decoder, shared=True)
-            best = max(self._free, key=lambda one: one.shared(tokens))  # else, the oldest
-            self._free.remove(best)
-            return best
+            if self._free:
+                best = max(self._free, key=lambda one: one.shared(tokens))  # else, the oldest
+                self._free.remove(best)
+                return best
+            self._made += 1  # nobody else may make it; not under the lock, which `_has_free` takes
+        try:
+            return Cached(self._decoder, shared=True)
+        except BaseException:
+            with self._change:
+                self._made -= 1
+                self._change.notify()
+            raise
 
     def _has_free(self) -> bool:
         """Tell whether some caches are free, or may be made."""
@@ -297,12 +310,16 @@ class LanguageModel:
             path: what `TextSession.save` wrote, to go on with it.
 
         Raises:
-            ModelFileError: the file cannot be read.
+            ModelFileError: the file is damaged, or something else.
             InvalidInputError: it was written with another model.
         """
         sequence = Cached(self._decoder)
         if path is not None:
-            sequence.load(path)
+            try:
+                sequence.load(path)
+            except BaseException:
+                sequence.close()
+                raise
         return TextSession(self, sequence)
 
     def memory(self) -> dict[str, int]:
@@ -352,8 +369,8 @@ class TextSession:
     def generate(self, prompt: Prompt, max_tokens: int | None = None, **how: Any) -> Generated:
         """Append a prompt, and what the model writes after it; as `LanguageModel.generate`.
 
-        Messages replace the text: give the whole conversation, of which what is in the caches is
-        not run again.
+        What raises an error leaves the text as it was. Messages replace the text: give the whole
+        conversation, of which what is in the caches is not run again.
 
         Raises:
             InvalidInputError: as `LanguageModel.generate`.
@@ -366,21 +383,28 @@ class TextSession:
         else:
             new = model.tokens_of(prompt, model.capacity)
         text = new if messages else [*sequence.tokens, *new]
+        before = sequence.tokens.copy()
         made = Generation(sequence, text, options, model._text_of())
-        for _ in made:
-            pass
-        whole = [*text, *made.result.tokens]
-        sequence.truncate(sequence.shared(whole))
-        missing = whole[len(sequence.tokens) :]
-        if missing and len(missing) <= sequence.room:  # chosen, but not run yet
-            sequence.append(missing)
+        try:
+            for _ in made:
+                pass
+            whole = [*text, *made.result.tokens]
+            sequence.truncate(sequence.shared(whole))
+            missing = whole[len(sequence.tokens) :]
+            if missing and len(missing) <= sequence.room:  # chosen, but not run yet
+                sequence.append(missing)
+        except BaseException:
+            sequence.restart(before)  # so that the call may be made again
+            raise
         return made.result
 
     def save(self, path: str | Path) -> None:
         """Write the text and its caches to a file, for `LanguageModel.session`.
 
+        The file is there whole or not at all.
+
         Raises:
-            InvalidInputError: there is nothing to save.
+            InvalidInputError: there is nothing to save, or the file cannot be written.
         """
         self._sequence.save(path)
 

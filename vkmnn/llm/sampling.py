@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from copy import deepcopy
 from dataclasses import dataclass
+from numbers import Real
 
 import numpy as np
 import numpy.typing as npt
 
+from vkmnn.arguments import checked_number
 from vkmnn.core.chained import Drawing
 from vkmnn.errors import InvalidInputError
 from vkmnn.ir import Array
@@ -53,12 +55,18 @@ class Sampling:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
+        for name in ("temperature", "top_p", "repetition_penalty"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, Real):
+                raise InvalidInputError(f"{name} is {value!r}", hint="give a number")
+        for name in ("top_k", "seed"):
+            if getattr(self, name) is not None:
+                checked_number(getattr(self, name), name)
         for name, fits, range_ in (
             ("temperature", 0 <= self.temperature <= 100, "from 0 to 100"),
             ("top_k", 0 <= self.top_k < 2**31, "from 0 to 2,147,483,647"),
             ("top_p", 0 < self.top_p <= 1, "above 0, and 1 at most"),
             ("repetition_penalty", 0 < self.repetition_penalty <= 100, "above 0"),
-            ("seed", self.seed is None or self.seed >= 0, "0 or more"),
         ):
             if not fits:
                 raise InvalidInputError(
@@ -145,11 +153,14 @@ class Picks:
         self._sampler = sampler
         self._text = list(text)
 
-    def __call__(self, scores: Array) -> int:
-        """Return the next token, which is part of the text then."""
-        token = self._sampler.pick(scores, self._text)
-        self._text.append(token)
-        return token
+    def __call__(self, scores: Array, rows: int) -> int:
+        """Return the token after the first `rows` ones, which is part of the text then.
+
+        A step that failed is taken again: what was drawn in it stays.
+        """
+        if rows == len(self._text):
+            self._text.append(self._sampler.pick(scores, self._text))
+        return self._text[rows]
 
 
 def _penalised(logits: Array, there: Collection[int], penalty: float) -> Array:

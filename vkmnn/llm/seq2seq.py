@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
 from types import TracebackType
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vkmnn.arguments import check_feeds
-from vkmnn.errors import InvalidInputError, ModelFileError
+from vkmnn.errors import InvalidInputError, ModelFileError, StateLostError
 from vkmnn.ir import Array, TensorInfo
 from vkmnn.llm.embedding import LENGTHS
 from vkmnn.llm.generation import Generated
@@ -25,6 +26,8 @@ from vkmnn.session_state import SessionState, matched_pairs
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+_log = logging.getLogger(__name__)
 
 _PAIRS = {"past_key_values.*.decoder.key": "present.*.decoder.key",
           "past_key_values.*.decoder.value": "present.*.decoder.value"}  # fmt: skip
@@ -142,7 +145,19 @@ class Seq2SeqModel:
             InvalidInputError: the source or a value does not fit.
         """
         begin = list(prompt) if prompt is not None else self._beginning()
-        sampler = Sampler(Sampling(temperature, top_k, top_p, repetition_penalty, seed))
+        sampling = Sampling(temperature, top_k, top_p, repetition_penalty, seed)
+        try:
+            return self._generated(source, max_tokens, begin, sampling)
+        except StateLostError as error:  # another device has been opened
+            _log.warning("the text is generated again: %s", error.message)
+        self._state, self._pairs = self._next.state(self.capacity)
+        self._warm = False
+        return self._generated(source, max_tokens, begin, sampling)
+
+    def _generated(
+        self, source: Any, max_tokens: int | None, begin: list[int], sampling: Sampling
+    ) -> Generated:
+        sampler = Sampler(sampling)
         most = self.capacity - len(begin)
         most = most if max_tokens is None else min(most, max_tokens)
         if most < 1:
@@ -208,6 +223,7 @@ class Seq2SeqModel:
 
     def _restore(self, across: Mapping[str, Any], rows: Mapping[str, Array]) -> None:
         if not self._warm:
+            self._state.reset()  # an earlier attempt may have failed half way
             for _ in range(2):  # so that the state knows what grows
                 self._step(across, 0)
             self._warm = True

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-import json
+import logging
+from collections.abc import Callable
 from collections.abc import Sequence as Items
-from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 
 from vkmnn.core.cache_pool import Pick
 from vkmnn.core.chained import Drawing
-from vkmnn.errors import InvalidInputError, ModelFileError
+from vkmnn.core.follower import Waits
+from vkmnn.errors import InvalidInputError, ModelFileError, StateLostError, VkmnnError
 from vkmnn.ir import Array
 from vkmnn.llm.decoder import CHUNKS, Decoder
+from vkmnn.llm.session_file import read_session, write_session
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 DRAFTS = 8
 """Rows of a run that checks guesses: the last token, and those guessed to follow."""
@@ -22,6 +29,10 @@ DRAFTS = 8
 
 class Sequence:
     """Tokens whose keys and values are in caches on the device.
+
+    What fails leaves `tokens` as they were, or with some of those that were to be appended. The
+    next call mends the caches first; where the device was lost and opened anew, it runs all tokens
+    again.
 
     Args:
         decoder: the network.
@@ -34,9 +45,12 @@ class Sequence:
 
     def __init__(self, decoder: Decoder, shared: bool = False) -> None:
         self._decoder = decoder
-        self._state = decoder.new_state(shared)
+        self._shared = shared
+        self.waits = Waits()
+        self._state = decoder.new_state(self.waits, shared)
         self._cuts: bool | None = None
-        self.waits = self._state.waits
+        self._begun = False  # steps may be taken at once with those of others
+        self._sure: int | None = None  # after an error, how many tokens the caches surely hold
         self.tokens: list[int] = []
 
     @property
@@ -47,36 +61,103 @@ class Sequence:
     @property
     def cache_bytes(self) -> int:
         """The size of the caches' memory; 0 before the first token."""
-        if self._cuts is None:
+        if self._cuts is None or self._state.lost:
             return 0
         return sum(self._state.memory(name).nbytes for name in self._decoder.caches)
 
     def warm_up(self) -> None:
         """Run some tokens, so that the state knows what grows, and steps are recorded.
 
-        Nothing is left of them.
+        Nothing remains of them.
         """
+        self._with_caches(lambda: None)
+
+    def _warm_up(self) -> None:
         if self._cuts is not None:
             return
+        self._state.reset()  # an earlier attempt may have failed half way
         for past in range(2):
             self._run([0], past, [0])
+        cuts = True
         try:
             self._state.truncate(1)
-            self._cuts = True
             self._state.follow(0, self._decoder.following)
         except InvalidInputError:  # part of the state does not grow: it cannot go back
-            self._cuts = False
+            cuts = False
         self._state.reset()
+        self._cuts = cuts
 
     def begin(self) -> None:
         """Let steps be taken at once with those of other texts."""
-        self.warm_up()
-        self._state.share(True)
+        self._begun = True
+        self._with_caches(lambda: self._state.share(True))
 
     def end(self) -> None:
         """Take no more part in the steps of others; the tokens stay."""
-        with suppress(InvalidInputError):  # the model may have been closed
+        self._begun = False
+        try:
             self._state.share(False)
+        except VkmnnError as error:  # the text is complete, and the next call mends the caches
+            self._doubt()
+            _log.info("steps that nobody waits for have failed: %s", error)
+
+    # --- after errors ----------------------------------------------------------------------------
+
+    def _with_caches(self, work: Callable[[], T]) -> T:
+        """Do what needs the caches, which are mended before, where something has failed.
+
+        Where the device is lost during it, and another opened, it is done once more.
+        """
+        try:
+            self._mend()
+            return work()
+        except StateLostError as error:
+            self._doubt()
+            _log.warning("%d tokens are run again: %s", len(self.tokens), error.message)
+        except BaseException:
+            self._doubt()
+            raise
+        self._mend()
+        return work()
+
+    def _doubt(self) -> None:
+        """Have the caches mended before they are used again."""
+        if self._sure is None:
+            self._sure = len(self.tokens)
+
+    def _mend(self) -> None:
+        """Bring the caches to what `tokens` says, as far as they are not."""
+        if self._sure is None and self._cuts is not None and not self._state.lost:
+            return
+        self._doubt()
+        if self._state.lost:
+            self._state = self._decoder.new_state(self.waits, self._shared)
+            self._cuts = None
+        if self._cuts is None:
+            self._sure = 0
+            self._warm_up()
+        if self._begun:
+            self._state.share(True)
+        kept = min(self._state.length, self._sure or 0) if self._cuts else 0
+        if kept:
+            self._state.truncate(kept)
+        else:
+            self._state.reset()
+        tokens, self.tokens = self.tokens, self.tokens[:kept]
+        try:
+            while len(self.tokens) < len(tokens):
+                left = tokens[len(self.tokens) :]
+                size = self._chunk(len(left))
+                self._chunk_logits(left[:size], 1, size)
+        finally:
+            self.tokens, self._sure = tokens, len(self.tokens)
+        self._sure = None
+
+    def restart(self, tokens: Items[int]) -> None:
+        """Hold these tokens from the next call on, whatever has failed."""
+        self._doubt()
+        self._sure = min(self.shared(tokens), self._sure or 0)
+        self.tokens = list(tokens)
 
     def shared(self, tokens: Items[int]) -> int:
         """Return how many of the first tokens the caches hold already."""
@@ -93,14 +174,16 @@ class Sequence:
         Raises:
             InvalidInputError: there are fewer.
         """
+        if not 0 <= length <= len(self.tokens):
+            raise InvalidInputError(f"there are {len(self.tokens)} tokens, and not {length}")
         if length == len(self.tokens):
             return
         if length and self._cuts is not False:
-            self._state.truncate(length)
+            self._with_caches(lambda: self._state.truncate(length))
             del self.tokens[length:]
             return
-        self._state.reset()
-        self.tokens.clear()
+        self.restart([])
+        self._mend()
 
     def extend(self, tokens: Items[int], wanted: int = 1) -> Array:
         """Append tokens; return the logits after the last `wanted` of them, [wanted, vocabulary].
@@ -129,7 +212,9 @@ class Sequence:
             if size > self.room:
                 size = left if wanted > 1 else 1
             part = list(tokens[done : done + size])
-            rows = self._chunk_logits(part, size, min(wanted, len(part)))
+            rows = self._with_caches(
+                partial(self._chunk_logits, part, min(wanted, len(part)), size)
+            )
             done += len(part)
         return rows
 
@@ -150,6 +235,18 @@ class Sequence:
         tokens, decoder = self.tokens, self._decoder
         if not tokens or len(tokens) >= decoder.capacity or not self._cuts:
             return None
+        try:
+            if self._sure is not None:
+                self._mend()
+            chosen = self._state.follow(token, decoder.following, ahead, drawing, pick)
+            if chosen is not None:
+                tokens.append(token)
+            return chosen
+        except StateLostError:
+            self.warm_up()  # of other caches
+        except BaseException:
+            self._doubt()
+            raise
         chosen = self._state.follow(token, decoder.following, ahead, drawing, pick)
         if chosen is not None:
             tokens.append(token)
@@ -157,7 +254,7 @@ class Sequence:
 
     def announce(self, token: int, ahead: int, drawing: Drawing | None, pick: Pick | None) -> None:
         """Say what `follow` will be called with next: the steps of others may take it along."""
-        if self._cuts:
+        if self._cuts and self._sure is None:
             self._state.announce(token, self._decoder.following, ahead, drawing, pick)
 
     def append(self, tokens: Items[int]) -> None:
@@ -175,8 +272,8 @@ class Sequence:
             return max(size for size in fits if size <= left)
         return next((size for size in fits if size >= left), fits[-1])
 
-    def _chunk_logits(self, part: list[int], size: int, wanted: int) -> Array:
-        """Run tokens, padded at the end; what the padding adds is forgotten."""
+    def _chunk_logits(self, part: list[int], wanted: int, size: int) -> Array:
+        """Run tokens, padded at the end to `size`; what the padding adds is forgotten."""
         past, count = len(self.tokens), len(part)
         rows = list(range(count - wanted, count))
         padded = [*part, *[part[-1]] * (size - count)] if self._cuts else part
@@ -197,40 +294,42 @@ class Sequence:
     # --- kept in files ---------------------------------------------------------------------------
 
     def save(self, path: str | Path) -> None:
-        """Write the tokens and their caches to a file (.npz).
+        """Write the tokens and their caches to a file (.npz), whole or not at all.
 
         Raises:
-            InvalidInputError: there is nothing in them, or part of the state does not grow.
+            InvalidInputError: there is nothing in them, part of the state does not grow, or the
+                file cannot be written.
         """
         if not self.tokens or self._cuts is False:
             raise InvalidInputError(
-                "there is nothing to save" if not self.tokens else "such a state cannot be saved"
+                "there is nothing to save"
+                if not self.tokens
+                else "part of the model's state does not grow, so it cannot be saved",
             )
-        arrays: dict[str, Any] = {
-            name: self._state.value(name).numpy() for name in self._decoder.caches
-        }
-        arrays["vkmnn:about"] = np.frombuffer(
-            json.dumps({"tokens": self.tokens}).encode(), np.uint8
-        )
-        with Path(path).open("wb") as file:
-            np.savez(file, **arrays)
+        write_session(path, self.tokens, self._with_caches(self._rows))
+
+    def _rows(self) -> dict[str, Array]:
+        return {name: self._state.value(name).numpy() for name in self._decoder.caches}
 
     def load(self, path: str | Path) -> None:
-        """Read what `save` wrote.
+        """Read what `save` wrote, in place of the tokens so far.
 
         Raises:
-            ModelFileError: the file cannot be read.
+            ModelFileError: the file is damaged, or something else.
             InvalidInputError: it was written with another model, or does not fit the capacity.
         """
-        try:
-            with np.load(path, allow_pickle=False) as kept:
-                arrays = {name: kept[name] for name in kept.files}
-            tokens = json.loads(arrays.pop("vkmnn:about").tobytes())["tokens"]
-        except (OSError, ValueError, KeyError, EOFError) as error:
-            raise ModelFileError(f"'{path}' is not a saved session: {error}") from error
-        self.warm_up()
-        self._state.restore(arrays)
-        self.tokens = [int(token) for token in tokens]
+        tokens, caches = read_session(path, self._decoder.vocabulary)
+        self._with_caches(partial(self._restore, path, tokens, caches))
+
+    def _restore(self, path: str | Path, tokens: list[int], caches: dict[str, Array]) -> None:
+        self._sure = 0  # unless all of it succeeds
+        self._state.restore(caches)
+        if self._state.length != len(tokens):
+            raise ModelFileError(
+                f"'{path}' is not a saved session: it has {len(tokens)} tokens, and caches of "
+                f"{self._state.length}"
+            )
+        self.tokens, self._sure = tokens, None
 
     def close(self) -> None:
         """Release the caches."""

@@ -109,7 +109,8 @@ class Device:
         self._saved_size = 0
         data = self._cache_file.load()
         if data:
-            driver_device.load_cache(data)
+            with self.gate.visit():  # were it lost here, others would free it at once
+                driver_device.load_cache(data)
             self._saved_size = len(data)
 
     def __repr__(self) -> str:
@@ -485,7 +486,8 @@ class Device:
                 live = self.driver_device.live_objects()
                 if live.keys() & {"buffers", "command_buffers"}:
                     return
-                self.gate.shut(0)
+                if not self.gate.shut(0):  # somebody has come in meanwhile
+                    return
             self.discard()
         if self in _unwanted:
             _unwanted.remove(self)

@@ -39,13 +39,20 @@ class WarmUp:
         device: theirs, a CPU device.
         built: the pipelines, some of which are still being built.
         helped: False leaves everything after a kernel that had to be compiled to others.
+        awaited: whether a call on the device waits for this, so that it stays open until then.
     """
 
     def __init__(
-        self, device: OpenDevice, built: Sequence[Future[Pipeline]], *, helped: bool = True
+        self,
+        device: OpenDevice,
+        built: Sequence[Future[Pipeline]],
+        *,
+        helped: bool = True,
+        awaited: bool = True,
     ) -> None:
         self._device = device
         self._helped = helped
+        self._awaited = awaited
         self._todo = deque(built)
         self._pool = Workers(1 + MAX_HELPERS, "vkmnn-warm-up")
         self._done = self._pool.submit(self._within, self._run)
@@ -60,8 +67,8 @@ class WarmUp:
         self._pool.close()
 
     def _within(self, work: Callable[[], T]) -> T:
-        """Work inside the call that waits for it: the device is not closed meanwhile."""
-        with self._device.gate.visit(within=True):
+        """Work while the device is not closed; inside the call that waits, if there is one."""
+        with self._device.gate.visit(within=self._awaited):
             return work()
 
     def _run(self) -> None:

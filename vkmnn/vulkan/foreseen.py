@@ -125,7 +125,9 @@ class Foreseen:
         self._builders = Workers(threads, "vkmnn-foreseen")
         built = [self._builders.submit(device.pipeline, *pair) for pair in self._noted]
         on_cpu = device.info.type is DeviceType.CPU
-        self._warm_up = WarmUp(device, built, helped=False) if on_cpu and built else None
+        self._warm_up = (
+            WarmUp(device, built, helped=False, awaited=False) if on_cpu and built else None
+        )
 
     def settle(self, needed: Needed) -> None:
         """Leave out what has not begun; keep what was needed in the end, if it was not foreseen.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,10 @@ import vkmnn
 from tests.networks.decoders import decoder
 from tests.unit.core.models import model, value
 from vkmnn.core import state as state_module
-from vkmnn.runtime.device import enumerate_devices
+from vkmnn.core.device_tensor import DeviceTensor
+from vkmnn.errors import StateLostError
+from vkmnn.runtime import Buffer, Device, MemoryKind
+from vkmnn.runtime.device import enumerate_devices, open_device
 
 onnxruntime = pytest.importorskip("onnxruntime")
 
@@ -356,7 +360,7 @@ def test_names_are_checked(device: str) -> None:
         session.state({"past.*": "future.*"})
     with pytest.raises(vkmnn.InvalidInputError, match="not an input that is state"):
         session.state(PAIRS, initial={"x": np.zeros(1)})
-    with pytest.raises(vkmnn.InvalidInputError, match="room for 0 rows"):
+    with pytest.raises(vkmnn.InvalidInputError, match="the capacity of a state is 0"):
         session.state(PAIRS, capacity=0)
     state = session.state(PAIRS)
     with pytest.raises(vkmnn.InvalidInputError, match="before the first run"):
@@ -368,3 +372,202 @@ def test_names_are_checked(device: str) -> None:
     state.close()
     with pytest.raises(vkmnn.InvalidInputError, match="closed"):
         state.run(None, feeds_of(np.array([[1]]), 0))
+
+
+# --- what fails, and odd arguments ---------------------------------------------------------------
+
+
+def _fails_at(patch: pytest.MonkeyPatch, at: int) -> list[int]:
+    """Let an allocation fail; return how many there were, which grows."""
+    real, calls = Device.allocate, [0]
+
+    def allocate(self: Device, nbytes: int, kind: MemoryKind) -> Buffer:
+        calls[0] += 1
+        if calls[0] == at:
+            raise vkmnn.OutOfDeviceMemoryError("for the test")
+        return real(self, nbytes, kind)
+
+    patch.setattr(Device, "allocate", allocate)
+    return calls
+
+
+def test_a_failed_allocation_leaves_a_state_as_it_was(
+    vulkan: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each allocation of a prompt, of steps and of growth fails once; the call is made again."""
+    monkeypatch.setattr(state_module, "MIN_ROWS", 4)
+    proto = decoder(layers=1)
+    session = vkmnn.InferenceSession(proto)
+    inputs = [np.array([[3, 1, 4]]), *(np.array([[number]]) for number in (5, 9, 2, 6))]
+    at, failed = 1, 0
+    while True:
+        state, oracle, left = session.state(PAIRS, capacity=40), Oracle(proto), at
+        for ids in inputs:
+            length = state.length
+            want = oracle.run(feeds_of(ids, length))
+            with pytest.MonkeyPatch.context() as patch:
+                calls = _fails_at(patch, left)
+                try:
+                    (got,) = state.run(None, feeds_of(ids, length))
+                except vkmnn.OutOfDeviceMemoryError:
+                    assert state.length == length
+                    failed += 1
+                    (got,) = state.run(None, feeds_of(ids, length))
+            left -= calls[0]
+            np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+        state.close()
+        if left > 0:
+            break
+        at += 5
+    assert failed > 5
+
+
+@pytest.mark.parametrize("call", ["value", "truncate", "restore", "reset"])
+def test_other_calls_that_fail_leave_a_state_usable(device: str, call: str) -> None:
+    proto = decoder(layers=1)
+    state, oracle = vkmnn.InferenceSession(proto, device).state(PAIRS), Oracle(proto)
+    for ids in ([[1, 2, 3]], [[4]]):
+        check_step(state, oracle, np.array(ids))
+    rows = {name: np.array(state.value(name)) for name in oracle.past}
+    calls: dict[str, Any] = {
+        "value": lambda: state.value("past.0.key"),
+        "truncate": lambda: state.truncate(2),
+        "restore": lambda: state.restore(rows),
+        "reset": state.reset,
+    }
+    real = DeviceTensor.copy_rows_from
+    for at in (1, 2, 3):
+        made = [0]
+
+        def copy(self: DeviceTensor, *args: Any, at: int = at, made: list[int] = made) -> None:
+            made[0] += 1
+            if made[0] == at:
+                raise vkmnn.OutOfDeviceMemoryError("for the test")
+            real(self, *args)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(DeviceTensor, "copy_rows_from", copy)
+            with suppress(vkmnn.OutOfDeviceMemoryError):
+                calls[call]()
+        if state.length == 2:  # it did not fail
+            oracle.past = {name: rows[name][:, :, :2] for name in rows}
+        elif state.length == 0:
+            oracle.reset()
+        else:
+            assert state.length == 4
+        check_step(state, oracle, np.array([[7]]))
+        state.restore(rows)
+        oracle.past = rows.copy()
+    check_step(state, oracle, np.array([[7]]))
+
+
+def grower(named: bool = True) -> bytes:
+    nodes = [
+        helper.make_node("Concat", ["past", "x"], ["present"], axis=1),
+        helper.make_node("ReduceSum", ["present"], ["y"], keepdims=0),
+    ]
+    present = value("present", [1, "total" if named else None, 2])
+    inputs = [value("past", [1, "rows", 2]), value("x", [1, "n", 2])]
+    return model(nodes, inputs, [present, value("y", [])])
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_initial_rows_count_from_the_start(device: str, named: bool) -> None:
+    session = vkmnn.InferenceSession(grower(named), device)
+    first = {"past": np.ones((1, 3, 2), np.float32)}
+    with pytest.raises(vkmnn.InvalidInputError, match=r"have 3 rows, .* room for 2"):
+        session.state({"past": "present"}, capacity=2, initial=first)
+    state = session.state({"past": "present"}, capacity=6, initial=first)
+    for _ in range(2):
+        assert state.length == 3
+        np.testing.assert_array_equal(np.array(state.value("past")), first["past"])
+        for total in (4, 5):
+            (y,) = state.run(["y"], {"x": np.ones((1, 1, 2), np.float32)})
+            assert (float(y), state.length) == (2 * total, total)
+        state.truncate(0)
+        (y,) = state.run(["y"], {"x": np.ones((1, 1, 2), np.float32)})
+        assert (float(y), state.length) == (2, 1)
+        state.reset()
+    with pytest.raises(vkmnn.InvalidInputError, match="cannot be forgotten"):
+        state.truncate(1)
+
+
+ODD: dict[str, Any] = {"text": "8", "a fraction": 1.5, "a truth": True, "an array": np.array([1]),
+                       "a list": [1], "negative": -1}  # fmt: skip
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_numbers_are_checked(device: str, odd: str) -> None:
+    session = vkmnn.InferenceSession(grower(), device)
+    state = session.state({"past": "present"}, capacity=np.int64(4))  # type: ignore[arg-type]
+    state.run(None, {"x": np.ones((1, 2, 2), np.float32)})
+    with pytest.raises(vkmnn.InvalidInputError, match="the capacity of a state is"):
+        session.state({"past": "present"}, capacity=ODD[odd])
+    with pytest.raises(vkmnn.InvalidInputError, match="the length to keep is"):
+        state.truncate(ODD[odd])
+    assert state.length == 2
+    for call in (session.profile, session.tune):
+        with pytest.raises(vkmnn.InvalidInputError, match="the number of runs is"):
+            call({}, runs=ODD[odd])
+    with pytest.raises(vkmnn.InvalidInputError, match="the shape of 'x'"):
+        session.tensor("x", (1, ODD[odd], 2))
+    with pytest.raises(vkmnn.InvalidInputError, match="the shape of 'x'"):
+        session.prepare([{"past": (1, 0, 2), "x": (1, ODD[odd], 2)}])
+
+
+@pytest.mark.parametrize("odd", [None, 5, "x", [5], [{"x": "abc"}], [{"x": None}], [{"x": 3}],
+                                 {"x": (1, 1, 2)}, [{5: (1,)}]], ids=str)  # fmt: skip
+def test_prepare_says_what_it_takes(device: str, odd: Any) -> None:
+    with pytest.raises(vkmnn.InvalidInputError):
+        vkmnn.InferenceSession(grower(), device).prepare(odd)
+
+
+@pytest.mark.parametrize("odd", [None, 5, [1], {"past": 5}, {"past": "x"}, {5: 5}, {}], ids=str)
+def test_restore_and_initial_say_what_they_take(device: str, odd: Any) -> None:
+    session = vkmnn.InferenceSession(grower(), device)
+    state = session.state({"past": "present"})
+    state.run(None, {"x": np.ones((1, 2, 2), np.float32)})
+    with pytest.raises(vkmnn.InvalidInputError):
+        state.restore(odd)
+    assert state.length == 2
+    if odd:
+        with pytest.raises(vkmnn.InvalidInputError):
+            session.state({"past": "present"}, initial=odd)
+        with pytest.raises(vkmnn.InvalidInputError):
+            session.state(odd)
+
+
+@pytest.mark.parametrize("odd", [None, 5, [1.0], "x"], ids=str)
+def test_tensors_take_arrays(device: str, odd: Any) -> None:
+    tensor = vkmnn.InferenceSession(grower(), device).upload(np.ones(1, np.float32))
+    with pytest.raises(vkmnn.InvalidInputError, match="cannot take"):
+        tensor.copy_from(odd)
+    np.testing.assert_array_equal(np.array(tensor), [1])
+
+
+def test_what_does_not_fit_is_refused_before_it_is_copied(
+    vulkan: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = vkmnn.InferenceSession(grower())
+    wide = np.broadcast_to(np.float32(1), (1 << 40,))
+    monkeypatch.setattr(np, "ascontiguousarray", lambda *_: pytest.fail("it has been copied"))
+    with pytest.raises(vkmnn.VkmnnError, match="exceeds"):
+        session.upload(wide)
+
+
+def test_a_state_that_was_lost_says_so(vulkan: None) -> None:
+    open_device().close()
+    with vkmnn.InferenceSession(grower(), on_device_lost="rebuild") as session:
+        x = {"x": np.ones((1, 2, 2), np.float32)}
+        states = [session.state({"past": "present"}) for _ in range(2)]
+        for state in states:
+            state.run(None, x)
+        open_device().mark_lost("for the test")
+        for state in states:
+            for _ in range(2):
+                with pytest.raises(StateLostError, match="lost with its device"):
+                    state.run(None, x)
+            assert state.lost
+        again = session.state({"past": "present"})
+        assert float(again.run(["y"], x)[0]) == 4
+        assert not session.lost

@@ -145,14 +145,17 @@ class Library:
         if not isinstance(first, self._ffi.CData):
             return 0
         number = int(self._ffi.cast("uintptr_t", first))
-        return self._parents.get(number, number if ("VkDevice", number) in self.live else 0)
+        # First: it may lie where a command buffer of another device lay, which nothing forgets.
+        if ("VkDevice", number) in self.live:
+            return number
+        return self._parents.get(number, 0)
 
     def _note(self, name: str, args: tuple[Any, ...], result: Any, device: int) -> None:
         """Keep the book of what exists."""
         if name == "vkGetDeviceQueue":
-            self._parents[self._number(args[3][0])] = device
+            self._belongs(args[3][0], device)
         elif name == "vkAllocateCommandBuffers" and result == 0:
-            self._parents[self._number(args[2][0])] = device
+            self._belongs(args[2][0], device)
         elif name == "vkAllocateMemory":
             self._made("VkDeviceMemory", args, result, device)
         elif name.startswith("vkCreate"):
@@ -166,6 +169,10 @@ class Library:
             self._gone("VkInstance", args[0])
         elif name.startswith("vkDestroy"):
             self._gone(f"Vk{name[9:]}", args[1])
+
+    def _belongs(self, handle: Any, device: int) -> None:
+        with self._lock:  # another thread may be looking for those of a device
+            self._parents[self._number(handle)] = device
 
     def _made(self, kind: str, args: tuple[Any, ...], result: Any, device: int) -> None:
         if result == 0:

@@ -45,17 +45,22 @@ class Allocations:
         self._set = _function(_SET_HANDLER, ctypes.py_object)
         # Freeing stays numpy's: Python code would run while an error is being raised.
         self._plain = plain = _Handler.from_address(_pointer(_function(_GET_HANDLER)(), _CAPSULE))
+        # numpy's functions let go of the GIL themselves, and have to be called with it.
+        malloc, calloc, realloc = (
+            _with_gil(one, *arguments)
+            for one, arguments in (
+                (plain.malloc, (ctypes.c_size_t,)),
+                (plain.calloc, (ctypes.c_size_t, ctypes.c_size_t)),
+                (plain.realloc, (ctypes.c_void_p, ctypes.c_size_t)),
+            )
+        )
         self._handler = _Handler(
             b"vkmnn_faults",
             1,
             plain.context,
-            _MALLOC(lambda me, size: None if self._fails(size) else plain.malloc(me, size)),
-            _CALLOC(
-                lambda me, n, size: None if self._fails(n * size) else plain.calloc(me, n, size)
-            ),
-            _REALLOC(
-                lambda me, old, size: None if self._fails(size) else plain.realloc(me, old, size)
-            ),
+            _MALLOC(lambda me, size: None if self._fails(size) else malloc(me, size)),
+            _CALLOC(lambda me, n, size: None if self._fails(n * size) else calloc(me, n, size)),
+            _REALLOC(lambda me, old, size: None if self._fails(size) else realloc(me, old, size)),
             plain.free,
         )
         capsule = ctypes.pythonapi.PyCapsule_New
@@ -88,6 +93,12 @@ class Allocations:
         finally:
             self._at = 0
             self._set(old)
+
+
+def _with_gil(function: Any, *arguments: Any) -> Any:
+    """Return a function of an allocator, called without letting go of the GIL."""
+    address = ctypes.cast(function, ctypes.c_void_p).value or 0
+    return ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, *arguments)(address)
 
 
 def _no_thread(*_: object) -> NoReturn:

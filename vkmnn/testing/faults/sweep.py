@@ -19,7 +19,7 @@ from typing import Literal
 
 from vkmnn.testing.faults.library import Fault
 
-Life = Literal["plain", "bound", "rebuild"]
+Life = Literal["plain", "bound", "rebuild", "state", "text", "rebuilt text"]
 
 TRIAL_S = 60.0
 """How long a trial may take before it counts as hung."""
@@ -50,12 +50,13 @@ def sweep(
     """Let every call of a session's life fail, one a trial, in each way.
 
     Args:
-        model: an ONNX file.
+        model: an ONNX file; for texts, the folder of a language model.
         faults: the ways.
         tune: let `tune` be part of the life, which has many more calls.
         fresh: make a new VkInstance for every trial.
         life: how the session runs: as ever; on tensors that stay on the device, by `bind`, `submit`
-            and `run_on_device`; or with on_device_lost="rebuild".
+            and `run_on_device`; with on_device_lost="rebuild"; as a decoder's state; or as a
+            language model that writes texts, also with on_device_lost="rebuild".
         stride: take only every `stride`-th call.
         limit: the last call to take; 0 for all.
         trial_s: seconds that a trial may take.
@@ -154,15 +155,14 @@ def serve() -> None:
     # What a finalizer is interrupted in is finished later; Python writes about it.
     sys.unraisablehook = lambda _: None
     library = install()
-    from vkmnn.testing.faults.trial import Trials
+    from vkmnn.testing.faults.lives import LIVES
 
     fault = Fault[request["fault"]]
-    trials = Trials(
+    trials = LIVES[request["life"]](
         library,
         Path(request["model"]),
         tune=request["tune"],
         fresh=request["fresh"],
-        life=request["life"],
     )
     count = trials.count(fault) + 1
     last = min(count, request["limit"]) if request["limit"] else count

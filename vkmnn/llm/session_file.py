@@ -1,0 +1,96 @@
+"""Files of text sessions: tokens with their caches, as an .npz."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vkmnn.errors import InvalidInputError, ModelFileError
+from vkmnn.ir import Array
+
+_ABOUT = "vkmnn:about"
+_MAX_TOKEN = 2**31 - 1
+
+
+def write_session(path: str | Path, tokens: Sequence[int], caches: Mapping[str, Array]) -> None:
+    """Write a session: a reader sees the old file or the whole new one.
+
+    Raises:
+        InvalidInputError: the file cannot be written; nothing is left behind.
+    """
+    about = np.frombuffer(json.dumps({"tokens": list(tokens)}).encode(), np.uint8)
+    arrays: dict[str, Any] = {**caches, _ABOUT: about}
+    target = Path(path)
+    try:
+        number, name = tempfile.mkstemp(prefix=f".{target.name[:100]}.", dir=target.parent)
+        part = Path(name)
+        try:
+            with os.fdopen(number, "wb") as file:
+                np.savez(file, **arrays)
+                file.flush()
+                os.fsync(file.fileno())
+            mask = os.umask(0)
+            os.umask(mask)
+            part.chmod(0o666 & ~mask)
+            part.replace(target)
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InvalidInputError(
+            f"the session cannot be written to '{path}': {reason}",
+            hint="name a file in a folder of your own, on a disk with room for the caches",
+        ) from error
+
+
+def read_session(path: str | Path, vocabulary: int | None) -> tuple[list[int], dict[str, Array]]:
+    """Return the tokens of a file, and its caches by name.
+
+    Args:
+        path: what `write_session` wrote.
+        vocabulary: how many tokens the model knows; None where that is not known.
+
+    Raises:
+        ModelFileError: the file is missing, damaged, or something else.
+    """
+    try:
+        if not Path(path).is_file():  # a pipe would block the reading
+            raise OSError("it is not a file")
+        with np.load(path, allow_pickle=False) as kept:
+            if not isinstance(kept, np.lib.npyio.NpzFile):
+                raise ValueError("it is a single array")
+            caches = {name: np.asarray(kept[name]) for name in kept.files}
+        about = json.loads(caches.pop(_ABOUT).tobytes())
+        tokens = about["tokens"] if isinstance(about, dict) else None
+        checked = _checked_tokens(tokens, vocabulary or _MAX_TOKEN + 1)
+    except KeyError as error:
+        raise _refused(path, f"it has no {error}") from error
+    except (OSError, EOFError, ValueError, TypeError, RecursionError, NotImplementedError,
+            MemoryError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:  # fmt: skip
+        raise _refused(path, str(error) or type(error).__name__) from error
+    return checked, caches
+
+
+def _checked_tokens(tokens: object, vocabulary: int) -> list[int]:
+    """Return a list of tokens; raise ValueError where it is none."""
+    if not isinstance(tokens, list) or not tokens:
+        raise ValueError("it has no list of tokens")
+    for token in tokens:
+        if type(token) is not int or not 0 <= token < vocabulary:
+            raise ValueError(f"{str(token)[:40]} is not a token of 0 to {vocabulary - 1}")
+    return tokens
+
+
+def _refused(path: str | Path, reason: str) -> ModelFileError:
+    return ModelFileError(
+        f"'{path}' is not a saved session: {reason}", hint="`save` of a session writes such files"
+    )
