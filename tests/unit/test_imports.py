@@ -112,7 +112,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "serve": {"errors", "ir", "llm", "inference_session", "schedule_config"},
     "quantization": {"errors", "ir", "converter", "inference_session"},  # onnxruntime's tools
-    "bench": {"errors", "cache_files", "ir", "runtime"},
+    "bench": {"errors", "cache_files", "ir", "runtime", "host"},
     "shader_function": {"errors", "runtime", "shaders", "codegen"},
     "testing": {  # the pytest plug-in of shader tests, and the fuzzer of whole models
         *(

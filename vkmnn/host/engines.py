@@ -27,6 +27,7 @@ from vkmnn.host.hazards import (
 )
 from vkmnn.host.loop import loop_class
 from vkmnn.host.scan import scan_class
+from vkmnn.host.sessions import session_options
 from vkmnn.threads import Workers
 
 if TYPE_CHECKING:
@@ -38,7 +39,6 @@ _log = logging.getLogger(__name__)
 Value = Any
 """An array, a list of arrays (a sequence), a dictionary (a map), or None (an empty optional)."""
 
-_FATAL = 4
 # TensorProto.DataType of what onnxruntime takes from numpy and gives back as it is.
 _SHARED = frozenset({*range(1, 14)})
 
@@ -134,8 +134,7 @@ class OnnxRuntime(HostEngine):
         if any(not body.node for body in bodies):
             raise EngineError("it cannot end a Loop of no nodes before its time")
         self._divides_by_sizes = any(map(_transposes, all_nodes(model)))
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = _FATAL
+        options = session_options()
         try:
             with _arena(options, model, room):
                 self._session = onnxruntime.InferenceSession(

@@ -11,11 +11,12 @@ from onnx import helper, numpy_helper
 
 import vkmnn
 from tests.networks.decoders import decoder
+from tests.onnxruntime_oracle import open_oracle
 from tests.unit.core.models import model, value
 from vkmnn.core import state as state_module
 from vkmnn.runtime.device import enumerate_devices
 
-onnxruntime = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxruntime")
 
 PAIRS = {"past.*": "present.*"}
 
@@ -38,7 +39,7 @@ class Oracle:
     """The same network in onnxruntime, with caches that it joins itself."""
 
     def __init__(self, proto: bytes, batch: int = 1) -> None:
-        self._session = onnxruntime.InferenceSession(proto)
+        self._session = open_oracle(proto)
         self._pasts = [i for i in self._session.get_inputs() if i.name.startswith("past")]
         self._batch = batch
         self.reset()
