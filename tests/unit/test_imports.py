@@ -27,6 +27,7 @@ ALLOWED: dict[str, set[str]] = {
     "registry": {"errors"},
     "cache_files": set(),
     "mapped_files": {"threads"},
+    "whole_files": set(),
     "budget": {"errors"},
     "ir": {"errors", "registry"},
     "schema": {"errors", "ir"},  # FlatBuffers, by the schemas of model files
@@ -35,6 +36,7 @@ ALLOWED: dict[str, set[str]] = {
     "geometry": {"errors", "budget", "ir", "registry", "shape"},
     "converter": {
         *("errors", "budget", "ir", "registry", "shape", "folding", "schema", "mapped_files"),
+        "whole_files",
     },
     "host": {
         "errors",
@@ -43,7 +45,10 @@ ALLOWED: dict[str, set[str]] = {
         "ir",
         "converter",
     },  # evaluators of ONNX, for what has no kernel
-    "core": {"errors", "registry", "threads", "budget", "ir", "shape", "geometry", "folding"},
+    "core": {
+        *("errors", "registry", "threads", "budget", "ir", "shape", "geometry", "folding"),
+        "whole_files",
+    },
     "cpu_fallback": {"errors", "ir", "registry", "shape", "core", "threads"},
     "runtime": {
         "errors",
@@ -141,6 +146,7 @@ ALLOWED: dict[str, set[str]] = {
             "saving",
             "llm",
             "quantization",
+            "whole_files",
         ),
         "serve",
     },
