@@ -50,7 +50,30 @@ def ints(*values: int) -> np.ndarray:
 
 NONE = np.zeros(0, np.float32)
 
+HUGE = 2**31 - 1
+
+
+def empty(op: str, constant: bool = False) -> onnx.ModelProto:
+    """Return a model with a tensor of no elements whose other sizes no number counts."""
+    sizes = [0, HUGE, HUGE]
+    names = ["x", "wrong"] if constant else ["wrong"]
+    made = helper.make_node(op, names, ["y"])
+    info = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [made],
+        "past",
+        [info(names[0], TensorProto.FLOAT, [1] if constant else sizes)],
+        [info("y", TensorProto.FLOAT, None)],
+        [TensorProto(name="wrong", data_type=TensorProto.FLOAT, dims=sizes)] if constant else [],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+
+
 PAST = {
+    "an empty input of endless sizes": empty("ReduceSum"),
+    "an empty constant of endless sizes": empty("Add", constant=True),
+    "an empty fill of endless sizes": model("Expand", {"s": ints(0, HUGE, HUGE, 1, 1, 1)}),
+    "an empty result of endless sizes": model("Pad", {"p": ints(-1, HUGE, HUGE, -1, HUGE, HUGE)}),
     "pad axes out of range": model(
         "Pad", {"p": ints(0, 1, 0, 1), "v": np.float32(0).reshape(()), "a": ints(1, 2**31 - 1)}
     ),
