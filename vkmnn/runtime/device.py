@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from vkmnn.budget import check_shared_room
 from vkmnn.cache_files import cache_dir
 from vkmnn.errors import (
     DeviceError,
@@ -308,6 +309,15 @@ class Device:
             self.raise_messages()
             for pipeline in cold:
                 pipeline.warm = True
+
+    def check_room(self, nbytes: int) -> None:
+        """Refuse a plan that needs too much of the host's memory, where that is the device's.
+
+        Raises:
+            BudgetError: it does.
+        """
+        if self.info.type is DeviceType.CPU:
+            check_shared_room(nbytes, environment.budget().bytes)
 
     def recorder(self, *, timestamps: bool = False) -> CommandRecorder:
         """Start recording; with `timestamps`, the times of commands can be read after a run.
