@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """One command for each job of this repository, with Python's standard library alone.
 
-    python3 tasks.py demo | test | test-networks | drivers | compilers | codegen | shaders | bench
-                     | kompute | lint | help
+    python3 tasks.py demo | test | test-networks | test-without-vnni | drivers | compilers | codegen
+                     | shaders | bench | kompute | lint | help
 
 Each task first makes what it needs and no more: the environment `.venv`, this package with the
 right extras in it, and a Vulkan driver where one can be installed. What follows the task's name is
@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tools import compilers as gpu_compilers
-from tools import environment, matrix, process, vulkan
+from tools import emulator, environment, matrix, process, vulkan
 from tools import kompute as kp
 from tools.environment import OLDEST_PYTHON
 from tools.process import ROOT, WORKERS, TaskError, say
@@ -34,6 +34,12 @@ WIDE_KERNELS = (
     "*_subgroup_16_*",
 )
 WIDE = {"LP_NATIVE_VECTOR_WIDTH": "512"}
+
+# One test of each kind that multiplies quantised values and asks onnxruntime what comes out.
+QUANTIZED = (
+    "tests/unit/core/test_exact_sums.py",
+    "tests/model/test_quantized_transformers.py::test_ranges_of_a_run_take_a_dispatch_each",
+)
 
 THINNER = ("--vkmnn-sample", "--vkmnn-pairs", "--vkmnn-pipelines=")
 """Options of the shader suite that leave out variants or cases, but choose no kernels."""
@@ -77,6 +83,15 @@ def test(args: Sequence[str]) -> int:
         status = test_wide_kernels(kernels, env) or status
         status = matrix.run(BESIDE, short=True).status or status
     return status
+
+
+def test_without_vnni(args: Sequence[str]) -> int:
+    """Run the quantised tests beside onnxruntime on an emulated processor without VNNI."""
+    python = environment.prepare("test")
+    vulkan.ensure_vulkan()
+    env = {"VKMNN_ORACLE_EMULATOR": emulator.without_vnni()}
+    chosen = list(args) or [*QUANTIZED, "-q"]
+    return process.run_loud([python, "-m", "pytest", *chosen], env)
 
 
 def drivers(args: Sequence[str]) -> int:
@@ -165,6 +180,7 @@ TASKS: dict[str, Callable[[Sequence[str]], int]] = {
     "demo": demo,
     "test": test,
     "test-networks": test_networks,
+    "test-without-vnni": test_without_vnni,
     "drivers": drivers,
     "compilers": compilers,
     "codegen": codegen,

@@ -16,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from benchmarks import llama_cpp
 from vkmnn import llm
+from vkmnn.host.sessions import session_options
 
 LLAMA_CPP = "llama.cpp Vulkan"
 LARGE_BYTES = 1 << 30
@@ -231,7 +232,9 @@ def _onnxruntime(path: Path, sizes: Sizes, tokens: int) -> Callable[[list[int]],
         import onnxruntime
     except ImportError:
         return None
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        str(path), session_options(), providers=["CPUExecutionProvider"]
+    )
     names = [info.name for info in session.get_inputs() if info.name.startswith("past")]
 
     def run(ids: list[int]) -> Rates:

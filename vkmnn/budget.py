@@ -34,6 +34,9 @@ SECONDS_PER_MIB = 0.1
 GROWTH = 8
 """How many times the size of a model's own weights what is made from them may take by default."""
 
+FREE_SHARE = 0.75
+"""How much of the memory that is free when a plan is made its values may take by default."""
+
 INDEX_BYTES = 64
 """What tables of the source of every element of an axis take per element while they are made."""
 
@@ -47,7 +50,7 @@ class Budget:
     Args:
         bytes: memory for what is computed from constants while the model is loaded or planned, and
             for what ops on the numpy backend hold at one time. None: 256 MiB, or eight times the
-            model's weights where that is more; and all memory that the process can have for the
+            model's weights where that is more; and three quarters of the free memory for the
             numpy ops. With constants that are one value repeated: 640 MiB. The weights of the file
             itself do not count.
         nodes: nodes that the model may have, with its functions expanded. Plans may cut their data
@@ -98,6 +101,7 @@ class Meter:
         self._filled = 0
         self._pieces = 0
         self._host = 0
+        self._default = 0
         self._weights = 0
         self._nodes = 0
         self.allowed_bytes = 0
@@ -252,7 +256,10 @@ class Meter:
         self._host = self._host or host_memory()
         given, there = self.budget.bytes, self._host
         needed = working if given is None or working > GROWTH * nbytes else nbytes
-        allowed = there if given is None else given
+        allowed = given
+        if allowed is None:
+            self._default = self._default or free_share()
+            allowed = min(self._default, there)
         if working > there:
             needed, allowed = working, min(there, allowed)
         if needed > allowed:
@@ -298,6 +305,54 @@ def host_memory() -> int:
             continue
     sizes += _address_space()
     return min(sizes)
+
+
+def free_share() -> int:
+    """Return the part of the free memory that values may take by default, of what is free now."""
+    there = host_memory()
+    return min(there, int(min(_free_memory() or [there]) * FREE_SHARE))
+
+
+def check_shared_room(nbytes: int, allowed: int | None) -> None:
+    """Refuse a plan on a device whose memory is the host's.
+
+    Args:
+        nbytes: what it needs for activations, inputs and outputs.
+        allowed: a limit that was set, where that is more than the share of the free memory.
+
+    Raises:
+        BudgetError: it needs too much.
+    """
+    if nbytes <= DEFAULT_BYTES:
+        return  # without a look at the system
+    most = max(free_share(), allowed or 0)
+    if nbytes > most:
+        raise BudgetError(
+            f"{size_text(nbytes)} would be held for activations, inputs and outputs on a device "
+            f"that has the host's memory; {size_text(most)} are allowed",
+            hint=f"give smaller inputs; {_RAISE_BYTES}",
+        )
+
+
+def _free_memory() -> list[int]:
+    """Return what is free on the machine, and in the control group, where that can be told."""
+    found: list[int] = []
+    try:
+        lines = Path("/proc/meminfo").read_text("ascii").splitlines()
+        found += [int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")]
+    except (OSError, ValueError, IndexError):  # another system
+        pass
+    group = Path("/sys/fs/cgroup")
+    for limit, used in (
+        (group / "memory.max", group / "memory.current"),
+        (group / "memory/memory.limit_in_bytes", group / "memory/memory.usage_in_bytes"),
+    ):
+        try:
+            left = int(limit.read_text("ascii")) - int(used.read_text("ascii"))
+        except (OSError, ValueError):  # there is no such file, or it says "max"
+            continue
+        found.append(max(left, 0))
+    return found
 
 
 def _address_space() -> list[int]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import random
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +14,19 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import vkmnn
+from tests.model.mnn_models import converted
+from tests.model.networks import NETWORKS
+from vkmnn.testing.fuzz.files import make_damaged
 from vkmnn.testing.fuzz.hostile import make_hostile, save_starts
-from vkmnn.testing.fuzz.malformed import CRASHED, Tally, new_child, put_through, replay, torment
+from vkmnn.testing.fuzz.malformed import (
+    CRASHED,
+    Tally,
+    new_child,
+    put_through,
+    replay,
+    run_malformed,
+    torment,
+)
 from vkmnn.testing.fuzz.mutations import MUTATIONS
 from vkmnn.testing.fuzz.options import Options
 from vkmnn.testing.fuzz.ordeal import RAN, TYPED, UNTYPED, undergo
@@ -50,7 +63,30 @@ def ints(*values: int) -> np.ndarray:
 
 NONE = np.zeros(0, np.float32)
 
+HUGE = 2**31 - 1
+
+
+def empty(op: str, constant: bool = False) -> onnx.ModelProto:
+    """Return a model with a tensor of no elements whose other sizes no number counts."""
+    sizes = [0, HUGE, HUGE]
+    names = ["x", "wrong"] if constant else ["wrong"]
+    made = helper.make_node(op, names, ["y"])
+    info = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [made],
+        "past",
+        [info(names[0], TensorProto.FLOAT, [1] if constant else sizes)],
+        [info("y", TensorProto.FLOAT, None)],
+        [TensorProto(name="wrong", data_type=TensorProto.FLOAT, dims=sizes)] if constant else [],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+
+
 PAST = {
+    "an empty input of endless sizes": empty("ReduceSum"),
+    "an empty constant of endless sizes": empty("Add", constant=True),
+    "an empty fill of endless sizes": model("Expand", {"s": ints(0, HUGE, HUGE, 1, 1, 1)}),
+    "an empty result of endless sizes": model("Pad", {"p": ints(-1, HUGE, HUGE, -1, HUGE, HUGE)}),
     "pad axes out of range": model(
         "Pad", {"p": ints(0, 1, 0, 1), "v": np.float32(0).reshape(()), "a": ints(1, 2**31 - 1)}
     ),
@@ -146,6 +182,51 @@ def test_random_damage(tmp_path: Path) -> None:
     assert not tally.failures, (tally.failures, tally.texts)
     assert tally.kinds[TYPED] > MODELS // 3
     assert tally.kinds[RAN] > MODELS // 20
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[Path]:
+    """Valid files of other formats; one of MNN's where its converter is installed."""
+    network = NETWORKS["espcn"].build()
+    for value in network.graph.input:
+        for dim, size in zip(value.type.tensor_type.shape.dim, (1, 1, 8, 8), strict=True):
+            dim.dim_value = size
+    found = [tmp_path / "net.vkmnn"]
+    vkmnn.convert(network, found[0])
+    if importlib.util.find_spec("_tools") is not None:
+        found.append(converted(network, tmp_path))
+    return found
+
+
+@pytest.mark.parametrize("kind", [".vkmnn", ".mnn"])
+def test_damaged_files(kind: str, files: list[Path], tmp_path: Path, devices: list[str]) -> None:
+    starts = [path for path in files if path.suffix == kind]
+    if not starts:
+        pytest.skip("MNN is not installed: pip install 'vkmnn[test]'")
+    kinds: Counter[str] = Counter()
+    for number in range(60):
+        data, suffix, _ = make_damaged(1, number, starts)
+        path = tmp_path / f"damaged{suffix}"
+        path.write_bytes(data)
+        outcome = undergo(path, devices)
+        kinds[outcome.kind] += 1
+        assert outcome.kind in (RAN, TYPED), (number, outcome)
+    assert min(kinds[RAN], kinds[TYPED]) > 3, kinds
+
+
+def test_files_are_damaged_in_the_mode(files: list[Path], tmp_path: Path) -> None:
+    options = Options(graphs=3, jobs=1, device="cpu", starts=tuple(files), folder=tmp_path)
+    assert run_malformed(options) == 0
+
+
+def test_the_same_seed_gives_the_same_files(files: list[Path]) -> None:
+    seen = set()
+    for number in range(40):
+        data, _, done = make_damaged(5, number, files)
+        assert (data, done) == make_damaged(5, number, files)[::2]
+        assert len(make_damaged(5, number, files, [0])[2]) == len(done) - 1
+        seen.add(data)
+    assert len(seen) > 35
 
 
 # --- the mode itself -----------------------------------------------------------------------------

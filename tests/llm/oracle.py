@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
+
+from tests.onnxruntime_oracle import open_oracle
 
 
 def greedy(path: Path, prompt: Sequence[int], count: int) -> list[int]:
     """Return the likeliest tokens after a prompt."""
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    session = open_oracle(path)
     infos = session.get_inputs()
     names = {info.name for info in infos}
     past = {

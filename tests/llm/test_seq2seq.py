@@ -10,15 +10,16 @@ import pytest
 
 import vkmnn
 from tests.llm import tiny
+from tests.onnxruntime_oracle import open_oracle
 from vkmnn.llm.spectrogram import log_mel
 
-onnxruntime = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxruntime")
 pytest.importorskip("tokenizers")
 
 
 def greedy(folder: Path, source: list[int], count: int) -> list[int]:
     """Decode without caches, the whole text in each step."""
-    encoder = onnxruntime.InferenceSession(folder / "encoder_model.onnx")
+    encoder = open_oracle(folder / "encoder_model.onnx")
     mask = np.ones((1, len(source)), np.int64)
     (hidden,) = encoder.run(None, {"input_ids": np.array([source]), "attention_mask": mask})
     return decoded(folder, hidden, {"encoder_attention_mask": mask}, count)
@@ -26,8 +27,8 @@ def greedy(folder: Path, source: list[int], count: int) -> list[int]:
 
 def decoded(folder: Path, hidden: np.ndarray, mask: dict[str, np.ndarray], count: int) -> list[int]:
     """Decode what an encoder made."""
-    decoder = onnxruntime.InferenceSession(folder / "decoder_model.onnx")
-    with_past = onnxruntime.InferenceSession(folder / "decoder_with_past_model.onnx")
+    decoder = open_oracle(folder / "decoder_model.onnx")
+    with_past = open_oracle(folder / "decoder_with_past_model.onnx")
     feeds = {**mask, "input_ids": np.array([[0]])}
     logits, *caches = decoder.run(None, {**feeds, "encoder_hidden_states": hidden})
     names = [info.name for info in with_past.get_inputs() if info.name.startswith("past")]
@@ -87,7 +88,7 @@ def test_sounds_and_spectrograms(tmp_path: Path) -> None:
     folder = speech_folder(tmp_path)
     sound = np.sin(np.arange(2500) * 0.15) * 0.4
     features = log_mel(sound, 7, 0.2)
-    encoder = onnxruntime.InferenceSession(folder / "encoder_model.onnx")
+    encoder = open_oracle(folder / "encoder_model.onnx")
     (hidden,) = encoder.run(None, {"input_features": features})
     want = decoded(folder, hidden, {}, 10)
     ends = want.index(319) if 319 in want else 10

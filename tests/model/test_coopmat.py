@@ -9,7 +9,8 @@ import pytest
 
 import vkmnn
 from tests.model.networks import NETWORKS, make_feeds
-from tests.model.oracle import assert_agree, open_oracle
+from tests.model.oracle import assert_agree
+from tests.onnxruntime_oracle import open_oracle
 from vkmnn.runtime import device as devices
 from vkmnn.testing import mutation
 from vkmnn.testing.emulation import bench_for

@@ -18,8 +18,9 @@ from _pytest.mark.structures import ParameterSet
 
 import vkmnn
 from tests.model.networks import NETWORKS, make_feeds
-from tests.model.oracle import assert_agree, open_oracle
+from tests.model.oracle import assert_agree
 from tests.model.test_light import FOLDER, QUICK, TOLERANCES, with_random_weights
+from tests.onnxruntime_oracle import open_oracle
 from vkmnn.runtime import device as devices
 from vkmnn.runtime import drivers
 from vkmnn.runtime.device_profiles import DeviceProfile, load_profile, profile_names

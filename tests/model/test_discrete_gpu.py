@@ -16,8 +16,9 @@ import pytest
 
 import vkmnn
 from tests.model.networks import NETWORKS, Net, make_feeds
-from tests.model.oracle import assert_agree, open_oracle
+from tests.model.oracle import assert_agree
 from tests.model.test_light import FOLDER, QUICK, with_random_weights
+from tests.onnxruntime_oracle import open_oracle
 from vkmnn.runtime import device as devices
 from vkmnn.runtime import drivers
 from vkmnn.runtime.device_info import DeviceType

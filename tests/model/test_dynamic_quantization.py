@@ -8,11 +8,11 @@ from typing import Any, Literal
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
 from tests.model.test_quantized_networks import SHAPE, mobilenet, resnet, stages
+from tests.onnxruntime_oracle import open_oracle
 from vkmnn import InferenceSession
 
 Precision = Literal["high", "normal"]
@@ -34,7 +34,7 @@ def test_all_of_it_runs_on_the_device(
     onnx.save(onnx.shape_inference.infer_shapes(model), source)
     quantize_dynamic(source, made, weight_type=weights)
     x = np.random.default_rng(2).standard_normal(SHAPE).astype(np.float32)
-    oracle = onnxruntime.InferenceSession(made, providers=["CPUExecutionProvider"])
+    oracle = open_oracle(made)
     (want,) = oracle.run(None, {"x": x})
     with InferenceSession(made, precision=precision) as session:
         placed = session.placement()

@@ -13,7 +13,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import vkmnn
 from tests.model.networks import NETWORKS, make_feeds
-from tests.model.oracle import open_oracle, range_error
+from tests.model.oracle import range_error
+from tests.onnxruntime_oracle import open_oracle
 from vkmnn.schedule_config import PRECISIONS
 
 Array = np.ndarray[Any, Any]

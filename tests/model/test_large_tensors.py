@@ -10,7 +10,8 @@ import pytest
 from onnx import TensorProto, helper
 
 import vkmnn
-from tests.model.oracle import assert_agree, open_oracle
+from tests.model.oracle import assert_agree
+from tests.onnxruntime_oracle import open_oracle
 
 
 def one_node(

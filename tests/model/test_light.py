@@ -16,7 +16,8 @@ from _pytest.mark.structures import ParameterSet
 from onnx import ModelProto, TensorProto, numpy_helper
 
 import vkmnn
-from tests.model.oracle import assert_agree, open_oracle
+from tests.model.oracle import assert_agree
+from tests.onnxruntime_oracle import open_oracle
 from vkmnn.ir import Array
 
 FOLDER = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"

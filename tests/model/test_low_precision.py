@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import vkmnn
 from tests.model.networks import NETWORKS, make_feeds
-from tests.model.oracle import open_oracle
+from tests.onnxruntime_oracle import open_oracle
 from vkmnn.runtime.device import enumerate_devices, open_device
 from vkmnn.vulkan.choice import Preferences
 from vkmnn.vulkan.gemm.families.half import ConvHalf, MatMulHalf

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 
 import vkmnn
 from tests.model.mnn_models import OPS, converted, fed
 from tests.model.networks import NETWORKS, Net, make_feeds
 from tests.model.test_any_model import merged_decoder, search_with_beams, voice_activity
+from tests.onnxruntime_oracle import open_oracle
 from tests.unit.converter.test_native import mutated
 from vkmnn.cli.app import run_cli
 from vkmnn.errors import ModelError, UnsupportedOpError, VkmnnError
@@ -104,7 +104,7 @@ WITH_CONTROL = {
 
 def agrees(case: Case, path: Path, limit: float = 1e-3, **options: Any) -> None:
     model, sets = case
-    oracle = onnxruntime.InferenceSession(model.SerializeToString())
+    oracle = open_oracle(model)
     with vkmnn.InferenceSession(path, **options) as session:
         names = [arg.name for arg in session.get_outputs()]
         for feeds in sets:

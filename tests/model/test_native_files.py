@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ from tests.model.networks import NETWORKS, make_feeds
 from tests.model.test_any_model import CASES
 from vkmnn.cache_files import cache_dir
 from vkmnn.cli.app import run_cli
-from vkmnn.errors import InvalidInputError
+from vkmnn.errors import BudgetError, InvalidInputError
 from vkmnn.vulkan.tuning import TuningFile
 
 
@@ -56,6 +59,62 @@ def test_any_model(case: Any, tmp_path: Path):
     ):
         for feeds in sets:
             assert_same(second.run(None, feeds), first.run(None, feeds), case.__name__)
+
+
+# Sessions on files that are shortened or overwritten before and after the first run; a second size
+# has them planned again.
+CHANGED = """
+import os, sys
+import numpy as np
+import vkmnn
+device, *paths = sys.argv[1:]
+feeds = [{"x": np.full((count, 3, 16, 16), 0.5, np.float32)} for count in (1, 2)]
+for path in paths:
+    for change in (os.truncate, lambda name, size: open(name, "r+b").write(bytes(size))):
+        for early in (True, False):
+            kept = {name: open(name, "rb").read() for name in (path, path + ".data")
+                    if os.path.exists(name)}
+            with vkmnn.InferenceSession(path, device) as session:
+                first = feeds[0] if not early else None
+                before = session.run(None, first) if first else None
+                for name in kept:
+                    change(name, 300)
+                results = [session.run(None, one)[0] for one in feeds]
+            for name, data in kept.items():
+                with open(name, "wb") as file:
+                    file.write(data)
+            with vkmnn.InferenceSession(path, device) as session:
+                for one, result in zip(feeds, results):
+                    np.testing.assert_array_equal(session.run(None, one)[0], result)
+print("right")
+"""
+
+
+@pytest.mark.parametrize("device", ["cpu", "auto"])
+def test_files_that_change_under_a_session(device: str, tmp_path: Path):
+    """Results are those of the file as it was opened; nothing ends the process."""
+    model = NETWORKS["resnet"].build()
+    paths = [str(tmp_path / name) for name in ("plain.vkmnn", "packed.vkmnn", "outside.vkmnn")]
+    options: list[dict[str, Any]] = [{}, {"packed": True}, {"external_data": True}]
+    for path, option in zip(paths, options, strict=True):
+        vkmnn.convert(model, path, sizes={"N": (1, 2), "H": 16, "W": 16}, **option)
+    command = [sys.executable, "-c", CHANGED, device, *paths]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "right\n", "")
+
+
+def test_files_larger_than_memory_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """A file with holes takes no room on the disk; only mapped does it take none in memory."""
+    path = tmp_path / "net.vkmnn"
+    vkmnn.convert(NETWORKS["espcn"].build(), path)
+    os.truncate(path, 1 << 42)
+    with pytest.raises(BudgetError, match=r"(?s)4096\.0 GiB.*VKMNN_MAP_FILES"):
+        vkmnn.InferenceSession(path, "cpu")
+    monkeypatch.setenv("VKMNN_MAP_FILES", "1")
+    vkmnn.InferenceSession(path, "cpu").close()
+    monkeypatch.setenv("VKMNN_MAP_FILES", "perhaps")
+    with pytest.raises(InvalidInputError, match="VKMNN_MAP_FILES='perhaps'"):
+        vkmnn.InferenceSession(path, "cpu")
 
 
 def test_the_faces_and_commands_open_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import vkmnn
+from tests.onnxruntime_oracle import open_oracle
 
 RANDOM = np.random.default_rng(7)
 FLOAT, HALF = TensorProto.FLOAT, TensorProto.FLOAT16
@@ -38,11 +38,7 @@ def model(
 
 
 def wanted(made: onnx.ModelProto, x: Array) -> Array:
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(
-        made.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+    session = open_oracle(made, optimised=False)
     result: Array = session.run(None, {"x": x})[0]
     return result
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -20,6 +19,7 @@ from tests.model.test_quantized_networks import (
     quantised,
     steps,
 )
+from tests.onnxruntime_oracle import open_oracle
 from vkmnn import InferenceSession
 from vkmnn.schedule_config import PrecisionName
 
@@ -147,11 +147,7 @@ MEMORY = {unet: 0.27, yolo: 0.25, ssd: 0.25, moved: 1.0}
 def test_codes_that_move_stay_codes(network: Any, way: str, tmp_path: Path) -> None:
     model = network()
     made = quantised(model, way, tmp_path)
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(
-        made.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+    session = open_oracle(made, optimised=False)
     x = np.random.default_rng(2).standard_normal(SHAPE).astype(np.float32)
     want = session.run(None, {"x": x})
     for device in ("auto", "cpu"):

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import (
@@ -19,6 +18,7 @@ from onnxruntime.quantization import (
     quantize_static,
 )
 
+from tests.onnxruntime_oracle import open_oracle
 from vkmnn import InferenceSession
 from vkmnn.vulkan.gemm.families.dot import ConvDot
 
@@ -181,9 +181,7 @@ def commands(model: onnx.ModelProto) -> int:
 def test_codes_are_onnxruntimes(network: Any, way: str, tmp_path: Path) -> None:
     model = network()
     made = quantised(model, way, tmp_path)
-    session = onnxruntime.InferenceSession(
-        made.SerializeToString(), providers=["CPUExecutionProvider"]
-    )
+    session = open_oracle(made)
     x = np.random.default_rng(2).standard_normal(SHAPE).astype(np.float32)
     (want,) = session.run(None, {"x": x})
     types, got = steps(made, "auto")
@@ -214,9 +212,7 @@ def test_activations_of_16_bits_take_a_dispatch_each(
         weight_type=QuantType.QInt8,
     )  # fmt: skip
     made = onnx.load(folder / "made.onnx")
-    session = onnxruntime.InferenceSession(
-        made.SerializeToString(), providers=["CPUExecutionProvider"]
-    )
+    session = open_oracle(made)
     x = np.random.default_rng(2).standard_normal(SHAPE).astype(np.float32)
     (want,) = session.run(None, {"x": x})
     types, got = steps(made, "auto")
@@ -325,7 +321,7 @@ def test_biases_may_be_floats(network: Any, shared: bool, tmp_path: Path) -> Non
     codes = onnx.load(made)
     types, got = steps(codes, "auto")
     _, on_host = steps(codes, "cpu")
-    session = onnxruntime.InferenceSession(made, providers=["CPUExecutionProvider"])
+    session = open_oracle(made)
     x = np.random.default_rng(2).standard_normal(SHAPE).astype(np.float32)
     (want,) = session.run(None, {"x": x})
     unit = np.diff(np.unique(want)).min()

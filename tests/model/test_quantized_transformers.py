@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import (
@@ -20,6 +19,7 @@ from onnxruntime.quantization import (
     quantize_static,
 )
 
+from tests.onnxruntime_oracle import open_oracle
 from vkmnn import InferenceSession
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.vulkan.byte_codes import keeps_rows_of_codes
@@ -126,7 +126,6 @@ class Samples(CalibrationDataReader):  # type: ignore[misc]
         return next(self._left, None)
 
 
-CPU = ["CPUExecutionProvider"]
 WAYS: dict[str, dict[str, Any]] = {
     "per channel": {"activation_type": QuantType.QUInt8, "per_channel": True},
     "per tensor": {"activation_type": QuantType.QInt8},
@@ -139,13 +138,6 @@ def quantised(model: onnx.ModelProto, way: str, folder: Path) -> onnx.ModelProto
     options = {"quant_format": QuantFormat.QDQ, "weight_type": QuantType.QInt8, **WAYS[way]}
     quantize_static(folder / "float.onnx", made, Samples(model), **options)
     return onnx.load(made)
-
-
-def options() -> onnxruntime.SessionOptions:
-    """Let onnxruntime compute nodes as they are."""
-    chosen = onnxruntime.SessionOptions()
-    chosen.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return chosen
 
 
 def ran(model: onnx.ModelProto, device: str) -> tuple[Any, Counter[str], int]:
@@ -168,8 +160,7 @@ def test_chains_of_codes_are_parts_of_other_ops(
     made = quantised(model, way, tmp_path)
     got, types, commands = ran(made, "auto")
     on_host, _, _ = ran(made, "cpu")
-    # As floats, so that no processor's way to add up bytes comes in.
-    session = onnxruntime.InferenceSession(made.SerializeToString(), options(), providers=CPU)
+    session = open_oracle(made, optimised=False)
     (want,) = session.run(None, feeds(made, 9))
     unit = np.diff(np.unique(want)).min()
     for other in (on_host, want):
@@ -207,7 +198,7 @@ def test_keys_after_the_query_are_hidden_by_attention_itself(
     # Codes of the input are all that floats have not; their mask takes no dispatch either.
     assert types["Elementwise"] == 1
     assert commands <= ran(whole, "auto")[2] + 1
-    session = onnxruntime.InferenceSession(made.SerializeToString(), options(), providers=CPU)
+    session = open_oracle(made, optimised=False)
     (want,) = session.run(None, feeds(made, 9))
     assert np.abs(got - want).max() <= 2.01 * unit
     assert (got == want).mean() >= 0.97
@@ -256,7 +247,7 @@ def test_ranges_of_a_run_take_a_dispatch_each(
     model = onnx.load(made)
     got, types, commands = ran(model, "auto")
     on_host, _, _ = ran(model, "cpu")
-    session = onnxruntime.InferenceSession(made, options(), providers=CPU)
+    session = open_oracle(made, optimised=False)
     (want,) = session.run(None, feeds(model, 9))
     for other in (on_host, want):
         # Where a number lies half-way between two codes, any rounding error decides.

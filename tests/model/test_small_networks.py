@@ -8,7 +8,8 @@ import pytest
 
 import vkmnn
 from tests.model.networks import NETWORKS, make_feeds
-from tests.model.oracle import assert_agree, open_oracle
+from tests.model.oracle import assert_agree
+from tests.onnxruntime_oracle import open_oracle
 from vkmnn.core.plan import Plan
 
 

@@ -10,7 +10,8 @@ import pytest
 
 import vkmnn
 from tests.model.networks import NETWORKS, make_feeds
-from tests.model.oracle import assert_agree, open_oracle
+from tests.model.oracle import assert_agree
+from tests.onnxruntime_oracle import open_oracle
 from vkmnn.runtime import device as devices
 from vkmnn.runtime import drivers
 from vkmnn.runtime.drivers.vulkan.features import query

@@ -7,11 +7,11 @@ from typing import Any, Literal
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
 
 from tests.model.test_quantized_networks import SHAPE, Samples, mobilenet, resnet
+from tests.onnxruntime_oracle import open_oracle
 from vkmnn import InferenceSession
 
 Precision = Literal["high", "normal"]
@@ -35,7 +35,7 @@ def test_codes_of_16_bits(
         extra_options={"UseQDQContribOps": True},
     )
     x = np.random.default_rng(2).standard_normal(SHAPE).astype(np.float32)
-    oracle = onnxruntime.InferenceSession(made, providers=["CPUExecutionProvider"])
+    oracle = open_oracle(made)
     (want,) = oracle.run(None, {"x": x})
     with InferenceSession(made, precision=precision) as session:
         assert {op.backend for op in session.placement()} == {"VULKAN"}

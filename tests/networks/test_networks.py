@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 import vkmnn
-from tests.model.oracle import assert_agree, open_oracle
+from tests.model.oracle import assert_agree
 from tests.networks.cases import CASES, Case
+from tests.onnxruntime_oracle import open_oracle
 from vkmnn.interpreter import Interpreter
 from vkmnn.ir import Graph
 from vkmnn.runtime.device import enumerate_devices

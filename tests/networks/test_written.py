@@ -14,9 +14,10 @@ from tests.networks import page
 from tests.networks.decoders import decoder
 from tests.networks.page import WRITTEN
 from tests.networks.recurrent import voice, voice_rates
+from tests.onnxruntime_oracle import open_oracle
 from vkmnn.runtime.device import enumerate_devices
 
-onnxruntime = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxruntime")
 
 LIMIT = 1e-4
 
@@ -25,14 +26,6 @@ LIMIT = 1e-4
 def vulkan() -> None:
     if not enumerate_devices():
         pytest.skip("no Vulkan device")
-
-
-def open_reference(model: onnx.ModelProto) -> Any:
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    return onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
 
 
 def assert_close(got: list[Any], want: list[Any], what: str) -> None:
@@ -55,7 +48,7 @@ def assert_close(got: list[Any], want: list[Any], what: str) -> None:
 @pytest.mark.parametrize("name", WRITTEN)
 def test_network(name: str) -> None:
     network = WRITTEN[name]
-    reference = open_reference((network.twin or network.make)())
+    reference = open_oracle((network.twin or network.make)())
     sizes = set()
     with vkmnn.InferenceSession(network.make()) as session:
         for number, feeds in enumerate(network.feeds(np.random.default_rng(0))):
@@ -82,7 +75,7 @@ def _sound(chunks: int, size: int) -> Iterator[np.ndarray]:
 def test_voice_keeps_its_state(rates: bool) -> None:
     proto = voice_rates() if rates else voice()
     more = {"rate": np.array(16000)} if rates else {}
-    reference = open_reference(proto)
+    reference = open_oracle(proto)
     with vkmnn.InferenceSession(proto) as session:
         state = session.state({"state": "state_n"})
         kept = np.zeros((2, 1, 24), np.float32)
@@ -95,7 +88,7 @@ def test_voice_keeps_its_state(rates: bool) -> None:
 
 def test_sixty_four_tokens_are_those_of_onnxruntime() -> None:
     proto = decoder(seed=4)
-    reference = open_reference(onnx.load_model_from_string(proto))
+    reference = open_oracle(onnx.load_model_from_string(proto))
     caches = {
         entry.name: np.zeros((1, 4, 0, 8), np.float32)
         for entry in reference.get_inputs()

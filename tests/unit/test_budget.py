@@ -21,6 +21,7 @@ from vkmnn.budget import (
     SECONDS_PER_NODE,
     Budget,
     Meter,
+    free_share,
     host_memory,
     size_text,
 )
@@ -30,6 +31,7 @@ from vkmnn.geometry.registry import lower
 from vkmnn.ir import DType, Op, TensorInfo
 from vkmnn.ir.ops import PadAttrs, TransposeAttrs, TriluAttrs
 from vkmnn.runtime import environment
+from vkmnn.runtime.device_info import DeviceType
 
 MIB = 1 << 20
 SMALL = Budget(bytes=8 * MIB, nodes=200)
@@ -246,6 +248,40 @@ def test_results_that_the_process_cannot_hold(monkeypatch: pytest.MonkeyPatch) -
     model = make(nodes, {"shape": np.array([1 << 22, 4])})
     error = refuse(model, "cpu", None, "VKMNN_MAX_BYTES", "'wave", "64.0 MiB")
     assert isinstance(error, BudgetError)
+
+
+def doubled(times: int) -> bytes:
+    """Return a model that doubles four numbers so many times."""
+    names = ["x", *(f"t{turn}" for turn in range(1, times)), "y"]
+    nodes = [
+        helper.make_node("Concat", [one, one], [other], axis=0) for one, other in pairwise(names)
+    ]
+    return make(nodes)
+
+
+@pytest.mark.parametrize("device", ["cpu", "auto"])
+def test_a_quarter_of_the_free_memory_stays_free(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By default, also on a device that has the host's memory."""
+    if device == "auto":
+        found = vkmnn.devices()
+        if not found or found[0].type is not DeviceType.CPU:
+            pytest.skip("no software device")
+    x = {"x": np.ones(4, np.float32)}
+    monkeypatch.setattr("vkmnn.budget._free_memory", lambda: [400 * MIB])
+    with vkmnn.InferenceSession(doubled(10), device) as session:
+        assert session.run(None, x)[0].shape == (4096,)
+    with pytest.raises(BudgetError, match=r"300\.0 MiB are allowed") as caught:
+        vkmnn.InferenceSession(doubled(25), device).run(None, x)
+    assert "VKMNN_MAX_BYTES" in str(caught.value.hint)
+    monkeypatch.setenv("VKMNN_MAX_BYTES", "4g")
+    vkmnn.InferenceSession(doubled(25), device).close()
+
+
+@pytest.mark.skipif(not Path("/proc/meminfo").exists(), reason="needs Linux")
+def test_what_is_free_is_asked_of_the_system() -> None:
+    assert 0 < free_share() < host_memory()
 
 
 def test_windows_longer_than_what_they_move_over() -> None:

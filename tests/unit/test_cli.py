@@ -295,6 +295,8 @@ def test_precision(cli: Cli, device: str, model: Path) -> None:
         (["-d", "no such card"], "no device fits 'no such card'"),
         (["-o", "/proc/nowhere/out"], "cannot be saved"),
         (["-o", "/proc/nowhere.npz"], "cannot be saved"),
+        (["-o", "/nonexistent/dir/x.npz"], "cannot be saved to '/nonexistent/dir/x.npz'"),
+        (["-o", __file__], "its name does not end with .npz"),
     ],
 )
 def test_options_that_make_no_sense(
@@ -515,6 +517,84 @@ def test_profile(cli: Cli, device: str, model: Path, tmp_path: Path, by: str) ->
         assert "MatMul" in result.out
     events = json.loads(trace.read_text("utf-8"))["traceEvents"]
     assert {"MatMul"} <= {event.get("cat") for event in events}
+
+
+OUTPUTS = {
+    "npz": ("run", "-o", "out.npz"),
+    "npy": ("run", "-o", "folder"),
+    "trace": ("profile", "-n", 1, "--trace", "out.json"),
+    "page": ("profile", "-n", 1, "--html", "out.html"),
+    "model": ("convert",),
+}
+
+
+@pytest.mark.parametrize("kind", OUTPUTS)
+def test_files_are_written_whole_or_not_at_all(
+    cli: Cli, model: Path, tmp_path: Path, kind: str
+) -> None:
+    """A disk that gets full, here by a limit of this process: what was there stays as it was."""
+    resource = pytest.importorskip("resource")
+    command, *options = OUTPUTS[kind]
+    folder = tmp_path / "written"
+    (folder / "folder").mkdir(parents=True)
+    names = {"npy": "folder/scores.npy", "model": "out.vkmnn"}
+    target = folder / names.get(kind, str(options[-1]) if options else "")
+    target.write_bytes(b"before")
+    target.chmod(0o640)
+    if kind == "model":
+        arguments: list[object] = [model, target]
+    else:
+        arguments = [model, "-d", "cpu", *options[:-1], folder / str(options[-1])]
+        if kind == "npy":
+            arguments += ["-s", "N=50"]
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+    try:
+        result = cli(command, *arguments)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert result.status == 1
+    assert str(target) in result.err.replace("\n", "")
+    assert [path for path in folder.rglob("*") if path.is_file()] == [target]
+    assert target.read_bytes() == b"before"
+    assert cli(command, *arguments).status == 0
+    assert target.stat().st_mode & 0o777 == 0o640
+    assert target.stat().st_size > 100
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("run", "-o"),
+        ("profile", "--trace"),
+        ("profile", "--html"),
+        ("plan --as lavapipe-26.2", "--html"),
+    ],
+)
+def test_where_nothing_can_be_written_nothing_runs(
+    cli: Cli, model: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, str]
+) -> None:
+    def opens(*_arguments: object, **_more: object) -> None:
+        raise AssertionError("the model is opened")
+
+    for name in ("run.InferenceSession", "plan.load_network"):
+        monkeypatch.setattr(f"vkmnn.cli.{name}", opens)
+    command, option = arguments
+    result = cli(*command.split(), model, option, "/nonexistent/dir/x.npz")
+    assert result.status == 1
+    assert "/nonexistent/dir/x.npz" in result.err
+
+
+def test_what_is_no_file_is_written_to(cli: Cli, model: Path, tmp_path: Path) -> None:
+    """A device stays what it is, and so does a link."""
+    link, real = tmp_path / "link.json", tmp_path / "real.json"
+    real.write_text("before")
+    link.symlink_to(real)
+    for path in (Path("/dev/null"), link):
+        assert cli("profile", model, "-d", "cpu", "-n", 1, "--trace", path).status == 0
+    assert Path("/dev/null").is_char_device()
+    assert link.is_symlink()
+    assert json.loads(real.read_text("utf-8"))
 
 
 def test_profile_cannot_write_its_trace(cli: Cli, model: Path) -> None:

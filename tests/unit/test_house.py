@@ -6,7 +6,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-PACKAGE = Path(__file__).resolve().parents[2] / "vkmnn"
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "vkmnn"
 GENERATED = {"shaders/kernels.py"}
 MAX_LINES = 60
 
@@ -68,3 +69,38 @@ def test_executions_are_operators_and_nothing_else():
     folder = PACKAGE / "vulkan" / "executions"
     listed = {f"vulkan/executions/{path.name}" for path in folder.glob("*.py")}
     assert running == listed - {"vulkan/executions/__init__.py"}
+
+
+# Who opens sessions of onnxruntime, each with the options of `vkmnn.host.sessions`: sums of
+# quantised values depend on the processor otherwise.
+OPENERS = {
+    *("vkmnn/host/engines.py", "vkmnn/bench/engines/ort.py", "vkmnn/testing/fuzz/oracle.py"),
+    *("benchmarks/llm.py", "tests/onnxruntime_oracle.py"),
+}
+# onnxruntime is the subject there, by itself or as a name for vkmnn's face, not an oracle.
+OF_FACES = {"tests/faces", "tests/memory/test_leaks.py", "tests/model/test_native_files.py"} | {
+    "tests/unit/test_bad_input.py"
+}
+
+
+def test_sessions_of_onnxruntime_are_opened_with_exact_sums():
+    found = set()
+    for folder in ("vkmnn", "tests", "benchmarks", "tools", "examples"):
+        for path in (ROOT / folder).rglob("*.py"):
+            name = path.relative_to(ROOT).as_posix()
+            of_face = name.startswith(("vkmnn/onnxruntime/", *OF_FACES))
+            if of_face or not _opens_onnxruntime(path.read_text("utf-8")):
+                continue
+            found.add(name)
+            assert "session_options(" in path.read_text("utf-8"), name
+    assert found == OPENERS
+
+
+def _opens_onnxruntime(source: str) -> bool:
+    return any(
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "InferenceSession"
+        and any(name in ast.unparse(node.func.value) for name in ("onnxruntime", "ort"))
+        for node in ast.walk(ast.parse(source))
+    )

@@ -17,6 +17,7 @@ import pytest
 import tasks as tasks_module
 from tools import (
     apt,
+    emulator,
     environment,
     kompute,
     matrix,
@@ -549,6 +550,17 @@ def test_lint_runs_every_tool_and_reports_a_failure(tasks, machine, runs, monkey
 def test_each_task_hands_back_its_status(tasks, machine, runs, name):
     assert tasks.main([name]) == 0
     assert tasks.main([name, "--fails"]) == 5
+
+
+def test_oracles_run_on_a_processor_without_vnni(tasks, machine, runs, monkeypatch):
+    monkeypatch.setattr(emulator, "_program", lambda: Path("/qemu x"))
+    assert tasks.main(["test-without-vnni"]) == 0
+    ((command, env),) = runs
+    assert env["VKMNN_ORACLE_EMULATOR"] == "'/qemu x' -cpu Haswell-noTSX"
+    root = Path(__file__).resolve().parents[2]
+    assert all((root / part.partition("::")[0]).exists() for part in command[3:-1])
+    monkeypatch.setattr(emulator.platform, "machine", lambda: "aarch64")
+    assert tasks.main(["test-without-vnni"]) == CannotError.status
 
 
 @pytest.mark.parametrize(

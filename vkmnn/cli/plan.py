@@ -26,9 +26,10 @@ from vkmnn.cli.console import (
 )
 from vkmnn.cli.feeds import make_feeds
 from vkmnn.cli.plan_page import write_plan_page
+from vkmnn.cli.saving import saving
 from vkmnn.core.backend import MemoryUse
 from vkmnn.core.placement import Placement
-from vkmnn.errors import InvalidInputError, VkmnnError
+from vkmnn.errors import VkmnnError
 from vkmnn.inference_session import NodeArg
 from vkmnn.ir import Array
 from vkmnn.opening import (
@@ -49,6 +50,7 @@ from vkmnn.schedule_config import (
 )
 from vkmnn.vulkan.cost.devices import class_of, cores_of
 from vkmnn.vulkan.forecast import Forecast, PlanningBackend
+from vkmnn.whole_files import check_writable
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,9 @@ def plan_model(
         html: where to write a page.
         as_json: print JSON instead of tables.
     """
+    if html is not None:
+        with saving("page cannot be written", "--html", html):
+            check_writable(html)
     network = load_network(model)
     args = [
         NodeArg(info.name, info.dtype.onnx, list(info.shape or ()), info.dtype.value)
@@ -94,13 +99,9 @@ def plan_model(
     others[profile] = planned.forecast.predicted_us
     facts = as_dict(model.name, profile, planned, others)
     if html is not None:
-        try:
-            inputs = ", ".join(f"{name} {shape_text(x.shape)}" for name, x in feeds.items())
+        inputs = ", ".join(f"{name} {shape_text(x.shape)}" for name, x in feeds.items())
+        with saving("page cannot be written", "--html", html):
             write_plan_page(facts, html, f"inputs {inputs}")
-        except OSError as error:
-            raise InvalidInputError(
-                f"the page cannot be written: {error}", hint="give --html another path"
-            ) from error
     if as_json:
         typer.echo(json.dumps(facts, indent=1))
         return

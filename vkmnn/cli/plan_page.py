@@ -10,6 +10,7 @@ from string import Template
 from typing import Any
 
 from vkmnn.cli.console import bytes_text, time_text
+from vkmnn.whole_files import replacing
 
 _PAGE = Template("""<!doctype html>
 <html lang="en">
@@ -80,7 +81,8 @@ def write_plan_page(facts: Mapping[str, Any], path: Path, inputs: str) -> None:
         kind=escape(facts["class"]),
         source=escape(facts["constants_from"]),
     )
-    path.write_text(text, "utf-8")
+    with replacing(path) as file:
+        file.write(text.encode())
 
 
 def _row(step: Mapping[str, Any]) -> tuple[str, ...]:

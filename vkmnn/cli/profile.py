@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from rich.text import Text
@@ -21,14 +19,22 @@ from vkmnn.cli.console import (
 )
 from vkmnn.cli.profile_page import write_page
 from vkmnn.cli.run import RunOptions, introduce, opened
+from vkmnn.cli.saving import saving
 from vkmnn.core.profile import Profile
-from vkmnn.errors import InvalidInputError
+from vkmnn.whole_files import check_writable
 
 
 def profile_model(
     model: Path, options: RunOptions, by: str, trace: Path | None, html: Path | None
 ) -> None:
     """Profile a model and print a table by "step", "type" or "kernel", slowest first."""
+    for path, what, option in (
+        (trace, "trace cannot be written", "--trace"),
+        (html, "page cannot be written", "--html"),
+    ):
+        if path is not None:
+            with saving(what, option, path):
+                check_writable(path)
     with opened(model, options) as here:
         with compiling():
             profile = here.session.profile(here.feeds, options.repeat)
@@ -57,23 +63,13 @@ def profile_model(
         )
         out.print(Text(text))
     if trace is not None:
-        with _saving("trace", "--trace"):
+        with saving("trace cannot be written", "--trace", trace):
             profile.to_chrome_trace(trace)
         out.print(Text(f"saved {trace}; open it in https://ui.perfetto.dev or chrome://tracing"))
     if html is not None:
-        with _saving("page", "--html"):
+        with saving("page cannot be written", "--html", html):
             write_page(profile, html, model.name, f"{device}; inputs {inputs}")
         out.print(Text(f"saved {html}; open it in a browser"))
-
-
-@contextmanager
-def _saving(what: str, option: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise InvalidInputError(
-            f"the {what} cannot be written: {error}", hint=f"give {option} another path"
-        ) from error
 
 
 def _summary(profile: Profile) -> str:

@@ -12,6 +12,7 @@ from string import Template
 from vkmnn.cli.console import bytes_text, number_text, time_text
 from vkmnn.core.profile import Profile, ProfileEntry
 from vkmnn.core.timeline import CALLS, PYTHON, Span
+from vkmnn.whole_files import replacing
 
 _COLOURS = 8
 _BARS = 10
@@ -103,7 +104,9 @@ def write_page(profile: Profile, path: Path, title: str, subtitle: str) -> None:
     Raises:
         OSError: the file cannot be written.
     """
-    path.write_text(page(profile, title, subtitle), encoding="utf-8")
+    text = page(profile, title, subtitle)
+    with replacing(path) as file:
+        file.write(text.encode())
 
 
 def page(profile: Profile, title: str, subtitle: str) -> str:

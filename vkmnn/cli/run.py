@@ -28,10 +28,12 @@ from vkmnn.cli.console import (
     time_text,
 )
 from vkmnn.cli.feeds import make_feeds
-from vkmnn.errors import InvalidInputError, VkmnnError
+from vkmnn.cli.saving import saving
+from vkmnn.errors import VkmnnError
 from vkmnn.inference_session import InferenceSession
 from vkmnn.ir import Array
 from vkmnn.schedule_config import STORES, OnOverflow, PrecisionName, Unsupported
+from vkmnn.whole_files import check_writable, replacing
 
 _TOP = 5
 _MAX_CLASSES = 100_000
@@ -142,6 +144,9 @@ def run_model(
     model: Path, options: RunOptions, output: Path | None, compare: str | None, tolerance: float
 ) -> bool:
     """Run a model and print its outputs; False when `compare` finds a difference."""
+    if output is not None:
+        with saving("outputs cannot be saved", "--output", output):
+            _check_output(output)
     with opened(model, options) as here:
         introduce(model, here)
         _show_outputs(here.results)
@@ -222,24 +227,33 @@ def _show_latency(first: float, spent: Sequence[float]) -> None:
 
 def _save(results: Mapping[str, Array], output: Path) -> None:
     """Write the outputs to a .npz file, or as .npy files to a folder."""
-    try:
-        if output.suffix == ".npz":
+    if output.suffix == ".npz":
+        with saving("outputs cannot be saved", "--output", output):
             _save_npz(results, output)
-            out.print(Text(f"saved {output}"))
-            return
+        out.print(Text(f"saved {output}"))
+        return
+    with saving("outputs cannot be saved", "--output", output):
         output.mkdir(parents=True, exist_ok=True)
-        for name, path in _file_names(results, output).items():
-            np.save(path, results[name])
-            out.print(Text(f"saved {path}"))
-    except OSError as error:
-        raise InvalidInputError(
-            f"the outputs cannot be saved: {error}", hint="give --output another path"
-        ) from error
+    for name, path in _file_names(results, output).items():
+        with saving("outputs cannot be saved", "--output", path), replacing(path) as file:
+            np.save(file, results[name])
+        out.print(Text(f"saved {path}"))
+
+
+def _check_output(output: Path) -> None:
+    """See whether outputs can be written to a file, or into a folder, made where it is missing."""
+    if output.suffix == ".npz":
+        check_writable(output)
+        return
+    if output.exists() and not output.is_dir():
+        raise NotADirectoryError("it is a file, and its name does not end with .npz")
+    there = next(folder for folder in (output, *output.absolute().parents) if folder.exists())
+    check_writable(there / "output.npy")
 
 
 def _save_npz(results: Mapping[str, Array], path: Path) -> None:
     """Do what numpy.savez does, which takes names as keywords and keeps `file` for itself."""
-    with zipfile.ZipFile(path, "w") as archive:
+    with replacing(path) as file, zipfile.ZipFile(file, "w") as archive:
         for name, array in results.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, array, allow_pickle=False)

@@ -15,6 +15,7 @@ from vkmnn.core.timeline import CALLS, PYTHON, Span, timeline, trace_events
 from vkmnn.ir import Array, HostGraphAttrs
 from vkmnn.records import dataclass
 from vkmnn.shape import flops
+from vkmnn.whole_files import replacing
 
 if TYPE_CHECKING:
     from vkmnn.core.backend import Timing
@@ -160,7 +161,8 @@ class Profile:
         details = [asdict(entry) for entry in self.entries]
         events = trace_events(self.timeline, details, self.main)
         trace = {"traceEvents": events, "displayTimeUnit": "ms"}
-        Path(path).write_text(json.dumps(trace), encoding="utf-8")
+        with replacing(Path(path)) as file:
+            file.write(json.dumps(trace).encode())
 
 
 def measure(plan: Plan, timed: Plan, feeds: Mapping[str, Array], runs: int) -> Profile:

@@ -14,7 +14,8 @@ from vkmnn.folding import Evaluator, Folder, keep, operands
 from vkmnn.geometry import fuse_rasters, fuse_views, lower_graph
 from vkmnn.ir import OP_TYPES, Array, DType, Graph, Op, TensorInfo
 from vkmnn.records import dataclass
-from vkmnn.shape import RepeatedShapes
+from vkmnn.shape import RepeatedShapes, is_too_large
+from vkmnn.shape.registry import MAX_ELEMENTS
 
 # Results of lowered ops larger than this are recomputed in every run instead of kept.
 FOLD_LIMIT_BYTES = 16 << 20
@@ -103,6 +104,12 @@ def resolve(
     folder = Folder(evaluate, meter)
     values: dict[str, Array] = {**graph.constants, **known}
     infos: dict[str, TensorInfo] = dict(inputs)
+    for info in inputs.values():
+        if is_too_large(info.dims):
+            raise ShapeError(
+                f"input '{info.name}' would be {info.dtype.value}{list(info.dims)}",
+                hint=f"tensors have at most {MAX_ELEMENTS} elements, axes of size 0 left out",
+            )
     for name, array in values.items():
         tensor = described.get(name)
         if tensor is not None and tensor.value is array:

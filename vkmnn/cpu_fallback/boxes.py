@@ -5,10 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from vkmnn.cpu_fallback.registry import AnyArray, Inputs, cpu_execution, optional, required, widen
-from vkmnn.errors import InvalidInputError
+from vkmnn.errors import BudgetError, InvalidInputError
 from vkmnn.ir import Op
 from vkmnn.ir.ops import DeformColumnsAttrs, NonMaxSuppressionAttrs, RoiAlignAttrs, RoiPoolAttrs
 from vkmnn.shape.boxes import boxes_per_class
+
+_MAX_SAMPLES = 1 << 24
+"""Of a bin of RoiAlign; they take some seconds, and hundreds of bytes each."""
 
 
 def _edges(boxes: AnyArray, *, center: bool) -> AnyArray:
@@ -106,6 +109,22 @@ def _bin(image: AnyArray, down: list[AnyArray], across: list[AnyArray], largest:
     return np.asarray(stacked.sum((0, 2, 3)) / inside.size)
 
 
+def _check_samples(extent: AnyArray, attrs: RoiAlignAttrs) -> None:
+    """Refuse a region whose bins have endlessly many samples: one for each of their pixels.
+
+    Raises:
+        BudgetError: it has.
+    """
+    with np.errstate(all="ignore"):
+        pixels = np.maximum(extent[::-1].astype(np.float64) / attrs.size, 1)
+    samples = float(np.prod(np.ceil(pixels))) if attrs.ratio == 0 else 0.0
+    if samples > _MAX_SAMPLES:
+        raise BudgetError(
+            f"the bins of a region have {samples:.1e} samples each, of at most {_MAX_SAMPLES:.1e}",
+            hint="check the regions, or set sampling_ratio",
+        )
+
+
 @cpu_execution("RoiAlign")
 def _roi_align(op: Op[RoiAlignAttrs], inputs: Inputs) -> list[AnyArray]:
     attrs = op.attrs
@@ -117,6 +136,7 @@ def _roi_align(op: Op[RoiAlignAttrs], inputs: Inputs) -> list[AnyArray]:
         extent = region[2:] - region[:2]
         if not attrs.half_pixel:
             extent = np.maximum(extent, np.float32(1))
+        _check_samples(extent, attrs)
         lines = [
             _line(region[1 - axis], extent[1 - axis], bins, attrs.ratio, x.shape[2 + axis])
             for axis, bins in enumerate(attrs.size)

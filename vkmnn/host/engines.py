@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import threading
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from math import inf
 from threading import Lock
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -16,6 +17,7 @@ import numpy as np
 
 from vkmnn.converter.onnx.types import TEXT_TYPES
 from vkmnn.host.bounded import TooLargeError, bounds, evaluator_class
+from vkmnn.host.effort import LONG
 from vkmnn.host.exact_codes import with_exact_codes
 from vkmnn.host.genuine import genuine_onnxruntime, is_installed
 from vkmnn.host.hazards import (
@@ -27,7 +29,8 @@ from vkmnn.host.hazards import (
 )
 from vkmnn.host.loop import loop_class
 from vkmnn.host.scan import scan_class
-from vkmnn.threads import Workers
+from vkmnn.host.sessions import session_options
+from vkmnn.threads import PatientFuture
 
 if TYPE_CHECKING:
     import onnx
@@ -38,7 +41,6 @@ _log = logging.getLogger(__name__)
 Value = Any
 """An array, a list of arrays (a sequence), a dictionary (a map), or None (an empty optional)."""
 
-_FATAL = 4
 # TensorProto.DataType of what onnxruntime takes from numpy and gives back as it is.
 _SHARED = frozenset({*range(1, 14)})
 
@@ -54,6 +56,8 @@ _NO_MEMORY = ("smaller than requested bytes", "Failed to allocate memory")
 """What onnxruntime says when an allocator has come to its end."""
 
 _ARENA_BYTES = 1 << 20
+_END_S = 1.0
+"""How long to wait for a run that has been told to end."""
 _arenas = Lock()
 
 
@@ -62,7 +66,7 @@ class EngineError(Exception):
 
 
 class EngineTimeoutError(EngineError):
-    """A loop was ended because it took too long."""
+    """A run was ended, or not begun, because it takes too long."""
 
 
 class EngineMemoryError(EngineError):
@@ -78,6 +82,8 @@ class HostEngine(ABC):
     """
 
     name: ClassVar[str]
+    steps_per_second: ClassVar[float]
+    """Elementary steps that it gets through at least; see `effort.py`."""
 
     @abstractmethod
     def __init__(self, model: onnx.ModelProto, room: int | None = None) -> None:
@@ -96,7 +102,7 @@ class HostEngine(ABC):
         Args:
             outputs: their names.
             feeds: the model's inputs by name.
-            seconds: how long a loop may take.
+            seconds: how long it may take.
 
         Raises:
             EngineError: it fails.
@@ -118,6 +124,7 @@ class OnnxRuntime(HostEngine):
     """onnxruntime on the processor."""
 
     name = "onnxruntime"
+    steps_per_second = 2e8
 
     def __init__(self, model: onnx.ModelProto, room: int | None = None) -> None:
         onnxruntime = genuine_onnxruntime()
@@ -129,13 +136,12 @@ class OnnxRuntime(HostEngine):
                 raise EngineError(f"{node.op_type}: {_DEVIANT[node.op_type]}")
         _refuse(hazard_of_onnxruntime, model)
         self._square = matrices_to_invert(model)
-        bodies = list(_loops(model))
-        self._has_loops = bool(bodies)
-        if any(not body.node for body in bodies):
+        self._what = _what_runs(model)
+        self._is_watched = any(node.op_type in LONG for node in all_nodes(model))
+        if any(not body.node for body in _loops(model)):
             raise EngineError("it cannot end a Loop of no nodes before its time")
         self._divides_by_sizes = any(map(_transposes, all_nodes(model)))
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = _FATAL
+        options = session_options()
         try:
             with _arena(options, model, room):
                 self._session = onnxruntime.InferenceSession(
@@ -154,7 +160,7 @@ class OnnxRuntime(HostEngine):
         if any(not _is_square(feeds[name]) for name in self._square):
             raise EngineError("the process would end: Inverse takes square matrices")
         try:
-            if self._has_loops:
+            if self._is_watched:
                 return self._run_watched(outputs, feeds, seconds)
             return list(self._session.run(list(outputs), dict(feeds)))
         except EngineTimeoutError:
@@ -167,18 +173,31 @@ class OnnxRuntime(HostEngine):
     def _run_watched(
         self, outputs: Sequence[str], feeds: Mapping[str, Value], seconds: float
     ) -> list[Value]:
-        """Run in a thread, so that the end of the time, or Ctrl-C, ends the loop."""
+        """Run in a thread, so that the end of the time, or Ctrl-C, ends it after the present node.
+
+        A node that goes on for longer is left behind: nothing ends it but the process.
+        """
         options = genuine_onnxruntime().RunOptions()
-        with Workers(1, "vkmnn-host") as workers:
-            run = workers.submit(self._session.run, list(outputs), dict(feeds), options)
+        done: PatientFuture[list[Value]] = PatientFuture()
+
+        def run() -> None:
             try:
-                return list(run.result(seconds))
-            except FutureTimeoutError as error:
-                if run.done():  # the error is onnxruntime's
-                    raise
-                raise EngineTimeoutError(f"a loop took more than {seconds:g} s") from error
-            finally:
-                options.terminate = not run.done()
+                done.set_result(list(self._session.run(list(outputs), dict(feeds), options)))
+            except BaseException as error:  # noqa: BLE001 - `result` raises it
+                done.set_exception(error)
+
+        # Not of a pool: the interpreter waits for those when it ends.
+        threading.Thread(target=run, name="vkmnn-host", daemon=True).start()
+        try:
+            return done.result(seconds)
+        except FutureTimeoutError as error:
+            if done.done():  # the error is onnxruntime's
+                raise
+            raise EngineTimeoutError(f"{self._what} took more than {seconds:g} s") from error
+        finally:
+            options.terminate = not done.done()
+            with suppress(BaseException):
+                done.exception(_END_S)
 
     def types(self) -> dict[str, onnx.TypeProto]:
         from onnx import helper
@@ -200,6 +219,7 @@ class Reference(HostEngine):
     """The reference evaluator of the onnx package, in numpy."""
 
     name = "onnx"
+    steps_per_second = 1e6
 
     def __init__(self, model: onnx.ModelProto, room: int | None = None) -> None:
         self._room = inf if room is None else room
@@ -208,6 +228,7 @@ class Reference(HostEngine):
             if node.op_type == "Scan" and not 0 < count <= len(node.input):
                 raise EngineError(f"Scan of {count} inputs has {len(node.input)}")
         _refuse(hazard_of_onnx, model)
+        self._what = _what_runs(model)
         try:
             self._evaluator = evaluator_class()(model, new_ops=[loop_class(), scan_class()])
         except Exception as error:
@@ -225,7 +246,7 @@ class Reference(HostEngine):
                 warnings.simplefilter("ignore")
                 return [_plain(value) for value in self._evaluator.run(list(outputs), dict(feeds))]
         except TimeoutError as error:
-            raise EngineTimeoutError(f"a loop took more than {seconds:g} s") from error
+            raise EngineTimeoutError(f"{self._what} took more than {seconds:g} s") from error
         except (TooLargeError, MemoryError) as error:
             raise EngineMemoryError(_line(error)) from error
         except Exception as error:
@@ -268,8 +289,13 @@ def _values(model: onnx.ModelProto) -> Iterable[onnx.ValueInfoProto]:
     yield from model.graph.output
 
 
+def _what_runs(model: onnx.ModelProto) -> str:
+    """Return what takes the time, for messages."""
+    return "a loop" if any(n.op_type in ("Loop", "Scan") for n in all_nodes(model)) else "it"
+
+
 def _loops(model: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
-    """Yield the bodies of Loop at any depth: nothing else can run without end."""
+    """Yield the bodies of Loop at any depth."""
     for node in all_nodes(model):
         if node.op_type == "Loop":
             yield from held_graphs(node)

@@ -34,19 +34,17 @@ def with_exact_codes(model: onnx.ModelProto) -> onnx.ModelProto:
     import onnx
 
     types = _types(model.graph)
-    places = {id(node): PLACES.get(node.op_type) for node in model.graph.node}
-    if not any(places.values()):
+    if not any(_mixes(node, types) for node in model.graph.node):
         return model
     same = onnx.ModelProto()
     same.CopyFrom(model)
     del same.graph.node[:]
     raised: dict[str, str] = {}
     for node in model.graph.node:
-        place = places[id(node)]
-        if place is None or not _mixes(node, place, types):
+        if not _mixes(node, types):
             same.graph.node.append(node)
             continue
-        _, weights, zero_point = place
+        _, weights, zero_point = PLACES[node.op_type]
         mine = onnx.NodeProto()
         mine.CopyFrom(node)
         mine.input.extend([""] * (zero_point + 1 - len(mine.input)))
@@ -66,11 +64,13 @@ def _types(graph: onnx.GraphProto) -> dict[str, int]:
     return types
 
 
-def _mixes(node: onnx.NodeProto, place: tuple[int, int, int], types: dict[str, int]) -> bool:
-    """Say whether weights of int8 are multiplied by something else."""
+def _mixes(node: onnx.NodeProto, types: dict[str, int]) -> bool:
+    """Say whether a node multiplies weights of int8 by something else."""
     import onnx
 
-    multiplied, weights, _ = place
+    if node.op_type not in PLACES:
+        return False
+    multiplied, weights, _ = PLACES[node.op_type]
     given = types.get(node.input[multiplied])
     signed = types.get(node.input[weights]) == onnx.TensorProto.INT8
     return signed and given != onnx.TensorProto.INT8

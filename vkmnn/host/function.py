@@ -8,7 +8,9 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from vkmnn.budget import size_text
 from vkmnn.errors import BudgetError, HostError, UnsupportedNode, UnsupportedOpError
+from vkmnn.host.effort import BY_VALUES, MEASURED, effort_of
 from vkmnn.host.engines import (
     ENGINES,
     EngineError,
@@ -21,7 +23,7 @@ from vkmnn.host.merge import merge, opset_key
 from vkmnn.ir import Array, HostGraphAttrs, Op
 
 if TYPE_CHECKING:
-    pass
+    import onnx
 
 _log = logging.getLogger(__name__)
 
@@ -30,7 +32,7 @@ class HostFunction:
     """Some nodes of a network in one evaluator.
 
     When the evaluator fails in a run, the next one is tried, and kept if it gets through.
-    Loops that take longer than `seconds` are ended, and what takes more than `room` bytes.
+    What takes longer than `seconds` or more than `room` bytes is ended, or not begun.
 
     Attributes:
         ops: the nodes.
@@ -59,6 +61,7 @@ class HostFunction:
         self.outputs = tuple(value.name for value in graph.output)
         self.busy_us = 0.0
         self.start_us = 0.0
+        self._held, self._measured = _measured(self._model)
         self._names = [name for name in engines if ENGINES[name].installed()]
         found = len(self._names)
         self._engine = self._open(ops)
@@ -96,14 +99,9 @@ class HostFunction:
 
     def _run(self, feeds: Mapping[str, Value]) -> list[Value]:
         try:
-            return self._engine.run(self.outputs, feeds, self._seconds)
+            return self._begin(self._engine, feeds)
         except EngineTimeoutError as error:
-            raise HostError(
-                str(error),
-                op=self._kinds(),
-                node=self.ops[0].source or self.ops[0].name,
-                hint="set VKMNN_TIMEOUT to more seconds, if the loop has an end",
-            ) from error
+            raise self._too_long(error) from error
         except EngineMemoryError as error:
             raise self._too_large(error) from error
         except EngineError as error:
@@ -113,7 +111,9 @@ class HostFunction:
         for name in list(self._names):
             try:
                 engine = ENGINES[name](self._model, self._room)
-                results = engine.run(self.outputs, feeds, self._seconds)
+                results = self._begin(engine, feeds)
+            except EngineTimeoutError as error:
+                raise self._too_long(error) from error
             except EngineMemoryError as error:
                 raise self._too_large(error) from error
             except EngineError as error:
@@ -129,6 +129,36 @@ class HostFunction:
             node=self.ops[0].source or self.ops[0].name,
             hint="check the shapes and values that reach this node",
         ) from first
+
+    def _begin(self, engine: HostEngine, feeds: Mapping[str, Value]) -> list[Value]:
+        """Run, unless it is known beforehand to take too long, or too much memory.
+
+        Raises:
+            EngineError: as `HostEngine.run`.
+        """
+        for node, inputs in self._measured:
+            effort = effort_of(node, [feeds.get(name, self._held.get(name)) for name in inputs])
+            seconds = effort.steps / engine.steps_per_second
+            if seconds > self._seconds:
+                raise EngineTimeoutError(
+                    f"{node.op_type} would take {effort.steps:.1e} steps, about {seconds:.1e} s "
+                    f"of {self._seconds:g} s"
+                )
+            if self._room is not None and effort.nbytes > self._room:
+                raise EngineMemoryError(
+                    f"{node.op_type} would hold {size_text(int(effort.nbytes))} on the way, of "
+                    f"{size_text(self._room)}"
+                )
+        return engine.run(self.outputs, feeds, self._seconds)
+
+    def _too_long(self, error: EngineTimeoutError) -> HostError:
+        return HostError(
+            str(error),
+            op=self._kinds(),
+            node=self.ops[0].source or self.ops[0].name,
+            hint="check the values and attributes that say how much work it is; set VKMNN_TIMEOUT "
+            "to more seconds, if it has an end",
+        )
 
     def _too_large(self, error: EngineMemoryError) -> BudgetError:
         return BudgetError(
@@ -158,7 +188,7 @@ def open_on_host(
         constants: values of tensors.
         wanted: what others read of their results.
         engines: the evaluators that may be used, in the order of preference.
-        seconds: how long a loop may take.
+        seconds: how long a run may take.
         room: bytes that the values of each function may take, None for any number.
 
     Raises:
@@ -183,6 +213,13 @@ def _open_run(
 
     So a node that it does not take leaves the others to it.
     """
+    alone = [list(part) for _, part in groupby(ops, key=_goes_alone)]
+    if len(alone) > 1:
+        functions: list[HostFunction] = []
+        for number, part in enumerate(alone):
+            read = {*wanted, *_read([op for other in alone[number + 1 :] for op in other])}
+            functions += _open_run(part, constants, read, engines, bounds)
+        return functions
     whole: HostFunction | None = None
     try:
         whole = HostFunction(ops, constants, wanted, engines, *bounds)
@@ -203,7 +240,7 @@ def _open_run(
     names = {function.engine for function in each}
     if len(names) == 1:  # nothing to tell apart
         return each if whole is None else [whole]
-    functions: list[HostFunction] = []
+    functions = []
     for name, same in groupby(each, key=lambda function: function.engine):
         part = [op for function in same for op in function.ops]
         ops = ops[len(part) :]
@@ -214,6 +251,29 @@ def _open_run(
 
 def _read(ops: Sequence[Op]) -> set[str]:
     return {name for op in ops for name in op.inputs}
+
+
+def _goes_alone(op: Op) -> str:
+    """Return what differs between ops that must not share a model."""
+    return op.name if _attrs(op).kind.rpartition("::")[2] in BY_VALUES else ""
+
+
+def _measured(
+    model: onnx.ModelProto,
+) -> tuple[dict[str, Array], list[tuple[onnx.NodeProto, list[str]]]]:
+    """Return the constants that they read, and the nodes whose effort their inputs tell."""
+    from onnx import numpy_helper
+
+    known = {value.name for value in model.graph.input}
+    tensors = {tensor.name: tensor for tensor in model.graph.initializer}
+    known |= {"", *tensors}
+    nodes = [
+        (node, list(node.input))
+        for node in model.graph.node
+        if node.op_type in MEASURED and known.issuperset(node.input)
+    ]
+    read = {name for _, names in nodes for name in names} & tensors.keys()
+    return {name: numpy_helper.to_array(tensors[name]) for name in read}, nodes
 
 
 def _attrs(op: Op) -> HostGraphAttrs:

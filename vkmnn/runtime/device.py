@@ -5,8 +5,10 @@ from __future__ import annotations
 import atexit
 import dataclasses
 import logging
+import math
 import os
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
@@ -16,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from vkmnn.budget import check_shared_room
 from vkmnn.cache_files import cache_dir
 from vkmnn.errors import (
     DeviceError,
@@ -308,6 +311,15 @@ class Device:
             for pipeline in cold:
                 pipeline.warm = True
 
+    def check_room(self, nbytes: int) -> None:
+        """Refuse a plan that needs too much of the host's memory, where that is the device's.
+
+        Raises:
+            BudgetError: it does.
+        """
+        if self.info.type is DeviceType.CPU:
+            check_shared_room(nbytes, environment.budget().bytes)
+
     def recorder(self, *, timestamps: bool = False) -> CommandRecorder:
         """Start recording; with `timestamps`, the times of commands can be read after a run.
 
@@ -421,23 +433,22 @@ class Device:
         self.end(self.timeout_s)
 
     def end(self, wait_s: float, *, park: bool = False) -> bool:
-        """Close once other threads have finished their calls; return whether they did in time.
+        """Close once other threads have finished their calls; return whether the device is gone.
 
         Args:
             wait_s: maximum wait in seconds; after that the device is left as it is.
             park: the interpreter is exiting; see `Gate.shut`.
         """
-        if self not in _unwanted:
-            _unwanted.append(self)  # until it is gone: an interruption may come before
+        _unwanted[self] = None  # until it is gone: an interruption may come before
         _forget(self)
         if not self.gate.shut(wait_s, park=park):
             log.error("%s is still in use: its objects are left to the system", self.info.name)
             return False
         with self._lock:
             self.save_pipeline_cache()
-            self.discard()
-        _unwanted.remove(self)
-        return True
+            gone = self.discard()
+        _unwanted.pop(self, None)
+        return gone
 
     def open_again(self) -> Device:
         """Return another, unshared device like this one; close it with `discard`."""
@@ -446,17 +457,25 @@ class Device:
     def successor(self) -> Device:
         """Return the device that replaces this lost one; all callers get the same device."""
         assert self._key is not None
-        return _shared(self._key, self.info, self._open_again, "it was lost")
+        with _openings.visit():
+            return _shared(self._key, self.info, self._open_again, "it was lost")
 
-    def discard(self) -> None:
-        """Free the device without keeping its pipeline cache. Safe to call twice."""
+    def discard(self) -> bool:
+        """Free the device without keeping its pipeline cache. Safe to call twice.
+
+        Returns:
+            False where it still works and is left to the system, and with it its driver.
+        """
+        global _left_to_system
         with self._lock:
             if self._closed or self.inherited:
-                return
+                return True
             self._staging.clear()
             self._pipelines.clear()
-            self.driver_device.destroy(hung=self._hung)
+            gone = self.driver_device.destroy(hung=self._hung)
+            _left_to_system |= not gone
             self._closed = True
+            return gone
 
     def disown(self) -> None:
         """Refuse all further work without touching the device: it is another process's."""
@@ -471,7 +490,7 @@ class Device:
             if hung:
                 self.driver_device.stop_waiting()
             _forget(self)
-            _unwanted.append(self)
+            _unwanted[self] = None
 
     def retire(self) -> None:
         """Free a lost device once sessions have released everything on it; or finish `close`.
@@ -489,8 +508,7 @@ class Device:
                 if not self.gate.shut(0):  # somebody has come in meanwhile
                     return
             self.discard()
-        if self in _unwanted:
-            _unwanted.remove(self)
+        _unwanted.pop(self, None)
 
     def raise_unusable(self) -> None:
         """Raise if the device is closed or lost."""
@@ -616,7 +634,9 @@ FLOOR_FEATURES = frozenset(
 _DeviceKey = tuple[str, bool, str, frozenset[str], str, str]
 _devices: dict[_DeviceKey, Device] = {}
 _devices_lock = threading.RLock()
-_unwanted: list[Device] = []  # lost, but still somebody's, or not closed to the end
+_unwanted: dict[Device, None] = {}  # lost, but still somebody's, or not closed to the end
+_left_to_system = False  # a device still works: what it needs must stay
+_openings = Gate(lambda: None)  # threads that reach a driver outside the calls of an open device
 
 
 def enumerate_devices(driver: str | None = None) -> list[DeviceInfo]:
@@ -629,7 +649,8 @@ def enumerate_devices(driver: str | None = None) -> list[DeviceInfo]:
         An empty list if there is no loader or no driver; the reason is logged, not raised.
     """
     try:
-        return _listed(get_driver(driver or environment.driver()))
+        with _openings.visit():
+            return _listed(get_driver(driver or environment.driver()))
     except DriverUnavailableError as error:
         log.info("no devices: %s (%s)", error, error.hint)
         return []
@@ -662,7 +683,8 @@ def open_device(
     disabled = environment.disabled_features()
     name = driver or environment.driver()
     try:
-        return _open(get_driver(name), selector, validate, disabled, priority)
+        with _openings.visit():
+            return _open(get_driver(name), selector, validate, disabled, priority)
     except DriverUnavailableError as error:
         raise DeviceNotFoundError(
             f"no device fits '{selector}': {error}", hint=error.hint
@@ -769,7 +791,7 @@ def _unique(devices: Sequence[DeviceInfo]) -> list[DeviceInfo]:
 
 def retire_unwanted() -> None:
     """Free the lost devices no longer in use, and those only partly closed."""
-    for device in _unwanted.copy():
+    for device in list(_unwanted):
         device.retire()
 
 
@@ -786,21 +808,39 @@ def _register_handlers() -> None:
     global _handlers_registered
     if not _handlers_registered:
         _handlers_registered = True
-        atexit.register(_close_all)
+        atexit.register(_exit)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=_disown_all)
 
 
-def _close_all() -> None:
+def _exit() -> None:
     """Close at exit: daemon threads may finish the call they are in; others are parked."""
-    ended = [device.end(_EXIT_WAIT_S, park=True) for device in [*_devices.values(), *_unwanted]]
-    if all(ended):
+    end = time.monotonic() + _EXIT_WAIT_S
+    if _openings.shut(_EXIT_WAIT_S, park=True):
+        _close_all(end)
+
+
+def _close_all(end: float = math.inf) -> None:
+    """Close all devices, and their drivers unless one has to be left to the system.
+
+    A device that still works has threads of its driver, which the end of an instance waits for.
+
+    Args:
+        end: up to when (`time.monotonic`) calls in other threads are waited for.
+    """
+    ended = [
+        device.end(min(_EXIT_WAIT_S, max(end - time.monotonic(), 0)), park=True)
+        for device in dict.fromkeys([*_devices.values(), *_unwanted])
+    ]
+    if all(ended) and not _left_to_system:
         close_drivers()
 
 
 def _disown_all() -> None:
-    global _devices_lock
+    global _devices_lock, _openings, _left_to_system
     _devices_lock = threading.RLock()  # another thread of the parent may hold the old one
+    _openings = Gate(lambda: None)
+    _left_to_system = False
     for device in [*_devices.values(), *_unwanted]:
         device.disown()
     _devices.clear()

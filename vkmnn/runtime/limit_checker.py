@@ -141,8 +141,8 @@ class CheckedDevice(DriverDevice):
     def stop_waiting(self) -> None:
         self.inner.stop_waiting()
 
-    def destroy(self, *, hung: bool) -> None:
-        self.inner.destroy(hung=hung)
+    def destroy(self, *, hung: bool) -> bool:
+        return self.inner.destroy(hung=hung)
 
 
 class CheckedPipeline(DriverPipeline):

@@ -29,6 +29,7 @@ from vkmnn.shape.counting import flops
 from vkmnn.shape.registry import (
     SizeComputer,
     compute_shapes,
+    is_too_large,
     size_computer,
 )
 from vkmnn.shape.repeated import RepeatedShapes, reads_declared_contents
@@ -52,6 +53,7 @@ __all__ = [
     "gathering",
     "generation",
     "info_bytes",
+    "is_too_large",
     "is_view",
     "matmul",
     "movement",

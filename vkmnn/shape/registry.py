@@ -93,12 +93,20 @@ def compute_shapes(
             raise _located(op, inputs, f"the output would have {len(shape)} axes", _FEWER_AXES)
         if shape and min(shape) < 0:
             raise _located(op, inputs, f"the output would be {dtype.value}{list(shape)}", None)
-        if prod(shape) > max_elements:
+        if is_too_large(shape, max_elements):
             raise _located(
                 op, inputs, f"the output would be {dtype.value}{list(shape)}", _TOO_LARGE
             )
         infos.append(TensorInfo(name, dtype, tuple(shape)))
     return infos
+
+
+def is_too_large(shape: Sequence[int], max_elements: float = MAX_ELEMENTS) -> bool:
+    """Tell whether a tensor has too many elements, or would have without its empty axes.
+
+    Strides and sizes of empty tensors are 64-bit numbers, too.
+    """
+    return prod(shape) > max_elements or (0 in shape and prod(filter(None, shape)) > max_elements)
 
 
 def _located(op: Op, inputs: Infos, message: str, hint: str | None) -> ShapeError:

@@ -365,6 +365,7 @@ def plan_memory(
     image_bytes = sum(image.nbytes for image in pooled)
     lifetimes = _lifetimes(recording, uses, ranges, copied, alignment)
     spots, sizes, bound = _spots(list(lifetimes.values()), device.info.limits.whole_buffers)
+    device.check_room(sum(sizes) + image_bytes + sum(buffer.nbytes for buffer in buffers))
     try:
         shared = [device.allocate(size, MemoryKind.DEVICE) for size in sizes]
     except OutOfDeviceMemoryError as error:

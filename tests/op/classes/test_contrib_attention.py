@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.onnxruntime_oracle import open_oracle
 from vkmnn import InferenceSession
 
 Array = npt.NDArray[Any]
@@ -37,10 +37,7 @@ def assert_same(node: Any, feeds: dict[str, Array], constants: dict[str, Array])
     )
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
-    options = onnxruntime.SessionOptions()
-    # Sums of products in 16 bits saturate on processors without VNNI, unless this is said.
-    options.add_session_config_entry("session.x64quantprecision", "1")
-    oracle = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    oracle = open_oracle(model)
     with InferenceSession(model, unsupported="raise") as session:
         results = session.run(None, feeds)
         assert {op.backend for op in session.placement()} == {"VULKAN"}

@@ -7,9 +7,9 @@ from functools import lru_cache
 
 import numpy as np
 import onnx
-import onnxruntime
 from onnx import helper, numpy_helper
 
+from tests.onnxruntime_oracle import open_oracle
 from vkmnn import InferenceSession
 from vkmnn.ir import Array
 from vkmnn.runtime.device import enumerate_devices
@@ -45,12 +45,8 @@ def model(
 
 def oracle(made: onnx.ModelProto, feeds: Arrays) -> list[Array]:
     """Return what onnxruntime computes, node by node."""
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 4
     data = made.SerializeToString()
-    session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    session = open_oracle(data, optimised=False, threads=1)
     return list(session.run(None, dict(feeds)))
 
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
+from tests.onnxruntime_oracle import open_oracle
 from vkmnn.cpu_fallback import run_op
 from vkmnn.ir import OP_TYPES, DType, Op, OpAttrs, TensorInfo
 from vkmnn.shape import compute_shapes
@@ -77,12 +77,7 @@ def reference(proto: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list[np.n
 
 
 def runtime(proto: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(
-        proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+    session = open_oracle(proto, optimised=False, threads=1)
     return list(session.run(None, feeds))
 
 

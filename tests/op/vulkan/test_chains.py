@@ -11,9 +11,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import vkmnn
+from tests.onnxruntime_oracle import open_oracle
 from vkmnn.ir import Array
 
-ort = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxruntime")
 
 Shape = tuple[int, ...]
 node = helper.make_node
@@ -47,7 +48,7 @@ def compare(proto: onnx.ModelProto, ops: list[str]) -> None:
         (got,) = session.run(None, feeds)
         types = [one.type for one in session.placement()]
         assert [kind for kind in types if kind != "ConvertTensor"] == ops
-    oracle = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    oracle = open_oracle(proto)
     np.testing.assert_allclose(got, oracle.run(None, feeds)[0], rtol=1e-5, atol=1e-5)
 
 

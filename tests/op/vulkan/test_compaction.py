@@ -9,11 +9,12 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.onnxruntime_oracle import open_oracle
 from tests.op.vulkan.harness import device
 from vkmnn import InferenceSession
 from vkmnn.ir import Array
 
-ort = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxruntime")
 
 
 def model(
@@ -40,7 +41,7 @@ def model(
 def agree(proto: onnx.ModelProto, *feeds: dict[str, Array]) -> None:
     """Compare with onnxruntime on each of the feeds, in one session; nothing is off the device."""
     device()
-    oracle = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    oracle = open_oracle(proto)
     with InferenceSession(proto, device="auto", validation=True) as session:
         for feed in feeds:
             expected = oracle.run(None, feed)

@@ -14,7 +14,7 @@ from vkmnn.testing.profile_driver import ProfileDriver
 from vkmnn.vulkan.cost.devices import CPU, SERVER, class_of, cores_of
 from vkmnn.vulkan.cost.passes import Loop, loop_cost, pass_cost
 from vkmnn.vulkan.cost.terms import Cost
-from vkmnn.vulkan.cost.tiles import HUGE_BYTES, lanes_used
+from vkmnn.vulkan.cost.tiles import HUGE_BYTES, Tiling, lanes_used, tiles_cost
 from vkmnn.vulkan.gemm import families
 from vkmnn.vulkan.gemm.coop_tiles import TILES, CoopKernel, CoopTile, coop_cost, rank_coop
 from vkmnn.vulkan.gemm.families.gemv import MatMulGemv, gemv_cost
@@ -426,3 +426,9 @@ def test_loops_wait_for_their_loads() -> None:
     weights = replace(short, weight_bytes=1e8)
     assert loop_cost(weights, LARGE_GPU, cold=True).total > 1e8 / SERVER.stream_bytes
     assert pass_cost(1e6, LARGE_GPU, workgroups=4).total > pass_cost(1e6, LARGE_GPU).total
+
+
+def test_a_product_of_no_elements_has_a_cost() -> None:
+    """Malformed models have them planned for."""
+    tiling = Tiling(0, 1, 0, 64.0, 64.0, 64.0, 128.0, 64, 64, 32, 4096, 1, 2, 0.0)
+    assert tiles_cost(tiling, LARGE_GPU, cold=False).total >= 0

@@ -11,8 +11,9 @@ import pytest
 from onnx import TensorProto, helper
 
 import vkmnn
+from tests.onnxruntime_oracle import open_oracle
 
-ort = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxruntime")
 
 Array = npt.NDArray[Any]
 
@@ -65,9 +66,7 @@ def test_against_onnxruntime(
     x = 3 * np.random.default_rng(0).standard_normal(shape).astype(np.float32)
     x = np.asarray(x)
     proto = model(len(shape), **attributes)
-    oracle = ort.InferenceSession(
-        proto.SerializeToString(), providers=["CPUExecutionProvider"]
-    ).run(None, {"x": x})[0]
+    oracle = open_oracle(proto).run(None, {"x": x})[0]
     # onnxruntime's own sigmoid is an approximation.
     np.testing.assert_allclose(run(proto, x, device), oracle, rtol=1e-4, atol=1e-5)
     exact = formula(x, attributes.get("alpha", 1.702))
@@ -108,7 +107,7 @@ def test_between_convolutions(device: str) -> None:
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
     proto = helper.make_model(graph, opset_imports=opsets, ir_version=8)
     session = vkmnn.InferenceSession(proto, device, require_device=True)
-    oracle = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    oracle = open_oracle(proto)
     np.testing.assert_allclose(
         session.run(None, {"x": x})[0], oracle.run(None, {"x": x})[0], rtol=1e-3, atol=1e-3
     )

@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.onnxruntime_oracle import open_oracle
 from vkmnn.converter.onnx import load_model
 from vkmnn.cpu_fallback import run_op
 from vkmnn.ir import OP_TYPES, DType, Graph, TensorInfo
@@ -98,12 +98,7 @@ def agree() -> Callable[..., Graph]:
     """Convert, run, compare with onnxruntime; returns the graph."""
 
     def check(model: onnx.ModelProto, inputs: Mapping[str, np.ndarray]) -> Graph:
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 4
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        session = onnxruntime.InferenceSession(
-            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
+        session = open_oracle(model, optimised=False)
         expected = session.run(None, dict(inputs))
         graph = load_model(model)
         actual = evaluate_graph(graph, [inputs[info.name] for info in graph.inputs])

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.onnxruntime_oracle import open_oracle
 from vkmnn import InferenceSession, ModelError, UnsupportedOpError
 from vkmnn.ir import Array
 
@@ -60,11 +60,7 @@ def check(model: onnx.ModelProto, expected: Sequence[Array] = (), x: Array = X) 
     onnxruntime takes no branch that hands out a tensor of the graph around it.
     """
     if not expected:
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 4
-        oracle = onnxruntime.InferenceSession(
-            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
+        oracle = open_oracle(model)
         expected = oracle.run(None, {"x": x})
     with InferenceSession(model, device="cpu") as session:
         results = session.run(None, {"x": x})

@@ -56,3 +56,31 @@ def test_sizes_below_zero() -> None:
     proto.graph.initializer.append(tensor)
     with pytest.raises(ValueError, match="negative"):
         infer_shapes(proto)
+
+
+@pytest.mark.parametrize("op", ["LpNormalization", "Relu", "Softmax"])
+@pytest.mark.parametrize(
+    ("equation", "shapes", "sizes"),
+    [
+        ("ii->i", [("a", 4)], [(4, 4)]),
+        ("ij,jk->ik", [("a", 4), ("b", 5)], [(2, 4), (4, 5)]),
+        ("i,i->i", [("a",), (5,)], [(5,), (5,)]),
+    ],
+)
+def test_types_follow_where_sizes_do_not(
+    op: str, equation: str, shapes: list[tuple[int | str, ...]], sizes: list[tuple[int, ...]]
+) -> None:
+    """A name that has to be as large as another axis is all right; the file says no types."""
+    names = ["x", "w"][: len(shapes)]
+    nodes = [
+        helper.make_node("Einsum", names, ["t"], equation=equation),
+        helper.make_node(op, ["t"], ["y"]),
+    ]
+    inputs = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in zip(names, shapes, strict=True)
+    ]
+    feeds = {n: np.ones(size, np.float32) for n, size in zip(names, sizes, strict=True)}
+    with InferenceSession(model(nodes, *inputs), device="cpu", unsupported="raise") as session:
+        (got,) = session.run(None, feeds)
+    assert got.shape == np.einsum(equation, *feeds.values()).shape

@@ -10,6 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import vkmnn
+from tests.onnxruntime_oracle import open_oracle
 from vkmnn import InferenceSession
 from vkmnn.ir import Array
 
@@ -120,14 +121,14 @@ def run(proto: onnx.ModelProto, feeds: dict[str, Array], device: str = "cpu") ->
     ("cell", "case"), [(cell, case) for cell in GATES for case in {**CASES, **OWN[cell]}]
 )
 def test_beside_onnxruntime(cell: str, case: str, direction: str) -> None:
-    ort = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxruntime")
     given = {**CASES, **OWN[cell]}[case]
     if cell != "LSTM" and "c" in given.get("outputs", ()):
         pytest.skip("it has no cell")
     if cell == "RNN" and case == "any case":
         pytest.skip("onnxruntime's RNN wants names as ONNX spells them")
     proto, feeds = make(cell, direction, **given)
-    oracle = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    oracle = open_oracle(proto)
     for result, expected in zip(run(proto, feeds), oracle.run(None, feeds), strict=True):
         assert result.shape == expected.shape
         np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.onnxruntime_oracle import open_oracle
 from vkmnn import InferenceSession
 from vkmnn.core.placement import Placement
 from vkmnn.ir import Array
@@ -41,7 +41,7 @@ def model(
 def check(proto: onnx.ModelProto, **more: Array) -> Placement:
     """Compare with onnxruntime; return where the ops ran."""
     feeds = {"x": X, **more}
-    want = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, feeds)
+    want = open_oracle(proto).run(None, feeds)
     with InferenceSession(proto) as session:
         got = session.run(None, feeds)
         placement = session.placement()

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.onnxruntime_oracle import open_oracle
 from vkmnn import InferenceSession
 from vkmnn.core.placement import Placement
 from vkmnn.ir import Array
@@ -56,7 +56,7 @@ def model(
 
 def check(proto: onnx.ModelProto, feeds: dict[str, Array]) -> Placement:
     """Compare with onnxruntime; return where the ops ran."""
-    session = onnxruntime.InferenceSession(proto.SerializeToString())
+    session = open_oracle(proto)
     expected = session.run(None, feeds)
     with InferenceSession(proto) as mine:
         results = mine.run(None, feeds)

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from typer.testing import CliRunner
 
 import vkmnn
 import vkmnn.opening
+from tests.onnxruntime_oracle import open_oracle
 from vkmnn.cli.app import app
 from vkmnn.core import fastest
 from vkmnn.ir import Array
@@ -60,7 +60,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def expected(proto: onnx.ModelProto, x: Array) -> Array:
-    (y,) = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, {"x": x})
+    (y,) = open_oracle(proto).run(None, {"x": x})
     return np.asarray(y)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Sequence
 
@@ -12,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from vkmnn import Budget, InferenceSession
 from vkmnn.errors import BudgetError, HostError, ModelError, UnsupportedOpError
+from vkmnn.host.effort import effort_of
 
 ROOM = 64 << 20
 INT, BOOL, FLOAT = TensorProto.INT64, TensorProto.BOOL, TensorProto.FLOAT
@@ -254,3 +258,124 @@ def test_trees_are_computed(engine: str) -> None:
     with InferenceSession(proto, device="cpu") as session:
         (y,) = session.run(None, {"x": np.array([[0.0], [1.0]], np.float32)})
     assert y.reshape(-1).tolist() == [1, 2]
+
+
+def roi_align(**attributes: object) -> bytes:
+    """Return a network whose RoiAlign reads what other nodes of the host make."""
+    nodes = [
+        node("RandomNormalLike", ["x"], ["noise"], mean=0.0, scale=1.0, seed=1.0),
+        node("RoiAlign", ["noise", "rois", "batch"], ["y"], name="here", **attributes),
+    ]
+    inputs = [info("x", FLOAT, [1, 2, 8, 8]), info("rois", FLOAT, [None, 4])]
+    return model(nodes, inputs, {"batch": np.zeros(1, np.int64)})
+
+
+PIXELS = np.zeros((1, 2, 8, 8), np.float32)
+BOX, FAR = np.array([[0, 0, 7, 7]], np.float32), np.array([[0, 0, 1e9, 1e9]], np.float32)
+
+
+def test_regions_without_end_are_refused() -> None:
+    """By numpy, which has an execution for them, and by the estimate for evaluators."""
+    with InferenceSession(roi_align(), "cpu") as session:
+        session.run(None, {"x": PIXELS, "rois": BOX})
+        with pytest.raises(BudgetError, match="samples each"):
+            session.run(None, {"x": PIXELS, "rois": FAR})
+    proto = node("RoiAlign", ["x", "rois", "batch"], ["y"])
+    assert effort_of(proto, [PIXELS, BOX, None]).steps < 1e4
+    assert effort_of(proto, [PIXELS, FAR, None]).steps > 1e17
+    assert effort_of(proto, [PIXELS, BOX[0], None]).steps == 0  # not valid
+
+
+@pytest.mark.parametrize(
+    ("proto", "shapes", "steps"),
+    [
+        (node("MatMul", ["a", "b"], ["y"]), [(3, 4), (4, 5)], 60),
+        (node("MatMul", ["a", "b"], ["y"]), [(3, 4), (2, 4, 5)], 120),
+        (node("Gemm", ["a", "b"], ["y"], transB=1), [(3, 4), (5, 4)], 60),
+        (node("Det", ["a"], ["y"]), [(2, 3, 3)], 54),
+        (node("TfIdfVectorizer", ["a"], ["y"], max_skip_count=9, max_gram_length=2), [(5,)], 100),
+        (node("Relu", ["a"], ["y"]), [(5,)], 0),
+    ],
+    ids=lambda value: value.op_type if isinstance(value, onnx.NodeProto) else None,
+)
+def test_estimates(proto: onnx.NodeProto, shapes: list[tuple[int, ...]], steps: int) -> None:
+    assert effort_of(proto, [np.zeros(shape, np.float32) for shape in shapes]).steps == steps
+
+
+@pytest.mark.parametrize("device", ["cpu", "auto"])
+@pytest.mark.parametrize(
+    ("attributes", "rois"),
+    [
+        ({"sampling_ratio": 2**31 - 1}, BOX),
+        ({"sampling_ratio": 5000, "output_height": 100, "output_width": 100}, BOX),
+    ],
+    ids=["endless", "long"],
+)
+def test_work_that_attributes_and_values_ask_for_is_bounded(
+    attributes: dict[str, object],
+    rois: np.ndarray,
+    device: str,
+    engine: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A kernel that has begun cannot be ended, so that it must not begin."""
+    monkeypatch.setenv("VKMNN_TIMEOUT", "5")
+    with InferenceSession(roi_align(**attributes), device) as session:
+        start = time.process_time()
+        with pytest.raises(HostError, match=r"RoiAlign would take .* steps.*of 5 s") as caught:
+            session.run(None, {"x": PIXELS, "rois": rois})
+        assert time.process_time() - start < 4
+        assert "here" in str(caught.value)
+        assert "VKMNN_TIMEOUT" in str(caught.value.hint)
+    with InferenceSession(roi_align(sampling_ratio=2), device) as session:
+        session.run(None, {"x": PIXELS, "rois": BOX})
+
+
+def test_memory_that_no_allocator_counts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("onnxruntime")
+    monkeypatch.setenv("VKMNN_HOST_ENGINE", "onnxruntime")
+    data = roi_align(sampling_ratio=2000)
+    with InferenceSession(data, "cpu", budget=Budget(bytes=ROOM)) as session:
+        with pytest.raises(BudgetError, match=r"RoiAlign would hold") as caught:
+            session.run(None, {"x": PIXELS, "rois": BOX})
+        assert "here" in str(caught.value)
+
+
+def test_a_kernel_that_does_not_end_is_left_behind() -> None:
+    """Neither the call nor the end of the process waits for it."""
+    pytest.importorskip("onnxruntime")
+    code = f"""
+import numpy as np
+import vkmnn
+from vkmnn.host import function
+from vkmnn.host.effort import NONE
+function.effort_of = lambda *_: NONE  # nothing foresees it
+data = {roi_align(sampling_ratio=129)!r}
+feeds = {{"x": np.zeros((1, 2, 8, 8), np.float32), "rois": np.array([[0, 0, 7, 7]], np.float32)}}
+class Session:  # onnxruntime, at a kernel without end
+    def __init__(self, session):
+        self.session = session
+    def __getattr__(self, name):
+        return getattr(self.session, name)
+    def run(self, outputs, feeds, options=None):
+        import threading
+        threading.Event().wait()
+from vkmnn.host.engines import OnnxRuntime
+usual = OnnxRuntime.__init__
+def opened(self, model, room=None):
+    usual(self, model, room)
+    if any(node.op_type == "RoiAlign" for node in model.graph.node):
+        self._session = Session(self._session)
+OnnxRuntime.__init__ = opened
+try:
+    with vkmnn.InferenceSession(data, "cpu") as session:
+        session.run(None, feeds)
+except vkmnn.errors.VkmnnError as error:
+    print(type(error).__name__)
+"""
+    env = {**os.environ, "VKMNN_TIMEOUT": "1", "VKMNN_HOST_ENGINE": "onnxruntime"}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(
+        command, env=env, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "HostError\n"), done.stderr

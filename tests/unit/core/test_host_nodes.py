@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import vkmnn
+from tests.onnxruntime_oracle import open_oracle
 from vkmnn import InferenceSession, Interpreter
 from vkmnn.host import engines
 
@@ -48,9 +48,7 @@ def model(
 
 
 def oracle(proto: onnx.ModelProto, feeds: dict[str, Any]) -> list[Any]:
-    session = onnxruntime.InferenceSession(
-        proto.SerializeToString(), providers=["CPUExecutionProvider"]
-    )
+    session = open_oracle(proto)
     return list(session.run(None, feeds))
 
 

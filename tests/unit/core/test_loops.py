@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import vkmnn
+from tests.onnxruntime_oracle import open_oracle
 from vkmnn import InferenceSession
 from vkmnn.ir import Array
 
@@ -44,7 +44,7 @@ def model(
 
 def check(proto: onnx.ModelProto, *feeds: dict[str, Array], **options: object) -> set[str]:
     """Compare with onnxruntime, twice; return the types of ops off the device."""
-    session = onnxruntime.InferenceSession(proto.SerializeToString())
+    session = open_oracle(proto)
     with InferenceSession(proto, **options) as mine:
         for feed in (*feeds, *feeds):
             expected = session.run(None, feed)
@@ -337,7 +337,7 @@ def test_a_product_in_a_body_may_be_light(width: int, away: set[str]) -> None:
         "rows": RNG.standard_normal((3, 2, width)).astype(np.float32),
     }
     proto = scan_of(width)
-    expected = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, feeds)
+    expected = open_oracle(proto).run(None, feeds)
     with InferenceSession(proto) as session:
         for one, other in zip(session.run(None, feeds), expected, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)

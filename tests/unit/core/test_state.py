@@ -12,6 +12,7 @@ from onnx import helper, numpy_helper
 
 import vkmnn
 from tests.networks.decoders import decoder
+from tests.onnxruntime_oracle import open_oracle
 from tests.unit.core.models import model, value
 from vkmnn.core import state as state_module
 from vkmnn.core.device_tensor import DeviceTensor
@@ -19,7 +20,7 @@ from vkmnn.errors import StateLostError
 from vkmnn.runtime import Buffer, Device, MemoryKind
 from vkmnn.runtime.device import enumerate_devices, open_device
 
-onnxruntime = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxruntime")
 
 PAIRS = {"past.*": "present.*"}
 
@@ -42,7 +43,7 @@ class Oracle:
     """The same network in onnxruntime, with caches that it joins itself."""
 
     def __init__(self, proto: bytes, batch: int = 1) -> None:
-        self._session = onnxruntime.InferenceSession(proto)
+        self._session = open_oracle(proto)
         self._pasts = [i for i in self._session.get_inputs() if i.name.startswith("past")]
         self._batch = batch
         self.reset()

@@ -276,3 +276,117 @@ assert settled(before) <= before, (threads(), before)
 session.close()
 """
     )
+
+
+ENDLESS = '''
+os.environ["VKMNN_TIMEOUT"] = "1"
+import logging
+logging.getLogger("vkmnn").setLevel("CRITICAL")
+spin = vkmnn.shader("""
+{{ local_size(1) }}
+{{ tensor_in("x", "f32") }}
+{{ tensor_inout("y", "f32") }}
+{% include "include/common.glsl.j2" %}
+
+void main()
+{
+    for (uint i = 0; i < 60000; i++)
+        y_store(0, y_load(0) * 0.5 + x_load(0));
+}
+""")
+def endless():
+    try:
+        groups = (65535, 65535, 1)  # llvmpipe leaves a loop after 65,536 rounds
+        spin(np.ones(1, np.float32), np.zeros(1, np.float32), groups=groups)
+    except vkmnn.errors.DeviceLostError as error:
+        assert "did not finish within" in str(error)
+    else:
+        raise AssertionError
+open_device().close()
+'''
+
+
+@pytest.mark.parametrize(
+    "afterwards",
+    [
+        "endless(); print('lost')",
+        "endless(); vkmnn.runtime.device.retire_unwanted(); print('lost')",
+    ],
+    ids=["at once", "retired"],
+)
+def test_the_end_does_not_wait_for_a_device_that_hangs(afterwards: str) -> None:
+    """Its driver has threads that never end, so that its instance is left to the system, too."""
+    pytest.importorskip("jinja2", reason="the extra 'codegen' is not installed")
+    result = run(ENDLESS + afterwards, timeout=60)
+    assert (result.returncode, result.stderr, result.stdout) == (0, "", "lost\n")
+
+
+# A driver that is slow to open devices, and says when one is opened although it has been closed.
+SLOW = """
+from vkmnn.runtime import device as devices
+from vkmnn.runtime.drivers.vulkan_driver import VulkanDriver
+inside, closed = threading.Event(), threading.Event()
+real_open, real_close = VulkanDriver.open, VulkanDriver.close
+
+def slow_open(self, *arguments, **more):
+    inside.set()
+    time.sleep(0.3)
+    if closed.is_set():
+        os.write(2, b"opened after the end")
+    return real_open(self, *arguments, **more)
+
+def close(self):
+    closed.set()
+    real_close(self)
+
+VulkanDriver.open, VulkanDriver.close = slow_open, close
+session.close()
+open_device().close()
+"""
+
+
+def test_daemon_threads_may_open_devices_while_the_interpreter_ends() -> None:
+    succeeds(
+        SLOW
+        + """
+def opens():
+    while True:
+        open_device().close()
+for _ in range(4):
+    threading.Thread(target=opens, daemon=True).start()
+inside.wait()
+"""
+    )
+
+
+def test_a_device_is_ended_once() -> None:
+    """Whoever retires lost devices, and the end of the interpreter, may meet at one of them."""
+    succeeds(
+        """
+import logging
+logging.getLogger("vkmnn").setLevel("CRITICAL")
+from vkmnn.runtime import device as devices
+for turn in range(20):
+    device = open_device()
+    device.mark_lost("for the test")
+    device.mark_lost("for the test")
+    assert list(devices._unwanted).count(device) == 1
+    start = threading.Barrier(3)
+    failed = []
+    def ends(call):
+        start.wait()
+        try:
+            call()
+        except BaseException as error:
+            failed.append(repr(error))
+    calls = [lambda: device.end(5), lambda: device.end(5), devices.retire_unwanted]
+    threads = [threading.Thread(target=ends, args=(call,)) for call in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed, failed
+    assert not devices._unwanted
+session = None
+"""
+    )

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import gc
 import mmap
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from vkmnn.mapped_files import MappedFile, address_of, let_go_of_pages, place_in_file
+from vkmnn import mapped_files
+from vkmnn.mapped_files import (
+    FileChangedError,
+    MappedFile,
+    address_of,
+    let_go_of_pages,
+    map_file,
+    place_in_file,
+    read_file,
+)
 from vkmnn.runtime import open_device
 from vkmnn.runtime.device import Device
 
@@ -25,7 +35,43 @@ def device() -> Device:
 def mapped(path: Path, nbytes: int) -> MappedFile:
     path.write_bytes(bytes(n % 251 for n in range(nbytes)))
     with path.open("rb") as file:
-        return MappedFile(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return map_file(file.fileno())
+
+
+def test_a_file_that_was_read_is_a_copy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """In parts by several threads; what it holds stays, whatever becomes of the file."""
+    monkeypatch.setattr(mapped_files, "CHUNK_BYTES", 1000)
+    path, data = tmp_path / "data", bytes(n % 251 for n in range(10_001))
+    path.write_bytes(data)
+    with path.open("rb+") as file:
+        copy = read_file(file.fileno())
+        file.truncate(10)
+    assert bytes(copy) == data
+    array = np.frombuffer(copy, np.uint8)[4096:8192]
+    assert place_in_file(array) == (copy, 4096)
+    let_go_of_pages(array)  # nobody could read them again
+    assert array.tobytes() == data[4096:8192]
+
+
+@pytest.mark.parametrize("change", ["shorter", "written"])
+def test_a_file_that_changes_while_it_is_read(
+    monkeypatch: pytest.MonkeyPatch, change: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "data"
+    path.write_bytes(bytes(10_000))
+    os.utime(path, (1, 1))
+    read = mapped_files._read
+
+    def changes(descriptor: int, part: memoryview, start: int) -> None:
+        if change == "shorter":
+            os.truncate(path, 10)
+        else:
+            path.write_bytes(bytes([1]) * 10_000)
+        read(descriptor, part, start)
+
+    monkeypatch.setattr(mapped_files, "_read", changes)
+    with path.open("rb") as file, pytest.raises(FileChangedError):
+        read_file(file.fileno())
 
 
 def test_place_in_file(tmp_path: Path) -> None:
@@ -54,7 +100,7 @@ def test_pages_are_let_go(tmp_path: Path) -> None:
     path = tmp_path / "data"
     path.write_bytes(bytes(range(256)) * (1 << 14))
     with path.open("rb") as opened:
-        file = MappedFile(opened.fileno(), 0, access=mmap.ACCESS_READ)
+        file = map_file(opened.fileno())
     array = np.frombuffer(file, np.uint8)[100 : (3 << 20) + 100]
     total = int(array.sum())
     before = pages(file)

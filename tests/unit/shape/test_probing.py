@@ -160,7 +160,7 @@ def test_absent_inputs() -> None:
 def test_an_unknown_rank() -> None:
     facts, op, _ = asked(lambda x: x, X)
     facts.add("x0", DType.FLOAT32, None)
-    assert list(infer(op, facts)) == []
+    assert list(infer(op, facts)) == [(DType.FLOAT32, None)]
 
 
 def test_many_names() -> None:
@@ -189,3 +189,39 @@ def test_static_sizes_are_exact() -> None:
     assert shape == (512, 3)
     (info,) = compute_shapes(op, [TensorInfo("x0", DType.FLOAT32, (1000, 10))], [None])
     assert info.shape == shape
+
+
+def squared(*shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """Take matrices that are square only."""
+    if any(len(shape) != 2 or shape[0] != shape[1] for shape in shapes):
+        raise ShapeError("not square")
+    return shapes[0]
+
+
+@pytest.mark.parametrize(
+    ("shapes", "rank"),
+    [
+        ([("N", 4)], 2),  # N has to be 4
+        ([("N", 4), (7, "M")], 2),
+        ([("N", 4), None, ("N", "M")], 2),
+    ],
+)
+def test_sizes_that_have_to_be_those_of_other_axes(shapes: list[Shape], rank: int) -> None:
+    facts, op, shape = asked(squared, *shapes)
+    assert shape == (None,) * rank
+    assert [dtype for dtype, _ in infer(op, facts)] == [DType.FLOAT32]
+
+
+def test_types_of_tensors_of_unknown_rank() -> None:
+    facts, op, _ = asked(squared, ("N", 4))
+    facts.add("x0", DType.FLOAT32, None)
+    assert infer(op, facts) == [(DType.FLOAT32, None)]
+
+
+def test_nothing_is_known_of_what_is_never_taken() -> None:
+    def refuses(*_: tuple[int, ...]) -> tuple[int, ...]:
+        raise ShapeError("never")
+
+    facts, op, shape = asked(refuses, X)
+    assert shape is None
+    assert infer(op, facts) == ()

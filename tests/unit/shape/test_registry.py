@@ -186,3 +186,14 @@ def test_shapes_foretell_results_whatever_the_model_says(choice, shape, numbers,
         return
     assert result.shape == wanted.dims
     assert result.dtype == wanted.dtype.numpy
+
+
+@pytest.mark.parametrize("shape", [(0, 2**31 - 1, 2**31 - 1), (2**40, 0, 2**40), (0, 2**62)])
+def test_empty_tensors_have_sizes_that_can_be_counted(shape):
+    """numpy multiplies the sizes of an empty array, too, and so do strides."""
+    sizes = TensorInfo("s", DType.INT64, (len(shape),))
+    op = Op("ConstantOfShape", "fill", ["s"], ["y"], OP_TYPES["ConstantOfShape"].attrs())
+    with pytest.raises(ShapeError, match="the output would be"):
+        compute_shapes(op, [sizes], [np.array(shape, np.int64)])
+    (small,) = compute_shapes(op, [sizes], [np.array([0, *shape[1:]], np.int64) // 2**35])
+    assert 0 in small.dims

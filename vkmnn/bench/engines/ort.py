@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from vkmnn.bench.engine import Engine, EngineMissingError, Job
+from vkmnn.host.sessions import session_options
 from vkmnn.ir import Array
 
 
@@ -17,9 +18,7 @@ class OnnxRuntime(Engine):
             raise EngineMissingError(
                 "onnxruntime is not installed", "pip install 'vkmnn[bench,peers]'"
             ) from error
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = job.threads
-        options.log_severity_level = 3
+        options = session_options(threads=job.threads)
         self._session = onnxruntime.InferenceSession(
             str(job.model), options, providers=["CPUExecutionProvider"]
         )

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vkmnn.budget import host_memory, size_text
 from vkmnn.converter.front_end import Conversion, FrontEnd, front_end
-from vkmnn.errors import InvalidInputError, ModelError, ModelFileError
+from vkmnn.errors import BudgetError, InvalidInputError, ModelError, ModelFileError
 from vkmnn.ir import HOST_GRAPH, Graph
-from vkmnn.mapped_files import MappedFile
+from vkmnn.mapped_files import map_file, read_file
 
 if TYPE_CHECKING:
     from vkmnn.converter.native.read import ModelFile
 
 SUFFIX = ".vkmnn"
+MAP_FILES = "VKMNN_MAP_FILES"
 IDENTIFIER = b"VKMN"
 """As in the schema, which is read when there is such a file."""
 
 
 @front_end("vkmnn")
 class NativeFrontEnd(FrontEnd):
-    """Reads paths and bytes; weights in files are mapped, not read."""
+    """Reads paths and bytes; with `VKMNN_MAP_FILES=1`, weights in files are mapped, not read."""
 
     optimised = True
 
@@ -42,11 +43,11 @@ class NativeFrontEnd(FrontEnd):
                 )
             return ModelFile(buffer, memoryview(model)[start : start + size])
         path = Path(os.fspath(model))
-        whole = _mapped(path)
+        whole = _content(path)
         buffer, start, size, external = open_buffer(whole)
         if not external:
             return ModelFile(buffer, whole[start : start + size])
-        data = _mapped(_beside(path, external), allow_empty=size == 0)
+        data = _content(_beside(path, external), allow_empty=size == 0)
         if len(data) < size:
             raise ModelFileError(
                 f"'{external}' has {len(data)} bytes, the model says {size}",
@@ -82,21 +83,36 @@ def _beside(path: Path, name: str) -> Path:
     return found
 
 
-def _mapped(path: Path, *, allow_empty: bool = False) -> memoryview:
-    """Return the bytes of a file, mapped into memory."""
+def _content(path: Path, *, allow_empty: bool = False) -> memoryview:
+    """Return the bytes of a file in memory of whole pages."""
+    setting = os.environ.get(MAP_FILES) or "0"
+    if setting not in ("0", "1"):
+        raise InvalidInputError(
+            f"{MAP_FILES}={setting!r} is neither 1 nor 0", hint="set it to 1 or 0"
+        )
     try:
         if not path.is_file():
             missing = "is a folder" if path.is_dir() else "does not exist"
             raise ModelFileError(f"the model file '{path}' {missing}", hint="check the path")
         with path.open("rb") as file:
-            if os.fstat(file.fileno()).st_size == 0:
+            nbytes = os.fstat(file.fileno()).st_size
+            if nbytes == 0:
                 if allow_empty:
                     return memoryview(b"")
                 raise ModelFileError(
                     f"the model file '{path}' is empty",
                     hint="the file is truncated or of another kind; convert the model again",
                 )
-            return memoryview(MappedFile(file.fileno(), 0, access=mmap.ACCESS_READ))
+            if setting == "1":
+                return memoryview(map_file(file.fileno()))
+            there = host_memory()
+            if nbytes > there:
+                raise BudgetError(
+                    f"the model file '{path}' has {size_text(nbytes)}, this process can have "
+                    f"{size_text(there)}",
+                    hint=f"{MAP_FILES}=1 maps files instead of reading them",
+                )
+            return memoryview(read_file(file.fileno())).toreadonly()
     except (OSError, ValueError) as error:
         raise ModelFileError(
             f"the model file '{path}' cannot be read: {error}",

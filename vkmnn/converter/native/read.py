@@ -27,6 +27,7 @@ from vkmnn.ir import (
 )
 from vkmnn.ir.dtype import NARROW_INTEGERS
 from vkmnn.schema import Buffer, Table, load_schema
+from vkmnn.shape import is_too_large
 
 WHAT = "vkmnn"
 FORMAT = 1
@@ -187,7 +188,7 @@ class _Reader:
         """Return bytes of the file as an array, of which `size` must be all."""
         item = dtype.numpy
         fits = len(dims) <= _MAX_RANK and all(0 <= dim < _MAX_DIM for dim in dims)
-        if not fits or prod(dims) * item.itemsize != size:
+        if not fits or is_too_large(dims) or prod(dims) * item.itemsize != size:
             raise self.fail(f"{what} of shape {dims} does not have {size} bytes")
         raw = self.source.data[at : at + size]
         try:

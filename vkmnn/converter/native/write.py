@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -17,6 +15,7 @@ from vkmnn.errors import ConversionError, InvalidInputError
 from vkmnn.ir import HOST_GRAPH, OP_TYPES, PACKING, Array, DType, Graph, Op, TensorInfo
 from vkmnn.schema import load_schema, write
 from vkmnn.schema.writer import TooLargeError
+from vkmnn.whole_files import replacing
 
 FORMAT = 1
 ALIGNMENT = 64
@@ -123,20 +122,10 @@ def _write_data(file: IO[bytes], constants: Sequence[Stored]) -> None:
 
 
 def _write_whole(path: Path, head: bytes, constants: Sequence[Stored]) -> None:
-    """Write a file under another name first, so that nobody maps half a file."""
-    number, name = tempfile.mkstemp(prefix=f".{path.name[:100]}.", dir=path.parent)
-    part = Path(name)
-    try:
-        with os.fdopen(number, "wb") as file:
-            file.write(head)
-            _write_data(file, constants)
-        mask = os.umask(0)
-        os.umask(mask)
-        part.chmod(0o666 & ~mask)
-        part.replace(path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
+    """Write a file under another name first, so that nobody opens half a file."""
+    with replacing(path) as file:
+        file.write(head)
+        _write_data(file, constants)
 
 
 def _lay_out(graph: Graph, half: bool) -> Iterator[Stored]:

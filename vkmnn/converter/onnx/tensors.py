@@ -16,6 +16,7 @@ from vkmnn.converter.onnx.types import DTYPES, MAX_DIM, check_rank, type_name
 from vkmnn.converter.onnx.wire import Bytes
 from vkmnn.errors import ConversionError, ModelError
 from vkmnn.ir import NARROW_INTEGERS, Array, DType
+from vkmnn.shape import is_too_large
 
 if TYPE_CHECKING:
     import onnx
@@ -63,7 +64,7 @@ def array_from_tensor(
         raise ConversionError(f"tensor '{name}' is stored in segments")
     shape = tuple(tensor.dims)
     check_rank(name, len(shape))
-    if any(not 0 <= dim <= MAX_DIM for dim in shape):
+    if any(not 0 <= dim <= MAX_DIM for dim in shape) or is_too_large(shape):
         raise _damaged(name, f"invalid dimensions {list(shape)}")
     count = prod(shape)
     if tensor.data_location == _EXTERNAL:
@@ -90,7 +91,7 @@ def with_data(
     copy = onnx.TensorProto()
     copy.CopyFrom(tensor)
     copy.name = name
-    if any(not 0 <= dim <= MAX_DIM for dim in tensor.dims):
+    if any(not 0 <= dim <= MAX_DIM for dim in tensor.dims) or is_too_large(tensor.dims):
         raise _damaged(name, f"invalid dimensions {list(tensor.dims)}")
     if tensor.data_location == _EXTERNAL:
         entries = {entry.key: entry.value for entry in tensor.external_data}

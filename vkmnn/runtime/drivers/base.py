@@ -186,10 +186,13 @@ class DriverDevice(ABC):
         """Free nothing that commands in flight may use: they may run for ever."""
 
     @abstractmethod
-    def destroy(self, *, hung: bool) -> None:
+    def destroy(self, *, hung: bool) -> bool:
         """Free the device and all that was made from it.
 
         `hung` says that work may be in flight for ever: then do not wait for it.
+
+        Returns:
+            False where it still works, and what it needs is left to the system.
         """
 
 

@@ -121,8 +121,9 @@ class PlanningDevice(DriverDevice):
     def lost_callback(self, callback: Callable[[str], None]) -> None:
         """Ignore it: what does nothing is never lost."""
 
-    def destroy(self, *, hung: bool) -> None:
+    def destroy(self, *, hung: bool) -> bool:
         self._live.clear()
+        return True
 
 
 class PlanningBuffer(DriverBuffer):

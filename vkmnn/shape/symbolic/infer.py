@@ -11,6 +11,7 @@ from vkmnn.ir.graph import Op
 from vkmnn.shape.symbolic.facts import Facts, Found, NamedShape
 from vkmnn.shape.symbolic.probing import probed
 from vkmnn.shape.symbolic.rules import SHAPE_RULES, VALUE_RULES
+from vkmnn.shape.symbolic.trials import tried_types
 
 log = logging.getLogger(__name__)
 
@@ -20,10 +21,13 @@ R = TypeVar("R")
 def infer(op: Op, facts: Facts) -> Sequence[Found]:
     """Return what is known of an op's results for all sizes; there may be fewer or more of them.
 
-    An op type without a rule is asked through its size computer. Of an op that is wrong nothing is
-    known: the shape computation of the session will say what is wrong with it.
+    An op type without a rule is asked through its size computer. Where neither says anything, as
+    names must have the very sizes of other axes or ranks are not known, trials tell the element
+    types. Of an op that is wrong nothing is known: the shape computation of the session will say
+    what is wrong with it.
     """
-    return _tried(SHAPE_RULES.get(op.type) or probed, op, facts) or ()
+    found = _tried(SHAPE_RULES.get(op.type) or probed, op, facts)
+    return found or _tried(tried_types, op, facts) or ()
 
 
 def infer_values(op: Op, facts: Facts) -> NamedShape | None:

@@ -39,7 +39,7 @@ _NAMELESS = "\0"
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
+class Call:
     """An op with its inputs as far as they are known, unknown sizes under names of their own."""
 
     op: Op
@@ -87,7 +87,7 @@ class _Call:
 
 def probed(op: Op, facts: Facts) -> list[Found]:
     """Return what an op's size computer says of its results, for all sizes of its inputs."""
-    call = _call(op, facts) if op.type in COMPUTERS else None
+    call = call_of(op, facts) if op.type in COMPUTERS else None
     if call is None:
         return []
     names = sorted({name for dim in call.dims() for name in call.algebra.names_in(dim)})
@@ -114,13 +114,21 @@ def probed(op: Op, facts: Facts) -> list[Found]:
     return [(dtype, _without_nameless(shape)) for dtype, shape in found]
 
 
-def _call(op: Op, facts: Facts) -> _Call | None:
-    """Return the op with its inputs; None when a type or a rank is not known."""
+def call_of(op: Op, facts: Facts, rank: int | None = None) -> Call | None:
+    """Return the op with its inputs; None when a type or a rank is not known.
+
+    Args:
+        op: the op.
+        facts: what is known of its inputs.
+        rank: to be taken for inputs of which the rank is not known.
+    """
     infos: list[TensorInfo | None] = []
     values: list[NamedShape | Array | None] = []
     content = OP_TYPES[op.type].content if op.type in OP_TYPES else ()
     for place, name in enumerate(op.inputs):
         info = facts.info(op, place) if name else None
+        if info is not None and info.shape is None and rank is not None:
+            info = TensorInfo(name, info.dtype, (None,) * rank)
         if info is None or info.shape is None:
             if name:
                 return None
@@ -139,7 +147,7 @@ def _call(op: Op, facts: Facts) -> _Call | None:
             shape = (len(value),)
         infos.append(TensorInfo(name, info.dtype, shape))
         values.append(value)
-    return _Call(op, infos, values, facts.algebra)
+    return Call(op, infos, values, facts.algebra)
 
 
 def _filled(where: str, dims: NamedShape) -> NamedShape:
@@ -157,7 +165,7 @@ def _unknown_content(info: TensorInfo) -> NamedShape | None:
     return (None,) * length if isinstance(length, int) and 0 <= length <= MAX_ELEMENTS else None
 
 
-def _by_equal_sizes(call: _Call, names: Sequence[str]) -> list[Found]:
+def _by_equal_sizes(call: Call, names: Sequence[str]) -> list[Found]:
     """Return types, ranks and fixed sizes where the computer wants that some sizes are equal."""
     made = [call.run(dict.fromkeys(names, size)) for size in _EQUAL]
     answers = [infos for infos in made if infos is not None]

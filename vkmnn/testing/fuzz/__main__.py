@@ -33,6 +33,9 @@ def main(
     large: Annotated[float, typer.Option(help="Share of models with large tensors.")] = 0.03,
     malformed: Annotated[bool, typer.Option(help="Damaged models instead of valid ones.")] = False,
     jobs: Annotated[int, typer.Option(help="Processes for damaged models; 0: all cores.")] = 0,
+    start: Annotated[
+        list[Path] | None, typer.Option(help="With --malformed: .vkmnn or .mnn files to damage.")
+    ] = None,
     replay: Annotated[Path | None, typer.Option(help="Run one saved model again.")] = None,
 ) -> None:
     """Make random models, run them on vkmnn and compare with onnxruntime."""
@@ -48,6 +51,7 @@ def main(
         folder=folder,
         large=large,
         jobs=jobs,
+        starts=tuple(start or ()),
     )
     try:
         raise typer.Exit(_run(options, malformed, replay))

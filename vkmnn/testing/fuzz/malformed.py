@@ -20,6 +20,7 @@ from typing import Any
 
 import vkmnn
 from vkmnn.testing.fuzz.child import TORMENTOR, Child, ChildCrashedError, ChildHungError
+from vkmnn.testing.fuzz.files import make_damaged
 from vkmnn.testing.fuzz.hostile import save_starts
 from vkmnn.testing.fuzz.options import Options
 from vkmnn.testing.fuzz.ordeal import RAN, TYPED, UNTYPED
@@ -123,7 +124,7 @@ def torment(options: Options, starts: Path) -> Tally:
                     number = next(numbers, None)
                 if number is None:
                     break
-                answer = put_through(child, _command(options.seed, number, devices))
+                answer = put_through(child, _command(options, number, devices))
                 with lock:
                     before = len(tally.failures)
                     tally.add(number, answer)
@@ -143,16 +144,20 @@ def torment(options: Options, starts: Path) -> Tally:
 
 
 def _command(
-    seed: int, number: int, devices: list[str], without: list[int] | None = None
+    options: Options, number: int, devices: list[str], without: list[int] | None = None
 ) -> dict[str, Any]:
-    return {"seed": seed, "number": number, "devices": devices, "without": without or []}
+    which = {"seed": options.seed, "number": number, "without": without or []}
+    return {**which, "devices": devices, "files": [str(path) for path in options.starts]}
 
 
 def run_malformed(options: Options) -> int:
     """Run models, print what was found, save what failed; return the exit status."""
     with tempfile.TemporaryDirectory() as folder:
         starts = Path(folder) / "starts.json"
-        save_starts(starts)
+        if options.starts:
+            starts.write_text("[]", "utf-8")
+        else:
+            save_starts(starts)
         return _run(options, starts)
 
 
@@ -186,14 +191,16 @@ def _save_smaller(
     """Leave out mutations as long as the model fails in the same way, and save it."""
     options.folder.mkdir(parents=True, exist_ok=True)
     path = options.folder / f"malformed-{options.seed}-{number}.onnx"
+    if options.starts:
+        path = path.with_suffix(make_damaged(options.seed, number, options.starts)[1])
     devices = devices_of(options)
     without: list[int] = []
     with new_child(options.timeout_s, starts) as child:
         for place in range(4):
-            answer = put_through(child, _command(options.seed, number, devices, [*without, place]))
+            answer = put_through(child, _command(options, number, devices, [*without, place]))
             if (answer["kind"], answer["error"], answer["place"]) == key:
                 without.append(place)
-        command = _command(options.seed, number, devices, without)
+        command = _command(options, number, devices, without)
         steps: list[str] = put_through(child, {**command, "save": str(path)})["steps"]
     return path, steps
 

@@ -27,6 +27,7 @@ class Options:
         folder: where models that fail are written.
         large: share of the models with large tensors.
         jobs: processes of the malformed mode, 0 for one per processor.
+        starts: files of other formats that the malformed mode damages instead of ONNX models.
     """
 
     seed: int = 0
@@ -40,6 +41,7 @@ class Options:
     folder: Path = Path("fuzz-failures")
     large: float = 0.03
     jobs: int = 0
+    starts: tuple[Path, ...] = ()
 
 
 def precision_of(options: Options, number: int) -> str:

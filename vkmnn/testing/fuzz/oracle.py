@@ -19,6 +19,7 @@ from onnx import helper, numpy_helper
 
 from vkmnn.converter.onnx.branches import reads
 from vkmnn.errors import VkmnnError
+from vkmnn.host.sessions import session_options
 from vkmnn.ir import Array
 from vkmnn.testing.fuzz.disputes import reason_of, without_rounding
 from vkmnn.testing.fuzz.unsigned import with_unsigned_weights
@@ -231,10 +232,8 @@ def _runtime_session(
 ) -> Run:
     ort = runtime()
     errors = ort.capi.onnxruntime_pybind11_state
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
+    options = session_options(optimised=False, threads=1)
+    options.inter_op_num_threads = 1
     model = node_model(node, opsets, inputs, constants).SerializeToString()
     try:
         session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])

@@ -47,17 +47,19 @@ class Outcome:
     seconds: float = 0.0
 
 
-def undergo(model: onnx.ModelProto, devices: Sequence[str]) -> Outcome:
-    """Load the model, plan it and run it on each device; stop at the first error.
+def undergo(model: onnx.ModelProto | Path, devices: Sequence[str]) -> Outcome:
+    """Load a model or a file, plan it and run it on each device; stop at the first error.
 
     Nodes that have no kernel are refused, but in models with the entry ON_HOST in their metadata.
     """
-    on_host = any(entry.key == ON_HOST for entry in model.metadata_props)
+    on_host = not isinstance(model, Path) and any(
+        entry.key == ON_HOST for entry in model.metadata_props
+    )
     unsupported: Literal["cpu", "raise"] = "cpu" if on_host else "raise"
     start = time.process_time()
     kind, error, place, text = RAN, "", "", ""
     try:
-        data = model.SerializeToString()
+        data = model if isinstance(model, Path) else model.SerializeToString()
         for device in devices:
             with InferenceSession(data, device, unsupported=unsupported) as session:
                 feeds = _feeds(session)

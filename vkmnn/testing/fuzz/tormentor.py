@@ -11,6 +11,7 @@ import gc
 import json
 import os
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -19,10 +20,13 @@ from typing import Any
 import onnx
 
 from vkmnn.inference_session import InferenceSession
+from vkmnn.testing.fuzz.files import make_damaged
 from vkmnn.testing.fuzz.hostile import Start, load_starts, make_hostile
 from vkmnn.testing.fuzz.ordeal import Outcome, undergo
 
 MEMORY_BYTES = 1 << 30
+FILES = (".vkmnn", ".mnn")
+"""Suffixes of files that are damaged as bytes."""
 
 
 def limit_memory() -> None:
@@ -42,6 +46,8 @@ def limit_memory() -> None:
 
 def answer(command: dict[str, Any], starts: Sequence[Start]) -> dict[str, Any]:
     """Do what a command says, for one model."""
+    if command.get("files") or Path(command.get("path", "")).suffix in FILES:
+        return _answer_file(command)
     if "path" in command:
         model, done = onnx.load(command["path"], load_external_data=False), [command["path"]]
     else:
@@ -51,6 +57,26 @@ def answer(command: dict[str, Any], starts: Sequence[Start]) -> dict[str, Any]:
         return {**asdict(Outcome("saved")), "steps": done}
     limit_memory()
     outcome = undergo(model, command["devices"])
+    return {**asdict(outcome), "steps": done}
+
+
+def _answer_file(command: dict[str, Any]) -> dict[str, Any]:
+    """Do what a command says, for one file of another format."""
+    if "path" in command:
+        path = Path(command["path"])
+        data, suffix, done = path.read_bytes(), path.suffix, [path.name]
+    else:
+        starts = [Path(name) for name in command["files"]]
+        made = make_damaged(command["seed"], command["number"], starts, command["without"])
+        data, suffix, done = made
+    if "save" in command:
+        Path(command["save"]).with_suffix(suffix).write_bytes(data)
+        return {**asdict(Outcome("saved")), "steps": done}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"damaged{suffix}"
+        path.write_bytes(data)
+        limit_memory()
+        outcome = undergo(path, command["devices"])
     return {**asdict(outcome), "steps": done}
 
 

@@ -146,7 +146,7 @@ def tiles_cost(tiling: Tiling, info: DeviceInfo, cold: bool) -> Cost:
     step = device.step_us if tiling.buffers > 1 else device.single_step_us
     step += device.cold_step_us * streamed
     rounds = busiest * tiling.steps
-    busy = min(tiling.workgroups, cores_of(info))
+    busy = max(min(tiling.workgroups, cores_of(info)), 1)  # none for an empty product
     rate_bytes = min(device.core_bytes, device.cached_bytes / busy)
     right_bytes = min(rate_bytes, device.cold_bytes) if streamed else rate_bytes
     loads = tiling.left_bytes / rate_bytes + tiling.right_bytes / right_bytes

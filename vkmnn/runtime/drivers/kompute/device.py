@@ -137,9 +137,9 @@ class KomputeDevice(DriverDevice):
     def lost_callback(self, callback: Callable[[str], None]) -> None:
         self._on_lost = callback
 
-    def destroy(self, *, hung: bool) -> None:
+    def destroy(self, *, hung: bool) -> bool:
         if self.manager is None or os.getpid() != self._process:
-            return
+            return True
         for kind in _RELEASE_ORDER:
             for owned, _nbytes, finalizer in list(self._live.values()):
                 if owned == kind:
@@ -147,3 +147,4 @@ class KomputeDevice(DriverDevice):
         self.spare_tensor.destroy()
         self.manager.destroy()
         self.manager = None
+        return True

@@ -227,25 +227,26 @@ class VulkanDevice(DriverDevice):
     def lost_callback(self, callback: Callable[[str], None]) -> None:
         self._on_lost = callback
 
-    def destroy(self, *, hung: bool) -> None:
+    def destroy(self, *, hung: bool) -> bool:
         if not self.handle or os.getpid() != self._process:
-            return
+            return True
         if hung:
             self.stop_waiting()
         with self._release_lock:
             self._releasing = True
             try:
-                self._destroy()
+                return self._destroy()
             finally:
                 self._releasing = False
 
-    def _destroy(self) -> None:
+    def _destroy(self) -> bool:
         live = sorted(self._live.items(), reverse=True)
         for _number, owned in live:
             if owned.kind == COMMAND_BUFFERS:
                 owned.finalizer()
         handle = self.handle
-        if self._release_all() or self._release_all():  # the wait may have failed for once
+        gone = self._release_all() or self._release_all()  # the wait may have failed for once
+        if gone:
             for _number, owned in live:
                 owned.finalizer()
             self._defer_lost()
@@ -262,6 +263,7 @@ class VulkanDevice(DriverDevice):
                 owned.finalizer.detach()
             self._deferred.clear()
         self._live.clear()
+        return gone
 
 
 _PRIORITIES = {

@@ -1,0 +1,30 @@
+"""What commands say when a file cannot be written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from vkmnn.errors import InvalidInputError
+
+
+@contextmanager
+def saving(what: str, option: str, path: Path) -> Iterator[None]:
+    """Explain what goes wrong in a block that writes a file, or sees whether it could.
+
+    Args:
+        what: what cannot be done: "page cannot be written".
+        option: who named the path.
+        path: where it is to be.
+
+    Raises:
+        InvalidInputError: the file cannot be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise InvalidInputError(
+            f"the {what} to '{path}': {error.strerror or error}",
+            hint=f"give {option} another path",
+        ) from error
