@@ -480,7 +480,7 @@ class InferenceSession:
         self,
         feeds: Mapping[str, Array],
         runs: int = TUNING_RUNS,
-        progress: Callable[[int, int], None] | None = None,
+        progress: Callable[[int, int], object] | None = None,
     ) -> Tuning:
         """Measure the kernels that the network could use at these shapes, and use the fastest.
 
@@ -491,7 +491,8 @@ class InferenceSession:
         Args:
             feeds: as for `run`.
             runs: how often each candidate runs; the least time counts.
-            progress: called with (done, total) after every trial; `total` may grow.
+            progress: called with (done, total) after every trial; `total` may grow. Where it
+                returns True, nothing further is tried: what was measured decides.
 
         Raises:
             InvalidInputError: as `run`; or `runs` is below 1; or the device cannot measure time.

@@ -53,8 +53,8 @@ def write_plan_page(facts: Mapping[str, Any], path: Path, inputs: str) -> None:
     tiles = {
         "predicted": time_text(facts["predicted_ms"] / 1000),
         "dispatches": str(facts["dispatches"]),
-        "levels": str(facts["levels"]),
-        "padded over needed work": f"{facts['padded_work']:.2f}",
+        "levels of dependencies": str(facts["levels"]),
+        "times the needed products": f"{facts['padded_work']:.2f}",
         "weights": bytes_text(facts["memory"]["constants"]),
         "activations": bytes_text(facts["memory"]["activations"]),
     }

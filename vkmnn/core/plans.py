@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 PlanKey = tuple[object, ...]
 Shapes = Mapping[str, tuple[int, ...]]
-Progress = Callable[[int, int], None] | None
+Progress = Callable[[int, int], object] | None
 
 TUNING_RUNS = 5
 """How often a candidate runs when a plan is tuned as `VKMNN_TUNE=on` asks."""

@@ -530,14 +530,15 @@ class Session:
         self,
         feeds: Mapping[str, Value],
         runs: int,
-        progress: Callable[[int, int], None] | None = None,
+        progress: Callable[[int, int], object] | None = None,
     ) -> Tuning:
         """Measure the kernels the network could use at these shapes; plans are rebuilt.
 
         Args:
             feeds: as for `run`.
             runs: how often each candidate runs.
-            progress: called with (done, total) after every trial; `total` may grow.
+            progress: called with (done, total) after every trial; `total` may grow. Where it
+                returns True, nothing further is tried: what was measured decides.
 
         Raises:
             InvalidInputError: `runs` is below 1, or the device cannot measure time.

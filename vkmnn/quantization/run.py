@@ -5,15 +5,15 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vkmnn.converter.onnx.stored import stored_by_type
-from vkmnn.errors import InvalidInputError
+from vkmnn.errors import InvalidInputError, nearest
 from vkmnn.quantization import model as models
 from vkmnn.quantization import tools
 from vkmnn.quantization.accuracy import compare as compare_outputs
+from vkmnn.quantization.advice import advice_for, refuse_quantized
 from vkmnn.quantization.calibration import Calibration, Sample, random_sample, read_samples
 from vkmnn.quantization.packing import pack_weights
 from vkmnn.quantization.remaining import split_nodes
@@ -80,8 +80,8 @@ def quantize(
         MissingExtraError: onnxruntime is not installed.
         ModelError: the model is missing, damaged or not a model.
         ConversionError: onnxruntime's tools cannot quantise the model.
-        InvalidInputError: an argument or the calibration data is not valid, with the input named,
-            or the file cannot be written.
+        InvalidInputError: an argument or the calibration data is not valid, with the input named;
+            the model is quantised already; or the file cannot be written.
     """
     scheme = Scheme(weights, block, symmetric, activations, method, per_channel, tuple(exclude))
     scheme.check()
@@ -99,6 +99,7 @@ def quantize(
     tools.need_tools()
     report = progress or _say_nothing
     proto = models.load(model)
+    refuse_quantized(proto)
     _check_excluded(proto, scheme.exclude)
     samples, made_up = _samples(proto, calibration, sizes or {}, seed, compare)
     before = _sizes(proto)
@@ -120,7 +121,8 @@ def quantize(
             file.replace(target.with_name(file.name))
     written = tuple(target.with_name(file.name) for file in reversed(files))
     sizes_after = _sizes(proto)
-    made = (tuple(nodes[0]), tuple(nodes[1]), accuracy, len(chosen), made_up)
+    advice = "" if activations else advice_for(proto, weights, sizes_after)
+    made = (tuple(nodes[0]), tuple(nodes[1]), accuracy, len(chosen), made_up, advice)
     return Quantized(target, written, before, sizes_after, *made)
 
 
@@ -187,10 +189,9 @@ def _check_excluded(proto: onnx.ModelProto, names: Sequence[str]) -> None:
     known = {node.name for graph in models.graphs_of(proto.graph) for node in graph.node}
     for name in names:
         if name not in known:
-            near = get_close_matches(name, sorted(known), 3)
             raise InvalidInputError(
-                f"the model has no node '{name}' that could be left out",
-                hint=f"did you mean: {', '.join(near)}" if near else "see the names in Netron",
+                f"the model has no node '{name}' to exclude",
+                hint=nearest(name, sorted(known), "nodes", most=3),
             )
 
 
