@@ -230,6 +230,10 @@ def make_feeds(
         if given.array is not None:
             arrays[arg.name], sources[arg.name] = given.array, "given"
             continue
+        if arg.name not in settled and arg.type == "tensor(string)":
+            settled[arg.name] = (1,)  # sessions do not say the rank of texts
+        elif arg.name not in settled and given.fill is not None:
+            settled[arg.name] = ()
         if arg.name not in settled:
             raise InvalidInputError(
                 f"the model does not say the rank of input '{arg.name}'",

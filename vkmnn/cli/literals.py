@@ -137,18 +137,23 @@ def _cast(arg: NodeArg, values: Any, option: str) -> Array:
     dtype = np.dtype(arg.dtype)
     try:
         array = np.array(values)
-        if array.dtype.kind not in "iufb" or (array.dtype.kind == "f" and dtype.kind in "iu"):
-            raise ValueError(f"elements of {array.dtype}")
-        with np.errstate(over="ignore"):
-            cast: Array = array.astype(dtype)
-        if dtype.kind in "iub" and array.size and (cast.astype(array.dtype) != array).any():
-            raise ValueError("a value is out of range")
-    except (ValueError, TypeError, OverflowError) as error:
-        raise InvalidInputError(
-            f"{option}: the values are not an array of {arg.dtype}: {error}",
-            hint=f"input '{arg.name}' holds {arg.dtype}; lists in lists have one length each",
-        ) from error
+    except ValueError:
+        raise _unfit(arg, option, "lists within the list differ in length") from None
+    if array.dtype.kind not in "iufb" and array.size:
+        raise _unfit(arg, option, "not all values are numbers")
+    if array.dtype.kind == "f" and dtype.kind in "iu" and array.size:
+        raise _unfit(arg, option, "not all values are whole numbers")
+    with np.errstate(over="ignore"):
+        cast: Array = array.astype(dtype)
+    if dtype.kind in "iub" and (cast.astype(array.dtype) != array).any():
+        raise _unfit(arg, option, "a value is out of range")
     return cast
+
+
+def _unfit(arg: NodeArg, option: str, reason: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"{option}: {reason}", hint=f"input '{arg.name}' is an array of {arg.dtype}"
+    )
 
 
 def _array(arg: NodeArg, values: Any, option: str) -> Array:

@@ -31,7 +31,7 @@ from vkmnn.cli.console import (
     time_text,
 )
 from vkmnn.cli.feeds import Feeds, fitting_feeds, make_feeds
-from vkmnn.cli.reference import reference_for
+from vkmnn.cli.reference import Reference, reference_for
 from vkmnn.errors import InvalidInputError, VkmnnError, plural
 from vkmnn.inference_session import InferenceSession
 from vkmnn.ir import Array
@@ -157,7 +157,7 @@ def run_model(
     model: Path, options: RunOptions, output: Path | None, compare: str | None, tolerance: float
 ) -> bool:
     """Run a model and print its outputs; False when `compare` finds a difference."""
-    reference = None if compare is None else reference_for(compare, model, options)
+    reference = None if compare is None else _reference(model, compare, options)
     with opened(model, options) as here:
         introduce(model, here)
         _show_outputs(here.results)
@@ -183,6 +183,16 @@ def run_model(
         _show_difference(differences, name, tolerance)
     document("run", facts)
     return same
+
+
+def _reference(model: Path, compare: str, options: RunOptions) -> Reference:
+    other = replace(options, device=compare, driver=None, validate=None, precision="high")
+
+    def elsewhere(fed: Feeds, names: Sequence[str]) -> tuple[str, Mapping[str, Array]]:
+        with opened(model, other, fed) as there:
+            return there.session.device.name, there.results
+
+    return reference_for(compare, model, elsewhere)
 
 
 def _repeat(here: Opened, repeat: int) -> tuple[list[float], bool]:
