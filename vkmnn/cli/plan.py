@@ -24,7 +24,7 @@ from vkmnn.cli.console import (
     time_text,
 )
 from vkmnn.cli.feeds import make_feeds, picture_sizes
-from vkmnn.cli.plan_page import write_plan_page
+from vkmnn.cli.plan_page import TERMS, write_plan_page
 from vkmnn.cli.run import tell_assumed
 from vkmnn.core.backend import MemoryUse
 from vkmnn.core.placement import Placement
@@ -276,7 +276,7 @@ def _show(model: str, planned: Planned, facts: Mapping[str, Any]) -> None:
     show(rows)
     spent = table("predicted", "µs", right=("µs",))
     for name, us in facts["terms_us"].items():
-        spent.add_row(name, f"{us:.1f}")
+        spent.add_row(TERMS.get(name, name), f"{us:.1f}")
     show(spent)
     if len(facts["profiles"]) > 1:
         _show_profiles(facts["profiles"], facts["sources"])

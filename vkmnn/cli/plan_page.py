@@ -11,6 +11,9 @@ from typing import Any
 
 from vkmnn.cli.console import bytes_text, time_text
 
+TERMS = {"beside": "others in the level", "gaps": "barriers", "split": "partial sums"}
+"""What tables call the terms of a prediction whose own names say little."""
+
 _PAGE = Template("""<!doctype html>
 <html lang="en">
 <head>
@@ -58,7 +61,7 @@ def write_plan_page(facts: Mapping[str, Any], path: Path, inputs: str) -> None:
         "weights": bytes_text(facts["memory"]["constants"]),
         "activations": bytes_text(facts["memory"]["activations"]),
     }
-    terms = ((name, f"{us:.1f}") for name, us in facts["terms_us"].items())
+    terms = ((TERMS.get(name, name), f"{us:.1f}") for name, us in facts["terms_us"].items())
     profiles = (
         (name, "–" if ms is None else f"{ms:.3g}") for name, ms in facts["profiles"].items()
     )

@@ -18,13 +18,13 @@ from vkmnn.cli.console import (
     note,
     out,
     progress,
-    shape_text,
     show,
     table,
 )
-from vkmnn.cli.feeds import parse_sizes
+from vkmnn.cli.feeds import parse_sizes, picture_sizes, settle
 from vkmnn.converter.foreign import kind_of_folder
 from vkmnn.errors import InvalidInputError, plural
+from vkmnn.inference_session import NodeArg
 from vkmnn.quantization import OutputAccuracy, Quantized, Size, quantize
 from vkmnn.quantization.model import inputs_of, load
 
@@ -44,7 +44,8 @@ def quantize_model(
     """
     if model.is_dir():
         raise _folder(model)
-    fixed = _symbols(model, sizes)
+    random = options["compare"] and options["calibration"] is None
+    fixed = _shapes(model, sizes, told=random) if random or sizes else {}
     with interruptible(f"{output} was not written"), progress("reading the model") as report:
         made = quantize(
             model,
@@ -76,25 +77,25 @@ def _folder(model: Path) -> InvalidInputError:
     )
 
 
-def _symbols(model: Path, texts: Sequence[str]) -> dict[str, int]:
-    """Return the sizes of named dimensions, as typed or as shapes of inputs say them."""
-    if not texts:
-        return {}
-    declared = {info.name: info.shape for info in inputs_of(load(model))}
+def _shapes(model: Path, texts: Sequence[str], told: bool) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the random inputs that models are compared on.
+
+    Args:
+        model: an ONNX file.
+        texts: `--shape` options.
+        told: say what was assumed.
+    """
+    proto = load(model)
+    declared = {info.name: info.shape for info in inputs_of(proto)}
     sizes = parse_sizes(texts, declared)
-    symbols = dict(sizes.symbols)
-    for name, given in sizes.inputs.items():
-        dims = declared[name] or ()
-        for want, have in zip(dims, given, strict=False):
-            if isinstance(want, str):
-                symbols[want] = have
-            elif want != have:
-                raise InvalidInputError(
-                    f"--shape {name}: {'a size without a name' if want is None else want} cannot "
-                    f"become {have}",
-                    hint=f"input {name} is {shape_text(dims)}; --calibrate takes any shape",
-                )
-    return symbols
+    outputs = [
+        NodeArg(value.name, "", [None] * len(value.type.tensor_type.shape.dim), "")
+        for value in proto.graph.output
+    ]
+    shapes, notes, _ = settle(declared, sizes, assume=1, picture=picture_sizes(outputs)[0])
+    for text in notes if told else ():
+        note(text)
+    return shapes
 
 
 def _facts(model: Path, made: Quantized) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from vkmnn.quantization import model as models
 from vkmnn.quantization import tools
 from vkmnn.quantization.accuracy import compare as compare_outputs
 from vkmnn.quantization.advice import advice_for, refuse_quantized
-from vkmnn.quantization.calibration import Calibration, Sample, random_sample, read_samples
+from vkmnn.quantization.calibration import Calibration, Sample, Sizes, random_sample, read_samples
 from vkmnn.quantization.packing import pack_weights
 from vkmnn.quantization.remaining import split_nodes
 from vkmnn.quantization.report import FloatNode, OutputAccuracy, Progress, Quantized, Size
@@ -46,7 +46,7 @@ def quantize(
     external_data: bool | None = None,
     compare: bool = True,
     device: str | int = "auto",
-    sizes: Mapping[str, int] | None = None,
+    sizes: Sizes | None = None,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Quantized:
@@ -72,7 +72,8 @@ def quantize(
         external_data: put the weights into PATH.data; None: if the model has them so, or is large.
         compare: run both models on the samples, or on random inputs without.
         device: where they run.
-        sizes: of named dimensions, for random inputs; others are 1.
+        sizes: of named dimensions, and shapes of inputs by their names, for random inputs; other
+            sizes are 1.
         seed: of random inputs.
         progress: called with what is being done, how much of it is done, and how much there is.
 
@@ -172,7 +173,7 @@ def _around_masks(proto: onnx.ModelProto, ranges: Mapping[str, float]) -> dict[s
 def _samples(
     proto: onnx.ModelProto,
     calibration: Calibration | None,
-    sizes: Mapping[str, int],
+    sizes: Sizes,
     seed: int,
     compare: bool,
 ) -> tuple[list[Sample], bool]:
