@@ -171,7 +171,7 @@ def run_model(
         runs = plural(len(spent), "run")
         raise interrupted(f"{runs} of {options.repeat} after the first were timed; nothing saved")
     if output is not None:
-        _save(here.results, output)
+        _save(_savable(here.results), output)
         facts["saved"] = str(output)
     same = True
     if reference is not None:
@@ -311,6 +311,14 @@ def _show_latency(first: float, spent: Sequence[float]) -> None:
             f"{time_text(min(spent))} to {time_text(max(spent))})"
         )
     out.print(Text(text))
+
+
+def _savable(results: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the outputs as files hold them: texts in numpy's own type."""
+    return {
+        name: array.astype(str) if getattr(array, "dtype", None) == object else array
+        for name, array in results.items()
+    }
 
 
 def _save(results: Mapping[str, Array], output: Path) -> None:
