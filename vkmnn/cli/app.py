@@ -150,7 +150,7 @@ def show_help(
     if command not in commands:
         hint = nearest(command, commands, "commands")
         raise InvalidInputError(f"there is no command '{command}'", hint=hint)
-    commands[command].main(["--help"], prog_name=f"vkmnn {command}", parent=None)
+    ctx.parent.command.main([command, "--help"], prog_name="vkmnn")
 
 
 @app.command()

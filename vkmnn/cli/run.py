@@ -313,12 +313,14 @@ def _show_latency(first: float, spent: Sequence[float]) -> None:
     out.print(Text(text))
 
 
-def _savable(results: Mapping[str, Array]) -> dict[str, Array]:
+def _savable(results: Mapping[str, Any]) -> dict[str, Any]:
     """Return the outputs as files hold them: texts in numpy's own type."""
-    return {
-        name: array.astype(str) if getattr(array, "dtype", None) == object else array
-        for name, array in results.items()
-    }
+
+    def plain(value: Any) -> Any:
+        texts = isinstance(value, np.ndarray) and value.dtype.kind == "O"
+        return value.astype(str) if texts else value
+
+    return {name: plain(value) for name, value in results.items()}
 
 
 def _save(results: Mapping[str, Array], output: Path) -> None:

@@ -44,7 +44,8 @@ def tune_model(model: Path, options: RunOptions) -> None:
     if stop.asked:
         kept = plural(len(tuning.changed), "choice") if tuning.kept else "no choices"
         measured = plural(len(tuning.choices), "choice")
-        raise interrupted(f"{measured} were measured, {kept} kept")
+        verb = "was" if len(tuning.choices) == 1 else "were"
+        raise interrupted(f"{measured} {verb} measured, {kept} kept")
 
 
 class Stop(AbstractContextManager["Stop"]):
