@@ -20,7 +20,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_text_is_written_as_it_comes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["generate", str(folder), "-p", "the quick", "-n", "5", "-c", "40"]
+    command = ["generate", str(folder), "the quick", "-m", "5", "-c", "40"]
     assert run_cli(command) == 0
     first = capsys.readouterr()
     assert first.out.strip()
@@ -34,7 +34,7 @@ def test_a_conversation(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("hello\nand again\n\nnever\n"))
-    assert run_cli(["chat", str(folder), "-n", "4", "--system", "be brief"]) == 0
+    assert run_cli(["chat", str(folder), "-m", "4", "--system", "be brief"]) == 0
     shown = capsys.readouterr()
     assert shown.err.count("prefill") == 2
     assert "room for 512 tokens" in shown.err
@@ -45,7 +45,7 @@ def test_what_a_folder_holds(folder: Path, capsys: pytest.CaptureFixture[str]) -
     assert run_cli(["info", str(folder)]) == 0
     shown = capsys.readouterr().out
     assert "writes text" in shown
-    for text in ("q4", "fp32", "model_q4.onnx", "2.9 KiB", "512 tokens", "taken by default"):
+    for text in ("q4", "fp32", "model_q4.onnx", "2.9 KiB", "512 tokens", "the default"):
         assert text in shown
     (folder / "onnx" / "model_q4.onnx").unlink()
 
@@ -53,9 +53,9 @@ def test_what_a_folder_holds(folder: Path, capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["generate", "no folder", "-p", "x"], "there is no folder"),
-        (["generate", "{}", "-p", "x", "--variant", "q2"], "no variant 'q2'"),
-        (["generate", "{}", "-p", "x" * 99, "-c", "20"], "room for 20"),
+        (["generate", "no folder", "x"], "there is no folder"),
+        (["generate", "{}", "x", "--variant", "q2"], "no variant 'q2'"),
+        (["generate", "{}", "--prompt", "x" * 99, "-c", "20"], "room for 20"),
         (["chat", "{}", "--top-p", "0"], "top_p is 0"),
     ],
 )

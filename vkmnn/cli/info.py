@@ -194,7 +194,7 @@ def describe_folder(folder: Path) -> None:
     rows = table("variant", "file", "size", "", right=("size",))
     for variant, path in layout.variants.items():
         size = sum(part.stat().st_size for part in path.parent.glob(f"{path.stem}.onnx*"))
-        taken = "taken by default" if path == layout.decoder else ""
+        taken = "the default" if path == layout.decoder else ""
         rows.add_row(variant or "fp32", str(path.relative_to(folder)), bytes_text(size), taken)
     out.print()
     show(rows)
