@@ -27,6 +27,7 @@ from vkmnn.cli.console import (
     waiting,
 )
 from vkmnn.cli.feeds import Sizes, parse_sizes, settle
+from vkmnn.converter.foreign import LANGUAGE_MODEL, kind_of_folder
 from vkmnn.converter.onnx import OnnxFrontEnd
 from vkmnn.converter.onnx.model_file import read_model
 from vkmnn.converter.onnx.stored import stored_by_type
@@ -34,7 +35,7 @@ from vkmnn.converter.onnx.types import tensor_info, type_name
 from vkmnn.core.resolve import Resolved, content_inputs, resolve
 from vkmnn.core.stages import cut
 from vkmnn.cpu_fallback import run_op
-from vkmnn.errors import UnsupportedOpError, VkmnnError, plural
+from vkmnn.errors import ModelFileError, UnsupportedOpError, VkmnnError, plural
 from vkmnn.ir import HOST_GRAPH, Graph, HostGraphAttrs, TensorInfo
 from vkmnn.ir.ops import GatherNBitsAttrs, MatMulNBitsAttrs
 from vkmnn.llm.layout import read_layout
@@ -181,7 +182,13 @@ def describe_folder(folder: Path) -> None:
     Raises:
         ModelFileError: its layout is not known.
     """
-    layout = read_layout(folder)
+    try:
+        layout = read_layout(folder)
+    except ModelFileError as error:
+        kind = kind_of_folder(folder)
+        if kind in (None, LANGUAGE_MODEL):
+            raise
+        raise ModelFileError(f"'{folder}' is {kind.name}", hint=kind.advice) from error
     heading(folder.resolve().name)
     config = layout.config
     facts = {

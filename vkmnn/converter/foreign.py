@@ -319,6 +319,13 @@ _CORE_ML = (
 )
 
 
+LANGUAGE_MODEL = Kind(
+    "the folder of a language model",
+    'write `vkmnn generate FOLDER "text"`, or vkmnn.llm.load(folder); `vkmnn info FOLDER` '
+    "lists the networks in it",
+)
+
+
 def _named(path: Path | None, formats: tuple[_Format, ...]) -> Kind | None:
     suffix = path.suffix.lower() if path is not None else ""
     return next((_kind(one) for one in formats if suffix and suffix in one.suffixes), None)
@@ -368,7 +375,7 @@ def kind_of_folder(folder: Path) -> Kind | None:
     name = folder.name.lower()
     for path, kind in (
         ("saved_model.pb", Kind("a TensorFlow SavedModel", _SAVED_MODEL)),
-        ("genai_config.json", _LANGUAGE_MODEL),
+        ("genai_config.json", LANGUAGE_MODEL),
         ("Manifest.json", Kind("a Core ML package", _CORE_ML)),
         ("coremldata.bin", Kind("a compiled Core ML model", _CORE_ML)),
         ("inference.pdmodel", Kind("a PaddlePaddle model", _PADDLE)),
@@ -385,7 +392,7 @@ def kind_of_folder(folder: Path) -> Kind | None:
     networks = [one for one in names if one.lower().endswith((".onnx", ".vkmnn", ".mnn"))]
     described = {"config.json", "tokenizer.json"}.intersection(names)
     if described and (inner or networks):
-        return _LANGUAGE_MODEL
+        return LANGUAGE_MODEL
     if networks or inner:
         found = networks or [f"onnx/{one}" for one in inner]
         more = f" and {len(found) - 4} more" if len(found) > 4 else ""
@@ -399,10 +406,3 @@ def kind_of_folder(folder: Path) -> Kind | None:
         if any(one.endswith(suffix) for one in names):
             return kind
     return None if names else Kind("an empty folder", "check the path")
-
-
-_LANGUAGE_MODEL = Kind(
-    "the folder of a language model",
-    'write `vkmnn generate FOLDER "text"`, or vkmnn.llm.load(folder); `vkmnn info FOLDER` '
-    "lists the networks in it",
-)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vkmnn.errors import InvalidInputError, nearest
+from vkmnn.errors import InvalidInputError, nearest, plural
 from vkmnn.ir import Array, DType, TensorInfo
 
 Sample = dict[str, Array]
@@ -53,8 +53,8 @@ def read_samples(data: Calibration, inputs: Sequence[TensorInfo]) -> list[Sample
     for name, found in pieces.items():
         if len(found) not in (1, count):
             raise InvalidInputError(
-                f"the calibration data has {len(found)} samples of input '{name}', and {count} of "
-                "another",
+                f"the calibration data has {plural(len(found), 'sample')} of input '{name}', and "
+                f"{count} of another",
                 hint="every input takes as many, or one that serves all",
             )
     samples = [
@@ -123,7 +123,8 @@ def _read(path: Path, inputs: Sequence[TensorInfo]) -> dict[str, Array]:
         if isinstance(loaded, np.ndarray):
             if len(inputs) != 1:
                 raise InvalidInputError(
-                    f"'{path}' holds one array, and the model has {len(inputs)} inputs", hint=_HINT
+                    f"'{path}' holds one array, and the model has {plural(len(inputs), 'input')}",
+                    hint=_HINT,
                 )
             return {inputs[0].name: loaded}
         with loaded as archive:
