@@ -76,7 +76,8 @@ class VkmnnBackendRep(BackendRep):
         given = [inputs] if isinstance(inputs, np.ndarray) else list(inputs)
         if len(given) != len(self._inputs):
             raise InvalidInputError(
-                f"the model has {plural(len(self._inputs), 'input')}, got {plural(len(given), 'array')}",
+                f"the model has {plural(len(self._inputs), 'input')}, got "
+                f"{plural(len(given), 'array')}",
                 hint=f"inputs: {', '.join(self._inputs) or 'none'}",
             )
         named = zip(self._inputs, given, strict=True)

@@ -148,7 +148,8 @@ def inline_branch(
     if graph.input or len(graph.output) != len(node.output):
         raise ModelError(
             f"its {wanted} has {plural(len(graph.input), 'input')} and "
-            f"{plural(len(graph.output), 'output')}, the node takes none and has {len(node.output)}",
+            f"{plural(len(graph.output), 'output')}, the node takes none and has "
+            f"{len(node.output)}",
             op=node.op_type,
             node=name,
             hint="the model is not valid ONNX; export it again",
