@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -222,11 +221,8 @@ def _rounds(
     result: Comparison, peers: Mapping[str, Peer], rounds: int, progress: Callable[[str], None]
 ) -> None:
     """Give every engine its turns."""
-    begun = time.monotonic()
     for number in range(rounds):
-        left = (time.monotonic() - begun) / number * (rounds - number) if number else 0.0
-        until = f", about {left:.0f} s left" if number else ""
-        progress(f"{result.name}: round {number + 1} of {rounds}{until}")
+        progress(f"{result.name}: round {number + 1} of {rounds}")
         # Another one begins each time, so that nobody always follows the same one.
         shift = number % len(result.series)
         for series in result.series[shift:] + result.series[:shift]:

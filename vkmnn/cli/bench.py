@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -39,6 +40,7 @@ from vkmnn.errors import InvalidInputError, nearest, plural
 from vkmnn.inference_session import InferenceSession
 
 _BAR = 40
+_ROUND = re.compile(r": round (\d+) of (\d+)$")
 
 
 def bench_model(
@@ -86,20 +88,44 @@ def bench_model(
 
 @contextmanager
 def progress() -> Iterator[Callable[[str], None]]:
-    """Show what is going on; yields the function that updates it."""
-    if not err.is_terminal:
-        told = time.monotonic()
+    """Show what is going on; yields the function that updates it.
 
-        def tell(text: str) -> None:
-            nonlocal told
-            if time.monotonic() - told >= console.LINE_EVERY_S:
-                told = time.monotonic()
-                say("progress", text, "dim")
-
-        yield tell
+    To rounds it adds the time left. Without a terminal, there is a line every now and then.
+    """
+    if err.is_terminal:
+        with err.status("") as status:
+            left = _Left()
+            yield lambda text: status.update(Text(left.told(text)))
         return
-    with err.status("") as status:
-        yield lambda text: status.update(Text(text))
+    told, left = time.monotonic(), _Left()
+
+    def tell(text: str) -> None:
+        nonlocal told
+        text = left.told(text)
+        if time.monotonic() - told >= console.LINE_EVERY_S:
+            told = time.monotonic()
+            say("progress", text, "dim")
+
+    yield tell
+
+
+class _Left:
+    """Knows how long the rounds of a model take."""
+
+    def __init__(self) -> None:
+        self._begun = 0.0
+
+    def told(self, text: str) -> str:
+        """Return a text on a round with the time left after it."""
+        match = _ROUND.search(text)
+        if match is None:
+            return text
+        done, total = int(match[1]) - 1, int(match[2])
+        if not done:
+            self._begun = time.monotonic()
+            return text
+        spent = time.monotonic() - self._begun
+        return f"{text}, about {console.duration_text(spent * (total - done) / done)} left"
 
 
 def _engines(result: Comparison) -> Table:

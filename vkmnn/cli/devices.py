@@ -138,7 +138,10 @@ def list_profiles() -> None:
             bytes_text(limits.max_storage_buffer_range),
         )
     show(rows, indent=0)
-    note("VKMNN_DEVICE_PROFILE=NAME makes every device look like one (docs/device-profiles.md)")
+    note(
+        "VKMNN_DEVICE_PROFILE=NAME makes every device look like one, and `vkmnn plan MODEL --as "
+        "NAME` predicts how a model runs on it"
+    )
 
 
 def _profile_as_dict(profile: DeviceProfile) -> dict[str, Any]:
