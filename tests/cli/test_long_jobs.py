@@ -141,6 +141,14 @@ def test_files_that_are_not_written(
     assert not output.exists()
 
 
+def test_plan_can_be_interrupted(
+    cli: Cli, classifier: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vkmnn.cli.plan._others", lambda *_: interrupt())
+    result = cli("plan", classifier, "--as", "nvidia-h200", *SMALL)
+    assert (result.status, "interrupted: nothing was planned" in result.err) == (130, True)
+
+
 @pytest.fixture
 def signals() -> Iterator[None]:
     """Restore the handler of Ctrl-C."""

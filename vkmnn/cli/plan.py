@@ -14,6 +14,7 @@ from vkmnn.cli.console import (
     document,
     heading,
     histogram,
+    interruptible,
     note,
     number_text,
     out,
@@ -108,8 +109,9 @@ def plan_model(
     fed = make_feeds(args, [], shapes, 0, picture_sizes(outputs)[0])
     feeds = fed.arrays
     tell_assumed(fed.notes)
-    planned = plan_for(network, profile, precision, feeds, places=True)
-    others = {} if alone else _others(network, profile, precision, feeds)
+    with interruptible("nothing was planned"):
+        planned = plan_for(network, profile, precision, feeds, places=True)
+        others = {} if alone else _others(network, profile, precision, feeds)
     others[profile] = _predicted(planned.forecast)
     facts = as_dict(model.name, profile, planned, others)
     if html is not None:
