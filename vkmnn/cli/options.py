@@ -64,6 +64,8 @@ METAVARS: Mapping[str, str] = {
     "--repetition-penalty": "NUMBER",
     "--trace": "FILE",
     "--activations": "TYPE",
+    "--api-key-file": "FILE",
+    "--on-device-lost": "raise|rebuild",
     "--weights": "TYPE",
     "--block": "N",
 }
