@@ -50,7 +50,7 @@ def check_device(selector: str) -> None:
     Raises:
         DeviceNotFoundError: there is none.
     """
-    if selector in ("auto", CPU_DEVICE):
+    if selector in ("auto", "fastest", CPU_DEVICE):
         return
     load_plugins()
     if named_backend(selector) is None:

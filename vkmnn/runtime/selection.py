@@ -87,7 +87,7 @@ def _hint(text: str, devices: Sequence[DeviceInfo]) -> str:
     if text in _LIBRARIES:
         return f'"cpu" runs networks on numpy; `vkmnn bench` compares with other engines ({text})'
     words = {word.lower(): word for device in devices for word in device.name.split()}
-    near = get_close_matches(text, [*words, "auto", "cpu"], 1)
+    near = get_close_matches(text, [*words, "auto", "cpu", "fastest"], 1)
     if near and text not in _AUTOMATIC:
         return f"did you mean {words.get(near[0], near[0])}? `vkmnn devices` lists the devices"
     return (None if devices else override_hint()) or _HINT
