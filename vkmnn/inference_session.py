@@ -386,7 +386,8 @@ class InferenceSession:
         """
         if isinstance(shapes, Mapping | str) or not isinstance(shapes, Iterable):
             raise InvalidInputError(
-                f"prepare takes a list of shapes by name, not {type(shapes).__name__}",
+                f"prepare takes a list of shapes by name, one for each plan, not "
+                f"{type(shapes).__name__}",
                 hint=f"write [{{'{next(iter(self._inputs), 'x')}': (1, 3, 224, 224)}}]",
             )
         for each in shapes:

@@ -312,7 +312,7 @@ def test_public_objects_show_in_a_line(kind: str) -> None:
         with pytest.raises(vkmnn.InvalidInputError, match="no plan yet") as caught:
             session.placement()
         assert "resize" not in str(caught.value)
-        session.prepare({"x": (3, 4)})
+        session.prepare([{"x": (3, 4)}])
         session.run(None, feeds)
         shown = {
             "Placement": session.placement(),

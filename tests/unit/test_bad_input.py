@@ -301,7 +301,7 @@ def test_feeds_that_are_no_dictionary(session: vkmnn.InferenceSession, feeds: ob
 def test_arguments_of_other_types(session: vkmnn.InferenceSession) -> None:
     odd: Any = session
     refuse(InvalidInputError, lambda: odd.run(3, good_feeds()), "list of names")
-    refuse(InvalidInputError, lambda: odd.prepare({"x": (1, 3)}), "'ids' is missing")
+    refuse(InvalidInputError, lambda: odd.prepare({"x": (1, 3)}), "for each plan")
     refuse(InvalidInputError, lambda: odd.prepare([("x", (1, 3))]), "for each plan")
     for method in (odd.run, odd.run_on_device):
         refuse(
