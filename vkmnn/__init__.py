@@ -144,6 +144,9 @@ _LAZY = {
     "shader": "vkmnn.shader_function",
 }
 
+_FACES = ("llm", "mnn", "onnxruntime")
+"""Modules that are imported when they are first used."""
+
 
 def devices(driver: str | None = None) -> list[DeviceInfo]:
     """List the Vulkan devices that a session can use; `device="cpu"` always works as well.
@@ -161,8 +164,8 @@ def devices(driver: str | None = None) -> list[DeviceInfo]:
 
 def __getattr__(name: str) -> Any:
     """Import a name of the engine on first use (PEP 562)."""
-    if name == "llm":
-        return importlib.import_module("vkmnn.llm")
+    if name in _FACES:
+        return importlib.import_module(f"vkmnn.{name}")
     if name not in _LAZY:
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
     value = globals()[name] = getattr(importlib.import_module(_LAZY[name]), name)
@@ -171,4 +174,5 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """Return the public names, imported or not."""
-    return sorted({*globals(), *__all__})
+    special = (name for name in globals() if name.startswith("__"))
+    return sorted({*special, *_FACES, *__all__})

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from math import prod
 from operator import index
 from typing import Any
 
 import numpy as np
 
 from vkmnn.core.device_tensor import DeviceTensor
-from vkmnn.errors import InvalidInputError, typed_memory_errors
+from vkmnn.errors import InvalidInputError, nearest, typed_memory_errors
 from vkmnn.ir import Dim, DType, TensorInfo
 
 NO_TYPES: Mapping[str, str] = {}
@@ -38,7 +39,7 @@ def check_feeds(
     for name in feeds:
         if name not in infos:
             raise InvalidInputError(
-                f"the network has no input '{name}'", hint=f"inputs: {', '.join(infos)}"
+                f"the network has no input '{name}'", hint=nearest(name, infos, "inputs")
             )
     arrays: dict[str, Any] = {}
     for name, info in infos.items():
@@ -151,7 +152,7 @@ def fed_array(info: TensorInfo, value: Any) -> Any:
         InvalidInputError: something else; another dtype, rank or fixed dimension.
     """
     if isinstance(value, DeviceTensor):
-        _check_dtype(info, value.dtype)
+        _check_dtype(info, value.dtype, value.shape)
         check_shape(info, value.shape)
         return value
     array = _exported(info, value)
@@ -189,18 +190,23 @@ def check_array(info: TensorInfo, array: Any) -> None:
     if not isinstance(array, np.ndarray):
         raise InvalidInputError(
             f"input '{info.name}' must be a numpy array, got {type(array).__name__}",
-            hint="wrap it with numpy.asarray",
+            hint=f"wrap it: numpy.asarray({info.name}, '{info.dtype.value}')",
         )
-    _check_dtype(info, array.dtype)
+    _check_dtype(info, array.dtype, array.shape)
     check_shape(info, array.shape)
 
 
-def _check_dtype(info: TensorInfo, dtype: np.dtype[Any]) -> None:
-    if dtype != info.dtype.numpy:
-        raise InvalidInputError(
-            f"input '{info.name}' is {info.dtype.value}, got an array of {dtype}",
-            hint=f"convert it with .astype('{info.dtype.value}')",
-        )
+def _check_dtype(info: TensorInfo, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+    if dtype == info.dtype.numpy:
+        return
+    hint = f"convert it with .astype('{info.dtype.value}')"
+    if dtype == np.uint8 and info.dtype.numpy.kind == "f" and len(shape) > 2:
+        hint += ", then scale the picture as the model was trained: / 255, for example"
+        if not _fits(info.shape, shape) and (order := _order_hint(info, shape)):
+            hint += f"; {order}"
+    raise InvalidInputError(
+        f"input '{info.name}' is {info.dtype.value}, got an array of {dtype}", hint=hint
+    )
 
 
 def check_shape(info: TensorInfo, shape: tuple[int, ...]) -> None:
@@ -231,16 +237,82 @@ def _fits(declared: tuple[Dim, ...] | None, shape: tuple[int, ...]) -> bool:
 
 
 def _order_hint(info: TensorInfo, shape: tuple[int, ...]) -> str | None:
-    """Say how to transpose an array whose channels stand last where they should stand second."""
-    rank = len(shape)
-    if rank < 3:
+    """Say how an array gets the declared shape: reorder axes, add a batch, resize a picture."""
+    declared = info.shape
+    if declared is None or (missing := len(declared) - len(shape)) < 0:
         return None
-    orders = {
-        "NHWC": (0, rank - 1, *range(1, rank - 1)),
-        "NCHW": (0, *range(2, rank), 1),
-    }
-    for name, order in orders.items():
-        if _fits(info.shape, tuple(shape[axis] for axis in order)):
-            what = f"this looks like {name}" if rank == 4 else "the axes are in another order"
-            return f"{what}: {info.name}.transpose({', '.join(map(str, order))})"
+    near: str | None = None
+    for kind, order in _orders(len(shape)):
+        whole = (1,) * missing + tuple(shape[axis] for axis in order)
+        turned = order != tuple(range(len(shape)))
+        made = info.name + (f".transpose({', '.join(map(str, order))})" if turned else "")
+        made += f"[{', '.join(['None'] * missing)}]" if missing else ""
+        if _fits(declared, whole):
+            return f"{_looks(kind, len(shape), missing)}: {made}"
+        near = near or _nearly(declared, whole, made, info.name, kind)
+    if near is None and all(isinstance(dim, int) for dim in declared):
+        sizes = info.dims
+        if prod(sizes) == prod(shape):
+            near = f"as many elements: {info.name}.reshape({', '.join(map(str, sizes))})"
+    return near
+
+
+def _nearly(
+    declared: tuple[Dim, ...], whole: tuple[int, ...], made: str, name: str, kind: str
+) -> str | None:
+    """Say what else than the order of axes keeps an array from the declared shape, if one thing.
+
+    Args:
+        declared: the shape.
+        whole: the array's, with its axes in order and a batch.
+        made: how it gets there.
+        name: the input's.
+        kind: the order that the array looks like.
+    """
+    wrong = [
+        axis
+        for axis, (want, have) in enumerate(zip(declared, whole, strict=True))
+        if isinstance(want, int) and want != have
+    ]
+    picture = len(declared) == 4 and len(wrong) > 0 and made.count("None") < 3
+    channel = next((axis for axis in (1, 3) if declared[axis] in (1, 3, 4)), None) if picture else 0
+    then = f", then {made}" if made != name else ""
+    if channel and picture and {1, 2, 3} - {channel} >= set(wrong):
+        rows, columns = sorted({1, 2, 3} - {channel})
+        height, width = (declared[axis] or whole[axis] for axis in (rows, columns))
+        return f"resize the picture to {height} x {width}{then}"
+    if channel and wrong == [channel] and (declared[channel], whole[channel]) == (3, 4):
+        return f"drop the alpha channel, {name}[..., :3]{then}" if kind == "NHWC" else None
+    if channel and wrong == [channel] and (declared[channel], whole[channel]) == (3, 1):
+        return f"repeat the channel of the grey picture three times{then}"
+    if wrong == [0] and isinstance(declared[0], int) and whole[0] % max(declared[0], 1) == 0:
+        return (
+            f"the model takes batches of {declared[0]}: run it for each, or export it with a "
+            "dynamic batch axis"
+        )
     return None
+
+
+def _orders(rank: int) -> list[tuple[str, tuple[int, ...]]]:
+    """Return orders of axes to try: as they are, channels last to first, and back."""
+    axes = tuple(range(rank))
+    if rank < 3:
+        return [("", axes)]
+    lead = 1 if rank > 3 else 0
+    moves = [
+        ("", axes),
+        ("NHWC", (*axes[:lead], rank - 1, *axes[lead:-1])),
+        ("NCHW", (*axes[:lead], *axes[lead + 1 :], lead)),
+    ]
+    if rank == 3:  # with a batch, and a single axis of space
+        moves.append(("", (0, 2, 1)))
+    return moves
+
+
+def _looks(kind: str, rank: int, missing: int) -> str:
+    """Say what an array looks like whose axes have another order, or lack the batch."""
+    if missing:
+        axes = "the batch axis is missing" if missing == 1 else f"{missing} axes are missing"
+        moved = {"NHWC": ", and channels stand last", "NCHW": ", and channels stand first"}
+        return f"{axes}{moved.get(kind, '')}"
+    return f"this looks like {kind}" if rank == 4 else "the axes are in another order"

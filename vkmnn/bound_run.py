@@ -52,6 +52,14 @@ class BoundRun:
 
     __call__ = run
 
+    def __repr__(self) -> str:
+        """Return the tensors at their places."""
+        ins, outs = (
+            ", ".join(f"{name} {list(one.shape)}" for name, one in tensors.items())
+            for tensors in (self.inputs, self.outputs)
+        )
+        return f"<vkmnn.BoundRun ({ins}) -> ({outs})>"
+
     def close(self) -> None:
         """Release its part of the plan; the tensors stay."""
         self._session.release_bound(self._bound)

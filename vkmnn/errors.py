@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,6 +18,34 @@ def _clipped(text: str, most: int) -> str:
         return text
     half = most // 2
     return f"{text[:half]} … ({len(text) - 2 * half} characters) … {text[-half:]}"
+
+
+def plural(count: int, noun: str, many: str = "") -> str:
+    """Return a number with its noun: "1 node", "2 nodes"; `many` where an "s" is not enough."""
+    return f"{count} {noun if count == 1 else many or f'{noun}s'}"
+
+
+_MOST_LISTED = 12
+
+
+def nearest(name: str, known: Iterable[str], what: str, most: int = 1) -> str:
+    """Return a hint for a name that is not known: the nearest ones, or what there is.
+
+    Args:
+        name: as it was typed.
+        known: the names that there are.
+        what: what they name, in the plural: "inputs".
+        most: how many to offer.
+    """
+    from difflib import get_close_matches
+
+    names = list(dict.fromkeys(known))
+    lower = {one.lower(): one for one in reversed(names)}
+    near = get_close_matches(str(name).lower(), lower, most)
+    if near:
+        return f"did you mean {' or '.join(lower[one] for one in near)}?"
+    more = f", … ({len(names) - _MOST_LISTED} more)" if len(names) > _MOST_LISTED else ""
+    return f"{what}: {', '.join(names[:_MOST_LISTED]) or 'none'}{more}"
 
 
 class VkmnnError(Exception):
@@ -123,8 +151,8 @@ class UnsupportedOpError(ConversionError):
             for node in self.nodes
         ]
         tensors = sum(node.op in TENSOR_KINDS for node in self.nodes)
-        counts = ((tensors, "tensor(s)"), (len(self.nodes) - tensors, "node(s)"))
-        what = " and ".join(f"{count} unsupported {kind}" for count, kind in counts if count)
+        counts = ((tensors, "unsupported tensor"), (len(self.nodes) - tensors, "unsupported node"))
+        what = " and ".join(plural(count, kind) for count, kind in counts if count)
         message = f"{what or 'unsupported'}:\n" + "\n".join(lines)
         first = self.nodes[0] if self.nodes else None
         super().__init__(

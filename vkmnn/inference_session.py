@@ -18,7 +18,7 @@ from vkmnn.core.futures import RunFuture
 from vkmnn.core.placement import Placement
 from vkmnn.core.profile import Profile
 from vkmnn.core.session import TUNING_RUNS, Session
-from vkmnn.errors import InvalidInputError
+from vkmnn.errors import InvalidInputError, nearest
 from vkmnn.ir import Array, TensorInfo
 from vkmnn.opening import CpuInfo, Network, open_session
 from vkmnn.overridable import OverridableInputs
@@ -161,7 +161,9 @@ class InferenceSession:
         return [_node_arg(info, self._types) for info in self._overridable.infos.values()]
 
     def run(
-        self, output_names: list[str] | tuple[str, ...] | None, feeds: Mapping[str, Any]
+        self,
+        output_names: list[str] | tuple[str, ...] | None,
+        feeds: Mapping[str, Any] | None = None,
     ) -> list[Array]:
         """Run the network once; new input shapes are planned first, earlier plans are kept.
 
@@ -178,6 +180,8 @@ class InferenceSession:
             PlacementError: with `require_device`, an op of the new plan would run off the device.
             HostError: a node on the host cannot be computed.
         """
+        if feeds is None:
+            raise _no_feeds("run", self._inputs)
         core, arrays = self._checked(feeds)
         wanted = self._wanted(output_names)
         results = core.run(arrays)
@@ -202,9 +206,8 @@ class InferenceSession:
 
     def _info_of(self, name: str, infos: Mapping[str, TensorInfo], what: str) -> TensorInfo:
         if name not in infos:
-            raise InvalidInputError(
-                f"the network has no {what} '{name}'", hint=f"{what}s: {', '.join(infos)}"
-            )
+            hint = nearest(name, infos, f"{what}s")
+            raise InvalidInputError(f"the network has no {what} '{name}'", hint=hint)
         return infos[name]
 
     # --- tensors that stay on the device, and runs that do not wait ------------------------------
@@ -235,7 +238,9 @@ class InferenceSession:
         return core.submit(arrays, lambda made: [made[name] for name in wanted])
 
     def run_on_device(
-        self, output_names: list[str] | tuple[str, ...] | None, feeds: Mapping[str, Any]
+        self,
+        output_names: list[str] | tuple[str, ...] | None,
+        feeds: Mapping[str, Any] | None = None,
     ) -> list[DeviceTensor]:
         """Run the network once; the outputs stay on the device.
 
@@ -246,6 +251,8 @@ class InferenceSession:
         Raises:
             InvalidInputError: as `run`; or an output is not a tensor of numbers.
         """
+        if feeds is None:
+            raise _no_feeds("run_on_device", self._inputs)
         core, arrays = self._checked(feeds)
         wanted = self._wanted(output_names)
         results = core.run_on_device(arrays, wanted)
@@ -379,7 +386,8 @@ class InferenceSession:
         """
         if isinstance(shapes, Mapping | str) or not isinstance(shapes, Iterable):
             raise InvalidInputError(
-                f"prepare takes a list of shapes by name, not {type(shapes).__name__}",
+                f"prepare takes a list of shapes by name, one for each plan, not "
+                f"{type(shapes).__name__}",
                 hint=f"write [{{'{next(iter(self._inputs), 'x')}': (1, 3, 224, 224)}}]",
             )
         for each in shapes:
@@ -401,7 +409,8 @@ class InferenceSession:
             missing = [name for name in self._inputs if name not in sizes]
             if missing:
                 raise InvalidInputError(
-                    f"input '{missing[0]}' is missing", hint=f"inputs: {', '.join(self._inputs)}"
+                    f"input '{missing[0]}' is missing",
+                    hint=f"give every input a shape, for each plan: {', '.join(self._inputs)}",
                 )
             arrays = {name: fed_array(infos[name], value) for name, value in fed.items()}
             self._overridable.session(infos.keys() - self._inputs.keys()).resize(sizes, arrays)
@@ -480,7 +489,7 @@ class InferenceSession:
         self,
         feeds: Mapping[str, Array],
         runs: int = TUNING_RUNS,
-        progress: Callable[[int, int], None] | None = None,
+        progress: Callable[[int, int], object] | None = None,
     ) -> Tuning:
         """Measure the kernels that the network could use at these shapes, and use the fastest.
 
@@ -491,7 +500,8 @@ class InferenceSession:
         Args:
             feeds: as for `run`.
             runs: how often each candidate runs; the least time counts.
-            progress: called with (done, total) after every trial; `total` may grow.
+            progress: called with (done, total) after every trial; `total` may grow. Where it
+                returns True, nothing further is tried: what was measured decides.
 
         Raises:
             InvalidInputError: as `run`; or `runs` is below 1; or the device cannot measure time.
@@ -536,6 +546,14 @@ class InferenceSession:
     ) -> None:
         """Close the session."""
         self.close()
+
+
+def _no_feeds(method: str, inputs: Iterable[str]) -> InvalidInputError:
+    """Return the error for a call with the feeds in the place of the names of outputs."""
+    return InvalidInputError(
+        f"{method} takes the names of the outputs, and then the feeds",
+        hint=f"write {method}(None, {{'{next(iter(inputs), 'x')}': array}}) for all outputs",
+    )
 
 
 def _refuse(**arguments: object) -> None:

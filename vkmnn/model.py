@@ -13,7 +13,7 @@ import numpy as np
 
 from vkmnn.arguments import check_feeds
 from vkmnn.budget import Budget
-from vkmnn.errors import InvalidInputError
+from vkmnn.errors import InvalidInputError, plural
 from vkmnn.ir import Array, TensorInfo
 from vkmnn.opening import CpuInfo
 from vkmnn.overridable import OverridableInputs
@@ -114,7 +114,8 @@ class Model:
             arrays, named = tuple[Any, ...](), {**arrays[0], **named}
         if len(arrays) > len(self.inputs):
             raise InvalidInputError(
-                f"the network has {len(self.inputs)} inputs, got {len(arrays)} arrays",
+                f"the network has {plural(len(self.inputs), 'input')}, got "
+                f"{plural(len(arrays), 'array')}",
                 hint=f"inputs: {', '.join(self.inputs) or 'none'}",
             )
         feeds = dict(zip(self.inputs, arrays, strict=False))

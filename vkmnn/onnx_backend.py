@@ -26,6 +26,7 @@ from vkmnn.errors import (
     InvalidInputError,
     ModelError,
     VkmnnError,
+    plural,
 )
 from vkmnn.ir import Array, DType
 from vkmnn.opening import CPU_DEVICE, OpenSession, load_network
@@ -75,7 +76,8 @@ class VkmnnBackendRep(BackendRep):
         given = [inputs] if isinstance(inputs, np.ndarray) else list(inputs)
         if len(given) != len(self._inputs):
             raise InvalidInputError(
-                f"the model has {len(self._inputs)} inputs, got {len(given)} arrays",
+                f"the model has {plural(len(self._inputs), 'input')}, got "
+                f"{plural(len(given), 'array')}",
                 hint=f"inputs: {', '.join(self._inputs) or 'none'}",
             )
         named = zip(self._inputs, given, strict=True)

@@ -670,7 +670,10 @@ def open_device(config: ScheduleConfig, subject: str | None = None) -> OpenDevic
     except DeviceNotFoundError as error:
         if selector != "auto" or config.require_device:
             raise
-        _log.warning("no Vulkan device, the numpy CPU backend runs the network: %s", error)
+        _log.warning(
+            "no Vulkan device, the numpy CPU backend runs the network, many times slower: %s",
+            str(error).removeprefix("no Vulkan device: "),
+        )
         return _on_cpu(config)
     foreseen = None
     if subject is not None and not device.validation:

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from vkmnn.budget import Budget
-from vkmnn.errors import InvalidInputError
+from vkmnn.errors import InvalidInputError, nearest
 from vkmnn.ir import MAX_PLANNED_SIZES, Graph
 from vkmnn.opening import Network, load_network, open_device, open_session
 from vkmnn.schedule_config import (
@@ -166,7 +166,7 @@ def _check_sizes(sizes: Mapping[str, Sequence[int]], graph: Graph) -> None:
         if name not in named:
             raise InvalidInputError(
                 f"no input has a dimension '{name}'",
-                hint=f"dimensions with a name: {', '.join(sorted(named)) or 'none'}",
+                hint=nearest(name, sorted(named), "dimensions with a name"),
             )
         for size in several or ("missing",):
             if type(size) is not int or size < 0:

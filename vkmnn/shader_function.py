@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from vkmnn.codegen import CompiledSource, compile_source
 from vkmnn.codegen.declare import ELEMENTS, Element
-from vkmnn.errors import InvalidInputError, ShaderError
+from vkmnn.errors import InvalidInputError, ShaderError, plural
 from vkmnn.runtime import environment
 from vkmnn.runtime.device import Device, open_device
 from vkmnn.runtime.device_info import DeviceInfo
@@ -227,7 +227,7 @@ class ShaderFunction:
         if len(arrays) != len(self._inputs):
             names = ", ".join(tensor.name for tensor in self._inputs) or "none"
             raise self._fault(
-                f"{len(arrays)} arrays were passed, {len(self._inputs)} are wanted",
+                f"{plural(len(arrays), 'array')} passed, {len(self._inputs)} wanted",
                 hint=f"arrays: {names}; everything else is passed by name",
             )
         for tensor, array in zip(self._inputs, arrays, strict=True):

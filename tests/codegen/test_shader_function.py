@@ -180,8 +180,8 @@ def test_a_shader_without_inputs() -> None:
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ((), "0 arrays were passed, 1 are wanted"),
-        ((np.ones(3, "f4"), np.ones(3, "f4")), "2 arrays were passed"),
+        ((), "0 arrays passed, 1 wanted"),
+        ((np.ones(3, "f4"), np.ones(3, "f4")), "2 arrays passed"),
         (([1.0, 2.0],), "must be a numpy array, not list"),
         ((np.ones(3),), r"is float32, got an array of float64\n.*astype\('float32'\)"),
         ((np.ones(3, ">f4"),), "got an array of >f4"),

@@ -64,7 +64,7 @@ def test_names_that_python_does_not_take(dense: Path) -> None:
     ("arrays", "named", "text"),
     [
         ((), {}, "input 'x' is missing"),
-        ((X, X), {}, "has 1 inputs, got 2 arrays"),
+        ((X, X), {}, "has 1 input, got 2 arrays"),
         ((X,), {"x": X}, "input 'x' is given twice"),
         ((), {"q": X}, "no input 'q'"),
         ((X.astype(np.float64),), {}, "got an array of float64"),

@@ -254,7 +254,7 @@ def test_modules(dense: Path, pictures: Path) -> None:
     last = expr.Var(np.ascontiguousarray(PICTURE.transpose(0, 2, 3, 1)), expr.NHWC)
     np.testing.assert_array_equal(classify(last), classify(PICTURE))
     for wrong, text in (
-        (lambda: module([X, X]), "takes 1 inputs, got 2"),
+        (lambda: module([X, X]), "takes 1 input, got 2"),
         (lambda: module(X.astype(complex)), "got complex128"),
         (lambda: module.train(), "does not train"),
         (lambda: nn.load_module_from_file(str(dense), ["q"]), "no input 'q'"),

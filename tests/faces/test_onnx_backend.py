@@ -165,7 +165,7 @@ def test_devices(dense: Path) -> None:
 def test_refusals(dense: Path) -> None:
     model = onnx.load(dense)
     node = helper.make_node("Add", ["a", "b"], ["y"], name="sum")
-    with pytest.raises(InvalidInputError, match="has 1 inputs, got 2 arrays"):
+    with pytest.raises(InvalidInputError, match="has 1 input, got 2 arrays"):
         backend.run_model(model, [X, X], "CPU")
     with pytest.raises(InvalidInputError, match="no setting 'nonsense'"):
         backend.prepare(model, "CPU", nonsense=1)

@@ -251,7 +251,7 @@ def test_the_hubs_cache_is_read_offline(tmp_path: Path) -> None:
         "    print(find_folder(name, revision).name)\n"
         "for name, revision in (('someone/other', None), ('someone/tiny', 'c' * 40)):\n"
         "    try: find_folder(name, revision)\n"
-        "    except vkmnn.ModelFileError as error: print('cannot be had' in str(error))\n"
+        "    except vkmnn.ModelFileError as error: print('cannot be downloaded' in str(error))\n"
     )
     environment = {**os.environ, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
     environment["HF_HUB_CACHE"] = str(tmp_path / "hub")

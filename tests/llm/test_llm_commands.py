@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import io
+import json
+import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +24,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_text_is_written_as_it_comes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["generate", str(folder), "-p", "the quick", "-n", "5", "-c", "40"]
+    command = ["generate", str(folder), "the quick", "-m", "5", "-c", "40"]
     assert run_cli(command) == 0
     first = capsys.readouterr()
     assert first.out.strip()
@@ -34,7 +38,7 @@ def test_a_conversation(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("hello\nand again\n\nnever\n"))
-    assert run_cli(["chat", str(folder), "-n", "4", "--system", "be brief"]) == 0
+    assert run_cli(["chat", str(folder), "-m", "4", "--system", "be brief"]) == 0
     shown = capsys.readouterr()
     assert shown.err.count("prefill") == 2
     assert "room for 512 tokens" in shown.err
@@ -45,7 +49,7 @@ def test_what_a_folder_holds(folder: Path, capsys: pytest.CaptureFixture[str]) -
     assert run_cli(["info", str(folder)]) == 0
     shown = capsys.readouterr().out
     assert "writes text" in shown
-    for text in ("q4", "fp32", "model_q4.onnx", "2.9 KiB", "512 tokens", "taken by default"):
+    for text in ("q4", "fp32", "model_q4.onnx", "2.9 KiB", "512 tokens", "the default"):
         assert text in shown
     (folder / "onnx" / "model_q4.onnx").unlink()
 
@@ -53,9 +57,9 @@ def test_what_a_folder_holds(folder: Path, capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["generate", "no folder", "-p", "x"], "there is no folder"),
-        (["generate", "{}", "-p", "x", "--variant", "q2"], "no variant 'q2'"),
-        (["generate", "{}", "-p", "x" * 99, "-c", "20"], "room for 20"),
+        (["generate", "no folder", "x"], "there is no folder"),
+        (["generate", "{}", "x", "--variant", "q2"], "no variant 'q2'"),
+        (["generate", "{}", "--prompt", "x" * 99, "-c", "20"], "room for 20"),
         (["chat", "{}", "--top-p", "0"], "top_p is 0"),
     ],
 )
@@ -71,3 +75,42 @@ def test_errors_name_what_to_do(
     shown = capsys.readouterr().err
     assert said in shown
     assert "hint:" in shown
+
+
+def test_a_text_as_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["generate", str(folder), "the quick", "-m", "5", "--seed", "1"]
+    assert run_cli(command) == 0
+    plain = capsys.readouterr().out
+    assert run_cli([*command, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    page = (Path(__file__).parents[2] / "docs" / "command-line.md").read_text("utf-8")
+    (row,) = re.findall(r"^\| `generate` \| (.*) \|$", page, re.MULTILINE)
+    assert set(re.findall(r"`(\w+)`", row)) <= document.keys()
+    assert document["command"] == "generate"
+    assert document["text"] + "\n" == plain
+    assert document["tokens"] == 5
+    assert run_cli(["info", str(folder), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["variants"][0]["name"] == "fp32"
+
+
+def test_ctrl_c_ends_the_line(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vkmnn.llm.language_model import LanguageModel
+
+    whole = LanguageModel.pieces
+
+    def pieces(model: LanguageModel, *arguments: Any, **how: Any) -> Iterator[Any]:
+        for number, piece in enumerate(whole(model, *arguments, **how)):
+            if number == 3:
+                raise KeyboardInterrupt
+            yield piece
+
+    monkeypatch.setattr(LanguageModel, "pieces", pieces)
+    assert run_cli(["generate", str(folder), "the quick", "-m", "50"]) == 130
+    shown = capsys.readouterr()
+    assert shown.out.endswith("\n")
+    assert re.search(r"interrupted: \d+ tokens? written", shown.err)
+    monkeypatch.setattr("sys.stdin", io.StringIO("hello\nand again\n"))
+    assert run_cli(["chat", str(folder), "-m", "50"]) == 130
+    assert "interrupted: the chat is over" in capsys.readouterr().err

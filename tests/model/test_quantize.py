@@ -550,7 +550,7 @@ def test_the_command(net: Path, samples: Array, tmp_path: Path, capsys: Any) -> 
     assert "4 nodes quantised, 0 in float" in shown.out
     assert "on 4 random inputs" in shown.out
     assert f"{output}: " in shown.err
-    more = ["-a", "uint8", "-c", tmp_path / "data.npz", "-x", "Conv_c2"]
+    more = ["-a", "uint8", "--calibrate", tmp_path / "data.npz", "-x", "Conv_c2"]
     assert run_cli([*map(str, [*arguments, *more])]) == 0
     shown = capsys.readouterr()
     assert "on 6 calibration samples" in shown.out
@@ -559,7 +559,7 @@ def test_the_command(net: Path, samples: Array, tmp_path: Path, capsys: Any) -> 
     assert run_cli([*map(str, [*arguments, "-a", "uint8"])]) == 1
     assert "--calibrate" in capsys.readouterr().err
     assert run_cli([*map(str, [*arguments, "--size", "N=many"])]) == 1
-    assert "'many' is not the size of a dimension" in capsys.readouterr().err
+    assert "'many' is not a list of sizes" in capsys.readouterr().err
 
 
 def test_info_names_what_is_packed(net: Path, tmp_path: Path, capsys: Any) -> None:

@@ -17,6 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 import vkmnn
 import vkmnn.onnxruntime as ort
 from vkmnn import llm
+from vkmnn.arguments import check_array
 from vkmnn.errors import (
     ConversionError,
     DeviceNotFoundError,
@@ -28,6 +29,7 @@ from vkmnn.errors import (
     UnsupportedOpError,
     VkmnnError,
 )
+from vkmnn.ir import DType, TensorInfo
 from vkmnn.onnxruntime.errors import OnnxruntimeError
 
 TABLE = np.linspace(-1, 1, 20, dtype=np.float32).reshape(5, 4)
@@ -300,6 +302,11 @@ def test_arguments_of_other_types(session: vkmnn.InferenceSession) -> None:
     odd: Any = session
     refuse(InvalidInputError, lambda: odd.run(3, good_feeds()), "list of names")
     refuse(InvalidInputError, lambda: odd.prepare({"x": (1, 3)}), "for each plan")
+    refuse(InvalidInputError, lambda: odd.prepare([("x", (1, 3))]), "for each plan")
+    for method in (odd.run, odd.run_on_device):
+        refuse(
+            InvalidInputError, lambda method=method: method(good_feeds()), "(None, {'x': array})"
+        )
     refuse(InvalidInputError, lambda: odd.state(["x"]), "dictionary")
 
 
@@ -325,6 +332,20 @@ def test_a_view_that_is_too_large_to_copy(session: vkmnn.InferenceSession) -> No
         (["N", 8, 8, 3], (2, 3, 8, 8), "this looks like NCHW: x.transpose(0, 2, 3, 1)"),
         (["N", 3, 8], (2, 8, 3), "another order: x.transpose(0, 2, 1)"),
         (["N", 3, 8, 8], (2, 5, 8, 8), "dynamic axes"),
+        ([1, 3, 8, 8], (8, 8, 3), "channels stand last: x.transpose(2, 0, 1)[None]"),
+        ([1, 3, 8, 8], (3, 8, 8), "the batch axis is missing: x[None]"),
+        ([1, 8, 8, 3], (8, 8, 3), "the batch axis is missing: x[None]"),
+        ([1, 3, 8, 8], (9, 7, 3), "resize the picture to 8 x 8, then x.transpose(2, 0, 1)[None]"),
+        ([1, 3, 8, 8], (1, 9, 7, 3), "resize the picture to 8 x 8, then x.transpose(0, 3, 1, 2)"),
+        ([1, 3, 8, 8], (1, 3, 9, 7), "resize the picture to 8 x 8"),
+        (["N", 3, "h", 8], (3, 9, 7), "resize the picture to"),
+        ([1, 3, 8, 8], (8, 8, 4), "drop the alpha channel, x[..., :3]"),
+        ([1, 3, 8, 8], (8, 8), "repeat the channel of the grey picture"),
+        ([1, 1, 8, 8], (8, 8), "2 axes are missing: x[None, None]"),
+        ([1, 1, 8, 8], (64,), "x.reshape(1, 1, 8, 8)"),
+        ([1, 3, 8, 8], (2, 3, 8, 8), "batches of 1"),
+        (["N", 5], (5,), "the batch axis is missing: x[None]"),
+        ([5], (1, 5), "dynamic axes"),
     ],
 )
 def test_channels_in_the_wrong_place(declared: list[object], given: tuple[int, ...], said: str):
@@ -502,3 +523,19 @@ def test_an_axis_that_is_not_there_between_transposes(op: str) -> None:
     with pytest.raises(VkmnnError, match="off") as caught, vkmnn.InferenceSession(model) as session:
         session.run(None, {"x": np.zeros((2, 3, 4), np.float32)})
     assert not caught.value.unexpected
+
+
+def test_a_picture_of_bytes() -> None:
+    """What PIL gives: bytes, rows first, channels last, of any size."""
+    info = TensorInfo("x", DType.FLOAT32, (1, 3, 8, 8))
+    with pytest.raises(InvalidInputError) as caught:
+        check_array(info, np.zeros((16, 16, 3), np.uint8))
+    assert caught.value.hint is not None
+    for words in (".astype('float32')", "/ 255", "resize the picture to 8 x 8", "[None]"):
+        assert words in caught.value.hint
+
+
+def test_near_names_are_offered(session: vkmnn.InferenceSession) -> None:
+    feeds = good_feeds()
+    feeds["idz"] = feeds.pop("ids")
+    refuse(InvalidInputError, lambda: session.run(None, feeds), "did you mean ids?")

@@ -152,11 +152,15 @@ class Series:
 
 @dataclass(slots=True)
 class Comparison:
-    """Engines on one model; `reference` is whose outputs the others were compared with."""
+    """Engines on one model; `reference` is whose outputs the others were compared with.
+
+    `interrupted`: Ctrl-C ended it before all rounds were run.
+    """
 
     name: str
     series: list[Series]
     reference: str = ""
+    interrupted: bool = False
 
     def of(self, engine: str) -> Series | None:
         """Return an engine's series."""
@@ -201,19 +205,30 @@ def compare(
                 series.load_s, series.first_s = answer["load_s"], answer["first_s"]
                 peers[spec.name] = peer
         result.reference = _check(result, peers)
-        for number in range(where.rounds):
-            progress(f"{name}: round {number + 1} of {where.rounds}")
-            # Another one begins each time, so that nobody always follows the same one.
-            shift = number % len(result.series)
-            for series in result.series[shift:] + result.series[:shift]:
-                if not series.error and not series.enough:
-                    answer = _ask(peers[series.engine], "turn", series)
-                    series.seconds += [answer["seconds"]] if answer else []
+        try:
+            _rounds(result, peers, where.rounds, progress)
+        except KeyboardInterrupt:  # whatever was measured is worth showing
+            result.interrupted = True
+            return result
         for series in result.series:
             if not series.error:
                 with suppress(EngineMissingError):
                     series.facts = peers[series.engine].ask("facts")
     return result
+
+
+def _rounds(
+    result: Comparison, peers: Mapping[str, Peer], rounds: int, progress: Callable[[str], None]
+) -> None:
+    """Give every engine its turns."""
+    for number in range(rounds):
+        progress(f"{result.name}: round {number + 1} of {rounds}")
+        # Another one begins each time, so that nobody always follows the same one.
+        shift = number % len(result.series)
+        for series in result.series[shift:] + result.series[:shift]:
+            if not series.error and not series.enough:
+                answer = _ask(peers[series.engine], "turn", series)
+                series.seconds += [answer["seconds"]] if answer else []
 
 
 def job(model: Path, feeds: Mapping[str, Array], spec: EngineSpec, where: Place) -> Job:

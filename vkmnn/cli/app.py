@@ -10,13 +10,14 @@ import sys
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 import vkmnn
-from vkmnn.cli.console import LogHandler, show_error
-from vkmnn.errors import InvalidInputError, VkmnnError
+from vkmnn.cli.console import LogHandler, document, out, show_error
+from vkmnn.cli.options import SHORT, App, option
+from vkmnn.errors import InvalidInputError, VkmnnError, nearest
 from vkmnn.schedule_config import (
     PRECISIONS,
     on_overflow_name,
@@ -24,12 +25,11 @@ from vkmnn.schedule_config import (
     unsupported_name,
 )
 
-app = typer.Typer(
-    add_completion=False,
+app = App(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": [SHORT["--help"], "--help"]},
     help="Run neural networks on any Vulkan device.",
 )
 
@@ -37,12 +37,8 @@ _PATH_HINT = "check the path and its permissions"
 _LEVELS = ("debug", "info", "warning", "error")
 
 
-class By(str, Enum):
-    """What a row of the profile's table stands for."""
-
-    STEP = "step"
-    TYPE = "type"
-    KERNEL = "kernel"
+ROWS = ("step", "type", "kernel")
+"""What a row of the profile's table may stand for."""
 
 
 class OnLost(str, Enum):
@@ -57,9 +53,8 @@ ModelArgument = Annotated[
 ]
 DeviceOption = Annotated[
     str,
-    typer.Option(
+    option(
         "--device",
-        "-d",
         help='"auto", "fastest", an index, part of a name, a UUID, or "cpu" (numpy).',
     ),
 ]
@@ -68,9 +63,8 @@ DriverOption = Annotated[
 ]
 PrecisionOption = Annotated[
     str,
-    typer.Option(
+    option(
         "--precision",
-        "-p",
         help='"high" or "fp32" (float32), "normal" or "fp16" (float16 storage), or "low" (float16 '
         "storage and products).",
     ),
@@ -83,32 +77,45 @@ OnOverflowOption = Annotated[
         "(run that op in float32), raise or ignore.",
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def _quiet(wanted: bool) -> bool:
+    """Print no tables where a document is wanted."""
+    out.quiet = wanted
+    return wanted
+
+
+JsonOption = Annotated[
+    bool,
+    typer.Option("--json", help="Print JSON instead of tables.", callback=_quiet, is_eager=True),
+]
 InputOption = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
         "--input",
-        "-i",
-        metavar="NAME=VALUE",
-        help="VALUE is a .npy or .npz file, or random, ones or zeros (repeatable). Without NAME= "
-        "it applies to all inputs. Default: random.",
+        help="VALUE is a number (sr=16000), JSON (ids=[1,2,3]), text for inputs of strings, "
+        "random, ones or zeros, or a file: .npy, .npz, @values.json, @text.txt (repeatable). NAME= "
+        "may be left out where there is one input. Default: random.",
     ),
 ]
 ShapeOption = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
         "--shape",
-        "-s",
-        metavar="NAME=DIMS",
-        help="Shape of an input: x=1,3,224,224. Size of a symbolic dimension: N=4 (repeatable).",
+        help="Shape of an input: x=1,3,224,224 (x= may be left out where there is one input). Size "
+        "of a symbolic dimension: N=4 (repeatable).",
     ),
 ]
 SeedOption = Annotated[int, typer.Option("--seed", help="Seed for random inputs.")]
 
 
+def _tell_version() -> None:
+    typer.echo(f"vkmnn {vkmnn.__version__} (Python {platform.python_version()})")
+
+
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"vkmnn {vkmnn.__version__} (Python {platform.python_version()})")
+        _tell_version()
         raise typer.Exit
 
 
@@ -120,13 +127,38 @@ def _common(
     ] = False,
     version: Annotated[
         bool,
-        typer.Option(
-            "--version", callback=_version, is_eager=True, help="Show the version and exit."
-        ),
+        option("--version", callback=_version, is_eager=True, help="Show the version and exit."),
     ] = False,
 ) -> None:
     if debug:
         os.environ["VKMNN_DEBUG"] = "1"
+
+
+@app.command("help")
+def show_help(
+    ctx: typer.Context,
+    command: Annotated[
+        str | None, typer.Argument(metavar="COMMAND", help="A command.", show_default=False)
+    ] = None,
+) -> None:
+    """Show what vkmnn does, or the options of a command."""
+    assert ctx.parent is not None
+    commands: dict[str, Any] = ctx.parent.command.commands  # type: ignore[attr-defined]
+    if command is None:
+        typer.echo(ctx.parent.get_help())
+        return
+    if command not in commands:
+        hint = nearest(command, commands, "commands")
+        raise InvalidInputError(f"there is no command '{command}'", hint=hint)
+    ctx.parent.command.main([command, "--help"], prog_name="vkmnn")
+
+
+@app.command()
+def version(json: JsonOption = False) -> None:
+    """Show the versions of vkmnn and Python."""
+    if not json:
+        _tell_version()
+    document("version", {"python": platform.python_version(), "system": platform.system()})
 
 
 @app.command()
@@ -141,21 +173,24 @@ def devices(
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """List this machine's devices, and say which one "auto" selects."""
+    """List this machine's devices.
+
+    Says which one "auto" selects.
+    """
     from vkmnn.cli.devices import list_devices, list_profiles
 
     if profiles:
-        list_profiles(json)
+        list_profiles()
     else:
-        list_devices(driver, json)
+        list_devices(driver)
 
 
 @app.command()
 def doctor(json: JsonOption = False) -> None:
-    """Check this machine, and say how to install what is missing."""
+    """Check this machine, and say what to install."""
     from vkmnn.cli.doctor import examine
 
-    if not examine(json):
+    if not examine():
         raise typer.Exit(1)
 
 
@@ -166,29 +201,28 @@ def run(
     shape: ShapeOption = None,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output", "-o", help="Save the outputs: a .npz file, or a folder of .npy files."
-        ),
+        option("--output", help="Save the outputs: a .npz file, or a folder of .npy files."),
     ] = None,
     device: DeviceOption = "auto",
     driver: DriverOption = None,
     precision: PrecisionOption = "high",
     on_overflow: OnOverflowOption = "warn",
-    repeat: Annotated[
-        int, typer.Option("--repeat", "-n", min=0, help="Runs to time after the first.")
-    ] = 1,
+    repeat: Annotated[int, option("--repeat", min=0, help="Runs to time after the first.")] = 1,
     validate: Annotated[
         bool, typer.Option("--validate", help="Run under the Khronos validation layer.")
     ] = False,
     compare: Annotated[
         str | None,
-        typer.Option("--compare", help='Also run on this device, "cpu" for example, and compare.'),
+        typer.Option(
+            "--compare",
+            help='Also run on this device ("cpu" for example) or by "onnxruntime", and compare.',
+        ),
     ] = None,
     tolerance: Annotated[
         float | None,
         typer.Option(
             "--tolerance",
-            help="Allowed difference, as a fraction of the range. Default: 1e-4; 1e-2 for normal.",
+            help="Allowed difference, as a fraction of the range. Default: 1e-4, for float16 1e-2.",
         ),
     ] = None,
     unsupported: Annotated[
@@ -199,6 +233,7 @@ def run(
         ),
     ] = "cpu",
     seed: SeedOption = 0,
+    json: JsonOption = False,
 ) -> None:
     """Run a model one or more times and show its outputs."""
     from vkmnn.cli.run import RunOptions, run_model
@@ -226,7 +261,7 @@ def convert(
     ],
     precision: Annotated[
         str,
-        typer.Option("--precision", "-p", help='"normal" or "fp16" rounds weights to float16.'),
+        option("--precision", help='"normal" or "fp16" rounds weights to float16.'),
     ] = "high",
     external_data: Annotated[
         bool, typer.Option("--external-data", help="Write the weights to OUTPUT.data.")
@@ -242,11 +277,13 @@ def convert(
     ] = None,
     tuned: Annotated[
         bool,
-        typer.Option("--tuned", help="Keep what `vkmnn tune` has measured on this device."),
+        typer.Option("--tuned", help="Store what `vkmnn tune` has measured on this device."),
     ] = False,
     packed: Annotated[
         bool,
-        typer.Option("--packed", help="Also store the weights as kernels of the device read them."),
+        typer.Option(
+            "--packed", help="Also store the weights in the layouts that the device's kernels read."
+        ),
     ] = False,
     device: DeviceOption = "auto",
     unsupported: Annotated[
@@ -256,8 +293,12 @@ def convert(
             help='Ops without a kernel: "cpu" (default) keeps them for the host, "raise" fails.',
         ),
     ] = "cpu",
+    json: JsonOption = False,
 ) -> None:
-    """Write a model as a .vkmnn file, which opens faster: it is converted and optimised."""
+    """Write an optimised .vkmnn file.
+
+    It opens faster than the model that it was made from.
+    """
     from vkmnn.cli.convert import convert_model
 
     options = (precision_name(precision), unsupported_name(unsupported))
@@ -266,20 +307,19 @@ def convert(
 
 CalibrateOption = Annotated[
     Path | None,
-    typer.Option(
+    option(
         "--calibrate",
-        "-c",
         metavar="DATA",
         help="A .npz file with an array for every input; its first axis counts the samples.",
     ),
 ]
 SymbolSizeOption = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
+        "--shape",
         "--size",
-        "-s",
-        metavar="NAME=SIZE",
-        help="Size of a symbolic dimension of random inputs: N=4 (repeatable).",
+        help="Size of a symbolic dimension of the inputs that the models are compared on, N=4, or "
+        "the shape of such an input (repeatable).",
     ),
 ]
 
@@ -290,18 +330,17 @@ def quantize(
     output: Annotated[
         Path, typer.Argument(metavar="OUTPUT", help="The .onnx file to write.", show_default=False)
     ],
-    weights: Annotated[
-        str, typer.Option("--weights", "-w", help='"int8" or "int4".', show_default=False)
-    ],
+    weights: Annotated[str, option("--weights", help='"int8" or "int4".', show_default=False)],
     block: Annotated[
-        int, typer.Option("--block", "-b", help="Weights that share a scale: 16, 32, 64, 128, 256.")
+        int, option("--block", help="Weights that share a scale: 16, 32, 64, 128, 256.")
     ] = 32,
     zero_points: Annotated[
-        bool, typer.Option("--zero-points", help="Blocks with zero points, which fit closer.")
+        bool,
+        typer.Option("--zero-points", help="Give blocks zero points: a closer fit, more bytes."),
     ] = False,
     activations: Annotated[
         str | None,
-        typer.Option("--activations", "-a", help='"int8" or "uint8"; takes --calibrate.'),
+        option("--activations", help='"int8" or "uint8"; takes --calibrate.'),
     ] = None,
     calibrate: CalibrateOption = None,
     method: Annotated[
@@ -312,7 +351,7 @@ def quantize(
     ] = False,
     exclude: Annotated[
         list[str] | None,
-        typer.Option("--exclude", "-x", metavar="NODE", help="Leave in float (repeatable)."),
+        option("--exclude", help="Leave in float (repeatable)."),
     ] = None,
     external_data: Annotated[
         bool, typer.Option("--external-data", help="Write the weights to OUTPUT.data.")
@@ -323,8 +362,12 @@ def quantize(
     device: DeviceOption = "auto",
     sizes: SymbolSizeOption = None,
     seed: SeedOption = 0,
+    json: JsonOption = False,
 ) -> None:
-    """Write a model with int8 or int4 weights, and say what that saves and what it costs."""
+    """Write a model with narrow weights.
+
+    Says what that saves and what it costs.
+    """
     from vkmnn.cli.quantize import quantize_model
 
     options = {
@@ -351,8 +394,12 @@ def info(
     tensors: Annotated[
         bool, typer.Option("--tensors", help="List the tensors that remain after optimisation.")
     ] = False,
+    json: JsonOption = False,
 ) -> None:
-    """Describe a model: inputs, outputs, operators, size; of a folder: what is in it."""
+    """Describe a model, or a folder of models.
+
+    Shows inputs, outputs, operators and sizes; of a folder of a language model, its variants.
+    """
     from vkmnn.cli.info import describe, describe_folder
 
     if model.is_dir():
@@ -366,28 +413,36 @@ LanguageModelArgument = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="A folder of a language model, or owner/name of a hub's.",
+        help="The folder of a language model, or owner/name of one on the hub.",
         show_default=False,
     ),
 ]
 CapacityOption = Annotated[
     int | None,
-    typer.Option("--capacity", "-c", min=2, help="How many tokens a text has room for."),
+    option("--capacity", min=2, help="The longest text, prompt included, in tokens."),
 ]
 VariantOption = Annotated[
     str | None, typer.Option("--variant", help="q4f16, fp16, q4, fp32 …; `vkmnn info` lists them.")
 ]
 RevisionOption = Annotated[
-    str | None, typer.Option("--revision", help="A commit, tag or branch of a hub's model.")
+    str | None, typer.Option("--revision", help="A commit, tag or branch of the model on the hub.")
 ]
 MaxTokensOption = Annotated[
-    int | None, typer.Option("--max-tokens", "-n", min=1, help="How many tokens to write at most.")
+    int | None, option("--max-tokens", min=1, help="The most tokens to write.")
 ]
 TemperatureOption = Annotated[
-    float, typer.Option("--temperature", "-t", min=0, help="0 takes the likeliest token.")
+    float,
+    option("--temperature", min=0, help="How much chance decides; 0: always the likeliest token."),
 ]
-TopKOption = Annotated[int, typer.Option("--top-k", min=0, help="Draw from this many; 0: all.")]
-TopPOption = Annotated[float, typer.Option("--top-p", help="Draw from this probability.")]
+TopKOption = Annotated[
+    int, typer.Option("--top-k", min=0, help="Draw from this many likeliest tokens; 0: from all.")
+]
+TopPOption = Annotated[
+    float,
+    typer.Option(
+        "--top-p", help="Draw from the likeliest tokens that have this probability together."
+    ),
+]
 TextSeedOption = Annotated[int | None, typer.Option("--seed", help="Seed of the draws.")]
 
 
@@ -395,8 +450,16 @@ TextSeedOption = Annotated[int | None, typer.Option("--seed", help="Seed of the 
 def generate(
     model: LanguageModelArgument,
     prompt: Annotated[
-        str, typer.Option("--prompt", "-p", help='What the text begins with; "-" reads it.')
-    ],
+        str | None,
+        typer.Argument(
+            metavar="PROMPT",
+            help='What the text begins with; "-" reads standard input.',
+            show_default=False,
+        ),
+    ] = None,
+    prompt_option: Annotated[
+        str | None, typer.Option("--prompt", help="The same, as an option.")
+    ] = None,
     max_tokens: MaxTokensOption = None,
     temperature: TemperatureOption = 0.0,
     top_k: TopKOption = 0,
@@ -412,18 +475,29 @@ def generate(
         int, typer.Option("--speculate", min=0, max=7, help="Guess this many tokens ahead.")
     ] = 0,
     device: DeviceOption = "auto",
-    precision: Annotated[str, typer.Option("--precision", help="fp32 or fp16.")] = "high",
+    precision: PrecisionOption = "high",
     capacity: CapacityOption = None,
     variant: VariantOption = None,
     revision: RevisionOption = None,
+    json: JsonOption = False,
 ) -> None:
-    """Write what a language model makes of a prompt, as it comes."""
+    """Continue a text with a language model.
+
+    Tokens are printed as they are generated.
+    """
     from vkmnn.cli.generate import Where, generate_text
 
+    text = prompt if prompt is not None else prompt_option
+    if text is None:
+        raise InvalidInputError(
+            "there is no prompt",
+            hint='write it after the model: vkmnn generate MODEL "Once upon a time"; -p is '
+            "--precision, here as in all commands",
+        )
     where = Where(model, device, precision_name(precision), capacity, variant, revision)
     generate_text(
         where,
-        prompt,
+        text,
         max_tokens,
         temperature=temperature,
         top_k=top_k,
@@ -447,12 +521,15 @@ def chat(
     top_p: TopPOption = 1.0,
     seed: TextSeedOption = None,
     device: DeviceOption = "auto",
-    precision: Annotated[str, typer.Option("--precision", help="fp32 or fp16.")] = "high",
+    precision: PrecisionOption = "high",
     capacity: CapacityOption = None,
     variant: VariantOption = None,
     revision: RevisionOption = None,
 ) -> None:
-    """Talk with a language model; an empty line, or the end of the input, ends it."""
+    """Chat with a language model.
+
+    An empty line or the end of the input ends the chat.
+    """
     from vkmnn.cli.generate import Where, chat_with
 
     where = Where(model, device, precision_name(precision), capacity, variant, revision)
@@ -521,7 +598,7 @@ def serve(
     allow_origin: AllowOriginOption = None,
     forwarded_allow_ips: ProxyOption = None,
     device: DeviceOption = "auto",
-    precision: Annotated[str, typer.Option("--precision", help="fp32 or fp16.")] = "high",
+    precision: PrecisionOption = "high",
     capacity: CapacityOption = None,
     variant: VariantOption = None,
     on_device_lost: Annotated[
@@ -571,14 +648,18 @@ def ops(
     mnn: Annotated[
         bool, typer.Option("--mnn", help="List the ops of .mnn files instead of ONNX's.")
     ] = False,
+    json: JsonOption = False,
 ) -> None:
-    """List the operators that vkmnn reads from models: ONNX's, or those of .mnn files."""
+    """List the operators that vkmnn reads.
+
+    ONNX's, or with --mnn those of .mnn files.
+    """
     from vkmnn.cli.ops import list_mnn_ops, list_ops, list_plugins
 
     if plugins:
         list_plugins()
-    elif not (list_mnn_ops if mnn else list_ops)(name):
-        raise typer.Exit(1)
+    else:
+        (list_mnn_ops if mnn else list_ops)(name)
 
 
 @app.command()
@@ -590,23 +671,29 @@ def profile(
     driver: DriverOption = None,
     precision: PrecisionOption = "high",
     on_overflow: OnOverflowOption = "warn",
-    repeat: Annotated[int, typer.Option("--repeat", "-n", min=1, help="Runs to measure.")] = 10,
-    by: Annotated[By, typer.Option("--by", help="What each row stands for.")] = By.STEP,
+    repeat: Annotated[int, option("--repeat", min=1, help="Runs to measure.")] = 10,
+    by: Annotated[str, typer.Option("--by", help="What each row stands for.")] = ROWS[0],
+    top: Annotated[
+        int, typer.Option("--top", min=0, help="How many rows to show, slowest first; 0: all.")
+    ] = 20,
     trace: Annotated[
         Path | None,
         typer.Option("--trace", help="Write a trace for ui.perfetto.dev or chrome://tracing."),
     ] = None,
     html: Annotated[Path | None, typer.Option("--html", help="Write a page for a browser.")] = None,
     seed: SeedOption = 0,
+    json: JsonOption = False,
 ) -> None:
     """Measure where the time of a model goes, op by op."""
     from vkmnn.cli.profile import profile_model
     from vkmnn.cli.run import RunOptions
 
+    if by not in ROWS:
+        raise InvalidInputError(f"--by {by} is not known", hint=nearest(by, ROWS, "rows"))
     name = precision_name(precision)
     options = RunOptions(device, driver, None, inputs or [], shape or [], seed, repeat, name)
     options = replace(options, on_overflow=on_overflow_name(on_overflow))
-    profile_model(model, options, by.value, trace, html)
+    profile_model(model, options, by, top, trace, html)
 
 
 @app.command()
@@ -629,10 +716,13 @@ def plan(
     html: Annotated[Path | None, typer.Option("--html", help="Write a page for a browser.")] = None,
     json: JsonOption = False,
 ) -> None:
-    """Show what a device would run for a model and how long it should take, without the device."""
+    """Predict how a model runs on another device.
+
+    Shows the kernels, and how long they should take, without the device.
+    """
     from vkmnn.cli.plan import plan_model
 
-    plan_model(model, profile, precision_name(precision), shape or [], alone, html, json)
+    plan_model(model, profile, precision_name(precision), shape or [], alone, html)
 
 
 @app.command()
@@ -641,10 +731,10 @@ def bench(
     inputs: InputOption = None,
     shape: ShapeOption = None,
     device: DeviceOption = "auto",
-    rounds: Annotated[int, typer.Option("--rounds", "-n", min=1, help="Rounds per engine.")] = 7,
+    rounds: Annotated[int, option("--repeat", "--rounds", min=1, help="Rounds per engine.")] = 7,
     engine: Annotated[
         list[str] | None,
-        typer.Option("--engine", "-e", help="Part of an engine's name (repeatable)."),
+        option("--engine", help="Part of an engine's name (repeatable)."),
     ] = None,
     fp16: Annotated[bool, typer.Option("--fp16", help="Also compare in float16.")] = False,
     threads: Annotated[
@@ -656,12 +746,15 @@ def bench(
     seed: SeedOption = 0,
     json: JsonOption = False,
 ) -> None:
-    """Compare vkmnn with other engines on a model: onnxruntime, MNN and ncnn's Vulkan."""
+    """Compare vkmnn with other engines.
+
+    onnxruntime, MNN and ncnn's Vulkan, as far as they are installed.
+    """
     from vkmnn.cli.bench import bench_model
     from vkmnn.cli.run import RunOptions
 
     options = RunOptions(device, None, None, inputs or [], shape or [], seed, rounds)
-    bench_model(model, options, engine or [], fp16, threads, timeout, json)
+    bench_model(model, options, engine or [], fp16, threads, timeout)
 
 
 @app.command()
@@ -675,11 +768,15 @@ def tune(
     on_overflow: OnOverflowOption = "warn",
     repeat: Annotated[
         int,
-        typer.Option("--repeat", "-n", min=1, help="Runs of each candidate; the fastest counts."),
+        option("--repeat", min=1, help="Runs of each candidate; the fastest counts."),
     ] = 5,
     seed: SeedOption = 0,
+    json: JsonOption = False,
 ) -> None:
-    """Measure the kernels a model could use, and keep the fastest for later runs."""
+    """Measure kernels, and keep the fastest.
+
+    Later runs of the model on this device use what was kept.
+    """
     from vkmnn.cli.run import RunOptions
     from vkmnn.cli.tune import tune_model
 
@@ -710,6 +807,7 @@ def run_cli(arguments: list[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a console may lack ✓ or µ
+    out.quiet = False
     try:
         status = _run(arguments)
         sys.stdout.flush()

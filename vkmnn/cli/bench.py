@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import json
+import re
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,14 +20,27 @@ from vkmnn.bench.compare import (
     geometric_mean,
     place,
 )
-from vkmnn.bench.document import document, networks
-from vkmnn.cli.console import err, heading, note, out, show, table, time_text
-from vkmnn.cli.feeds import make_feeds
-from vkmnn.cli.run import RunOptions
-from vkmnn.errors import InvalidInputError
+from vkmnn.bench.document import document as about
+from vkmnn.bench.document import networks
+from vkmnn.cli import console
+from vkmnn.cli.console import (
+    document,
+    err,
+    heading,
+    interrupted,
+    interruptible,
+    note,
+    say,
+    show,
+    table,
+    time_text,
+)
+from vkmnn.cli.run import RunOptions, session_feeds, tell_assumed
+from vkmnn.errors import InvalidInputError, nearest, plural
 from vkmnn.inference_session import InferenceSession
 
 _BAR = 40
+_ROUND = re.compile(r": round (\d+) of (\d+)$")
 
 
 def bench_model(
@@ -36,9 +50,8 @@ def bench_model(
     fp16: bool,
     threads: int,
     timeout_s: float,
-    as_json: bool,
 ) -> None:
-    """Compare engines on a model and print a table and bars, or JSON.
+    """Compare engines on a model and print a table and bars.
 
     Args:
         model: an ONNX file.
@@ -47,41 +60,72 @@ def bench_model(
         fp16: also compare the engines' float16.
         threads: of engines on the CPU; 0 for one a core.
         timeout_s: how long an engine may take for one answer.
-        as_json: print a document instead.
 
     Raises:
         InvalidInputError: no engine has such a name.
     """
     specs = engines(fp16, names)
     if not specs:
-        known = ", ".join(spec.name for spec in engines(True))
-        raise InvalidInputError(f"no engine is called {', '.join(names)}", hint=f"engines: {known}")
+        known = [spec.name for spec in engines(True)]
+        hint = nearest(names[0], [*known, *(one.partition(" ")[0] for one in known)], "engines")
+        raise InvalidInputError(f"no engine is called {', '.join(names)}", hint=hint)
     where = place(options.device, threads, options.repeat, timeout_s)
     with InferenceSession(model, "cpu") as session:
-        feeds, assumed = make_feeds(
-            session.get_inputs(), options.inputs, options.shapes, options.seed
-        )
-    for text in assumed:
-        note(f"input {text}; --shape sets it")
-    with progress() as report:
-        result = compare(model.stem, model, feeds, specs, where, report)
-    if as_json:
-        out.print_json(json.dumps(document(where) | {"networks": networks([result])}))
-        return
-    heading(f"{model.name} on {where.device_name}, {where.threads} threads on the CPU")
+        fed = session_feeds(session, options)
+    tell_assumed(fed.notes)
+    with interruptible("no round was complete"), progress() as report:
+        result = compare(model.stem, model, fed.arrays, specs, where, report)
+    heading(f"{model.name} on {where.device_name}, {plural(where.threads, 'thread')} on the CPU")
     show(_engines(result))
     show_failures([result])
     show_bars([result])
+    stopped = {"interrupted": result.interrupted}
+    document("bench", about(where) | {"networks": networks([result])} | stopped)
+    if result.interrupted:
+        done = max((len(series.seconds) for series in result.series), default=0)
+        raise interrupted(f"{plural(done, 'round')} of {where.rounds} were run")
 
 
 @contextmanager
 def progress() -> Iterator[Callable[[str], None]]:
-    """Show what is going on; yields the function that updates it."""
-    if not err.is_terminal:
-        yield lambda text: None
+    """Show what is going on; yields the function that updates it.
+
+    To rounds it adds the time left. Without a terminal, there is a line every now and then.
+    """
+    if err.is_terminal:
+        with err.status("") as status:
+            left = _Left()
+            yield lambda text: status.update(Text(left.told(text)))
         return
-    with err.status("") as status:
-        yield lambda text: status.update(Text(text))
+    told, left = time.monotonic(), _Left()
+
+    def tell(text: str) -> None:
+        nonlocal told
+        text = left.told(text)
+        if time.monotonic() - told >= console.LINE_EVERY_S:
+            told = time.monotonic()
+            say("progress", text, "dim")
+
+    yield tell
+
+
+class _Left:
+    """Knows how long the rounds of a model take."""
+
+    def __init__(self) -> None:
+        self._begun = 0.0
+
+    def told(self, text: str) -> str:
+        """Return a text on a round with the time left after it."""
+        match = _ROUND.search(text)
+        if match is None:
+            return text
+        done, total = int(match[1]) - 1, int(match[2])
+        if not done:
+            self._begun = time.monotonic()
+            return text
+        spent = time.monotonic() - self._begun
+        return f"{text}, about {console.duration_text(spent * (total - done) / done)} left"
 
 
 def _engines(result: Comparison) -> Table:

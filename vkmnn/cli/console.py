@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import math
 import os
 import sys
+import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import ClassVar
+from enum import Enum
+from typing import Any, ClassVar, Protocol
 
+import typer
 from rich import box
 from rich.console import Console
 from rich.padding import Padding
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
+import vkmnn
 from vkmnn.errors import VkmnnError
 
 _PIPED_WIDTH = 200
@@ -32,8 +39,12 @@ out = Console(highlight=False, width=_width())
 err = Console(stderr=True, highlight=False)
 
 
-def table(*columns: str, right: Sequence[str] = ()) -> Table:
-    """Return an empty table; cells of the columns in `right` are aligned to the right."""
+def table(*columns: str, right: Sequence[str] = (), cut: Sequence[str] | None = None) -> Table:
+    """Return an empty table; cells of the columns in `right` are aligned to the right.
+
+    With `cut`, rows are single lines: where there is no room, the cells of these columns lose
+    their end.
+    """
     made = Table(
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
@@ -42,7 +53,12 @@ def table(*columns: str, right: Sequence[str] = ()) -> Table:
         header_style="bold",
     )
     for name in columns:
-        made.add_column(name, justify="right" if name in right else "left", overflow="fold")
+        made.add_column(
+            name,
+            justify="right" if name in right else "left",
+            overflow="fold" if cut is None else "ellipsis",
+            no_wrap=cut is not None and name not in cut,
+        )
     return made
 
 
@@ -140,21 +156,152 @@ def histogram(names: Iterable[str]) -> str:
 
 def compiling() -> AbstractContextManager[Callable[[int, int], None]]:
     """Show a bar while pipelines are compiled; yields what a session takes as `progress`."""
-    return _bar("compiling pipelines")
+    return progress("compiling pipelines")
 
 
-def trials() -> AbstractContextManager[Callable[[int, int], None]]:
-    """Show a bar while kernels are measured; yields what `tune` takes as `progress`."""
-    return _bar("measuring kernels")
+LINE_EVERY_S = 10.0
+"""How often progress is told in a line, where there is no terminal for a bar."""
 
 
 @contextmanager
-def _bar(label: str) -> Iterator[Callable[[int, int], None]]:
-    columns = (TextColumn(label), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
-        task = progress.add_task("", total=None, visible=False)
+def progress(label: str) -> Iterator[Report]:
+    """Show how far a long job is, and how long it will still take.
 
-        def report(done: int, total: int) -> None:
-            progress.update(task, completed=done, total=total, visible=done < total)
+    On a terminal it is a bar, elsewhere a line every `LINE_EVERY_S` seconds.
+
+    Yields:
+        The function to call with (done, total), and with what is being done, if that changes.
+    """
+    if not err.is_terminal:
+        yield _Lines(label)
+        return
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=err, transient=True) as bar:
+        task = bar.add_task(label, total=None, visible=False)
+
+        def report(done: int, total: int, what: str = "") -> None:
+            shown = done < total
+            text = what or label
+            bar.update(task, description=text, completed=done, total=total, visible=shown)
 
         yield report
+
+
+class Report(Protocol):
+    """Tells how far a job is."""
+
+    def __call__(self, done: int, total: int, what: str = "") -> None:
+        """Tell that `done` of `total` steps are over, and what comes now."""
+
+
+class _Lines:
+    """Progress for logs: a line now and then, with the time left."""
+
+    def __init__(self, label: str) -> None:
+        self._label = label
+        self._begun = self._told = time.monotonic()
+
+    def __call__(self, done: int, total: int, what: str = "") -> None:
+        now = time.monotonic()
+        if done >= total or now - self._told < LINE_EVERY_S:
+            return
+        self._told = now
+        spent = now - self._begun
+        left = f", about {duration_text(spent * (total - done) / done)} left" if done else ""
+        say("progress", f"{what or self._label}: {done} of {total}{left}", "dim")
+
+
+def duration_text(seconds: float) -> str:
+    """Return how long something takes, as people say it: `40 s`, `3 min`, `2 h 10 min`."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
+
+
+@contextmanager
+def waiting(label: str) -> Iterator[None]:
+    """Say now and then that a job whose steps are not known is still under way."""
+    if err.is_terminal:
+        with err.status(Text(label)):
+            yield
+        return
+    over = threading.Event()
+    begun = time.monotonic()
+
+    def tell() -> None:
+        while not over.wait(LINE_EVERY_S):
+            say("progress", f"{label}: {duration_text(time.monotonic() - begun)} so far", "dim")
+
+    teller = threading.Thread(target=tell, daemon=True)
+    teller.start()
+    try:
+        yield
+    finally:
+        over.set()
+        teller.join()
+
+
+INTERRUPTED = 130
+"""The exit status of a command that Ctrl-C ended, as shells have it."""
+
+
+@contextmanager
+def interruptible(kept: str | Callable[[], str]) -> Iterator[None]:
+    """End the command with status 130 on Ctrl-C, and say what it leaves behind.
+
+    Args:
+        kept: what is kept: a sentence, or a function that returns it.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        note(f"interrupted: {kept if isinstance(kept, str) else kept()}")
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def interrupted(kept: str) -> typer.Exit:
+    """Say what an interrupted command keeps; raise the result."""
+    note(f"interrupted: {kept}")
+    return typer.Exit(INTERRUPTED)
+
+
+# --- documents ----------------------------------------------------------------------------------
+
+
+def wants_json() -> bool:
+    """Whether results go into a document of JSON instead of tables."""
+    return out.quiet
+
+
+def document(command: str, facts: Mapping[str, Any]) -> None:
+    """Print what a command found as JSON, if `--json` asks for it.
+
+    Every document is an object with the command's name and vkmnn's version before its own keys;
+    numbers that JSON does not have are null.
+    """
+    if not wants_json():
+        return
+    whole = {"command": command, "vkmnn": vkmnn.__version__, **facts}
+    typer.echo(json.dumps(_plain(whole), indent=2, allow_nan=False))
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON has it."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        items = sorted(value) if isinstance(value, set | frozenset) else value
+        return [_plain(item) for item in items]
+    if hasattr(value, "item") and not getattr(value, "shape", ()):
+        value = value.item()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Enum):
+        return value.value
+    return value if isinstance(value, str | int | bool | None) else str(value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from vkmnn.cli.console import bytes_text, note
+from vkmnn.cli.console import bytes_text, document, interruptible, note, waiting
 from vkmnn.errors import InvalidInputError
 from vkmnn.saving import convert
 from vkmnn.schedule_config import PrecisionName, Unsupported
@@ -23,20 +23,24 @@ def convert_model(
     device: str,
 ) -> None:
     """Convert a model, and print what was written; the arguments are the options as typed."""
-    convert(
-        model,
-        output,
-        precision=precision,
-        external_data=external,
-        sizes=_parse_sizes(sizes),
-        tuned=tuned,
-        packed=packed,
-        device=device,
-        unsupported=unsupported,
-    )
+    fixed = _parse_sizes(sizes)
+    with interruptible(f"{output} was not written"), waiting(f"converting {model.name}"):
+        convert(
+            model,
+            output,
+            precision=precision,
+            external_data=external,
+            sizes=fixed,
+            tuned=tuned,
+            packed=packed,
+            device=device,
+            unsupported=unsupported,
+        )
     written = [output, output.with_name(f"{output.name}.data")] if external else [output]
     for path in written:
         note(f"{path}: {bytes_text(path.stat().st_size)}")
+    files = [{"path": str(path), "bytes": path.stat().st_size} for path in written]
+    document("convert", {"model": str(model), "precision": precision, "files": files})
 
 
 def _parse_sizes(texts: Sequence[str]) -> dict[str, int | tuple[int, ...]]:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from typing import Any
 
 import numpy as np
-import typer
 from rich.text import Text
 
-from vkmnn.cli.console import bytes_text, note, out, show, table
+from vkmnn.cli.console import bytes_text, document, note, out, show, table
 from vkmnn.cli.install import remedy
-from vkmnn.errors import DeviceNotFoundError, page
+from vkmnn.errors import DeviceNotFoundError
 from vkmnn.opening import CPU_DEVICE, CpuInfo
 from vkmnn.runtime import environment
 from vkmnn.runtime.device import enumerate_devices
@@ -59,7 +57,7 @@ def automatic(found: list[DeviceInfo]) -> tuple[int | str, str]:
     return info.index, reason if selector == "auto" else f"VKMNN_DEVICE={selector}: {reason}"
 
 
-def list_devices(driver: str | None, as_json: bool) -> None:
+def list_devices(driver: str | None) -> None:
     """Print all devices, the numpy backend last, and mark what "auto" means."""
     found = enumerate_devices(driver)
     try:
@@ -71,11 +69,8 @@ def list_devices(driver: str | None, as_json: bool) -> None:
             f'✗ "auto" means VKMNN_DEVICE={environment.device_selector()}, and no device fits',
             style="red",
         )
-    if as_json:
-        listed = [*map(_as_dict, found), {"index": CPU_DEVICE, "name": CpuInfo().name}]
-        auto = {"index": chosen, "reason": reason}
-        typer.echo(json.dumps({"devices": listed, "auto": auto}, indent=2))
-        return
+    listed = [*map(_as_dict, found), {"index": CPU_DEVICE, "name": CpuInfo().name}]
+    document("devices", {"devices": listed, "auto": {"index": chosen, "reason": reason}})
     rows = table("", "#", "Device", "Type", "Vulkan", "Memory", right=("#", "Memory"))
     for device in found:
         rows.add_row(
@@ -122,12 +117,10 @@ def _description(device: DeviceInfo) -> Text:
     return text
 
 
-def list_profiles(as_json: bool) -> None:
+def list_profiles() -> None:
     """Print the device profiles that `VKMNN_DEVICE_PROFILE` may name."""
     profiles = [load_profile(name) for name in profile_names()]
-    if as_json:
-        typer.echo(json.dumps({"profiles": list(map(_profile_as_dict, profiles))}, indent=2))
-        return
+    document("devices", {"profiles": list(map(_profile_as_dict, profiles))})
     titles = ("Profile", "Device", "Memory", "Subgroups", "Group", "Shared", "Range")
     rows = table(*titles, right=titles[2:])
     rows.columns[0].no_wrap = True  # it is what people type
@@ -145,7 +138,10 @@ def list_profiles(as_json: bool) -> None:
             bytes_text(limits.max_storage_buffer_range),
         )
     show(rows, indent=0)
-    note(f"VKMNN_DEVICE_PROFILE=NAME makes every device look like one; {page('device-profiles')}")
+    note(
+        "VKMNN_DEVICE_PROFILE=NAME makes every device look like one, and `vkmnn plan MODEL --as "
+        "NAME` predicts how a model runs on it"
+    )
 
 
 def _profile_as_dict(profile: DeviceProfile) -> dict[str, Any]:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterator
 from itertools import groupby
 
-import typer
 from rich.padding import Padding
 from rich.progress import Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 from rich.text import Text
 
 from vkmnn.cli.checks import CHECKS, Check, Status, has_usable_device
-from vkmnn.cli.console import err, heading, out
+from vkmnn.cli.console import document, err, heading, out
 from vkmnn.errors import VkmnnError
 
 _MARKS = {
@@ -26,15 +24,10 @@ _MARKS = {
 _NAME_WIDTH = 16
 
 
-def examine(as_json: bool) -> bool:
+def examine() -> bool:
     """Run all checks and print them; False when something that a device needs is missing."""
     columns = (SpinnerColumn(), TextColumn("checking"))
     found: list[Check] = []
-    if as_json:
-        found += _run()
-        listed = [{**dataclasses.asdict(check), "status": check.status.value} for check in found]
-        typer.echo(json.dumps({"ok": _is_ok(found), "checks": listed}, indent=2))
-        return _is_ok(found)
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
         progress.add_task("")
         for group, checks in groupby(_run(), lambda check: check.group):
@@ -43,6 +36,7 @@ def examine(as_json: bool) -> bool:
                 found.append(check)
                 _show(check)
             out.print()
+    document("doctor", {"ok": _is_ok(found), "checks": list(map(dataclasses.asdict, found))})
     if _is_ok(found):
         out.print(Text("vkmnn works here.", style="bold green"))
     elif has_usable_device(found):

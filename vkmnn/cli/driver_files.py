@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-OVERRIDES = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES")
-"""Environment variables that replace the search, the newer name first."""
+from vkmnn.runtime.drivers.base import DRIVER_VARIABLES
 
+OVERRIDES = DRIVER_VARIABLES
 ADDED = "VK_ADD_DRIVER_FILES"
 
 _REGISTRY = r"SOFTWARE\Khronos\Vulkan\Drivers"

@@ -1,42 +1,27 @@
-"""Inputs for `vkmnn run` and similar commands: files, or made-up values of fitting shapes."""
+"""Inputs for `vkmnn run` and similar commands: values as typed, files, or made-up ones."""
 
 from __future__ import annotations
 
-import zipfile
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 
 from vkmnn.cli.console import shape_text
-from vkmnn.errors import InvalidInputError
+from vkmnn.cli.literals import FILLERS, USAGE, Given, parse_value, read_npz
+from vkmnn.errors import InvalidInputError, ShapeError, nearest
 from vkmnn.inference_session import NodeArg
 from vkmnn.ir import Array
 
 Dims = Sequence[int | str | None]
-Filler = Callable[[np.random.Generator, tuple[int, ...], str], Array]
 
-# What numpy raises for files that are not archives of arrays, or that claim to hold too much.
-_BAD_ARCHIVE = (
-    *(OSError, ValueError, EOFError, AttributeError, TypeError, MemoryError),
-    zipfile.BadZipFile,
-)
-_USAGE = "--input NAME=VALUE, where VALUE is a .npy or .npz file, random, ones or zeros"
+PICTURE_SIZES = (640, 320, 224)
+"""Heights and widths of pictures that networks were made for, mostly."""
 
-
-def _random(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> Array:
-    """Normal numbers for floats; 0 or 1 for integers, which are valid as tokens and as masks."""
-    if np.dtype(dtype).kind == "f":
-        return rng.standard_normal(shape).astype(dtype)
-    return rng.integers(0, 2, shape).astype(dtype)
-
-
-FILLERS: Mapping[str, Filler] = {
-    "random": _random,
-    "ones": lambda rng, shape, dtype: np.ones(shape, dtype),
-    "zeros": lambda rng, shape, dtype: np.zeros(shape, dtype),
-}
+_LINE_WIDTH = 320
+_LINE_HEIGHT = 100  # below, a picture is a line of text, which is wider than high
+_CHANNEL_NAMES = re.compile(r"(num_?|n_?)?(c|ch|chan|channels?)", re.IGNORECASE)
 
 
 @dataclass(slots=True)
@@ -47,8 +32,27 @@ class Sizes:
     symbols: dict[str, int] = field(default_factory=dict)
 
 
+@dataclass(slots=True)
+class Feeds:
+    """One value per input, and how each came about.
+
+    Attributes:
+        arrays: the values.
+        sources: "given" or "random", "ones", "zeros", by input.
+        notes: what was assumed, in whole sentences.
+        guessed: whether the size of a picture was guessed: another one may fit better.
+    """
+
+    arrays: dict[str, Array]
+    sources: dict[str, str]
+    notes: list[str]
+    guessed: bool
+
+
 def parse_sizes(texts: Sequence[str], inputs: Mapping[str, Dims | None]) -> Sizes:
     """Read `--shape` options: `x=1,3,224,224` for an input, `N=4` for a symbolic dimension.
+
+    The name may be left out where the model has a single input.
 
     Args:
         texts: the options.
@@ -60,38 +64,60 @@ def parse_sizes(texts: Sequence[str], inputs: Mapping[str, Dims | None]) -> Size
     symbols = {dim for dims in inputs.values() for dim in dims or () if isinstance(dim, str)}
     sizes = Sizes()
     for text in texts:
-        name, _, value = text.rpartition("=")
+        name, equals, value = text.rpartition("=")
+        inner = value.strip().strip("[]()")
         try:
-            dims = tuple(int(part) for part in value.split(",") if part.strip())
+            dims = tuple(int(part) for part in re.split(r"[,x×]", inner)) if inner else ()
         except ValueError:
             dims = (-1,)
-        if any(dim < 0 for dim in dims):
+        if any(dim < 0 for dim in dims) or not (equals or inner):
             raise InvalidInputError(
                 f"--shape {text}: '{value}' is not a list of sizes",
                 hint="for example --shape x=1,3,224,224 or --shape N=4",
+            )
+        known = ", ".join(f"{key} {shape_text(shape)}" for key, shape in inputs.items())
+        if not equals and len(inputs) == 1:
+            name = next(iter(inputs))
+        elif not equals:
+            first = next(iter(inputs), "x")
+            raise InvalidInputError(
+                f"--shape {text}: the model has {len(inputs)} inputs",
+                hint=f"say which one: --shape {first}={value}; inputs: {known}",
             )
         if name in inputs:
             sizes.inputs[name] = dims
         elif name in symbols and len(dims) == 1:
             sizes.symbols[name] = dims[0]
+        elif name in symbols:
+            raise InvalidInputError(
+                f"--shape {text}: '{name}' is a dimension, and takes one size",
+                hint=f"inputs: {known}",
+            )
         else:
-            known = [f"{key} {shape_text(shape)}" for key, shape in inputs.items()]
+            near = nearest(name, [*inputs, *symbols], "names")
             raise InvalidInputError(
                 f"--shape {text}: there is no input and no dimension '{name}'",
-                hint=f"inputs: {', '.join(known)}",
+                hint=near if near.startswith("did") else f"inputs: {known}",
             )
     return sizes
 
 
 def settle(
-    inputs: Mapping[str, Dims | None], sizes: Sizes, assume: int | None = None
-) -> tuple[dict[str, tuple[int, ...]], list[str]]:
+    inputs: Mapping[str, Dims | None],
+    sizes: Sizes,
+    assume: int | None = None,
+    picture: int = PICTURE_SIZES[0],
+) -> tuple[dict[str, tuple[int, ...]], list[str], bool]:
     """Return the static shape of every input that has one, and what was assumed for that.
 
     Args:
         inputs: shape of every input as the model declares it.
         sizes: what the user says; sizes of symbols also follow from its shapes of inputs.
         assume: size of a dimension that nobody gave; None leaves out the inputs that have such.
+        picture: height and width of what looks like a picture, where `assume` is given.
+
+    Returns:
+        The shapes, sentences on what was assumed, and whether a picture was among it.
 
     Raises:
         InvalidInputError: a shape does not fit what the model declares.
@@ -103,57 +129,167 @@ def settle(
                 symbols.setdefault(want, have)
     shapes: dict[str, tuple[int, ...]] = {}
     assumed: list[str] = []
+    guessed = False
     for name, declared in inputs.items():
         if name in sizes.inputs:
             shapes[name] = sizes.inputs[name]
             continue
         if declared is None:
             continue
-        dims = [symbols.get(dim) if isinstance(dim, str) else dim for dim in declared]
+        dims: list[int | None] = [
+            symbols.get(dim) if isinstance(dim, str) else dim for dim in declared
+        ]
         if None in dims and assume is not None:
-            dims = [assume if dim is None else dim for dim in dims]
-            assumed.append(f"{name} {shape_text(declared)} is taken as {shape_text(dims)}")
+            seen = picture_shape(declared, dims, picture)
+            guessed |= seen is not None
+            dims = [assume if dim is None else dim for dim in seen or dims]
+            for want, size in zip(declared, dims, strict=True):
+                if isinstance(want, str) and size is not None:
+                    symbols.setdefault(want, size)
+            example = ",".join(map(str, dims)) if seen else "…"
+            assumed.append(
+                f"{name} was taken as {shape_text(dims)}; choose with -s {name}={example} "
+                f"(the model says {shape_text(declared)})"
+            )
         if None not in dims:
             shapes[name] = tuple(dim for dim in dims if dim is not None)
-    return shapes, assumed
+    return shapes, assumed, guessed
+
+
+def picture_shape(
+    declared: Dims, known: Sequence[int | None], size: int
+) -> list[int | None] | None:
+    """Return the shape of an input that looks like a picture of open size; None for others.
+
+    It has one, three or four channels, second or last, and two further axes.
+    """
+    rank = len(declared)
+    if rank not in (3, 4):
+        return None
+    dims = list(known)
+    for channel, rows, columns in ((rank - 3, rank - 2, rank - 1), (rank - 1, rank - 3, rank - 2)):
+        name = declared[channel]
+        if dims[channel] is None and isinstance(name, str) and _CHANNEL_NAMES.fullmatch(name):
+            dims[channel] = 3
+        if dims[channel] not in ((1, 3, 4) if rank == 4 else (3,)):
+            continue
+        height, width = dims[rows], dims[columns]
+        if height is not None and width is not None:
+            return None
+        if height is not None and height < _LINE_HEIGHT:
+            width = _LINE_WIDTH
+        dims[rows] = height or width or size
+        dims[columns] = width or height or size
+        return dims
+    return None
+
+
+def picture_sizes(outputs: Sequence[NodeArg]) -> tuple[int, ...]:
+    """Return heights and widths to try, the likeliest one first.
+
+    A single table of scores is a classifier's, whose pictures are small; maps and boxes come from
+    larger ones.
+    """
+    shapes = [output.shape for output in outputs]
+    if len(shapes) == 1 and shapes[0] is not None and len(shapes[0]) == 2:
+        return PICTURE_SIZES[::-1]
+    return PICTURE_SIZES
 
 
 def make_feeds(
-    args: Sequence[NodeArg], texts: Sequence[str], shapes: Sequence[str], seed: int
-) -> tuple[dict[str, Array], list[str]]:
-    """Return an array for every input, and notes on what was assumed.
+    args: Sequence[NodeArg],
+    texts: Sequence[str],
+    shapes: Sequence[str],
+    seed: int,
+    picture: int = PICTURE_SIZES[0],
+) -> Feeds:
+    """Return a value for every input.
 
     Args:
         args: the model's inputs.
         texts: `--input` options.
         shapes: `--shape` options.
         seed: of random values.
+        picture: height and width of pictures where nothing says them.
 
     Raises:
         InvalidInputError: an option makes no sense, or a file cannot be read.
     """
     inputs = {arg.name: arg.shape for arg in args}
-    chosen = _parse_values(texts, inputs)
-    feeds = {name: array for name, array in chosen.items() if not isinstance(array, str)}
+    chosen = _parse_values(texts, args)
     sizes = parse_sizes(shapes, inputs)
-    for name, array in feeds.items():
-        sizes.inputs.setdefault(name, array.shape)
-    settled, notes = settle(inputs, sizes, assume=1)
+    for name, given in chosen.items():
+        if given.array is not None:
+            sizes.inputs.setdefault(name, given.array.shape)
+    settled, notes, guessed = settle(inputs, sizes, assume=1, picture=picture)
     rng = np.random.default_rng(seed)
+    arrays: dict[str, Array] = {}
+    sources: dict[str, str] = {}
     for arg in args:
-        if arg.name in feeds:
+        given = chosen.get(arg.name, Given("random"))
+        if given.array is not None:
+            arrays[arg.name], sources[arg.name] = given.array, "given"
             continue
+        if arg.name not in settled and arg.type == "tensor(string)":
+            settled[arg.name] = (1,)  # sessions do not say the rank of texts
+        elif arg.name not in settled and given.fill is not None:
+            settled[arg.name] = ()
         if arg.name not in settled:
             raise InvalidInputError(
                 f"the model does not say the rank of input '{arg.name}'",
                 hint=f"give its shape, --shape {arg.name}=1,2,3, or a file",
             )
-        if arg.dtype == "object":
-            feeds[arg.name] = _text(arg, settled[arg.name])
+        shape = settled[arg.name]
+        if given.fill is not None:
+            arrays[arg.name] = np.full(shape, given.fill)
+            sources[arg.name] = "given"
             continue
-        filler = FILLERS[str(chosen.get(arg.name, "random"))]
-        feeds[arg.name] = filler(rng, settled[arg.name], arg.dtype)
-    return {arg.name: feeds[arg.name] for arg in args}, notes
+        sources[arg.name] = given.filler
+        if arg.dtype == "object":
+            arrays[arg.name] = _text(arg, shape)
+            continue
+        arrays[arg.name] = FILLERS[given.filler](rng, shape, arg.dtype)
+        if arg.name not in chosen and _decides(arg, arrays[arg.name]):
+            value = arrays[arg.name].item()
+            notes.append(f"{arg.name} was taken at random ({value}); choose with -i {arg.name}=…")
+    return Feeds(arrays, sources, notes, guessed)
+
+
+def _decides(arg: NodeArg, array: Array) -> bool:
+    """Whether a value is a single number that is likely to mean something: a rate, a length."""
+    fixed = arg.shape is not None and all(isinstance(dim, int) for dim in arg.shape)
+    return fixed and array.size == 1 and array.dtype.kind in "iub"
+
+
+def fitting_feeds(
+    outputs: Sequence[NodeArg],
+    make: Callable[[int], Feeds],
+    fits: Callable[[Feeds], None],
+) -> Feeds:
+    """Return feeds whose guessed sizes of pictures the network takes, if there are such.
+
+    Args:
+        outputs: the model's outputs.
+        make: makes feeds with pictures of a size.
+        fits: raises InvalidInputError or ShapeError for feeds that the network does not take.
+    """
+    sizes = picture_sizes(outputs)
+    first = made = make(sizes[0])
+    for size in sizes[1:]:
+        if not made.guessed:
+            break
+        try:
+            fits(made)
+        except (InvalidInputError, ShapeError):
+            made = make(size)
+        else:
+            return made
+    if made is not first:
+        try:
+            fits(made)
+        except (InvalidInputError, ShapeError):
+            return first
+    return made
 
 
 def _text(arg: NodeArg, shape: tuple[int, ...]) -> Array:
@@ -165,69 +301,43 @@ def _text(arg: NodeArg, shape: tuple[int, ...]) -> Array:
     return np.full(shape, "text", object)
 
 
-def _parse_values(texts: Sequence[str], inputs: Mapping[str, object]) -> dict[str, Array | str]:
-    """Return the array, or the name of the filler, for each input that the options name."""
-    values: dict[str, Array | str] = {}
+def _parse_values(texts: Sequence[str], args: Sequence[NodeArg]) -> dict[str, Given]:
+    """Return what the options say about each input that they name."""
+    by_name = {arg.name: arg for arg in args}
+    values: dict[str, Given] = {}
     for text in texts:
         # Names may hold "=", and so may paths: the model's own names decide.
-        name = next((name for name in inputs if text.startswith(f"{name}=")), None)
+        name = max((one for one in by_name if text.startswith(f"{one}=")), key=len, default=None)
         if name is not None:
-            value = text[len(name) + 1 :]
-            values[name] = value if value in FILLERS else _array_for(name, Path(value))
+            values[name] = parse_value(by_name[name], text[len(name) + 1 :])
         elif text in FILLERS:
-            values.update(dict.fromkeys(inputs, text))
-        elif Path(text).suffix == ".npz" and "=" not in text:
-            arrays = _read_npz(Path(text))
-            _check_names(arrays, inputs)
-            values.update(arrays)
-        elif Path(text).suffix == ".npy" and len(inputs) == 1 and "=" not in text:
-            values[next(iter(inputs))] = _read_npy(Path(text))
+            values.update(dict.fromkeys(by_name, Given(text)))
+        elif text.endswith(".npz") and "=" not in text:
+            arrays = read_npz(text)
+            for one in arrays:
+                _known(one, by_name)
+            values.update({one: Given(array=array) for one, array in arrays.items()})
+        elif re.match(r"[^\s\[{\"'=]+=", text):
+            _known(text.partition("=")[0], by_name)
+        elif len(by_name) == 1:
+            (arg,) = args
+            values[arg.name] = parse_value(arg, text)
         else:
-            _check_names([text.partition("=")[0]], inputs)
-            raise InvalidInputError(f"cannot make sense of --input {text}", hint=_USAGE)
+            parse_value(None, text)  # a picture, a misspelt word
+            first = next(iter(by_name), "x")
+            if text in by_name:
+                raise InvalidInputError(f"--input {text} has no value", hint=USAGE)
+            if text.isidentifier():
+                raise InvalidInputError(f"the network has no input '{text}'", hint=USAGE)
+            raise InvalidInputError(
+                f"--input {text}: the model has {len(by_name)} inputs",
+                hint=f"say which one: --input {first}={text}; inputs: {', '.join(by_name)}",
+            )
     return values
 
 
-def _check_names(names: Sequence[str] | Mapping[str, Array], inputs: Mapping[str, object]) -> None:
-    for name in names:
-        if name not in inputs:
-            raise InvalidInputError(
-                f"the network has no input '{name}'", hint=f"inputs: {', '.join(inputs)}"
-            )
-
-
-def _array_for(name: str, path: Path) -> Array:
-    if path.suffix not in (".npy", ".npz"):
-        raise InvalidInputError(f"cannot make sense of --input {name}={path}", hint=_USAGE)
-    if path.suffix == ".npy":
-        return _read_npy(path)
-    arrays = _read_npz(path)
-    if name not in arrays and len(arrays) != 1:
+def _known(name: str, inputs: Mapping[str, object]) -> None:
+    if name not in inputs:
         raise InvalidInputError(
-            f"'{path}' has no array '{name}'", hint=f"it holds: {', '.join(arrays)}"
+            f"the network has no input '{name}'", hint=nearest(name, inputs, "inputs")
         )
-    return arrays.get(name, next(iter(arrays.values())))
-
-
-def _read_npy(path: Path) -> Array:
-    try:
-        array: Array = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError, MemoryError) as error:
-        raise _unreadable(path, error) from error
-    return array
-
-
-def _read_npz(path: Path) -> dict[str, Array]:
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
-    except _BAD_ARCHIVE as error:
-        raise _unreadable(path, error) from error
-
-
-def _unreadable(path: Path, error: Exception) -> InvalidInputError:
-    if isinstance(error, FileNotFoundError):
-        return InvalidInputError(f"no such file: '{path}'", hint="check the path")
-    return InvalidInputError(
-        f"'{path}' cannot be read: {error}", hint="write it with numpy.save or numpy.savez"
-    )

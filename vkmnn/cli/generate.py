@@ -6,11 +6,14 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from vkmnn import llm
-from vkmnn.cli.console import bytes_text, err, note
-from vkmnn.errors import InvalidInputError
+from vkmnn.cli.console import bytes_text, document, err, interrupted, note, wants_json
+from vkmnn.converter.foreign import likely_kind
+from vkmnn.errors import InvalidInputError, ModelFileError, plural
+from vkmnn.llm.layout import is_model_folder
 from vkmnn.schedule_config import PrecisionName
 
 
@@ -26,7 +29,12 @@ class Where:
     revision: str | None
 
     def load(self) -> llm.LanguageModel:
-        """Load the model."""
+        """Load the model.
+
+        Raises:
+            ModelFileError: a file was given where a folder is due.
+        """
+        _refuse_file(Path(self.model))
         return llm.load(
             self.model,
             self.device,
@@ -37,11 +45,32 @@ class Where:
         )
 
 
+def _refuse_file(path: Path) -> None:
+    """Refuse what is no folder in its own name, with the step that helps."""
+    if not path.is_file():
+        return
+    with path.open("rb") as file:
+        kind = likely_kind(file.read(4096), path)
+    parent = path.absolute().parent
+    if kind is not None and path.suffix != ".onnx":
+        raise ModelFileError(
+            f"'{path}' is {kind.name}, not the folder of a language model", hint=kind.advice
+        )
+    if not is_model_folder(parent) or not (parent / "config.json").is_file():
+        raise ModelFileError(
+            f"'{path}' is a file, not the folder of a language model",
+            hint=f"a single network runs by `vkmnn run {path}`",
+        )
+
+
 def generate_text(where: Where, prompt: str, max_tokens: int | None, **how: Any) -> None:
     """Print what a model writes after a prompt."""
     text = sys.stdin.read() if prompt == "-" else prompt
     with where.load() as model:
-        _tell(model, text, max_tokens, how)
+        facts = _tell(model, text, max_tokens, how)
+        document("generate", {"model": where.model, "device": model.device.name, **facts})
+        if facts["interrupted"]:
+            raise interrupted(f"{plural(facts['tokens'], 'token')} written")
 
 
 def chat_with(where: Where, system: str | None, max_tokens: int | None, **how: Any) -> None:
@@ -63,7 +92,9 @@ def chat_with(where: Where, system: str | None, max_tokens: int | None, **how: A
         for line in _lines():
             messages.append({"role": "user", "content": line})
             answer = _tell(model, messages, max_tokens, how)
-            messages.append({"role": "assistant", "content": answer})
+            messages.append({"role": "assistant", "content": answer["text"]})
+            if answer["interrupted"]:
+                raise interrupted("the chat is over")
 
 
 def _lines() -> Iterator[str]:
@@ -77,24 +108,46 @@ def _lines() -> Iterator[str]:
         yield line
 
 
-def _tell(model: llm.LanguageModel, prompt: Any, max_tokens: int | None, how: Any) -> str:
-    """Print a text as it comes, then how fast it came; return it."""
+def _tell(
+    model: llm.LanguageModel, prompt: Any, max_tokens: int | None, how: Any
+) -> dict[str, Any]:
+    """Print a text as it comes, then how fast it came; return both."""
     start = time.perf_counter()
     text = ""
     made: llm.Generated | None = None
-    for result, piece in model.pieces(prompt, max_tokens, **how):
-        made = result
-        sys.stdout.write(piece)
-        sys.stdout.flush()
-        text += piece
-    sys.stdout.write("\n")
-    sys.stdout.flush()
+    stopped = False
+    try:
+        for result, piece in model.pieces(prompt, max_tokens, **how):
+            made = result
+            _write(piece)
+            text += piece
+    except KeyboardInterrupt:
+        stopped = True
+    _write("\n")
+    facts: dict[str, Any] = {"text": text, "tokens": 0, "interrupted": stopped}
     if made is not None:
         memory = model.memory()
         new = made.prompt_tokens - made.cached_tokens
+        seconds = time.perf_counter() - start
+        count = len(made.tokens)
         note(
-            f"prefill {new} tokens, {made.prefill_rate:.0f} tok/s · {len(made.tokens)} tokens, "
-            f"{made.decode_rate:.1f} tok/s · {time.perf_counter() - start:.1f} s · weights "
+            f"prefill {plural(new, 'token')}, {made.prefill_rate:.0f} tok/s · "
+            f"{plural(count, 'token')}, {made.decode_rate:.1f} tok/s · {seconds:.1f} s · weights "
             f"{bytes_text(memory['weights'])}, caches {bytes_text(memory['caches'])}"
         )
-    return text
+        facts |= {
+            "tokens": count,
+            "prompt_tokens": made.prompt_tokens,
+            "cached_tokens": made.cached_tokens,
+            "prefill_per_s": made.prefill_rate,
+            "decode_per_s": made.decode_rate,
+            "seconds": seconds,
+            "memory": memory,
+        }
+    return facts
+
+
+def _write(piece: str) -> None:
+    if not wants_json():
+        sys.stdout.write(piece)
+        sys.stdout.flush()

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
 from vkmnn.cli.console import (
     bytes_text,
+    document,
     heading,
     histogram,
     note,
@@ -22,8 +24,10 @@ from vkmnn.cli.console import (
     show_error,
     show_facts,
     table,
+    waiting,
 )
 from vkmnn.cli.feeds import Sizes, parse_sizes, settle
+from vkmnn.converter.foreign import LANGUAGE_MODEL, kind_of_folder
 from vkmnn.converter.onnx import OnnxFrontEnd
 from vkmnn.converter.onnx.model_file import read_model
 from vkmnn.converter.onnx.stored import stored_by_type
@@ -31,7 +35,7 @@ from vkmnn.converter.onnx.types import tensor_info, type_name
 from vkmnn.core.resolve import Resolved, content_inputs, resolve
 from vkmnn.core.stages import cut
 from vkmnn.cpu_fallback import run_op
-from vkmnn.errors import UnsupportedOpError, VkmnnError
+from vkmnn.errors import ModelFileError, UnsupportedOpError, VkmnnError, plural
 from vkmnn.ir import HOST_GRAPH, Graph, HostGraphAttrs, TensorInfo
 from vkmnn.ir.ops import GatherNBitsAttrs, MatMulNBitsAttrs
 from vkmnn.llm.layout import read_layout
@@ -56,25 +60,54 @@ def describe(path: Path, shapes: Sequence[str], tensors: bool) -> bool:
     if not isinstance(front_end_of(path), OnnxFrontEnd | None):
         return _describe_graph(path, shapes, tensors)
     proto = read_model(path).proto
+    stored = stored_by_type(proto)
     weights = {tensor.name for tensor in proto.graph.initializer}
     inputs = [_value(info) for info in proto.graph.input if info.name not in weights]
+    outputs = [_value(info) for info in proto.graph.output]
     sizes = parse_sizes(shapes, {value.name: value.shape for value in inputs})
     heading(path.name)
-    show_facts(_origin(proto))
-    _show_values(inputs, [_value(info) for info in proto.graph.output])
-    facts = {
-        "parameters": _parameters(proto),
-        "nodes": _count([node.op_type for node in proto.graph.node]),
+    origin = _origin(proto)
+    show_facts(origin)
+    _show_values(inputs, outputs)
+    types = [node.op_type for node in proto.graph.node]
+    count = sum(size.elements for size in stored.values())
+    by_type = {name: size.nbytes for name, size in stored.items()}
+    facts = {"parameters": _parameters_text(count, by_type), "nodes": _count(types)}
+    whole = {
+        "model": str(path),
+        **origin,
+        **_values(inputs, outputs),
+        "parameters": _totals(count, by_type),
+        "nodes": dict(Counter(types)),
     }
     try:
-        net = load_network(path)
+        with waiting(f"reading {path.name}"):
+            net = load_network(path)
     except UnsupportedOpError as error:
         show_facts(facts)
         out.print()
         _show_unsupported(error)
+        unsupported = [dataclasses.asdict(node) for node in error.nodes]
+        document("info", whole | {"runs": False, "unsupported": unsupported})
         return False
-    _show_network(net.graph, sizes, facts, tensors)
+    document("info", whole | _show_network(net.graph, sizes, facts, tensors))
     return True
+
+
+def _values(inputs: Sequence[Value], outputs: Sequence[Value]) -> dict[str, Any]:
+    """Return inputs and outputs for a document."""
+    return {
+        kind: [
+            {"name": one.name, "type": one.type, "shape": one.shape and list(one.shape)}
+            for one in values
+        ]
+        for kind, values in (("inputs", inputs), ("outputs", outputs))
+    }
+
+
+def _totals(count: int, nbytes: Mapping[str, int]) -> dict[str, Any]:
+    """Return how many parameters there are, and their bytes by element type."""
+    return {"count": count, "bytes": sum(nbytes.values()), "by_type": dict(nbytes)}
 
 
 def _describe_graph(path: Path, shapes: Sequence[str], tensors: bool) -> bool:
@@ -83,17 +116,27 @@ def _describe_graph(path: Path, shapes: Sequence[str], tensors: bool) -> bool:
     source = net.source
     heading(path.name)
     producer = source.metadata.producer or "unknown"
-    show_facts({"graph": source.name or "without a name", "producer": producer})
+    origin = {"graph": source.name or "without a name", "producer": producer}
+    show_facts(origin)
     values = [
         [Value(info.name, info.dtype.value, info.shape) for info in infos]
         for infos in (source.inputs, source.outputs)
     ]
     _show_values(*values)
-    facts = {"parameters": _graph_parameters(source)}
-    for device, nbytes in _packed_bytes(source).items():
+    count, by_type = _graph_parameters(source)
+    facts = {"parameters": _parameters_text(count, by_type)}
+    packed = _packed_bytes(source)
+    for device, nbytes in packed.items():
         facts[f"packed for {device}"] = bytes_text(nbytes)
     sizes = parse_sizes(shapes, {info.name: info.shape for info in source.inputs})
-    _show_network(net.graph, sizes, facts, tensors)
+    whole = {
+        "model": str(path),
+        **origin,
+        **_values(*values),
+        "parameters": _totals(count, by_type),
+        "packed": dict(packed),
+    }
+    document("info", whole | _show_network(net.graph, sizes, facts, tensors))
     return True
 
 
@@ -105,17 +148,32 @@ def _packed_bytes(graph: Graph) -> Counter[str]:
     return found
 
 
-def _show_network(graph: Graph, sizes: Sizes, facts: dict[str, str], tensors: bool) -> None:
-    """Print what is known of a model, and what its graph consists of after the passes."""
-    settled, _ = settle({info.name: info.shape for info in graph.inputs}, sizes)
+def _show_network(
+    graph: Graph, sizes: Sizes, facts: dict[str, str], tensors: bool
+) -> dict[str, Any]:
+    """Print what is known of a model, and what its graph consists of after the passes.
+
+    Returns:
+        The same, for a document.
+    """
+    settled, *_ = settle({info.name: info.shape for info in graph.inputs}, sizes)
     resolved = _resolved(graph, settled)
-    facts["after passes"] = _count([op.type for op in graph.ops])
+    types = [op.type for op in graph.ops]
+    facts["after passes"] = _count(types)
     facts["operations"] = _operations(resolved, settled)
     if hosted := [op.attrs.kind for op in graph.ops if isinstance(op.attrs, HostGraphAttrs)]:
         facts["on the host"] = _count(hosted)
     show_facts(facts)
+    whole: dict[str, Any] = {
+        "runs": True,
+        "after_passes": dict(Counter(types)),
+        "flops": None if isinstance(resolved, str) else _flops(resolved),
+        "on_host": dict(Counter(hosted)),
+    }
     if tensors:
-        _show_tensors(graph, resolved)
+        whole["tensors"] = _tensor_rows(graph, resolved)
+        _show_tensors(whole["tensors"])
+    return whole
 
 
 def describe_folder(folder: Path) -> None:
@@ -124,7 +182,13 @@ def describe_folder(folder: Path) -> None:
     Raises:
         ModelFileError: its layout is not known.
     """
-    layout = read_layout(folder)
+    try:
+        layout = read_layout(folder)
+    except ModelFileError as error:
+        kind = kind_of_folder(folder)
+        if kind in (None, LANGUAGE_MODEL):
+            raise
+        raise ModelFileError(f"'{folder}' is {kind.name}", hint=kind.advice) from error
     heading(folder.resolve().name)
     config = layout.config
     facts = {
@@ -137,10 +201,15 @@ def describe_folder(folder: Path) -> None:
     rows = table("variant", "file", "size", "", right=("size",))
     for variant, path in layout.variants.items():
         size = sum(part.stat().st_size for part in path.parent.glob(f"{path.stem}.onnx*"))
-        taken = "taken by default" if path == layout.decoder else ""
+        taken = "the default" if path == layout.decoder else ""
         rows.add_row(variant or "fp32", str(path.relative_to(folder)), bytes_text(size), taken)
     out.print()
     show(rows)
+    variants = [
+        {"name": name or "fp32", "file": str(path.relative_to(folder))}
+        for name, path in layout.variants.items()
+    ]
+    document("info", {"model": str(folder), **facts, "variants": variants})
 
 
 _KINDS = {
@@ -182,18 +251,14 @@ def _show_values(inputs: Sequence[Value], outputs: Sequence[Value]) -> None:
     show(rows)
 
 
-def _parameters(proto: onnx.ModelProto) -> str:
+def _parameters_text(count: int, sizes: Mapping[str, int]) -> str:
     """Return how many there are and their bytes, by element type where they are not all float32."""
-    sizes = stored_by_type(proto)
-    count = sum(stored.elements for stored in sizes.values())
-    text = f"{count:,} ({bytes_text(sum(stored.nbytes for stored in sizes.values()))})"
-    if not sizes.keys() - {"float32"}:
-        return text
-    return f"{text}: {_by_type({name: stored.nbytes for name, stored in sizes.items()})}"
+    text = f"{count:,} ({bytes_text(sum(sizes.values()))})"
+    return text if not sizes.keys() - {"float32"} else f"{text}: {_by_type(sizes)}"
 
 
-def _graph_parameters(graph: Graph) -> str:
-    """Return the same of a graph, whose packed weights are bytes of codes."""
+def _graph_parameters(graph: Graph) -> tuple[int, dict[str, int]]:
+    """Return the number of a graph's parameters, and their bytes by element type."""
     codes = {
         op.inputs[at]: op.attrs.bits
         for op in graph.ops
@@ -205,10 +270,7 @@ def _graph_parameters(graph: Graph) -> str:
         bits = codes.get(name)
         count += array.nbytes * 8 // bits if bits else array.size
         sizes[f"{bits}-bit codes" if bits else str(array.dtype)] += array.nbytes
-    text = f"{count:,} ({bytes_text(sum(sizes.values()))})"
-    if not sizes.keys() - {"float32"}:
-        return text
-    return f"{text}: {_by_type(dict(sizes.most_common()))}"
+    return count, dict(sizes.most_common())
 
 
 def _by_type(sizes: Mapping[str, int]) -> str:
@@ -216,7 +278,7 @@ def _by_type(sizes: Mapping[str, int]) -> str:
 
 
 def _show_unsupported(error: UnsupportedOpError) -> None:
-    heading(f"{len(error.nodes)} node(s) that nothing runs")
+    heading(f"{plural(len(error.nodes), 'node')} that nothing runs")
     rows = table("operator", "opset", "node", "why, or what instead", right=("opset",))
     for node in error.nodes:
         name = f"{node.domain}::{node.op}" if node.domain else node.op
@@ -230,7 +292,10 @@ def _resolved(graph: Graph, shapes: Mapping[str, tuple[int, ...]]) -> Resolved |
     """Return the graph with static shapes, or why there are none."""
     for info in graph.inputs:
         if info.name not in shapes:
-            return f"input {info.name} {shape_text(info.shape)} has no fixed shape; give --shape"
+            return (
+                f"input {info.name} {shape_text(info.shape)} has no fixed shape; give --shape "
+                f"{info.name}={_example(info)}"
+            )
     if len(cut(graph)) > 1 or any(op.type == HOST_GRAPH for op in graph.ops):
         return "some shapes are known only at run time"
     content = content_inputs(graph)
@@ -244,12 +309,26 @@ def _resolved(graph: Graph, shapes: Mapping[str, tuple[int, ...]]) -> Resolved |
         return "the shapes do not fit the network"
 
 
+def _example(info: TensorInfo) -> str:
+    """Return a shape to type for an input of open sizes."""
+    if info.shape is None:
+        return "…"
+    shapes, *_ = settle({info.name: info.shape}, Sizes(), assume=1)
+    return ",".join(map(str, shapes[info.name]))
+
+
 def _operations(resolved: Resolved | str, shapes: Mapping[str, tuple[int, ...]]) -> str:
     """Return the number of floating-point operations of a run, or why it is not known."""
     if isinstance(resolved, str):
         return f"unknown: {resolved}"
+    given = ", ".join(f"{name} {shape_text(shape)}" for name, shape in shapes.items())
+    number, _, unit = number_text(_flops(resolved)).partition(" ")
+    return f"{number} {unit}FLOP per run with {given}"
+
+
+def _flops(resolved: Resolved) -> int:
     infos = resolved.infos
-    total = sum(
+    return sum(
         flops(
             op,
             [infos[name] if name else None for name in op.inputs],
@@ -257,22 +336,24 @@ def _operations(resolved: Resolved | str, shapes: Mapping[str, tuple[int, ...]])
         )
         for op in resolved.ops
     )
-    given = ", ".join(f"{name} {shape_text(shape)}" for name, shape in shapes.items())
-    number, _, unit = number_text(total).partition(" ")
-    return f"{number} {unit}FLOP per run with {given}"
 
 
-def _show_tensors(graph: Graph, resolved: Resolved | str) -> None:
+def _tensor_rows(graph: Graph, resolved: Resolved | str) -> list[dict[str, Any]]:
     infos: Mapping[str, TensorInfo] = graph.infos if isinstance(resolved, str) else resolved.infos
-    rows = table("tensor", "type", "shape", "made by")
+    rows = []
     for op in graph.ops:
         for name in filter(None, op.outputs):
             info = infos.get(name)
-            rows.add_row(
-                Text(name),
-                info.dtype.value if info else "?",
-                Text(shape_text(info.shape)) if info else "?",
-                op.type,
-            )
+            shape = list(info.shape) if info and info.shape is not None else None
+            dtype = info.dtype.value if info else None
+            rows.append({"name": name, "type": dtype, "shape": shape, "made_by": op.type})
+    return rows
+
+
+def _show_tensors(tensors: Sequence[Mapping[str, Any]]) -> None:
+    rows = table("tensor", "type", "shape", "made by")
+    for row in tensors:
+        shape = "?" if row["type"] is None else shape_text(row["shape"])
+        rows.add_row(Text(row["name"]), row["type"] or "?", Text(shape), row["made_by"])
     out.print()
     show(rows)

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from difflib import get_close_matches
 from types import CodeType, FunctionType
+from typing import Any
 
 from rich.text import Text
 
-from vkmnn.cli.console import heading, out, show, show_error, show_facts, table
+from vkmnn.cli.console import document, heading, out, show, show_facts, table
 from vkmnn.converter.mnn import read_ops
 from vkmnn.converter.onnx import OpSupport, supported_ops
 from vkmnn.converter.onnx.model_file import MIN_OPSET
 from vkmnn.converter.onnx.registry import find_converter
 from vkmnn.converter.onnx.support import alternative, body_operators, standard_name
 from vkmnn.discovery import left_out, load_plugins, priorities
-from vkmnn.errors import InvalidInputError
+from vkmnn.errors import InvalidInputError, nearest, plural
 from vkmnn.geometry import has_geometry
 from vkmnn.ir import OP_TYPES
 from vkmnn.vulkan.execution import EXECUTIONS
@@ -31,31 +31,39 @@ _NEWEST = 1 << 30
 _CONVERTERS = "vkmnn.converter.onnx"
 
 
-def list_ops(name: str | None) -> bool:
+def list_ops(name: str | None) -> None:
     """Print the operators whose name holds `name`.
 
-    Returns:
-        False when there is none, and when `name` is an operator of ONNX that is not supported:
-        this is said first, before those whose names only hold it.
+    An operator of ONNX without a kernel is said to run on the host; one whose name is given in full
+    stands alone.
+
+    Raises:
+        InvalidInputError: there is no such operator.
     """
     load_all()
     load_plugins()
     everything = supported_ops()
     found = [op for op in everything if name is None or name.lower() in op.name.lower()]
     exact = [op for op in found if name and op.name.lower() == name.lower()]
-    refused = name if name and not found else None
+    elsewhere = None
     if name and not exact:
-        refused = standard_name(name) or refused
-    if refused:
-        show_error(
-            InvalidInputError(
-                f"'{refused}' has no kernel: {alternative(refused, '', _NEWEST)}",
-                hint="models with operators of ONNX run all the same, those on the host; `vkmnn "
-                "ops` lists what is on the device; `python -m vkmnn.codegen new-op` adds one",
+        elsewhere = standard_name(name)
+        if elsewhere is not None:
+            out.print(Text(f"{elsewhere} runs on the host: {_why(elsewhere)}"))
+        elif not found:
+            names = [op.name for op in everything]
+            raise InvalidInputError(
+                f"no operator of ONNX is called '{name}'",
+                hint=nearest(name, names, "operators")
+                + "; `python -m vkmnn.codegen new-op` adds an operator of your own",
             )
-        )
-        if not found:
-            return False
+        found = [] if elsewhere else found
+    listed = [_as_dict(op) for op in exact or found]
+    if elsewhere is not None:
+        listed.append({"name": elsewhere, "domain": "ai.onnx", "runs_on": "onnx"})
+    document("ops", {"operators": listed})
+    if elsewhere is not None:
+        return
     columns = ("operator", "domain", "opset", "converted", "runs on")
     rows = table(*columns, "as") if name else table(*columns)
     for op in exact or found:
@@ -66,36 +74,47 @@ def list_ops(name: str | None) -> bool:
         rows.add_row(*cells, ", ".join(types)) if name else rows.add_row(*cells)
     show(rows, indent=0)
     if name is None:
-        heading(f"{len(found)} operators")
+        heading(plural(len(found), "operator"))
     show_facts(_LEGEND, indent=0)
-    out.print(Text("An attribute or an element type may still keep a node off the device:"))
-    out.print(Text("session.placement() and `vkmnn run` say so."))
-    return refused is None
+    out.print(Text("Attributes and element types may still keep a node off the device;"))
+    out.print(Text("session.placement() and `vkmnn run` tell."))
 
 
-def list_mnn_ops(name: str | None) -> bool:
+def _why(name: str) -> str:
+    """Say why an operator of ONNX has no kernel, or what to use instead."""
+    return alternative(name, "", _NEWEST)
+
+
+def _as_dict(op: OpSupport) -> dict[str, Any]:
+    types = vocabulary(op)
+    return {
+        "name": op.name,
+        "domain": op.domain or "ai.onnx",
+        "versions": sorted({max(MIN_OPSET, version) for version in op.versions}),
+        "converted": op.how,
+        "runs_on": places(types),
+        "as": list(types),
+    }
+
+
+def list_mnn_ops(name: str | None) -> None:
     """Print the ops of `.mnn` files whose name holds `name`, and which of them are read.
 
-    Returns:
-        False when there is none.
+    Raises:
+        InvalidInputError: there is none.
     """
     read = read_ops()
     found = {op: how for op, how in sorted(read.items()) if (name or "").lower() in op.lower()}
     if not found:
-        near = get_close_matches(name or "", read, 1)
-        show_error(
-            InvalidInputError(
-                f".mnn files have no op '{name}'", hint=f"did you mean {near[0]}?" if near else None
-            )
-        )
-        return False
+        hint = nearest(name or "", read, "ops")
+        raise InvalidInputError(f".mnn files have no op '{name}'", hint=hint)
+    document("ops", {"ops": [{"name": op, "read": is_read} for op, is_read in found.items()]})
     rows = table("op", "read")
     for op, is_read in found.items():
         rows.add_row(op, "yes" if is_read else "no")
     show(rows, indent=0)
     if name is None:
-        heading(f"{sum(found.values())} of {len(found)} ops")
-    return True
+        heading(f"{sum(found.values())} of {plural(len(found), 'op')}")
 
 
 def list_plugins() -> None:
@@ -109,6 +128,24 @@ def list_plugins() -> None:
     for absent in left_out():
         rows.add_row(absent.name, absent.where, "left out", absent.error.message)
     show(rows, indent=0)
+    document(
+        "ops",
+        {
+            "plugins": [
+                {
+                    "name": plugin.name,
+                    "package": plugin.distribution,
+                    "module": plugin.module,
+                    "registers": list(plugin.registered),
+                }
+                for plugin in plugins
+            ],
+            "left_out": [
+                {"name": absent.name, "where": absent.where, "error": absent.error.message}
+                for absent in left_out()
+            ],
+        },
+    )
 
 
 def vocabulary(op: OpSupport) -> tuple[str, ...]:

@@ -2,34 +2,35 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import typer
 from rich.text import Text
 
 from vkmnn.cli.console import (
     bytes_text,
-    err,
+    document,
     heading,
     histogram,
+    interruptible,
     note,
     number_text,
     out,
+    progress,
     shape_text,
     show,
     table,
     time_text,
 )
-from vkmnn.cli.feeds import make_feeds
-from vkmnn.cli.plan_page import write_plan_page
+from vkmnn.cli.feeds import make_feeds, picture_sizes
+from vkmnn.cli.plan_page import TERMS, write_plan_page
+from vkmnn.cli.run import tell_assumed
 from vkmnn.cli.saving import saving
 from vkmnn.core.backend import MemoryUse
 from vkmnn.core.placement import Placement
-from vkmnn.errors import VkmnnError
+from vkmnn.errors import VkmnnError, plural
 from vkmnn.inference_session import NodeArg
 from vkmnn.ir import Array
 from vkmnn.opening import (
@@ -52,6 +53,10 @@ from vkmnn.vulkan.cost.devices import class_of, cores_of
 from vkmnn.vulkan.forecast import Forecast, PlanningBackend
 from vkmnn.whole_files import check_writable
 
+_WIDE = 130
+_DETAILS = ("groups", "waves", "padded")
+"""Columns of dispatches that narrow terminals have no room for."""
+
 
 @dataclass(frozen=True, slots=True)
 class Planned:
@@ -63,6 +68,19 @@ class Planned:
     precision: Precision
 
 
+class Prediction(NamedTuple):
+    """Microseconds that are predicted for a profile, and whose constants these follow from."""
+
+    us: float
+    device_class: str
+    source: str
+
+    @property
+    def measured(self) -> bool:
+        """Whether measurements stand behind it."""
+        return self.source.startswith("measured")
+
+
 def plan_model(
     model: Path,
     profile: str,
@@ -70,7 +88,6 @@ def plan_model(
     shapes: list[str],
     alone: bool,
     html: Path | None,
-    as_json: bool,
 ) -> None:
     """Plan a model for a profile, without a device, and print what is expected of it.
 
@@ -81,7 +98,6 @@ def plan_model(
         shapes: `--shape` options.
         alone: leave out what it would cost on the other profiles.
         html: where to write a page.
-        as_json: print JSON instead of tables.
     """
     if html is not None:
         with saving("page cannot be written", "--html", html):
@@ -91,20 +107,23 @@ def plan_model(
         NodeArg(info.name, info.dtype.onnx, list(info.shape or ()), info.dtype.value)
         for info in network.graph.inputs
     ]
-    feeds, assumed = make_feeds(args, [], shapes, 0)
-    for text in assumed:
-        note(f"input {text}; --shape sets it")
-    planned = plan_for(network, profile, precision, feeds, places=True)
-    others = {} if alone else _others(network, profile, precision, feeds)
-    others[profile] = planned.forecast.predicted_us
+    outputs = [
+        NodeArg(info.name, info.dtype.onnx, None if info.shape is None else list(info.shape), "")
+        for info in network.outputs
+    ]
+    fed = make_feeds(args, [], shapes, 0, picture_sizes(outputs)[0])
+    feeds = fed.arrays
+    tell_assumed(fed.notes)
+    with interruptible("nothing was planned"):
+        planned = plan_for(network, profile, precision, feeds, places=True)
+        others = {} if alone else _others(network, profile, precision, feeds)
+    others[profile] = _predicted(planned.forecast)
     facts = as_dict(model.name, profile, planned, others)
     if html is not None:
         inputs = ", ".join(f"{name} {shape_text(x.shape)}" for name, x in feeds.items())
         with saving("page cannot be written", "--html", html):
             write_plan_page(facts, html, f"inputs {inputs}")
-    if as_json:
-        typer.echo(json.dumps(facts, indent=1))
-        return
+    document("plan", facts)
     _show(model.name, planned, facts)
     if html is not None:
         out.print(Text(f"saved {html}; open it in a browser"))
@@ -148,25 +167,30 @@ def plan_for(
 
 def _others(
     network: Network, profile: str, precision: PrecisionName, feeds: Mapping[str, Array]
-) -> dict[str, float | None]:
-    """Return the predicted microseconds on every other profile; None where it cannot be planned."""
-    found: dict[str, float | None] = {}
-    for name in profile_names():
-        if name == profile:
-            continue
-        with err.status(f"planning for {name}"):
+) -> dict[str, Prediction | None]:
+    """Return what is predicted for every other profile; None where it cannot be planned."""
+    found: dict[str, Prediction | None] = {}
+    names = [name for name in profile_names() if name != profile]
+    with progress("planning for other profiles") as report:
+        for number, name in enumerate(names):
+            report(number, len(names), f"planning for {name}")
             try:
                 planned = plan_for(network, name, precision, feeds, places=False)
             except VkmnnError as error:
                 note(f"{name}: {error.message}")
                 found[name] = None
             else:
-                found[name] = planned.forecast.predicted_us
+                found[name] = _predicted(planned.forecast)
     return found
 
 
+def _predicted(forecast: Forecast) -> Prediction:
+    device = class_of(forecast.info)
+    return Prediction(forecast.predicted_us, device.name, device.source)
+
+
 def as_dict(
-    model: str, profile: str, planned: Planned, others: Mapping[str, float | None]
+    model: str, profile: str, planned: Planned, others: Mapping[str, Prediction | None]
 ) -> dict[str, Any]:
     """Return all that is known of a plan, as JSON holds it.
 
@@ -174,7 +198,7 @@ def as_dict(
         model: its name.
         profile: the profile that it was planned for.
         planned: the plan.
-        others: predicted microseconds by profile.
+        others: predictions by profile.
     """
     forecast, memory = planned.forecast, planned.memory
     device = class_of(forecast.info)
@@ -217,8 +241,15 @@ def as_dict(
             for step in forecast.steps
         ],
         "profiles": {
-            name: None if us is None else us / 1000
-            for name, us in sorted(others.items(), key=lambda item: item[1] or float("inf"))
+            name: None if one is None else one.us / 1000
+            for name, one in sorted(
+                others.items(), key=lambda item: item[1].us if item[1] else float("inf")
+            )
+        },
+        "sources": {
+            name: {"class": one.device_class, "constants_from": one.source}
+            for name, one in others.items()
+            if one is not None
         },
     }
 
@@ -226,51 +257,71 @@ def as_dict(
 def _show(model: str, planned: Planned, facts: Mapping[str, Any]) -> None:
     half = STORES[planned.precision]
     heading(f"{model} as {facts['profile']} ({facts['device']}){half}")
-    titles = ("level", "µs", "kernel", "op", "groups", "waves", "padded", "bytes", "mostly")
-    rows = table(*titles, right=("level", "µs", "groups", "waves", "padded", "bytes"))
+    titles = ["level", "µs", "kernel", "op", *_DETAILS, "bytes", "mostly"]
+    if out.width < _WIDE:
+        titles = [title for title in titles if title not in _DETAILS]
+    right = ("level", "µs", "groups", "waves", "padded", "bytes")
+    rows = table(*titles, right=right, cut=("op",))
     for step in facts["steps"]:
         padded = step["padded_work"]
-        rows.add_row(
-            str(step["level"]),
-            f"{step['predicted_us']:.1f}",
-            Text(step["kernel"]),
-            Text(step["op"]),
-            number_text(step["workgroups"]),
-            number_text(step["waves"]),
-            "" if padded is None else f"{padded:.2f}",
-            bytes_text(step["bytes"]),
-            max(step["terms_us"], key=step["terms_us"].__getitem__),
-        )
+        cells = {
+            "level": str(step["level"]),
+            "µs": f"{step['predicted_us']:.1f}",
+            "kernel": Text(step["kernel"]),
+            "op": Text(step["op"]),
+            "groups": number_text(step["workgroups"]),
+            "waves": number_text(step["waves"]),
+            "padded": "" if padded is None else f"{padded:.2f}",
+            "bytes": bytes_text(step["bytes"]),
+            "mostly": max(step["terms_us"], key=step["terms_us"].__getitem__),
+        }
+        rows.add_row(*(cells[title] for title in titles))
     show(rows)
     spent = table("predicted", "µs", right=("µs",))
     for name, us in facts["terms_us"].items():
-        spent.add_row(name, f"{us:.1f}")
+        spent.add_row(TERMS.get(name, name), f"{us:.1f}")
     show(spent)
     if len(facts["profiles"]) > 1:
-        _show_profiles(facts["profiles"])
+        _show_profiles(facts["profiles"], facts["sources"])
     memory = planned.memory
     spent_text = time_text(facts["predicted_ms"] / 1000)
-    counts = f"{facts['dispatches']} dispatches in {facts['levels']} levels"
+    dispatches = plural(facts["dispatches"], "dispatch", "dispatches")
+    counts = f"{dispatches} in {plural(facts['levels'], 'level')} of dependencies"
     kept = (
         f"weights {bytes_text(memory.constants)}, activations {bytes_text(memory.activations)}, "
         f"inputs and outputs {bytes_text(memory.io)}"
     )
     moved = f"{bytes_text(facts['bytes'])} read and written in a run"
+    products = f"{facts['padded_work']:.2f} times the needed products, padding included"
     lines = (
-        f"predicted {spent_text}: {counts}, {facts['padded_work']:.2f} times the needed products",
+        f"predicted {spent_text}: {counts}, {products}",
         f"kernels: {histogram(step['kernel'].split('_')[0] for step in facts['steps'])}",
         f"device memory: {kept}; {moved}",
-        f"the constants of a {facts['class']}: {facts['constants_from']}",
+        f"the constants of the class '{facts['class']}': {facts['constants_from']}",
     )
     for line in lines:
         out.print(Text(line))
+    if not facts["constants_from"].startswith("measured"):
+        note(
+            f"no measurements stand behind the profile '{facts['profile']}': its figures follow "
+            "from data sheets, and profiles of one class and core count get the same ones"
+        )
     if facts["off_device"]:
         away = [op["op"] for op in facts["off_device"]]
-        note(f"{len(away)} ops run on the host, which is not in the prediction: {histogram(away)}")
+        runs = "op runs" if len(away) == 1 else "ops run"
+        note(f"{len(away)} {runs} on the host, outside the prediction: {histogram(away)}")
 
 
-def _show_profiles(profiles: Mapping[str, float | None]) -> None:
-    rows = table("profile", "predicted ms", right=("predicted ms",))
+def _show_profiles(
+    profiles: Mapping[str, float | None], sources: Mapping[str, Mapping[str, str]]
+) -> None:
+    rows = table("profile", "predicted ms", "class", "constants from", right=("predicted ms",))
     for name, milliseconds in profiles.items():
-        rows.add_row(name, "–" if milliseconds is None else f"{milliseconds:.3g}")
+        about = sources.get(name, {})
+        rows.add_row(
+            name,
+            "–" if milliseconds is None else f"{milliseconds:.3g}",
+            about.get("class", ""),
+            about.get("constants_from", ""),
+        )
     show(rows)

@@ -12,6 +12,9 @@ from typing import Any
 from vkmnn.cli.console import bytes_text, time_text
 from vkmnn.whole_files import replacing
 
+TERMS = {"beside": "others in the level", "gaps": "barriers", "split": "partial sums"}
+"""What tables call the terms of a prediction whose own names say little."""
+
 _PAGE = Template("""<!doctype html>
 <html lang="en">
 <head>
@@ -54,12 +57,12 @@ def write_plan_page(facts: Mapping[str, Any], path: Path, inputs: str) -> None:
     tiles = {
         "predicted": time_text(facts["predicted_ms"] / 1000),
         "dispatches": str(facts["dispatches"]),
-        "levels": str(facts["levels"]),
-        "padded over needed work": f"{facts['padded_work']:.2f}",
+        "levels of dependencies": str(facts["levels"]),
+        "times the needed products": f"{facts['padded_work']:.2f}",
         "weights": bytes_text(facts["memory"]["constants"]),
         "activations": bytes_text(facts["memory"]["activations"]),
     }
-    terms = ((name, f"{us:.1f}") for name, us in facts["terms_us"].items())
+    terms = ((TERMS.get(name, name), f"{us:.1f}") for name, us in facts["terms_us"].items())
     profiles = (
         (name, "–" if ms is None else f"{ms:.3g}") for name, ms in facts["profiles"].items()
     )

@@ -12,6 +12,7 @@ from string import Template
 from vkmnn.cli.console import bytes_text, number_text, time_text
 from vkmnn.core.profile import Profile, ProfileEntry
 from vkmnn.core.timeline import CALLS, PYTHON, Span
+from vkmnn.errors import plural
 from vkmnn.whole_files import replacing
 
 _COLOURS = 8
@@ -141,8 +142,8 @@ def _facts(profile: Profile) -> list[tuple[str, str]]:
     facts = [(time_text(profile.wall_us / 1e6), "a run (median)")]
     if profile.gpu_us:
         facts.append((time_text(profile.gpu_us / 1e6), "its steps on the device, with timestamps"))
-    facts.append((time_text(max(profile.python_us, 0) / 1e6), "of it Python"))
-    facts.append((str(len(profile.entries)), f"steps of {len(profile.ops())} ops"))
+    facts.append((time_text(max(profile.python_us, 0) / 1e6), "in Python"))
+    facts.append((str(len(profile.entries)), f"steps of {plural(len(profile.ops()), 'op')}"))
     flops = sum(op.flops for op in profile.ops())
     if flops and profile.wall_us:
         rate = number_text(flops / profile.wall_us * 1e6)

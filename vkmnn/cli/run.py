@@ -18,18 +18,22 @@ from rich.text import Text
 from vkmnn.cli.console import (
     bytes_text,
     compiling,
+    document,
     heading,
     histogram,
+    interrupted,
     note,
     out,
+    progress,
     shape_text,
     show,
     table,
     time_text,
 )
-from vkmnn.cli.feeds import make_feeds
+from vkmnn.cli.feeds import Feeds, fitting_feeds, make_feeds
+from vkmnn.cli.reference import Reference, reference_for
 from vkmnn.cli.saving import saving
-from vkmnn.errors import VkmnnError
+from vkmnn.errors import VkmnnError, plural
 from vkmnn.inference_session import InferenceSession
 from vkmnn.ir import Array
 from vkmnn.schedule_config import STORES, OnOverflow, PrecisionName, Unsupported
@@ -57,13 +61,17 @@ class RunOptions:
 
 @dataclass(slots=True)
 class Opened:
-    """A session that has run once: its inputs, its outputs, and the seconds that the run took."""
+    """A session that has run once: its outputs, the seconds that the run took, and its inputs."""
 
     session: InferenceSession
-    feeds: dict[str, Array]
     results: dict[str, Array]
     seconds: float
-    assumed: list[str]
+    fed: Feeds
+
+    @property
+    def feeds(self) -> dict[str, Array]:
+        """The inputs."""
+        return self.fed.arrays
 
     def run(self) -> float:
         """Run again and return the seconds it took."""
@@ -73,17 +81,14 @@ class Opened:
 
 
 @contextmanager
-def opened(
-    model: Path, options: RunOptions, feeds: dict[str, Array] | None = None
-) -> Iterator[Opened]:
+def opened(model: Path, options: RunOptions, fed: Feeds | None = None) -> Iterator[Opened]:
     """Open a session and run it once, showing progress while pipelines are compiled.
 
     Args:
         model: an ONNX file.
         options: where and on what it runs.
-        feeds: the inputs, made as the options say where None.
+        fed: the inputs, made as the options say where None.
     """
-    assumed: list[str] = []
     with ExitStack() as stack:
         with compiling() as progress:
             session = stack.enter_context(
@@ -98,31 +103,40 @@ def opened(
                     on_overflow=options.on_overflow,
                 )
             )
-            args = session.get_inputs()
-            if feeds is None:
-                feeds, assumed = make_feeds(args, options.inputs, options.shapes, options.seed)
+            fed = fed or session_feeds(session, options)
             start = time.perf_counter()
             try:
-                results = session.run(None, feeds)
+                results = session.run(None, fed.arrays)
             except VkmnnError:
-                _tell_assumed(assumed)  # the likely cause
+                tell_assumed(fed.notes)  # the likely cause
                 raise
             seconds = time.perf_counter() - start
         names = [arg.name for arg in session.get_outputs()]
         named = dict(zip(names, results, strict=True))
-        yield Opened(session, feeds, named, seconds, assumed)
+        yield Opened(session, named, seconds, fed)
 
 
-def _tell_assumed(assumed: Sequence[str]) -> None:
-    for text in assumed:
-        note(f"input {text}; --shape sets it")
+def session_feeds(session: InferenceSession, options: RunOptions) -> Feeds:
+    """Return inputs as the options say; sizes of pictures that are guessed are tried first."""
+    args = session.get_inputs()
+
+    def make(size: int) -> Feeds:
+        return make_feeds(args, options.inputs, options.shapes, options.seed, size)
+
+    return fitting_feeds(session.get_outputs(), make, lambda fed: session.prepare([fed.arrays]))
+
+
+def tell_assumed(notes: Sequence[str]) -> None:
+    """Say what was assumed about inputs."""
+    for text in notes:
+        note(text)
 
 
 def introduce(model: Path, opened: Opened) -> None:
     """Print what runs where; note what was assumed, and the ops that are not on the device."""
     half = STORES[opened.session.precision]
     heading(f"{model.name} on {opened.session.device.name}{half}")
-    _tell_assumed(opened.assumed)
+    tell_assumed(opened.fed.notes)
     placement = opened.session.placement()
     away = placement.off_device
     if placement.note:
@@ -135,7 +149,8 @@ def introduce(model: Path, opened: Opened) -> None:
         copied = placement.copied_bytes
         cost = f"; {bytes_text(copied)} copied between steps in a run" if copied else ""
         note(
-            f"{len(away)} of {len(placement.ops)} ops run on {where}, not on the device: "
+            f"{len(away)} of {plural(len(placement.ops), 'op')} "
+            f"{'runs' if len(away) == 1 else 'run'} on {where}, not on the device: "
             f"{histogram(op.type for op in away)} ({away[0].reason}){cost}"
         )
 
@@ -147,20 +162,97 @@ def run_model(
     if output is not None:
         with saving("outputs cannot be saved", "--output", output):
             _check_output(output)
+    reference = None if compare is None else _reference(model, compare, options)
     with opened(model, options) as here:
         introduce(model, here)
         _show_outputs(here.results)
         for name, array in here.results.items():
             _show_classes(name, array)
-        _show_latency(here.seconds, [here.run() for _ in range(options.repeat)])
+        spent, stopped = _repeat(here, options.repeat)
+        _show_latency(here.seconds, spent)
+        facts = _facts(model, here, spent) | {"interrupted": stopped}
+    if stopped:
+        document("run", facts)
+        runs = plural(len(spent), "run")
+        raise interrupted(f"{runs} of {options.repeat} after the first were timed; nothing saved")
     if output is not None:
-        _save(here.results, output)
-    if compare is None:
-        return True
+        _save(_savable(here.results), output)
+        facts["saved"] = str(output)
+    same = True
+    if reference is not None:
+        name, expected = reference(here.fed, list(here.results))
+        differences = _differences(here.results, expected, tolerance)
+        same = all(row["ok"] for row in differences)
+        facts["comparison"] = {"with": name, "tolerance": tolerance, "ok": same,
+                               "outputs": differences}  # fmt: skip
+        _show_difference(differences, name, tolerance)
+    document("run", facts)
+    return same
+
+
+def _reference(model: Path, compare: str, options: RunOptions) -> Reference:
     other = replace(options, device=compare, driver=None, validate=None, precision="high")
-    with opened(model, other, here.feeds) as there:
-        name = there.session.device.name
-        return _show_difference(here.results, there.results, name, tolerance)
+
+    def elsewhere(fed: Feeds, names: Sequence[str]) -> tuple[str, Mapping[str, Array]]:
+        with opened(model, other, fed) as there:
+            return there.session.device.name, there.results
+
+    return reference_for(compare, model, elsewhere)
+
+
+def _repeat(here: Opened, repeat: int) -> tuple[list[float], bool]:
+    """Return the seconds of further runs, and whether Ctrl-C ended them early."""
+    spent: list[float] = []
+    try:
+        with progress("running") as report:
+            for number in range(repeat):
+                spent.append(here.run())
+                report(number + 1, repeat)
+    except KeyboardInterrupt:
+        return spent, True
+    return spent, False
+
+
+def _facts(model: Path, here: Opened, spent: Sequence[float]) -> dict[str, Any]:
+    """Return what is known of a run, for a document."""
+    away = here.session.placement().off_device
+    return {
+        "model": str(model),
+        "device": here.session.device.name,
+        "precision": here.session.precision,
+        "inputs": [
+            {"name": name, **_described(value), "source": here.fed.sources[name]}
+            for name, value in here.feeds.items()
+        ],
+        "outputs": [
+            {"name": name, **_described(value), **_numbers(value)}
+            for name, value in here.results.items()
+        ],
+        "first_s": here.seconds,
+        "runs_s": list(spent),
+        "median_s": median(spent) if spent else None,
+        "off_device": [
+            {"op": op.type, "name": op.name, "backend": op.backend, "reason": op.reason}
+            for op in away
+        ],
+        "notes": here.fed.notes,
+    }
+
+
+def _described(value: Any) -> dict[str, Any]:
+    """Return the type and the shape of an input or output."""
+    if isinstance(value, np.ndarray):
+        return {"dtype": str(value.dtype), "shape": list(value.shape)}
+    return {"dtype": type(value).__name__, "shape": None}
+
+
+def _numbers(value: Any) -> dict[str, Any]:
+    """Return the least, the greatest and the mean value, and how many are not finite."""
+    if not isinstance(value, np.ndarray) or not value.size or value.dtype.kind not in "fiub":
+        return {"min": None, "max": None, "mean": None, "not_finite": 0}
+    wide = value.astype(np.float64)
+    bad = value.size - int(np.isfinite(wide).sum())
+    return {"min": wide.min(), "max": wide.max(), "mean": wide.mean(), "not_finite": bad}
 
 
 def _show_outputs(results: Mapping[str, Any]) -> None:
@@ -171,7 +263,7 @@ def _show_outputs(results: Mapping[str, Any]) -> None:
             shape = Text(shape_text(array.shape))
             rows.add_row(Text(name), str(array.dtype), shape, *_statistics(array))
         else:
-            items = f"{len(array)} items" if isinstance(array, list | dict) else "empty"
+            items = plural(len(array), "item") if isinstance(array, list | dict) else "empty"
             rows.add_row(Text(name), type(array).__name__, items, "–", "–", "–")
     show(rows)
     for name, array in results.items():
@@ -179,7 +271,8 @@ def _show_outputs(results: Mapping[str, Any]) -> None:
             continue
         bad = array.size - int(np.isfinite(array).sum()) if array.dtype.kind == "f" else 0
         if bad:
-            note(f"{bad} of the {array.size} values of '{name}' are not finite")
+            verb = "is" if bad == 1 else "are"
+            note(f"{bad} of the {plural(array.size, 'value')} of '{name}' {verb} not finite")
 
 
 def _statistics(array: Array) -> tuple[str, str, str]:
@@ -223,6 +316,16 @@ def _show_latency(first: float, spent: Sequence[float]) -> None:
             f"{time_text(min(spent))} to {time_text(max(spent))})"
         )
     out.print(Text(text))
+
+
+def _savable(results: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the outputs as files hold them: texts in numpy's own type."""
+
+    def plain(value: Any) -> Any:
+        texts = isinstance(value, np.ndarray) and value.dtype.kind == "O"
+        return value.astype(str) if texts else value
+
+    return {name: plain(value) for name, value in results.items()}
 
 
 def _save(results: Mapping[str, Array], output: Path) -> None:
@@ -270,24 +373,32 @@ def _file_names(names: Sequence[str] | Mapping[str, Array], folder: Path) -> dic
     return paths
 
 
-def _show_difference(
-    results: Mapping[str, Array], expected: Mapping[str, Array], device: str, tolerance: float
-) -> bool:
-    """Compare with the outputs of another device; False when one differs by more than allowed."""
-    numbers = ("largest", "of the range")
-    rows = table("", "output", *numbers, right=numbers)
-    all_ok = True
+def _differences(
+    results: Mapping[str, Array], expected: Mapping[str, Array], tolerance: float
+) -> list[dict[str, Any]]:
+    """Return how much each output differs from what is expected."""
+    rows = []
     for name, want in expected.items():
         have = results[name]
         largest, relative = difference(have, want)
         ok = have.shape == want.shape and relative <= tolerance
-        all_ok &= ok
-        mark = Text("✓", style="bold green") if ok else Text("✗", style="bold red")
-        rows.add_row(mark, Text(name), f"{largest:.3g}", f"{relative:.1e}")
+        rows.append({"name": name, "largest": largest, "relative": relative, "ok": ok})
+    return rows
+
+
+def _show_difference(
+    differences: Sequence[Mapping[str, Any]], device: str, tolerance: float
+) -> None:
+    """Print the comparison with the outputs of another device."""
+    numbers = ("largest", "of the range")
+    rows = table("", "output", *numbers, right=numbers)
+    for row in differences:
+        mark = Text("✓", style="bold green") if row["ok"] else Text("✗", style="bold red")
+        name = Text(row["name"])
+        rows.add_row(mark, name, f"{row['largest']:.3g}", f"{row['relative']:.1e}")
     out.print()
     heading(f"Difference from {device} (allowed: {tolerance:g} of the range)")
     show(rows)
-    return all_ok
 
 
 def difference(have: Array, want: Array) -> tuple[float, float]:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from vkmnn.cli.console import note, out, show, table, time_text, trials
-from vkmnn.cli.run import RunOptions, introduce, opened
-from vkmnn.core.backend import TunedChoice
-from vkmnn.errors import InvalidInputError
+from vkmnn.cli.console import document, interrupted, note, out, progress, show, table, time_text
+from vkmnn.cli.run import Opened, RunOptions, introduce, opened
+from vkmnn.core.backend import TunedChoice, Tuning
+from vkmnn.errors import InvalidInputError, plural
 from vkmnn.runtime import environment
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 def tune_model(model: Path, options: RunOptions) -> None:
@@ -24,16 +31,87 @@ def tune_model(model: Path, options: RunOptions) -> None:
         raise InvalidInputError("VKMNN_TUNE=off: nothing may be tuned", hint="unset it")
     with opened(model, options) as here:
         introduce(model, here)
-        with trials() as progress:
-            tuning = here.session.tune(here.feeds, options.repeat, progress)
+        with progress("measuring kernels") as report, Stop() as stop:
+
+            def told(done: int, total: int) -> bool:
+                report(done, total)
+                return stop.asked
+
+            tuning = here.session.tune(here.feeds, options.repeat, told)
+        facts = _facts(model, here, tuning) | {"interrupted": stop.asked}
+    _tell(tuning)
+    document("tune", facts)
+    if stop.asked:
+        kept = plural(len(tuning.changed), "choice") if tuning.kept else "no choices"
+        measured = plural(len(tuning.choices), "choice")
+        verb = "was" if len(tuning.choices) == 1 else "were"
+        raise interrupted(f"{measured} {verb} measured, {kept} kept")
+
+
+class Stop(AbstractContextManager["Stop"]):
+    """Ctrl-C within the block asks to stop; a second one interrupts at once.
+
+    Attributes:
+        asked: whether it was pressed.
+    """
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._former: Any = None
+
+    def __enter__(self) -> Self:
+        """Watch for the signal, where Python delivers it."""
+        if threading.current_thread() is threading.main_thread():
+            self._former = signal.signal(signal.SIGINT, self._note)
+        return self
+
+    def _note(self, number: int, frame: object) -> None:
+        if self.asked:
+            note("interrupted: nothing is kept")
+            raise KeyboardInterrupt
+        self.asked = True
+        note("stopping: what was measured is compared in whole runs; Ctrl-C again ends at once")
+
+    def __exit__(self, *error: object) -> None:
+        """Leave the signal to whoever had it before."""
+        if self._former is not None:
+            signal.signal(signal.SIGINT, self._former)
+
+
+def _facts(model: Path, here: Opened, tuning: Tuning) -> dict[str, Any]:
+    """Return what tuning found, for a document."""
+    return {
+        "model": str(model),
+        "device": here.session.device.name,
+        "precision": here.session.precision,
+        "changed": [
+            {
+                "what": choice.what,
+                "ops": list(choice.ops),
+                "rule": choice.rule_name,
+                "taken": choice.taken_name,
+                "rule_us": choice.rule_us,
+                "taken_us": choice.taken_us,
+            }
+            for choice in tuning.changed
+        ],
+        "unchanged": len(tuning.choices) - len(tuning.changed),
+        "before_us": tuning.before_us or None,
+        "after_us": tuning.after_us or None,
+        "kept": tuning.kept,
+    }
+
+
+def _tell(tuning: Tuning) -> None:
     if not tuning.choices:
         note("this model offers no choice between kernels on this device")
         return
     _show(tuning.changed)
-    kept = len(tuning.choices) - len(tuning.changed)
-    out.print(Text(f"{len(tuning.changed)} choices changed, {kept} stay as the rules rank them"))
+    same = len(tuning.choices) - len(tuning.changed)
+    changed = plural(len(tuning.changed), "choice")
+    out.print(Text(f"{changed} changed, {same} as the rules rank them"))
     if not tuning.before_us:
-        out.print(Text("kept: these are the kernels that were in use before"))
+        out.print(Text("kept: these kernels were in use before"))
         return
     before, after = time_text(tuning.before_us / 1e6), time_text(tuning.after_us / 1e6)
     if tuning.kept:

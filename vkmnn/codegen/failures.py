@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from vkmnn.codegen.places import source_line
-from vkmnn.errors import ShaderError
+from vkmnn.errors import ShaderError, plural
 
 _WIDEST = 160  # characters of a line of source that are shown
 
@@ -19,7 +19,7 @@ class BuildFailedError(ShaderError):
     def __init__(self, failures: Sequence[ShaderError]) -> None:
         self.failures = list(failures)
         text = "\n".join(str(failure) for failure in failures)
-        super().__init__(f"{len(self.failures)} error(s), nothing was written\n{text}")
+        super().__init__(f"{plural(len(self.failures), 'error')}, nothing was written\n{text}")
 
 
 def failures_of(error: ShaderError) -> list[ShaderError]:

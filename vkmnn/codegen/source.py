@@ -6,6 +6,8 @@ Nothing here needs jinja2 or a compiler until something is compiled.
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -144,8 +146,48 @@ def compile_source(
     )
 
 
+_OTHER_FILES = re.compile(r"[^\n]*\.(comp|glsl|spv|spirv|slang|hlsl|wgsl|cl|cu|metal)")
+_PLAIN = (
+    'a template declares its tensors: tensor_in("x"), tensor_out("y"), and vkmnn writes the '
+    "version, the bindings and the push constants; `vkmnn.shader` has an example"
+)
+
+
+def _check_source(source: object) -> None:
+    """Refuse what is neither a template's text nor its file.
+
+    Raises:
+        ShaderError: says what it is, and what is possible.
+    """
+    if isinstance(source, bytes | bytearray | memoryview):
+        spirv = bytes(source[:4]) in (b"\x03\x02\x23\x07", b"\x07\x23\x02\x03")
+        raise ShaderError(
+            "the source is SPIR-V, which vkmnn.shader does not take"
+            if spirv
+            else "the source is bytes, not text",
+            hint=f"pass the text of a template; {_PLAIN}" if spirv else "decode it first",
+        )
+    if not isinstance(source, str | os.PathLike):
+        raise ShaderError(
+            f"the source is text or a path, not {type(source).__name__}",
+            hint="pass the text of a template, or the path of a .comp.j2 file",
+        )
+    text = str(source)
+    if _OTHER_FILES.fullmatch(text):
+        what = "is not a template" if Path(text).is_file() else "does not exist"
+        raise ShaderError(
+            f"the file '{text}' {what}", hint=f"templates are called …{TEMPLATE_SUFFIX}; {_PLAIN}"
+        )
+    if isinstance(source, str) and re.match(r"\s*#version\b", source):
+        raise ShaderError(
+            "the source is plain GLSL: templates have no #version",
+            hint=f"remove the line, and the layout(...) of buffers; {_PLAIN}",
+        )
+
+
 def _file_of(source: str | Path) -> Path | None:
     """Return the template file that is meant, None for a text."""
+    _check_source(source)
     if isinstance(source, str) and ("\n" in source or not source.endswith(TEMPLATE_SUFFIX)):
         return None
 

@@ -267,7 +267,7 @@ class Backend(ABC):
         make_plan: Callable[[Backend], TunablePlan],
         feeds: Mapping[str, Array],
         runs: int,
-        progress: Callable[[int, int], None] | None,
+        progress: Callable[[int, int], object] | None,
         limit_s: float = math.inf,
     ) -> Tuning:
         """Measure the kernels a plan could use; keep the fastest if the whole run gets faster.

@@ -41,6 +41,9 @@ class NestedProgram(Protocol):
     def host_ops(self) -> list[Op]:
         """Return the ops in it that only the host runs."""
 
+    def engines(self) -> set[str]:
+        """Return what runs these ops."""
+
     def trim(self) -> None:
         """Close all plans except the most recently used."""
 

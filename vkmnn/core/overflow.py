@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from vkmnn.core.execution import Command
-from vkmnn.errors import Float16OverflowError
+from vkmnn.errors import Float16OverflowError, plural
 from vkmnn.records import dataclass
 
 _log = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ class OverflowWatch:
         if not found:
             return
         first = found[0]
-        more = f", as in {len(found) - 1} other op(s)" if len(found) > 1 else ""
+        more = f", as in {plural(len(found) - 1, 'other op')}" if len(found) > 1 else ""
         message = (
             f"'{first.tensor}' holds a number beyond ±65504, which became infinite in float16 and "
             f"would not in float32{more}"

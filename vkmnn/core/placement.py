@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from vkmnn.errors import plural
 from vkmnn.records import dataclass
 
 
@@ -50,18 +51,25 @@ class Placement:
         """Number of ops by backend."""
         return dict(Counter(op.backend for op in self.ops))
 
+    def __repr__(self) -> str:
+        """Return how many ops run where; `str()` lists them."""
+        return f"<vkmnn.Placement: {self._summary()}>"
+
+    def _summary(self) -> str:
+        counts = ", ".join(
+            f"{count} on {backend}" for backend, count in sorted(self.counts.items())
+        )
+        return f"{plural(len(self.ops), 'op')}: {counts or 'none'}"
+
     def __iter__(self) -> Iterator[PlacedOp]:
         """Iterate over the ops in running order."""
         return iter(self.ops)
 
     def __str__(self) -> str:
         """Return a table: summary first, then one line per op."""
-        counts = ", ".join(
-            f"{count} on {backend}" for backend, count in sorted(self.counts.items())
-        )
         bytes_ = f" ({self.copied_bytes:,} bytes)" if self.copied_bytes else ""
-        copies = f"{self.copies} copies between backends{bytes_}"
-        lines = [f"{len(self.ops)} ops: {counts or 'none'}; {copies}"]
+        copies = f"{plural(self.copies, 'copy', 'copies')} between backends{bytes_}"
+        lines = [f"{self._summary()}; {copies}"]
         if self.note:
             lines.append(self.note)
         width = max((len(op.type) for op in self.ops), default=0)

@@ -16,7 +16,7 @@ from vkmnn.core.device_tensor import as_array
 from vkmnn.core.plan import Plan
 from vkmnn.core.resolve import content_inputs, fold_constants
 from vkmnn.core.static import StaticShapes
-from vkmnn.errors import IntegerRangeError, InvalidInputError, PlacementError
+from vkmnn.errors import IntegerRangeError, InvalidInputError, PlacementError, plural
 from vkmnn.folding import Evaluator
 from vkmnn.ir import Array, Graph
 from vkmnn.records import dataclass
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 PlanKey = tuple[object, ...]
 Shapes = Mapping[str, tuple[int, ...]]
-Progress = Callable[[int, int], None] | None
+Progress = Callable[[int, int], object] | None
 
 TUNING_RUNS = 5
 """How often a candidate runs when a plan is tuned as `VKMNN_TUNE=on` asks."""
@@ -181,7 +181,7 @@ class Plans:
         missing = [name for name in sorted(self.content) if name not in feeds]
         if missing:
             raise InvalidInputError(
-                f"shapes of this network depend on the content of input(s) {', '.join(missing)}",
+                f"shapes of this network depend on the content of {', '.join(missing)}",
                 hint="give their arrays before the session is resized",
             )
         planner = self.planner
@@ -197,7 +197,7 @@ class Plans:
             plan.close()
             listed = "\n".join(f"  {op.type} '{op.name}': {op.reason}" for op in away)
             raise PlacementError(
-                f"{len(away)} op(s) would run off the device:\n{listed}",
+                f"{plural(len(away), 'op')} would run off the device:\n{listed}",
                 hint="create the session without require_device to let them run on the CPU backend",
             )
         return plan

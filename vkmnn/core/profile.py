@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from vkmnn.core.backend import MemoryUse
 from vkmnn.core.timeline import CALLS, PYTHON, Span, timeline, trace_events
+from vkmnn.errors import plural
 from vkmnn.ir import Array, HostGraphAttrs
 from vkmnn.records import dataclass
 from vkmnn.shape import flops
@@ -139,10 +140,6 @@ class Profile:
 
     def __str__(self) -> str:
         """Return a summary and a table of all steps, slowest first."""
-        summary = (
-            f"{len(self.entries)} steps, median of {self.runs} runs: GPU {self.gpu_us:.0f} µs, "
-            f"wall {self.wall_us:.0f} µs, Python {self.python_us:.0f} µs"
-        )
         total = self.total_us or 1.0
         width = max((len(entry.type) for entry in self.entries), default=0)
         rows = (
@@ -151,7 +148,17 @@ class Profile:
             f"{'  overflows in float16' if entry.overflowed else ''}"
             for entry in sorted(self.entries, key=lambda entry: -entry.microseconds)
         )
-        return "\n".join([summary, *rows])
+        return "\n".join([self._summary(), *rows])
+
+    def _summary(self) -> str:
+        return (
+            f"{plural(len(self.entries), 'step')}, median of {plural(self.runs, 'run')}: GPU "
+            f"{self.gpu_us:.0f} µs, wall {self.wall_us:.0f} µs, Python {self.python_us:.0f} µs"
+        )
+
+    def __repr__(self) -> str:
+        """Return the summary; `str()` lists the steps."""
+        return f"<vkmnn.Profile: {self._summary()}>"
 
     def to_chrome_trace(self, path: str | Path) -> None:
         """Write the timeline as a trace for https://ui.perfetto.dev or chrome://tracing (JSON).

@@ -32,6 +32,7 @@ from vkmnn.errors import (
     PlacementError,
     UnsupportedNode,
     UnsupportedOpError,
+    plural,
 )
 from vkmnn.ir import Array, DType, Graph, HostGraphAttrs, Op, TensorInfo
 from vkmnn.records import dataclass
@@ -60,7 +61,7 @@ def refuse_host_ops(program: Program) -> None:
     if away:
         listed = "\n".join(f"  {kind_of(op)} '{op.name}': {_reason(op)}" for op in away)
         raise PlacementError(
-            f"{len(away)} op(s) would run off the device:\n{listed}",
+            f"{plural(len(away), 'op')} would run off the device:\n{listed}",
             hint="create the session without require_device to let them run on the host",
         )
 
@@ -109,8 +110,6 @@ class Program:
         self._whole = whole
         self._mark_dead()
         self._bytes = 0
-        if planner.main.type != planner.backup.type:
-            self._tell()
 
     def _mark_dead(self) -> None:
         """Note the last step that needs each value."""
@@ -119,21 +118,6 @@ class Program:
             names = {*step.stage.inputs, *step.stage.outputs}
             step.dead = tuple(names - seen)
             seen |= names
-
-    def _tell(self) -> None:
-        parts = [part for part in self._parts() if not isinstance(part, NestedPart)]
-        engines = Counter(part.engine for part in parts)
-        if engines:
-            kinds = Counter(kind_of(op) for part in parts for op in part.ops)
-            named = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common(6))
-            more = " …" if len(kinds) > 6 else ""
-            _log.warning(
-                "%d op(s) run on the host, in %s; placement() tells why: %s%s",
-                kinds.total(),
-                " and ".join(engines),
-                named,
-                more,
-            )
 
     @property
     def whole(self) -> Plans | None:
@@ -201,6 +185,33 @@ class Program:
             else:
                 away += part.ops
         return away
+
+    def engines(self) -> set[str]:
+        """Return what runs the ops of the host, those of nested networks included."""
+        own = {part.engine for part in self._parts() if not isinstance(part, NestedPart)}
+        return own.union(*(program.engines() for program in self._nested()))
+
+    def tell(self) -> None:
+        """Warn about ops that only the host runs, if there are any."""
+        ops = self.host_ops()
+        if not ops:
+            return
+        nested = sum(len(program.host_ops()) for program in self._nested())
+        kinds = Counter(map(kind_of, ops))
+        named = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common(6))
+        if len(ops) == nested:
+            what = f"{plural(nested, 'op')} inside branches and loops"
+        else:
+            what = plural(len(ops) - nested, "op")
+            what += f" ({nested} more inside branches and loops)" if nested else ""
+        _log.warning(
+            "%s %s on the host, in %s; placement() tells why: %s%s",
+            what,
+            "runs" if len(ops) == 1 else "run",
+            " and ".join(sorted(self.engines())),
+            named,
+            " …" if len(kinds) > 6 else "",
+        )
 
     def use(self, planner: Planner) -> None:
         """Use another planner from now on."""

@@ -108,6 +108,8 @@ class Session:
         self._open_branches = open_branches if main.type != backup.type else None
         self._watched: Program | None = None
         self._program = self._open_program(graph, static)
+        if main.type != backup.type:
+            self._program.tell()
         self._former: list[Program] = []
         self._shared = SharedSizes(graph.inputs)
         self._told_apart = told_apart if self._shared else None  # it holds the model
@@ -530,14 +532,15 @@ class Session:
         self,
         feeds: Mapping[str, Value],
         runs: int,
-        progress: Callable[[int, int], None] | None = None,
+        progress: Callable[[int, int], object] | None = None,
     ) -> Tuning:
         """Measure the kernels the network could use at these shapes; plans are rebuilt.
 
         Args:
             feeds: as for `run`.
             runs: how often each candidate runs.
-            progress: called with (done, total) after every trial; `total` may grow.
+            progress: called with (done, total) after every trial; `total` may grow. Where it
+                returns True, nothing further is tried: what was measured decides.
 
         Raises:
             InvalidInputError: `runs` is below 1, or the device cannot measure time.
@@ -596,7 +599,7 @@ class Session:
         if not self._program.planned:
             raise InvalidInputError(
                 "the session has no plan yet",
-                hint="run it once or call resize with the input shapes",
+                hint="run it once: shapes of inputs that the model leaves open are known then",
             )
         return self._program
 

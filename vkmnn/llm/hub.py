@@ -64,9 +64,9 @@ def _downloaded(name: str, revision: str | None, variant: str | None) -> Path:
     except (errors.HfHubHTTPError, errors.LocalEntryNotFoundError, ValueError, OSError) as error:
         first = str(error).strip().split("\n")[0]
         raise ModelFileError(
-            f"the hub's model '{name}'{f' at {revision}' if revision else ''} cannot be had: "
+            f"'{name}'{f' at {revision}' if revision else ''} cannot be downloaded from the hub: "
             f"{first}",
-            hint="check the name, the network and HF_HUB_OFFLINE; or pass a folder",
+            hint="check the name, the network and HF_HUB_OFFLINE, or pass a folder",
         ) from error
     return Path(found)
 

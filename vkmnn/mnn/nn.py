@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from vkmnn.arguments import check_feeds
-from vkmnn.errors import InvalidInputError
+from vkmnn.errors import InvalidInputError, plural
 from vkmnn.ir import Array, TensorInfo
 from vkmnn.mnn.config import schedule
 from vkmnn.mnn.expr import Backend, MemoryMode, PowerMode, PrecisionMode, Var
@@ -102,7 +102,7 @@ class _Module:
         given = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
         if len(given) != len(self._inputs):
             raise InvalidInputError(
-                f"the module takes {len(self._inputs)} inputs, got {len(given)}",
+                f"the module takes {plural(len(self._inputs), 'input')}, got {len(given)}",
                 hint=f"inputs: {', '.join(self._inputs)}",
             )
         feeds = {

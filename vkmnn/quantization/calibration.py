@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vkmnn.errors import InvalidInputError
+from vkmnn.errors import InvalidInputError, nearest, plural
 from vkmnn.ir import Array, DType, TensorInfo
 
 Sample = dict[str, Array]
@@ -53,8 +53,8 @@ def read_samples(data: Calibration, inputs: Sequence[TensorInfo]) -> list[Sample
     for name, found in pieces.items():
         if len(found) not in (1, count):
             raise InvalidInputError(
-                f"the calibration data has {len(found)} samples of input '{name}', and {count} of "
-                "another",
+                f"the calibration data has {plural(len(found), 'sample')} of input '{name}', and "
+                f"{count} of another",
                 hint="every input takes as many, or one that serves all",
             )
     samples = [
@@ -66,23 +66,28 @@ def read_samples(data: Calibration, inputs: Sequence[TensorInfo]) -> list[Sample
     return samples
 
 
-def random_sample(inputs: Sequence[TensorInfo], sizes: Mapping[str, int], seed: int) -> Sample:
+Sizes = Mapping[str, int | Sequence[int]]
+"""Sizes by the names of dimensions, and whole shapes by the names of inputs."""
+
+
+def random_sample(inputs: Sequence[TensorInfo], sizes: Sizes, seed: int) -> Sample:
     """Return made-up inputs: normal numbers for floats, 0 or 1 for integers.
 
     Args:
         inputs: of the model.
-        sizes: of named dimensions; others are taken as 1.
+        sizes: of named dimensions, and shapes of inputs; others are taken as 1.
         seed: of the numbers.
 
     Raises:
         InvalidInputError: an input of unknown rank, or of texts.
     """
     named = {dim for info in inputs for dim in info.shape or () if isinstance(dim, str)}
+    shapes = {info.name: sizes[info.name] for info in inputs if info.name in sizes}
     for name in sizes:
-        if name not in named:
+        if name not in named and name not in shapes:
             raise InvalidInputError(
                 f"no input has a dimension '{name}'",
-                hint=f"dimensions with a name: {', '.join(sorted(named)) or 'none'}",
+                hint=nearest(name, sorted(named), "dimensions with a name"),
             )
     rng = np.random.default_rng(seed)
     made: Sample = {}
@@ -93,13 +98,23 @@ def random_sample(inputs: Sequence[TensorInfo], sizes: Mapping[str, int], seed: 
                 f"nothing can be made up for input '{info.name}': the model does not say {what}",
                 hint="give calibration data, or leave out the comparison",
             )
-        shape = [sizes.get(dim, 1) if isinstance(dim, str) else dim for dim in info.shape]
-        dims = tuple(1 if dim is None else dim for dim in shape)
+        dims = _dims(info, shapes.get(info.name), sizes)
         if info.dtype.numpy.kind in "fV":
             made[info.name] = rng.standard_normal(dims).astype(info.dtype.numpy)
         else:
             made[info.name] = rng.integers(0, 2, dims).astype(info.dtype.numpy)
     return made
+
+
+def _dims(info: TensorInfo, given: int | Sequence[int] | None, sizes: Sizes) -> tuple[int, ...]:
+    """Return the shape of a made-up input."""
+    if isinstance(given, Sequence):
+        return tuple(given)
+    dims = []
+    for dim in info.shape or ():
+        size = sizes.get(dim, 1) if isinstance(dim, str) else dim
+        dims.append(size if isinstance(size, int) else 1)
+    return tuple(dims)
 
 
 def _read(path: Path, inputs: Sequence[TensorInfo]) -> dict[str, Array]:
@@ -108,7 +123,8 @@ def _read(path: Path, inputs: Sequence[TensorInfo]) -> dict[str, Array]:
         if isinstance(loaded, np.ndarray):
             if len(inputs) != 1:
                 raise InvalidInputError(
-                    f"'{path}' holds one array, and the model has {len(inputs)} inputs", hint=_HINT
+                    f"'{path}' holds one array, and the model has {plural(len(inputs), 'input')}",
+                    hint=_HINT,
                 )
             return {inputs[0].name: loaded}
         with loaded as archive:

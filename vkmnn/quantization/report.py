@@ -61,6 +61,7 @@ class Quantized:
         accuracy: one for each output; empty where nothing was compared.
         samples: on how many inputs the models were compared.
         made_up: true where these were random.
+        advice: a better choice of weights for this model; "" where there is none.
     """
 
     path: Path
@@ -72,3 +73,4 @@ class Quantized:
     accuracy: tuple[OutputAccuracy, ...]
     samples: int
     made_up: bool
+    advice: str = ""

@@ -5,16 +5,16 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vkmnn.converter.onnx.stored import stored_by_type
-from vkmnn.errors import InvalidInputError
+from vkmnn.errors import InvalidInputError, nearest
 from vkmnn.quantization import model as models
 from vkmnn.quantization import tools
 from vkmnn.quantization.accuracy import compare as compare_outputs
-from vkmnn.quantization.calibration import Calibration, Sample, random_sample, read_samples
+from vkmnn.quantization.advice import advice_for, refuse_quantized
+from vkmnn.quantization.calibration import Calibration, Sample, Sizes, random_sample, read_samples
 from vkmnn.quantization.packing import pack_weights
 from vkmnn.quantization.remaining import split_nodes
 from vkmnn.quantization.report import FloatNode, OutputAccuracy, Progress, Quantized, Size
@@ -46,7 +46,7 @@ def quantize(
     external_data: bool | None = None,
     compare: bool = True,
     device: str | int = "auto",
-    sizes: Mapping[str, int] | None = None,
+    sizes: Sizes | None = None,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Quantized:
@@ -72,7 +72,8 @@ def quantize(
         external_data: put the weights into PATH.data; None: if the model has them so, or is large.
         compare: run both models on the samples, or on random inputs without.
         device: where they run.
-        sizes: of named dimensions, for random inputs; others are 1.
+        sizes: of named dimensions, and shapes of inputs by their names, for random inputs; other
+            sizes are 1.
         seed: of random inputs.
         progress: called with what is being done, how much of it is done, and how much there is.
 
@@ -80,8 +81,8 @@ def quantize(
         MissingExtraError: onnxruntime is not installed.
         ModelError: the model is missing, damaged or not a model.
         ConversionError: onnxruntime's tools cannot quantise the model.
-        InvalidInputError: an argument or the calibration data is not valid, with the input named,
-            or the file cannot be written.
+        InvalidInputError: an argument or the calibration data is not valid, with the input named;
+            the model is quantised already; or the file cannot be written.
     """
     scheme = Scheme(weights, block, symmetric, activations, method, per_channel, tuple(exclude))
     scheme.check()
@@ -99,6 +100,7 @@ def quantize(
     tools.need_tools()
     report = progress or _say_nothing
     proto = models.load(model)
+    refuse_quantized(proto)
     _check_excluded(proto, scheme.exclude)
     samples, made_up = _samples(proto, calibration, sizes or {}, seed, compare)
     before = _sizes(proto)
@@ -120,7 +122,8 @@ def quantize(
             file.replace(target.with_name(file.name))
     written = tuple(target.with_name(file.name) for file in reversed(files))
     sizes_after = _sizes(proto)
-    made = (tuple(nodes[0]), tuple(nodes[1]), accuracy, len(chosen), made_up)
+    advice = "" if activations else advice_for(proto, weights, sizes_after)
+    made = (tuple(nodes[0]), tuple(nodes[1]), accuracy, len(chosen), made_up, advice)
     return Quantized(target, written, before, sizes_after, *made)
 
 
@@ -170,7 +173,7 @@ def _around_masks(proto: onnx.ModelProto, ranges: Mapping[str, float]) -> dict[s
 def _samples(
     proto: onnx.ModelProto,
     calibration: Calibration | None,
-    sizes: Mapping[str, int],
+    sizes: Sizes,
     seed: int,
     compare: bool,
 ) -> tuple[list[Sample], bool]:
@@ -187,10 +190,9 @@ def _check_excluded(proto: onnx.ModelProto, names: Sequence[str]) -> None:
     known = {node.name for graph in models.graphs_of(proto.graph) for node in graph.node}
     for name in names:
         if name not in known:
-            near = get_close_matches(name, sorted(known), 3)
             raise InvalidInputError(
-                f"the model has no node '{name}' that could be left out",
-                hint=f"did you mean: {', '.join(near)}" if near else "see the names in Netron",
+                f"the model has no node '{name}' to exclude",
+                hint=nearest(name, sorted(known), "nodes", most=3),
             )
 
 

@@ -686,9 +686,8 @@ def open_device(
         with _openings.visit():
             return _open(get_driver(name), selector, validate, disabled, priority)
     except DriverUnavailableError as error:
-        raise DeviceNotFoundError(
-            f"no device fits '{selector}': {error}", hint=error.hint
-        ) from error
+        what = "no Vulkan device" if selector == "auto" else f"no device fits '{selector}'"
+        raise DeviceNotFoundError(f"{what}: {error}", hint=error.hint) from error
 
 
 def _open(

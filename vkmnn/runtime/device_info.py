@@ -130,3 +130,8 @@ class DeviceInfo:
     multiprocessors: int = 0
     memory_types: tuple[MemoryType, ...] = ()
     device_profile: str = ""
+
+    def __repr__(self) -> str:
+        """Return what people know a device by; `vkmnn devices --json` shows all of it."""
+        profile = f", as {self.device_profile}" if self.device_profile else ""
+        return f"<vkmnn.DeviceInfo {self.index}: {self.name} ({self.type.value}{profile})>"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
-from vkmnn.errors import ShapeError, unexpected_error
+from vkmnn.errors import ShapeError, plural, unexpected_error
 from vkmnn.ir import Array, Op, TensorInfo, check_attrs
 from vkmnn.registry import Registry
 from vkmnn.shape.common import Infos, Outputs, Values
@@ -84,7 +84,7 @@ def compute_shapes(
         raise _located(
             op,
             inputs,
-            f"the node names {len(op.outputs)} outputs, but the op has {len(outputs)}",
+            f"the node names {plural(len(op.outputs), 'output')}, but the op has {len(outputs)}",
             None,
         )
     infos = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from vkmnn.errors import ShapeError
+from vkmnn.errors import ShapeError, plural
 from vkmnn.ir import Dim, Op
 from vkmnn.ir.ops import PadAttrs, SplitAttrs
 from vkmnn.shape.common import (
@@ -48,7 +48,9 @@ def split_sizes(
         ShapeError: the sizes do not add up, or `num_outputs` is another number.
     """
     if num_outputs not in (0, outputs):
-        raise ShapeError(f"num_outputs is {num_outputs}, but the node has {outputs} outputs")
+        raise ShapeError(
+            f"num_outputs is {num_outputs}, but the node has {plural(outputs, 'output')}"
+        )
     if given is None:
         count = outputs
         if count < 1:
@@ -124,7 +126,7 @@ def _split(op: Op[SplitAttrs], inputs: Infos, values: Values) -> Outputs:
     given = int_list(values, 1, "split") if has_input(inputs, 1) else None
     sizes = split_sizes(shape[axis], given, attrs.num_outputs, len(op.outputs))
     if len(sizes) != len(op.outputs):
-        raise ShapeError(f"{len(sizes)} parts for {len(op.outputs)} outputs")
+        raise ShapeError(f"{plural(len(sizes), 'part')} for {plural(len(op.outputs), 'output')}")
     dtype = dtype_of(inputs, 0)
     return [(dtype, (*shape[:axis], size, *shape[axis + 1 :])) for size in sizes]
 

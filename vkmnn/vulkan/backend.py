@@ -436,7 +436,7 @@ class VulkanBackend(TunableBackend):
         make_plan: Callable[[Backend], TunablePlan],
         feeds: Mapping[str, Array],
         runs: int,
-        progress: Callable[[int, int], None] | None,
+        progress: Callable[[int, int], object] | None,
         limit_s: float = inf,
     ) -> Tuning:
         """Measure the kernels a plan could use; save those that make runs faster to disk."""

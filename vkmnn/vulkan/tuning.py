@@ -118,7 +118,7 @@ def tune(
     make_plan: Callable[[Backend], TunablePlan],
     feeds: Mapping[str, Array],
     runs: int,
-    progress: Callable[[int, int], None] | None,
+    progress: Callable[[int, int], object] | None,
     limit_s: float = math.inf,
 ) -> tuple[dict[str, str], Tuning]:
     """Measure every choice of a plan, one kind of choice after the other, in the whole network.
@@ -129,7 +129,8 @@ def tune(
     flatters who had luck, so what changed is measured once more beside the rules. At last whole
     runs without timestamps decide whether the table of before or the new one stays.
 
-    After `limit_s` seconds no further candidate is tried; what was measured by then is confirmed.
+    After `limit_s` seconds, or once `progress` returns True, no further candidate is tried; what
+    was measured by then is confirmed.
 
     Returns:
         The preferred candidates by choice, with those of before, and what was settled.
@@ -219,7 +220,7 @@ class _Counter:
     `tick_us` is the resolution that the device's clock was seen to have, `warm` whether it ran.
     """
 
-    report: Callable[[int, int], None] | None
+    report: Callable[[int, int], object] | None
     end: float = math.inf
     done: int = 0
     total: int = 0
@@ -234,8 +235,12 @@ class _Counter:
     def advance(self) -> None:
         """Tell that one more trial is ready."""
         self.done += 1
-        if self.report:
-            self.report(self.done, self.total)
+        self.tell()
+
+    def tell(self) -> None:
+        """Report how far it is; time is over when the answer is True."""
+        if self.report and self.report(self.done, self.total) is True:
+            self.end = 0.0
 
 
 def _trial(table: Mapping[str, str], todo: Mapping[str, list[Choice]], rank: int) -> dict[str, str]:
@@ -291,6 +296,7 @@ def _measure(
             for plan, row in zip(plans, rows, strict=True):
                 plan.execute(feeds)
                 row.append([timing for _, timing in plan.timings()])
+            counter.tell()
     finally:
         for plan in plans:
             plan.close()

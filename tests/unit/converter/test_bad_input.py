@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
+import io
 import random
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -13,6 +16,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+import vkmnn
 from vkmnn.converter.onnx import load_model
 from vkmnn.errors import ConversionError, ModelError, UnsupportedOpError, VkmnnError
 
@@ -79,22 +83,154 @@ def test_truncated_file(tmp_path: Path, model: onnx.ModelProto) -> None:
         refuse(data[:size], kind=VkmnnError)
 
 
+def sub(number: int, *parts: bytes) -> bytes:
+    """Return a field of a protobuf message with bytes, or other fields, in it."""
+    data = b"".join(parts)
+    tag = number << 3 | 2
+    head = bytes([tag]) if tag < 128 else bytes([tag & 127 | 128, tag >> 7])
+    return head + bytes([len(data)]) + data
+
+
+def zipped(*names: str) -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        for name in names:
+            archive.writestr(name, b"content")
+    return stream.getvalue()
+
+
+HEADER = b"\x40\0\0\0\0\0\0\0"
+# content of a file -> what it is, and what helps.
+CONTENTS: dict[bytes, tuple[str, str]] = {
+    zipped("archive/data.pkl", "archive/data/0"): ("PyTorch archive", "torch.onnx.export"),
+    zipped("m/.format_version", "m/data.pkl"): ("PyTorch archive", "torch.onnx.export"),
+    zipped("metadata.json", "config.json", "model.weights.h5"): ("Keras archive", "model.export"),
+    zipped("arr_0.npy"): ("archive of numpy arrays", "--input"),
+    zipped("model.onnx"): ("a zip archive", "unpack it"),
+    b"PK\x03\x04archive" + bytes(range(256)): ("a zip archive", "torch.onnx.export"),
+    b"version https://git-lfs.github.com/spec/v1\noid": ("Git LFS pointer", "git lfs pull"),
+    b"\x89HDF\r\n\x1a\n" + bytes(64): ("HDF5", "tf2onnx"),
+    b"\x1c\0\0\0TFL3" + bytes(64): ("TensorFlow Lite", "tf2onnx"),
+    b"\x18\0\0\0ORTM" + bytes(64): ("ORT-format", "made from"),
+    b"<!DOCTYPE html><html>": ("web page", "download the file"),
+    b"\n <HTML><body>404": ("web page", "download the file"),
+    b"Entry not found": ("server's error message", "download the file"),
+    b"Invalid username or password.": ("server's error message", "permissions"),
+    b'<?xml version="1.0"?><Error><Code>NoSuchKey</Code>': ("error message in XML", "address"),
+    b'{"error": "access denied"}': ("error message in JSON", "download the file"),
+    b'{"model_type": "llama"}': ("configuration of a model", "vkmnn generate"),
+    b'{"modelTopology": {}}': ("TensorFlow.js", "tf2onnx"),
+    b'{"a": 1}': ("JSON", ".onnx"),
+    b"GGUF\x03\0\0\0" + bytes(64): ("GGUF", "optimum-cli"),
+    b"7767517\n2 2\nInput x 0 1 x\n": ("ncnn", "made from"),
+    HEADER + b'{"w":{"dtype":"F32","shape":[1]}}': ("safetensors", "weights only"),
+    b"\x08" + HEADER[1:] + b'{"w":{}}' + bytes(64): ("safetensors", "weights only"),
+    b'<?xml version="1.0"?><net/>': ("OpenVINO model (XML)", "made from"),
+    b'<?xml version="1.0"?><net name="x" version="11">': ("OpenVINO", "made from"),
+    b"ftrt" + bytes(64): ("TensorRT engine", "made from"),
+    b"\x80\x04\x95\x18\0\0\0\0\0\0\0}\x94.": ("Python pickle", "torch.onnx.export"),
+    b"\x80\x04\x95\x20csklearn.ensemble\nForest\n": ("scikit-learn", "skl2onnx"),
+    gzip.compress(b"model"): ("gzip", "gunzip"),
+    b"\xff\xd8\xff\xe0\0\x10JFIF": ("a picture", "--input"),
+    b"\x89PNG\r\n\x1a\n": ("a picture", "--input"),
+    bytes(4096): ("zero bytes", "did not finish"),
+    b'name: "AlexNet"\nlayer {\n  type: "Input"\n}\n': ("Caffe network as text", "MNNConvert"),
+    b"# a comment\nlayer {\n}": ("Caffe network as text", "MNNConvert"),
+    b'node {\n  name: "x"\n}': ("TensorFlow graph as text", "--graphdef"),
+    sub(1, sub(1, b"x"), sub(2, b"Placeholder")): ("frozen TensorFlow graph", "--graphdef"),
+    sub(1, b"AlexNet") + sub(100, sub(1, b"data")): ("Caffe model", "MNNConvert"),
+    sub(1, b"CaffeNet") + sub(2, sub(4, b"data")): ("Caffe model", "MNNConvert"),
+    b"\x08\x04" + sub(2, sub(1, sub(1, b"image"))): ("Core ML", "export the original"),
+    b"\x08\x01" + sub(2, sub(1, sub(4, b"serve"))): ("SavedModel", "--saved-model"),
+    sub(1, b"\x08\0", sub(3, sub(1, b"feed"), b"\x0a\x05fetch")): ("PaddlePaddle", "paddle2onnx"),
+    b"a text of some kind": ("a text file", "'a text of some kind'"),
+}
+
+
+@pytest.mark.parametrize("content", CONTENTS, ids=lambda content: repr(CONTENTS[content][0]))
+def test_other_file_formats_are_named(content: bytes, tmp_path: Path) -> None:
+    """The first line names the format; protobuf's words are not in it."""
+    path = tmp_path / "model.onnx"
+    path.write_bytes(content)
+    name, advice = CONTENTS[content]
+    for given in (content, path):
+        error = refuse(given)
+        assert name in error.message
+        assert "not an ONNX model" in error.message
+        assert "protobuf" not in str(error).lower()
+        assert "parsing" not in str(error)
+        assert error.hint is not None
+        assert advice in error.hint
+
+
 @pytest.mark.parametrize(
-    ("start", "hint"),
+    ("name", "words"),
     [
-        (b"PK\x03\x04archive", "torch.onnx.export"),
-        (b"version https://git-lfs.github.com/spec/v1", "git lfs pull"),
-        (b"\x89HDF\r\n\x1a\n", "tf2onnx"),
-        (b"\x1c\0\0\0TFL3", "tf2onnx"),
-        (b"<!DOCTYPE html><html>", "web page"),
-        (b"GGUF\x03\0\0\0", "GGUF"),
-        (b"7767517\n2 2\nInput x 0 1 x\n", "ncnn"),
-        (b"\x40\0\0\0\0\0\0\0" + b'{"w":{"dtype":"F32","shape":[1]}}', "safetensors"),
-        (b'<?xml version="1.0"?><net/>', "XML"),
+        *[(f"m.{suffix}", "TensorRT engine") for suffix in ("engine", "plan", "trt")],
+        *[(f"m.{suffix}", "PaddlePaddle") for suffix in ("pdmodel", "pdiparams")],
+        *[(f"m.{suffix}", "PyTorch") for suffix in ("pt", "PTH")],
+        ("m.pb", "frozen TensorFlow graph"),
+        ("saved_model.pb", "SavedModel"),
+        ("m.caffemodel", "Caffe"),
+        ("m.mlmodel", "Core ML"),
+        ("m.h5", "HDF5"),
+        ("m.keras", "Keras"),
+        ("m.joblib", "scikit-learn"),
+        ("m.gguf", "GGUF"),
+        ("m.tflite", "TensorFlow Lite"),
+        ("m.safetensors", "safetensors"),
     ],
 )
-def test_other_file_formats_are_named(start: bytes, hint: str) -> None:
-    refuse(start + bytes(range(256)), hint)
+def test_names_tell_what_contents_do_not(name: str, words: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_bytes(b"\x93\x01\x02\x03" * 9)
+    error = refuse(path, words, "not an ONNX model")
+    assert "protobuf" not in str(error).lower()
+
+
+def test_a_large_file_of_another_format_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "large.onnx"
+    with path.open("wb") as file:
+        file.write(b"GGUF\x03\0\0\0")
+        file.truncate(1 << 40)
+    refuse(path, "GGUF")
+
+
+FOLDERS: dict[str, tuple[list[str], str, str]] = {
+    "saved": (["saved_model.pb", "variables/a"], "TensorFlow SavedModel", "--saved-model"),
+    "core.mlpackage": (["Manifest.json", "Data/m.mlmodel"], "Core ML package", "original"),
+    "core.mlmodelc": (["coremldata.bin"], "Core ML model", "original"),
+    "paddle": (["inference.pdmodel", "inference.pdiparams"], "PaddlePaddle", "paddle2onnx"),
+    "genai": (["genai_config.json", "model.onnx"], "language model", "vkmnn generate"),
+    "optimum": (["config.json", "onnx/model.onnx"], "language model", "vkmnn generate"),
+    "weights": (["config.json", "model.safetensors"], "PyTorch weights", "optimum-cli"),
+    "several": (["a.onnx", "b.onnx"], "folder of models", "a.onnx, b.onnx"),
+    "empty": ([], "empty folder", "check the path"),
+    "other": (["readme.md"], "a folder", ".onnx file"),
+}
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_folders_are_named(name: str, tmp_path: Path) -> None:
+    files, words, advice = FOLDERS[name]
+    folder = tmp_path / name
+    folder.mkdir()
+    for file in files:
+        (folder / file).parent.mkdir(exist_ok=True)
+        (folder / file).write_bytes(b"{}")
+    error = refuse(folder, words, "not a regular file")
+    assert error.hint is not None
+    assert advice in error.hint
+
+
+@pytest.mark.parametrize("model", [io.BytesIO(b"x"), bytearray(b"x"), None, 5, ["m.onnx"]])
+def test_objects_that_are_no_models(model: object) -> None:
+    for load in (vkmnn.load, vkmnn.InferenceSession, vkmnn.Interpreter):
+        with pytest.raises(vkmnn.InvalidInputError, match="a model is a path, bytes") as caught:
+            load(model)
+        assert caught.value.hint
 
 
 @pytest.mark.parametrize(

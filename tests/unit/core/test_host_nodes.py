@@ -123,7 +123,7 @@ def test_copies_are_counted() -> None:
 def test_the_log_tells(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "vkmnn"), InferenceSession(found_and_gathered()):
         pass
-    assert "1 op(s) run on the host, in onnxruntime" in caplog.text
+    assert "1 op runs on the host, in onnxruntime" in caplog.text
 
 
 def test_raise_and_require_device() -> None:

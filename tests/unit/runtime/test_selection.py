@@ -55,6 +55,51 @@ def test_nothing_fits(devices: list[DeviceInfo], selector: str | int) -> None:
     assert "apt install" in str(caught.value)
 
 
+@pytest.mark.parametrize("word", ["auto", "vulkan", "gpu", "GPU"])
+def test_words_for_the_best_device(devices: list[DeviceInfo], word: str) -> None:
+    assert select(devices, word)[0] is select(devices, "auto")[0]
+
+
+def test_a_gpu_in_software_is_told(make_info: MakeInfo, caplog: pytest.LogCaptureFixture) -> None:
+    only = [make_info(index=0, name="llvmpipe", type=DeviceType.CPU)]
+    assert select(only, "auto")[0] is select(only, "vulkan")[0] is only[0]
+    assert not caplog.records
+    assert select(only, "gpu")[0] is only[0]
+    assert "llvmpipe runs in software" in caplog.text
+
+
+def test_vendors_are_selectors(make_info: MakeInfo) -> None:
+    cards = [
+        make_info(index=0, name="Card A", vendor="NVIDIA"),
+        make_info(index=1, name="Card B", vendor="AMD"),
+    ]
+    assert [select(cards, name)[0].index for name in ("nvidia", "AMD")] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("selector", "words"),
+    [
+        *[(name, 'write "auto"') for name in ("cuda", "cuda:0", "CUDA:1", "rocm", "mps", "npu")],
+        ("onnxruntime", "vkmnn bench"),
+        ("llvmpiep", "did you mean LLVMpipe?"),
+        ("grafics", "did you mean Graphics?"),
+        ("atuo", "did you mean auto?"),
+    ],
+)
+def test_hints_on_selectors(make_info: MakeInfo, selector: str, words: str) -> None:
+    known = [make_info(index=0, name="LLVMpipe 15"), make_info(index=1, name="UHD Graphics 600")]
+    with pytest.raises(DeviceNotFoundError) as caught:
+        select(known, selector)
+    assert caught.value.hint is not None
+    assert words in caught.value.hint
+
+
+def test_the_variable_that_hides_drivers_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VK_ICD_FILENAMES", "/nowhere.json")
+    with pytest.raises(DeviceNotFoundError, match=r"VK_ICD_FILENAMES=/nowhere\.json decides"):
+        select([], "auto")
+
+
 def test_a_number_is_an_index_and_no_part_of_a_name(make_info: MakeInfo) -> None:
     cards = [
         make_info(index=i, name="H200", uuid=f"0{i}", type=DeviceType.DISCRETE) for i in (0, 1)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from vkmnn.errors import ConversionError, ModelError
+from vkmnn.errors import ConversionError, ModelError, plural
 from vkmnn.ir import Array
 from vkmnn.registry import Registry
 from vkmnn.schema import Table, load_schema
@@ -216,8 +216,8 @@ class MnnOp:
         """Check that it has at least this many inputs and outputs."""
         if len(self.inputs) < inputs or len(self.outputs) < outputs:
             raise ModelError(
-                f"it has {len(self.inputs)} inputs and {len(self.outputs)} outputs, "
-                f"not {inputs} and {outputs}",
+                f"it has {plural(len(self.inputs), 'input')} and "
+                f"{plural(len(self.outputs), 'output')}, not {inputs} and {outputs}",
                 op=self.type,
                 node=self.name,
             )

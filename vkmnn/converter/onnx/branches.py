@@ -10,7 +10,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from vkmnn.converter.onnx.domains import normal_domain
-from vkmnn.errors import ModelError
+from vkmnn.errors import ModelError, plural
 from vkmnn.records import dataclass
 
 if TYPE_CHECKING:
@@ -147,8 +147,9 @@ def inline_branch(
     graph = next(attribute.g for attribute in node.attribute if attribute.name == wanted)
     if graph.input or len(graph.output) != len(node.output):
         raise ModelError(
-            f"its {wanted} has {len(graph.input)} inputs and {len(graph.output)} outputs, "
-            f"the node takes none and has {len(node.output)}",
+            f"its {wanted} has {plural(len(graph.input), 'input')} and "
+            f"{plural(len(graph.output), 'output')}, the node takes none and has "
+            f"{len(node.output)}",
             op=node.op_type,
             node=name,
             hint="the model is not valid ONNX; export it again",

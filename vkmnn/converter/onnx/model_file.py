@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 from vkmnn.converter.onnx.branches import inner_graphs
 from vkmnn.converter.onnx.domains import normal_domain
 from vkmnn.converter.onnx.wire import Bytes, NotAModelError, split
-from vkmnn.errors import ConversionError, ModelError, ModelFileError
+from vkmnn.errors import ConversionError, InvalidInputError, ModelError, ModelFileError
 from vkmnn.ir import ModelMetadata
 
 if TYPE_CHECKING:
@@ -22,24 +22,11 @@ if TYPE_CHECKING:
 MIN_OPSET = 7
 MAX_VERSION = 2**31 - 1
 
-# What the first bytes of files say that people take for ONNX models: (offset, magic, what it is).
-_OTHER_FORMATS = (
-    (0, b"version https://git-lfs", "a Git LFS pointer; run `git lfs pull` to get the model"),
-    (0, b"PK\x03\x04", "a zip archive (PyTorch's .pt?); export the model with torch.onnx.export"),
-    (0, b"\x80\x02", "a Python pickle; export the model with torch.onnx.export"),
-    (0, b"\x89HDF", "an HDF5 file (Keras?); convert it with tf2onnx"),
-    (0, b"GGUF", "a GGUF file, which is not supported"),
-    (4, b"TFL3", "a TensorFlow Lite model; convert it with tf2onnx"),
-    (4, b"ORTM", "an ORT-format model; give the .onnx file it was made from"),
-    (0, b"<!DOCTYPE", "a web page; download the file itself, not its page"),
-    (0, b"7767517\n", "an ncnn .param file; give the .onnx file it was made from"),
-    (8, b'{"', "a safetensors file, which holds weights only; export the model to ONNX"),
-    (0, b"<?xml", "an XML file (OpenVINO's?); give the .onnx file it was made from"),
-    (0, b"<html", "a web page; download the file itself, not its page"),
-)
 _REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+$")
-_MAGIC_BYTES = max(offset + len(magic) for offset, magic, _ in _OTHER_FORMATS)
+_HEAD_BYTES = 4096
+# The tags that a ModelProto may begin with: other formats begin with them by chance, too.
+_FIRST_TAGS = frozenset(b"\x08\x12\x1a\x22\x28\x32\x3a\x42\x72\xa2\xca")
 
 
 class ModelFile(NamedTuple):
@@ -61,7 +48,7 @@ def read_model(model: str | Path | bytes | onnx.ModelProto | ModelFile) -> Model
         ModelFileError: no such file, or not an ONNX model.
         ModelError: a model that contradicts itself.
         ConversionError: an IR version or opset that the installed onnx package does not know.
-        TypeError: the argument is none of these.
+        InvalidInputError: the argument is none of these.
     """
     if isinstance(model, ModelFile):
         file = model
@@ -73,12 +60,24 @@ def read_model(model: str | Path | bytes | onnx.ModelProto | ModelFile) -> Model
         import onnx
 
         if not isinstance(model, onnx.ModelProto):
-            raise TypeError(
-                f"a model is a path, bytes or an onnx.ModelProto, not {type(model).__name__}"
+            raise InvalidInputError(
+                f"a model is a path, bytes or an onnx.ModelProto, not {type(model).__name__}",
+                hint=_instead(model),
             )
         file = ModelFile(model, {}, None)
     _check_header(file.proto)
     return file
+
+
+def _instead(model: object) -> str:
+    """Say what to pass in the place of an object that is not a model."""
+    if hasattr(model, "read"):
+        return "pass the file's path, or its bytes: file.read() of a file opened with mode 'rb'"
+    if isinstance(model, bytearray | memoryview):
+        return "pass bytes(model)"
+    if any(base.__module__.startswith("torch") for base in type(model).__mro__):
+        return "export it: torch.onnx.export(model, args, 'model.onnx')"
+    return "load or export the model, and pass the path of the .onnx file"
 
 
 def _read(path: Path) -> tuple[onnx.ModelProto, Mapping[int, Bytes]]:
@@ -99,30 +98,39 @@ def _read(path: Path) -> tuple[onnx.ModelProto, Mapping[int, Bytes]]:
                 f"no such file: '{path}'", hint="check the path; relative to the current folder?"
             )
         if not path.is_file():
-            raise ModelFileError(
-                f"'{path}' is not a regular file", hint="give the path of an .onnx file"
-            )
+            raise _not_a_file(path)
         with path.open("rb") as file:
-            return _parse(file, path.stat().st_size, f"'{path}'")
+            return _parse(file, path.stat().st_size, f"'{path}'", path)
     except (OSError, ValueError) as error:
         raise ModelFileError(
             f"'{path}' cannot be read: {error}", hint="check the path and its permissions"
         ) from error
 
 
-def _parse(stream: BinaryIO, nbytes: int, what: str) -> tuple[onnx.ModelProto, Mapping[int, Bytes]]:
+def _not_a_file(path: Path) -> ModelFileError:
+    from vkmnn.converter.foreign import kind_of_folder
+
+    kind = kind_of_folder(path) if path.is_dir() else None
+    if kind is None:
+        what = "is a folder, not a regular file" if path.is_dir() else "is not a regular file"
+        return ModelFileError(f"'{path}' {what}", hint="give the path of an .onnx file")
+    return ModelFileError(f"'{path}' is {kind.name}, not a regular file", hint=kind.advice)
+
+
+def _parse(
+    stream: BinaryIO, nbytes: int, what: str, path: Path | None = None
+) -> tuple[onnx.ModelProto, Mapping[int, Bytes]]:
     if not nbytes:
         raise ModelFileError(f"{what} is empty", hint="the download or the export did not finish")
-    start = stream.read(_MAGIC_BYTES)
+    head = stream.read(_HEAD_BYTES)
     stream.seek(0)
-    hint = "the file is truncated or not an ONNX model; export or download it again"
-    for offset, magic, other in _OTHER_FORMATS:
-        if start[offset : offset + len(magic)] == magic:
-            hint = f"this is {other}"
+    if head[0] not in _FIRST_TAGS:
+        _refuse_other_formats(head, what)
     weights: Mapping[int, Bytes] = {}
     try:
         data, weights = split(stream, nbytes)
-    except NotAModelError:  # protobuf says what is wrong
+    except NotAModelError:  # protobuf says whether it is a model all the same
+        _refuse_other_formats(head, what)
         stream.seek(0)
         data = stream.read()
     # Not before: what is read by then waits for no other thread's imports.
@@ -133,11 +141,29 @@ def _parse(stream: BinaryIO, nbytes: int, what: str) -> tuple[onnx.ModelProto, M
     try:
         proto.ParseFromString(data)
     except DecodeError as error:
-        raise ModelFileError(f"{what} is not an ONNX model: {error}", hint=hint) from error
+        raise _not_onnx(what, head, path, "it is truncated or damaged") from error
     # Any bytes may parse as a protobuf of unknown fields, so ask for what a model must have.
     if not proto.HasField("graph") or not proto.opset_import:
-        raise ModelFileError(f"{what} is not an ONNX model: it has no graph or no opset", hint=hint)
+        raise _not_onnx(what, head, path, "it has no graph or no opset")
     return proto, weights
+
+
+def _refuse_other_formats(head: bytes, what: str) -> None:
+    """Refuse a file whose first bytes mark another format, before the whole of it is read."""
+    from vkmnn.converter.foreign import kind_of
+
+    if (kind := kind_of(head)) is not None:
+        raise ModelFileError(f"{what} is {kind.name}, not an ONNX model", hint=kind.advice)
+
+
+def _not_onnx(what: str, head: bytes, path: Path | None, otherwise: str) -> ModelFileError:
+    from vkmnn.converter.foreign import likely_kind
+
+    kind = likely_kind(head, path)
+    if kind is None:
+        hint = "export or download it again; vkmnn reads .onnx, .vkmnn and .mnn files"
+        return ModelFileError(f"{what} is not an ONNX model: {otherwise}", hint=hint)
+    return ModelFileError(f"{what} is {kind.name}, not an ONNX model", hint=kind.advice)
 
 
 def _check_header(proto: onnx.ModelProto) -> None:

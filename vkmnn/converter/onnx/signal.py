@@ -7,7 +7,7 @@ import numpy as np
 from vkmnn.converter.onnx.node import NodeContext
 from vkmnn.converter.onnx.registry import converter
 from vkmnn.converter.onnx.types import DTYPES
-from vkmnn.errors import ShapeError
+from vkmnn.errors import ShapeError, plural
 from vkmnn.ir import DType
 from vkmnn.ir.ops import (
     AxisAttrs,
@@ -101,7 +101,7 @@ def _stft(node: NodeContext) -> None:
     signal, window = node.input(0), node.input(2)
     rank = node.rank(signal)
     if rank not in (2, 3):
-        raise node.unsupported(f"a signal of {rank} axes")
+        raise node.unsupported(f"a signal of {plural(rank, 'axis', 'axes')}")
     if not (node.input(3) or window):
         raise node.unsupported("neither a window nor a length of frames")
     length = node.input(3) or node.emit("Shape", [window], ShapeAttrs())

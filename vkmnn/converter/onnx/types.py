@@ -61,6 +61,9 @@ TEXT_TYPES: dict[str, int] = {
 
 MAX_DIM = 2**31 - 1
 
+# What exporters write for a size that has no name: Paddle "?", others "-1" or "None".
+_ANONYMOUS = frozenset({"", "?", "-1", "None"})
+
 
 def type_name(code: int) -> str:
     """Return ONNX's name of an element type: `BFLOAT16`."""
@@ -112,7 +115,8 @@ def _dim(name: str, dim: onnx.TensorShapeProto.Dimension) -> Dim:
             )
         # Exporters write -1 for "any size".
         return dim.dim_value if dim.dim_value >= 0 else None
-    return dim.dim_param or None
+    name = dim.dim_param.strip()
+    return None if name in _ANONYMOUS else name
 
 
 def tensor_type(info: TensorInfo) -> onnx.TypeProto:

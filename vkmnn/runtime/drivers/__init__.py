@@ -6,7 +6,7 @@ import ctypes
 import importlib
 import threading
 
-from vkmnn.errors import InvalidInputError
+from vkmnn.errors import InvalidInputError, nearest
 from vkmnn.runtime.drivers.base import Driver, DriverUnavailableError
 
 DRIVERS = {
@@ -29,7 +29,7 @@ def get_driver(name: str) -> Driver:
     """
     if name not in DRIVERS:
         raise InvalidInputError(
-            f"there is no driver '{name}'", hint=f"drivers: {', '.join(sorted(DRIVERS))}"
+            f"there is no driver '{name}'", hint=nearest(name, sorted(DRIVERS), "drivers")
         )
     with _lock:
         if name not in _loaded:

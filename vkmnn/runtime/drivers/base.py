@@ -6,6 +6,7 @@ arguments, hazard tracking, staging and caching happen above this line; a driver
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
@@ -29,6 +30,21 @@ WRITES = COMPUTE_WRITE | TRANSFER_WRITE
 
 EMPTY_RANGE_BYTES = 16
 """Vulkan has no empty range: an empty one is bound to this many bytes at `empty_offset`."""
+
+
+DRIVER_VARIABLES = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES")
+"""Environment variables that replace the loader's search for drivers, the newer name first."""
+
+
+def override_hint() -> str | None:
+    """Return a hint on the variable that decides which drivers are loaded, if one is set."""
+    name = next((name for name in DRIVER_VARIABLES if os.environ.get(name)), None)
+    if name is None:
+        return None
+    return (
+        f"{name}={os.environ[name]} decides which drivers are loaded: correct or unset it; "
+        "`vkmnn doctor` says what is wrong with the files"
+    )
 
 
 class DriverUnavailableError(Exception):

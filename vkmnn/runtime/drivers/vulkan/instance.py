@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from vkmnn.errors import ValidationLayerError
-from vkmnn.runtime.drivers.base import DriverUnavailableError
+from vkmnn.runtime.drivers.base import DriverUnavailableError, override_hint
 from vkmnn.runtime.drivers.layer_settings import (
     CHECKS,
     SETTINGS_EXTENSION,
@@ -100,7 +100,8 @@ class Instance:
         with settings:
             result = lib.vkCreateInstance(info, NULL, out)
         if result == lib.VK_ERROR_INCOMPATIBLE_DRIVER:
-            raise DriverUnavailableError("the Vulkan loader found no driver (ICD)", LOADER_HINT)
+            hint = override_hint() or LOADER_HINT
+            raise DriverUnavailableError("the Vulkan loader found no driver (ICD)", hint)
         check(result, "vkCreateInstance")
         self.handle = out[0]
         self._messenger = self._create_messenger(chain) if validation else NULL

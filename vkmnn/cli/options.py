@@ -1,0 +1,125 @@
+"""How commands and options look: short names that mean one thing, metavars, usage lines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import typer
+from typer.core import TyperCommand
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+SHORT: Mapping[str, str] = {
+    "--activations": "-a",
+    "--block": "-b",
+    "--capacity": "-c",
+    "--device": "-d",
+    "--engine": "-e",
+    "--help": "-h",
+    "--input": "-i",
+    "--max-tokens": "-m",
+    "--repeat": "-n",
+    "--output": "-o",
+    "--precision": "-p",
+    "--shape": "-s",
+    "--temperature": "-t",
+    "--version": "-V",
+    "--weights": "-w",
+    "--exclude": "-x",
+}
+"""The short name of an option: it means the same in every command that has it."""
+
+METAVARS: Mapping[str, str] = {
+    "--by": "step|type|kernel",
+    "--calibrate": "DATA",
+    "--capacity": "TOKENS",
+    "--compare": "DEVICE",
+    "--drain": "SECONDS",
+    "--engine": "NAME",
+    "--exclude": "NODE",
+    "--html": "FILE",
+    "--input": "NAME=VALUE",
+    "--max-body": "BYTES",
+    "--max-tokens": "TOKENS",
+    "--method": "NAME",
+    "--output": "PATH",
+    "--per-client": "N",
+    "--port": "N",
+    "--queue": "N",
+    "--repeat": "N",
+    "--seed": "N",
+    "--shape": "NAME=DIMS",
+    "--speculate": "N",
+    "--stop": "TEXT",
+    "--prompt": "TEXT",
+    "--system": "TEXT",
+    "--threads": "N",
+    "--timeout": "SECONDS",
+    "--tolerance": "NUMBER",
+    "--top": "N",
+    "--top-k": "N",
+    "--top-p": "NUMBER",
+    "--temperature": "NUMBER",
+    "--repetition-penalty": "NUMBER",
+    "--trace": "FILE",
+    "--activations": "TYPE",
+    "--api-key-file": "FILE",
+    "--on-device-lost": "raise|rebuild",
+    "--weights": "TYPE",
+    "--block": "N",
+}
+"""What stands for an option's value in help; of others, the option's name in capitals."""
+
+
+def option(name: str, *others: str, **settings: Any) -> Any:
+    """Return an option with the short name that the table has for it.
+
+    Args:
+        name: its long name.
+        others: further long names.
+        settings: as for `typer.Option`.
+    """
+    short = [SHORT[name]] if name in SHORT else []
+    return typer.Option(name, *others, *short, **settings)
+
+
+class Command(TyperCommand):
+    """A command with readable usage: `vkmnn run [OPTIONS] MODEL`."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        for param in self.params:
+            if param.metavar is None and not getattr(param, "is_flag", False):
+                long = param.opts[0]
+                param.metavar = METAVARS.get(long, long.lstrip("-").replace("-", "_").upper())
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return what follows the command's name in its usage line."""
+        pieces = [self.options_metavar or ""]
+        for param in self.params:
+            if param.param_type_name == "argument":
+                name = str(param.metavar)
+                pieces.append(name if param.required else f"[{name}]")
+        return pieces
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write what arguments and options mean."""
+        arguments, options = [], []
+        for param in self.get_params(ctx):
+            if param.param_type_name == "argument":
+                arguments.append((str(param.metavar), getattr(param, "help", "") or ""))
+            elif (record := param.get_help_record(ctx)) is not None:
+                options.append(record)
+        for title, rows in (("Arguments", arguments), ("Options", options)):
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
+
+class App(typer.Typer):
+    """An application whose commands are all of the class above."""
+
+    def command(self, name: str | None = None, **settings: Any) -> Callable[[Function], Function]:
+        """Return the decorator of a command, as `typer.Typer` has it."""
+        return super().command(name, **{"cls": Command, **settings})

@@ -1,0 +1,408 @@
+"""What a file or folder is that no front end reads, and the one step that helps.
+
+Formats are told by their content first; names count where the content says nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+_TF2ONNX = "python -m tf2onnx.convert"
+_MNN = "or by `MNNConvert` into a .mnn file, which vkmnn reads"
+_EXPORT = "load it in PyTorch and export it: torch.onnx.export(model, args, 'model.onnx')"
+_OPTIMUM = "optimum-cli export onnx --model FOLDER OUTPUT"
+_SOURCE = "give the model that it was made from, as an .onnx file"
+_AGAIN = "download the file itself, not its page: check the address and the permissions"
+_PADDLE = "convert it: paddle2onnx --model_dir FOLDER --save_file model.onnx"
+_SAVED_MODEL = f"convert it: {_TF2ONNX} --saved-model FOLDER --output model.onnx"
+_GRAPH_DEF = (
+    f"convert it: {_TF2ONNX} --graphdef FILE --inputs NAME:0 --outputs NAME:0 --output model.onnx"
+)
+_CAFFE = (
+    "convert it: MNNConvert -f CAFFE --modelFile M.caffemodel --prototxt M.prototxt --MNNModel "
+    "m.mnn --bizCode vkmnn; vkmnn reads .mnn files"
+)
+_GGUF = "vkmnn reads ONNX: take the model's ONNX export, or make one: " + _OPTIMUM
+_LEARNT = "convert it with skl2onnx (scikit-learn) or onnxmltools (XGBoost, LightGBM)"
+_PICTURE = "give a model here; a picture becomes an array first: --input NAME=array.npy"
+
+Matches = Callable[[bytes], bool]
+
+
+class Kind(NamedTuple):
+    """A format: what it is called, with its article, and what to do."""
+
+    name: str
+    advice: str
+
+
+class _Format(NamedTuple):
+    name: str
+    advice: str
+    matches: Matches | None = None
+    suffixes: tuple[str, ...] = ()
+
+
+def _at(offset: int, *magics: bytes) -> Matches:
+    return lambda head: any(head.startswith(magic, offset) for magic in magics)
+
+
+def _has(*words: bytes) -> Matches:
+    return lambda head: any(word in head for word in words)
+
+
+def _both(*checks: Matches) -> Matches:
+    return lambda head: all(check(head) for check in checks)
+
+
+def _text(pattern: bytes) -> Matches:
+    """Match the beginning of a text, after white space and a byte order mark."""
+    compiled = re.compile(rb"(?:\xef\xbb\xbf)?\s*" + pattern, re.IGNORECASE)
+    return lambda head: compiled.match(head) is not None
+
+
+def _zipped(pattern: bytes) -> Matches:
+    """Match the name of a zip archive's first member."""
+    compiled = re.compile(pattern)
+
+    def matches(head: bytes) -> bool:
+        length = int.from_bytes(head[26:28], "little")
+        return _ZIP(head) and compiled.search(head[30 : 30 + length]) is not None
+
+    return matches
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while at < len(data) and shift < 64:
+        value |= (data[at] & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if not data[at - 1] & 0x80:
+            return value, at
+    return -1, at
+
+
+def _fields(head: bytes, most: int = 4) -> list[tuple[int, bytes]]:
+    """Return the first fields of a protobuf message: numbers, and bytes that may be cut off."""
+    found: list[tuple[int, bytes]] = []
+    at = 0
+    while at < len(head) and len(found) < most:
+        tag, at = _varint(head, at)
+        if tag & 7 == 0:
+            value, at = _varint(head, at)
+            found.append((tag >> 3, b""))
+        elif tag & 7 == 2:
+            value, at = _varint(head, at)
+            if value < 0:
+                break
+            found.append((tag >> 3, head[at : at + value]))
+            at += value
+        else:
+            break
+    return found
+
+
+def _is_graph_def(head: bytes) -> bool:
+    """TensorFlow's GraphDef begins with a node: its name, then its operator."""
+    first = _fields(head, 1)
+    if not first or first[0][0] != 1:
+        return False
+    inner = _fields(first[0][1], 2)
+    return [number for number, _ in inner] == [1, 2] and all(
+        re.fullmatch(rb"[\w./>-]+", text) for _, text in inner
+    )
+
+
+def _is_saved_model(head: bytes) -> bool:
+    """It has a schema version of 1, then meta graphs, whose first field is a description."""
+    fields = _fields(head, 2)
+    return head.startswith(b"\x08\x01\x12") and _fields(fields[-1][1], 1)[:1] != []
+
+
+def _is_caffe(head: bytes) -> bool:
+    """A NetParameter: a name, then layers (field 100, or 2 in old files) or inputs."""
+    numbers = [number for number, _ in _fields(head, 2)]
+    return numbers in ([1, 100], [1, 2], [1, 3])
+
+
+def _is_core_ml(head: bytes) -> bool:
+    """A specification version, then a description (field 2) which begins with a feature."""
+    fields = _fields(head, 2)
+    inner = _fields(fields[1][1], 1) if len(fields) == 2 else []
+    return [number for number, _ in fields] == [1, 2] and bool(inner) and inner[0][0] in (1, 10)
+
+
+_ZIP = _at(0, b"PK\x03\x04")
+_PICKLE = _at(0, *(bytes([0x80, version]) for version in (2, 3, 4, 5)))
+_XML = _text(rb"<\?xml")
+_JSON = _text(rb"[{\[]\s*[\"{\[\]}\d]")
+_IMAGES = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"GIF8", b"BM")
+
+# The first that matches counts: the particular stands before the general.
+_BY_CONTENT = (
+    _Format(
+        "a Git LFS pointer",
+        "run `git lfs pull` to get the model itself",
+        _at(0, b"version https://git-lfs"),
+    ),
+    _Format("a web page", _AGAIN, _text(rb"<(!doctype html|html)")),
+    _Format(
+        "a server's error message",
+        _AGAIN,
+        _text(
+            rb"(Entry not found|Invalid username or password|Access to model|Not Found|40[0134]\b)"
+        ),
+    ),
+    _Format("an error message in XML", _AGAIN, _both(_XML, _has(b"<Error>", b"<Code>"))),
+    _Format("a GGUF file", _GGUF, _at(0, b"GGUF")),
+    _Format("a GGML file", _GGUF, _at(0, b"lmgg", b"tjgg", b"fmgg")),
+    _Format(
+        "a TensorFlow Lite model",
+        f"convert it: {_TF2ONNX} --tflite FILE --output model.onnx; {_MNN}",
+        _at(4, b"TFL3"),
+        (".tflite",),
+    ),
+    _Format("an ORT-format model", _SOURCE, _at(4, b"ORTM"), (".ort",)),
+    _Format("an ExecuTorch program", _SOURCE, _at(4, b"ET12", b"ET13"), (".pte",)),
+    _Format(
+        "an HDF5 file (a Keras model?)",
+        f"load it with Keras and export it: model.export('m.onnx', format='onnx'), or {_TF2ONNX}",
+        _at(0, b"\x89HDF\r\n"),
+        (".h5", ".hdf5"),
+    ),
+    _Format(
+        "a Keras archive",
+        "load it with Keras and export it: model.export('model.onnx', format='onnx')",
+        _zipped(rb"^(metadata\.json|config\.json|model\.weights\.h5)$"),
+        (".keras",),
+    ),
+    _Format(
+        "a PyTorch archive (.pt, .pth)",
+        _EXPORT,
+        _zipped(rb"(\.pkl|/data/|\.format_version|/byteorder|/version|archive_format)$|/code/"),
+        (".pt", ".pth", ".ckpt", ".pt2", ".torchscript"),
+    ),
+    _Format(
+        "an archive of numpy arrays",
+        "give a model here, and the arrays with --input",
+        _zipped(rb"\.npy$"),
+        (".npz",),
+    ),
+    _Format(
+        "a numpy array",
+        "give a model here, and the array with --input",
+        _at(0, b"\x93NUMPY"),
+        (".npy",),
+    ),
+    _Format("a packed Core ML model", "", _zipped(rb"\.mlpackage/|\.mlmodelc/")),
+    _Format(
+        "a zip archive",
+        "unpack it and give the model inside; if it is PyTorch's, use torch.onnx.export",
+        _ZIP,
+        (".zip",),
+    ),
+    _Format("a pickle of PyTorch (.pt, .pth)", _EXPORT, _at(0, b"\x80\x02\x8a\x0al\xfc\x9c\x46")),
+    _Format(
+        "a pickle of scikit-learn or the like (joblib)",
+        _LEARNT,
+        _both(_PICKLE, _has(b"sklearn", b"xgboost", b"lightgbm", b"joblib", b"numpy_pickle")),
+        (".joblib",),
+    ),
+    _Format(
+        "a Python pickle",
+        f"{_EXPORT}; models of scikit-learn: {_LEARNT}",
+        _PICKLE,
+        (".pkl", ".pickle"),
+    ),
+    _Format(
+        "a safetensors file",
+        f"it holds weights only; export the whole model to ONNX: {_OPTIMUM}",
+        _both(_at(6, b"\0\0{"), _at(8, b'{"', b"{}", b"{ ")),
+        (".safetensors",),
+    ),
+    _Format("a TensorRT engine", _SOURCE, _at(0, b"ftrt", b"ptrt"), (".engine", ".trt", ".plan")),
+    _Format("an ncnn .param file", _SOURCE, _at(0, b"7767517"), (".param",)),
+    _Format("an RKNN model", _SOURCE, _at(0, b"RKNN"), (".rknn",)),
+    _Format(
+        "an OpenVINO model (XML)",
+        _SOURCE,
+        _both(_text(rb"<(\?xml|net\b)"), _has(b"<net ", b"<net>", b"<net/")),
+    ),
+    _Format("a PMML model", "convert it to ONNX with its own tools", _both(_XML, _has(b"<PMML"))),
+    _Format("an XML file", _SOURCE, _XML, (".xml",)),
+    _Format(
+        "a TensorFlow.js model",
+        f"convert it: {_TF2ONNX} --tfjs FILE --output model.onnx",
+        _both(_JSON, _has(b'"modelTopology"')),
+    ),
+    _Format(
+        "an MXNet symbol file", _SOURCE, _both(_JSON, _has(b'"arg_nodes"', b'"mxnet_version"'))
+    ),
+    _Format(
+        "an index of safetensors files", f"export the model: {_OPTIMUM}", _has(b'"weight_map"')
+    ),
+    _Format("a PaddlePaddle model", _PADDLE, _both(_JSON, _has(b'"base_code"', b'"pir"'))),
+    _Format(
+        "the configuration of a model (JSON)",
+        "give the .onnx file, or the folder to `vkmnn generate`",
+        _both(_JSON, _has(b'"model_type"', b'"architectures"', b'"tokenizer_class"')),
+    ),
+    _Format("an error message in JSON", _AGAIN, _both(_JSON, _has(b'"error"', b'"message"'))),
+    _Format("a JSON file", "give the path of an .onnx file", _JSON, (".json",)),
+    _Format(
+        "a gzip archive",
+        "unpack it: gunzip FILE, or tar xzf FILE",
+        _at(0, b"\x1f\x8b"),
+        (".gz", ".tgz"),
+    ),
+    _Format("a Zstandard archive", "unpack it: zstd -d FILE", _at(0, b"\x28\xb5\x2f\xfd")),
+    _Format("an xz archive", "unpack it: unxz FILE", _at(0, b"\xfd7zXZ\0")),
+    _Format("a bzip2 archive", "unpack it: bunzip2 FILE", _at(0, b"BZh")),
+    _Format("a 7-Zip archive", "unpack it: 7z x FILE", _at(0, b"7z\xbc\xaf\x27\x1c")),
+    _Format("a RAR archive", "unpack it: unrar x FILE", _at(0, b"Rar!\x1a\x07")),
+    _Format("a tar archive", "unpack it: tar xf FILE", _at(257, b"ustar"), (".tar",)),
+    _Format("a picture", _PICTURE, _at(0, *_IMAGES), (".jpg", ".jpeg", ".png", ".webp", ".bmp")),
+    _Format("a picture", _PICTURE, _both(_at(0, b"RIFF"), _at(8, b"WEBP"))),
+    _Format("a sound", "give a model here", _both(_at(0, b"RIFF"), _at(8, b"WAVE")), (".wav",)),
+    _Format("a PDF document", "give a model here", _at(0, b"%PDF")),
+    _Format("an executable", "give a model here", _at(0, b"\x7fELF", b"MZ")),
+    _Format("a LightGBM model", _LEARNT, _both(_text(rb"tree\s"), _has(b"version="))),
+    _Format("an XGBoost model", _LEARNT, _at(0, b"{L\0\0\0\0\0\0", b"binf"), (".ubj",)),
+    _Format("a Darknet configuration", _EXPORT, _text(rb"\[net(work)?\]"), (".cfg",)),
+    _Format(
+        "a Caffe network as text (.prototxt)",
+        _CAFFE,
+        _text(rb"(#[^\n]*\s+)*(name\s*:\s*\"|layers?\s*\{|input(_shape|_dim)?\s*[:{])"),
+        (".prototxt",),
+    ),
+    _Format("a TensorFlow graph as text (.pbtxt)", _GRAPH_DEF, _text(rb"node\s*\{"), (".pbtxt",)),
+    _Format(
+        "nothing but zero bytes",
+        "the download did not finish; download it again",
+        lambda head: len(head) >= 16 and not head.strip(b"\0"),
+    ),
+)
+
+# Protobuf messages have no magic: these are asked only of what does not parse as a model.
+_BY_STRUCTURE = (
+    _Format(
+        "a PaddlePaddle model", _PADDLE, _both(_at(0, b"\x0a"), _has(b"\x04feed", b"\x05fetch"))
+    ),
+    _Format(
+        "a TensorFlow SavedModel's graph",
+        _SAVED_MODEL,
+        lambda head: _is_saved_model(head) and b"serve" in head,
+    ),
+    _Format("a Core ML model", "", _is_core_ml),
+    _Format("a frozen TensorFlow graph (GraphDef)", _GRAPH_DEF, _is_graph_def),
+    _Format("a Caffe model (.caffemodel)", _CAFFE, _is_caffe, (".caffemodel",)),
+)
+
+_BY_NAME = (
+    _Format("a frozen TensorFlow graph (GraphDef)", _GRAPH_DEF, suffixes=(".pb",)),
+    _Format("a Core ML model", "", suffixes=(".mlmodel",)),
+    _Format("a PaddlePaddle model", _PADDLE, suffixes=(".pdmodel", ".pdiparams", ".pdparams")),
+    _Format("a GGUF file", _GGUF, suffixes=(".gguf",)),
+    _Format("weights of Flax", _EXPORT, suffixes=(".msgpack",)),
+    _Format("a Qualcomm model", _SOURCE, suffixes=(".dlc",)),
+    _Format("a TNN model", _SOURCE, suffixes=(".tnnproto", ".tnnmodel")),
+    _Format("MXNet weights", _SOURCE, suffixes=(".params",)),
+    _Format("Darknet weights", _EXPORT, suffixes=(".weights",)),
+    _Format("a TensorFlow checkpoint", _SAVED_MODEL, suffixes=(".index", ".meta")),
+)
+_CORE_ML = (
+    "Core ML models cannot be converted back; export the original model to ONNX "
+    "(torch.onnx.export, tf2onnx)"
+)
+
+
+LANGUAGE_MODEL = Kind(
+    "the folder of a language model",
+    'write `vkmnn generate FOLDER "text"`, or vkmnn.llm.load(folder); `vkmnn info FOLDER` '
+    "lists the networks in it",
+)
+
+
+def _named(path: Path | None, formats: tuple[_Format, ...]) -> Kind | None:
+    suffix = path.suffix.lower() if path is not None else ""
+    return next((_kind(one) for one in formats if suffix and suffix in one.suffixes), None)
+
+
+def _kind(one: _Format) -> Kind:
+    return Kind(one.name, one.advice or _CORE_ML)
+
+
+def kind_of(head: bytes) -> Kind | None:
+    """Return the format that the first bytes of a file mark beyond doubt, or None."""
+    return _matching(head, _BY_CONTENT)
+
+
+def _matching(head: bytes, formats: tuple[_Format, ...]) -> Kind | None:
+    return next((_kind(one) for one in formats if one.matches and one.matches(head)), None)
+
+
+def likely_kind(head: bytes, path: Path | None = None) -> Kind | None:
+    """Return what a file is most likely, which no front end could read; None if nothing says it.
+
+    Args:
+        head: its first bytes.
+        path: where it is, if it has a name.
+    """
+    found = kind_of(head)
+    if found is None and path is not None and path.name == "saved_model.pb":
+        found = Kind("a TensorFlow SavedModel's graph", _SAVED_MODEL)
+    if found is None:
+        found = next(
+            (_kind(one) for one in _BY_STRUCTURE if one.matches and one.matches(head)), None
+        )
+    if found is None:
+        found = _named(path, (*_BY_CONTENT, *_BY_STRUCTURE, *_BY_NAME))
+    if found is None and _is_text(head):
+        line = head.decode("utf-8", "replace").strip().partition("\n")[0][:60]
+        found = Kind("a text file", f"it begins with {line!r}; download the model again")
+    return found
+
+
+def _is_text(head: bytes) -> bool:
+    return bool(head) and not re.search(rb"[^\t\n\r\x20-\x7e\x80-\xff]", head[:512])
+
+
+def kind_of_folder(folder: Path) -> Kind | None:
+    """Return what a folder holds that is no model of a single file; None where nothing is known."""
+    name = folder.name.lower()
+    for path, kind in (
+        ("saved_model.pb", Kind("a TensorFlow SavedModel", _SAVED_MODEL)),
+        ("genai_config.json", LANGUAGE_MODEL),
+        ("Manifest.json", Kind("a Core ML package", _CORE_ML)),
+        ("coremldata.bin", Kind("a compiled Core ML model", _CORE_ML)),
+        ("inference.pdmodel", Kind("a PaddlePaddle model", _PADDLE)),
+    ):
+        if (folder / path).is_file() and (path != "Manifest.json" or name.endswith(".mlpackage")):
+            return kind
+    if name.endswith((".mlpackage", ".mlmodelc")):
+        return Kind("a Core ML package", _CORE_ML)
+    try:
+        names = sorted(path.name for path in folder.iterdir())
+        inner = sorted(path.name for path in (folder / "onnx").glob("*.onnx"))
+    except OSError:
+        return None
+    networks = [one for one in names if one.lower().endswith((".onnx", ".vkmnn", ".mnn"))]
+    described = {"config.json", "tokenizer.json"}.intersection(names)
+    if described and (inner or networks):
+        return LANGUAGE_MODEL
+    if networks or inner:
+        found = networks or [f"onnx/{one}" for one in inner]
+        more = f" and {len(found) - 4} more" if len(found) > 4 else ""
+        return Kind("a folder of models", f"give one of them: {', '.join(found[:4])}{more}")
+    for suffix, kind in (
+        (".safetensors", Kind("a folder of PyTorch weights", f"export it: {_OPTIMUM}")),
+        (".gguf", Kind("a folder of GGUF files", _GGUF)),
+        (".pdmodel", Kind("a PaddlePaddle model", _PADDLE)),
+        (".bin", Kind("a folder of PyTorch weights", f"export it: {_OPTIMUM}")),
+    ):
+        if any(one.endswith(suffix) for one in names):
+            return kind
+    return None if names else Kind("an empty folder", "check the path")
