@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -160,16 +161,55 @@ def check_shape(info: TensorInfo, shape: tuple[int, ...]) -> None:
     Raises:
         InvalidInputError: another rank or another fixed dimension.
     """
-    if not _fits(info.shape, shape):
+    if not fits(info.shape, shape):
         declared = ", ".join("?" if dim is None else str(dim) for dim in info.shape or ())
         raise InvalidInputError(
             f"input '{info.name}' has shape [{declared}], got {list(shape)}",
-            hint=_order_hint(info, shape)
+            hint=order_hint(info, shape)
             or "only symbolic dimensions may change; export with dynamic axes for others",
         )
 
 
-def _fits(declared: tuple[Dim, ...] | None, shape: tuple[int, ...]) -> bool:
+def checked_sizes(name: str, shape: Iterable[Any]) -> tuple[int, ...]:
+    """Return a shape of an input as numbers.
+
+    Raises:
+        InvalidInputError: a size is negative, or not a whole number.
+    """
+    try:
+        sizes = tuple(index(size) for size in shape)
+    except TypeError:
+        sizes = (-1,)
+    if any(size < 0 for size in sizes):
+        raise InvalidInputError(
+            f"input '{name}' cannot have the shape {shape!r}",
+            hint="pass a whole number, 0 or more, for each axis",
+        )
+    return sizes
+
+
+def checked_input_shapes(shapes: Any) -> dict[str, tuple[Dim, ...]]:
+    """Return shapes by input: sizes, names of sizes, and None for open ones.
+
+    Raises:
+        InvalidInputError: it is something else.
+    """
+    try:
+        found = {name: tuple(shape) for name, shape in dict(shapes or {}).items()}
+        sizes = [dim for shape in found.values() for dim in shape if not isinstance(dim, str)]
+        whole = [index(dim) for dim in sizes if dim is not None]
+    except (TypeError, ValueError):
+        whole = [-1]
+    if any(size < 0 for size in whole):
+        raise InvalidInputError(
+            f"input_shapes is not a shape for each input: {shapes!r}",
+            hint="write {'x': (1, 3, None, None)}: sizes, names, and None for open ones",
+        )
+    return found
+
+
+def fits(declared: tuple[Dim, ...] | None, shape: tuple[int, ...]) -> bool:
+    """Whether sizes are possible, and not others than those that a model declares."""
     if declared is None:
         return True
     if len(shape) != len(declared):
@@ -181,7 +221,7 @@ def _fits(declared: tuple[Dim, ...] | None, shape: tuple[int, ...]) -> bool:
     return True
 
 
-def _order_hint(info: TensorInfo, shape: tuple[int, ...]) -> str | None:
+def order_hint(info: TensorInfo, shape: tuple[int, ...]) -> str | None:
     """Say how to transpose an array whose channels stand last where they should stand second."""
     rank = len(shape)
     if rank < 3:
@@ -191,7 +231,7 @@ def _order_hint(info: TensorInfo, shape: tuple[int, ...]) -> str | None:
         "NCHW": (0, *range(2, rank), 1),
     }
     for name, order in orders.items():
-        if _fits(info.shape, tuple(shape[axis] for axis in order)):
+        if fits(info.shape, tuple(shape[axis] for axis in order)):
             what = f"this looks like {name}" if rank == 4 else "the axes are in another order"
             return f"{what}: {info.name}.transpose({', '.join(map(str, order))})"
     return None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from vkmnn.arguments import check_feeds, check_shape, fed_array
+from vkmnn.arguments import check_feeds, check_shape, checked_input_shapes, fed_array
 from vkmnn.bound_run import BoundRun
 from vkmnn.budget import Budget
 from vkmnn.core.backend import MemoryUse, Tuning
@@ -75,6 +75,8 @@ class InferenceSession:
             onnxruntime if it is installed, otherwise in the onnx package's evaluator, and
             `placement` shows them; "raise" refuses the model, which is right for models that
             are not trusted.
+        input_shapes: shapes that replace those of the file: sizes, names of sizes, and None for
+            open ones. A model that fixes its batch, as every `.mnn` file does, takes others by it.
 
     Raises:
         ModelError: the file is missing, damaged or not a model.
@@ -100,6 +102,7 @@ class InferenceSession:
         providers: None = None,
         provider_options: None = None,
         unsupported: Unsupported = "cpu",
+        input_shapes: Mapping[str, Sequence[int | str | None]] | None = None,
     ) -> None:
         _refuse(sess_options=sess_options, providers=providers, provider_options=provider_options)
         config = ScheduleConfig(
@@ -111,8 +114,9 @@ class InferenceSession:
             progress=progress,
             on_device_lost=on_device_lost,
         )
+        shapes = checked_input_shapes(input_shapes)
         network, self._session, self._overridable = OverridableInputs.open(
-            model, config, budget, unsupported=unsupported
+            model, config, budget, shapes=shapes, unsupported=unsupported
         )
         network = network.settled()  # before weights are packed, which takes memory
         self._network: Network | None = network

@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
+from mmap import mmap
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from vkmnn.arguments import check_shape
+from vkmnn.arguments import checked_sizes
 from vkmnn.budget import Budget
 from vkmnn.core.watched import Callback
 from vkmnn.errors import InvalidInputError
@@ -60,9 +61,11 @@ class Interpreter:
         return cls(path, budget)
 
     @classmethod
-    def from_buffer(cls, data: bytes, budget: Budget | None = None) -> Interpreter:
-        """Load a serialised ONNX model; raises as the class."""
-        return cls(data, budget)
+    def from_buffer(
+        cls, data: bytes | bytearray | memoryview | mmap, budget: Budget | None = None
+    ) -> Interpreter:
+        """Load a serialised model: bytes, or what else has a buffer; raises as the class."""
+        return cls(_bytes(data), budget)
 
     @classmethod
     def from_model(
@@ -231,18 +234,20 @@ class Interpreter:
     def resize_tensor(self, session: Session, tensor: SessionTensor, shape: Sequence[int]) -> None:
         """Give an input another shape; takes effect with `resize_session`.
 
+        It may be of any sizes and rank that the operators allow, whatever the model declares:
+        where that excludes it, `resize_session` reads the model again.
+
         Raises:
-            InvalidInputError: the tensor is not an input of this session, or the shape contradicts
-                what the model declares.
+            InvalidInputError: the tensor is not an input of this session, or a size is negative.
         """
         if session.inputs.get(tensor.name) is not tensor:
             raise InvalidInputError(
                 f"tensor '{tensor.name}' is not an input of this session",
                 hint="get it with get_session_input(session)",
             )
-        check_shape(tensor.info, tuple(shape))
-        if tensor.shape != tuple(shape):
-            tensor.shape = tuple(shape)
+        sizes = checked_sizes(tensor.name, shape)
+        if tensor.shape != sizes:
+            tensor.shape = sizes
             tensor.array = None
             session.resized = False
 
@@ -288,6 +293,18 @@ class Interpreter:
             )
         _ = session.network  # ops are planned one by one
         _keep(session, session.core.run_watched(_feeds(session), before, after))
+
+
+def _bytes(data: object) -> bytes:
+    if isinstance(data, bytes):
+        return data
+    try:
+        return memoryview(data).tobytes()  # type: ignore[arg-type]
+    except TypeError as error:
+        raise InvalidInputError(
+            f"a {type(data).__name__} is not a buffer",
+            hint="pass bytes, a bytearray, a memoryview or an mmap; from_file takes a path",
+        ) from error
 
 
 def _feeds(session: Session) -> dict[str, Any]:

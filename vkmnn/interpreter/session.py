@@ -22,7 +22,7 @@ from vkmnn.interpreter.modes import BackendChoice, SessionModes, Shapes
 from vkmnn.interpreter.tensor import SessionConstant, SessionTensor
 from vkmnn.ir import Array, DType, TensorInfo
 from vkmnn.opening import CPU_DEVICE, CpuInfo, Network, network_of
-from vkmnn.paths import OpenPaths, open_paths
+from vkmnn.openings import Openings
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.schedule_config import Precision, ScheduleConfig
 
@@ -57,7 +57,7 @@ class Session:
         self._stale = False
         self._chosen = modes.backend is BackendChoice.FIX
         self._first_shapes: Mapping[str, tuple[int, ...]] | None = None
-        self._open(open_paths(network, self.configs))
+        self._open(Openings(network, self.configs))
         graph = self.core.graph
         self.inputs = {
             info.name: SessionTensor(
@@ -72,11 +72,16 @@ class Session:
         for tensor in (*self.inputs.values(), *self.outputs.values()):
             tensor.belong_to(self)
 
-    def _open(self, opened: OpenPaths) -> None:
-        self.core: CoreSession | Pipelines = opened.core
-        self.devices: tuple[DeviceInfo | CpuInfo, ...] = opened.devices
-        self.device = opened.devices[0]
-        self.precision: Precision = opened.precision
+    def _open(self, openings: Openings) -> None:
+        self._openings = openings
+        self.devices: tuple[DeviceInfo | CpuInfo, ...] = openings.current.devices
+        self.device = self.devices[0]
+        self.precision: Precision = openings.current.precision
+
+    @property
+    def core(self) -> CoreSession | Pipelines:
+        """What runs the network at the present shapes."""
+        return self._openings.current.core
 
     # --- shapes ----------------------------------------------------------------------------------
 
@@ -105,13 +110,10 @@ class Session:
                     hint="call resize_tensor for it first",
                 )
         shapes = self._shapes()
-        if self._network is None:
-            if self.state is SessionStatus.READY:
-                return
-            raise _released("the session cannot be planned")
         self._refuse_other_shapes(shapes)
         if self._stale:
             self._renew()
+        self._openings.fit(shapes)
         feeds = {n: as_array(t.array) for n, t in self.inputs.items() if t.array is not None}
         known = self.core.resize(shapes, feeds)
         if not self._chosen:
@@ -146,14 +148,15 @@ class Session:
         if self.core.flops() / _NUMPY_FLOPS > taken:
             return
         configs = [replace(config, device=CPU_DEVICE) for config in self.configs]
-        other = open_paths(self._network, configs)
+        other = Openings(self._network, configs)
         try:
-            other.core.resize(shapes, feeds)
-            on_cpu = _seconds(other.core, arrays)
+            core = other.fit(shapes).core
+            core.resize(shapes, feeds)
+            on_cpu = _seconds(core, arrays)
         except BaseException:
-            other.core.close()
+            other.close()
             raise
-        slower = self.core if on_cpu < taken else other.core
+        slower = self._openings if on_cpu < taken else other
         if on_cpu < taken:
             self._open(other)
         slower.close()
@@ -206,9 +209,9 @@ class Session:
 
     def _renew(self) -> None:
         """Open the session anew, with the constants that were changed."""
-        opened = open_paths(self._changed_network(self.network, self.modes), self.configs)
-        self.core.close()
-        self._open(opened)
+        openings = Openings(self._changed_network(self.network, self.modes), self.configs)
+        self._openings.close()
+        self._open(openings)
         self._stale = False
 
     # --- runs and their end ----------------------------------------------------------------------
@@ -238,14 +241,14 @@ class Session:
             InvalidInputError: the model has been released: there is nothing to plan from.
         """
         _ = self.network
-        self.core.release()
+        self._openings.release_plans()
 
     def release_model(self) -> None:
-        """Forget the network: the session runs on at the shapes that it is planned for."""
+        """Forget the network: the session runs on at all shapes that it has plans for."""
         self._network = None
         self._constants.clear()
         self._changed.clear()
-        self.core.forget_model()
+        self._openings.release_model()
 
     def __enter__(self) -> Self:
         """Return the session itself."""
@@ -263,11 +266,11 @@ class Session:
     @property
     def closed(self) -> bool:
         """Whether the session has been closed."""
-        return self.core.closed
+        return self._openings.closed
 
     def close(self) -> None:
         """Release plans, buffers and pipelines of this session."""
-        self.core.close()
+        self._openings.close()
 
 
 def _seconds(core: CoreSession | Pipelines, arrays: Mapping[str, Any]) -> float:

@@ -177,6 +177,20 @@ class Graph:
             infos=dict(self.infos),
         )
 
+    def with_input_shapes(self, shapes: Mapping[str, tuple[Dim, ...]]) -> Graph:
+        """Return the graph with other input shapes; sizes inside it are then worked out anew."""
+
+        def unsized(info: TensorInfo) -> TensorInfo:
+            return replace(info, shape=None)
+
+        return replace(
+            self,
+            inputs=[replace(info, shape=shapes.get(info.name, info.shape)) for info in self.inputs],
+            outputs=[unsized(info) for info in self.outputs],
+            infos={name: unsized(info) for name, info in self.infos.items()},
+            planned_sizes={},
+        )
+
     def producers(self) -> dict[str, Op]:
         """Map each produced tensor to its op."""
         return {name: op for op in self.ops for name in op.outputs if name}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -61,7 +62,7 @@ from vkmnn.errors import (
     UnsupportedOpError,
     unexpected_error,
 )
-from vkmnn.ir import HOST_GRAPH, OP_TYPES, Array, DType, Graph, Op, OpAttrs, TensorInfo
+from vkmnn.ir import HOST_GRAPH, OP_TYPES, Array, Dim, DType, Graph, Op, OpAttrs, TensorInfo
 from vkmnn.shape.symbolic import Facts, infer, infer_values, merge_shapes
 
 if TYPE_CHECKING:
@@ -72,6 +73,8 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 _SHARED_CONSTANT_BYTES = 256
+
+NO_SHAPES: Mapping[str, tuple[Dim, ...]] = {}
 
 
 class GraphBuilder:
@@ -84,8 +87,10 @@ class GraphBuilder:
         evaluate: Evaluator | None = None,
         as_inputs: Collection[str] = (),
         host: HostCheck | None = None,
+        shapes: Mapping[str, tuple[Dim, ...]] = NO_SHAPES,
     ) -> None:
         self._meter = meter
+        self._shapes = shapes
         self._host_check = host
         self._objects = HostValues()
         self._as_inputs = frozenset(as_inputs)
@@ -271,7 +276,7 @@ class GraphBuilder:
         for sparse in self._proto.sparse_initializer:
             self._read_sparse(sparse, sparse.values.name)
         for value in (*self._proto.value_info, *self._proto.output):
-            declared = tensor_info(value.name, value.type)
+            declared = self._declaration(value, value.name)
             if declared is not None:
                 self._say(declared)
         for value in self._proto.input:
@@ -282,6 +287,8 @@ class GraphBuilder:
                 continue
             reason = unsupported_type(value.type)
             info = None if reason else tensor_info(value.name, value.type)
+            if info is not None and value.name in self._shapes:
+                info = replace(info, shape=self._shapes[value.name])
             if reason and self._host_check is not None:
                 self._keep_type(value.name, value.type)
                 self.graph.inputs.append(self._known[value.name])
@@ -293,6 +300,13 @@ class GraphBuilder:
         if self.graph.overridable:
             names = ", ".join(info.name for info in self.graph.overridable)
             _LOG.info("inputs with default values become constants: %s", names)
+
+    def _declaration(self, value: onnx.ValueInfoProto, name: str) -> TensorInfo | None:
+        """Return what the file says of a tensor, without sizes where inputs have others."""
+        info = tensor_info(name, value.type)
+        if info is None or not self._shapes:
+            return info
+        return replace(info, shape=None)
 
     def _read_initializer(self, tensor: onnx.TensorProto, raw: Bytes | None, name: str) -> None:
         try:
@@ -542,7 +556,7 @@ class GraphBuilder:
         self._read_inner(graph, branch.own)
         for value_info in (*graph.value_info, *graph.output):
             name = branch.own.get(value_info.name, "")
-            declared = tensor_info(name, value_info.type) if name else None
+            declared = self._declaration(value_info, name) if name else None
             if declared is not None:
                 self._say(declared)
         nodes = [
@@ -645,9 +659,9 @@ class GraphBuilder:
                     f"output '{value.name}' is not produced by any node",
                     hint="the model is incomplete; export it again",
                 )
-            info = tensor_info(value.name, value.type)
-            if info is None:
-                info = self.info(value.name)
+            info = self._declaration(value, value.name)
+            if info is None or self._shapes:
+                info = self.info(value.name) or info
             if info is None:
                 raise ModelError(
                     f"output '{value.name}' has no element type",
