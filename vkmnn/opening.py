@@ -787,6 +787,7 @@ def open_device(config: ScheduleConfig, subject: str | None = None) -> OpenDevic
         spacious=config.memory == "high",
         foreseen=foreseen,
     )
+    backend.execution, backend.allocator = config.execution, config.allocator
     return OpenDevice(backend, device.info, precision)
 
 

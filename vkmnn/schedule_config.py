@@ -16,6 +16,9 @@ Level = Literal["normal", "high", "low"]
 Tuning = Literal["off", "cached", "on"]
 Storage = Literal["auto", "buffer", "image"]
 
+Execution = Literal["indirect", "direct"]
+Allocator = Literal["defer", "eager"]
+
 OnDeviceLost = Literal["raise", "rebuild"]
 Unsupported = Literal["cpu", "raise"]
 
@@ -109,6 +112,11 @@ class ScheduleConfig:
         tuning: what `VKMNN_TUNE` says, for this session; comes before `power`.
         storage: where tensors lie between ops, in buffers or in 2-D images: what `VKMNN_STORAGE`
             says, for this session.
+        execution: MNN's Backend::Info::mode. "indirect" records the commands of a plan once, and
+            runs replay them; "direct" records them anew in every run. Only Vulkan devices record.
+        allocator: MNN's Backend::Info::allocator. "defer" places the tensors of a plan when all of
+            them are known, so that they share memory as well as they can; "eager" gives each its
+            place when it is first used, as an allocator does, in less time and more memory.
         path: the part of the network to run; None for all of it. Only `Interpreter` takes it.
     """
 
@@ -126,6 +134,8 @@ class ScheduleConfig:
     power: Level = "normal"
     tuning: Tuning | None = None
     storage: Storage | None = None
+    execution: Execution = "indirect"
+    allocator: Allocator = "defer"
     path: NetworkPath | None = None
 
     @property
@@ -157,6 +167,8 @@ class ScheduleConfig:
             ("power", self.power, get_args(Level)),
             ("tuning", self.tuning, (None, *get_args(Tuning))),
             ("storage", self.storage, (None, *get_args(Storage))),
+            ("execution", self.execution, get_args(Execution)),
+            ("allocator", self.allocator, get_args(Allocator)),
         ):
             if value not in known:
                 raise InvalidInputError(
@@ -183,6 +195,8 @@ class ScheduleConfig:
                 found["save_tensors"] = tuple(value)
             elif key == "numThread":
                 found["threads"] = value
+            elif key in ("execution", "allocator") and isinstance(value, str):
+                found[key] = value.lower()  # MNN's names are in capitals
             elif key in own:
                 found[key] = value
             else:

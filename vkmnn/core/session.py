@@ -282,6 +282,18 @@ class Session:
                 return lambda: finish(results)
             return lambda: finish(self._end(begun, feeds))
 
+        return self._submitted(begin)
+
+    def submit_call(self, work: Callable[[], T]) -> RunFuture[T]:
+        """Request a call after the runs that were submitted before it; errors are as `submit`'s."""
+
+        def begin() -> Callable[[], T]:
+            result = work()
+            return lambda: result
+
+        return self._submitted(begin)
+
+    def _submitted(self, begin: Callable[[], Callable[[], T]]) -> RunFuture[T]:
         self._refuse_inherited()
         with self._lock:
             if self._closed:

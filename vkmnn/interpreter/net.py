@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from vkmnn.arguments import checked_sizes
 from vkmnn.budget import Budget
+from vkmnn.core.futures import RunFuture
 from vkmnn.core.watched import Callback
 from vkmnn.errors import InvalidInputError
 from vkmnn.interpreter.info import SessionInfo, SessionStatus
@@ -261,16 +262,31 @@ class Interpreter:
         """
         session.resize()
 
-    def run_session(self, session: Session) -> None:
+    def run_session(self, session: Session, sync: bool = True) -> None:
         """Run on the data of the session's inputs; outputs are then ready to be copied.
+
+        Args:
+            session: which one.
+            sync: False starts the run and returns at once, as `submit` does.
 
         Raises:
             InvalidInputError: the session was not resized, or an input has no data.
         """
-        _keep(session, session.run(_feeds(session)))
+        if sync:
+            session.run()
+        else:
+            session.submit()
+
+    def submit(self, session: Session) -> RunFuture[None]:
+        """Start a run and return at once; see `Session.submit`."""
+        return session.submit()
+
+    def sync(self, session: Session) -> None:
+        """Wait for the runs of a session that were submitted; raises what went wrong in them."""
+        session.sync()
 
     def run_session_with_callback(
-        self, session: Session, before: Callback, after: Callback
+        self, session: Session, before: Callback, after: Callback, sync: bool = True
     ) -> None:
         """Run op by op, with a call before and after each (MNN runSessionWithCallBackInfo).
 
@@ -282,6 +298,8 @@ class Interpreter:
             before: gets an `OpCall` and the op's inputs by name. It answers with a `Decision`:
                 GO_ON (also True and None), SKIP (also False; the op's results are zeros), or STOP.
             after: gets an `OpCall` and the op's results by name; GO_ON or STOP (also False).
+            sync: False starts the run and returns at once: the callbacks are called in another
+                thread, where they may not wait for the session. `sync` waits for the end.
 
         Raises:
             InvalidInputError: as `run_session`; an op that only the host runs was skipped; the
@@ -292,7 +310,10 @@ class Interpreter:
                 "the session was made without callbacks", hint="use SessionModes(debug=True)"
             )
         _ = session.network  # ops are planned one by one
-        _keep(session, session.core.run_watched(_feeds(session), before, after))
+        if sync:
+            session.run_watched(before, after)
+        else:
+            session.submit_watched(before, after)
 
 
 def _bytes(data: object) -> bytes:
@@ -307,22 +328,6 @@ def _bytes(data: object) -> bytes:
         ) from error
 
 
-def _feeds(session: Session) -> dict[str, Any]:
-    if not session.resized:
-        raise InvalidInputError(
-            "input shapes changed since the session was planned",
-            hint="call resize_session first",
-        )
-    feeds: dict[str, Any] = {}
-    for tensor in session.inputs.values():
-        if tensor.array is None:
-            raise InvalidInputError(
-                f"input '{tensor.name}' has no data", hint="call its copy_from first"
-            )
-        feeds[tensor.name] = tensor.array
-    return feeds
-
-
 def _pick(tensors: Mapping[str, SessionTensor], name: str | None, what: str) -> SessionTensor:
     if name is None:
         return next(iter(tensors.values()))
@@ -331,12 +336,6 @@ def _pick(tensors: Mapping[str, SessionTensor], name: str | None, what: str) -> 
             f"the network has no {what} '{name}'", hint=f"its {what}s: {', '.join(tensors)}"
         )
     return tensors[name]
-
-
-def _keep(session: Session, results: Mapping[str, Any]) -> None:
-    """Put results into the outputs; those that a run did not get to have none."""
-    for name, output in session.outputs.items():
-        output.take(results.get(name))
 
 
 def _configs(config: Config | Sequence[Config] | None) -> list[ScheduleConfig]:

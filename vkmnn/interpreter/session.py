@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from vkmnn.core.device_tensor import as_array
+from vkmnn.core.futures import RunFuture
 from vkmnn.core.pipelines import Pipelines
 from vkmnn.core.placement import Placement
 from vkmnn.core.session import Session as CoreSession
+from vkmnn.core.watched import Callback
 from vkmnn.errors import InvalidInputError
 from vkmnn.interpreter.info import SessionInfo, SessionStatus
 from vkmnn.interpreter.modes import BackendChoice, SessionModes, Shapes
@@ -53,6 +57,10 @@ class Session:
         self.lock = threading.RLock()
         self.resized = False
         self._network: Network | None = network
+        self._pending: list[RunFuture[None]] = []
+        self._pending_lock = threading.Lock()
+        self._numbers = itertools.count()
+        self._taken = 0
         self._changed: dict[str, Array] = {}
         self._stale = False
         self._chosen = modes.backend is BackendChoice.FIX
@@ -103,6 +111,7 @@ class Session:
 
     def resize(self) -> None:
         """Plan for the present input shapes; see `Interpreter.resize_session`."""
+        self.sync()
         for tensor in self.inputs.values():
             if tensor.shape is None:
                 raise InvalidInputError(
@@ -216,9 +225,81 @@ class Session:
 
     # --- runs and their end ----------------------------------------------------------------------
 
-    def run(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
-        """Run on arrays that were checked already; plans when their shapes are new."""
-        return self.core.run(feeds)
+    def run(self) -> None:
+        """Run on the data of the inputs; see `Interpreter.run_session`."""
+        feeds = self._feeds()
+        self.sync()
+        self._take(self.core.run(feeds), next(self._numbers))
+
+    def submit(self) -> RunFuture[None]:
+        """Start a run on the data that the inputs hold now, and return at once.
+
+        The next run may be fed meanwhile. Outputs get the results of the run submitted last;
+        their `copy_to`, and `sync`, wait for it.
+
+        Returns:
+            A `concurrent.futures.Future`, which can be awaited, too; it raises the run's errors.
+
+        Raises:
+            InvalidInputError: as `Interpreter.run_session`.
+        """
+        feeds, number = self._feeds(), next(self._numbers)
+        return self._submitted(self.core.submit(feeds, lambda made: self._take(made, number)))
+
+    def run_watched(self, before: Callback, after: Callback) -> None:
+        """Run op by op; see `Interpreter.run_session_with_callback`."""
+        feeds = self._feeds()
+        self.sync()
+        self._take(self.core.run_watched(feeds, before, after), next(self._numbers))
+
+    def submit_watched(self, before: Callback, after: Callback) -> RunFuture[None]:
+        """Start a run op by op; the callbacks are called in a thread of their own."""
+        feeds, number, core = self._feeds(), next(self._numbers), self.core
+        work = partial(core.run_watched, feeds, before, after)
+        return self._submitted(core.submit_call(lambda: self._take(work(), number)))
+
+    def sync(self) -> None:
+        """Wait for the runs that were submitted (MNN's `sync`, `Tensor::wait`).
+
+        Raises:
+            VkmnnError: what went wrong in the first of them that failed.
+        """
+        with self._pending_lock:
+            pending, self._pending = self._pending, []
+        errors = [one.exception() for one in pending if not one.cancelled()]
+        for error in errors:
+            if error is not None:
+                raise error
+
+    def _submitted(self, future: RunFuture[None]) -> RunFuture[None]:
+        with self._pending_lock:
+            failed = [one for one in self._pending if not one.done() or one.exception() is not None]
+            self._pending = [*failed, future]
+        return future
+
+    def _feeds(self) -> dict[str, Any]:
+        if not self.resized:
+            raise InvalidInputError(
+                "input shapes changed since the session was planned",
+                hint="call resize_session first",
+            )
+        feeds: dict[str, Any] = {}
+        for tensor in self.inputs.values():
+            if tensor.array is None:
+                raise InvalidInputError(
+                    f"input '{tensor.name}' has no data", hint="call its copy_from first"
+                )
+            feeds[tensor.name] = tensor.array
+        return feeds
+
+    def _take(self, results: Mapping[str, Any], number: int) -> None:
+        """Put the results of a run into the outputs; those that it did not get to have none."""
+        with self._pending_lock:
+            if number < self._taken:  # a later run was faster
+                return
+            self._taken = number
+            for name, output in self.outputs.items():
+                output.take(results.get(name))
 
     def info(self) -> SessionInfo:
         """Return what the session takes and where it runs."""

@@ -160,9 +160,15 @@ class SessionTensor:
     def copy_to(self) -> Array:
         """Return the data of an output after a run (MNN copyToHostTensor).
 
+        Waits for runs that were submitted.
+
         Raises:
             InvalidInputError: the session has not run since it was resized.
+            VkmnnError: what went wrong in a run that was submitted.
         """
+        owner = self._session() if self.is_output and self._session is not None else None
+        if owner is not None:
+            owner.sync()
         if self.array is None:
             raise InvalidInputError(
                 f"tensor '{self.name}' holds no data yet", hint="call Interpreter.run_session first"

@@ -55,7 +55,8 @@ class Runtime:
 
 _IGNORED = {"mode"}
 _PATHS = {"saveTensors", "inputPaths", "outputPaths"}
-_KNOWN = {"backend", "precision", "device", "numThread", "power", "memory", *_PATHS, *_IGNORED}
+_OWN = {"device", "execution", "allocator"}
+_KNOWN = {"backend", "precision", "numThread", "power", "memory", *_OWN, *_PATHS, *_IGNORED}
 
 
 def ignored(what: str) -> None:
@@ -95,6 +96,8 @@ def schedule(config: Mapping[str, Any] | None) -> ScheduleConfig:
         threads=config.get("numThread", 1),
         memory=_level(config, "memory"),
         power=_level(config, "power"),
+        execution=config.get("execution", "indirect").lower(),
+        allocator=config.get("allocator", "defer").lower(),
         path=NetworkPath(starts, ends, PathNames.ANY) if starts else None,
     )
 

@@ -86,6 +86,9 @@ class VulkanBackend(TunableBackend):
     type = "VULKAN"
     uses_geometry = True
     records = True
+    execution = "indirect"
+    allocator = "defer"
+    """As in `ScheduleConfig`."""
     stored_bytes: int | None = None
     """See `plan_memory`: benchmarks compare two."""
 
@@ -251,6 +254,7 @@ class VulkanBackend(TunableBackend):
         recorder = PlanRecorder(
             self.device, recording, memory, pipelines, self._timestamps, self._apart
         )
+        recorder.replays = self.execution == "indirect"
         result: list[Segment] = []
         uploaded: set[str] = set()
         for commands, first, end in zip(segments, [0, *ends], ends, strict=False):
@@ -360,6 +364,7 @@ class VulkanBackend(TunableBackend):
             provided,
             self._forms,
             self.stored_bytes,
+            self.allocator == "eager",
         )
 
     def timed(self) -> VulkanBackend:
@@ -400,6 +405,7 @@ class VulkanBackend(TunableBackend):
             self._spacious,
         )
         made._forms = self._forms
+        made.execution, made.allocator = self.execution, self.allocator
         return made
 
     # --- tuning ----------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import copy
 import gc
 import mmap
 import weakref
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from tests.unit.core.models import model, value
 from vkmnn import (
     Interpreter,
     InvalidInputError,
+    NetworkPath,
+    PathNames,
     ScheduleConfig,
     SessionModes,
     SessionStatus,
@@ -226,6 +229,65 @@ def test_models_in_buffers(kind: Any, tmp_path: Path) -> None:
     close_to(run(net, net.create_session({"device": "cpu"})), answer())
     with pytest.raises(InvalidInputError, match="a str is not a buffer"):
         Interpreter.from_buffer("dense.onnx")  # type: ignore[arg-type]
+
+
+# --- runs that nobody waits for ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("parts", [1, 2])
+def test_runs_that_are_submitted(device: str, parts: int) -> None:
+    net = Interpreter(dense())
+    names = (("x", "s"), ("s", "y"))
+    paths = [NetworkPath((first,), (last,), PathNames.TENSOR) for first, last in names]
+    one = ScheduleConfig(device)
+    session = net.create_session([replace(one, path=p) for p in paths] if parts == 2 else one)
+    net.resize_session(session)
+    futures = []
+    for factor in range(1, 6):
+        session.inputs["x"].copy_from(factor * X)  # runs have what was there when they began
+        futures.append(net.submit(session))
+    close_to(session.outputs["y"].copy_to(), answer(5 * X))
+    assert all(future.done() for future in futures)
+    session.inputs["x"].copy_from(-X)
+    net.run_session(session, sync=False)
+    net.sync(session)
+    close_to(session.outputs["y"].copy_to(), answer(-X))
+    seen: list[str] = []
+    net.run_session_with_callback(
+        session, lambda call, _: seen.append(call.name), lambda *_: None, sync=False
+    )
+    session.sync()
+    assert seen
+    close_to(session.outputs["y"].copy_to(), answer(-X))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_errors_of_runs_that_were_submitted(device: str) -> None:
+    node = helper.make_node("Gather", ["x", "i"], ["y"], axis=0)
+    index = value("i", [1], onnx.TensorProto.INT64)
+    net = Interpreter(model([node], [value("x", [2, 3]), index], [value("y", [1, 3])]))
+    session = net.create_session({"device": device})
+    net.resize_session(session)
+    session.inputs["x"].copy_from(X)
+    with pytest.raises(InvalidInputError, match="'i' has no data"):
+        session.submit()
+    session.inputs["i"].copy_from(np.array([7]))
+    net.run_session(session, sync=False)
+    with pytest.raises(InvalidInputError, match="7"):
+        net.sync(session)
+    net.sync(session)  # said once
+    failed = session.submit()
+    with pytest.raises(InvalidInputError, match="7"):
+        failed.result(60)
+    with pytest.raises(InvalidInputError, match="7"):
+        session.outputs["y"].copy_to()
+    session.inputs["i"].copy_from(np.array([1]))
+    session.submit()
+    close_to(session.outputs["y"].copy_to(), X[1:])
+    session.close()
+    with pytest.raises(InvalidInputError, match="closed"):
+        session.submit()
 
 
 # --- shapes that the file excludes ---------------------------------------------------------------
