@@ -506,6 +506,8 @@ def open_session(
             "this session runs whole networks, not the part that `path` names",
             hint="use vkmnn.Interpreter(model).create_session(config)",
         )
+    if config.out_of_range == "skip":
+        network = _skipping(network)
     graph = _saving(network, config.save_tensors)
     device = device or open_device(config)
     device.backend.suggest(graph.tuned)
@@ -828,6 +830,17 @@ def _precision(config: ScheduleConfig, possible: Precision, device: str) -> Prec
         )
         return "normal"
     return wanted
+
+
+def _skipping(network: Network) -> Network:
+    """Return the network with gathers and scatters that leave out indices beyond their axes."""
+    from vkmnn.converter.out_of_range import skip_out_of_range
+
+    source = skip_out_of_range(network.source)
+    if network.optimise is None:
+        return replace(network, source=source, graph=source, static=StaticShapes())
+    made = network.optimise(source, network.meter.renewed())
+    return replace(network, source=source, graph=made, static=StaticShapes())
 
 
 def _saving(network: Network, names: Sequence[str]) -> Graph:

@@ -19,6 +19,8 @@ Storage = Literal["auto", "buffer", "image"]
 Execution = Literal["indirect", "direct"]
 Allocator = Literal["defer", "eager"]
 
+OutOfRange = Literal["raise", "skip"]
+
 OnDeviceLost = Literal["raise", "rebuild"]
 Unsupported = Literal["cpu", "raise"]
 
@@ -117,6 +119,9 @@ class ScheduleConfig:
         allocator: MNN's Backend::Info::allocator. "defer" places the tensors of a plan when all of
             them are known, so that they share memory as well as they can; "eager" gives each its
             place when it is first used, as an allocator does, in less time and more memory.
+        out_of_range: what an index beyond its axis does: "raise" InvalidInputError, or "skip", as
+            in MNN: gathers give zeros there, scatters leave the update out. That takes a few more
+            ops for each gather and scatter.
         path: the part of the network to run; None for all of it. Only `Interpreter` takes it.
     """
 
@@ -136,6 +141,7 @@ class ScheduleConfig:
     storage: Storage | None = None
     execution: Execution = "indirect"
     allocator: Allocator = "defer"
+    out_of_range: OutOfRange = "raise"
     path: NetworkPath | None = None
 
     @property
@@ -169,6 +175,7 @@ class ScheduleConfig:
             ("storage", self.storage, (None, *get_args(Storage))),
             ("execution", self.execution, get_args(Execution)),
             ("allocator", self.allocator, get_args(Allocator)),
+            ("out_of_range", self.out_of_range, get_args(OutOfRange)),
         ):
             if value not in known:
                 raise InvalidInputError(

@@ -55,7 +55,7 @@ class Runtime:
 
 _IGNORED = {"mode"}
 _PATHS = {"saveTensors", "inputPaths", "outputPaths"}
-_OWN = {"device", "execution", "allocator"}
+_OWN = {"device", "execution", "allocator", "out_of_range"}
 _KNOWN = {"backend", "precision", "numThread", "power", "memory", *_OWN, *_PATHS, *_IGNORED}
 
 
@@ -98,6 +98,7 @@ def schedule(config: Mapping[str, Any] | None) -> ScheduleConfig:
         power=_level(config, "power"),
         execution=config.get("execution", "indirect").lower(),
         allocator=config.get("allocator", "defer").lower(),
+        out_of_range=config.get("out_of_range", "raise"),
         path=NetworkPath(starts, ends, PathNames.ANY) if starts else None,
     )
 

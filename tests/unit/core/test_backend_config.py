@@ -67,7 +67,10 @@ def test_low_power_is_one_thread() -> None:
     assert net.session_info(session).threads == 1
 
 
-@pytest.mark.parametrize("setting", ["memory", "power", "tuning", "execution", "allocator"])
+SETTINGS = ["memory", "power", "tuning", "execution", "allocator", "out_of_range"]
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
 def test_levels_that_are_unknown(setting: str) -> None:
     net = vkmnn.Interpreter(tanh_chain([2]))
     with pytest.raises(InvalidInputError, match=f'{setting}="extreme" is not known'):
