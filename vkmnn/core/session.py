@@ -100,8 +100,9 @@ class Session:
         self._main = main
         self._backup = backup
         self._planner = Planner(main, backup, evaluate, folding.renewed, max_plans, require_main)
-        if open_branches is not None and main.type != backup.type:
-            open_host = with_branches(open_host, open_branches, self._planner, folding)
+        on_host = main.type == backup.type
+        if open_branches is not None and (not on_host or main.threads > 1):
+            open_host = with_branches(open_host, open_branches, self._planner, folding, on_host)
         self._watched: Program | None = None
         self._watched_from = folding, open_host
         self._program = self._open_program(graph, static)
