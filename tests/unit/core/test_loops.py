@@ -439,8 +439,8 @@ def test_iterations_that_carry_nothing_run_side_by_side(kind: str) -> None:
 
 
 def test_threads_share_iterations_that_carry_nothing(registrations: object) -> None:
-    """Iterations meet: none ends before as many as there are threads are there."""
-    barrier = threading.Barrier(4, timeout=20)
+    """Iterations meet in pairs: none ends before another one is there."""
+    barrier = threading.Barrier(2, timeout=20)
 
     @kernel("MatMul", backend="CPU", provider="acme")
     class Meets(CpuKernel):  # type: ignore[type-arg]
@@ -455,4 +455,4 @@ def test_threads_share_iterations_that_carry_nothing(registrations: object) -> N
     net.resize_session(session)
     session.inputs["x"].copy_from(x)
     net.run_session(session)
-    np.testing.assert_allclose(session.outputs["all"].copy_to(), (x @ W)[:, ::1], atol=1e-5)
+    np.testing.assert_allclose(session.outputs["all"].copy_to(), x @ W, atol=1e-5)
