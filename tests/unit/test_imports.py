@@ -62,7 +62,7 @@ ALLOWED: dict[str, set[str]] = {
         *("errors", "registry", "ir", "shape", "geometry", "converter", "core"),
         *("cpu_fallback", "runtime", "vulkan"),
     },
-    "plugin_folders": {"errors"},
+    "plugin_folders": {"errors", "cache_files"},
     "discovery": {
         "errors",
         "registry",

@@ -32,7 +32,7 @@ from vkmnn.converter.onnx.node import (
     UnsupportedCaseError,
 )
 from vkmnn.converter.onnx.recurrent_loops import as_recurrent
-from vkmnn.converter.onnx.registry import find_converter
+from vkmnn.converter.onnx.registry import Converter, find_converter
 from vkmnn.converter.onnx.schema import (
     Schema,
     check_node,
@@ -58,8 +58,10 @@ from vkmnn.converter.onnx.wire import Bytes
 from vkmnn.errors import (
     ConversionError,
     ModelError,
+    PluginError,
     UnsupportedNode,
     UnsupportedOpError,
+    VkmnnError,
     unexpected_error,
 )
 from vkmnn.ir import HOST_GRAPH, OP_TYPES, Array, Dim, DType, Graph, Op, OpAttrs, TensorInfo
@@ -160,10 +162,7 @@ class GraphBuilder:
             trimmed.pop()
         expected = OP_TYPES[op_type]
         if not expected.min_inputs <= len(trimmed) <= expected.max_inputs:
-            raise ValueError(
-                f"{op_type} takes {expected.min_inputs} to {expected.max_inputs} inputs, "
-                f"got {len(trimmed)}"
-            )
+            raise _ArityError(op_type, expected.min_inputs, expected.max_inputs, len(trimmed))
         op = Op(op_type, name, trimmed, list(outputs), attrs, source.source)
         self.graph.ops.append(op)
         self.makers.update(dict.fromkeys(outputs, op))
@@ -483,28 +482,56 @@ class GraphBuilder:
                 raise UnsupportedCaseError(alternative(node.op, node.domain, node.opset))
             return self._expand(node, schema)
         context = NodeContext(node, self)
+        foreign = not convert.__module__.startswith("vkmnn.")
         try:
             convert(context)
         except ExpandError:
             return self._expand(node, schema)
-        except UnsupportedCaseError:
+        except VkmnnError:
             raise
-        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-            # Attributes and ranks may be nonsense in ways that no converter checks for.
-            raise ModelError(
-                f"its inputs and attributes do not fit together: {error}",
-                op=node.op,
-                node=node.name,
-                hint=f"the model is not valid for opset {node.opset}; export it again",
-            ) from error
         except Exception as error:
-            raise unexpected_error(error, "conversion", op=node.op, node=node.name) from error
-        if schema is None and not convert.__module__.startswith("vkmnn."):
+            passed_on = isinstance(error, _ArityError) and error.got == len(node.proto.input)
+            if foreign and not isinstance(error, MemoryError) and not passed_on:
+                text = f"failed: {type(error).__name__}: {error}"
+                raise _parse_error(node, convert, text) from error
+            raise self._invalid(node, error) from error
+        if foreign:
+            self._check_results(node, convert)
+        if schema is None and foreign:
             self._report_unread(node, context)
         if self._is_tainted(node):
             unknown = (name for name in node.proto.output if name and not self.info(name))
             self._tainted.update(unknown)
         return []
+
+    def _invalid(self, node: SourceNode, error: Exception) -> VkmnnError:
+        """Return the error for a node that a converter of vkmnn's own could not read."""
+        if isinstance(error, ArithmeticError | LookupError | TypeError | ValueError):
+            # Attributes and ranks may be nonsense in ways that no converter checks for.
+            return ModelError(
+                f"its inputs and attributes do not fit together: {error}",
+                op=node.op,
+                node=node.name,
+                hint=f"the model is not valid for opset {node.opset}; export it again",
+            )
+        return unexpected_error(error, "conversion", op=node.op, node=node.name)
+
+    def _check_results(self, node: SourceNode, convert: Converter) -> None:
+        """Refuse what a plug-in's parse function has not made.
+
+        Raises:
+            PluginError: names the output.
+        """
+        for number, name in enumerate(node.proto.output):
+            made = name in self.makers or name in self.graph.constants
+            if name and name in self.read_tensors and not made:
+                raise _parse_error(
+                    node,
+                    convert,
+                    f"makes no output {number}, '{name}'",
+                    "node.finish makes the first one; for several, write "
+                    "node.emit(type, inputs, attrs, node.outputs)",
+                )
 
     def _report_unread(self, node: SourceNode, context: NodeContext) -> None:
         """Report attributes that a plug-in's converter has not asked for.
@@ -694,6 +721,25 @@ class GraphBuilder:
                 info = self.info(name) if name else None
                 if info is not None:
                     self.graph.infos[name] = info
+
+
+class _ArityError(ValueError):
+    """An op gets too few or too many inputs."""
+
+    def __init__(self, op: str, least: int, most: float, got: int) -> None:
+        super().__init__(f"{op} takes {least} to {most} inputs, got {got}")
+        self.got = got
+
+
+def _parse_error(node: SourceNode, convert: Converter, text: str, hint: str = "") -> PluginError:
+    name = f"{convert.__module__}.{getattr(convert, '__qualname__', convert)}"
+    return PluginError(
+        f"the parse function {name} of {node.domain or 'ai.onnx'}::{node.op} {text}",
+        op=node.op,
+        node=node.name,
+        hint=hint
+        or "repair the plug-in; its parse function gets the node and reads its attributes",
+    )
 
 
 def _unique(names: Iterable[str], kind: str) -> set[str]:
