@@ -182,11 +182,21 @@ class Interpreter:
         """
         return session.constant(name)
 
+    @property
+    def trainable(self) -> frozenset[str]:
+        """The constants that training changes (MNN's TrainableParam), by name.
+
+        Raises:
+            InvalidInputError: the model has been released.
+        """
+        return self._loaded().source.trainable
+
     def update_session_to_model(self, session: Session) -> None:
         """Write a session's constants into the network (MNN updateSessionToModel).
 
-        Sessions that are made from now on have them; `vkmnn.convert(interpreter.graph, path)`
-        saves them.
+        Of a model for training, which a `.mnn` file may be, these are its TrainableParams; of
+        others, the constants that are none. Sessions that are made from now on have them;
+        `vkmnn.convert(interpreter.graph, path)` saves them.
 
         Raises:
             InvalidInputError: the model has been released, the session must be resized first, or

@@ -208,11 +208,25 @@ class Session:
         return self._network
 
     def with_changes(self, network: Network) -> Network:
-        """Return a network with the constants that this session has got, and all passes run."""
-        return self._changed_network(network, SessionModes()) if self._changed else network
+        """Return a network with the constants that this session has got, and all passes run.
+
+        Of models for training, those that training changes; of others, all but these.
+        """
+        source = network.source
+        changed = {
+            name: array
+            for name, array in self._changed.items()
+            if (name in source.trainable) is source.is_for_training
+        }
+        return self._network_with(network, changed, SessionModes()) if changed else network
 
     def _changed_network(self, network: Network, modes: SessionModes) -> Network:
-        constants = {**network.source.constants, **self._changed}
+        return self._network_with(network, self._changed, modes)
+
+    def _network_with(
+        self, network: Network, changed: Mapping[str, Array], modes: SessionModes
+    ) -> Network:
+        constants = {**network.source.constants, **changed}
         source = replace(network.source, constants=constants)
         return network_of(source, network, optimised=modes.passes, without=modes.without_passes)
 
