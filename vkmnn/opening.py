@@ -321,7 +321,7 @@ def _read_again(
     """Load a model once more, with other shapes of inputs."""
     if _written(model) != written:
         raise InvalidInputError(
-            f"'{model}' has changed since it was loaded: it cannot be read for another shape",
+            f"'{model!s}' has changed since it was loaded: it cannot be read for another shape",
             hint="load it into a new Interpreter",
         )
     return load(shapes=shapes)

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import jinja2
 import typer
@@ -149,7 +149,6 @@ _OTHERS: dict[str, Value] = {
 }
 """Values for the test of parameters that are not numbers."""
 _ELEMENTS = ("f32", "f16", "i32")
-_KINDS = {"kernel", "cpu", "geometry"}
 _MAX_OUTPUTS = 4
 
 
@@ -360,18 +359,14 @@ def new_op(
 ) -> None:
     """Write a new operator into a plug-in: template, Python module, macro.json entry and test."""
     try:
-        if cpu_only and geometry:
-            raise ShaderError(
-                "--cpu-only and --geometry exclude each other",
-                hint="what moves data runs on devices, by copies",
-            )
-        new = describe(
-            *(name, inputs, param or [], op, domain, plugin),
-            outputs=outputs,
-            optional=optional,
-            elements=element or (),
-            kind="cpu" if cpu_only else "geometry" if geometry else "kernel",
-        )
+        kind = _kind(cpu_only, geometry)
+        form: dict[str, Any] = {
+            "outputs": outputs,
+            "optional": optional,
+            "elements": element or (),
+            "kind": kind,
+        }
+        new = describe(name, inputs, param or [], op, domain, plugin, **form)
         target = target_of(new, plugin)
         written = write(new, target, force)
     except ShaderError as error:
@@ -379,13 +374,19 @@ def new_op(
     for path in written:
         out.print(f"wrote {_shown(path)}", highlight=False, soft_wrap=True)
     command = ["-m", "vkmnn.codegen", "--shaders", _shown(target.shaders), "--only", new.name]
-    if (
-        build
-        and new.kind == "kernel"
-        and subprocess.run([sys.executable, *command], check=False).returncode
-    ):
+    builds = build and new.kind == "kernel"
+    if builds and subprocess.run([sys.executable, *command], check=False).returncode:
         raise typer.Exit(1)
     _next_steps(new, target, " ".join(["python", *command]))
+
+
+def _kind(cpu_only: bool, geometry: bool) -> str:
+    if cpu_only and geometry:
+        raise ShaderError(
+            "--cpu-only and --geometry exclude each other",
+            hint="what moves data runs on devices, by copies",
+        )
+    return "cpu" if cpu_only else "geometry" if geometry else "kernel"
 
 
 def _shown(path: Path) -> str:
@@ -445,20 +446,8 @@ def describe(
             f"'{op}' cannot name an operator",
             hint=f"use CamelCase, at most {_MAX_NAME} characters: {camel(name)}",
         )
-    if not 1 <= inputs <= _MAX_INPUTS:
-        raise ShaderError(f"{inputs} inputs", hint=f"an operator takes 1 to {_MAX_INPUTS}")
-    if not 1 <= outputs <= _MAX_OUTPUTS:
-        raise ShaderError(f"{outputs} outputs", hint=f"an operator makes 1 to {_MAX_OUTPUTS}")
-    if not 0 <= optional < inputs:
-        raise ShaderError(
-            f"{optional} of {inputs} inputs cannot be optional", hint="the first input is needed"
-        )
-    wrong = [one for one in elements if one not in _ELEMENTS]
-    if wrong or (elements and kind != "kernel"):
-        raise ShaderError(
-            f"'{wrong[0]}' is no type of elements" if wrong else "only kernels have elements",
-            hint=f"--element is one of {', '.join(_ELEMENTS)}, where there is a shader",
-        )
+    _check_tensors(inputs, outputs, optional)
+    _check_elements(elements, kind)
     distribution = plugin.resolve().name
     if not _DISTRIBUTION.fullmatch(distribution):
         raise ShaderError(
@@ -488,6 +477,26 @@ def describe(
         elements=chosen,
         kind=kind,
     )
+
+
+def _check_tensors(inputs: int, outputs: int, optional: int) -> None:
+    if not 1 <= inputs <= _MAX_INPUTS:
+        raise ShaderError(f"{inputs} inputs", hint=f"an operator takes 1 to {_MAX_INPUTS}")
+    if not 1 <= outputs <= _MAX_OUTPUTS:
+        raise ShaderError(f"{outputs} outputs", hint=f"an operator makes 1 to {_MAX_OUTPUTS}")
+    if not 0 <= optional < inputs:
+        raise ShaderError(
+            f"{optional} of {inputs} inputs cannot be optional", hint="the first input is needed"
+        )
+
+
+def _check_elements(elements: Sequence[str], kind: str) -> None:
+    wrong = [one for one in elements if one not in _ELEMENTS]
+    if wrong or (elements and kind != "kernel"):
+        raise ShaderError(
+            f"'{wrong[0]}' is no type of elements" if wrong else "only kernels have elements",
+            hint=f"--element is one of {', '.join(_ELEMENTS)}, where there is a shader",
+        )
 
 
 def _params(texts: Sequence[str], inputs: Sequence[str], flags: int) -> tuple[Param, ...]:

@@ -11,7 +11,7 @@ from typing import Any
 from vkmnn.geometry.regions import compose, region_elements, row_major
 from vkmnn.geometry.views import stride_of, whole_region
 from vkmnn.ir import Op, Region, TensorInfo, View
-from vkmnn.ir.ops import BinaryAttrs, StridedBinaryAttrs
+from vkmnn.ir.ops import StridedBinaryAttrs
 
 MAX_AXES = 6
 """Axes that kernels count, those that merge counted once."""
@@ -72,7 +72,7 @@ def fuse_operands(
 
 
 def _strided(
-    op: Op[BinaryAttrs],
+    op: Op[Any],
     copies: Mapping[str, Op[Any]],
     infos: Mapping[str, TensorInfo],
     constants: Collection[str],

@@ -227,7 +227,7 @@ def __getattr__(name: str) -> Any:
     """
     for members in (dtype, Backend, PrecisionMode):
         if name in members.__members__:
-            return members[name]  # type: ignore[index]
+            return members[name]
     raise AttributeError(
         f"module 'vkmnn.mnn.expr' has no attribute '{name}': it carries data in and out of "
         "modules, and computes nothing; use numpy"

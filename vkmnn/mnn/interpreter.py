@@ -169,7 +169,8 @@ class Interpreter:
         Raises:
             InvalidInputError: not a sequence of configurations, or one with an unknown setting.
         """
-        if isinstance(configs, Mapping) or not isinstance(configs, Sequence) or not configs:
+        given: object = configs
+        if not isinstance(given, list | tuple) or not given:
             raise InvalidInputError(
                 "a runtime is made of a sequence of configurations",
                 hint="write MNN.Interpreter.createRuntime((config,))",

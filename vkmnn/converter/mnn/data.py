@@ -476,7 +476,8 @@ def reverse_sequence(op: MnnOp) -> None:
     """ReverseSequence."""
     op.need(2)
     table = op.parameters("ReverseSequenceParam")
-    axes = {"batch_axis": table.integer("batchDim"), "time_axis": table.integer("seqDim")}
-    if sorted(axes.values()) != [0, 1]:
-        raise op.unreadable(f"batches along axis {axes['batch_axis']}")
-    op.finish("ReverseSequence", op.inputs[0], op.cast(op.inputs[1], INT64), **axes)
+    batch, time = table.integer("batchDim"), table.integer("seqDim")
+    if {batch, time} != {0, 1}:
+        raise op.unreadable(f"batches along axis {batch}, time along axis {time}")
+    lengths = op.cast(op.inputs[1], INT64)
+    op.finish("ReverseSequence", op.inputs[0], lengths, batch_axis=batch, time_axis=time)
