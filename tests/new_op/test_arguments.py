@@ -152,7 +152,7 @@ def test_damaged_macro_json(tmp_path: Path) -> None:
         (("--outputs", "0"), "0 outputs"),
         (("--outputs", "5"), "1 to 4"),
         (("--optional", "1"), "1 of 1 inputs cannot be optional"),
-        (("--element", "f64"), "'f64' is no type of elements"),
+        (("--element", "f64"), "'f64' is not a type of elements"),
         (("--element", "i32", "--cpu-only"), "only kernels have elements"),
         (("--cpu-only", "--geometry"), "exclude each other"),
         (("--param", "flag:bool=maybe"), "true or false"),

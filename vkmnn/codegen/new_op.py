@@ -494,7 +494,7 @@ def _check_elements(elements: Sequence[str], kind: str) -> None:
     wrong = [one for one in elements if one not in _ELEMENTS]
     if wrong or (elements and kind != "kernel"):
         raise ShaderError(
-            f"'{wrong[0]}' is no type of elements" if wrong else "only kernels have elements",
+            f"'{wrong[0]}' is not a type of elements" if wrong else "only kernels have elements",
             hint=f"--element is one of {', '.join(_ELEMENTS)}, where there is a shader",
         )
 

@@ -11,7 +11,7 @@ COPIES = 8
 """Iterations that are planned and run as one."""
 
 MAX_OPS = 256
-"""Bodies with more ops run in order: planning so many copies takes longer than it saves."""
+"""Bodies with more ops run in order: planning their copies takes longer than it saves."""
 
 
 def copy_name(name: str, number: int) -> str:

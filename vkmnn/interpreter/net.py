@@ -283,7 +283,7 @@ class Interpreter:
             InvalidInputError: the session was not resized, or an input has no data.
         """
         if sync:
-            session.run()
+            session.run_inputs()
         else:
             session.submit()
 

@@ -239,7 +239,11 @@ class Session:
 
     # --- runs and their end ----------------------------------------------------------------------
 
-    def run(self) -> None:
+    def run(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
+        """Run on arrays that were checked already; plans when their shapes are new."""
+        return self.core.run(feeds)
+
+    def run_inputs(self) -> None:
         """Run on the data of the inputs; see `Interpreter.run_session`."""
         feeds = self._feeds()
         self.sync()
