@@ -170,7 +170,7 @@ def check_shape(info: TensorInfo, shape: tuple[int, ...]) -> None:
         )
 
 
-def checked_sizes(name: str, shape: Iterable[Any]) -> tuple[int, ...]:
+def input_sizes(name: str, shape: Iterable[Any]) -> tuple[int, ...]:
     """Return a shape of an input as numbers.
 
     Raises:

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from vkmnn.arguments import checked_sizes
+from vkmnn.arguments import input_sizes
 from vkmnn.budget import Budget
 from vkmnn.core.futures import RunFuture
 from vkmnn.core.watched import Callback
@@ -256,7 +256,7 @@ class Interpreter:
                 f"tensor '{tensor.name}' is not an input of this session",
                 hint="get it with get_session_input(session)",
             )
-        sizes = checked_sizes(tensor.name, shape)
+        sizes = input_sizes(tensor.name, shape)
         if tensor.shape != sizes:
             tensor.shape = sizes
             tensor.array = None
