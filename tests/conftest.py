@@ -55,6 +55,19 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(folder.cleanup)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _no_installed_plugins() -> Iterator[None]:
+    """Keep the plug-ins of whoever runs the tests out of them; tests announce their own."""
+    from vkmnn import discovery, plugin_folders
+
+    with pytest.MonkeyPatch.context() as patch:
+        for variable in ("VKMNN_PLUGINS", "VKMNN_PLUGIN_PATH"):
+            patch.delenv(variable, raising=False)
+        patch.setattr(discovery, "_entry_points", lambda: ())
+        patch.setattr(plugin_folders, "in_default_folder", list)
+        yield
+
+
 @pytest.fixture
 def registrations() -> Iterator[Snapshot]:
     """Let a test register operators; afterwards the registries are as they were."""

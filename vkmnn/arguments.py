@@ -202,7 +202,7 @@ def _check_dtype(info: TensorInfo, dtype: np.dtype[Any], shape: tuple[int, ...])
     hint = f"convert it with .astype('{info.dtype.value}')"
     if dtype == np.uint8 and info.dtype.numpy.kind == "f" and len(shape) > 2:
         hint += ", then scale the picture as the model was trained: / 255, for example"
-        if not _fits(info.shape, shape) and (order := _order_hint(info, shape)):
+        if not fits(info.shape, shape) and (order := order_hint(info, shape)):
             hint += f"; {order}"
     raise InvalidInputError(
         f"input '{info.name}' is {info.dtype.value}, got an array of {dtype}", hint=hint
@@ -215,16 +215,55 @@ def check_shape(info: TensorInfo, shape: tuple[int, ...]) -> None:
     Raises:
         InvalidInputError: another rank or another fixed dimension.
     """
-    if not _fits(info.shape, shape):
+    if not fits(info.shape, shape):
         declared = ", ".join("?" if dim is None else str(dim) for dim in info.shape or ())
         raise InvalidInputError(
             f"input '{info.name}' has shape [{declared}], got {list(shape)}",
-            hint=_order_hint(info, shape)
+            hint=order_hint(info, shape)
             or "only symbolic dimensions may change; export with dynamic axes for others",
         )
 
 
-def _fits(declared: tuple[Dim, ...] | None, shape: tuple[int, ...]) -> bool:
+def input_sizes(name: str, shape: Iterable[Any]) -> tuple[int, ...]:
+    """Return a shape of an input as numbers.
+
+    Raises:
+        InvalidInputError: a size is negative, or not a whole number.
+    """
+    try:
+        sizes = tuple(index(size) for size in shape)
+    except TypeError:
+        sizes = (-1,)
+    if any(size < 0 for size in sizes):
+        raise InvalidInputError(
+            f"input '{name}' cannot have the shape {shape!r}",
+            hint="pass a whole number, 0 or more, for each axis",
+        )
+    return sizes
+
+
+def checked_input_shapes(shapes: Any) -> dict[str, tuple[Dim, ...]]:
+    """Return shapes by input: sizes, names of sizes, and None for open ones.
+
+    Raises:
+        InvalidInputError: it is something else.
+    """
+    try:
+        found = {name: tuple(shape) for name, shape in dict(shapes or {}).items()}
+        sizes = [dim for shape in found.values() for dim in shape if not isinstance(dim, str)]
+        whole = [index(dim) for dim in sizes if dim is not None]
+    except (TypeError, ValueError):
+        whole = [-1]
+    if any(size < 0 for size in whole):
+        raise InvalidInputError(
+            f"input_shapes is not a shape for each input: {shapes!r}",
+            hint="write {'x': (1, 3, None, None)}: sizes, names, and None for open ones",
+        )
+    return found
+
+
+def fits(declared: tuple[Dim, ...] | None, shape: tuple[int, ...]) -> bool:
+    """Whether sizes are possible, and not others than those that a model declares."""
     if declared is None:
         return True
     if len(shape) != len(declared):
@@ -236,7 +275,7 @@ def _fits(declared: tuple[Dim, ...] | None, shape: tuple[int, ...]) -> bool:
     return True
 
 
-def _order_hint(info: TensorInfo, shape: tuple[int, ...]) -> str | None:
+def order_hint(info: TensorInfo, shape: tuple[int, ...]) -> str | None:
     """Say how an array gets the declared shape: reorder axes, add a batch, resize a picture."""
     declared = info.shape
     if declared is None or (missing := len(declared) - len(shape)) < 0:
@@ -247,7 +286,7 @@ def _order_hint(info: TensorInfo, shape: tuple[int, ...]) -> str | None:
         turned = order != tuple(range(len(shape)))
         made = info.name + (f".transpose({', '.join(map(str, order))})" if turned else "")
         made += f"[{', '.join(['None'] * missing)}]" if missing else ""
-        if _fits(declared, whole):
+        if fits(declared, whole):
             return f"{_looks(kind, len(shape), missing)}: {made}"
         near = near or _nearly(declared, whole, made, info.name, kind)
     if near is None and all(isinstance(dim, int) for dim in declared):

@@ -159,6 +159,15 @@ else:
             fcntl.flock(handle, fcntl.LOCK_UN)
 
 
+def check_owner(path: Path) -> None:
+    """Refuse a file or folder that another user could have written.
+
+    Raises:
+        OSError: it is such a one, or is not there.
+    """
+    _check_owner(path.stat(), path)
+
+
 def _check_owner(status: os.stat_result, path: Path) -> None:
     """Refuse what another user could have written (on Windows, folders of users are their own)."""
     if not hasattr(os, "getuid"):

@@ -20,6 +20,7 @@ from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 
+from vkmnn import plugin_folders
 from vkmnn.errors import PluginError, VkmnnError
 from vkmnn.plugin_folders import Manifest, manifests
 from vkmnn.records import dataclass
@@ -178,9 +179,12 @@ def _sources() -> list[_Source]:
         (point.name, point.module, _distribution(point)) for point in _entry_points()
     }  # a set: a package may be found twice, once on the path and once installed
     folders = os.environ.get("VKMNN_PLUGIN_PATH", "").split(os.pathsep)
+    named = manifests(Path(folder) for folder in folders if folder.strip())
+    files = {one.file for one in named}
+    others = [one for one in plugin_folders.in_default_folder() if one.file not in files]
     return [
         *(_Source(*item) for item in sorted(found)),
-        *map(_in_folder, manifests(Path(folder) for folder in folders if folder.strip())),
+        *map(_in_folder, [*named, *others]),
     ]
 
 
@@ -230,11 +234,16 @@ def _load(source: _Source) -> Plugin:
     if source.module in _loaded:
         _check_same(source)
         return _loaded[source.module]
+    _refuse_second(source)
     api = importlib.import_module("vkmnn.plugin")  # everything of vkmnn's own is registered before
     before = Snapshot()
     modules = set(sys.modules)
     try:
-        _import(source)
+        if _import(source).__file__ is None:
+            raise PluginError(
+                f"'{source.module}' is a folder without __init__.py, not the package",
+                hint="run Python in another folder, or install the package",
+            )
         api.check_registrations(before)
     except (Exception, SystemExit) as error:  # a module may call sys.exit
         # Another plug-in may import what registered here: it has to be executed anew, as well.
@@ -247,8 +256,23 @@ def _load(source: _Source) -> Plugin:
     added = tuple(before.added())
     plugin = Plugin(source.name, source.module, source.distribution, added)
     _loaded[source.module] = plugin
+    if not added and source.module not in modules:  # otherwise it has registered before
+        _LOG.warning(
+            "%s registers nothing: its modules with operators are not imported by it", source
+        )
     _LOG.debug("%s registers: %s", source, ", ".join(added) or "nothing")
     return plugin
+
+
+def _refuse_second(source: _Source) -> None:
+    """Refuse a plug-in of a name that another one has."""
+    for other in _loaded.values():
+        if other.name == source.name and other.distribution and source.distribution:
+            raise PluginError(
+                f"{source} cannot be loaded: another plug-in of that name is loaded, "
+                f"{other.distribution} ({other.module})",
+                hint="remove one of the two, or give it a name of its own",
+            )
 
 
 def _failure(source: _Source, error: BaseException) -> PluginError:
@@ -270,13 +294,30 @@ def _check_same(source: _Source) -> None:
         )
 
 
+def _inner_package(module: ModuleType) -> Path | None:
+    """Return the package of the same name in a folder that Python has taken for one.
+
+    That is a project beside which Python runs: `gates/gates/__init__.py`.
+    """
+    name = module.__name__.rpartition(".")[2]
+    for folder in module.__path__:
+        if Path(folder, name, "__init__.py").is_file():
+            return Path(folder, name)
+    return None
+
+
 def _file(path: Path) -> Path:
     return path if path.suffix == ".py" else path / "__init__.py"
 
 
 def _import(source: _Source) -> ModuleType:
     if source.path is None:
-        return importlib.import_module(source.module)
+        module = importlib.import_module(source.module)
+        inner = _inner_package(module) if module.__file__ is None else None
+        if inner is None:
+            return module
+        del sys.modules[source.module]
+        return _import(replace(source, path=inner))
     _check_same(source)
     if source.module in sys.modules:
         return sys.modules[source.module]

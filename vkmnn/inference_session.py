@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from vkmnn.arguments import check_feeds, check_shape, checked_number, checked_sizes, fed_array
+from vkmnn.arguments import (
+    check_feeds,
+    check_shape,
+    checked_input_shapes,
+    checked_number,
+    checked_sizes,
+    fed_array,
+)
 from vkmnn.bound_run import BoundRun
 from vkmnn.budget import Budget
 from vkmnn.core.backend import MemoryUse, Tuning
@@ -79,6 +86,8 @@ class InferenceSession:
             onnxruntime if it is installed, otherwise in the onnx package's evaluator, and
             `placement` shows them; "raise" refuses the model, which is right for models that
             are not trusted.
+        input_shapes: shapes that replace those of the file: sizes, names of sizes, and None for
+            open ones. A model that fixes its batch, as every `.mnn` file does, takes others by it.
 
     Raises:
         ModelError: the file is missing, damaged or not a model.
@@ -105,6 +114,7 @@ class InferenceSession:
         providers: None = None,
         provider_options: None = None,
         unsupported: Unsupported = "cpu",
+        input_shapes: Mapping[str, Sequence[int | str | None]] | None = None,
     ) -> None:
         _refuse(sess_options=sess_options, providers=providers, provider_options=provider_options)
         config = ScheduleConfig(
@@ -117,8 +127,9 @@ class InferenceSession:
             on_device_lost=on_device_lost,
             on_overflow=on_overflow,
         )
+        shapes = checked_input_shapes(input_shapes)
         network, self._session, self._overridable = OverridableInputs.open(
-            model, config, budget, unsupported=unsupported
+            model, config, budget, shapes=shapes, unsupported=unsupported
         )
         network = network.settled()  # before weights are packed, which takes memory
         self._network: Network | None = network

@@ -62,6 +62,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+InputShapes: TypeAlias = Mapping[str, tuple[Dim, ...]]
+
 CPU_DEVICE = "cpu"
 _MAX_WHOLE = 1 << 24
 """Bytes of a model that is kept for onnxruntime; files are read again."""
@@ -85,7 +87,8 @@ class Network:
     budget, which every session has to itself. `static` is what they share where shapes are fixed.
     `optimise` makes `graph` of `source` or of a graph like it; None where the file holds what the
     passes had made. `origin` is an ONNX model that the network was made of, or its path, where
-    evaluators may run that as a whole.
+    evaluators may run that as a whole. `reload` reads the model again, with other shapes of inputs
+    than the file's.
     """
 
     source: Graph
@@ -94,6 +97,7 @@ class Network:
     static: StaticShapes = field(default_factory=StaticShapes, repr=False)
     optimise: Callable[[Graph, Meter], Graph] | None = field(default=None, repr=False)
     origin: str | Path | bytes | None = field(default=None, repr=False)
+    reload: Callable[[InputShapes], Network] | None = field(default=None, repr=False)
 
     @property
     def outputs(self) -> list[TensorInfo]:
@@ -121,8 +125,25 @@ class Network:
         """
         kept = None if isinstance(self.origin, bytes) else self.origin
         if SharedSizes(self.graph.inputs):
-            return replace(self, origin=kept)
-        return replace(self, source=self.graph, optimise=None, origin=kept)
+            return replace(self, origin=kept, reload=None)
+        return replace(self, source=self.graph, optimise=None, origin=kept, reload=None)
+
+    def with_shapes(self, shapes: InputShapes) -> Network:
+        """Return the network with other shapes of inputs, read from its file again.
+
+        Args:
+            shapes: sizes, names or None for open ones, by input; None to leave all as they are.
+
+        Raises:
+            InvalidInputError: the file has changed, or was not kept.
+            ConversionError: a converter has to know a size that is open.
+        """
+        if self.reload is None:
+            raise InvalidInputError(
+                "the input has another shape in the model, which is not kept for this network",
+                hint="open the model with input_shapes={name: shape}",
+            )
+        return self.reload(shapes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +182,7 @@ def open_model(
     *,
     as_inputs: Collection[str] = (),
     sizes: Mapping[str, int] | None = None,
+    shapes: InputShapes | None = None,
     optimised: bool = True,
     unsupported: Unsupported = "cpu",
 ) -> tuple[Network, OpenSession]:
@@ -172,6 +194,7 @@ def open_model(
         budget: what loading may take.
         as_inputs: initializers that become inputs.
         sizes: sizes of named dimensions.
+        shapes: shapes of inputs in place of the file's.
         optimised: False runs the network as the file has it.
         unsupported: what becomes of nodes that cannot be converted.
 
@@ -179,13 +202,15 @@ def open_model(
         VkmnnError: as `load_network` and `open_session`.
     """
     with Workers(1, "vkmnn-open") as workers:
-        settings = (sorted(as_inputs), sorted((sizes or {}).items()), optimised, unsupported)
+        named = sorted((sizes or {}).items()), sorted((shapes or {}).items())
+        settings = (sorted(as_inputs), *named, optimised, unsupported)
         device = workers.submit(open_device, config, _subject(model, config, settings))
         network = load_network(
             model,
             budget,
             as_inputs=as_inputs,
             sizes=sizes,
+            shapes=shapes,
             optimised=optimised,
             unsupported=unsupported,
         )
@@ -201,6 +226,7 @@ def load_network(
     *,
     as_inputs: Collection[str] = (),
     sizes: Mapping[str, int] | None = None,
+    shapes: InputShapes | None = None,
     optimised: bool = True,
     unsupported: Unsupported = "cpu",
 ) -> Network:
@@ -214,6 +240,7 @@ def load_network(
         as_inputs: names of initializers with an input of the same name: inputs with a default
             value, which the caller wants to feed. Others become constants.
         sizes: sizes of named dimensions, which are fixed before the network is optimised.
+        shapes: shapes of inputs in place of the file's: sizes, names, or None for open ones.
         optimised: False runs no pass: every node of the file is an op, or several.
         unsupported: "cpu" lets an ONNX evaluator on the host run nodes that cannot be
             converted, if it can; "raise" refuses the model.
@@ -230,22 +257,38 @@ def load_network(
     with typed_memory_errors("loading the model"):
         meter = Meter(budget or environment.budget())
         finished = False
+        shapes = shapes or {}
         if isinstance(model, Graph):
             load_plugins()
-            source = model
+            source = model.with_input_shapes(shapes) if shapes else model
             source.validate()  # a front end validates what it makes
         else:
-            source, finished = _converted(model, meter, frozenset(as_inputs), host)
+            source, finished = _converted(model, meter, frozenset(as_inputs), host, shapes)
+        _check_names(source, shapes)
         weights = sum(array.nbytes for array in source.constants.values())
-        meter.weigh(weights, len(source.ops) if source is model else 0)
+        meter.weigh(weights, len(source.ops) if isinstance(model, Graph) else 0)
         if sizes:
             source = _with_sizes(source, sizes)
             finished = False  # the passes know more now
-        if finished:
-            return Network(source, source.copy(), meter)
+        again = partial(
+            _read_again,
+            model,
+            _written(model),
+            partial(
+                load_network,
+                *(model, budget),
+                as_inputs=as_inputs,
+                sizes=sizes,
+                optimised=optimised,
+                unsupported=unsupported,
+            ),
+        )
+        if finished and not shapes:
+            return Network(source, source.copy(), meter, reload=again)
         optimise = partial(_optimised, optimised=optimised, on_host=on_host)
-        origin = _origin(model) if on_host else None
-        return Network(source, optimise(source, meter), meter, optimise=optimise, origin=origin)
+        origin = _origin(model) if on_host and not shapes else None
+        made = optimise(source, meter)
+        return Network(source, made, meter, optimise=optimise, origin=origin, reload=again)
 
 
 def _origin(model: Model) -> str | Path | bytes | None:
@@ -259,6 +302,41 @@ def _origin(model: Model) -> str | Path | bytes | None:
     proto: Any = model
     size = sum(len(one.raw_data) for one in proto.graph.initializer)
     return bytes(proto.SerializeToString()) if size <= _MAX_WHOLE else None
+
+
+def _check_names(source: Graph, shapes: InputShapes) -> None:
+    names = [info.name for info in source.inputs]
+    for name in shapes:
+        if name not in names:
+            raise InvalidInputError(
+                f"the network has no input '{name}'", hint=f"inputs: {', '.join(names)}"
+            )
+
+
+def _read_again(
+    model: Model,
+    written: tuple[int, int] | None,
+    load: Callable[..., Network],
+    shapes: InputShapes,
+) -> Network:
+    """Load a model once more, with other shapes of inputs."""
+    if _written(model) != written:
+        raise InvalidInputError(
+            f"'{model!s}' has changed since it was loaded: it cannot be read for another shape",
+            hint="load it into a new Interpreter",
+        )
+    return load(shapes=shapes)
+
+
+def _written(model: Model) -> tuple[int, int] | None:
+    """Return the size of a file, and when it was written; None for what is not a file."""
+    if not isinstance(model, str | os.PathLike):
+        return None
+    try:
+        status = Path(model).stat()
+    except (OSError, ValueError):
+        return None
+    return status.st_size, status.st_mtime_ns
 
 
 def network_of(
@@ -279,7 +357,28 @@ def network_of(
     with typed_memory_errors("optimising the network"):
         meter = like.meter.renewed()
         optimise = partial(_optimised, optimised=optimised, without=without)
-        return Network(graph, optimise(graph, meter), like.meter, optimise=optimise)
+        again = partial(_network_again, graph, like, optimised, without)
+        made = optimise(graph, meter)
+        return Network(graph, made, like.meter, optimise=optimise, reload=again)
+
+
+def _network_again(
+    graph: Graph,
+    like: Network,
+    optimised: bool,
+    without: Collection[str],
+    shapes: InputShapes,
+) -> Network:
+    """Return a network of a graph once more, with other shapes of inputs and its own constants."""
+    source = like.with_shapes(shapes).source
+    own = {
+        name: graph.constants[name]
+        for name, array in source.constants.items()
+        if name in graph.constants
+        and (array.shape, array.dtype) == (graph.constants[name].shape, graph.constants[name].dtype)
+    }
+    source = replace(source, constants={**source.constants, **own})
+    return network_of(source, like, optimised=optimised, without=without)
 
 
 def _optimised(
@@ -325,7 +424,11 @@ def _host_check(names: Sequence[str]) -> HostCheck:
 
 
 def _converted(
-    model: Any, meter: Meter, as_inputs: frozenset[str], host: HostCheck | None
+    model: Any,
+    meter: Meter,
+    as_inputs: frozenset[str],
+    host: HostCheck | None,
+    shapes: InputShapes,
 ) -> tuple[Graph, bool]:
     """Return the graph of a model, read by the front end that recognises it.
 
@@ -343,7 +446,7 @@ def _converted(
         found = front_end_of(model) or _usual_front_end()
         source = found.read(model)
     try:
-        graph = found.convert(source, Conversion(meter, run_op, as_inputs, host))
+        graph = found.convert(source, Conversion(meter, run_op, as_inputs, host, shapes))
     except UnsupportedOpError as error:
         raise _with_left_out(error) from error.__cause__
     except ModelError as error:
@@ -404,7 +507,9 @@ def open_session(
             "this session runs whole networks, not the part that `path` names",
             hint="use vkmnn.Interpreter(model).create_session(config)",
         )
-    graph = _with_outputs(network.graph, config.save_tensors)
+    if config.out_of_range == "skip":
+        network = _skipping(network)
+    graph = _saving(network, config.save_tensors)
     device = device or open_device(config)
     device.backend.suggest(graph.tuned)
     device.backend.offer(graph.packed)
@@ -552,7 +657,8 @@ def _told_apart(network: Network, outputs: Sequence[str], shared: SharedSizes) -
     """Return the network's graph, optimised without names that inputs share for sizes."""
     assert network.optimise is not None
     source = shared.told_apart(network.source)
-    return _with_outputs(network.optimise(source, network.meter.renewed()), outputs)
+    apart = replace(network, source=source, graph=network.optimise(source, network.meter.renewed()))
+    return _saving(apart, outputs)
 
 
 def _check_threads(threads: object) -> None:
@@ -692,6 +798,8 @@ def open_device(config: ScheduleConfig, subject: str | None = None) -> OpenDevic
         tuning=config.tuning_effort,
         storage=config.storage,
         spacious=config.memory == "high",
+        replays=config.execution == "indirect",
+        eager=config.allocator == "eager",
     )
     backend = VulkanBackend(device, settings, foreseen=foreseen)
     return OpenDevice(backend, device.info, precision)
@@ -744,6 +852,29 @@ def _precision(config: ScheduleConfig, possible: Precision, device: str) -> Prec
     return wanted
 
 
+def _skipping(network: Network) -> Network:
+    """Return the network with gathers and scatters that leave out indices beyond their axes."""
+    from vkmnn.converter.out_of_range import skip_out_of_range
+
+    source = skip_out_of_range(network.source)
+    if network.optimise is None:
+        return replace(network, source=source, graph=source, static=StaticShapes())
+    made = network.optimise(source, network.meter.renewed())
+    return replace(network, source=source, graph=made, static=StaticShapes())
+
+
+def _saving(network: Network, names: Sequence[str]) -> Graph:
+    """Return the network's graph with tensors that are kept for the caller as further outputs.
+
+    Where passes have fused one away, they run again on a network that has it for an output.
+    """
+    fused = set(names) - network.graph.producers().keys()
+    if network.optimise is None or not fused:
+        return _with_outputs(network.graph, names)
+    source = _with_outputs(network.source, names)
+    return network.optimise(source, network.meter.renewed())
+
+
 def _with_outputs(graph: Graph, names: Sequence[str]) -> Graph:
     """Return the graph with additional outputs."""
     if not names:
@@ -752,8 +883,8 @@ def _with_outputs(graph: Graph, names: Sequence[str]) -> Graph:
     missing = [name for name in names if name not in produced]
     if missing:
         raise InvalidInputError(
-            f"the optimised network has no tensor '{missing[0]}'",
-            hint="a pass may have fused it away; `vkmnn info` lists the tensors that are left",
+            f"the network has no tensor '{missing[0]}'",
+            hint="`vkmnn info --tensors` lists those that there are",
         )
     known = graph.output_names()
     infos = [

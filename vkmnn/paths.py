@@ -24,13 +24,18 @@ class OpenPaths:
     precision: Precision
 
 
-def open_paths(network: Network, configs: Sequence[ScheduleConfig]) -> OpenPaths:
+def open_paths(
+    network: Network,
+    configs: Sequence[ScheduleConfig],
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+) -> OpenPaths:
     """Open a session that runs a network, or parts of it, one part for each configuration.
 
     Args:
         network: what to run.
         configs: how; those after the first run what they name after it, on what the parts before
             them produce.
+        shapes: shapes of tensors inside the network at which a path begins; others are declared.
 
     Raises:
         InvalidInputError: a path names nothing of the network, or its parts do not fit together.
@@ -43,6 +48,10 @@ def open_paths(network: Network, configs: Sequence[ScheduleConfig]) -> OpenPaths
         raise InvalidInputError("a session needs a configuration", hint="pass ScheduleConfig()")
     graphs = [_cut(network.source, config.path or NetworkPath()) for config in configs]
     _check_order(graphs)
+    own = {info.name for info in network.source.inputs}
+    inner = {name: (None,) * len(one) for name, one in (shapes or {}).items() if name not in own}
+    if inner:
+        graphs = [graph.with_input_shapes(inner) for graph in graphs]
     opened: list[OpenSession] = []
     try:
         for graph, config in zip(graphs, configs, strict=True):

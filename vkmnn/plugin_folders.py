@@ -12,11 +12,14 @@ least version of vkmnn that the plug-in needs.
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import vkmnn
+from vkmnn.cache_files import check_owner
 from vkmnn.errors import PluginError, page
 from vkmnn.records import dataclass
 
@@ -24,6 +27,36 @@ MANIFEST = "vkmnn-plugin.json"
 _KEYS = {"name": str, "version": str, "module": str, "order": int, "vkmnn": str}
 _NEEDED = ("name", "version", "module")
 _MAX_BYTES = 1 << 16
+
+
+def default_folder() -> Path:
+    """Return the folder whose plug-ins are always found: `vkmnn/plugins` in the user's data folder.
+
+    Raises:
+        RuntimeError: the user has no home, as services have none.
+    """
+    base = os.environ.get("XDG_DATA_HOME") or os.environ.get("LOCALAPPDATA")
+    usual = "Library/Application Support" if sys.platform == "darwin" else ".local/share"
+    return (Path(base) if base else Path.home() / usual) / "vkmnn" / "plugins"
+
+
+def in_default_folder() -> list[Manifest]:
+    """Return the manifests in the default folder; none where others than the user may write."""
+    try:
+        folder = default_folder()
+    except RuntimeError:
+        return []
+    try:
+        if not folder.is_dir():
+            return []
+        check_owner(folder)
+        found = manifests([folder])
+        for one in found:
+            for path in (one.file.parent, one.file):
+                check_owner(path)
+    except OSError as error:
+        return [_damaged(folder, f"nothing in it is loaded: {error}")]
+    return found
 
 
 @dataclass(frozen=True, slots=True)

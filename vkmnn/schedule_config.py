@@ -16,6 +16,11 @@ Level = Literal["normal", "high", "low"]
 Tuning = Literal["off", "cached", "on"]
 Storage = Literal["auto", "buffer", "image"]
 
+Execution = Literal["indirect", "direct"]
+Allocator = Literal["defer", "eager"]
+
+OutOfRange = Literal["raise", "skip"]
+
 OnDeviceLost = Literal["raise", "rebuild"]
 OnOverflow = Literal["warn", "high", "raise", "ignore"]
 Unsupported = Literal["cpu", "raise"]
@@ -114,6 +119,14 @@ class ScheduleConfig:
         tuning: what `VKMNN_TUNE` says, for this session; comes before `power`.
         storage: where tensors lie between ops, in buffers or in 2-D images: what `VKMNN_STORAGE`
             says, for this session.
+        execution: MNN's Backend::Info::mode. "indirect" records the commands of a plan once, and
+            runs replay them; "direct" records them anew in every run. Only Vulkan devices record.
+        allocator: MNN's Backend::Info::allocator. "defer" places the tensors of a plan when all of
+            them are known, so that they share memory as well as they can; "eager" gives each its
+            place when it is first used, as an allocator does, in less time and more memory.
+        out_of_range: what an index beyond its axis does: "raise" InvalidInputError, or "skip", as
+            in MNN: gathers give zeros there, scatters leave the update out. That takes a few more
+            ops for each gather and scatter.
         path: the part of the network to run; None for all of it. Only `Interpreter` takes it.
     """
 
@@ -132,6 +145,9 @@ class ScheduleConfig:
     power: Level = "normal"
     tuning: Tuning | None = None
     storage: Storage | None = None
+    execution: Execution = "indirect"
+    allocator: Allocator = "defer"
+    out_of_range: OutOfRange = "raise"
     path: NetworkPath | None = None
 
     @property
@@ -164,6 +180,9 @@ class ScheduleConfig:
             ("tuning", self.tuning, (None, *get_args(Tuning))),
             ("storage", self.storage, (None, *get_args(Storage))),
             ("on_overflow", self.on_overflow, get_args(OnOverflow)),
+            ("execution", self.execution, get_args(Execution)),
+            ("allocator", self.allocator, get_args(Allocator)),
+            ("out_of_range", self.out_of_range, get_args(OutOfRange)),
         ):
             if value not in known:
                 raise InvalidInputError(
@@ -190,6 +209,8 @@ class ScheduleConfig:
                 found["save_tensors"] = tuple(value)
             elif key == "numThread":
                 found["threads"] = value
+            elif key in ("execution", "allocator") and isinstance(value, str):
+                found[key] = value.lower()  # MNN's names are in capitals
             elif key in own:
                 found[key] = value
             else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 import os
 import subprocess
 import sys
@@ -15,7 +16,8 @@ import pytest
 
 import vkmnn
 import vkmnn.mnn as MNN  # noqa: N812 - as programs write it
-from vkmnn import InvalidInputError, ModelError
+from tests.model.mnn_models import converted
+from vkmnn import InvalidInputError, ModelError, ShapeError
 from vkmnn.mnn import expr, nn
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,6 +50,198 @@ def test_programs_run_unchanged(program: str, pictures: Path) -> None:
         _, index, scores = second.split(maxsplit=2)
         assert int(index) == want.argmax()
         np.testing.assert_allclose(np.array(eval(scores)), want, atol=2e-4)  # noqa: S307 - a list
+
+
+@pytest.mark.parametrize("program", ["mnn_session.py", "mnn_callbacks.py", "mnn_module.py"])
+def test_programs_run_on_mnn_and_here(program: str, pictures: Path, tmp_path: Path) -> None:
+    """The same program and the same file: in MNN itself, and in its place."""
+    model = converted(onnx.load(pictures), tmp_path)
+    lines = []
+    for start in ([], ["-m", "vkmnn.mnn"]):
+        done = subprocess.run(
+            [sys.executable, *start, str(PROGRAMS / program), str(model), "CPU"],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        lines.append(done.stdout.splitlines()[-1])
+    assert lines[0].split()[:2] == lines[1].split()[:2]
+    mine, theirs = (np.array(eval(line.split(maxsplit=2)[2])) for line in lines)  # noqa: S307
+    np.testing.assert_allclose(mine, theirs, atol=1e-3)
+
+
+@pytest.fixture(scope="module")
+def convolutions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a fully convolutional network as MNN's converter writes it: all sizes are fixed."""
+    rng = np.random.default_rng(3)
+    weight = rng.standard_normal((4, 3, 3, 3)).astype(np.float32)
+    nodes = [
+        onnx.helper.make_node("Conv", ["image", "w"], ["c"], "conv", pads=[1, 1, 1, 1]),
+        onnx.helper.make_node("LeakyRelu", ["c"], ["r"], "relu", alpha=0.5),
+        onnx.helper.make_node("MaxPool", ["r"], ["p"], "pool", kernel_shape=[2, 2], strides=[2, 2]),
+        onnx.helper.make_node("Sigmoid", ["p"], ["y"], "end"),
+    ]
+    infos = [
+        [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)]
+        for name, shape in (("image", [1, 3, 16, 16]), ("y", [1, 4, 8, 8]))
+    ]
+    constants = [onnx.numpy_helper.from_array(weight, "w")]
+    graph = onnx.helper.make_graph(nodes, "fcn", *infos, constants)
+    opsets = [onnx.helper.make_opsetid("", 17)]
+    model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    return converted(model, tmp_path_factory.mktemp("convolutions"))
+
+
+def by_mnn(path: Path, arrays: list[Any]) -> list[Any]:
+    """Return what MNN itself answers, resized for every array."""
+    real = importlib.import_module("MNN")
+    net = real.Interpreter(str(path))
+    session = net.createSession({"backend": "CPU", "precision": "high"})
+    return [run_on(real, net, session, array) for array in arrays]
+
+
+def run_on(module: Any, net: Any, session: Any, array: Any) -> Any:
+    source, output = net.getSessionInput(session), net.getSessionOutput(session)
+    net.resizeTensor(source, array.shape)
+    net.resizeSession(session)
+    order = module.Tensor_DimensionType_Caffe
+    source.copyFrom(module.Tensor(array.shape, module.Halide_Type_Float, array, order))
+    assert net.runSession(session) == 0
+    shape = output.getShape()
+    host = module.Tensor(shape, module.Halide_Type_Float, np.zeros(shape, np.float32), order)
+    output.copyToHostTensor(host)
+    return np.array(host.getNumpyData()).reshape(shape)
+
+
+@pytest.mark.parametrize("backend", backends())
+def test_a_file_of_fixed_sizes_takes_others(backend: str, convolutions: Path) -> None:
+    """Batches and pictures of other sizes, back and forth, as MNN resizes them."""
+    shapes = [(1, 3, 16, 16), (1, 3, 24, 32), (5, 3, 16, 16), (2, 3, 9, 11), (1, 3, 24, 32)]
+    rng = np.random.default_rng(4)
+    arrays = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
+    net = MNN.Interpreter(str(convolutions))
+    session = net.createSession({"backend": backend})
+    found = [run_on(MNN, net, session, array) for array in arrays]
+    module = nn.load_module_from_file(str(convolutions), ["image"], ["y"], backend=backend)
+    for mine, theirs, array in zip(found, by_mnn(convolutions, arrays), arrays, strict=True):
+        np.testing.assert_allclose(mine, theirs, atol=1e-5)
+        np.testing.assert_allclose(module.forward([array])[0].read(), theirs, atol=1e-5)
+    net.resizeTensor(net.getSessionInput(session), (1, 5, 16, 16))
+    with pytest.raises(ShapeError, match="Convolution"):
+        net.resizeSession(session)
+    with pytest.raises(InvalidInputError, match="call resizeSession first"):
+        net.runSession(session)
+    run_on(MNN, net, session, arrays[0])
+
+
+def test_names_of_ops_are_those_of_the_file(convolutions: Path) -> None:
+    """In callbacks, and where tensors that passes fuse away are to be kept."""
+    x = np.ones((1, 3, 16, 16), np.float32)
+    seen: list[str] = []
+    net = MNN.Interpreter(str(convolutions))
+    session = net.createSession({"backend": "CPU", "saveTensors": ("c",)})
+    kept = net.getSessionOutputAll(session)["c"]
+    run_on(MNN, net, session, x)
+    assert kept.getShape() == (1, 4, 16, 16)
+    assert kept.getNumpyData().min() < net.getSessionOutput(session).getNumpyData().min()
+    net.runSessionWithCallBack(
+        session, lambda _, name: bool(seen.append(name)) or True, lambda *_: 1
+    )
+    real = importlib.import_module("MNN")
+    theirs: list[str] = []
+    other = real.Interpreter(str(convolutions))
+    with_names = other.createSession({"backend": "CPU"})
+    other.runSessionWithCallBack(
+        with_names, lambda _, name: bool(theirs.append(name)) or True, lambda *_: True
+    )
+    assert seen
+    assert set(seen) <= {name.removesuffix("_raster_0") for name in theirs}
+
+
+def test_error_codes(net: MNN.Interpreter) -> None:
+    """Errors are raised, with MNN's numbers for them; programs of MNN's get the numbers."""
+    session = net.createSession({"backend": "CPU"})
+    for code, spoil in (
+        (10, lambda: None),
+        (3, lambda: net.resizeTensor(net.getSessionInput(session), (2, 3, 8, 8))),
+    ):
+        spoil()
+        with pytest.raises(InvalidInputError) as caught:
+            net.runSession(session)
+        assert MNN.error_code(caught.value) == code == MNN.ErrorCode(code)
+        MNN.return_error_codes()
+        try:
+            assert net.runSession(session) == code
+            assert net.runSessionWithCallBack(session, lambda *_: True, lambda *_: True) == code
+        finally:
+            MNN.return_error_codes(False)
+    assert MNN.ErrorCode.NO_ERROR == 0
+    assert MNN.error_code(vkmnn.OutOfDeviceMemoryError("q")) is MNN.ErrorCode.OUT_OF_MEMORY
+    assert MNN.error_code(vkmnn.UnsupportedOpError([])) is MNN.ErrorCode.NOT_SUPPORT
+
+
+def test_more_of_tensors(net: MNN.Interpreter, capsys: pytest.CaptureFixture[str]) -> None:
+    session = net.createSession({"backend": "CPU"})
+    source = net.getSessionInput(session)
+    host = MNN.Tensor((1, 3, 8, 8), MNN.Halide_Type_Float, PICTURE[:1], CAFFE)
+    assert source.copyFromHostTensor(host) is True
+    np.testing.assert_array_equal(source.getNumpyData(), PICTURE[:1])
+    source.fromNumpy(2 * PICTURE[:1])
+    np.testing.assert_array_equal(source.getNumpyData(), 2 * PICTURE[:1])
+    with pytest.raises(InvalidInputError, match=r"not \(2, 3, 8, 8\)"):
+        source.fromNumpy(PICTURE)
+    MNN.Tensor((2,), MNN.Halide_Type_Int, (5, 6), CAFFE).printTensorData()
+    assert "5 6" in capsys.readouterr().out
+
+
+def test_the_model_is_written(net: MNN.Interpreter, tmp_path: Path) -> None:
+    session = net.createSession({"backend": "CPU"})
+    net.updateSessionToModel(session)
+    net.updateSessionToModel(session, tmp_path / "again.vkmnn")
+    again = MNN.Interpreter(tmp_path / "again.vkmnn")
+    x = PICTURE[:1]
+    one, other = (run_on(MNN, n, n.createSession({"backend": "CPU"}), x) for n in (net, again))
+    np.testing.assert_allclose(one, other, atol=1e-6)
+    net.resizeTensor(net.getSessionInput(session), (2, 3, 8, 8))
+    with pytest.raises(InvalidInputError, match="call resizeSession first"):
+        net.updateSessionToModel(session)
+
+
+def test_what_modules_say_and_their_copies(pictures: Path) -> None:
+    module = nn.load_module_from_file(str(pictures), ["image"], ["scores"], backend=0)
+    info = module.get_info()
+    assert (info["inputNames"], info["outputNames"]) == (["image"], ["scores"])
+    assert info["inputs"][0]["shape"][1:] == [3, 8, 8]
+    assert {"version", "bizCode"} < info.keys()
+    again = module.clone()
+    module.clear_cache()
+    (one,), (other,) = module.forward([PICTURE]), again.forward([PICTURE])
+    assert one.shape == [2, 5]
+    np.testing.assert_array_equal(one, other)
+
+
+def test_names_of_enumerations_stand_in_the_module() -> None:
+    assert (expr.VULKAN, expr.CPU, expr.HIAI, expr.TRT) == (7, 0, 8, 9)
+    assert (expr.High, expr.Low, expr.Normal, expr.Low_BF16) == (1, 2, 0, 3)
+    assert expr.const([1, -2], [2], expr.NCHW, expr.int8).dtype == expr.int8
+    assert MNN.OpInfo.getName
+
+
+@pytest.mark.parametrize("line", ["import MNN.numpy", "import MNN.cv as cv", "from MNN import cv"])
+def test_modules_that_are_not_there_say_where_to_look(line: str, tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(line)
+    done = subprocess.run(
+        [sys.executable, "-m", "vkmnn.mnn", str(tmp_path / "app.py")],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "coming-from-mnn" in done.stderr
 
 
 @pytest.fixture(scope="module")
@@ -159,8 +353,13 @@ def test_wrong_calls(net: MNN.Interpreter, session: MNN.Session, tmp_path: Path)
         net.getSessionInput(session, "q")
     with pytest.raises(InvalidInputError, match="only inputs of sessions"):
         net.resizeTensor(net.getSessionOutput(session), (1,))
-    with pytest.raises(InvalidInputError, match="shape"):
-        net.resizeTensor(source, (1, 4, 8, 8))
+    with pytest.raises(InvalidInputError, match="-3"):
+        net.resizeTensor(source, (1, -3, 8, 8))
+    net.resizeTensor(source, (1, 4, 8, 8))
+    with pytest.raises(ShapeError, match="Convolution"):
+        net.resizeSession(session)
+    net.resizeTensor(source, (1, 3, 8, 8))
+    net.resizeSession(session)
     with pytest.raises(InvalidInputError, match="no information 9"):
         net.getSessionInfo(session, 9)
     for config, text in (
@@ -205,9 +404,13 @@ def test_callbacks(net: MNN.Interpreter, session: MNN.Session) -> None:
 
 
 def test_settings(net: MNN.Interpreter) -> None:
-    assert net.createSession({"backend": 0})._opened.devices[0].name.startswith("CPU")
-    runtime, effective = net.createRuntime({"backend": "CPU", "numThread": 4})
-    assert effective == (True, True)
+    assert net.getSessionInfo(net.createSession({"backend": 0}), 2) == 0
+    runtime, effective = MNN.Interpreter.createRuntime(({"backend": "CPU", "numThread": 4},))
+    assert effective == (True,)
+    assert net.createRuntime([{"backend": "CPU"}, {"backend": 0}])[1] == (True, True)
+    for wrong in ({"backend": "CPU"}, (), None):
+        with pytest.raises(InvalidInputError, match="a sequence of configurations"):
+            MNN.Interpreter.createRuntime(wrong)
     session = net.createSession({"saveTensors": ("r",)}, runtime)
     assert net.getSessionInfo(session, 2) == 0
     assert net.getSessionOutputAll(session)["r"].getShape() == (1, 5, 8, 8)
@@ -247,10 +450,14 @@ def test_modules(dense: Path, pictures: Path) -> None:
     z, y = module(expr.const(X, X.shape))
     assert (z.name, y.shape, y.dtype, y.data_format) == ("z", [2, 3], expr.float, expr.NCHW)
     np.testing.assert_array_equal(z.read(), np.maximum(y.read(), 0))
+    assert [var.name for var in module.forward([X])] == ["z", "y"]
     assert module.onForward([X])[0].read_as_tuple() == z.read_as_tuple()
     assert not module.is_training
     classify = nn.load_module_from_file(str(pictures), backend=backends()[0])
     assert classify.forward(PICTURE).shape == [2, 5]
+    (listed,) = classify.forward([PICTURE])
+    assert listed.shape == [2, 5]
+    assert classify([PICTURE])[0].shape == [2, 5]
     last = expr.Var(np.ascontiguousarray(PICTURE.transpose(0, 2, 3, 1)), expr.NHWC)
     np.testing.assert_array_equal(classify(last), classify(PICTURE))
     for wrong, text in (

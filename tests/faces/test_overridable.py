@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 
 import vkmnn
 import vkmnn.onnxruntime
+from tests.onnxruntime_oracle import open_oracle
 from vkmnn import InferenceSession, Interpreter, InvalidInputError, ModelError, onnx_backend
 
 X = np.linspace(-2, 2, 8, dtype=np.float32).reshape(2, 4)
@@ -75,7 +75,7 @@ FACES: dict[str, Callable[[str], Run]] = {
 @pytest.mark.parametrize("face", FACES)
 def test_another_value_for_one_run(face: str, dense: Path) -> None:
     run = FACES[face](str(dense))
-    oracle = onnxruntime.InferenceSession(str(dense))
+    oracle = open_oracle(dense)
     all_feeds: list[dict[str, np.ndarray]] = [{"x": X}, {"x": X, "b": B}, {"x": X, "b": -B}]
     if face != "Interpreter":  # where a constant stays as it is until it changes again
         all_feeds.append({"x": X})

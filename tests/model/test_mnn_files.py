@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from tests.unit.converter.test_native import mutated
 from vkmnn.cli.app import run_cli
 from vkmnn.errors import ModelError, UnsupportedOpError, VkmnnError
 from vkmnn.opening import load_network
+from vkmnn.schema import Buffer, Table, load_schema
 
 Case = tuple[onnx.ModelProto, list[dict[str, Any]]]
 
@@ -211,3 +214,122 @@ def test_mutated(network: str, tmp_path: Path):
         except VkmnnError:
             refused += 1
     assert refused > 5
+
+
+# --- what the converter writes seldom, and what only MNN's own functions write ------------------
+
+
+def line(op: str, weight: tuple[int, ...], computed: bool = False, **more: Any) -> onnx.ModelProto:
+    """A convolution of a line, with weights that are constants or computed."""
+    net = Net(op)
+    x, w, b = net.input("x", (1, 3, 8)), net.weight(*weight), net.near_zero(4)
+    if computed:
+        w = net.op("Mul", w, net.input("g", (1,)))
+    return net.finish({net.op(op, x, w, b, **more): (1, 4, None)})
+
+
+LINES = {
+    "computed": line("ConvTranspose", (3, 4, 3), True, strides=[2]),
+    "computed forward": line("Conv", (4, 3, 3), True, strides=[2], pads=[1, 1]),
+    "with a bias": line("ConvTranspose", (3, 4, 4), strides=[2], pads=[1, 1]),
+    "same": line("ConvTranspose", (3, 4, 3), strides=[2], auto_pad="SAME_UPPER"),
+    "of a size": line("ConvTranspose", (3, 4, 3), strides=[2], output_shape=[17]),
+    "with room": line("ConvTranspose", (3, 4, 3), strides=[3], output_padding=[1]),
+}
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_convolutions_of_lines(name: str, tmp_path: Path) -> None:
+    model = LINES[name]
+    session = vkmnn.InferenceSession(converted(model, tmp_path), "cpu")
+    feeds = {"x": np.random.default_rng(8).random((1, 3, 8), "f4")}
+    if name.startswith("computed"):
+        feeds["g"] = np.array([1.5], "f4")
+    (want,) = open_oracle(model).run(None, feeds)
+    (found,) = session.run(None, feeds)
+    np.testing.assert_allclose(found.reshape(want.shape), want, atol=1e-5)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_reversed_sequences(first: int, tmp_path: Path) -> None:
+    net = Net("reversed")
+    x = net.input("x", (2, 3, 4) if first == 0 else (3, 2, 4))
+    axes = {"batch_axis": first, "time_axis": 1 - first}
+    model = net.finish({net.op("ReverseSequence", x, net.ints(2, 3), **axes): (None, None, 4)})
+    feeds = {"x": np.random.default_rng(8).random(tuple(net_shape(model)), "f4")}
+    (want,) = open_oracle(model).run(None, feeds)
+    (found,) = vkmnn.InferenceSession(converted(model, tmp_path), "cpu").run(None, feeds)
+    np.testing.assert_array_equal(found, want)
+
+
+def net_shape(model: onnx.ModelProto) -> list[int]:
+    return [dim.dim_value for dim in model.graph.input[0].type.tensor_type.shape.dim]
+
+
+BY_MNN = """
+import sys
+from MNN import expr as F
+x = F.placeholder([2, 4], F.NCHW)
+w, c = F.const([1., 2., 3., 4.], [4], F.NCHW), F.const([5.], [1], F.NCHW)
+x.name, w.name, c.name = "x", "w", "c"
+y = x * w + c if sys.argv[2] == "scaled" else F.reverse(x, F.const([1], [1], F.NCHW, F.int))
+y.name = "y"
+F.save([y], sys.argv[1])
+"""
+
+
+def by_mnn(folder: Path, what: str) -> bytes:
+    """Return a file that MNN's own functions have written."""
+    pytest.importorskip("MNN")
+    path = folder / "expr.mnn"
+    subprocess.run([sys.executable, "-c", BY_MNN, str(path), what], check=True)
+    return path.read_bytes()
+
+
+def test_reverse(tmp_path: Path) -> None:
+    x = np.arange(8, dtype=np.float32).reshape(2, 4)
+    net = vkmnn.Interpreter.from_buffer(by_mnn(tmp_path, "reversed"))  # a buffer, as MNN's may be
+    session = net.create_session({"backend": "CPU"})
+    session.inputs["x"].copy_from(x)
+    net.run_session(session)
+    np.testing.assert_array_equal(session.outputs["y"].copy_to(), x[:, ::-1])
+
+
+@pytest.mark.parametrize(("training", "kept"), [(True, "w"), (False, "c")])
+def test_constants_by_what_the_model_is_for(training: bool, kept: str, tmp_path: Path) -> None:
+    """Of a model for training, its TrainableParams are written back; of others, the constants."""
+    data = bytearray(by_mnn(tmp_path, "scaled"))
+    root = Buffer(memoryview(bytes(data)), load_schema("mnn"), "MNN").root()
+    (w,) = (op for op in root.tables("oplists") if op.text("name") == "w")
+    kind = load_schema("mnn").enums["OpType"]["TrainableParam"]
+    data[place(w, "type", 4) : place(w, "type", 4) + 4] = kind.to_bytes(4, "little")
+    data[place(root, "usage", 1)] = int(training)
+    path = tmp_path / "train.mnn"
+    path.write_bytes(data)
+
+    net = vkmnn.Interpreter(path)
+    assert net.trainable == {"w"}
+    session = net.create_session({"backend": "CPU"})
+    new = {"w": np.array([4, 3, 2, 1], "f4"), "c": np.array([-1], "f4")}
+    for name, array in new.items():
+        net.get_session_constant(session, name).copy_from(array)
+    with pytest.raises(vkmnn.InvalidInputError, match="call resize_session"):
+        net.update_session_to_model(session)
+    net.resize_session(session)
+    net.update_session_to_model(session)
+    vkmnn.convert(net.graph, tmp_path / "again.vkmnn")
+    assert vkmnn.Interpreter(tmp_path / "again.vkmnn").trainable == {"w"}
+    x = np.ones((2, 4), "f4")
+    old = {"w": np.array([1, 2, 3, 4], "f4"), "c": np.array([5], "f4")} | {kept: new[kept]}
+    for one, values in ((session, new), (net.create_session({"backend": "CPU"}), old)):
+        one.inputs["x"].copy_from(x)
+        net.run_session(one)
+        np.testing.assert_allclose(one.outputs["y"].copy_to(), x * values["w"] + values["c"])
+    net.release_model()
+    with pytest.raises(vkmnn.InvalidInputError, match="released"):
+        net.update_session_to_model(session)
+
+
+def place(table: Table, name: str, size: int) -> int:
+    """Return where a scalar of a table is in its file."""
+    return table._place(table._fields[name].slot, size)

@@ -144,3 +144,24 @@ def test_damaged_macro_json(tmp_path: Path) -> None:
     (target.shaders / "glsl" / "macro.json").write_text('{"a": }')
     with pytest.raises(ShaderError, match=r"macro\.json:1"):
         write(new, target, False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("--outputs", "0"), "0 outputs"),
+        (("--outputs", "5"), "1 to 4"),
+        (("--optional", "1"), "1 of 1 inputs cannot be optional"),
+        (("--element", "f64"), "'f64' is not a type of elements"),
+        (("--element", "i32", "--cpu-only"), "only kernels have elements"),
+        (("--cpu-only", "--geometry"), "exclude each other"),
+        (("--param", "flag:bool=maybe"), "true or false"),
+        (("--param", "axes:ints=1,b"), "'b' is not a valid int"),
+        (("--outputs", "2", "--param", "y1:int"), "cannot be called 'y1'"),
+    ],
+)
+def test_combinations_that_cannot_be(arguments: tuple[str, ...], text: str, tmp_path: Path) -> None:
+    status, said = invoke("thing", *arguments, "--plugin", tmp_path / "odd")
+    assert status == 1
+    assert text in said
+    assert not (tmp_path / "odd").exists()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+from pathlib import Path
 
 import pytest
 
-if TYPE_CHECKING:
-    from tests.new_op.conftest import Place
+from tests.new_op.conftest import ROOT, Place
 
 GATE = ("--inputs", "2", "--param", "alpha:float=1.5", "--param", "k:int")
 LONG = (  # everything at its limit
@@ -37,3 +37,34 @@ def test_as_a_package(fresh_environment: Place, drivers: list[dict[str, str]]) -
         said = place.pytest("my-ops/tests", env=env)
         assert "passed" in said
         assert "skipped" not in said or not env
+
+
+EVERYTHING = (
+    *("--inputs", "3", "--optional", "2", "--outputs", "2"),
+    *("--element", "f32", "--element", "f16", "--element", "i32"),
+    *(f"--param={one}" for one in ("a:float=1", "k:int", "flag:bool=true", "mode:string=fast")),
+    *(f"--param={one}" for one in ("w:floats", "axes:ints=0,1", "names:strings=a,b")),
+    *("--param=raw:bytes", "--param=raws:byte_strings=x"),
+)
+
+
+def test_unusual_operators(tmp_path: Path) -> None:
+    """Outputs, absent inputs, element types, attributes of every kind; without a shader, too.
+
+    The folder has the package's name, which Python takes for the package beside it.
+    """
+    place = Place(tmp_path, env={"PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path / "odd")])})
+    place.new_op("whole", *EVERYTHING, "--plugin", "odd")
+    place.new_op("whole_numbers", "--element", "i32", "--inputs", "2", "--plugin", "odd")
+    place.new_op("on_host", "--cpu-only", "--outputs", "3", "--param", "k:ints", "--plugin", "odd")
+    said = place.new_op("moved", "--geometry", "--outputs", "2", "--plugin", "odd")
+    assert "comp.j2" not in said
+    place.lint(".", folder="odd", types=False)
+    (tmp_path / "run.py").write_text(
+        "import os, sys, pytest, vkmnn\n"
+        "registered = vkmnn.load_plugin('odd').registered\n"
+        "assert 'Vulkan execution of Whole' in registered, registered\n"
+        "assert 'Vulkan execution of OnHost' not in registered\n"
+        "sys.exit(pytest.main(['-q', '-p', 'no:cacheprovider', 'odd/tests']))\n"
+    )
+    assert " passed" in place.run(place.python, "run.py")

@@ -92,7 +92,7 @@ class Squares(CpuKernel):
         work[...] = np.nan
         np.multiply(inputs[0], inputs[0], out=work)
         type(self).places.append(work.ctypes.data)
-        return [work + np.float32(0) * self.runs.array]
+        return [work + np.float32(0 * self.runs.array)]
 
 
 def test_scratch_is_shared_by_ops_and_state_is_not() -> None:

@@ -12,11 +12,12 @@ from importlib import metadata
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import vkmnn
-from vkmnn import discovery
+from vkmnn import discovery, plugin_folders
 from vkmnn.cli import checks
 from vkmnn.cli.app import run_cli
 from vkmnn.converter.onnx import load_model
@@ -25,6 +26,7 @@ from vkmnn.cpu_fallback import run_op
 from vkmnn.errors import ModelError, PluginError
 from vkmnn.ir import OP_TYPES
 
+IN_DEFAULT_FOLDER = plugin_folders.in_default_folder  # tests look into none: see conftest.py
 ROOT = Path(__file__).resolve().parents[2]
 
 # An operator without a shader: it runs on the numpy backend, on every machine.
@@ -392,7 +394,10 @@ def test_entry_points_of_an_installed_package(tmp_path: Path) -> None:
     (info / "entry_points.txt").write_text(f"[{discovery.GROUP}]\nreal = plug_real\n")
     found = metadata.distributions(path=[str(tmp_path)])
     assert [dist.name for dist in found] == ["plug-real"]
-    code = "from vkmnn.discovery import load_plugins; print(load_plugins()[0].distribution)"
+    code = (
+        "from vkmnn.discovery import load_plugins; "
+        "print(next(one.distribution for one in load_plugins() if one.name == 'real'))"
+    )
     path = os.pathsep.join([str(tmp_path), str(ROOT)])
     environment = {**os.environ, "PYTHONPATH": path}
     environment.pop("VKMNN_PLUGINS", None)
@@ -425,3 +430,193 @@ def test_the_command_line_shows_plugins(
     text = capsys.readouterr().out
     for words in ("test.plugin", "direct", "numpy"):
         assert words in text
+
+
+# --- what authors get wrong ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kernel", [False, True])
+@pytest.mark.parametrize(
+    ("returned", "text"),
+    [
+        ("[x.astype('f8')]", r"float64 \[3, 4\] for output 0 \('h'\), declared float32 \[3, 4\]"),
+        ("[x[:1]]", r"float32 \[1, 4\] for output 0 \('h'\), declared float32 \[3, 4\]"),
+        ("[x, x]", "returned 2 results, the op declares 1"),
+        ("[]", "returned 0 results, the op declares 1"),
+        ("x", "returned an array, not a list"),
+        ("None", "returned NoneType, not a list"),
+        ("[x.tolist()]", "returned list for output 0"),
+    ],
+)
+@pytest.mark.parametrize("folded", [False, True])
+def test_results_of_numpy_code_are_checked(
+    returned: str, text: str, kernel: bool, folded: bool, tmp_path: Path
+) -> None:
+    path = write(tmp_path, "plug_results", "PlugResults")
+    source = path.read_text("utf-8")
+    code = source.replace(
+        "return [x + x.dtype.type(op.attrs.alpha) * y]",
+        f"return {'[x + y]' if kernel else returned}",
+    )
+    if kernel:
+        code += f"""
+@kernel("PlugResults", backend="CPU", provider="acme")
+class Own(CpuKernel):
+    def compute(self, inputs):
+        x, y = inputs
+        return {returned}
+"""
+    path.write_text(code, "utf-8")
+    vkmnn.load_plugin(path)
+    given = model("PlugResults", shape=(3, 4))
+    feeds = {name: np.ones((3, 4), np.float32) for name in ("x0", "x1")}
+    if folded:
+        proto = onnx.load_from_string(given)
+        proto.graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in feeds.items())
+        del proto.graph.input[:]
+        given, feeds = proto.SerializeToString(), {}
+    if folded and kernel:
+        return  # constants are folded by the execution, whatever kernels there are
+    with pytest.raises(PluginError, match=text) as caught:
+        vkmnn.InferenceSession(given, "cpu").run(None, feeds)
+    assert caught.value.op == "PlugResults"
+    assert "PlugResults_0" in str(caught.value)
+
+
+TWO = """
+from dataclasses import dataclass
+from vkmnn.plugin import *
+
+@op_type("PlugTwo")
+@dataclass(frozen=True, slots=True)
+class Attrs(OpAttrs):
+    pass
+
+@size_computer("PlugTwo")
+def shape(op, inputs, values):
+    return [(inputs[0].dtype, inputs[0].dims), (DType.INT64, inputs[0].dims[:1])]
+
+@cpu_execution("PlugTwo")
+def compute(op, inputs):
+    x = required(inputs, 0)
+    return [x * 2, np.arange(len(x), dtype=np.int64)]
+
+@converter("PlugTwo", domain="test.plugin")
+def convert(node):
+    {body}
+"""
+
+
+def two_outputs(first: str = "a", second: str = "b") -> bytes:
+    node = helper.make_node("PlugTwo", ["x"], [first, second], domain="test.plugin")
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [3, 2])
+    kinds = {first: TensorProto.FLOAT, second: TensorProto.INT64}
+    outs = [helper.make_tensor_value_info(n, kind, None) for n, kind in kinds.items() if n]
+    graph = helper.make_graph([node], "g", [x], outs)
+    opsets = [helper.make_opsetid("", 11), helper.make_opsetid("test.plugin", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
+
+
+def plug_two(folder: Path, body: str) -> None:
+    path = folder / "plug_two.py"
+    text = TWO.format(body=body).replace("from dataclasses", "import numpy as np\nfrom dataclasses")
+    path.write_text(text, "utf-8")
+    vkmnn.load_plugin(path)
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ("{}['oops']", "KeyError: 'oops'"),
+        ("raise RuntimeError('no')", "RuntimeError: no"),
+        ("node.finish('PlugTwo', [], Attrs())", "PlugTwo takes 1 to 1 inputs, got 0"),
+        (
+            "node.finish('PlugTwo', node.inputs, Attrs())",
+            r"makes no output 1, 'b'.*(\n.*)*node\.outputs",
+        ),
+        ("pass", "makes no output 0, 'a'"),
+    ],
+)
+def test_mistakes_of_a_parse_function_are_its_own(body: str, text: str, tmp_path: Path) -> None:
+    plug_two(tmp_path, body)
+    with pytest.raises(PluginError, match=text) as caught:
+        vkmnn.InferenceSession(two_outputs(), "cpu")
+    assert "plug_two.convert of test.plugin::PlugTwo" in str(caught.value)
+    assert caught.value.op == "PlugTwo"
+
+
+@pytest.mark.parametrize(("first", "second"), [("a", "b"), ("a", ""), ("", "b")])
+def test_several_outputs(first: str, second: str, tmp_path: Path) -> None:
+    plug_two(tmp_path, "node.emit('PlugTwo', node.inputs, Attrs(), node.outputs)")
+    x = np.ones((3, 2), np.float32)
+    found = vkmnn.InferenceSession(two_outputs(first, second), "cpu").run(None, {"x": x})
+    want = [one for name, one in ((first, 2 * x), (second, np.arange(3))) if name]
+    for one, other in zip(found, want, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_plugin_that_registers_nothing_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "plug_empty.py").write_text("x = 1\n")
+    assert vkmnn.load_plugin(tmp_path / "plug_empty.py").registered == ()
+    assert "registers nothing" in caplog.text
+    caplog.clear()
+    vkmnn.load_plugin(write(tmp_path, "plug_full", "PlugFull"))
+    assert "registers nothing" not in caplog.text
+
+
+def in_folder(folder: Path, module: str, op: str, name: str, version: str) -> None:
+    folder.mkdir(parents=True)
+    write(folder, module, op)
+    manifest = {"name": name, "version": version, "module": f"{module}.py"}
+    (folder / "vkmnn-plugin.json").write_text(json.dumps(manifest))
+
+
+def test_two_plugins_of_one_name_are_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    in_folder(tmp_path / "one", "plug_old", "PlugOld", "acme-gates", "1.2")
+    in_folder(tmp_path / "two", "plug_new", "PlugNew", "acme-gates", "1.3")
+    monkeypatch.setenv("VKMNN_PLUGIN_PATH", str(tmp_path))
+    announce(monkeypatch)
+    loaded = [plugin for plugin in discovery.load_plugins() if plugin.name == "acme-gates"]
+    assert [plugin.module for plugin in loaded] == ["plug_old"]
+    assert "acme-gates 1.2" in caplog.text
+    assert "acme-gates 1.3" in caplog.text
+    (left,) = discovery.left_out()
+    assert "another plug-in of that name" in left.error.message
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="folders of users are their own there")
+def test_the_folder_that_needs_no_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.setattr(plugin_folders, "in_default_folder", IN_DEFAULT_FOLDER)
+    place = tmp_path / "vkmnn" / "plugins" / "gates"
+    announce(monkeypatch)
+    before = discovery.load_plugins()  # it is not there
+    in_folder(place, "plug_home", "PlugHome", "home-gates", "1.0")
+    monkeypatch.setattr(discovery, "_complete", False)
+    place.chmod(0o777)  # others could put code there
+    assert discovery.load_plugins() == before
+    (left,) = discovery.left_out()
+    assert "others may write it" in left.error.message
+    place.chmod(0o755)
+    monkeypatch.setattr(discovery, "_complete", False)
+    assert discovery.load_plugins()[-1].name == "home-gates"
+
+
+def test_a_package_in_a_folder_of_its_own_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside the project, Python takes its folder for a package without __init__.py."""
+    package = tmp_path / "plug_same" / "plug_same"
+    package.mkdir(parents=True)
+    write(package, "part", "PlugSame")
+    (package / "__init__.py").write_text("from plug_same import part\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    announce(monkeypatch, Point("same", "plug_same"))
+    assert any("op type PlugSame" in one.registered for one in discovery.load_plugins())
+    (tmp_path / "plug_bare").mkdir()
+    with pytest.raises(PluginError, match="a folder without __init__"):
+        vkmnn.load_plugin("plug_bare")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import keyword
 import math
 import re
@@ -10,7 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import jinja2
 import typer
@@ -21,6 +22,8 @@ from vkmnn.codegen.jsonpos import parse
 from vkmnn.codegen.places import MACRO_FILE, SHADERS, TEMPLATE_SUFFIX
 from vkmnn.codegen.pymodule import camel
 from vkmnn.errors import ShaderError
+
+Value = float | int | bool | str | bytes | tuple[float | str | bytes, ...]
 
 _TEMPLATES = Path(__file__).resolve().parent / "templates"
 _MAX_NAME = 32
@@ -123,31 +126,84 @@ _TAKEN = frozenset(
     ]
 )
 _NUMBERS = {"float": float, "int": int}
+_PYTHON = {
+    "float": "float",
+    "int": "int",
+    "bool": "bool",
+    "string": "str",
+    "bytes": "bytes",
+    "floats": "tuple[float, ...]",
+    "ints": "tuple[int, ...]",
+    "strings": "tuple[str, ...]",
+    "byte_strings": "tuple[bytes, ...]",
+}
+"""Types of parameters, named as the readers of a node are, and what Python calls them."""
+_OTHERS: dict[str, Value] = {
+    "bool": True,
+    "string": "text",
+    "bytes": b"\x00\xff",
+    "floats": (0.5, -2.0),
+    "ints": (1, -2),
+    "strings": ("some", "texts"),
+    "byte_strings": (b"some", b"\xff"),
+}
+"""Values for the test of parameters that are not numbers."""
+_ELEMENTS = ("f32", "f16", "i32")
+_MAX_OUTPUTS = 4
+
+
+def _literal(value: Value) -> str:
+    """Return a value as Python is formatted."""
+    if isinstance(value, tuple):
+        inner = ", ".join(map(_literal, value))
+        return f"({inner},)" if len(value) == 1 else f"({inner})"
+    text = repr(value)
+    if isinstance(value, str | bytes) and '"' not in text:
+        return text.replace("'", '"', 1)[:-1] + '"'
+    return text
 
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """A parameter: an ONNX attribute, a field of the attributes, a push constant."""
+    """A parameter: an ONNX attribute and a field of the attributes; numbers are push constants."""
 
     name: str
     type: str
-    default: float | int | None
+    default: Value | None
 
     @property
     def python(self) -> str:
         """As a field or argument."""
-        default = "" if self.default is None else f" = {self.default!r}"
-        return f"{self.name}: {self.type}{default}"
+        default = "" if self.default is None else f" = {_literal(self.default)}"
+        return f"{self.name}: {_PYTHON[self.type]}{default}"
+
+    @property
+    def is_number(self) -> bool:
+        """Whether kernels get it as a push constant."""
+        return self.type in ("float", "int", "bool")
 
     @property
     def glsl(self) -> str:
         """As a member of the parameter block."""
-        default = "" if self.default is None else f"={self.default!r}"
-        return f"{self.name}:{self.type}{default}"
+        kind, value = self.type, self.default
+        if kind == "bool":
+            kind, value = "uint", None if value is None else int(bool(value))
+        return f"{self.name}:{kind}{'' if value is None else f'={value!r}'}"
 
     @property
-    def other(self) -> float | int:
+    def packed(self) -> str:
+        """The expression that gives a kernel the value."""
+        value = f"self.attrs.{self.name}"
+        return f"int({value})" if self.type == "bool" else value
+
+    @property
+    def other(self) -> Value:
         """A value that is not the default, for the test."""
+        if isinstance(self.default, bool):
+            return not self.default
+        if self.type in _OTHERS:
+            return _OTHERS[self.type]
+        assert self.default is None or isinstance(self.default, float | int)
         step = 0.5 if self.type == "float" else 1
         return round((self.default or 0) + step, 6)
 
@@ -163,12 +219,59 @@ class NewOp:
     params: tuple[Param, ...]
     package: str
     distribution: str
+    outputs: tuple[str, ...] = ("y",)
+    optional: tuple[str, ...] = ()
+    elements: tuple[str, ...] = ("f32",)
+    kind: str = "kernel"
+
+    @property
+    def axes(self) -> dict[str, list[str]]:
+        """The axes of its template."""
+        several = {"element": list(self.elements)} if len(self.elements) > 1 else {}
+        return {**several, "load": ["buffer", "texel"]}
+
+    def imports(self) -> list[str]:
+        """Return what its module takes from `vkmnn.plugin`."""
+        kernel, mixed = self.kind == "kernel", "i32" in self.elements
+        needed = {
+            *("AnyArray", "Infos", "Inputs", "NodeContext", "Op", "OpAttrs", "Outputs", "Values"),
+            *("converter", "cpu_execution", "op_type", "required", "same_dtype", "same_shape"),
+            *("size_computer", "widen"),
+        }
+        if kernel:
+            needed |= {"DeviceInfo", "VulkanEncoder", "VulkanExecution", "vec4_count"}
+            needed |= {"vulkan_execution"}
+            needed |= {"DType"} if mixed else set()
+            needed |= {"Rejection"} if self.elements == ("i32",) else {"reject_integers"}
+            needed |= {"Fp16Rule"} if "f16" in self.elements else set()
+        if self.kind == "geometry":
+            needed |= {"GeometryContext", "Region", "View", "geometry"}
+        # As ruff sorts them: classes, then functions.
+        return sorted(needed, key=lambda name: (name[0].islower(), name.lower()))
 
     def values(self) -> dict[str, object]:
         """Return what the templates use."""
-        required = {param.name: param.other for param in self.params if param.default is None}
-        changed = {param.name: param.other for param in self.params}
+        required = {p.name: _literal(p.other) for p in self.params if p.default is None}
+        changed = {p.name: _literal(p.other) for p in self.params}
+        least, most = len(self.inputs) - len(self.optional), len(self.inputs)
+        dtypes = []
+        if self.kind == "kernel" and {"f32", "i32"} <= set(self.elements):
+            dtypes = ["float32", "int32"]
         return {
+            "kind": self.kind,
+            "imports": self.imports(),
+            "arity": most if least == most else f"({least}, {most})",
+            "outputs": self.outputs,
+            "optional": self.optional,
+            "required": self.inputs[:least],
+            "elements": list(self.elements),
+            "integers": "i32" in self.elements,
+            "dtypes": dtypes,
+            "numbers": [param for param in self.params if param.is_number],
+            "simple": self.axes == {"load": ["buffer", "texel"]}
+            and (self.kind, self.elements) == ("kernel", ("f32",))
+            and not self.optional
+            and len(self.outputs) == 1,
             "name": self.name,
             "op": self.op,
             "camel": camel(self.name),
@@ -195,12 +298,14 @@ class Target:
 
     def files(self, new: NewOp) -> dict[Path, str]:
         """Return the operator's own files and the templates that make them."""
-        return {
-            self.shaders / "glsl" / f"{new.name}{TEMPLATE_SUFFIX}": "kernel.comp.j2",
+        own = {
             self.modules / f"{new.name}.py": "operator.py.j2",
             self.tests / f"test_{new.name}.py": "test.py.j2",
-            self.tests / f"cases_{new.name}.py": "cases.py.j2",
         }
+        if new.kind != "kernel":
+            return own
+        shader = {self.shaders / "glsl" / f"{new.name}{TEMPLATE_SUFFIX}": "kernel.comp.j2"}
+        return {**shader, **own, self.tests / f"cases_{new.name}.py": "cases.py.j2"}
 
     def shared(self) -> dict[Path, str]:
         """Return the files of the package that its operators share."""
@@ -222,8 +327,26 @@ def new_op(
     ] = 1,
     param: Annotated[
         list[str] | None,
-        typer.Option("--param", "-p", help="A number: alpha:float=1.0, or k:int (repeatable)."),
+        typer.Option(
+            "--param",
+            "-p",
+            help="An attribute: alpha:float=1.0, k:int, axes:ints=0,1, mode:string (repeatable).",
+        ),
     ] = None,
+    outputs: Annotated[int, typer.Option("--outputs", help="How many tensors it makes.")] = 1,
+    optional: Annotated[
+        int, typer.Option("--optional", help="How many of the last inputs may be absent.")
+    ] = 0,
+    element: Annotated[
+        list[str] | None,
+        typer.Option("--element", help="What kernels compute on: f32, f16, i32 (repeatable)."),
+    ] = None,
+    cpu_only: Annotated[
+        bool, typer.Option("--cpu-only", help="No shader: numpy computes it everywhere.")
+    ] = False,
+    geometry: Annotated[
+        bool, typer.Option("--geometry", help="No shader: it only moves data, as copied regions.")
+    ] = False,
     op: Annotated[
         str | None, typer.Option("--op", help="Name of the operator. Default: NAME in CamelCase.")
     ] = None,
@@ -236,7 +359,14 @@ def new_op(
 ) -> None:
     """Write a new operator into a plug-in: template, Python module, macro.json entry and test."""
     try:
-        new = describe(name, inputs, param or [], op, domain, plugin)
+        kind = _kind(cpu_only, geometry)
+        form: dict[str, Any] = {
+            "outputs": outputs,
+            "optional": optional,
+            "elements": element or (),
+            "kind": kind,
+        }
+        new = describe(name, inputs, param or [], op, domain, plugin, **form)
         target = target_of(new, plugin)
         written = write(new, target, force)
     except ShaderError as error:
@@ -244,9 +374,19 @@ def new_op(
     for path in written:
         out.print(f"wrote {_shown(path)}", highlight=False, soft_wrap=True)
     command = ["-m", "vkmnn.codegen", "--shaders", _shown(target.shaders), "--only", new.name]
-    if build and subprocess.run([sys.executable, *command], check=False).returncode:
+    builds = build and new.kind == "kernel"
+    if builds and subprocess.run([sys.executable, *command], check=False).returncode:
         raise typer.Exit(1)
     _next_steps(new, target, " ".join(["python", *command]))
+
+
+def _kind(cpu_only: bool, geometry: bool) -> str:
+    if cpu_only and geometry:
+        raise ShaderError(
+            "--cpu-only and --geometry exclude each other",
+            hint="what moves data runs on devices, by copies",
+        )
+    return "cpu" if cpu_only else "geometry" if geometry else "kernel"
 
 
 def _shown(path: Path) -> str:
@@ -256,15 +396,16 @@ def _shown(path: Path) -> str:
 
 
 def _next_steps(new: NewOp, target: Target, command: str) -> None:
-    shader, module, test, *_ = target.files(new)
+    *shader, module, test = [path for path in target.files(new) if "cases_" not in path.name]
     where = "" if target.root == Path.cwd() else f"cd {_shown(target.root)} && "
+    formula = "".join(f"{_shown(path)},\n  in " for path in shader)
     text = (
         f"\n{new.domain}::{new.op} is an identity so far. Next:\n"
-        f"  write the formula in {_shown(shader)},\n"
-        f"  in {_shown(module)} (with numpy),\n"
+        f"  write the formula in {formula}"
+        f"{_shown(module)} (with numpy),\n"
         f"  and in {_shown(test)} (as what is expected); then\n"
-        f"  {command}\n"
-        f"  pip install -e {_shown(target.root)}\n"
+        + (f"  {command}\n" if shader else "")
+        + f"  pip install -e {_shown(target.root)}\n"
         f"  {where}pytest {test.relative_to(target.root)}"
     )
     out.print(text, highlight=False, soft_wrap=True)
@@ -280,6 +421,11 @@ def describe(
     op: str | None,
     domain: str | None,
     plugin: Path,
+    *,
+    outputs: int = 1,
+    optional: int = 0,
+    elements: Sequence[str] = (),
+    kind: str = "kernel",
 ) -> NewOp:
     """Check the arguments.
 
@@ -300,8 +446,8 @@ def describe(
             f"'{op}' cannot name an operator",
             hint=f"use CamelCase, at most {_MAX_NAME} characters: {camel(name)}",
         )
-    if not 1 <= inputs <= _MAX_INPUTS:
-        raise ShaderError(f"{inputs} inputs", hint=f"an operator takes 1 to {_MAX_INPUTS}")
+    _check_tensors(inputs, outputs, optional)
+    _check_elements(elements, kind)
     distribution = plugin.resolve().name
     if not _DISTRIBUTION.fullmatch(distribution):
         raise ShaderError(
@@ -318,19 +464,57 @@ def describe(
             hint=f"a name such as com.example, at most {_MAX_DOMAIN} characters",
         )
     names = ("x",) if inputs == 1 else tuple(f"x{index}" for index in range(inputs))
-    read = _params(params, names)
-    return NewOp(name, op, domain, names, read, package, distribution)
+    made = ("y",) if outputs == 1 else tuple(f"y{index}" for index in range(outputs))
+    left_out = names[len(names) - optional :]
+    flags = len(left_out) if kind == "kernel" else 0
+    read = _params(params, (*names, *made, *(f"has_{one}" for one in left_out)), flags)
+    wanted = {*elements, *(["f32"] if "f16" in elements else [])} or {"f32"}
+    chosen = tuple(one for one in _ELEMENTS if one in wanted)
+    return NewOp(
+        *(name, op, domain, names, read, package, distribution),
+        outputs=made,
+        optional=left_out,
+        elements=chosen,
+        kind=kind,
+    )
 
 
-def _params(texts: Sequence[str], inputs: Sequence[str]) -> tuple[Param, ...]:
-    """Read the parameters; those without a default come first, as Python wants it."""
+def _check_tensors(inputs: int, outputs: int, optional: int) -> None:
+    if not 1 <= inputs <= _MAX_INPUTS:
+        raise ShaderError(f"{inputs} inputs", hint=f"an operator takes 1 to {_MAX_INPUTS}")
+    if not 1 <= outputs <= _MAX_OUTPUTS:
+        raise ShaderError(f"{outputs} outputs", hint=f"an operator makes 1 to {_MAX_OUTPUTS}")
+    if not 0 <= optional < inputs:
+        raise ShaderError(
+            f"{optional} of {inputs} inputs cannot be optional", hint="the first input is needed"
+        )
+
+
+def _check_elements(elements: Sequence[str], kind: str) -> None:
+    wrong = [one for one in elements if one not in _ELEMENTS]
+    if wrong or (elements and kind != "kernel"):
+        raise ShaderError(
+            f"'{wrong[0]}' is not a type of elements" if wrong else "only kernels have elements",
+            hint=f"--element is one of {', '.join(_ELEMENTS)}, where there is a shader",
+        )
+
+
+def _params(texts: Sequence[str], inputs: Sequence[str], flags: int) -> tuple[Param, ...]:
+    """Read the parameters; those without a default come first, as Python wants it.
+
+    Args:
+        texts: the parameters.
+        inputs: names that are taken.
+        flags: further push constants.
+    """
     read: list[Param] = []
     for text in texts:
         match = _PARAM.fullmatch(text)
-        if match is None or match["type"] not in _NUMBERS:
+        if match is None or match["type"] not in _PYTHON:
             raise ShaderError(
                 f"parameter '{text}' is not NAME:TYPE or NAME:TYPE=DEFAULT",
-                hint="TYPE is float or int: alpha:float=1.0",
+                hint="TYPE is float or int: alpha:float=1.0; or "
+                f"{', '.join(kind for kind in _PYTHON if kind not in _NUMBERS)}",
             )
         name = match["name"]
         taken = name in _TAKEN or name in inputs or keyword.iskeyword(name)
@@ -342,16 +526,31 @@ def _params(texts: Sequence[str], inputs: Sequence[str]) -> tuple[Param, ...]:
         if name in {param.name for param in read}:
             raise ShaderError(f"parameter '{name}' is given twice", hint="leave one out")
         read.append(Param(name, match["type"], _default(text, match["type"], match["default"])))
-    if len(read) > _MAX_PARAMS:
-        raise ShaderError(
-            f"{len(read)} parameters", hint=f"push constants have room for {_MAX_PARAMS}"
-        )
+    room = _MAX_PARAMS - flags
+    if sum(param.is_number for param in read) > room:
+        raise ShaderError(f"{len(read)} parameters", hint=f"push constants have room for {room}")
     return tuple(sorted(read, key=lambda param: param.default is not None))
 
 
-def _default(text: str, kind: str, default: str | None) -> float | int | None:
+def _default(text: str, kind: str, default: str | None) -> Value | None:
     if default is None:
         return None
+    if kind in ("floats", "ints"):
+        parts = [part for part in default.split(",") if part.strip()]
+        return tuple(_number(text, kind[:-1], part) for part in parts)
+    if kind == "bool":
+        if default.lower() not in ("true", "false"):
+            raise ShaderError(f"parameter '{text}': a bool is true or false", hint="keep:bool=true")
+        return default.lower() == "true"
+    if kind in ("strings", "byte_strings"):
+        texts = tuple(default.split(","))
+        return texts if kind == "strings" else tuple(one.encode() for one in texts)
+    if kind in ("string", "bytes"):
+        return default if kind == "string" else default.encode()
+    return _number(text, kind, default)
+
+
+def _number(text: str, kind: str, default: str) -> float | int:
     try:
         value: float | int = _NUMBERS[kind](default)
     except ValueError:
@@ -405,8 +604,10 @@ def write(new: NewOp, target: Target, force: bool) -> list[Path]:
     rendered = {path: render(name, new.values()) for path, name in {**shared, **files}.items()}
     if not (target.modules / "py.typed").exists():
         rendered[target.modules / "py.typed"] = ""
-    if template not in entries:
-        rendered[macro] = with_entry(old, template, new.op)
+    if template not in entries and new.kind == "kernel":
+        rendered[macro] = with_entry(old, template, new.op, new.axes)
+    elif not macro.is_file():
+        rendered[macro] = old  # the package may get shaders later
     for path, text in rendered.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, "utf-8")
@@ -443,11 +644,16 @@ def render(template: str, values: Mapping[str, object]) -> str:
     return environment.get_template(template).render(values)
 
 
-def with_entry(macro: str, template: str, op: str) -> str:
+def with_entry(
+    macro: str, template: str, op: str, axes: Mapping[str, Sequence[str]] | None = None
+) -> str:
     """Return macro.json with one entry more, in the file's own form: a blank line between two."""
+    listed = ",\n".join(
+        f"      {json.dumps(name)}: {json.dumps(list(values))}"
+        for name, values in (axes or {"load": ["buffer", "texel"]}).items()
+    )
     entry = (
-        f'  "{template}": {{\n    "axes": {{\n      "load": ["buffer", "texel"]\n    }},\n'
-        f'    "op_type": "{op}"\n  }}\n}}\n'
+        f'  "{template}": {{\n    "axes": {{\n{listed}\n    }},\n    "op_type": "{op}"\n  }}\n}}\n'
     )
     head = macro.rstrip().removesuffix("}").rstrip()
     return f"{head}\n{entry}" if head == "{" else f"{head},\n\n{entry}"

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from vkmnn.budget import Meter
 from vkmnn.folding import Evaluator
-from vkmnn.ir import Graph
+from vkmnn.ir import Dim, Graph
 from vkmnn.records import dataclass
 from vkmnn.registry import Registry
 
@@ -34,12 +35,15 @@ class Conversion:
         as_inputs: names of constants with a default value that stay inputs.
         host: says which parts of an ONNX model an evaluator on the host runs; None where such
             parts are refused.
+        shapes: shapes of inputs that replace the file's; sizes of other tensors that the file
+            states are then worked out anew.
     """
 
     meter: Meter
     evaluate: Evaluator | None = None
     as_inputs: frozenset[str] = frozenset()
     host: HostCheck | None = None
+    shapes: Mapping[str, tuple[Dim, ...]] = field(default_factory=dict)
 
 
 class FrontEnd(ABC):

@@ -205,12 +205,14 @@ class Backend(ABC):
     """One session's use of a device (MNN Backend).
 
     `type` names it in placements ("VULKAN", "CPU"); `uses_geometry` says that data movement is to
-    be lowered to Raster before executions are made; `records` that segments can be `bound`.
+    be lowered to Raster before executions are made; `records` that segments can be `bound`;
+    `threads` how many ops it runs at once on the host.
     """
 
     type: str
     uses_geometry: bool
     records: bool = False
+    threads: int = 1
 
     @abstractmethod
     def on_create(

@@ -122,9 +122,16 @@ class BranchPart(NestedPart):
 
 
 def with_branches(
-    open_host: OpenHost, open_branches: OpenBranches, planner: Planner, meter: Meter
+    open_host: OpenHost,
+    open_branches: OpenBranches,
+    planner: Planner,
+    meter: Meter,
+    loops_only: bool = False,
 ) -> OpenHost:
-    """Return an opener that uses `open_branches` where it can and `open_host` elsewhere."""
+    """Return an opener that uses `open_branches` where it can and `open_host` elsewhere.
+
+    `loops_only` takes no more than loops whose iterations carry nothing: threads share them.
+    """
 
     def program(graph: Graph) -> Program:
         return Program(graph, cut(graph), planner, meter, opened)
@@ -142,7 +149,10 @@ def with_branches(
                 waiting.clear()
 
         for place, op in enumerate(ops):
-            found = open_branches(op, constants, planner.require_main)
+            found = open_branches(op, constants, planner.require_main or loops_only)
+            if loops_only and not (isinstance(found, Body) and found.independent):
+                waiting.append(op)
+                continue
             if isinstance(found, str):
                 waiting.append(_with_reason(op, found))
                 continue
@@ -150,7 +160,7 @@ def with_branches(
             given = {name: constants[name] for name in op.inputs if name in constants}
             main = planner.main.type
             if isinstance(found, Body):
-                parts.append(LoopPart(op, found, given, program(found.graph), main))
+                parts.append(LoopPart(op, found, given, program, main))
             else:
                 programs = {taken: program(graph) for taken, graph in found.graphs.items()}
                 parts.append(BranchPart(op, found, given, programs, main))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,6 +17,7 @@ from vkmnn.core.host_part import NestedPart, Value
 from vkmnn.core.placement import PlacedOp
 from vkmnn.core.plans import Planner
 from vkmnn.core.program import Program
+from vkmnn.core.side_by_side import COPIES, MAX_OPS, copy_name, side_by_side
 from vkmnn.errors import HostError, IntegerRangeError
 from vkmnn.ir import Array, DType, Graph, Op
 
@@ -55,16 +56,30 @@ class Body:
     sizes: tuple[tuple[int, ...], ...]
     seconds: float
 
+    @property
+    def independent(self) -> bool:
+        """Whether no iteration reads what another one made."""
+        scanned = 2 if self.axes is None else len(self.axes.inputs)
+        return len(self.formal) == scanned
+
 
 class LoopPart(NestedPart):
     """One Loop or Scan: its body runs on the session's backends, iteration by iteration.
 
     While shapes stay as they are, carried values go from one tensor on the device to another and
     back, and what the body reads from around it is uploaded once.
+
+    Iterations that carry nothing run side by side, `COPIES` of them as one network: at the same
+    time, where the backend can. `program` makes what runs a network.
     """
 
     def __init__(
-        self, op: Op, body: Body, constants: Mapping[str, Array], program: Program, main: str
+        self,
+        op: Op,
+        body: Body,
+        constants: Mapping[str, Array],
+        program: Callable[[Graph], Program],
+        main: str,
     ) -> None:
         self.ops: tuple[Op, ...] = (op,)
         self.inputs = tuple(name for name in dict.fromkeys(op.inputs) if name not in constants)
@@ -73,7 +88,9 @@ class LoopPart(NestedPart):
         self.busy_us = self.start_us = 0.0
         self._body = body
         self._constants = constants
-        self._program = program
+        self._program = program(body.graph)
+        self._wide: Program | None = None
+        self._make = program
         self._results = [info.name for info in body.graph.outputs]
         self._resident: _Resident | None = None
         self._shapes: dict[str, tuple[int, ...]] = {}  # that the resident is for, or cannot be
@@ -81,7 +98,7 @@ class LoopPart(NestedPart):
     @property
     def programs(self) -> Sequence[Program]:
         """The network of the body."""
-        return (self._program,)
+        return (self._program,) if self._wide is None else (self._program, self._wide)
 
     def __call__(self, values: Mapping[str, Value]) -> dict[str, Value]:
         """Return the final values and the stacked ones.
@@ -114,10 +131,16 @@ class LoopPart(NestedPart):
         ranks = [info.shape for info in self._program.graph.inputs if info.name in self._flags]
         one = bool(ranks and ranks[0])
         run = _Iterations(self, carried, outer, first=2, skip=skip)
-        turn = 0
-        while going and (limit is None or turn < limit):
+
+        def flags_of(turn: int) -> list[Array]:
             flags = [np.array(turn, np.int64), np.array(True)]
-            made = run.turn([flag.reshape(1) if one else flag for flag in flags], [])
+            return [flag.reshape(1) if one else flag for flag in flags]
+
+        turn = 0
+        if body.independent and body.still and going and limit is not None:
+            turn = self._together(int(limit), outer, flags_of, rows)
+        while going and (limit is None or turn < limit):
+            made = run.turn(flags_of(turn), [])
             going = bool(body.still if skip == 0 else self._element(made[0], "condition"))
             for many, value in zip(rows, made[skip:], strict=True):
                 many.append(value)
@@ -139,18 +162,67 @@ class LoopPart(NestedPart):
         (length,) = lengths
         rows: list[list[Value]] = [[] for _ in axes.outputs]
         run = _Iterations(self, list(given[:states]), outer, first=0, skip=0)
-        for turn in range(length):
-            slices = [
+
+        def slices_of(turn: int) -> list[Array]:
+            return [
                 np.ascontiguousarray(np.take(a, length - 1 - turn if back else turn, axis))
                 for a, (axis, back) in zip(scanned, axes.inputs, strict=True)
             ]
-            for many, value in zip(rows, run.turn([], slices), strict=True):
+
+        done = self._together(length, outer, slices_of, rows) if self._body.independent else 0
+        for turn in range(done, length):
+            for many, value in zip(rows, run.turn([], slices_of(turn)), strict=True):
                 many.append(value)
         stacked = [
             self._stack(many, axis, back, states + place)
             for place, (many, (axis, back)) in enumerate(zip(rows, axes.outputs, strict=True))
         ]
         return [*run.carried(), *stacked]
+
+    def _together(
+        self,
+        total: int,
+        outer: Mapping[str, Value],
+        given: Callable[[int], Sequence[Value]],
+        rows: Sequence[list[Value]],
+    ) -> int:
+        """Run as many iterations as make up whole sets of copies; return how many those are.
+
+        Args:
+            total: the iterations of the loop.
+            outer: what all of them read.
+            given: what one of them is given, by its number.
+            rows: takes the results, an entry for each output of the body.
+        """
+        body = self._body
+        if total < COPIES or len(body.graph.ops) > MAX_OPS:
+            return 0
+        known = {info.name for info in body.graph.inputs}
+        own = [name for name in body.formal if name in known]
+        if self._wide is None:
+            self._wide = self._make(side_by_side(body.graph, own))
+        infos = {info.name: info for info in self._wide.graph.inputs}
+        shared = {
+            name: self.fed(value, infos[name].dtype, name)
+            for name, value in outer.items()
+            if name in infos
+        }
+        deadline = time.monotonic() + body.seconds
+        done = total - total % COPIES
+        for first in range(0, done, COPIES):
+            self.check_time(deadline)
+            feeds = dict(shared)
+            for number in range(COPIES):
+                for name, value in zip(body.formal, given(first + number), strict=True):
+                    copy = copy_name(name, number)
+                    if copy in infos:
+                        feeds[copy] = self.fed(value, infos[copy].dtype, name)
+            made = self._wide.run(feeds)
+            for number in range(COPIES):
+                for many, name in zip(rows, self._results, strict=True):
+                    copy = copy_name(name, number)
+                    many.append(made[copy if copy in made else name])
+        return done
 
     @property
     def _flags(self) -> tuple[str, ...]:
@@ -198,14 +270,16 @@ class LoopPart(NestedPart):
 
     def use(self, planner: Planner) -> None:
         """Use another planner from now on."""
-        self._program.use(planner)
+        for program in self.programs:
+            program.use(planner)
 
     def drop(self) -> None:
         """Close all plans."""
         if self._resident is not None:
             self._resident.close()
         self._resident, self._shapes = None, {}
-        self._program.drop()
+        for program in self.programs:
+            program.drop()
 
     def resident(
         self,
@@ -238,11 +312,10 @@ class LoopPart(NestedPart):
     def placed(self) -> list[PlacedOp]:
         """Return where the ops of the body run, once it has."""
         (op,) = self.ops
-        if not self._program.planned:
+        planned = [program for program in self.programs if program.planned]
+        if not planned:
             return []
-        return [
-            replace(one, name=f"{op.name}/body/{one.name}") for one in self._program.placement()
-        ]
+        return [replace(one, name=f"{op.name}/body/{one.name}") for one in planned[0].placement()]
 
 
 class _Iterations:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from vkmnn.core.backend import MemoryUse
 from vkmnn.core.device_tensor import DeviceTensor, as_array
+from vkmnn.core.futures import RunFuture
 from vkmnn.core.placement import Placement
 from vkmnn.core.plan import Plan
 from vkmnn.core.program import Value
@@ -15,6 +17,8 @@ from vkmnn.core.shared_sizes import SharedSizes
 from vkmnn.core.watched import Callback, Decision, OpCall, decided
 from vkmnn.errors import InvalidInputError
 from vkmnn.ir import Array, Graph, TensorInfo
+
+T = TypeVar("T")
 
 
 class Pipelines:
@@ -90,6 +94,16 @@ class Pipelines:
     def run(self, feeds: Mapping[str, Value]) -> dict[str, Value]:
         """Run all parts; see `Session.run`."""
         return self._in_order(feeds, lambda part, values: part.run(_of(part, values)))
+
+    def submit(
+        self, feeds: Mapping[str, Value], finish: Callable[[dict[str, Value]], T]
+    ) -> RunFuture[T]:
+        """Request a run of all parts and return immediately; see `Session.submit`."""
+        return self.submit_call(lambda: finish(self.run(feeds)))
+
+    def submit_call(self, work: Callable[[], T]) -> RunFuture[T]:
+        """Request a call after the runs that were submitted before it."""
+        return self._parts[0].submit_call(work)
 
     def _in_order(
         self,

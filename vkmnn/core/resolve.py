@@ -11,7 +11,7 @@ from vkmnn.budget import Meter, unlimited
 from vkmnn.core.tensor import Tensor
 from vkmnn.errors import ShapeError
 from vkmnn.folding import Evaluator, Folder, keep, operands
-from vkmnn.geometry import fuse_rasters, fuse_views, lower_graph
+from vkmnn.geometry import fuse_operands, fuse_rasters, fuse_views, lower_graph
 from vkmnn.ir import OP_TYPES, Array, DType, Graph, Op, TensorInfo
 from vkmnn.records import dataclass
 from vkmnn.shape import RepeatedShapes, is_too_large
@@ -171,6 +171,7 @@ def lower(
         else:
             keep(op, arrays, values)
     fused = fuse_views(fuse_rasters(left, infos, outputs, meter), infos, outputs)
+    fused = fuse_operands(fused, infos, outputs, values)
     return Resolved(fused, infos, values)
 
 

@@ -105,7 +105,8 @@ class Session:
         self._planner = Planner(main, backup, evaluate, folding.renewed, max_plans, require_main)
         self._folding = folding
         self._open_host = open_host
-        self._open_branches = open_branches if main.type != backup.type else None
+        on_device = main.type != backup.type
+        self._open_branches = open_branches if on_device or main.threads > 1 else None
         self._watched: Program | None = None
         self._program = self._open_program(graph, static)
         if main.type != backup.type:
@@ -138,7 +139,13 @@ class Session:
         """Return a program on the present planner, the networks inside it included."""
         open_host = self._open_host
         if self._open_branches is not None:
-            open_host = with_branches(open_host, self._open_branches, self._planner, self._folding)
+            open_host = with_branches(
+                open_host,
+                self._open_branches,
+                self._planner,
+                self._folding,
+                loops_only=self._main.type == self._backup.type,
+            )
         return Program(graph, stages, self._planner, meter, open_host, static)
 
     def _agree(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -327,6 +334,18 @@ class Session:
                 return lambda: finish(results)
             return lambda: finish(self._end(begun, feeds))
 
+        return self._submitted(begin)
+
+    def submit_call(self, work: Callable[[], T]) -> RunFuture[T]:
+        """Request a call after the runs that were submitted before it; errors are as `submit`'s."""
+
+        def begin() -> Callable[[], T]:
+            result = work()
+            return lambda: result
+
+        return self._submitted(begin)
+
+    def _submitted(self, begin: Callable[[], Callable[[], T]]) -> RunFuture[T]:
         self._refuse_inherited()
         with self._lock:
             if self._closed:

@@ -17,6 +17,7 @@ from vkmnn.ir.ops import (
     CastAttrs,
     ElementwiseAttrs,
     ScaleAttrs,
+    StridedBinaryAttrs,
 )
 
 
@@ -77,10 +78,18 @@ def _binary_op(op: Op[BinaryAttrs], inputs: Inputs) -> list[AnyArray]:
     if function is None:
         raise InvalidInputError(f"binary kind '{attrs.kind}' is unknown")
     a, b = required(inputs, 0), required(inputs, 1)
+    if isinstance(attrs, StridedBinaryAttrs):
+        a, b = (_viewed(array, attrs, number) for number, array in enumerate((a, b)))
     result = np.asarray(function(widen(a), widen(b)))
     if attrs.kind in COMPARISON_KINDS:
         return [result]
     return [activate(result, attrs.activation).astype(a.dtype, copy=False)]
+
+
+def _viewed(array: AnyArray, attrs: StridedBinaryAttrs, number: int) -> AnyArray:
+    array = np.ascontiguousarray(array)
+    steps = [step * array.itemsize for step in attrs.strides[number]]
+    return np.lib.stride_tricks.as_strided(array, attrs.shape, steps, writeable=False)
 
 
 @cpu_execution("Select")

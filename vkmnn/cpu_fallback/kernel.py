@@ -12,6 +12,7 @@ import numpy.typing as npt
 from vkmnn.core.execution import Execution
 from vkmnn.core.tensor import Tensor
 from vkmnn.cpu_fallback.registry import CpuExecution, run_op
+from vkmnn.cpu_fallback.results import checked_results
 from vkmnn.cpu_fallback.scratch import Arena, Memory, Scratch, Storage
 from vkmnn.errors import PluginError
 from vkmnn.ir import Array, Op, TensorInfo
@@ -114,7 +115,12 @@ class CpuKernel(NumpyExecution):
         self, inputs: Sequence[Array | None], outputs: Sequence[TensorInfo]
     ) -> list[Array]:
         """Return the op's outputs; what `compute` raises becomes a typed error."""
-        return run_op(self.op, inputs, outputs, lambda op, given, infos: self.compute(given))
+        return run_op(self.op, inputs, outputs, self._computed)
+
+    def _computed(
+        self, op: Op, inputs: Sequence[Array | None], outputs: Sequence[TensorInfo] | None
+    ) -> list[Array]:
+        return checked_results(op, self.compute(inputs), inputs, outputs)
 
 
 class FunctionKernel(CpuKernel):

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vkmnn.cpu_fallback.fp16 import computes_fp16
+from vkmnn.cpu_fallback.results import checked_results, is_foreign
 from vkmnn.errors import InvalidInputError, ModelError, VkmnnError, unexpected_error
 from vkmnn.ir import Array, Op, TensorInfo, check_attrs
 from vkmnn.registry import Registry
@@ -36,9 +37,12 @@ def cpu_execution(op_type: str) -> Callable[[CpuExecution], CpuExecution]:
     """
 
     def register(function: CpuExecution) -> CpuExecution:
+        foreign = is_foreign(function)
+
         @functools.wraps(function)
         def entry(op: Op, inputs: Inputs, outputs: Sequence[TensorInfo] | None) -> list[AnyArray]:
-            return function(op, inputs)
+            results = function(op, inputs)
+            return checked_results(op, results, inputs, outputs) if foreign else results
 
         EXECUTIONS.register(op_type)(entry)
         return function

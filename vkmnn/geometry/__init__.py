@@ -18,6 +18,7 @@ from vkmnn.geometry import (
 )
 from vkmnn.geometry.fuse import fuse_rasters, view_source
 from vkmnn.geometry.lowering import lower_graph
+from vkmnn.geometry.operands import fuse_operands
 from vkmnn.geometry.registry import (
     GeometryContext,
     Lowering,
@@ -35,6 +36,7 @@ __all__ = [
     "attention",
     "einsum",
     "fourier",
+    "fuse_operands",
     "fuse_rasters",
     "fuse_views",
     "gathering",

@@ -31,7 +31,7 @@ def fuse_views(
     """
     if StridedAttentionAttrs not in {type(op.attrs) for op in ops}:
         return list(ops)
-    copies = {op.outputs[0]: op for op in ops if _region(op, infos) is not None}
+    copies = {op.outputs[0]: op for op in ops if whole_region(op, infos) is not None}
     readers = Counter(name for op in ops for name in op.inputs)
     sole = {name: op for op in copies.values() for name in op.inputs if readers[name] == 1}
     result: list[Op] = []
@@ -54,7 +54,7 @@ def fuse_views(
     return _without_unread(result, copies, keep)
 
 
-def _region(op: Op, infos: Mapping[str, TensorInfo]) -> Region | None:
+def whole_region(op: Op, infos: Mapping[str, TensorInfo]) -> Region | None:
     """Return the region of a Raster that fills its output with one."""
     if not isinstance(op.attrs, RasterAttrs) or len(op.attrs.regions) != 1:
         return None
@@ -150,7 +150,7 @@ def _groupings(attrs: StridedAttentionAttrs, region: Region) -> Iterator[Strided
 
 def _write(op: Op[StridedAttentionAttrs], copy: Op, infos: Mapping[str, TensorInfo]) -> Op | None:
     """Return the attention that writes what the Raster after it makes of its result."""
-    attrs, region = op.attrs, _region(copy, infos)
+    attrs, region = op.attrs, whole_region(copy, infos)
     assert region is not None
     if region_elements(region) != prod(infos[op.outputs[0]].dims):
         return None
@@ -180,7 +180,7 @@ def _through(view: View, size: Sequence[int], inner: Region) -> View | None:
     part = parts[0]
     strides: list[int] = []
     for count, weight in zip(size, weights, strict=True):
-        stride = _stride(part, count, weight)
+        stride = stride_of(part, count, weight)
         if stride is None or stride < 0:  # kernels count upwards
             return None
         strides.append(stride)
@@ -189,7 +189,7 @@ def _through(view: View, size: Sequence[int], inner: Region) -> View | None:
     return View(part.src.offset, tuple(strides[:-1]))
 
 
-def _stride(part: Region, count: int, weight: int) -> int | None:
+def stride_of(part: Region, count: int, weight: int) -> int | None:
     """Return the source's step along the axis of `count` places whose numbers differ by `weight`.
 
     Axes of the region may cover several that chain.

@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
+from mmap import mmap
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from vkmnn.arguments import check_shape
+from vkmnn.arguments import input_sizes
 from vkmnn.budget import Budget
+from vkmnn.core.futures import RunFuture
 from vkmnn.core.watched import Callback
 from vkmnn.errors import InvalidInputError
 from vkmnn.interpreter.info import SessionInfo, SessionStatus
@@ -60,9 +62,11 @@ class Interpreter:
         return cls(path, budget)
 
     @classmethod
-    def from_buffer(cls, data: bytes, budget: Budget | None = None) -> Interpreter:
-        """Load a serialised ONNX model; raises as the class."""
-        return cls(data, budget)
+    def from_buffer(
+        cls, data: bytes | bytearray | memoryview | mmap, budget: Budget | None = None
+    ) -> Interpreter:
+        """Load a serialised model: bytes, or what else has a buffer; raises as the class."""
+        return cls(_bytes(data), budget)
 
     @classmethod
     def from_model(
@@ -178,11 +182,21 @@ class Interpreter:
         """
         return session.constant(name)
 
+    @property
+    def trainable(self) -> frozenset[str]:
+        """The constants that training changes (MNN's TrainableParam), by name.
+
+        Raises:
+            InvalidInputError: the model has been released.
+        """
+        return self._loaded().source.trainable
+
     def update_session_to_model(self, session: Session) -> None:
         """Write a session's constants into the network (MNN updateSessionToModel).
 
-        Sessions that are made from now on have them; `vkmnn.convert(interpreter.graph, path)`
-        saves them.
+        Of a model for training, which a `.mnn` file may be, these are its TrainableParams; of
+        others, the constants that are none. Sessions that are made from now on have them;
+        `vkmnn.convert(interpreter.graph, path)` saves them.
 
         Raises:
             InvalidInputError: the model has been released, the session must be resized first, or
@@ -231,18 +245,20 @@ class Interpreter:
     def resize_tensor(self, session: Session, tensor: SessionTensor, shape: Sequence[int]) -> None:
         """Give an input another shape; takes effect with `resize_session`.
 
+        It may be of any sizes and rank that the operators allow, whatever the model declares:
+        where that excludes it, `resize_session` reads the model again.
+
         Raises:
-            InvalidInputError: the tensor is not an input of this session, or the shape contradicts
-                what the model declares.
+            InvalidInputError: the tensor is not an input of this session, or a size is negative.
         """
         if session.inputs.get(tensor.name) is not tensor:
             raise InvalidInputError(
                 f"tensor '{tensor.name}' is not an input of this session",
                 hint="get it with get_session_input(session)",
             )
-        check_shape(tensor.info, tuple(shape))
-        if tensor.shape != tuple(shape):
-            tensor.shape = tuple(shape)
+        sizes = input_sizes(tensor.name, shape)
+        if tensor.shape != sizes:
+            tensor.shape = sizes
             tensor.array = None
             session.resized = False
 
@@ -256,16 +272,31 @@ class Interpreter:
         """
         session.resize()
 
-    def run_session(self, session: Session) -> None:
+    def run_session(self, session: Session, sync: bool = True) -> None:
         """Run on the data of the session's inputs; outputs are then ready to be copied.
+
+        Args:
+            session: which one.
+            sync: False starts the run and returns at once, as `submit` does.
 
         Raises:
             InvalidInputError: the session was not resized, or an input has no data.
         """
-        _keep(session, session.run(_feeds(session)))
+        if sync:
+            session.run_inputs()
+        else:
+            session.submit()
+
+    def submit(self, session: Session) -> RunFuture[None]:
+        """Start a run and return at once; see `Session.submit`."""
+        return session.submit()
+
+    def sync(self, session: Session) -> None:
+        """Wait for the runs of a session that were submitted; raises what went wrong in them."""
+        session.sync()
 
     def run_session_with_callback(
-        self, session: Session, before: Callback, after: Callback
+        self, session: Session, before: Callback, after: Callback, sync: bool = True
     ) -> None:
         """Run op by op, with a call before and after each (MNN runSessionWithCallBackInfo).
 
@@ -277,6 +308,8 @@ class Interpreter:
             before: gets an `OpCall` and the op's inputs by name. It answers with a `Decision`:
                 GO_ON (also True and None), SKIP (also False; the op's results are zeros), or STOP.
             after: gets an `OpCall` and the op's results by name; GO_ON or STOP (also False).
+            sync: False starts the run and returns at once: the callbacks are called in another
+                thread, where they may not wait for the session. `sync` waits for the end.
 
         Raises:
             InvalidInputError: as `run_session`; an op that only the host runs was skipped; the
@@ -287,23 +320,22 @@ class Interpreter:
                 "the session was made without callbacks", hint="use SessionModes(debug=True)"
             )
         _ = session.network  # ops are planned one by one
-        _keep(session, session.core.run_watched(_feeds(session), before, after))
+        if sync:
+            session.run_watched(before, after)
+        else:
+            session.submit_watched(before, after)
 
 
-def _feeds(session: Session) -> dict[str, Any]:
-    if not session.resized:
+def _bytes(data: object) -> bytes:
+    if isinstance(data, bytes):
+        return data
+    try:
+        return memoryview(data).tobytes()  # type: ignore[arg-type]
+    except TypeError as error:
         raise InvalidInputError(
-            "input shapes changed since the session was planned",
-            hint="call resize_session first",
-        )
-    feeds: dict[str, Any] = {}
-    for tensor in session.inputs.values():
-        if tensor.array is None:
-            raise InvalidInputError(
-                f"input '{tensor.name}' has no data", hint="call its copy_from first"
-            )
-        feeds[tensor.name] = tensor.array
-    return feeds
+            f"a {type(data).__name__} is not a buffer",
+            hint="pass bytes, a bytearray, a memoryview or an mmap; from_file takes a path",
+        ) from error
 
 
 def _pick(tensors: Mapping[str, SessionTensor], name: str | None, what: str) -> SessionTensor:
@@ -314,12 +346,6 @@ def _pick(tensors: Mapping[str, SessionTensor], name: str | None, what: str) -> 
             f"the network has no {what} '{name}'", hint=f"its {what}s: {', '.join(tensors)}"
         )
     return tensors[name]
-
-
-def _keep(session: Session, results: Mapping[str, Any]) -> None:
-    """Put results into the outputs; those that a run did not get to have none."""
-    for name, output in session.outputs.items():
-        output.take(results.get(name))
 
 
 def _configs(config: Config | Sequence[Config] | None) -> list[ScheduleConfig]:

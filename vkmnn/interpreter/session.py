@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from vkmnn.core.device_tensor import as_array
+from vkmnn.core.futures import RunFuture
 from vkmnn.core.pipelines import Pipelines
 from vkmnn.core.placement import Placement
 from vkmnn.core.session import Session as CoreSession
+from vkmnn.core.watched import Callback
 from vkmnn.errors import InvalidInputError
 from vkmnn.interpreter.info import SessionInfo, SessionStatus
 from vkmnn.interpreter.modes import BackendChoice, SessionModes, Shapes
 from vkmnn.interpreter.tensor import SessionConstant, SessionTensor
 from vkmnn.ir import Array, DType, TensorInfo
 from vkmnn.opening import CPU_DEVICE, CpuInfo, Network, network_of
-from vkmnn.paths import OpenPaths, open_paths
+from vkmnn.openings import Openings
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.schedule_config import Precision, ScheduleConfig
 
@@ -53,11 +57,15 @@ class Session:
         self.lock = threading.RLock()
         self.resized = False
         self._network: Network | None = network
+        self._pending: list[RunFuture[None]] = []
+        self._pending_lock = threading.Lock()
+        self._numbers = itertools.count()
+        self._taken = 0
         self._changed: dict[str, Array] = {}
         self._stale = False
         self._chosen = modes.backend is BackendChoice.FIX
         self._first_shapes: Mapping[str, tuple[int, ...]] | None = None
-        self._open(open_paths(network, self.configs))
+        self._open(Openings(network, self.configs))
         graph = self.core.graph
         self.inputs = {
             info.name: SessionTensor(
@@ -72,11 +80,16 @@ class Session:
         for tensor in (*self.inputs.values(), *self.outputs.values()):
             tensor.belong_to(self)
 
-    def _open(self, opened: OpenPaths) -> None:
-        self.core: CoreSession | Pipelines = opened.core
-        self.devices: tuple[DeviceInfo | CpuInfo, ...] = opened.devices
-        self.device = opened.devices[0]
-        self.precision: Precision = opened.precision
+    def _open(self, openings: Openings) -> None:
+        self._openings = openings
+        self.devices: tuple[DeviceInfo | CpuInfo, ...] = openings.current.devices
+        self.device = self.devices[0]
+        self.precision: Precision = openings.current.precision
+
+    @property
+    def core(self) -> CoreSession | Pipelines:
+        """What runs the network at the present shapes."""
+        return self._openings.current.core
 
     # --- shapes ----------------------------------------------------------------------------------
 
@@ -98,6 +111,7 @@ class Session:
 
     def resize(self) -> None:
         """Plan for the present input shapes; see `Interpreter.resize_session`."""
+        self.sync()
         for tensor in self.inputs.values():
             if tensor.shape is None:
                 raise InvalidInputError(
@@ -105,13 +119,10 @@ class Session:
                     hint="call resize_tensor for it first",
                 )
         shapes = self._shapes()
-        if self._network is None:
-            if self.state is SessionStatus.READY:
-                return
-            raise _released("the session cannot be planned")
         self._refuse_other_shapes(shapes)
         if self._stale:
             self._renew()
+        self._openings.fit(shapes)
         feeds = {n: as_array(t.array) for n, t in self.inputs.items() if t.array is not None}
         known = self.core.resize(shapes, feeds)
         if not self._chosen:
@@ -146,14 +157,15 @@ class Session:
         if self.core.flops() / _NUMPY_FLOPS > taken:
             return
         configs = [replace(config, device=CPU_DEVICE) for config in self.configs]
-        other = open_paths(self._network, configs)
+        other = Openings(self._network, configs)
         try:
-            other.core.resize(shapes, feeds)
-            on_cpu = _seconds(other.core, arrays)
+            core = other.fit(shapes).core
+            core.resize(shapes, feeds)
+            on_cpu = _seconds(core, arrays)
         except BaseException:
-            other.core.close()
+            other.close()
             raise
-        slower = self.core if on_cpu < taken else other.core
+        slower = self._openings if on_cpu < taken else other
         if on_cpu < taken:
             self._open(other)
         slower.close()
@@ -196,19 +208,33 @@ class Session:
         return self._network
 
     def with_changes(self, network: Network) -> Network:
-        """Return a network with the constants that this session has got, and all passes run."""
-        return self._changed_network(network, SessionModes()) if self._changed else network
+        """Return a network with the constants that this session has got, and all passes run.
+
+        Of models for training, those that training changes; of others, all but these.
+        """
+        source = network.source
+        changed = {
+            name: array
+            for name, array in self._changed.items()
+            if (name in source.trainable) is source.is_for_training
+        }
+        return self._network_with(network, changed, SessionModes()) if changed else network
 
     def _changed_network(self, network: Network, modes: SessionModes) -> Network:
-        constants = {**network.source.constants, **self._changed}
+        return self._network_with(network, self._changed, modes)
+
+    def _network_with(
+        self, network: Network, changed: Mapping[str, Array], modes: SessionModes
+    ) -> Network:
+        constants = {**network.source.constants, **changed}
         source = replace(network.source, constants=constants)
         return network_of(source, network, optimised=modes.passes, without=modes.without_passes)
 
     def _renew(self) -> None:
         """Open the session anew, with the constants that were changed."""
-        opened = open_paths(self._changed_network(self.network, self.modes), self.configs)
-        self.core.close()
-        self._open(opened)
+        openings = Openings(self._changed_network(self.network, self.modes), self.configs)
+        self._openings.close()
+        self._open(openings)
         self._stale = False
 
     # --- runs and their end ----------------------------------------------------------------------
@@ -216,6 +242,82 @@ class Session:
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
         """Run on arrays that were checked already; plans when their shapes are new."""
         return self.core.run(feeds)
+
+    def run_inputs(self) -> None:
+        """Run on the data of the inputs; see `Interpreter.run_session`."""
+        feeds = self._feeds()
+        self.sync()
+        self._take(self.core.run(feeds), next(self._numbers))
+
+    def submit(self) -> RunFuture[None]:
+        """Start a run on the data that the inputs hold now, and return at once.
+
+        The next run may be fed meanwhile. Outputs get the results of the run submitted last;
+        their `copy_to`, and `sync`, wait for it.
+
+        Returns:
+            A `concurrent.futures.Future`, which can be awaited, too; it raises the run's errors.
+
+        Raises:
+            InvalidInputError: as `Interpreter.run_session`.
+        """
+        feeds, number = self._feeds(), next(self._numbers)
+        return self._submitted(self.core.submit(feeds, lambda made: self._take(made, number)))
+
+    def run_watched(self, before: Callback, after: Callback) -> None:
+        """Run op by op; see `Interpreter.run_session_with_callback`."""
+        feeds = self._feeds()
+        self.sync()
+        self._take(self.core.run_watched(feeds, before, after), next(self._numbers))
+
+    def submit_watched(self, before: Callback, after: Callback) -> RunFuture[None]:
+        """Start a run op by op; the callbacks are called in a thread of their own."""
+        feeds, number, core = self._feeds(), next(self._numbers), self.core
+        work = partial(core.run_watched, feeds, before, after)
+        return self._submitted(core.submit_call(lambda: self._take(work(), number)))
+
+    def sync(self) -> None:
+        """Wait for the runs that were submitted (MNN's `sync`, `Tensor::wait`).
+
+        Raises:
+            VkmnnError: what went wrong in the first of them that failed.
+        """
+        with self._pending_lock:
+            pending, self._pending = self._pending, []
+        errors = [one.exception() for one in pending if not one.cancelled()]
+        for error in errors:
+            if error is not None:
+                raise error
+
+    def _submitted(self, future: RunFuture[None]) -> RunFuture[None]:
+        with self._pending_lock:
+            failed = [one for one in self._pending if not one.done() or one.exception() is not None]
+            self._pending = [*failed, future]
+        return future
+
+    def _feeds(self) -> dict[str, Any]:
+        if not self.resized:
+            raise InvalidInputError(
+                "input shapes changed since the session was planned",
+                hint="call resize_session first",
+            )
+        feeds: dict[str, Any] = {}
+        for tensor in self.inputs.values():
+            if tensor.array is None:
+                raise InvalidInputError(
+                    f"input '{tensor.name}' has no data", hint="call its copy_from first"
+                )
+            feeds[tensor.name] = tensor.array
+        return feeds
+
+    def _take(self, results: Mapping[str, Any], number: int) -> None:
+        """Put the results of a run into the outputs; those that it did not get to have none."""
+        with self._pending_lock:
+            if number < self._taken:  # a later run was faster
+                return
+            self._taken = number
+            for name, output in self.outputs.items():
+                output.take(results.get(name))
 
     def info(self) -> SessionInfo:
         """Return what the session takes and where it runs."""
@@ -238,14 +340,14 @@ class Session:
             InvalidInputError: the model has been released: there is nothing to plan from.
         """
         _ = self.network
-        self.core.release()
+        self._openings.release_plans()
 
     def release_model(self) -> None:
-        """Forget the network: the session runs on at the shapes that it is planned for."""
+        """Forget the network: the session runs on at all shapes that it has plans for."""
         self._network = None
         self._constants.clear()
         self._changed.clear()
-        self.core.forget_model()
+        self._openings.release_model()
 
     def __enter__(self) -> Self:
         """Return the session itself."""
@@ -263,11 +365,11 @@ class Session:
     @property
     def closed(self) -> bool:
         """Whether the session has been closed."""
-        return self.core.closed
+        return self._openings.closed
 
     def close(self) -> None:
         """Release plans, buffers and pipelines of this session."""
-        self.core.close()
+        self._openings.close()
 
 
 def _seconds(core: CoreSession | Pipelines, arrays: Mapping[str, Any]) -> float:

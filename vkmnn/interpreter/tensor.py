@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import weakref
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from vkmnn.arguments import fed_array
+from vkmnn.arguments import fed_array, order_hint
 from vkmnn.core.device_tensor import DeviceTensor, as_array
 from vkmnn.errors import InvalidInputError
 from vkmnn.interpreter.modes import Owner
@@ -70,11 +71,13 @@ class SessionTensor:
         """
         if self.is_output:
             raise InvalidInputError(f"tensor '{self.name}' is an output, which runs write")
-        array = fed_array(self.info, array)
+        array = fed_array(replace(self.info, shape=None), array)
         if self.shape != array.shape:
+            present = replace(self.info, shape=self.shape or self.info.shape)
             raise InvalidInputError(
                 f"input '{self.name}' has shape {self.shape}, got an array of shape {array.shape}",
-                hint="call Interpreter.resize_tensor and resize_session first",
+                hint=order_hint(present, array.shape)
+                or "call Interpreter.resize_tensor and resize_session first",
             )
         if self.owner is Owner.SESSION and isinstance(array, np.ndarray):
             array = np.array(array, order="C")
@@ -157,9 +160,15 @@ class SessionTensor:
     def copy_to(self) -> Array:
         """Return the data of an output after a run (MNN copyToHostTensor).
 
+        Waits for runs that were submitted.
+
         Raises:
             InvalidInputError: the session has not run since it was resized.
+            VkmnnError: what went wrong in a run that was submitted.
         """
+        owner = self._session() if self.is_output and self._session is not None else None
+        if owner is not None:
+            owner.sync()
         if self.array is None:
             raise InvalidInputError(
                 f"tensor '{self.name}' holds no data yet", hint="call Interpreter.run_session first"

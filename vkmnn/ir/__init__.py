@@ -12,6 +12,8 @@ from vkmnn.ir.dtype import (
 from vkmnn.ir.graph import (
     MAX_PLANNED_SIZES,
     PACKING,
+    TRAINABLE,
+    USAGE,
     Array,
     AttrsT,
     Dim,
@@ -35,6 +37,8 @@ __all__ = [
     "NARROW_INTEGERS",
     "OP_TYPES",
     "PACKING",
+    "TRAINABLE",
+    "USAGE",
     "Activation",
     "Array",
     "AttrsT",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -26,6 +27,10 @@ Array = npt.NDArray[np.generic]
 
 PACKING = 1
 """Of the packed forms of constants: goes up when a form changes and its name does not."""
+
+USAGE, TRAINABLE = "mnn.usage", "mnn.trainable"
+"""Properties of models: what they are for, "TRAIN" among others, and a list, in JSON, of the names
+of the constants that training changes."""
 
 MAX_PLANNED_SIZES = 64
 """Combinations of sizes that a session plans for when it opens, at most."""
@@ -176,6 +181,35 @@ class Graph:
             constants=dict(self.constants),
             infos=dict(self.infos),
         )
+
+    def with_input_shapes(self, shapes: Mapping[str, tuple[Dim, ...]]) -> Graph:
+        """Return the graph with other input shapes; sizes inside it are then worked out anew."""
+
+        def unsized(info: TensorInfo) -> TensorInfo:
+            return replace(info, shape=None)
+
+        return replace(
+            self,
+            inputs=[replace(info, shape=shapes.get(info.name, info.shape)) for info in self.inputs],
+            outputs=[unsized(info) for info in self.outputs],
+            infos={name: unsized(info) for name, info in self.infos.items()},
+            planned_sizes={},
+        )
+
+    @property
+    def is_for_training(self) -> bool:
+        """Whether the model's file says that it is for training."""
+        return self.metadata.properties.get(USAGE) == "TRAIN"
+
+    @property
+    def trainable(self) -> frozenset[str]:
+        """The constants that training changes (MNN's TrainableParam), by the model's file."""
+        try:
+            names = json.loads(self.metadata.properties.get(TRAINABLE, "[]"))
+        except ValueError:
+            return frozenset()
+        listed = names if isinstance(names, list) else []
+        return frozenset(name for name in listed if isinstance(name, str))
 
     def producers(self) -> dict[str, Op]:
         """Map each produced tensor to its op."""

@@ -468,6 +468,18 @@ class BinaryAttrs(OpAttrs):
     activation: Activation = NO_ACTIVATION
 
 
+@dataclass(frozen=True, slots=True)
+class StridedBinaryAttrs(BinaryAttrs):
+    """BinaryOp of views, which it becomes before it runs where an operand was copied for it.
+
+    A view addresses an operand by the axes of the result, of which `shape` has the sizes: element
+    (i, j, …) lies at Σ index·stride of the operand in plain order.
+    """
+
+    shape: tuple[int, ...] = ()
+    strides: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+
+
 @op_type("UnaryOp")
 @dataclass(frozen=True, slots=True)
 class UnaryAttrs(OpAttrs):

@@ -11,11 +11,14 @@ docs/coming-from-mnn.md.
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import NoReturn
 
 from vkmnn.errors import page
 from vkmnn.mnn import expr, nn
-from vkmnn.mnn.interpreter import Interpreter, Session
+from vkmnn.mnn.codes import ErrorCode, error_code, return_error_codes
+from vkmnn.mnn.interpreter import Interpreter, OpInfo, Session
 from vkmnn.mnn.tensor import (
     Halide_Type_Double,
     Halide_Type_Float,
@@ -32,6 +35,7 @@ from vkmnn.mnn.tensor import (
 __version__ = "3.6.1"  # of the MNN whose calls these are
 
 __all__ = [
+    "ErrorCode",
     "Halide_Type_Double",
     "Halide_Type_Float",
     "Halide_Type_Int",
@@ -39,13 +43,17 @@ __all__ = [
     "Halide_Type_String",
     "Halide_Type_Uint8",
     "Interpreter",
+    "OpInfo",
     "Session",
     "Tensor",
     "Tensor_DimensionType_Caffe",
     "Tensor_DimensionType_Caffe_C4",
     "Tensor_DimensionType_Tensorflow",
+    "error_code",
     "expr",
+    "get_model_uuid",
     "nn",
+    "return_error_codes",
     "version",
 ]
 
@@ -55,6 +63,13 @@ F = expr
 def version() -> str:
     """Return the version of the MNN whose calls these are."""
     return __version__
+
+
+def get_model_uuid(path: str | Path) -> str:
+    """Return the identifier in a `.mnn` file; "" where there is none."""
+    from vkmnn.converter.mnn import model_uuid
+
+    return model_uuid(os.fspath(path))
 
 
 def __getattr__(name: str) -> NoReturn:

@@ -8,6 +8,22 @@ import runpy
 import sys
 from collections.abc import Sequence
 
+from vkmnn.errors import page
+from vkmnn.mnn.codes import return_error_codes
+
+
+class _Missing:
+    """Refuses modules of MNN that vkmnn does not have, and says where to look."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        if name.startswith(("MNN.", "vkmnn.mnn.")):  # the latter is `from MNN import cv`
+            module = f"MNN.{name.rpartition('.')[2]}"
+            raise ModuleNotFoundError(
+                f"vkmnn has no {module}: it answers what runs models; see "
+                f"{page('coming-from-mnn')}",
+                name=module,
+            )
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Put `vkmnn.mnn` where the program looks for MNN and run it as `python` would."""
@@ -17,6 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     for name in ("", ".nn", ".expr"):
         sys.modules[f"MNN{name}"] = sys.modules[f"vkmnn.mnn{name}"]
+    sys.meta_path.append(_Missing())
+    return_error_codes()
     sys.argv = [given.program, *given.args]
     sys.path.insert(0, os.path.dirname(os.path.abspath(given.program)))  # noqa: PTH100, PTH120
     runpy.run_path(given.program, run_name="__main__")

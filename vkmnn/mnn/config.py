@@ -8,6 +8,7 @@ from typing import Any
 
 from vkmnn.errors import InvalidInputError
 from vkmnn.opening import CPU_DEVICE
+from vkmnn.records import dataclass
 from vkmnn.schedule_config import Level, NetworkPath, PathNames, ScheduleConfig
 
 CPU_TYPE, VULKAN_TYPE = 0, 7
@@ -29,6 +30,7 @@ _PRECISIONS = {
     "low": "low",
     "lowBF": "normal",  # bfloat16, whose range float16 arithmetic does not have
     "low_bf16": "normal",
+    "Low_BF16": "normal",
     0: "normal",
     1: "high",
     2: "low",
@@ -42,9 +44,18 @@ _LEVELS: Mapping[Any, Level] = {
     1: "high",
     2: "low",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """What `createRuntime` returns for `createSession`: how sessions run."""
+
+    config: ScheduleConfig
+
+
 _IGNORED = {"mode"}
 _PATHS = {"saveTensors", "inputPaths", "outputPaths"}
-_OWN = {"device", "on_overflow"}
+_OWN = {"device", "execution", "allocator", "out_of_range", "on_overflow"}
 _KNOWN = {"backend", "precision", "numThread", "power", "memory", *_OWN, *_PATHS, *_IGNORED}
 
 
@@ -86,6 +97,9 @@ def schedule(config: Mapping[str, Any] | None) -> ScheduleConfig:
         threads=config.get("numThread", 1),
         memory=_level(config, "memory"),
         power=_level(config, "power"),
+        execution=config.get("execution", "indirect").lower(),
+        allocator=config.get("allocator", "defer").lower(),
+        out_of_range=config.get("out_of_range", "raise"),
         path=NetworkPath(starts, ends, PathNames.ANY) if starts else None,
     )
 

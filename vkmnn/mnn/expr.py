@@ -34,6 +34,7 @@ class dtype(IntEnum):  # noqa: N801 - MNN's name
     int = 2
     uint8 = 3
     int64 = 4
+    int8 = 5
 
 
 class Backend(IntEnum):
@@ -47,6 +48,8 @@ class Backend(IntEnum):
     NN = 5
     OPENGL = 6
     VULKAN = 7
+    HIAI = 8
+    TRT = 9
 
 
 class PrecisionMode(IntEnum):
@@ -55,6 +58,7 @@ class PrecisionMode(IntEnum):
     Normal = 0
     High = 1
     Low = 2
+    Low_BF16 = 3
 
 
 class MemoryMode(IntEnum):
@@ -81,8 +85,14 @@ _NUMPY = {
     dtype.int: "int32",
     dtype.uint8: "uint8",
     dtype.int64: "int64",
+    dtype.int8: "int8",
 }
 _NAMES = {name: number for number, name in _NUMPY.items()}
+
+
+def dtype_of(name: str) -> dtype:
+    """Return MNN's type for elements that numpy calls so; int for types that MNN lacks."""
+    return _NAMES.get(name, dtype.int)
 
 
 class Var:
@@ -108,7 +118,7 @@ class Var:
     @property
     def dtype(self) -> dtype:
         """The type of the elements; that of types which MNN does not have is int."""
-        return _NAMES.get(self._array.dtype.name, dtype.int)
+        return dtype_of(self._array.dtype.name)
 
     @property
     def size(self) -> int:
@@ -211,9 +221,13 @@ def convert(x: Var, format: data_format) -> Var:
 
 
 def __getattr__(name: str) -> Any:
-    """Return `expr.float`, `expr.int`, …: names that would hide Python's own in this module."""
-    if name in dtype.__members__:
-        return dtype[name]
+    """Return members of enumerations by name: `expr.float`, `expr.VULKAN`, `expr.High`, ….
+
+    Names of types would hide Python's own in this module.
+    """
+    for members in (dtype, Backend, PrecisionMode):
+        if name in members.__members__:
+            return members[name]
     raise AttributeError(
         f"module 'vkmnn.mnn.expr' has no attribute '{name}': it carries data in and out of "
         "modules, and computes nothing; use numpy"

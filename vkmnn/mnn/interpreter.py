@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,31 +10,31 @@ from typing import Any
 
 import numpy as np
 
-from vkmnn.arguments import check_shape
+from vkmnn.arguments import input_sizes
 from vkmnn.core.pipelines import Pipelines
 from vkmnn.core.session import Session as CoreSession
 from vkmnn.core.watched import OpCall
-from vkmnn.errors import InvalidInputError
+from vkmnn.errors import InvalidInputError, VkmnnError
 from vkmnn.ir import Array, DType
-from vkmnn.mnn.config import CPU_TYPE, VULKAN_TYPE, ignored, schedule
+from vkmnn.mnn.codes import ErrorCode, UnplannedError, answered
+from vkmnn.mnn.config import CPU_TYPE, VULKAN_TYPE, Runtime, ignored, schedule
 from vkmnn.mnn.tensor import Tensor, shape_of
 from vkmnn.opening import Network, load_network
-from vkmnn.paths import OpenPaths, open_paths
+from vkmnn.openings import Openings
 from vkmnn.runtime.device_info import DeviceInfo
-from vkmnn.schedule_config import ScheduleConfig
+from vkmnn.saving import convert
 
 RESIZE_DIRECT, RESIZE_DEFER = 6, 7
-CALL_BACK_STOP = 11
 _SILENT_MODES = {0, 1, 2, 4, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17}
 
 
 class Session:
     """A configured way to run a network; made by `Interpreter.createSession`."""
 
-    def __init__(self, network: Network, opened: OpenPaths, threads: int = 1) -> None:
-        self._opened = opened
+    def __init__(self, network: Network, openings: Openings, threads: int = 1) -> None:
+        self._openings = openings
         self._threads = threads
-        graph = opened.core.graph
+        graph = self._core.graph
         self._infos = {info.name: info for info in graph.inputs}
         known = {info.name: info for info in network.outputs}
         self._inputs = {
@@ -50,15 +51,14 @@ class Session:
 
     @property
     def _core(self) -> CoreSession | Pipelines:
-        return self._opened.core
+        return self._openings.current.core
 
     def _is_sized(self) -> bool:
         return all(size >= 0 for tensor in self._inputs.values() for size in tensor._shape)
 
     def _resize(self) -> None:
         shapes = {name: tensor._shape for name, tensor in self._inputs.items()}
-        for name, shape in shapes.items():
-            check_shape(self._infos[name], shape)
+        self._openings.fit(shapes)
         feeds = {n: t._array for n, t in self._inputs.items() if t._array is not None}
         known = self._core.resize(shapes, feeds)
         for name, output in self._outputs.items():
@@ -69,7 +69,7 @@ class Session:
 
     def _refuse_unplanned(self) -> None:
         if not self._planned:
-            raise InvalidInputError(
+            raise UnplannedError(
                 "the session has not been planned for the shapes of its inputs",
                 hint="call resizeSession first",
             )
@@ -92,8 +92,7 @@ class Session:
         begin: Callable[[OpCall, list[Tensor]], bool],
         end: Callable[[OpCall, list[Tensor]], bool],
     ) -> int:
-        """Run op by op; return 0, or CALL_BACK_STOP."""
-        self._refuse_unplanned()
+        """Run op by op; return NO_ERROR, or CALL_BACK_STOP."""
         stopped = False
 
         def before(call: OpCall, values: Mapping[str, Array]) -> bool:
@@ -104,14 +103,26 @@ class Session:
             stopped = not end(call, _tensors(values))
             return not stopped
 
-        self._keep(self._core.run_watched(self._feeds(), before, after))
-        return CALL_BACK_STOP if stopped else 0
+        try:
+            self._refuse_unplanned()
+            self._keep(self._core.run_watched(self._feeds(), before, after))
+        except VkmnnError as error:
+            return answered(error)
+        return ErrorCode.CALL_BACK_STOP if stopped else ErrorCode.NO_ERROR
 
     def cache(self) -> None:
         """Do nothing: sessions of one network share what they can."""
 
     def removeCache(self) -> None:
         """Do nothing: see `cache`."""
+
+
+_OUR_NUMBER = re.compile(r"#\d+$")  # of the second and later ops that one of a file becomes
+
+
+def _name(call: OpCall) -> str:
+    """Return the name of an op as the file has it."""
+    return _OUR_NUMBER.sub("", call.name)
 
 
 class OpInfo:
@@ -121,8 +132,8 @@ class OpInfo:
         self._call = call
 
     def getName(self) -> str:
-        """Return the op's name."""
-        return self._call.name
+        """Return the op's name as the file has it."""
+        return _name(self._call)
 
     def getType(self) -> str:
         """Return the op's type."""
@@ -148,9 +159,24 @@ class Interpreter:
         self._network = load_network(model_path)
         self._direct = True
 
-    def createRuntime(self, config: Mapping[str, Any]) -> tuple[ScheduleConfig, tuple[bool, ...]]:
-        """Return what `createSession` takes as its runtime, and for every setting True."""
-        return schedule(config), (True,) * len(config)
+    @staticmethod
+    def createRuntime(configs: Sequence[Mapping[str, Any]]) -> tuple[Runtime, tuple[bool, ...]]:
+        """Return what `createSession` takes as its runtime, and whether each backend exists.
+
+        Args:
+            configs: a sequence of configurations; sessions run as the first says.
+
+        Raises:
+            InvalidInputError: not a sequence of configurations, or one with an unknown setting.
+        """
+        given: object = configs
+        if not isinstance(given, list | tuple) or not given:
+            raise InvalidInputError(
+                "a runtime is made of a sequence of configurations",
+                hint="write MNN.Interpreter.createRuntime((config,))",
+            )
+        made = [schedule(config) for config in configs]
+        return Runtime(made[0]), (True,) * len(made)
 
     def createSession(
         self, config: Mapping[str, Any] | None = None, runtime: Any = None
@@ -163,10 +189,11 @@ class Interpreter:
         """
         own = schedule(config)
         if runtime is not None:
-            if not isinstance(runtime, ScheduleConfig):
+            if not isinstance(runtime, Runtime):
                 raise InvalidInputError("a runtime is made by createRuntime")
-            own = replace(runtime, save_tensors=own.save_tensors or runtime.save_tensors)
-        session = Session(self._network, open_paths(self._network, [own]), own.threads)
+            saved = own.save_tensors or runtime.config.save_tensors
+            own = replace(runtime.config, save_tensors=saved, path=own.path)
+        session = Session(self._network, Openings(self._network, [own]), own.threads)
         if self._direct and session._is_sized() and not session._core.content_inputs:
             session._resize()
         return session
@@ -190,14 +217,15 @@ class Interpreter:
     def resizeTensor(self, tensor: Tensor, shape: Sequence[int]) -> None:
         """Give an input of a session another shape; takes effect with `resizeSession`.
 
+        Any sizes and any rank that the operators allow, whatever the file says.
+
         Raises:
-            InvalidInputError: not an input of a session, or a shape that contradicts the model.
+            InvalidInputError: not an input of a session, or a negative size.
         """
         session = tensor._session
         if session is None or tensor._name not in session._inputs:
             raise InvalidInputError("only inputs of sessions can be resized")
-        sizes = tuple(int(size) for size in shape)
-        check_shape(session._infos[tensor._name], sizes)
+        sizes = input_sizes(tensor._name, shape)
         if sizes != tensor._shape:
             tensor._shape, tensor._array, session._planned = sizes, None, False
 
@@ -221,22 +249,30 @@ class Interpreter:
         """Run on the data of the inputs.
 
         Returns:
-            0, MNN's NO_ERROR: what goes wrong is raised.
+            0, MNN's NO_ERROR: what goes wrong is raised, or a code after `return_error_codes`.
 
         Raises:
             InvalidInputError: not resized, or an input without data.
             VkmnnError: as `vkmnn.InferenceSession.run`.
         """
-        session._run()
-        return 0
+        try:
+            session._run()
+        except VkmnnError as error:
+            return answered(error)
+        return ErrorCode.NO_ERROR
 
     def runSessionWithCallBack(
-        self, session: Session, begin: Callable[..., bool], end: Callable[..., bool]
+        self,
+        session: Session,
+        begin: Callable[..., bool],
+        end: Callable[..., bool],
+        sync: bool = True,
     ) -> int:
         """Run op by op: `begin(inputs, name)` before each op, `end(outputs, name)` after it.
 
         Where `begin` returns False, the op is skipped and its results are zeros; where `end` does,
-        the run stops. Tensors are lists of `Tensor`.
+        the run stops. Tensors are lists of `Tensor`. Callbacks are given results, so that there is
+        nothing left to wait for at the end, whatever `sync` says.
 
         Returns:
             0, or 11, MNN's CALL_BACK_STOP.
@@ -245,11 +281,16 @@ class Interpreter:
             InvalidInputError: as `runSession`; or an op that only the host runs was skipped.
         """
         return session._run_watched(
-            lambda call, inputs: begin(inputs, call.name), lambda call, made: end(made, call.name)
+            lambda call, inputs: begin(inputs, _name(call)),
+            lambda call, made: end(made, _name(call)),
         )
 
     def runSessionWithCallBackInfo(
-        self, session: Session, begin: Callable[..., bool], end: Callable[..., bool]
+        self,
+        session: Session,
+        begin: Callable[..., bool],
+        end: Callable[..., bool],
+        sync: bool = True,
     ) -> int:
         """Run as `runSessionWithCallBack`; the callbacks get an `OpInfo` in place of the name."""
         return session._run_watched(
@@ -267,7 +308,11 @@ class Interpreter:
             InvalidInputError: another code, or no plan yet.
         """
         if code == 2:
-            return VULKAN_TYPE if isinstance(session._opened.devices[0], DeviceInfo) else CPU_TYPE
+            return (
+                VULKAN_TYPE
+                if isinstance(session._openings.current.devices[0], DeviceInfo)
+                else CPU_TYPE
+            )
         if code == 3:
             return 0 if session._planned else 2
         if code == 4:
@@ -281,6 +326,17 @@ class Interpreter:
                 hint="codes are 0 to 4; 0 and 1 need resizeSession first",
             )
         return session._core.flops() / 1e6
+
+    def updateSessionToModel(self, session: Session, path: str | Path | None = None) -> None:
+        """Write what the session holds into the network, and that into a file of vkmnn's format.
+
+        Raises:
+            InvalidInputError: the session has to be resized first, or runs a part of the network.
+            OSError: the file cannot be written.
+        """
+        session._refuse_unplanned()
+        if path is not None:
+            convert(self._network.graph, path)
 
     def setCacheFile(self, path: str) -> None:
         """Do nothing: vkmnn keeps what it compiled and measured in a folder of its own."""

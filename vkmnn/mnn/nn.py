@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,19 @@ from vkmnn.arguments import check_feeds
 from vkmnn.errors import InvalidInputError, plural
 from vkmnn.ir import Array, TensorInfo
 from vkmnn.mnn.config import schedule
-from vkmnn.mnn.expr import Backend, MemoryMode, PowerMode, PrecisionMode, Var
+from vkmnn.mnn.expr import (
+    Backend,
+    MemoryMode,
+    PowerMode,
+    PrecisionMode,
+    Var,
+    data_format,
+    dtype_of,
+)
 from vkmnn.mnn.tensor import Tensor_DimensionType_Caffe, converted, reordered
-from vkmnn.opening import OpenSession, open_model
+from vkmnn.opening import open_model
+from vkmnn.openings import Openings, fitting
+from vkmnn.paths import OpenPaths
 
 
 class RuntimeManager:
@@ -55,10 +66,18 @@ def create_runtime_manager(
 class _Module:
     """A loaded network, to be called with Vars."""
 
-    def __init__(self, opened: OpenSession, inputs: Sequence[str], outputs: Sequence[str]) -> None:
-        self._opened = opened
-        graph = opened.core.graph
-        self._infos: dict[str, TensorInfo] = {info.name: info for info in graph.inputs}
+    def __init__(
+        self,
+        openings: Openings,
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        about: Mapping[str, str],
+    ) -> None:
+        self._openings = openings
+        self._about = about
+        graph = openings.current.core.graph
+        self._declared = {info.name: info for info in graph.inputs}
+        self._infos = {name: replace(one, shape=None) for name, one in self._declared.items()}
         self._inputs = _chosen(inputs, list(self._infos), "input")
         self._outputs = _chosen(outputs, [info.name for info in graph.outputs], "output")
         if set(self._inputs) != set(self._infos):
@@ -87,6 +106,37 @@ class _Module:
         """Set the module's name."""
         self.name = name
 
+    @property
+    def parameters(self) -> list[Var]:
+        """No Vars: modules that are loaded are not trained."""
+        return []
+
+    def get_info(self) -> dict[str, Any]:
+        """Return what the file says of itself, and the names of inputs and outputs.
+
+        "inputs" has a dictionary for each input: its "shape", with -1 for open sizes, "dtype" and
+        "data_format".
+        """
+        inputs = [
+            {
+                "shape": [dim if isinstance(dim, int) else -1 for dim in info.shape or ()],
+                "dtype": dtype_of(info.dtype.value),
+                "data_format": data_format.NCHW,
+            }
+            for info in map(self._declared.__getitem__, self._inputs)
+        ]
+        names = {"inputNames": list(self._inputs), "outputNames": list(self._outputs)}
+        return {**self._about, **names, "inputs": inputs}
+
+    def clone(self) -> _Module:
+        """Return another module of the same network, with plans of its own.
+
+        Devices hold the weights once.
+        """
+        made = _Module(self._openings.another(), self._inputs, self._outputs, self._about)
+        made.name = self.name
+        return made
+
     def clear_cache(self) -> None:
         """Do nothing: plans are kept for the shapes used last."""
 
@@ -109,13 +159,21 @@ class _Module:
             name: _fed(self._infos[name], value)
             for name, value in zip(self._inputs, given, strict=True)
         }
-        results = self._opened.core.run(check_feeds(self._infos, feeds))
+        arrays = check_feeds(self._infos, feeds)
+        openings = self._openings
+        if not fitting(openings.current.core.graph.inputs, arrays):
+            openings.fit({name: array.shape for name, array in arrays.items()})
+        results = openings.current.core.run(arrays)
         return [Var(results[name], name=name) for name in self._outputs]
 
     def forward(self, inputs: Any) -> Any:
-        """Run the network; return the output, or a list where there are several."""
+        """Run the network on a list of Vars and return a list, or on a Var and return one.
+
+        For a Var, several outputs are a list all the same.
+        """
         results = self.onForward(inputs)
-        return results[0] if len(results) == 1 else results
+        one = len(results) == 1 and not isinstance(inputs, list | tuple)
+        return results[0] if one else results
 
     __call__ = forward
 
@@ -162,8 +220,10 @@ def load_module_from_file(
     if runtime_manager is not None:
         settings = runtime_manager._config
     config = schedule({_key: _plain(value) for _key, value in settings.items()})
-    _, opened = open_model(file_name, config)
-    module = _Module(opened, input_names, output_names)
+    network, opened = open_model(file_name, config)
+    first = OpenPaths(opened.core, (opened.device,), opened.precision)
+    about = {"version": network.source.metadata.producer.removeprefix("MNN "), "bizCode": ""}
+    module = _Module(Openings(network, [config], first), input_names, output_names, about)
     opened.plan_ahead()
     return module
 

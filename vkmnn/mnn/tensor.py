@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Sequence
 from math import prod
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 
 from vkmnn.errors import InvalidInputError
 from vkmnn.ir import Array, DType
+from vkmnn.mnn.codes import NoDataError
 from vkmnn.records import dataclass
 
 
@@ -124,7 +126,7 @@ class Tensor:
 
     def _data(self) -> Array:
         if self._array is None:
-            raise InvalidInputError(
+            raise NoDataError(
                 f"tensor '{self._name}' holds no data yet",
                 hint="inputs are filled by copyFrom, outputs by runSession",
             )
@@ -188,6 +190,34 @@ class Tensor:
         what = f"tensor '{self._name}'"
         self._array = np.array(converted(array, dtype, what), order="C")
         return True
+
+    def copyFromHostTensor(self, source: Tensor) -> bool:
+        """Copy another tensor's data into this one; see `copyFrom`."""
+        return self.copyFrom(source)
+
+    def fromNumpy(self, array: Any) -> None:
+        """Copy an array of the tensor's shape into it.
+
+        Raises:
+            InvalidInputError: another number of elements, or of another kind.
+        """
+        values = np.asarray(array)
+        if values.size != prod(self._shape):
+            raise InvalidInputError(
+                f"tensor '{self._name}' has shape {self._shape}, not {values.shape}",
+                hint="call resizeTensor and resizeSession first"
+                if self._session
+                else "make a Tensor of that shape",
+            )
+        dtype = self._dtype.numpy if self._dtype else self._data().dtype
+        values = converted(values, dtype, f"tensor '{self._name}'")
+        self._array = np.array(values, order="C").reshape(self._shape)
+
+    def printTensorData(self) -> None:
+        """Print shape, type and elements."""
+        data = self._data()
+        sizes = ", ".join(map(str, self._shape))
+        sys.stdout.write(f"Dimension: {sizes}; {data.dtype}\n{np.array2string(data)}\n")
 
     def copyToHostTensor(self, target: Tensor) -> bool:
         """Copy this tensor's data into another; see `copyFrom`."""

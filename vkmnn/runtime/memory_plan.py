@@ -45,8 +45,12 @@ class Lifetime:
             raise InvalidInputError(f"not a lifetime: {self}")
 
 
-def plan_offsets(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int, int]:
+def plan_offsets(lifetimes: Sequence[Lifetime], eager: bool = False) -> tuple[list[int], int, int]:
     """Place ranges so that those alive at the same step do not overlap.
+
+    Args:
+        lifetimes: the ranges.
+        eager: place them in the order of time alone, in one go.
 
     Returns:
         The offset of every lifetime, the bytes needed in all, and a lower bound of any plan: the
@@ -63,6 +67,8 @@ def plan_offsets(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int, int]:
     """
     alive = _alive(lifetimes)
     bound = max(alive, default=0)
+    if eager:
+        return *_place_by_time(lifetimes), bound
     best: list[int] = []
     smallest = -1
     neighbours = _neighbours(

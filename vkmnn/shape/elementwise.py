@@ -16,6 +16,7 @@ from vkmnn.ir.ops import (
     BitCastAttrs,
     CastAttrs,
     ElementwiseAttrs,
+    StridedBinaryAttrs,
     UnaryAttrs,
 )
 from vkmnn.shape.common import (
@@ -56,7 +57,10 @@ def _binary(op: Op[BinaryAttrs], inputs: Infos, values: Values) -> Outputs:
     dtype = dtype_of(inputs, 0) if kind == "POW" else same_dtype(inputs, 0, 1)
     if kind in BIT_KINDS and dtype.numpy.kind not in "iu":
         raise ShapeError(f"{kind} of {dtype.value}, not of integers")
-    output = broadcast_shapes(shape_of(inputs, 0), shape_of(inputs, 1))
+    if isinstance(op.attrs, StridedBinaryAttrs):
+        output = op.attrs.shape
+    else:
+        output = broadcast_shapes(shape_of(inputs, 0), shape_of(inputs, 1))
     return [(DType.BOOL if kind in COMPARISON_KINDS else dtype, output)]
 
 

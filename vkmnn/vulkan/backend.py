@@ -246,6 +246,7 @@ class VulkanBackend(TunableBackend):
             self.settings.apart,
             reporting,
         )
+        recorder.replays = self.settings.replays
         result: list[Segment] = []
         uploaded: set[str] = set()
         for commands, first, end in zip(segments, [0, *ends], ends, strict=False):
@@ -355,6 +356,7 @@ class VulkanBackend(TunableBackend):
             provided,
             self._forms,
             self.settings.stored_bytes,
+            self.settings.eager,
         )
 
     def timed(self) -> VulkanBackend:

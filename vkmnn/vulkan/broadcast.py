@@ -64,6 +64,38 @@ def plan_plain(shapes: Sequence[Sequence[int]], output: Sequence[int]) -> Broadc
     return Broadcast(4, prod(sizes), sizes, strides, splats)
 
 
+def plan_strided(strides: Sequence[Sequence[int]], output: Sequence[int]) -> Broadcast:
+    """Plan operands in plain order with strides of their own, an entry for each axis."""
+    sizes: list[int] = []
+    steps: list[tuple[int, ...]] = []  # of all operands, by axis
+    for size, *here in zip(output, *strides, strict=True):
+        if size == 1:
+            continue
+        if sizes and steps[-1] == tuple(step * size for step in here):
+            sizes[-1] *= size
+            steps[-1] = tuple(here)
+        else:
+            sizes.append(size)
+            steps.append(tuple(here))
+    if not sizes:
+        sizes, steps = [1], [(0,) * len(strides)]
+    inner, last = sizes[-1], steps[-1]
+    whole = all(
+        step == 0 or all(one[k] % 4 == 0 for one in steps[:-1]) for k, step in enumerate(last)
+    )
+    by_operand = tuple(zip(*steps, strict=True))
+    if inner % 4 or not whole or not set(last) <= {0, 1}:
+        plain = (False,) * len(strides)
+        return Broadcast(1, prod(sizes), tuple(sizes), by_operand, plain)
+    sizes[-1] //= 4
+    splats = tuple(step == 0 for step in last)
+    packed = tuple(
+        one if splat else (*(step // 4 for step in one[:-1]), 1)
+        for one, splat in zip(by_operand, splats, strict=True)
+    )
+    return Broadcast(4, prod(sizes), tuple(sizes), packed, splats)
+
+
 def plan_blocked(shapes: Sequence[Sequence[int]], output: Sequence[int]) -> Broadcast:
     """Plan operands in NC4HW4 order, each of the output's rank, broadcast to `output`."""
     aligned = _aligned(shapes, len(output))

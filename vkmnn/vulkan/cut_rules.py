@@ -32,6 +32,7 @@ from vkmnn.ir.ops import (
     ReductionAttrs,
     SoftmaxAttrs,
     StridedAttentionAttrs,
+    StridedBinaryAttrs,
     TopKAttrs,
 )
 from vkmnn.shape.reduction import reduction_axes
@@ -62,7 +63,9 @@ def _every_axis(
 
 @CUTS.register("UnaryOp", "BinaryOp", "Elementwise", "Select", "Cast")
 def _elementwise(op: Op, inputs: Operands, outputs: Outputs) -> list[Cut]:
-    """Any axis of the result; operands that are broadcast along it stay whole."""
+    """Any axis of the result; operands that are broadcast along it stay whole, and views do."""
+    if isinstance(op.attrs, StridedBinaryAttrs):
+        return []
     rank = len(outputs[0].shape)
     cuts = []
     for axis, size in enumerate(outputs[0].shape):

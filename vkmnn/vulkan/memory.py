@@ -323,6 +323,7 @@ def plan_memory(
     provided: Sequence[Tensor],
     forms: Forms = NO_FORMS,
     stored_bytes: int | None = None,
+    eager: bool = False,
 ) -> PlanMemory:
     """Place every tensor that the recorded dispatches touch.
 
@@ -334,6 +335,7 @@ def plan_memory(
         provided: tensors that the host writes.
         forms: constants that are packed already.
         stored_bytes: up to which kernels store to host memory; by default as the device's class.
+        eager: place tensors in the order of their first uses, not when all are known.
 
     Raises:
         ModelError: one of these has another size than kernels read.
@@ -364,7 +366,8 @@ def plan_memory(
     ranges.update(images)
     image_bytes = sum(image.nbytes for image in pooled)
     lifetimes = _lifetimes(recording, uses, ranges, copied, alignment)
-    spots, sizes, bound = _spots(list(lifetimes.values()), device.info.limits.whole_buffers)
+    whole = device.info.limits.whole_buffers
+    spots, sizes, bound = _spots(list(lifetimes.values()), whole, eager)
     device.check_room(sum(sizes) + image_bytes + sum(buffer.nbytes for buffer in buffers))
     try:
         shared = [device.allocate(size, MemoryKind.DEVICE) for size in sizes]
@@ -438,13 +441,13 @@ def _place_images(device: Device, uses: Uses) -> tuple[dict[Tensor, BufferRange]
 
 
 def _spots(
-    lifetimes: Sequence[Lifetime], whole_buffers: bool
+    lifetimes: Sequence[Lifetime], whole_buffers: bool, eager: bool
 ) -> tuple[list[tuple[int, int]], list[int], int]:
     """Return (number of the buffer, offset) of each, the buffers' sizes, and the lower bound."""
     if whole_buffers:
         numbers, sizes, bound = plan_buffers(lifetimes)
         return [(number, 0) for number in numbers], sizes, bound
-    offsets, total, bound = plan_offsets(lifetimes)
+    offsets, total, bound = plan_offsets(lifetimes, eager)
     return [(0, offset) for offset in offsets], [total] if total else [], bound
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Layout
@@ -82,6 +83,8 @@ class PlanRecorder:
         self._timestamps = timestamps
         self._apart = apart
         self._pipelines = pipelines
+        self.replays = True
+        """Whether segments are recorded once; otherwise every run records them anew."""
 
     def segment(
         self, first: int, end: int, uploads: Sequence[Tensor], downloads: Sequence[Tensor]
@@ -95,18 +98,20 @@ class PlanRecorder:
         dispatches = self._recording.dispatches[first:end]
         copies = [tensor for tensor in downloads if tensor in self._memory.readback]
         reported, reports = self._reports(dispatches, self._memory.buffers)
-        command = self._record(dispatches, {t: self._memory.readback[t] for t in copies}, reported)
+        places = {tensor: self._memory.readback[tensor] for tensor in copies}
+        record = partial(self._record, dispatches, places, reported)
         steps = None
         if self._timestamps:
             chosen = self._chosen()
             steps = [(d.label, d.shader.name, chosen.get(d.label, "")) for d in dispatches]
             steps += [("", "copy", "") for _ in copies]
         return VulkanSegment(
-            command,
+            record() if self.replays else None,
             Edges(uploaded, downloaded, self._ranges(uploads), self._status(dispatches), reports),
             self._memory,
             steps,
             Rebinder(self, first, end, uploads, downloads),
+            record=None if self.replays else record,
         )
 
     def bound(self, part: Rebinder, places: Mapping[str, BufferRange]) -> VulkanSegment | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import accumulate, pairwise
 from math import prod
 from typing import Protocol
@@ -77,6 +77,7 @@ class VulkanSegment(Segment):
         again: records the segment anew; None for one that was.
         owned: further memory, of a segment that was recorded anew; the plan's stays as it is then.
         glance: shows the host its index tensors, where it cannot see them.
+        record: records the commands, where every run does so anew.
     """
 
     takes_device_tensors = True
@@ -90,7 +91,9 @@ class VulkanSegment(Segment):
         again: Bindable | None = None,
         owned: Sequence[Buffer] = (),
         glance: Glance | None = None,
+        record: Callable[[], CommandBuffer | None] | None = None,
     ) -> None:
+        self._record = record
         self._steps = steps
         self._memory = memory
         self._again = again
@@ -109,6 +112,8 @@ class VulkanSegment(Segment):
 
     def forget_arrays(self) -> bool:
         """Let go of constants in the host's memory: they are on the device."""
+        if self._record is not None:  # runs go on recording
+            return False
         self._again = None
         self._memory.forget_arrays()
         return True
@@ -116,6 +121,7 @@ class VulkanSegment(Segment):
     def run(self, host: dict[str, Array]) -> None:
         """Run the segment on the arrays in `host` and add what it produces for the host."""
         self._write(host)
+        self._record_anew()
         self._replay()
         self._read(host)
 
@@ -126,10 +132,23 @@ class VulkanSegment(Segment):
             self._write(host)
         elif command is not None and command.in_flight:
             command.settle()
+        self._record_anew()
+        command = self._command
         if self._status is not None:
             self._status.reset()
         if command is not None:
             command.submit()
+
+    def _record_anew(self) -> None:
+        """Record the commands for this run, unless they are replayed."""
+        if self._record is None:
+            return
+        former, self._command = self._command, self._record()
+        if self._command is not None:
+            self._command.inside = True
+        if former is not None:
+            former.settle()
+            former.destroy()
 
     def end(self, host: dict[str, Array] | None) -> None:
         """Wait, and add what the segment produced to `host`, if there is one.
@@ -209,6 +228,7 @@ class VulkanSegment(Segment):
         """
         if self._command is not None:
             self._command.settle()
+        self._record_anew()
         if self._glance is not None:
             self._glance.command.run_inside()
         for tensor, place, view in self._uploads:

@@ -30,6 +30,8 @@ class BackendSettings:
         storage: what `VKMNN_STORAGE` says, for this backend; None takes the variable.
         spacious: kernels may take several times the memory where that makes them faster.
         stored_bytes: see `plan_memory`; benchmarks compare two.
+        replays: command buffers are recorded once; otherwise every run records them anew.
+        eager: memory is placed as tensors come, not when all are known.
     """
 
     progress: Callable[[int, int], None] | None = None
@@ -44,3 +46,5 @@ class BackendSettings:
     storage: str | None = None
     spacious: bool = False
     stored_bytes: int | None = None
+    replays: bool = True
+    eager: bool = False

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 import vkmnn
 import vkmnn.mnn as MNN  # noqa: N812 - as programs write it
-from tests.unit.core.models import tanh_chain
+from tests.unit.core.models import model, tanh_chain, value
 from vkmnn import InvalidInputError, ScheduleConfig
 from vkmnn.core import plans
 
@@ -66,16 +67,77 @@ def test_low_power_is_one_thread() -> None:
     assert net.session_info(session).threads == 1
 
 
-@pytest.mark.parametrize("setting", ["memory", "power", "tuning"])
+SETTINGS = ["memory", "power", "tuning", "execution", "allocator", "out_of_range"]
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
 def test_levels_that_are_unknown(setting: str) -> None:
     net = vkmnn.Interpreter(tanh_chain([2]))
     with pytest.raises(InvalidInputError, match=f'{setting}="extreme" is not known'):
         net.create_session({"device": "cpu", setting: "extreme"})
 
 
-def test_levels_as_mnn_writes_them(tmp_path: Any) -> None:
-    import onnx
+@pytest.mark.skipif(not vkmnn.devices(), reason="no Vulkan device")
+@pytest.mark.parametrize("execution", ["INDIRECT", "DIRECT", "direct"])
+@pytest.mark.parametrize("face", ["own", "mnn"])
+def test_commands_are_recorded_once_or_in_every_run(
+    execution: str, face: str, tmp_path: Any
+) -> None:
+    x = np.linspace(-1, 1, 5, dtype=np.float32)
+    want = -np.tanh(x)
+    onnx.save(tanh_chain([5]), tmp_path / "m.onnx")
+    if face == "own":
+        net = vkmnn.Interpreter(tmp_path / "m.onnx")
+        session = net.create_session({"execution": execution})
+        session.inputs["x"].copy_from(x)
+        run, core = lambda: net.run_session(session), session.core
+        output = lambda: session.outputs["y"].copy_to()  # noqa: E731
+    else:
+        mnn = MNN.Interpreter(tmp_path / "m.onnx")
+        other = mnn.createSession({"execution": execution})
+        mnn.getSessionInput(other).fromNumpy(x)
+        run, core = lambda: mnn.runSession(other), other._core
+        output = lambda: mnn.getSessionOutput(other).getNumpyData()  # noqa: E731
+    run()
+    counted = []
+    for _ in range(3):
+        before = core.counters()["recordings"]  # type: ignore[union-attr]
+        run()
+        counted.append(core.counters()["recordings"] - before)  # type: ignore[union-attr]
+        np.testing.assert_allclose(output(), want, atol=1e-5)
+    assert counted == [0 if execution == "INDIRECT" else 1] * 3
 
+
+@pytest.mark.skipif(not vkmnn.devices(), reason="no Vulkan device")
+def test_memory_is_placed_at_once_or_as_tensors_come() -> None:
+    """A small result that outlives the large one before it lies beyond it, or under it."""
+    helper = onnx.helper
+    nodes = [
+        helper.make_node("Tanh", ["x"], ["a"]),
+        helper.make_node("ReduceSum", ["a"], ["s"], keepdims=1),
+        helper.make_node("Concat", ["s"] * 2, ["b"], axis=0),
+        helper.make_node("Tile", ["b", "times"], ["c"]),
+        helper.make_node("Tanh", ["c"], ["d"]),
+        helper.make_node("MatMul", ["d", "d"], ["e"]),
+        helper.make_node("Add", ["e", "s"], ["y"]),
+    ]
+    times = onnx.numpy_helper.from_array(np.array([32, 64]), "times")
+    proto = model(nodes, [value("x", [40, 40])], [value("y", [64, 64])], [times])
+    x = np.linspace(-1, 1.1, 1600, dtype=np.float32).reshape(40, 40)
+    used, results = {}, []
+    for allocator in ("DEFER", "EAGER"):
+        net = vkmnn.Interpreter(proto)
+        session = net.create_session({"allocator": allocator})
+        session.inputs["x"].copy_from(x)
+        net.run_session(session)
+        results.append(session.outputs["y"].copy_to())
+        used[allocator] = session.core.memory()
+    np.testing.assert_array_equal(*results)
+    assert used["DEFER"].activations == used["DEFER"].lower_bound
+    assert used["EAGER"].activations > used["DEFER"].activations
+
+
+def test_levels_as_mnn_writes_them(tmp_path: Any) -> None:
     path = tmp_path / "m.onnx"
     onnx.save(tanh_chain([2]), path)
     net = MNN.Interpreter(str(path))

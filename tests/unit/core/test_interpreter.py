@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import gc
+import mmap
 import weakref
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,16 @@ from onnx import helper, numpy_helper
 
 import vkmnn
 from tests.unit.core.models import model, value
-from vkmnn import Interpreter, InvalidInputError, ScheduleConfig, SessionModes, SessionStatus
+from vkmnn import (
+    Interpreter,
+    InvalidInputError,
+    NetworkPath,
+    PathNames,
+    ScheduleConfig,
+    SessionModes,
+    SessionStatus,
+    openings,
+)
 from vkmnn.interpreter import BackendChoice, Owner, PlanTime, Session, Shapes
 
 DEVICES = ["auto", "cpu"] if vkmnn.devices() else ["cpu"]
@@ -119,6 +130,31 @@ def test_a_released_model(device: str) -> None:
         net.resize_session(unplanned)
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("rows", ["N", 2])
+def test_a_released_model_and_the_shapes_that_have_plans(device: str, rows: object) -> None:
+    """Also where the file fixes the shape, and after a resize that was refused."""
+    net = Interpreter(dense(rows))
+    session = net.create_session({"device": device})
+    x = session.inputs["x"]
+    arrays = {count: np.full((count, 3), count, np.float32) for count in (2, 4, 3)}
+    for count in arrays:
+        net.resize_tensor(session, x, (count, 3))
+        net.resize_session(session)
+    net.release_model()
+    for count in (2, 5, 4, 5, 5, 3, 2):
+        net.resize_tensor(session, x, (count, 3))
+        if count == 5:
+            with pytest.raises(InvalidInputError, match="released its model"):
+                net.resize_session(session)
+            continue
+        net.resize_session(session)
+        close_to(run(net, session, arrays[count]), answer(arrays[count]))
+    net.resize_tensor(session, x, (2, 3, 3))
+    with pytest.raises(InvalidInputError, match="released its model"):
+        net.resize_session(session)
+
+
 def released(device: str) -> tuple[Any, Interpreter, Session]:
     net = Interpreter(dense())
     session = net.create_session({"device": device})
@@ -167,6 +203,204 @@ def test_numpy_keeps_what_it_computes_with() -> None:
     del session
     gc.collect()
     assert weight() is None
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_tensors_that_passes_fuse_away_are_kept(device: str) -> None:
+    net = Interpreter(dense())
+    session = net.create_session(ScheduleConfig(device, save_tensors=("p", "s")))
+    close_to(run(net, session), answer())
+    close_to(session.outputs["p"].copy_to(), X @ WEIGHT)
+    close_to(session.outputs["s"].copy_to(), X @ WEIGHT + BIAS)
+    with pytest.raises(InvalidInputError, match="no tensor 'q'"):
+        net.create_session(ScheduleConfig(device, save_tensors=("p", "q")))
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview, "mmap"])
+def test_models_in_buffers(kind: Any, tmp_path: Path) -> None:
+    data = dense().SerializeToString()
+    if kind == "mmap":
+        (tmp_path / "m").write_bytes(data)
+        with (tmp_path / "m").open("rb") as file:
+            buffer: Any = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    else:
+        buffer = kind(data)
+    net = Interpreter.from_buffer(buffer)
+    close_to(run(net, net.create_session({"device": "cpu"})), answer())
+    with pytest.raises(InvalidInputError, match="a str is not a buffer"):
+        Interpreter.from_buffer("dense.onnx")  # type: ignore[arg-type]
+
+
+# --- runs that nobody waits for ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("parts", [1, 2])
+def test_runs_that_are_submitted(device: str, parts: int) -> None:
+    net = Interpreter(dense())
+    names = (("x", "s"), ("s", "y"))
+    paths = [NetworkPath((first,), (last,), PathNames.TENSOR) for first, last in names]
+    one = ScheduleConfig(device)
+    session = net.create_session([replace(one, path=p) for p in paths] if parts == 2 else one)
+    net.resize_session(session)
+    futures = []
+    for factor in range(1, 6):
+        session.inputs["x"].copy_from(factor * X)  # runs have what was there when they began
+        futures.append(net.submit(session))
+    close_to(session.outputs["y"].copy_to(), answer(5 * X))
+    assert all(future.done() for future in futures)
+    session.inputs["x"].copy_from(-X)
+    net.run_session(session, sync=False)
+    net.sync(session)
+    close_to(session.outputs["y"].copy_to(), answer(-X))
+    seen: list[str] = []
+    net.run_session_with_callback(
+        session, lambda call, _: seen.append(call.name), lambda *_: None, sync=False
+    )
+    session.sync()
+    assert seen
+    close_to(session.outputs["y"].copy_to(), answer(-X))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_errors_of_runs_that_were_submitted(device: str) -> None:
+    node = helper.make_node("Gather", ["x", "i"], ["y"], axis=0)
+    index = value("i", [1], onnx.TensorProto.INT64)
+    net = Interpreter(model([node], [value("x", [2, 3]), index], [value("y", [1, 3])]))
+    session = net.create_session({"device": device})
+    net.resize_session(session)
+    session.inputs["x"].copy_from(X)
+    with pytest.raises(InvalidInputError, match="'i' has no data"):
+        session.submit()
+    session.inputs["i"].copy_from(np.array([7]))
+    net.run_session(session, sync=False)
+    with pytest.raises(InvalidInputError, match="7"):
+        net.sync(session)
+    net.sync(session)  # said once
+    failed = session.submit()
+    with pytest.raises(InvalidInputError, match="7"):
+        failed.result(60)
+    with pytest.raises(InvalidInputError, match="7"):
+        session.outputs["y"].copy_to()
+    session.inputs["i"].copy_from(np.array([1]))
+    session.submit()
+    close_to(session.outputs["y"].copy_to(), X[1:])
+    session.close()
+    with pytest.raises(InvalidInputError, match="closed"):
+        session.submit()
+
+
+# --- shapes that the file excludes ---------------------------------------------------------------
+
+
+def forms(folder: Path) -> dict[str, Any]:
+    """Return a model of a fixed shape in every form that is loaded."""
+    onnx.save(dense(), folder / "dense.onnx")
+    vkmnn.convert(folder / "dense.onnx", folder / "dense.vkmnn")
+    return {
+        "path": folder / "dense.onnx",
+        "bytes": dense().SerializeToString(),
+        "proto": dense(),
+        "graph": Interpreter(dense()).graph,
+        "native": folder / "dense.vkmnn",
+        "native bytes": (folder / "dense.vkmnn").read_bytes(),
+    }
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("form", ["path", "bytes", "proto", "graph", "native", "native bytes"])
+def test_an_input_of_a_fixed_shape_takes_another(device: str, form: str, tmp_path: Path) -> None:
+    net = Interpreter(forms(tmp_path)[form])
+    session = net.create_session({"device": device})
+    for shape in ((7, 3), (2, 3), (4, 2, 3), (3,), (1, 3), (2, 3)):
+        net.resize_tensor(session, session.inputs["x"], shape)
+        net.resize_session(session)
+        x = RNG.standard_normal(shape).astype(np.float32)
+        assert session.outputs["y"].shape == (*shape[:-1], 5)
+        close_to(run(net, session, x), answer(x))
+    net.resize_tensor(session, session.inputs["x"], (2, 4))
+    with pytest.raises(vkmnn.ShapeError, match="MatMul"):
+        net.resize_session(session)
+    net.resize_tensor(session, session.inputs["x"], (2, 3))
+    net.resize_session(session)
+    close_to(run(net, session), answer())
+
+
+@pytest.mark.skipif(len(DEVICES) == 1, reason="no Vulkan device")
+def test_weights_are_on_the_device_once_for_all_shapes() -> None:
+    net = Interpreter(dense())
+    session = net.create_session()
+    graph = session.core.graph
+    net.resize_tensor(session, session.inputs["x"], (7, 3))
+    net.resize_session(session)
+    assert session.core.graph is not graph
+    known = session.core.graph.constants.keys() & graph.constants.keys()
+    assert "w" in known
+    assert all(session.core.graph.constants[name] is graph.constants[name] for name in known)
+
+
+def test_many_ranks_keep_few_sessions_open() -> None:
+    """Every rank is another reading of the file; the oldest readings are closed."""
+    net = Interpreter(dense())
+    session = net.create_session({"device": "cpu"})
+    for _ in range(2):
+        for rank in range(1, 9):
+            x = np.ones((*(1,) * (rank - 1), 3), np.float32)
+            net.resize_tensor(session, session.inputs["x"], x.shape)
+            net.resize_session(session)
+            close_to(run(net, session, x), answer(x))
+    assert len(session._openings._all) == openings.MAX_OPENINGS
+    with session:
+        pass
+    assert all(one.core.closed for one in session._openings._all)
+
+
+def test_another_shape_and_the_modes_of_the_session() -> None:
+    net = Interpreter(dense())
+    session = net.create_session({"device": "cpu"}, SessionModes(passes=False))
+    net.get_session_constant(session, "w").copy_from(2 * WEIGHT)
+    net.resize_tensor(session, session.inputs["x"], (1, 3))
+    net.resize_session(session)
+    close_to(run(net, session, X[:1]), answer(X[:1], 2 * WEIGHT))
+    assert len(session.placement().ops) == 3
+    net.update_session_to_model(session)
+    other = net.create_session({"device": "cpu"})
+    net.resize_tensor(other, other.inputs["x"], (1, 3))
+    net.resize_session(other)
+    close_to(run(net, other, X[:1]), answer(X[:1], 2 * WEIGHT))
+
+
+def test_a_file_that_was_replaced_is_not_read_for_another_shape(tmp_path: Path) -> None:
+    path = tmp_path / "dense.onnx"
+    onnx.save(dense(), path)
+    net = Interpreter(path)
+    session = net.create_session({"device": "cpu"})
+    onnx.save(dense("N"), path)
+    net.resize_tensor(session, session.inputs["x"], (7, 3))
+    with pytest.raises(InvalidInputError, match="has changed since it was loaded"):
+        net.resize_session(session)
+    net.resize_tensor(session, session.inputs["x"], (2, 3))
+    net.resize_session(session)
+    close_to(run(net, session), answer())
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_input_shapes_of_a_session(device: str) -> None:
+    x = np.ones((7, 3), np.float32)
+    session = vkmnn.InferenceSession(dense(), device, input_shapes={"x": ("rows", 3)})
+    assert session.get_inputs()[0].shape == ["rows", 3]
+    close_to(session.run(None, {"x": x})[0], answer(x))
+    fixed = vkmnn.InferenceSession(dense("N"), device, input_shapes={"x": (2, 3)})
+    assert fixed.get_outputs()[0].shape == [2, 5]
+    for shapes, text in (
+        ({"q": (1,)}, "no input 'q'"),
+        ({"x": (-1, 3)}, "input_shapes"),
+        ({"x": (1.5, 3)}, "input_shapes"),
+        ([2, 3], "input_shapes"),
+        ({"x": 3}, "input_shapes"),
+    ):
+        with pytest.raises(InvalidInputError, match=text):
+            vkmnn.InferenceSession(dense(), device, input_shapes=shapes)  # type: ignore[arg-type]
 
 
 # --- modes ---------------------------------------------------------------------------------------

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -12,7 +14,9 @@ from onnx import TensorProto, helper, numpy_helper
 import vkmnn
 from tests.onnxruntime_oracle import open_oracle
 from vkmnn import InferenceSession
+from vkmnn.core.side_by_side import COPIES
 from vkmnn.ir import Array
+from vkmnn.plugin import CpuKernel, kernel
 
 F, B, L = TensorProto.FLOAT, TensorProto.BOOL, TensorProto.INT64
 value = helper.make_tensor_value_info
@@ -380,3 +384,75 @@ def test_a_carried_sequence_is_the_reason(op: str) -> None:
     assert y.shape == (6, 4)
     assert "sequence" in loop.reason or "'q'" in loop.reason
     assert "light" not in loop.reason
+
+
+def independent(kind: str) -> onnx.ModelProto:
+    """A product for each row, or for each number: nothing goes from one iteration to the next."""
+    if kind == "Loop":
+        inner = body(
+            [
+                node("Identity", "c", "go"),
+                node("Gather", "x i", "row"),
+                node("MatMul", "row w", "p"),
+                node("Cast", "i", "f", to=F),
+                node("Add", "p f", "s"),
+            ],
+            {},
+            {"go": B, "s": F, "i2": L},
+        )
+        inner.node.append(node("Add", "i i", "i2"))
+        loop = node("Loop", "m ", "all twice", body=inner)
+        inputs: dict[str, tuple[int, Sequence[int | str]]] = {"x": (F, ["n", 4]), "m": (L, [])}
+        return model([loop], inputs, {"all": F, "twice": L})
+    inner = helper.make_graph(
+        [node("MatMul", "row w", "s"), node("Identity", "w", "same")],
+        "body",
+        [value("row", F, [4])],
+        [value("s", F, [4]), value("same", F, [4, 4])],
+    )
+    scan = node(
+        "Scan",
+        "x",
+        "all again",
+        body=inner,
+        num_scan_inputs=1,
+        scan_input_directions=[1],
+        scan_output_directions=[1, 0],
+    )
+    return model([scan], {"x": (F, ["n", 4])}, {"all": F, "again": F})
+
+
+@pytest.mark.parametrize("kind", ["Loop", "Scan"])
+def test_iterations_that_carry_nothing_run_side_by_side(kind: str) -> None:
+    x = RNG.standard_normal((40, 4)).astype(np.float32)
+    feeds = [
+        {"x": x[:count], "m": np.array(count)} if kind == "Loop" else {"x": x[:count]}
+        for count in (40, 3, 19, 8)
+    ]
+    assert not check(independent(kind), *feeds, require_device=True)
+    with InferenceSession(independent(kind), require_device=True) as session:
+        for _ in range(2):
+            before = session.counters()["submits"]
+            session.run(None, feeds[0])
+            after = session.counters()["submits"]
+        assert after - before == 40 / COPIES
+
+
+def test_threads_share_iterations_that_carry_nothing(registrations: object) -> None:
+    """Iterations meet in pairs: none ends before another one is there."""
+    barrier = threading.Barrier(2, timeout=20)
+
+    @kernel("MatMul", backend="CPU", provider="acme")
+    class Meets(CpuKernel):  # type: ignore[type-arg]
+        def compute(self, inputs: Any) -> Any:
+            barrier.wait()
+            return [inputs[0] @ inputs[1]]
+
+    net = vkmnn.Interpreter(independent("Scan"))
+    session = net.create_session({"device": "cpu", "numThread": 4})
+    net.resize_tensor(session, session.inputs["x"], (16, 4))
+    x = RNG.standard_normal((16, 4)).astype(np.float32)
+    net.resize_session(session)
+    session.inputs["x"].copy_from(x)
+    net.run_session(session)
+    np.testing.assert_allclose(session.outputs["all"].copy_to(), x @ W, atol=1e-5)

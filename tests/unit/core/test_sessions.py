@@ -185,7 +185,7 @@ def test_interpreter_in_the_manner_of_mnn(device: str) -> None:
     with pytest.raises(vkmnn.InvalidInputError, match="no output 'z'"):
         interpreter.get_session_output(session, "z")
     with pytest.raises(vkmnn.InvalidInputError, match="shape"):
-        interpreter.resize_tensor(session, source, (2, 4))
+        interpreter.resize_tensor(session, source, (2, -4))
     session.close()
 
 

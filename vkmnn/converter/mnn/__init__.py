@@ -7,7 +7,7 @@ else ONNX's: models are meant as their authors wrote them.
 from __future__ import annotations
 
 from vkmnn.converter.mnn import convolution, data, math  # noqa: F401 - they register ops
-from vkmnn.converter.mnn.front_end import MnnFrontEnd
+from vkmnn.converter.mnn.front_end import MnnFrontEnd, model_uuid
 from vkmnn.converter.mnn.nodes import read_ops
 
-__all__ = ["MnnFrontEnd", "read_ops"]
+__all__ = ["MnnFrontEnd", "model_uuid", "read_ops"]

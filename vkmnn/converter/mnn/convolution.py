@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -64,7 +65,7 @@ def convolution(op: MnnOp) -> None:
     options = _window(common) | _padding(op, common)
     group = common.integer("group")
     if len(op.inputs) > 1:
-        operands = op.inputs[1:3]
+        operands = _computed(op, op.inputs[1:3])
         del options["kernel_shape"]
     else:
         weights, bias = convolution_weights(op, table)
@@ -84,6 +85,15 @@ def convolution(op: MnnOp) -> None:
     op.finish_active(result, _activation(common))
 
 
+def _computed(op: MnnOp, operands: Sequence[str]) -> list[str]:
+    """Return weights and a bias that are tensors; weights of lines get a last axis."""
+    weights, *bias = operands
+    shape = op.scope.shapes.get(weights)
+    if shape is not None and len(shape) == 3:
+        weights = op.make("Unsqueeze", weights, op.constant([3]))
+    return [weights, *bias]
+
+
 def _bias(op: MnnOp, bias: Array, outputs: int) -> Array:
     if bias.size != outputs:
         raise ModelError(f"{bias.size} biases for {outputs}", op=op.type, node=op.name)
@@ -96,25 +106,39 @@ def deconvolution(op: MnnOp) -> None:
     op.need(1)
     table = op.parameters("Convolution2D")
     common = table.table("common")
-    if common is None or len(op.inputs) > 1 or common.scalar("hasOutputShape"):
-        raise op.unreadable("a transposed convolution with weights or sizes that are computed")
+    if common is None:
+        raise op.unreadable("a transposed convolution without parameters")
     options = _window(common) | _padding(op, common)
-    if "auto_pad" in options:
-        raise op.unreadable("a transposed convolution with padding SAME")
+    given = list(op.inputs[1:])
+    if common.scalar("hasOutputShape"):
+        sizes = op.integers(len(op.inputs) - 1)
+        if sizes is None or len(sizes) != 4:
+            raise op.unreadable("a transposed convolution whose sizes are computed")
+        # MNN states the sizes with channels last, and pads as much as they take.
+        options |= {"output_shape": sizes[1:3], "auto_pad": "SAME_UPPER"}
+        given.pop()
     extra = common.integers("outPads")
     if extra:
         options["output_padding"] = extra
     outputs = common.integer("outputCount")
     depthwise = op.type == "DeconvolutionDepthwise"
     group = outputs if depthwise else max(common.integer("group"), 1)
-    weights, bias = convolution_weights(op, table)
-    kernel = options["kernel_shape"]
-    each = 1 if depthwise else outputs // group
-    first = weights.size // max(each * kernel[0] * kernel[1], 1)
-    shaped = _shaped(op, weights, first, kernel)
-    operands = [op.scope.constant(shaped, op.name)]
-    if bias.size:
-        operands.append(op.scope.constant(_bias(op, bias, outputs), op.name))
+    if given:
+        operands = _computed(op, given[:2])
+    else:
+        weights, bias = convolution_weights(op, table)
+        kernel = options["kernel_shape"]
+        each = 1 if depthwise else outputs // group
+        first = weights.size // max(each * kernel[0] * kernel[1], 1)
+        shaped = _shaped(op, weights, first, kernel)
+        operands = [op.scope.constant(shaped, op.name)]
+        if bias.size:
+            operands.append(op.scope.constant(_bias(op, bias, outputs), op.name))
+    if op.rank(0) == 3:  # a line is a picture of width 1
+        wide = op.make("Unsqueeze", op.inputs[0], op.constant([3]))
+        result = op.make("ConvTranspose", wide, *operands, group=group, **options)
+        op.finish_active(op.make("Squeeze", result, op.constant([3])), _activation(common))
+        return
     result = op.make("ConvTranspose", op.inputs[0], *operands, group=group, **options)
     op.finish_active(result, _activation(common))
 

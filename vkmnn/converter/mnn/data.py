@@ -457,3 +457,27 @@ def suppression(op: MnnOp) -> None:
         op.finish_as(INT32, found)
     else:
         op.finish_as(INT32, op.make("Gather", found, op.constant(2), axis=1, dtype=INT64))
+
+
+@reads("Reverse")
+def reverse(op: MnnOp) -> None:
+    """Slice backwards, along the axes in the second input."""
+    op.need(1)
+    axes = op.integers(1) if len(op.inputs) > 1 else [0]
+    if axes is None:
+        raise op.unreadable("axes that are computed")
+    count = len(axes)
+    starts, ends = op.constant([-1] * count), op.constant([-(2**63)] * count)
+    op.finish("Slice", op.inputs[0], starts, ends, op.constant(axes), op.constant([-1] * count))
+
+
+@reads("ReverseSequence")
+def reverse_sequence(op: MnnOp) -> None:
+    """ReverseSequence."""
+    op.need(2)
+    table = op.parameters("ReverseSequenceParam")
+    batch, time = table.integer("batchDim"), table.integer("seqDim")
+    if {batch, time} != {0, 1}:
+        raise op.unreadable(f"batches along axis {batch}, time along axis {time}")
+    lengths = op.cast(op.inputs[1], INT64)
+    op.finish("ReverseSequence", op.inputs[0], lengths, batch_axis=batch, time_axis=time)

@@ -28,28 +28,21 @@ class MnnFile:
 
 @front_end("MNN")
 class MnnFrontEnd(FrontEnd):
-    """Reads paths: nothing in a file's first bytes says that it is MNN's."""
+    """Reads paths, and bytes that hold ops by MNN's schema.
+
+    Nothing in a file's first bytes says that it is MNN's.
+    """
 
     def recognises(self, model: object, start: bytes) -> bool:
+        if isinstance(model, bytes):
+            return _is_mnn(model)
         return isinstance(model, str | os.PathLike) and os.fspath(model).lower().endswith(SUFFIX)
 
     def read(self, model: Any) -> MnnFile:
+        if isinstance(model, bytes):
+            return MnnFile(_buffer(model, "the model"), "model", b"")
         path = Path(os.fspath(model))
-        data = _content(path)
-        if len(data) < 8:
-            raise ModelFileError(
-                f"'{path}' is not an MNN model: it has {len(data)} bytes",
-                hint="the download or the conversion did not finish",
-            )
-        buffer = Buffer(memoryview(data), load_schema("mnn"), "MNN")
-        try:
-            if not buffer.root().tables("oplists"):
-                raise ModelError("it has no ops")
-        except ModelError as error:
-            raise ModelFileError(
-                f"'{path}' is not an MNN model: {error.message}",
-                hint="the file is damaged, or of another kind",
-            ) from error
+        buffer = _buffer(_content(path), f"'{path}'")
         beside = path.with_name(f"{path.name}.weight")
         weights = _content(beside) if beside.is_file() else b""
         return MnnFile(buffer, path.stem, weights)
@@ -58,6 +51,43 @@ class MnnFrontEnd(FrontEnd):
         model = to_onnx(source.buffer, source.name, source.weights, conversion.meter)
         onnx = OnnxFrontEnd()
         return onnx.convert(onnx.read(model), conversion)
+
+
+def _is_mnn(data: bytes) -> bool:
+    if int.from_bytes(data[:4], "little") > len(data) - 4:  # where the root begins
+        return False
+    try:
+        _buffer(data, "")
+    except ModelError:
+        return False
+    return True
+
+
+def _buffer(data: bytes, what: str) -> Buffer:
+    if len(data) < 8:
+        raise ModelFileError(
+            f"{what} is not an MNN model: it has {len(data)} bytes",
+            hint="the download or the conversion did not finish",
+        )
+    buffer = Buffer(memoryview(data), load_schema("mnn"), "MNN")
+    try:
+        if not buffer.root().tables("oplists"):
+            raise ModelError("it has no ops")
+    except ModelError as error:
+        raise ModelFileError(
+            f"{what} is not an MNN model: {error.message}",
+            hint="the file is damaged, or of another kind",
+        ) from error
+    return buffer
+
+
+def model_uuid(path: str) -> str:
+    """Return the identifier that MNN's converter has put into a file; "" where there is none.
+
+    Raises:
+        ModelFileError: there is no such file, or it is not MNN's.
+    """
+    return MnnFrontEnd().read(path).buffer.root().text("mnn_uuid")
 
 
 def _content(path: Path) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,7 @@ from vkmnn.errors import (
     VkmnnError,
     unexpected_error,
 )
+from vkmnn.ir import TRAINABLE, USAGE
 from vkmnn.schema import Buffer, Table
 
 if TYPE_CHECKING:
@@ -77,9 +79,13 @@ def to_onnx(buffer: Buffer, name: str, weights: bytes, meter: Meter) -> onnx.Mod
     )
     opsets = [helper.make_opsetid("", OPSET)]
     producer = f"MNN {reader.version()}".strip()
-    return helper.make_model(
+    model = helper.make_model(
         graph, opset_imports=opsets, ir_version=_IR_VERSION, producer_name=producer
     )
+    usage = enum_name("Usage", net.integer("usage"))
+    if reader.trainable or usage == "TRAIN":
+        helper.set_model_props(model, {USAGE: usage, TRAINABLE: json.dumps(reader.trainable)})
+    return model
 
 
 def _initializers(scope: Scope) -> list[onnx.TensorProto]:
@@ -124,6 +130,7 @@ class _Reader:
     def __init__(self, buffer: Buffer, net: Table, weights: bytes, meter: Meter) -> None:
         self.buffer, self.net, self.weights, self.meter = buffer, net, weights, meter
         self.unsupported: list[UnsupportedNode] = []
+        self.trainable: list[str] = []
         self.bodies = {table.text("name"): table for table in net.tables("subgraphs")}
         self.count = 0
         self.depth = 0
@@ -180,6 +187,8 @@ class _Reader:
         if op.type in ("Const", "TrainableParam"):
             op.need(0)
             op.scope.set_constant(op.outputs[0], blob(op, op.parameters("Blob")))
+            if op.type == "TrainableParam":
+                self.trainable.append(op.outputs[0])
         elif op.type == "If":
             self.branches(op)
         elif op.type == "While":

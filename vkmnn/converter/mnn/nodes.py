@@ -21,6 +21,9 @@ OP_TYPES = {number: name for name, number in SCHEMA.enums["OpType"].items()}
 OPSET = 21
 """The opset of ONNX in which nodes are written."""
 
+NUMBERED = "#"
+"""Stands between the name of an op and a number, where the op becomes several nodes."""
+
 FLOAT, UINT8, INT8, INT32, INT64, BOOL = 1, 2, 3, 6, 7, 9
 """Element types as ONNX numbers them."""
 
@@ -83,12 +86,18 @@ class Scope:
         self.constants: dict[str, Array] = {}
         self.types: dict[str, int] = {}
         self.shapes: dict[str, tuple[int | None, ...]] = {}
+        self.named: dict[str, int] = {}
         self.count = 0
 
     def fresh(self, base: str) -> str:
         """Return a name that no other tensor has."""
         self.count += 1
         return f"{self.prefix}{base}/{self.count}"
+
+    def _node_name(self, op: str) -> str:
+        """Return the name of an op's next node: the op's own, then the same with a number."""
+        number = self.named[op] = self.named.get(op, 0) + 1
+        return f"{self.prefix}{op}" if number == 1 else f"{self.prefix}{op}{NUMBERED}{number}"
 
     def constant(self, array: Array, base: str = "constant") -> str:
         """Add a constant and return its name."""
@@ -118,7 +127,7 @@ class Scope:
         found = self.types.get(inputs[0], FLOAT) if dtype is None and inputs else dtype
         if self._folded(op, inputs, outputs):
             return
-        name = self.fresh(node)
+        name = self._node_name(node)
         # An empty list has no type; the converter says so where one is needed.
         attributes = {key: value for key, value in attributes.items() if value != []}
         proto = helper.make_node(op, inputs, outputs, name, domain=domain, **attributes)

@@ -64,6 +64,8 @@ class NativeFrontEnd(FrontEnd):
                 hint="feed it in the model that the file was made from",
             )
         graph = read_graph(source, conversion.meter)
+        if conversion.shapes:
+            graph = graph.with_input_shapes(conversion.shapes)
         if any(op.type == HOST_GRAPH for op in graph.ops):
             from vkmnn.converter.onnx.host_models import check_host_models
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -31,7 +32,7 @@ from vkmnn.converter.onnx.node import (
     UnsupportedCaseError,
 )
 from vkmnn.converter.onnx.recurrent_loops import as_recurrent
-from vkmnn.converter.onnx.registry import find_converter
+from vkmnn.converter.onnx.registry import Converter, find_converter
 from vkmnn.converter.onnx.schema import (
     Schema,
     check_node,
@@ -57,11 +58,13 @@ from vkmnn.converter.onnx.wire import Bytes
 from vkmnn.errors import (
     ConversionError,
     ModelError,
+    PluginError,
     UnsupportedNode,
     UnsupportedOpError,
+    VkmnnError,
     unexpected_error,
 )
-from vkmnn.ir import HOST_GRAPH, OP_TYPES, Array, DType, Graph, Op, OpAttrs, TensorInfo
+from vkmnn.ir import HOST_GRAPH, OP_TYPES, Array, Dim, DType, Graph, Op, OpAttrs, TensorInfo
 from vkmnn.shape.symbolic import Facts, infer, infer_values, merge_shapes
 
 if TYPE_CHECKING:
@@ -72,6 +75,8 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 _SHARED_CONSTANT_BYTES = 256
+
+NO_SHAPES: Mapping[str, tuple[Dim, ...]] = {}
 
 
 class GraphBuilder:
@@ -84,8 +89,10 @@ class GraphBuilder:
         evaluate: Evaluator | None = None,
         as_inputs: Collection[str] = (),
         host: HostCheck | None = None,
+        shapes: Mapping[str, tuple[Dim, ...]] = NO_SHAPES,
     ) -> None:
         self._meter = meter
+        self._shapes = shapes
         self._host_check = host
         self._objects = HostValues()
         self._as_inputs = frozenset(as_inputs)
@@ -155,10 +162,7 @@ class GraphBuilder:
             trimmed.pop()
         expected = OP_TYPES[op_type]
         if not expected.min_inputs <= len(trimmed) <= expected.max_inputs:
-            raise ValueError(
-                f"{op_type} takes {expected.min_inputs} to {expected.max_inputs} inputs, "
-                f"got {len(trimmed)}"
-            )
+            raise _ArityError(op_type, expected.min_inputs, expected.max_inputs, len(trimmed))
         op = Op(op_type, name, trimmed, list(outputs), attrs, source.source)
         self.graph.ops.append(op)
         self.makers.update(dict.fromkeys(outputs, op))
@@ -271,7 +275,7 @@ class GraphBuilder:
         for sparse in self._proto.sparse_initializer:
             self._read_sparse(sparse, sparse.values.name)
         for value in (*self._proto.value_info, *self._proto.output):
-            declared = tensor_info(value.name, value.type)
+            declared = self._declaration(value, value.name)
             if declared is not None:
                 self._say(declared)
         for value in self._proto.input:
@@ -282,6 +286,8 @@ class GraphBuilder:
                 continue
             reason = unsupported_type(value.type)
             info = None if reason else tensor_info(value.name, value.type)
+            if info is not None and value.name in self._shapes:
+                info = replace(info, shape=self._shapes[value.name])
             if reason and self._host_check is not None:
                 self._keep_type(value.name, value.type)
                 self.graph.inputs.append(self._known[value.name])
@@ -293,6 +299,13 @@ class GraphBuilder:
         if self.graph.overridable:
             names = ", ".join(info.name for info in self.graph.overridable)
             _LOG.info("inputs with default values become constants: %s", names)
+
+    def _declaration(self, value: onnx.ValueInfoProto, name: str) -> TensorInfo | None:
+        """Return what the file says of a tensor, without sizes where inputs have others."""
+        info = tensor_info(name, value.type)
+        if info is None or not self._shapes:
+            return info
+        return replace(info, shape=None)
 
     def _read_initializer(self, tensor: onnx.TensorProto, raw: Bytes | None, name: str) -> None:
         try:
@@ -469,28 +482,56 @@ class GraphBuilder:
                 raise UnsupportedCaseError(alternative(node.op, node.domain, node.opset))
             return self._expand(node, schema)
         context = NodeContext(node, self)
+        foreign = not convert.__module__.startswith("vkmnn.")
         try:
             convert(context)
         except ExpandError:
             return self._expand(node, schema)
-        except UnsupportedCaseError:
+        except VkmnnError:
             raise
-        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-            # Attributes and ranks may be nonsense in ways that no converter checks for.
-            raise ModelError(
-                f"its inputs and attributes do not fit together: {error}",
-                op=node.op,
-                node=node.name,
-                hint=f"the model is not valid for opset {node.opset}; export it again",
-            ) from error
         except Exception as error:
-            raise unexpected_error(error, "conversion", op=node.op, node=node.name) from error
-        if schema is None and not convert.__module__.startswith("vkmnn."):
+            passed_on = isinstance(error, _ArityError) and error.got == len(node.proto.input)
+            if foreign and not isinstance(error, MemoryError) and not passed_on:
+                text = f"failed: {type(error).__name__}: {error}"
+                raise _parse_error(node, convert, text) from error
+            raise self._invalid(node, error) from error
+        if foreign:
+            self._check_results(node, convert)
+        if schema is None and foreign:
             self._report_unread(node, context)
         if self._is_tainted(node):
             unknown = (name for name in node.proto.output if name and not self.info(name))
             self._tainted.update(unknown)
         return []
+
+    def _invalid(self, node: SourceNode, error: Exception) -> VkmnnError:
+        """Return the error for a node that a converter of vkmnn's own could not read."""
+        if isinstance(error, ArithmeticError | LookupError | TypeError | ValueError):
+            # Attributes and ranks may be nonsense in ways that no converter checks for.
+            return ModelError(
+                f"its inputs and attributes do not fit together: {error}",
+                op=node.op,
+                node=node.name,
+                hint=f"the model is not valid for opset {node.opset}; export it again",
+            )
+        return unexpected_error(error, "conversion", op=node.op, node=node.name)
+
+    def _check_results(self, node: SourceNode, convert: Converter) -> None:
+        """Refuse what a plug-in's parse function has not made.
+
+        Raises:
+            PluginError: names the output.
+        """
+        for number, name in enumerate(node.proto.output):
+            made = name in self.makers or name in self.graph.constants
+            if name and name in self.read_tensors and not made:
+                raise _parse_error(
+                    node,
+                    convert,
+                    f"makes no output {number}, '{name}'",
+                    "node.finish makes the first one; for several, write "
+                    "node.emit(type, inputs, attrs, node.outputs)",
+                )
 
     def _report_unread(self, node: SourceNode, context: NodeContext) -> None:
         """Report attributes that a plug-in's converter has not asked for.
@@ -542,7 +583,7 @@ class GraphBuilder:
         self._read_inner(graph, branch.own)
         for value_info in (*graph.value_info, *graph.output):
             name = branch.own.get(value_info.name, "")
-            declared = tensor_info(name, value_info.type) if name else None
+            declared = self._declaration(value_info, name) if name else None
             if declared is not None:
                 self._say(declared)
         nodes = [
@@ -645,9 +686,9 @@ class GraphBuilder:
                     f"output '{value.name}' is not produced by any node",
                     hint="the model is incomplete; export it again",
                 )
-            info = tensor_info(value.name, value.type)
-            if info is None:
-                info = self.info(value.name)
+            info = self._declaration(value, value.name)
+            if info is None or self._shapes:
+                info = self.info(value.name) or info
             if info is None:
                 raise ModelError(
                     f"output '{value.name}' has no element type",
@@ -680,6 +721,25 @@ class GraphBuilder:
                 info = self.info(name) if name else None
                 if info is not None:
                     self.graph.infos[name] = info
+
+
+class _ArityError(ValueError):
+    """An op gets too few or too many inputs."""
+
+    def __init__(self, op: str, least: int, most: float, got: int) -> None:
+        super().__init__(f"{op} takes {least} to {most} inputs, got {got}")
+        self.got = got
+
+
+def _parse_error(node: SourceNode, convert: Converter, text: str, hint: str = "") -> PluginError:
+    name = f"{convert.__module__}.{getattr(convert, '__qualname__', convert)}"
+    return PluginError(
+        f"the parse function {name} of {node.domain or 'ai.onnx'}::{node.op} {text}",
+        op=node.op,
+        node=node.name,
+        hint=hint
+        or "repair the plug-in; its parse function gets the node and reads its attributes",
+    )
 
 
 def _unique(names: Iterable[str], kind: str) -> set[str]:

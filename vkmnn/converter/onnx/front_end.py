@@ -43,5 +43,5 @@ class OnnxFrontEnd(FrontEnd):
             source = upgraded(source)
         if has_gradients(source.proto):
             source = expanded(source)
-        wanted = conversion.as_inputs, conversion.host
+        wanted = conversion.as_inputs, conversion.host, conversion.shapes
         return GraphBuilder(source, conversion.meter, conversion.evaluate, *wanted).build()

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from vkmnn.core.execution import Layouts, Rejection
 from vkmnn.core.fp16_range import BINARY_KINDS, divides_fp16
-from vkmnn.ir import storage_elements
-from vkmnn.ir.ops import BIT_KINDS, BinaryAttrs
+from vkmnn.core.tensor import Tensor
+from vkmnn.ir import Layout, storage_elements
+from vkmnn.ir.ops import BIT_KINDS, BinaryAttrs, StridedBinaryAttrs
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.activation import activation_spec, keeps_zero
-from vkmnn.vulkan.broadcast import elementwise_layouts, plan_operands, reject_many_axes
+from vkmnn.vulkan.broadcast import (
+    MAX_AXES,
+    Broadcast,
+    elementwise_layouts,
+    plan_operands,
+    plan_strided,
+    reject_many_axes,
+)
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
@@ -37,13 +45,19 @@ class BinaryExecution(VulkanExecution[BinaryAttrs]):
         tensors, output, activation = self.operands, self.output, self.attrs.activation
         if len({kernel_dtype(tensor.dtype) for tensor in tensors}) != 1:
             raise Rejection(f"operands are {' and '.join(t.dtype.value for t in tensors)}")
-        reject_many_axes(tensors, output)
+        strided = self._strided()
+        if strided is None:
+            reject_many_axes(tensors, output)
+        elif not strided.fits:
+            raise Rejection(f"views of {len(strided.sizes)} axes, at most {MAX_AXES} fit")
         if activation.kind != "NONE" and kernel_dtype(output.dtype) != "f32":
             raise Rejection(f"activation {activation.kind} of integers")
 
     def layouts(self) -> Layouts:
-        """Work in the order of the larger operand."""
+        """Work in the order of the larger operand; views are in plain order."""
         attrs = self.attrs
+        if isinstance(attrs, StridedBinaryAttrs):
+            return [Layout.NCHW, Layout.NCHW], [Layout.NCHW]
         zero = attrs.kind in _KEEPS_ZERO and keeps_zero(attrs.activation)
         return elementwise_layouts(self.operands, self.output, zero)
 
@@ -55,10 +69,22 @@ class BinaryExecution(VulkanExecution[BinaryAttrs]):
         fp16 = self.attrs.kind in BINARY_KINDS and not leaves
         return self.by_rule(self.fp16_rule if fp16 else Fp16Rule.FULL)
 
+    def _plan(self, encoder: VulkanEncoder) -> tuple[Broadcast, list[Tensor]]:
+        strided = self._strided()
+        if strided is not None:
+            return strided, list(self.operands)
+        return plan_operands(self.operands, self.output, encoder)
+
+    def _strided(self) -> Broadcast | None:
+        attrs = self.attrs
+        if not isinstance(attrs, StridedBinaryAttrs):
+            return None
+        return plan_strided(attrs.strides, attrs.shape)
+
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatch."""
         attrs, output = self.attrs, self.output
-        plan, operands = plan_operands(self.operands, output, encoder)
+        plan, operands = self._plan(encoder)
         test = attrs.kind in _TESTS
         shader = kernels.binary(
             form="test" if test else "map",

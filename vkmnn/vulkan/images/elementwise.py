@@ -9,6 +9,7 @@ import numpy as np
 
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Activation, Array, Layout
+from vkmnn.ir.ops import StridedBinaryAttrs
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.activation import activation_spec, keeps_zero
 from vkmnn.vulkan.encoder import VulkanEncoder
@@ -58,7 +59,9 @@ def _binary_takes(
     tensors = [tensor for tensor in inputs if tensor is not None]
     rank = len(y.shape)
     variable = {n for n, tensor in enumerate(tensors) if tensor.value is None}
-    if attrs.kind not in _KINDS or len(tensors) != 2 or not 2 <= rank <= 4:
+    if isinstance(attrs, StridedBinaryAttrs) or attrs.kind not in _KINDS:
+        return None
+    if len(tensors) != 2 or not 2 <= rank <= 4:
         return None
     if not any(tensors[n].layout is Layout.IMAGE and tensors[n].shape == y.shape for n in variable):
         return None

@@ -1,0 +1,151 @@
+"""A network in sessions, loaded anew where an input gets a shape that its file excludes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from vkmnn.arguments import fits
+from vkmnn.errors import ConversionError, InvalidInputError, UnsupportedOpError
+from vkmnn.ir import Dim, Graph, TensorInfo
+from vkmnn.opening import Network
+from vkmnn.paths import OpenPaths, open_paths
+from vkmnn.schedule_config import ScheduleConfig
+
+MAX_OPENINGS = 4
+"""Sessions of one network that stay open, each for shapes that the others exclude."""
+
+
+class Openings:
+    """What runs a network at any input shapes that its operators allow.
+
+    The network begins as its file declares it. A shape that contradicts the file loads the file
+    again, with the sizes that differ left open, as a further session; its weights are those that
+    are on the device already. Sessions with a plan for a shape come first.
+
+    Args:
+        network: what to run.
+        configs: how; several for several parts.
+        first: the session of the network as it is, if it is open already.
+
+    Attributes:
+        current: the session in use.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        configs: Sequence[ScheduleConfig],
+        first: OpenPaths | None = None,
+    ) -> None:
+        self._network: Network | None = network
+        self._configs = tuple(configs)
+        self.current = open_paths(network, self._configs) if first is None else first
+        self._all = [self.current]
+
+    def fit(self, shapes: Mapping[str, tuple[int, ...]]) -> OpenPaths:
+        """Return what runs at these shapes, which is current from then on.
+
+        Raises:
+            InvalidInputError: nothing open takes the shapes, and the model has been released.
+            ConversionError: the network cannot be read with an input of such a shape.
+        """
+        fitting = [one for one in self._all if _fit(one.core.graph.inputs, shapes)]
+        planned = [one for one in fitting if one.core.is_planned(shapes)]
+        for one in (*planned, *reversed(fitting)):
+            self.current = one
+            return one
+        self.current = self._opened(shapes)
+        self._all.append(self.current)
+        if len(self._all) > MAX_OPENINGS:
+            self._all.pop(1).core.close()
+        return self.current
+
+    def _opened(self, shapes: Mapping[str, tuple[int, ...]]) -> OpenPaths:
+        if self._network is None:
+            raise InvalidInputError(
+                "the session has released its model, and has no plan for these inputs",
+                hint="plan what is needed before the model is released",
+            )
+        network = self._network
+        own = {info.name: info for info in network.source.inputs}
+        latest = [info for info in self._all[-1].core.graph.inputs if info.name in own]
+        if not _fit(latest, shapes):  # otherwise it is a tensor inside the network
+            try:
+                network = network.with_shapes(_opened_up(latest, shapes))
+            except (ConversionError, UnsupportedOpError):  # a converter needs to know a size
+                fixed = {name: shape for name, shape in shapes.items() if name in own}
+                network = network.with_shapes(fixed)
+            _share_constants(network.graph, self._network.graph)
+        return open_paths(network, self._configs, shapes)
+
+    def another(self) -> Openings:
+        """Return further sessions of the network.
+
+        Raises:
+            InvalidInputError: the model has been released.
+        """
+        if self._network is None:
+            raise InvalidInputError(
+                "the session has released its model: there is nothing to open another with"
+            )
+        return Openings(self._network, self._configs)
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` has been called."""
+        return self.current.core.closed
+
+    def release_model(self) -> None:
+        """Let go of the network: what has a plan runs on."""
+        self._network = None
+        for one in self._all:
+            one.core.forget_model()
+
+    def release_plans(self) -> None:
+        """Free the memory of all plans."""
+        for one in self._all:
+            one.core.release()
+
+    def close(self) -> None:
+        """Close all sessions."""
+        for one in self._all:
+            one.core.close()
+
+
+def fitting(infos: Sequence[TensorInfo], arrays: Mapping[str, Any]) -> bool:
+    """Whether arrays have shapes that a network's inputs allow."""
+    return all(fits(info.shape, arrays[info.name].shape) for info in infos)
+
+
+def _fit(infos: Sequence[TensorInfo], shapes: Mapping[str, tuple[int, ...]]) -> bool:
+    return all(fits(info.shape, shapes[info.name]) for info in infos if info.name in shapes)
+
+
+def _opened_up(
+    infos: Sequence[TensorInfo], shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, tuple[Dim, ...]]:
+    """Return the shapes of all inputs, with sizes open that are not what is wanted."""
+    found: dict[str, tuple[Dim, ...]] = {}
+    for info in infos:
+        wanted = shapes.get(info.name)
+        if info.shape is None or wanted is None:
+            continue
+        if len(wanted) != len(info.shape):
+            found[info.name] = (None,) * len(wanted)
+        else:
+            found[info.name] = tuple(
+                dim if fits((dim,), (size,)) else None
+                for dim, size in zip(info.shape, wanted, strict=True)
+            )
+    return found
+
+
+def _share_constants(graph: Graph, known: Graph) -> None:
+    """Take arrays of a graph that is open for equal constants: devices have each array once."""
+    for name, array in graph.constants.items():
+        same = known.constants.get(name)
+        if same is not None and same.dtype == array.dtype and np.array_equal(same, array):
+            graph.constants[name] = same
