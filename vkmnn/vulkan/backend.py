@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from math import inf, prod
 from typing import Any
 
@@ -30,6 +31,7 @@ from vkmnn.runtime.gate import Visit
 from vkmnn.runtime.memory import MemoryKind
 from vkmnn.runtime.pipeline import Pipeline
 from vkmnn.runtime.pipeline_store import KEPT_PIPELINES
+from vkmnn.runtime.shader import Shader
 from vkmnn.vulkan import images
 from vkmnn.vulkan.bindable import Fault, PipelineKind, find_faults
 from vkmnn.vulkan.choice import Choice, Chooser, Preferences
@@ -50,7 +52,7 @@ from vkmnn.vulkan.overflow import Reporting, origins
 from vkmnn.vulkan.pairs import Pairs
 from vkmnn.vulkan.plan_recorder import PlanRecorder, pipelines_used
 from vkmnn.vulkan.pooled_pairs import PooledPairs
-from vkmnn.vulkan.recording import Recording, SpecializedShader
+from vkmnn.vulkan.recording import Recording, Spec, SpecializedShader
 from vkmnn.vulkan.repeats import Repeats, problem_key
 from vkmnn.vulkan.schedule import schedule
 from vkmnn.vulkan.settings import BackendSettings
@@ -211,24 +213,8 @@ class VulkanBackend(TunableBackend):
         if watch is not None and self.settings.fp16:
             reporting = Reporting(self.device, origins(segments), watch)
         used = pipelines_used(recording, reporting)
-        if len(self._pipelines) > KEPT_PIPELINES:
-            self._pipelines = {}
-            self._kinds = {}
-        new = [one for one in used.items() if one[0] not in self._pipelines]
-        if new:
-            # The longest code first: the last to be built is not waited for alone then.
-            new.sort(key=lambda one: len(one[1][0].spirv()), reverse=True)
-            missing = dict(new)
-            # The driver compiles while the constants are packed.
-            with self.device.start_pipelines(missing.values(), warm_up=True) as batch:
-                memory = self.place(recording, list(kept.values()), list(inputs.values()))
-                made = batch.result(self.settings.progress)
-            self._pipelines.update(zip(missing, made, strict=True))
-            foreseen, self._foreseen = self._foreseen, None
-            if foreseen is not None:
-                foreseen.settle(list(missing.values()))
-        else:
-            memory = self.place(recording, list(kept.values()), list(inputs.values()))
+        place = partial(self.place, recording, list(kept.values()), list(inputs.values()))
+        memory = self._built(used, place)
         self._reject_constants(segments, recording, memory)
         _log.debug(
             "plan: %d dispatches, %d activation bytes (lower bound %d)",
@@ -261,6 +247,31 @@ class VulkanBackend(TunableBackend):
             uploaded.update(uploads)
             result.append(recorder.segment(first, end, list(uploads.values()), downloads))
         return result
+
+    def _built(
+        self,
+        used: Mapping[SpecializedShader, tuple[Shader, Spec]],
+        place: Callable[[], PlanMemory],
+    ) -> PlanMemory:
+        """Build the pipelines that are not there yet while memory is placed; return the memory."""
+        if len(self._pipelines) > KEPT_PIPELINES:
+            self._pipelines = {}
+            self._kinds = {}
+        new = [one for one in used.items() if one[0] not in self._pipelines]
+        if not new:
+            return place()
+        # The longest code first: the last to be built is not waited for alone then.
+        new.sort(key=lambda one: len(one[1][0].spirv()), reverse=True)
+        missing = dict(new)
+        # The driver compiles while the constants are packed.
+        with self.device.start_pipelines(missing.values(), warm_up=True) as batch:
+            memory = place()
+            made = batch.result(self.settings.progress)
+        self._pipelines.update(zip(missing, made, strict=True))
+        foreseen, self._foreseen = self._foreseen, None
+        if foreseen is not None:
+            foreseen.settle(list(missing.values()))
+        return memory
 
     def _reject_constants(
         self, segments: Sequence[Sequence[Command]], recording: Recording, memory: PlanMemory

@@ -369,16 +369,8 @@ def plan_memory(
     whole = device.info.limits.whole_buffers
     spots, sizes, bound = _spots(list(lifetimes.values()), whole, eager)
     device.check_room(sum(sizes) + image_bytes + sum(buffer.nbytes for buffer in buffers))
-    try:
-        shared = [device.allocate(size, MemoryKind.DEVICE) for size in sizes]
-    except OutOfDeviceMemoryError as error:
-        stored = sum(storage.range.nbytes for storage in dict.fromkeys(placed.values()))
-        raise OutOfDeviceMemoryError(
-            f"{error.message}; the plan needs {sum(sizes)} bytes for activations (at the busiest "
-            f"step {bound} are alive), {stored} for constants and "
-            f"{sum(buffer.nbytes for buffer in buffers)} for inputs and outputs",
-            hint="run a smaller batch, or smaller images",
-        ) from error
+    stored = sum(storage.range.nbytes for storage in dict.fromkeys(placed.values()))
+    shared = _shared(device, sizes, bound, stored, buffers)
     buffers += [*shared, *pooled]
     for (tensor, life), (number, offset) in zip(lifetimes.items(), spots, strict=True):
         ranges[tensor] = BufferRange(shared[number], offset, life.nbytes)
@@ -392,6 +384,32 @@ def plan_memory(
         bound + image_bytes,
         device,
     )
+
+
+def _shared(
+    device: Device, sizes: Sequence[int], bound: int, stored: int, others: Sequence[Buffer]
+) -> list[Buffer]:
+    """Return the buffers that activations share.
+
+    Args:
+        device: where.
+        sizes: theirs, in bytes.
+        bound: bytes of activations that are alive at the busiest step.
+        stored: bytes of constants.
+        others: buffers of inputs and outputs.
+
+    Raises:
+        OutOfDeviceMemoryError: the memory is not there; says what the plan needs.
+    """
+    try:
+        return [device.allocate(size, MemoryKind.DEVICE) for size in sizes]
+    except OutOfDeviceMemoryError as error:
+        raise OutOfDeviceMemoryError(
+            f"{error.message}; the plan needs {sum(sizes)} bytes for activations (at the busiest "
+            f"step {bound} are alive), {stored} for constants and "
+            f"{sum(buffer.nbytes for buffer in others)} for inputs and outputs",
+            hint="run a smaller batch, or smaller images",
+        ) from error
 
 
 def _is_direct(
