@@ -31,6 +31,8 @@ OTHER: dict[str, Any] = {
     "storage": "buffer",
     "spacious": True,
     "stored_bytes": 5,
+    "replays": False,
+    "eager": True,
 }
 """A value of every setting that is not its default."""
 
