@@ -25,7 +25,7 @@ def plural(count: int, noun: str, many: str = "") -> str:
     return f"{count} {noun if count == 1 else many or f'{noun}s'}"
 
 
-_MOST_LISTED = 12
+_MAX_LISTED = 12
 
 
 def nearest(name: str, known: Iterable[str], what: str, most: int = 1) -> str:
@@ -44,8 +44,8 @@ def nearest(name: str, known: Iterable[str], what: str, most: int = 1) -> str:
     near = get_close_matches(str(name).lower(), lower, most)
     if near:
         return f"did you mean {' or '.join(lower[one] for one in near)}?"
-    more = f", … ({len(names) - _MOST_LISTED} more)" if len(names) > _MOST_LISTED else ""
-    return f"{what}: {', '.join(names[:_MOST_LISTED]) or 'none'}{more}"
+    more = f", … ({len(names) - _MAX_LISTED} more)" if len(names) > _MAX_LISTED else ""
+    return f"{what}: {', '.join(names[:_MAX_LISTED]) or 'none'}{more}"
 
 
 class VkmnnError(Exception):

@@ -18,7 +18,7 @@ _NAME_BYTES = 100
 def replacing(path: Path) -> Iterator[IO[bytes]]:
     """Yield a file that takes a path's place once the block has ended well.
 
-    Until then, and where the block raises, the path is as it was. What is no regular file, such as
+    Until then, and where the block raises, the path is as it was. A path that is not a regular file, such as
     a pipe or `/dev/stdout`, is written to directly. A link stays one: its file is replaced.
 
     Args:

@@ -78,8 +78,9 @@ OPENERS = {
     *("benchmarks/llm.py", "tests/onnxruntime_oracle.py"),
 }
 # onnxruntime is the subject there, by itself or as a name for vkmnn's face, not an oracle.
-OF_FACES = {"tests/faces", "tests/memory/test_leaks.py", "tests/model/test_native_files.py"} | {
-    "tests/unit/test_bad_input.py"
+OF_FACES = {
+    *("tests/faces", "tests/memory/test_leaks.py", "tests/unit/test_bad_input.py"),
+    *("tests/model/test_native_files.py", "tests/model/test_overflow.py"),
 }
 
 

@@ -46,7 +46,7 @@ class Where:
 
 
 def _refuse_file(path: Path) -> None:
-    """Refuse what is no folder in its own name, with the step that helps."""
+    """Refuse a path that is not a folder, with the step that helps."""
     if not path.is_file():
         return
     with path.open("rb") as file:

@@ -77,7 +77,7 @@ class Prediction(NamedTuple):
 
     @property
     def measured(self) -> bool:
-        """Whether measurements stand behind it."""
+        """Whether its figures rest on measurements."""
         return self.source.startswith("measured")
 
 
@@ -303,7 +303,7 @@ def _show(model: str, planned: Planned, facts: Mapping[str, Any]) -> None:
         out.print(Text(line))
     if not facts["constants_from"].startswith("measured"):
         note(
-            f"no measurements stand behind the profile '{facts['profile']}': its figures follow "
+            f"nothing has been measured for the profile '{facts['profile']}': its figures follow "
             "from data sheets, and profiles of one class and core count get the same ones"
         )
     if facts["off_device"]:

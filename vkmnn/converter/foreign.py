@@ -371,7 +371,7 @@ def _is_text(head: bytes) -> bool:
 
 
 def kind_of_folder(folder: Path) -> Kind | None:
-    """Return what a folder holds that is no model of a single file; None where nothing is known."""
+    """Name the kind of model that a folder holds; None where it is not known."""
     name = folder.name.lower()
     for path, kind in (
         ("saved_model.pb", Kind("a TensorFlow SavedModel", _SAVED_MODEL)),
