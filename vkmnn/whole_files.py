@@ -18,8 +18,9 @@ _NAME_BYTES = 100
 def replacing(path: Path) -> Iterator[IO[bytes]]:
     """Yield a file that takes a path's place once the block has ended well.
 
-    Until then, and where the block raises, the path is as it was. A path that is not a regular file, such as
-    a pipe or `/dev/stdout`, is written to directly. A link stays one: its file is replaced.
+    Until then, and where the block raises, the path is as it was. A path that is not a regular
+    file, such as a pipe or `/dev/stdout`, is written to directly. A link stays one: its file is
+    replaced.
 
     Args:
         path: the file, in a folder that exists.
