@@ -90,6 +90,7 @@ SHORT_BECAUSE = {
     "top_k_blocks": "vkmnn/vulkan/selection.py:MAX_LOOP_ROUNDS",
     "top_k_merge": "a binary search",
     "pool_whole": f"{EXECUTIONS}/pooling.py:MAX_WHOLE",
+    "raster": "vkmnn/vulkan/region_copy.py:MAX_INNER",
     "raster_parts": "vkmnn/vulkan/region_parts.py:MAX_REGIONS",
     "recurrent": "vkmnn/vulkan/recurrence.py:MAX_LOOP_ROUNDS",
     "top_k_select": "vkmnn/vulkan/selection.py:MAX_LOOP_ROUNDS",
