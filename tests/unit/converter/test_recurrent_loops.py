@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.onnxruntime_oracle import open_oracle
-from vkmnn import InferenceSession
+from vkmnn import InferenceSession, VkmnnError
 from vkmnn.ir import Array
 from vkmnn.runtime import open_device
 
@@ -411,6 +411,55 @@ def test_other_results_than_the_state() -> None:
     (made,) = gru(s, s("Gather", "x", "i", axis=0), "h_in")
     types = check(loop(s, "go", {"h": made}, stacked=[s("Neg", made)]), [sequence()])
     assert "Recurrent" not in types
+
+
+def test_rows_counted_from_the_end() -> None:
+    """The first iteration reads row -1, the last row of the input."""
+    s = Body()
+    (made,) = simple(s, s("Gather", "x", "n_in", axis=0), "h_in")
+    states = {"h": made, "n": s("Add", 1, "n_in")}
+    model = loop(s, "go", states, stacked=[made], constants={"n": np.int64(-1)})
+    assert "Recurrent" not in check(model, [sequence()])
+
+
+@pytest.mark.parametrize(("later", "steps"), [(0, STEPS), (2, STEPS), (0, "T")])
+def test_more_iterations_than_rows(later: int, steps: int | str) -> None:
+    """An error, as in the loop, rather than fewer iterations."""
+    s = Body()
+    (made,) = simple(s, s("Gather", "x", s("Add", "i", later), axis=0), "h_in")
+    limit = ints(STEPS if later else STEPS + 1)
+    model = loop(s, "go", {"h": made}, stacked=[made], steps=steps, constants={"m": limit})
+    with pytest.raises(VkmnnError, match="index"), InferenceSession(model) as session:
+        session.run(None, {"x": sequence()})
+
+
+def test_a_limit_between_whole_numbers() -> None:
+    """Iterations go on while i < 2.5, which is not i < 2."""
+    s = Body()
+    (made,) = simple(s, s("Gather", "x", "i", axis=0), "h_in")
+    nodes = [
+        helper.make_node("ReduceMax", ["x"], ["largest"], keepdims=0),
+        helper.make_node("Mul", ["largest", "nothing"], ["none"]),
+        helper.make_node("Add", ["none", "half"], ["sum"]),
+        helper.make_node("Cast", ["sum"], ["limit"], to=TensorProto.DOUBLE),
+    ]
+    going = s("Less", s("Cast", "i", to=TensorProto.DOUBLE), "limit")
+    model = loop(s, going, {"h": made}, stacked=[made], more=nodes,
+                 constants={"nothing": np.float32(0), "half": np.float32(2.5)})  # fmt: skip
+    expected = open_oracle(model).run(None, {"x": sequence()})
+    with InferenceSession(model) as session:
+        for one, other in zip(session.run(None, {"x": sequence()}), expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("outputs", [0, 1])
+def test_bodies_that_lack_outputs(outputs: int) -> None:
+    s = Body()
+    (made,) = simple(s, s("Gather", "x", "i", axis=0), "h_in")
+    model = loop(s, "go", {"h": made}, stacked=[made])
+    del model.graph.node[0].attribute[0].g.output[outputs:]
+    with pytest.raises(VkmnnError), InferenceSession(model) as session:
+        session.run(None, {"x": sequence()})
 
 
 def test_a_first_state_for_all_sequences() -> None:

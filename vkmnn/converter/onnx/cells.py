@@ -44,7 +44,8 @@ _MAX_TERMS = 6
 _MAX_CONSTANT = 1 << 24
 _ACTIVATIONS = {"Sigmoid", "Tanh", "Relu"}
 _SHAPES = {"Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape"}
-_FLOAT = 1  # TensorProto.DataType
+_FLOAT = 1  # TensorProto.DataType, as the next line
+_WHOLE = {6, 7, 9}  # int32, int64, bool: as floats, counts meet limits between whole numbers
 _MIRRORED = {"Greater": "Less", "GreaterOrEqual": "LessOrEqual"}
 
 
@@ -257,7 +258,7 @@ def _shape(f: Formulas, node: onnx.NodeProto, given: list[Any], attributes: Any)
     if op == "Cast":
         kind = attributes["to"].i
         floats = kind == _FLOAT and isinstance(value, Linear | Sum | Row)
-        return value if floats or (kind != _FLOAT and _is_scalar(f, value)) else None
+        return value if floats or (kind in _WHOLE and _is_scalar(f, value)) else None
     if isinstance(value, Count):
         target = given[1] if len(given) > 1 and isinstance(given[1], np.ndarray) else None
         if op == "Reshape":

@@ -86,9 +86,10 @@ def as_recurrent(
     ways = ways_of(node, body, len(node.input)) if node.op_type == "Scan" else None
     flags = 0 if ways else 2
     given = list(node.input) if ways else [*node.input, "", ""][: max(2, len(node.input))]
-    if len(body.input) != len(given) or not all(given[flags:]):
-        return None
     if node.op_type == "Scan" and ways is None:
+        return None
+    states = ways.states if ways else len(given) - 1  # a Loop's body returns its condition, too
+    if len(body.input) != len(given) or len(body.output) < states or not all(given[flags:]):
         return None
     reader = _Reader(body, given, known, ways)
     return reader.written(node, Writer(name, body, known, tensors, ops))
@@ -183,7 +184,7 @@ class _Reader:
         if reverse is None:
             return None
         count = self._count(writer)
-        if count is None:
+        if count is None or not self._has_rows(cell, count):
             return None
         self._write(node, cell, count, reverse, writer)
         writer.made.kept.clear()  # nothing of the body is left
@@ -196,6 +197,19 @@ class _Reader:
         ways = {*self._ways.in_back, *self._ways.out_back}
         plain = all(axis == 0 for axis in self._ways.out_axes)
         return ways.pop() if len(ways) == 1 and plain else None
+
+    def _has_rows(self, cell: Cell, count: int | str) -> bool:
+        """Return whether the input has a row for each iteration, unless `count` is computed.
+
+        The operator would read fewer rows where the loop counts from the end, or fails.
+        """
+        _, source, axis, offset = cell.row
+        size = (self._shape(source) or (None,) * 3)[axis]
+        if offset < 0:
+            return False
+        if not count or isinstance(count, str):
+            return True
+        return isinstance(size, int) and offset + count <= size
 
     def _count(self, writer: Writer) -> int | str | None:
         """Return how many iterations there are, 0 for all; or a vector of that number."""
