@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
+from vkmnn import InferenceSession, ShapeError
 from vkmnn.converter.passes.pad import FoldPad
 from vkmnn.ir.ops import Activation
 
@@ -150,6 +152,40 @@ def test_pads_that_follow_from_the_size(net, check):
 def test_poolings_that_see_the_difference(net, check, kind, attrs, value):
     x = pad(net, net.input(1, 2, 6, 7), ASYMMETRIC, value=value)
     assert check(pool(net, x, kind, **attrs), FOLD).rewrites == 0
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda net, x: net.unary("CLIP", x, 0.0, -1.0),
+        lambda net, x: net.op(
+            "Interp", net.unary("RELU", x), net.const([0.0, 0, -0.5, -0.5, 1, 1, 1.5, 1.5]), "",
+            net.ints(1, 2, 6, 7), mode="linear", coordinate_mode="tf_crop_and_resize",
+            extrapolation_value=-5.0,
+        ),
+    ],
+    ids=["clip to a negative maximum", "resize with a negative border"],
+)  # fmt: skip
+def test_maxima_of_what_may_be_negative(net, check, made):
+    x = pad(net, made(net, net.input(1, 2, 6, 7)), ASYMMETRIC)
+    assert check(pool(net, x, "MAX"), FOLD).rewrites == 0
+
+
+@pytest.mark.parametrize("axes", [(8, 9), (-9, 3)])
+def test_axes_that_are_not_there(axes):
+    """Shape rules say what is wrong with them."""
+    nodes = [
+        helper.make_node("Pad", ["x", "widths", "", "axes"], ["y"]),
+        helper.make_node("MaxPool", ["y"], ["z"], kernel_shape=[2, 2]),
+    ]
+    one = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 2, 5, 5])
+    other = helper.make_tensor_value_info("z", TensorProto.FLOAT, None)
+    constants = {"widths": [1, 1, 1, 1], "axes": axes}
+    tensors = [numpy_helper.from_array(np.array(v, np.int64), n) for n, v in constants.items()]
+    graph = helper.make_graph(nodes, "g", [one], [other], tensors)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    with pytest.raises(ShapeError, match="axis"):
+        InferenceSession(model, device="cpu")
 
 
 def test_the_whole_of_an_image(net, check):

@@ -119,6 +119,8 @@ def _spatial_pads(
         return NoMatch("the pads are not constant")
     if len(widths) != 2 * len(named) or not axes or perm is None or len(perm) != axes + 2:
         return NoMatch("it pads other axes")
+    if not all(-axes - 2 <= axis < axes + 2 for axis in named):
+        return NoMatch("it pads axes that are not there")
     begins, ends = [0] * (axes + 2), [0] * (axes + 2)
     for place, axis in enumerate(named):
         begins[axis], ends[axis] = widths[place], widths[place + len(named)]
@@ -142,18 +144,19 @@ def _is_not_negative(name: str, index: GraphIndex) -> bool:
             return False
         if _bounds(op.attrs):
             return True
-        if op.type not in _KEEPS_SIGN or (op.type == "Interp" and op.attrs.mode == "cubic"):
+        if op.type not in _KEEPS_SIGN:
+            return False
+        if op.type == "Interp" and (op.attrs.mode == "cubic" or op.attrs.extrapolation_value < 0):
             return False
         name = op.inputs[0]
     return False
 
 
 def _bounds(attrs: Any) -> bool:
-    if isinstance(attrs, UnaryAttrs):
-        return attrs.kind in _NON_NEGATIVE or (attrs.kind == "CLIP" and attrs.alpha >= 0)
-    activation = getattr(attrs, "activation", None)
+    done = attrs if isinstance(attrs, UnaryAttrs) else getattr(attrs, "activation", None)
     late = getattr(attrs, "residual", "ADD_BEFORE") != "ADD_BEFORE"
-    if late or not isinstance(activation, Activation):
+    if late or not isinstance(done, UnaryAttrs | Activation):
         return False
-    kind = activation.kind
-    return kind in _NON_NEGATIVE or (kind == "CLIP" and activation.alpha >= 0)
+    # Clip gives its maximum where that is below its minimum.
+    clips = done.kind == "CLIP" and min(done.alpha, done.beta) >= 0
+    return done.kind in _NON_NEGATIVE or clips
