@@ -49,6 +49,7 @@ class OverridableInputs:
         self._path = Path(model) if self.infos and isinstance(model, str | os.PathLike) else None
         self._identity = self._identify()
         self._lock = threading.Lock()
+        self._closed = False
         self._sessions: dict[frozenset[str], Session] = {frozenset(): main}
 
     @classmethod
@@ -83,7 +84,7 @@ class OverridableInputs:
         return {name: info for name, info in self.infos.items() if name in feeds}
 
     def session(self, names: Iterable[str]) -> Session:
-        """Return the session that takes values for these inputs.
+        """Return the session that takes values for these inputs; after `close`, a closed one.
 
         Raises:
             InvalidInputError: the session has released its model.
@@ -94,6 +95,8 @@ class OverridableInputs:
             return self._main
         with self._lock:
             key = frozenset(names)
+            if self._closed:
+                return self._main
             if key not in self._sessions:
                 self._sessions[key] = self._opened(key)
             self.latest = self._sessions[key]
@@ -135,5 +138,7 @@ class OverridableInputs:
 
     def close(self) -> None:
         """Close all sessions."""
+        with self._lock:
+            self._closed = True
         for session in self.open_sessions():
             session.close()

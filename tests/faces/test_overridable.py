@@ -110,3 +110,13 @@ def test_after_the_model_has_gone(dense: Path, tmp_path: Path) -> None:
         other.release_model()
         with pytest.raises(InvalidInputError, match="released"):
             other.run(None, {"x": X, "b": B})
+
+
+@pytest.mark.parametrize("names", [(), ("b",)])
+def test_a_closed_session_stays_closed(names: tuple[str, ...], dense: Path) -> None:
+    """A value that has not been fed before does not open the model again."""
+    session = InferenceSession(dense)
+    session.run(None, {"x": X})
+    session.close()
+    with pytest.raises(InvalidInputError, match="closed"):
+        session.run(None, {"x": X, **dict.fromkeys(names, B)})
