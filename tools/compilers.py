@@ -28,6 +28,7 @@ KEPT = ("registers", "shared", "waves", "instructions", "cycles")
 RISE = 0.10
 """Share by which a kernel's instructions may rise without a new record."""
 SHOWN = 30
+ALL = ".*"
 
 Figures = Mapping[str, Mapping[str, int]]
 
@@ -180,7 +181,10 @@ def record(rows: Sequence[Sequence[str]], path: Path = PAGE) -> None:
 
 def main(args: Sequence[str]) -> int:
     """Compile for the GPUs that are named, or for all; return the exit status."""
-    options = _parser().parse_args(args)
+    parser = _parser()
+    options = parser.parse_args(args)
+    if options.record and options.only != ALL:
+        parser.error("--record replaces the figures of all kernels; leave --only out")
     python = environment.prepare()
     vulkan.ensure_loader()
     if platform.machine() != "x86_64":
@@ -222,6 +226,6 @@ def _parser() -> argparse.ArgumentParser:
         description="Compile every kernel for GPUs that are not here (docs/gpu-compilers.md).",
     )
     parser.add_argument("names", nargs="*", choices=[*COMPILERS, []], metavar="FAMILY")
-    parser.add_argument("--only", metavar="PATTERN", default=".*", help="kernels, by a pattern")
+    parser.add_argument("--only", metavar="PATTERN", default=ALL, help="kernels, by a pattern")
     parser.add_argument("--record", action="store_true", help="record the figures")
     return parser

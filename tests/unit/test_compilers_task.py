@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tools import compilers
 from tools.compiled_kernels import figures
 
@@ -63,6 +65,13 @@ def test_changes_are_shown_longest_first() -> None:
     longer, shorter = compilers.changes(before, after)
     assert longer == ("longer", "64", "9216", "16 -> 8", "1412 -> 1600", "18744")
     assert shorter[0] == "shorter"
+
+
+def test_a_record_is_of_all_kernels(capsys: pytest.CaptureFixture[str]) -> None:
+    """Figures of some of them would replace those of the others."""
+    with pytest.raises(SystemExit):
+        compilers.main(["navi31", "--record", "--only", "conv_.*"])
+    assert "leave --only out" in capsys.readouterr().err
 
 
 def test_faults() -> None:
