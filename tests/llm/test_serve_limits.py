@@ -22,6 +22,8 @@ pytest.importorskip("uvicorn")
 pytest.importorskip("httpx")
 
 import httpx
+import onnx
+from onnx import TensorProto, helper
 
 import vkmnn
 from tests.llm.served import Served, network, served, small_models
@@ -489,13 +491,74 @@ def test_what_json_has_no_numbers_for(server: Served) -> None:
 @pytest.mark.parametrize(
     ("datatype", "value"),
     [("INT32", 1.5), ("UINT8", 300), ("INT8", -129), ("UINT64", -1), ("INT64", 2**63),
-     ("BOOL", 2), ("FP16", 1e6), ("FP32", 1e39), ("INT32", "1"), ("FP32", "x"), ("FP32", {})],
+     ("BOOL", 2), ("FP16", 1e6), ("FP32", 1e39), ("INT32", "1"), ("FP32", "x"), ("FP32", {}),
+     ("FP32", None), ("INT64", 2**53 + 1)],
 )  # fmt: skip
 def test_values_fit_their_datatype(datatype: str, value: Any, server: Served) -> None:
-    inputs = [{"name": "a", "datatype": datatype, "shape": [1], "data": [value]}]
+    inputs = [{"name": "a", "datatype": datatype, "shape": [2], "data": [value, 1.0]}]
     answer = server.http.post("/v2/models/adder/infer", json={"inputs": inputs})
     assert answer.status_code == 400
     assert "does not fit its datatype" in answer.json()["error"]
+
+
+def test_bytes_of_a_negative_number(server: Served) -> None:
+    """A slice would count from the end."""
+    inputs = [{"name": "a", "datatype": "FP32", "shape": [1],
+               "parameters": {"binary_data_size": -4}}]  # fmt: skip
+    head = json.dumps({"inputs": inputs}).encode()
+    answer = server.http.post(
+        "/v2/models/adder/infer", content=head + bytes(8),
+        headers={"Inference-Header-Content-Length": str(len(head))},
+    )  # fmt: skip
+    assert answer.status_code == 400
+    assert "binary_data_size" in answer.json()["error"]
+
+
+def test_texts_as_bytes(tmp_path: Path) -> None:
+    """Each after its length in four bytes; numpy has pointers in their place."""
+    kind = TensorProto.STRING
+    graph = helper.make_graph(
+        [helper.make_node("Gather", ["words", "at"], ["word"])], "words",
+        [helper.make_tensor_value_info("at", TensorProto.INT64, [2])],
+        [helper.make_tensor_value_info("word", kind, [2])],
+        [helper.make_tensor("words", kind, [3], [b"a", b"bc", "é".encode()])],
+    )  # fmt: skip
+    path = tmp_path / "words.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8),
+              str(path))  # fmt: skip
+    models = load_models([str(path)], "auto")
+    body = {
+        "inputs": [{"name": "at", "datatype": "INT64", "shape": [2], "data": [2, 1]}],
+        "outputs": [{"name": "word", "parameters": {"binary_data": True}}],
+    }
+    with served(models) as server:
+        answer = server.http.post("/v2/models/words/infer", json=body)
+    models.close()
+    head = int(answer.headers["Inference-Header-Content-Length"])
+    assert answer.content[head:] == b"\2\0\0\0\xc3\xa9" + b"\2\0\0\0bc"
+
+
+def test_runs_leave_threads_to_others(
+    models: Models, server: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many runs wait for a network, prompts are cut into tokens."""
+    go = threading.Event()
+
+    def run(*_: object) -> list[np.ndarray]:
+        assert go.wait(60)
+        return [np.zeros((1, 3), np.float32)] * 2
+
+    monkeypatch.setattr(models.networks["adder"], "run", run)
+    runs = [threading.Thread(target=infer, args=(server, [1, 2, 3])) for _ in range(60)]
+    for thread in runs:
+        thread.start()
+    try:
+        until(lambda: server.app._inference._running == len(runs))
+        assert server.http.post("/v1/completions", json=COMPLETION).status_code == 200
+    finally:
+        go.set()
+        for thread in runs:
+            thread.join()
 
 
 @pytest.mark.parametrize("length", [b"\xb2", b"-1", b"1_0", b"9" * 40, b"99999", b"x", b""])

@@ -104,16 +104,16 @@ def access_of(
 
 
 def read_keys(path: Path) -> list[str]:
-    """Return the keys of a file: one a line; empty lines and those after a # do not count.
+    """Return the keys of a file: one a line; empty lines and lines that begin with # do not count.
 
     Raises:
         InvalidInputError: it cannot be read, or has none.
     """
     try:
-        lines = path.read_text("utf-8").splitlines()
+        lines = [line.strip() for line in path.read_text("utf-8-sig").splitlines()]
     except (OSError, ValueError) as error:
         raise InvalidInputError(f"the keys in '{path}' cannot be read: {error}") from error
-    keys = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+    keys = [line for line in lines if line and not line.startswith("#")]
     if not keys:
         raise InvalidInputError(
             f"'{path}' holds no key", hint="write one a line; without the option, none is needed"

@@ -173,7 +173,7 @@ class App:
             watch.cancel()
             with suppress(asyncio.CancelledError):
                 await watch
-            self._inference.stopping = True
+            self._inference.close()
             self._work.close()
 
     async def _watch(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from typing import Any
 
@@ -31,6 +32,12 @@ _VALUES = 2 << 20
 _MANY_BYTES = 1 << 20
 """Larger bodies are read one after the other: a number takes 32 bytes until it is in an array."""
 
+_RUNS = 8
+"""Runs at a time, of all networks; those of one network take turns."""
+
+_MAX_EXACT = 1 << 53
+"""The whole number below which float64 holds every one."""
+
 _HEADER = "inference-header-content-length"
 
 
@@ -42,8 +49,15 @@ class InferenceApi:
         self._limits = limits
         self._bodies = bodies
         self._running = 0
+        # Runs may wait long: in the threads that read bodies, they would hold up every request.
+        self._runs = ThreadPoolExecutor(_RUNS, "vkmnn-serve-runs")
         self._large = asyncio.Lock()
         self.stopping = False
+
+    def close(self) -> None:
+        """Say that the server is not ready any more, and take no further runs."""
+        self.stopping = True
+        self._runs.shutdown(wait=False)
 
     async def server(self, request: Request) -> Response:
         """GET /v2."""
@@ -107,7 +121,7 @@ class InferenceApi:
             raise HttpError(503, "queue_full", f"{self._running} requests wait already")
         self._running += 1
         try:
-            return await asyncio.shield(run_in_threadpool(run))
+            return await asyncio.get_running_loop().run_in_executor(self._runs, run)
         finally:
             self._running -= 1
 
@@ -131,6 +145,8 @@ def _feeds(body: Any, binary: memoryview) -> dict[str, Array]:
         if not all(type(size) is int and size >= 0 for size in shape):
             raise HttpError(400, "invalid_input", f"the shape of '{name}' is not one")
         size = field(field(one, "parameters", (dict,), {}), "binary_data_size", (int,))
+        if size is not None and size < 0:
+            raise HttpError(400, "invalid_input", f"the binary_data_size of '{name}' is negative")
         try:
             if size is None:
                 values = _array(one["data"], np.dtype(dtype))
@@ -151,6 +167,10 @@ def _array(data: Any, dtype: np.dtype[Any]) -> Array:
     given = np.array(data)
     if given.dtype.kind == "U" and dtype.kind != "f":  # texts stand for NaN and infinities
         raise TypeError("there are texts")
+    if given.dtype.kind == "O" and None in given.reshape(-1).tolist():  # numpy makes NaN of it
+        raise TypeError("there is a null")
+    if given.dtype.kind == "f" and dtype.kind in "iu" and (np.abs(given) >= _MAX_EXACT).any():
+        raise ValueError("whole numbers beside fractions are exact below 2^53")
     with np.errstate(over="raise", invalid="raise"):
         made: Array = given.astype(dtype)
     if dtype.kind != "f" and not np.array_equal(made, given):
@@ -183,6 +203,14 @@ def _numbers(array: Array) -> list[Any]:
     return values
 
 
+def _bytes(array: Array) -> bytes:
+    """Return values as the binary extension has them: texts, each after its length in 4 bytes."""
+    if array.dtype.kind != "O":
+        return np.ascontiguousarray(array).tobytes()
+    texts = [str(text).encode() for text in array.reshape(-1)]
+    return b"".join(len(text).to_bytes(4, "little") + text for text in texts)
+
+
 def _answer(
     name: str, results: dict[str, Array], binary: set[str], about: dict[str, str]
 ) -> Response:
@@ -194,7 +222,7 @@ def _answer(
             "shape": list(array.shape),
         }
         if output in binary:
-            parts.append(np.ascontiguousarray(array).tobytes())
+            parts.append(_bytes(array))
             described["parameters"] = {"binary_data_size": len(parts[-1])}
         else:
             described["data"] = _numbers(array.reshape(-1))
