@@ -205,6 +205,21 @@ def test_old_sandboxes_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
         templates.ChatTemplate("x").write({})
 
 
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        ("{{ m | tojson }}", """{"b": "it's <é>", "a": 1}"""),
+        ("{{ m | tojson(sort_keys=True, separators=(',', ':')) }}", """{"a":1,"b":"it's <é>"}"""),
+        ("{{ [m.a] | tojson(indent=1, ensure_ascii=True) }}", "[\n 1\n]"),
+        ("a{% generation %}{{ m.a }}{% endgeneration %}b", "a1b"),
+        ("{{ strftime_now('%Y') | int > 2000 }}", "True"),
+    ],
+)
+def test_templates_have_what_transformers_gives_them(template: str, text: str) -> None:
+    variables = {"m": {"b": "it's <é>", "a": 1}}
+    assert templates.ChatTemplate(template).write(variables) == text
+
+
 def test_a_template_in_a_file_of_its_own(tmp_path: Path) -> None:
     write_tokenizer(tmp_path, "{{ 'old' }}")
     (tmp_path / "chat_template.jinja").write_text("{{ messages[0].content }}!", "utf-8")

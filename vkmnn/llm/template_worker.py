@@ -13,10 +13,13 @@ import signal
 import sys
 import time
 from contextlib import suppress
+from datetime import datetime
 from typing import Any
 
-_WARM_UP = "{{ 'a b' | wordwrap(1) }}{{ 1 | pprint }}{{ raise_exception('') }}"
-"""Has jinja2 import what it imports late: files cannot be opened afterwards."""
+_WARM_UP = (
+    "{{ 'a b' | wordwrap(1) }}{{ 1 | pprint }}{{ strftime_now('%c') }}{{ raise_exception('') }}"
+)
+"""Has jinja2 import what it imports late, and the time zone read: files cannot be opened later."""
 
 
 class RefusedError(Exception):
@@ -27,14 +30,8 @@ class Writer:
     """A template that was compiled."""
 
     def __init__(self, source: str) -> None:
-        from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-        )
-        environment.globals["raise_exception"] = _refuse
         self.source = source
-        self._template = environment.from_string(source)
+        self._template = _environment().from_string(source)
 
     def write(self, variables: dict[str, Any], most: int) -> dict[str, Any]:
         """Return the text, or that it has more than `most` characters."""
@@ -45,6 +42,50 @@ class Writer:
             if size > most:
                 return {"long": most}
         return {"text": "".join(parts)}
+
+
+def _environment() -> Any:
+    """Return a sandbox with what transformers gives to templates."""
+    from jinja2.ext import Extension
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    class Generation(Extension):
+        """`{% generation %}`: marks the model's own text for training; here its content alone."""
+
+        tags = {"generation"}  # noqa: RUF012 - as the base class has it
+
+        def parse(self, parser: Any) -> Any:
+            next(parser.stream)
+            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", Generation]
+    )
+    environment.globals["raise_exception"] = _refuse
+    environment.globals["strftime_now"] = _now
+    environment.filters["tojson"] = _json
+    return environment
+
+
+def _json(
+    value: object,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Write JSON as it is; jinja2's own filter sorts keys and escapes what HTML would."""
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )
+
+
+def _now(form: str) -> str:
+    return datetime.now().strftime(form)
 
 
 def _refuse(reason: object) -> None:
