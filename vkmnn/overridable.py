@@ -25,14 +25,14 @@ Reopen = Callable[[frozenset[str]], Session]
 class OverridableInputs:
     """The sessions of one model: one for each set of default values that runs override.
 
-    A default value is a constant of the network, which passes fold and kernels pack, so the first
-    run that feeds another value converts the model once more.
+    Default values are constants, which passes fold and kernels pack. So the first run that feeds
+    another value converts the model again, with that input as an ordinary one.
 
     Args:
         infos: the inputs that have a default value.
-        main: the session that takes all default values.
-        reopen: opens the model with these names as ordinary inputs.
-        model: what the session was opened on; a file must still be the same when it is reopened.
+        main: the session that uses all default values.
+        reopen: opens the model with the named inputs as ordinary ones.
+        model: the model that was opened; a file must not have changed when it is opened again.
 
     Attributes:
         infos: the inputs by name.
@@ -69,7 +69,7 @@ class OverridableInputs:
         return network, opened, cls(network.graph.overridable, opened.core, reopen, model)
 
     def beside(self, main: Session) -> OverridableInputs:
-        """Return the same for another session of the model."""
+        """Return a copy for another session of the model."""
         assert self._reopen is not None or not self.infos
         made = copy(self)
         made._main = made.latest = main
@@ -78,7 +78,7 @@ class OverridableInputs:
         return made
 
     def fed(self, feeds: object) -> Mapping[str, TensorInfo]:
-        """Return those inputs with default values that are fed."""
+        """Return the inputs with default values that the feeds contain."""
         if not self.infos or not isinstance(feeds, Mapping):
             return {}
         return {name: info for name, info in self.infos.items() if name in feeds}
@@ -89,7 +89,7 @@ class OverridableInputs:
         Raises:
             InvalidInputError: the session has released its model.
             ModelError: the model's file has changed.
-            VkmnnError: the model cannot be opened so.
+            VkmnnError: the model cannot be opened with these as ordinary inputs.
         """
         if not self.infos:
             return self._main
@@ -116,7 +116,7 @@ class OverridableInputs:
         return self._reopen(names)
 
     def _identify(self) -> tuple[int, ...]:
-        """Return what tells whether the file is the one that was opened."""
+        """Return the inode, size and time of the model's file, which change with it."""
         if self._path is None:
             return ()
         try:
@@ -131,7 +131,7 @@ class OverridableInputs:
             return tuple(self._sessions.values())
 
     def release_model(self) -> None:
-        """Let go of the model; sessions run on at the shapes that they have plans for."""
+        """Release the model; sessions keep running at the shapes that they have planned."""
         self._reopen = None
         for session in self.open_sessions():
             session.forget_model()

@@ -1,4 +1,4 @@
-"""The JSON files of a model's folder, read key by key: each is what it has to be, or an error."""
+"""The JSON files of a model's folder, read key by key with a check of each value's type."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vkmnn.errors import ModelFileError
 T = TypeVar("T")
 
 MAX_BYTES = 64 << 20
-"""The largest file that is read: tokenizer_config.json of large vocabularies has a few MiB."""
+"""The largest file that is read; tokenizer_config.json has a few MiB for large vocabularies."""
 
 _LARGEST = 2**31 - 1
 _NOTHING: list[dict[str, Any]] = []
@@ -81,7 +81,7 @@ class Section:
         return isinstance(self._values.get(key), list)
 
     def wrong(self, key: str, wanted: str) -> ModelFileError:
-        """Return the error for a value that is not what was wanted."""
+        """Return the error for a value that is not what `wanted` says."""
         return ModelFileError(
             f"'{self.path}' is not valid: '{self.name(key)}' is "
             f"{_shown(self._values.get(key))} instead of {wanted}",
@@ -102,10 +102,10 @@ class Section:
 
 
 def read_config(path: Path) -> Section:
-    """Return the object of a JSON file; an empty one where there is no file.
+    """Return the object in a JSON file; an empty one if there is no file.
 
     Raises:
-        ModelFileError: it cannot be read, or holds something else.
+        ModelFileError: the file cannot be read, or holds no object.
     """
     if not path.is_file():
         return Section(path, {})

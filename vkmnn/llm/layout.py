@@ -1,4 +1,4 @@
-"""What the files of a model's folder are: onnxruntime-genai's, Optimum's and the hub's layouts."""
+"""The layouts of model folders: onnxruntime-genai's, Optimum's and onnx-community's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from vkmnn.errors import InvalidInputError, ModelFileError
 from vkmnn.llm.config_file import Section, read_config
 
 PREFERRED = ("q4f16", "fp16", "q4", "", "quantized", "int8", "uint8", "bnb4", "q8")
-"""Variants in the order in which they are taken; "" is the one without a suffix, fp32 mostly."""
+"""Variants in order of preference; "" is the one without a suffix, mostly fp32."""
 
 _DECODERS = ("decoder_model_merged", "model", "decoder_with_past_model", "decoder_model")
 _ENCODERS = ("encoder_model", "encoder")
@@ -22,21 +22,23 @@ _HEADLESS = ("bert", "roberta", "nomic_bert", "xlm-roberta", "mpnet", "distilber
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A folder as it was read.
+    """The files of a model's folder, and what its configuration says.
 
     Attributes:
-        folder: where everything is.
+        folder: the folder.
         kind: "decoder", "seq2seq" or "embedding".
-        variant: which variant was taken, "" for the one without a suffix.
+        variant: the chosen variant, "" for the one without a suffix.
         variants: all variants of the decoder, or of the only network.
         decoder: its file.
         encoder: the encoder's file, of a seq2seq model.
-        first: a seq2seq decoder without caches, where it has a file of its own.
+        first: the decoder without caches, if it has a file of its own.
         past: the names of caches as inputs, with `%d` or `*` for the layer, and of their outputs.
         config: config.json, or the `model` part of genai_config.json.
         search: what the folder says about sampling.
-        context: how many tokens the model was made for; 0 where nothing says it.
-        eos: tokens that end a text. bos: what it begins with, if anything.
+        context: the most tokens that the model was trained for; 0 if unknown.
+        eos: tokens that end a text.
+        bos: the token that a text begins with, if any.
+        names: the usual names of inputs and outputs, by those of the network.
     """
 
     folder: Path
@@ -61,15 +63,15 @@ def is_model_folder(folder: Path) -> bool:
 
 
 def read_layout(folder: Path, variant: str | None = None) -> Layout:
-    """Read what a folder holds.
+    """Read the layout of a folder.
 
     Args:
-        folder: where it is.
+        folder: the folder.
         variant: "q4", "fp16" and so on; "fp32" for the one without a suffix; None for the best.
 
     Raises:
-        ModelFileError: the layout is not known, or a file that it names is missing.
-        InvalidInputError: there is no such variant.
+        ModelFileError: the layout is unknown, or a file that it names is missing.
+        InvalidInputError: the folder lacks the variant.
     """
     if (folder / "genai_config.json").is_file():
         return _genai(folder, variant)
@@ -85,7 +87,7 @@ def read_layout(folder: Path, variant: str | None = None) -> Layout:
 
 
 def files_of(folder: Path) -> dict[str, dict[str, Path]]:
-    """Return the networks of a folder by what they are, then by variant."""
+    """Return the networks of a folder by role, such as "decoder_model", then by variant."""
     found: dict[str, dict[str, Path]] = {}
     for place in (folder, folder / "onnx"):
         for path in sorted(place.glob("*.onnx")):

@@ -1,4 +1,4 @@
-"""Texts before which a generated text ends, found in time that grows with the text alone."""
+"""Stop texts, found in time proportional to the generated text, however long they are."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Sequence
 
 
 class _Prefix:
-    """What some stop texts begin with: those from `low` to `high` of the sorted ones.
+    """A prefix of the sorted stop texts `low` to `high` (exclusive): a state of the automaton.
 
     Attributes:
-        length: of the prefix.
-        shorter: the longest end of it that is a prefix, too; None for the empty one.
-        complete: the length of the longest stop text that it ends with; 0 for none.
-        longer: the prefixes that a character more makes, as far as a text has reached them.
+        length: characters of the prefix.
+        shorter: its longest proper suffix that is a prefix as well; None for the empty prefix.
+        complete: characters of the longest stop text that is a suffix of it; 0 for none.
+        longer: the prefixes longer by one character that a text has reached, by that character.
     """
 
     __slots__ = ("complete", "high", "length", "longer", "low", "shorter")
@@ -27,16 +27,16 @@ class _Prefix:
 
 
 class Stops:
-    """Ends a text at the first of several strings, and holds back what may become one.
+    """Ends a text before the first stop text, and holds back what may be the start of one.
 
-    An automaton (Aho and Corasick's) reads each character once; its states are made when a text
-    reaches them, so that long stop texts cost nothing before they match.
+    An Aho–Corasick automaton reads each character once. Its states are made when a text reaches
+    them, so that long stop texts cost nothing until they match.
 
     Args:
-        stops: the strings; empty ones do not count.
+        stops: the stop texts; empty ones are ignored.
 
     Attributes:
-        found: the string that ended the text.
+        found: the stop text that ended the text.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
@@ -46,11 +46,11 @@ class Stops:
         self.found: str | None = None
 
     def add(self, text: str) -> str:
-        """Return the text that is sure to belong to the result."""
+        """Add generated text; return the text that no stop text can contain any more."""
         if not self._stops:
             return text
         held = self._state.length
-        ends: list[tuple[int, int]] = []  # of stop texts: where they begin, their length
+        ends: list[tuple[int, int]] = []  # of each stop text: where it begins, its length
         for place, character in enumerate(text, held + 1):
             self._state = self._after(self._state, character)
             if complete := self._state.complete:
@@ -66,14 +66,14 @@ class Stops:
         return whole[:start]
 
     def rest(self) -> str:
-        """Return what was held back, at the end; nothing after a stop."""
+        """Return the text held back, at the end; nothing after a stop text."""
         held = "".join(self._held)
         self._held.clear()
         self._state = self._root
         return held
 
     def _released(self, count: int) -> str:
-        """Take this many characters off what is held."""
+        """Remove this many characters from the text held back, and return them."""
         parts = []
         while count:
             part = self._held.popleft()
@@ -84,7 +84,7 @@ class Stops:
         return "".join(parts)
 
     def _after(self, state: _Prefix, character: str) -> _Prefix:
-        """Return the longest prefix that a text ends with after one more character."""
+        """Return the state after one more character: the longest prefix that ends there."""
         new: list[_Prefix] = []
         place: _Prefix | None = state
         while place is not None:
@@ -96,7 +96,7 @@ class Stops:
             place = place.shorter
         else:
             known = self._root
-        for made in reversed(new):  # each is an end of the one before
+        for made in reversed(new):  # each is a suffix of the one before
             made.shorter = known
             exact = len(self._stops[made.low]) == made.length
             made.complete = made.length if exact else known.complete
@@ -104,7 +104,7 @@ class Stops:
         return known
 
     def _made(self, place: _Prefix, character: str) -> _Prefix | None:
-        """Make the prefix with a character more, if a stop text begins like this."""
+        """Make the prefix longer by a character, if a stop text begins with it."""
         at = place.length
 
         def next_of(stop: str) -> str:

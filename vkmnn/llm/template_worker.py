@@ -1,8 +1,8 @@
-"""Writes conversations by templates, in a process of its own that has little memory and time.
+"""The process that runs chat templates, with limits on its memory and time.
 
-Run as a file, with `-I -S` and the folders of jinja2 and markupsafe as arguments: nothing of vkmnn
-is imported, and no variable of the environment is there to be read. A line of JSON comes in for
-each conversation, and one goes out.
+It runs as a file, with `-I -S` and the folders of jinja2 and markupsafe as arguments: it imports
+nothing of vkmnn and sees no environment variables. For each conversation, it reads a line of JSON
+and writes one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class RefusedError(Exception):
 
 
 class Writer:
-    """A template that was compiled."""
+    """A compiled template."""
 
     def __init__(self, source: str) -> None:
         self.source = source
@@ -93,8 +93,8 @@ def _refuse(reason: object) -> None:
 
 
 def bound(memory: int) -> None:
-    """Limit the process's memory, and its files to those that are open."""
-    with suppress(ImportError, ValueError, OSError):  # Windows; or less is allowed already
+    """Limit the process's memory, and let it open no further files."""
+    with suppress(ImportError, ValueError, OSError):  # Windows, or the limit is lower already
         import resource
 
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
@@ -103,7 +103,7 @@ def bound(memory: int) -> None:
 
 
 def allow(seconds: int) -> None:
-    """Let the process end by a signal after some more seconds of processor time."""
+    """Have the system end the process after this much more processor time."""
     with suppress(ImportError, ValueError, OSError):
         import resource
 
@@ -112,14 +112,14 @@ def allow(seconds: int) -> None:
 
 
 def answer(writer: Writer | None, asked: dict[str, Any]) -> tuple[Writer | None, dict[str, Any]]:
-    """Return the compiled template, for the next time, and what became of a conversation."""
+    """Write a conversation; return the compiled template, for the next one, and the answer."""
     try:
         if writer is None or writer.source != asked["template"]:
             writer = Writer(asked["template"])
         return writer, writer.write(asked["variables"], asked["most"])
     except RefusedError as error:
         return writer, {"refused": str(error)}
-    except Exception as error:  # noqa: BLE001 - whatever a template does is told
+    except Exception as error:  # noqa: BLE001 - a template may raise anything
         return writer, {"failed": f"{type(error).__name__}: {str(error)[:1000]}"}
 
 
@@ -130,7 +130,7 @@ def main() -> None:
     for late in ("jinja2.constants", "jinja2.ext"):
         importlib.import_module(late)
     answer(None, {"template": _WARM_UP, "variables": {}, "most": 99})
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's is for the parent
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
     bound(int(memory))
     writer = None
     for line in sys.stdin.buffer:

@@ -1,4 +1,4 @@
-"""Chat templates: programs of the model's folder, run where they can do no harm."""
+"""Chat templates: untrusted programs from a model's folder, run in a process of their own."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from vkmnn.errors import InvalidInputError, MissingExtraError, VkmnnError
 from vkmnn.llm.extras import need
 
 MEMORY_BYTES = 512 << 20
-"""Address space of the process that runs templates; it has 30 MiB before the first one."""
+"""Limit on the address space of the process that runs templates; at first it takes 30 MiB."""
 
 CPU_S = 1
 """Processor seconds that a conversation may take; ordinary ones take a millisecond."""
 
 WALL_S = 20.0
-"""Seconds after which it is given up, however little of a processor it got."""
+"""Seconds on the clock that a conversation may take."""
 
 MAX_CHARACTERS = 1 << 26
-"""Characters of a conversation, where nothing else limits them."""
+"""The most characters of a conversation, if the caller sets no limit."""
 
 _WORKER = Path(__file__).with_name("template_worker.py")
 _SAFE = (3, 1, 6)
@@ -34,11 +34,11 @@ _SAFE = (3, 1, 6)
 class ChatTemplate:
     """A template, and the process that runs it, which starts with the first conversation.
 
-    Jinja's sandbox keeps a template from what it was not given, but bounds neither its time nor its
-    memory: docs/decisions/chat-templates.md. Threads may write at the same time; they take turns.
+    Jinja's sandbox hides Python's objects from a template, but bounds neither its time nor its
+    memory (docs/decisions/chat-templates.md). Calls from several threads take turns.
 
     Args:
-        source: its text.
+        source: the template.
     """
 
     def __init__(self, source: str) -> None:
@@ -52,8 +52,8 @@ class ChatTemplate:
         """Return the text for some variables; None if it has more than `most` characters.
 
         Raises:
-            InvalidInputError: the template refuses them, fails, or takes too long or too much.
-            MissingExtraError: `jinja2` is not installed, or its sandbox is known not to hold.
+            InvalidInputError: the template refuses them, fails, or exceeds its time or memory.
+            MissingExtraError: `jinja2` is not installed, or is a version with an unsafe sandbox.
         """
         asked = {
             "template": self.source,
@@ -85,7 +85,7 @@ class ChatTemplate:
         process = self._running()
         reply = self._exchange(process, line, late)
         if reply is None and not late.is_set() and process.wait() == -9:
-            process = self._running()  # somebody ended it: the template may be innocent
+            process = self._running()  # killed, perhaps not because of the template: try again
             reply = self._exchange(process, line, late)
         if reply is not None:
             return reply
@@ -99,7 +99,7 @@ class ChatTemplate:
     def _exchange(
         self, process: subprocess.Popen[bytes], line: bytes, late: threading.Event
     ) -> dict[str, str] | None:
-        """Hand a line over and return the answer; None if the process has ended."""
+        """Send a line and return the answer; None if the process has ended."""
         assert process.stdin is not None
         assert process.stdout is not None
 
@@ -122,7 +122,7 @@ class ChatTemplate:
         return found
 
     def _running(self) -> subprocess.Popen[bytes]:
-        """Return the process; a new one after the end of the last, and after a fork."""
+        """Return the process; start one if there is none, it has ended, or this is a fork."""
         process = self._process
         if process is None or self._owner != os.getpid() or process.poll() is not None:
             if self._end is not None:

@@ -19,19 +19,19 @@ __all__ = ["Detokenizer", "Message", "Stops", "TextTooLongError", "Tokenizer"]
 Message = Mapping[str, Any]
 
 PIECE = 16384
-"""Characters of a long text that are counted at a time, in some ten milliseconds."""
+"""Characters of a long text that are tokenised at a time, in some ten milliseconds."""
 
 _SHORT = 2048
-"""Longer texts are cut by the package's call for several, which lets other threads run."""
+"""Longer texts are tokenised by the package's batch call, which lets other threads run."""
 
 _CUT = 16
-"""Tokens that a piece may have more because a text was cut in two there."""
+"""The most tokens that cutting a text may add to a piece."""
 
 _UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 
 
 class TextTooLongError(InvalidInputError):
-    """A text has more tokens than there is room for."""
+    """A text has more tokens than fit."""
 
     def __init__(self, message: str) -> None:
         super().__init__(
@@ -43,10 +43,10 @@ class Tokenizer:
     """The tokenizer of a folder: `tokenizer.json`, with what tokenizer_config.json adds.
 
     Attributes:
-        template: how conversations are written; None where the folder does not say.
+        template: the chat template; None if the folder has none.
 
     Raises:
-        ModelFileError: there is none, or it cannot be read.
+        ModelFileError: the folder has no tokenizer, or it cannot be read.
         MissingExtraError: `tokenizers` is not installed.
     """
 
@@ -68,7 +68,7 @@ class Tokenizer:
 
     @property
     def has_template(self) -> bool:
-        """Whether the folder says how conversations are written."""
+        """Whether the folder has a chat template."""
         return self.template is not None
 
     @property
@@ -82,21 +82,22 @@ class Tokenizer:
         """Return the tokens of a text.
 
         Args:
-            text: what to cut.
-            special: add what the model's texts begin with.
-            most: how many tokens there is room for; None for any number.
+            text: the text.
+            special: add the special tokens with which the model's texts begin.
+            most: the most tokens that fit; None for any number.
 
         Raises:
-            InvalidInputError: it is not a text; TextTooLongError, it is too long.
+            InvalidInputError: it is not a text.
+            TextTooLongError: it has more tokens than fit.
         """
         *_, tokens = self.encode_steps(text, special, most)
         return tokens
 
     def encode_steps(self, text: str, special: bool, most: int | None) -> Iterator[list[int]]:
-        """Yield nothing yet, between pieces of a long text, and at last the tokens; as `encode`.
+        """Yield an empty list after each piece of a long text, then the tokens; as `encode`.
 
-        A text that is too long is refused by its characters, or after the first pieces that have
-        more tokens than fit: the tokens of the whole would take a hundred times its memory.
+        A text is refused by its number of characters, or as soon as its first pieces have more
+        tokens than fit: the tokens of the whole may take a hundred times the text's memory.
         """
         if not isinstance(text, str):
             raise InvalidInputError(f"a text is a str, not {type(text).__name__}")
@@ -119,17 +120,17 @@ class Tokenizer:
         yield tokens
 
     def prepare(self) -> None:
-        """Do what the first long text and the first conversation would wait for."""
+        """Do ahead what would delay the first long text and the first conversation."""
         self.max_characters(1)
         if self.template is not None:
             self.template.start()
 
     def max_characters(self, tokens: int) -> int:
-        """Return how many characters this number of tokens has at most; `PIECE` or more."""
+        """Return the most characters that this number of tokens may have, at least `PIECE`."""
         return max(PIECE, tokens * self._longest)
 
     def check_characters(self, count: int, tokens: int) -> None:
-        """Raise TextTooLongError if a text of `count` characters has more tokens than this."""
+        """Raise TextTooLongError if `count` characters cannot fit into `tokens` tokens."""
         if count > PIECE and count > self.max_characters(tokens):
             raise TextTooLongError(
                 f"the prompt has {count} characters, and there is room for {tokens} tokens of "
@@ -141,10 +142,10 @@ class Tokenizer:
         return max(map(len, self._tokenizer.get_vocab(with_added_tokens=True)), default=1)
 
     def _ids(self, text: str, special: bool) -> list[int]:
-        """Return the tokens of a text as the package has them."""
+        """Tokenise a text."""
         encode = self._fast if len(text) > _SHORT else self._one
         if not text.isascii() and not _is_unicode(text):
-            raise InvalidInputError("the text is not Unicode: it has half a character")
+            raise InvalidInputError("the text is not Unicode: it has a lone surrogate")
         with _typed(InvalidInputError, "the tokenizer fails at the text"):
             return list(encode(text, special).ids)
 
@@ -170,11 +171,11 @@ class Tokenizer:
 
         Args:
             messages: dictionaries with `role` and `content`, in their order.
-            most: how many tokens there is room for; None for any number.
+            most: the most tokens that fit; None for any number.
 
         Raises:
-            InvalidInputError: the folder has no template, or the template refuses the messages;
-                TextTooLongError, they are too long.
+            InvalidInputError: the folder has no template, or the template refuses the messages.
+            TextTooLongError: the text is too long.
             MissingExtraError: `jinja2` is not installed.
         """
         for message in messages:
@@ -207,7 +208,7 @@ class Tokenizer:
 
 @contextmanager
 def _typed(kind: type[VkmnnError], what: str) -> Iterator[None]:
-    """Turn what the package raises into a typed error."""
+    """Turn errors of the package into errors of `kind`."""
     try:
         yield
     except BaseException as error:
@@ -217,7 +218,7 @@ def _typed(kind: type[VkmnnError], what: str) -> Iterator[None]:
 
 
 def _is_failure(error: BaseException) -> bool:
-    """Tell whether the package failed: it raises plain Exceptions, and panics of Rust."""
+    """Return whether an error is the package's: an Exception, or a panic of its Rust code."""
     return isinstance(error, Exception) or type(error).__name__ == "PanicException"
 
 
@@ -230,7 +231,7 @@ def _is_unicode(text: str) -> bool:
 
 
 def characters_of(prompt: Any) -> int:
-    """Return how many characters the texts of a prompt have: of a text, or of messages."""
+    """Return the number of characters in a prompt: a text, or messages."""
     if isinstance(prompt, str):
         return len(prompt)
     return sum(
@@ -255,7 +256,7 @@ def _template_of(folder: Path, config: Section) -> ChatTemplate | None:
 
 
 class Detokenizer:
-    """Text of tokens as they come: a character is told once all of its tokens are there."""
+    """Turns tokens into text as they arrive; a character appears once its tokens are complete."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -273,6 +274,6 @@ class Detokenizer:
         return text[len(before) :]
 
     def rest(self) -> str:
-        """Return what has not been told: a character whose last tokens never came."""
+        """Return the text not yet returned: a character whose tokens are incomplete."""
         before = self._tokenizer.decode(self._tokens[self._start : self._told])
         return self._tokenizer.decode(self._tokens[self._start :])[len(before) :]

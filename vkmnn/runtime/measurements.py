@@ -1,4 +1,4 @@
-"""What was measured, kept between processes: small JSON objects by their keys, a file for each."""
+"""Measurements kept between processes: small JSON objects by key, a file each."""
 
 from __future__ import annotations
 
@@ -16,28 +16,32 @@ _MAX_BYTES = 1 << 16
 
 
 class Measurements:
-    """Those of one kind, in a folder of the cache."""
+    """The measurements of one kind, in a folder of the cache.
+
+    Args:
+        kind: the folder's name.
+    """
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
 
     def get(self, key: str) -> Mapping[str, Any] | None:
-        """Return what was kept; None where there is nothing, or nothing of use."""
+        """Return the object kept under a key; None if there is none, or it cannot be read."""
         try:
             value = json.loads(read_file(self._path(key), _MAX_BYTES))
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
-            _log.warning("what was measured is not used: %s", error)
+            _log.warning("a measurement is not used: %s", error)
             return None
         return value if isinstance(value, dict) else None
 
     def put(self, key: str, value: Mapping[str, Any]) -> None:
-        """Keep an object; where that is not possible, it is measured again next time."""
+        """Keep an object; if that fails, a warning says so, and it is measured again next time."""
         try:
             write_file(self._path(key), json.dumps(dict(value)).encode())
         except OSError as error:
-            _log.warning("what was measured is not kept: %s", error)
+            _log.warning("a measurement is not kept: %s", error)
 
     def _path(self, key: str) -> Path:
         return cache_dir() / self._kind / f"{key}.json"

@@ -1,4 +1,4 @@
-"""Who may ask: keys, and which names and pages reach a server of this machine."""
+"""Access control: API keys, and the Host and Origin headers that a server accepts."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _ANY = "*"
 
 @dataclass(frozen=True)
 class Access:
-    """Who may ask a server; the default is for one that listens on this machine alone.
+    """Which requests a server accepts; the default suits a server on a loopback address.
 
     Attributes:
-        keys: any of them lets a request in; none are needed if it is empty.
-        local: whether only this machine reaches the server. Requests that name another host, or
-            come from pages of other sites, are refused then: a page of any site may send requests
-            to this machine, and read the answers once the name of its site leads here.
-        hosts: more names by which it may be asked; "*" for any. They hold without `local`, too.
-        origins: sites whose pages may ask, as `https://name:port`; "*" for any.
+        keys: API keys, each of which authorises a request; requests need none if it is empty.
+        local: whether the server listens on loopback addresses only. Requests for another host, and
+            requests from pages of other sites, are then refused: any page can send requests to a
+            loopback address, and can read the responses if its own name resolves to it.
+        hosts: further host names that are accepted; "*" for any. Checked without `local`, too.
+        origins: sites whose pages may send requests, as `https://name:port`; "*" for any.
     """
 
     keys: frozenset[str] = frozenset()
@@ -37,29 +37,35 @@ class Access:
     origins: frozenset[str] = frozenset()
 
     def check_place(self, headers: Headers) -> None:
-        """Raise HttpError if a request names another host, or comes from another site's page."""
+        """Raise HttpError if the Host or the Origin of a request is not accepted."""
         host = headers.get("host", "")
         if host and not self._is_host(host):
-            raise HttpError(403, "unknown_host", f"the server is not called '{host[:200]}'")
+            raise HttpError(
+                403, "unknown_host", f"the server does not accept the host '{host[:200]}'"
+            )
         origin = headers.get("origin")
         own = bool(host) and origin is not None and origin.partition("://")[2] == host
         if origin is not None and self.local and not (own or self.is_origin(origin)):
-            raise HttpError(403, "unknown_origin", f"pages of {origin[:200]} may not ask")
+            raise HttpError(
+                403,
+                "unknown_origin",
+                f"the server does not accept requests from pages of {origin[:200]}",
+            )
 
     def check_key(self, headers: Headers) -> None:
-        """Raise HttpError unless a request has one of the keys."""
+        """Raise HttpError if keys are needed and a request has none of them."""
         if not self.keys:
             return
         kind, _, key = headers.get("authorization", "").partition(" ")
         given = _digest(key.strip() if kind.lower() == "bearer" else "")
-        # All of them, whichever fits: the time tells nothing.
+        # Compare with every key: the time must not tell which one matches.
         fits = [hmac.compare_digest(given, _digest(one)) for one in self.keys]
         if not any(fits):
             text = "the request has no valid key; send the header Authorization: Bearer KEY"
             raise HttpError(401, "invalid_api_key", text, {"WWW-Authenticate": "Bearer"})
 
     def is_origin(self, origin: str | None) -> bool:
-        """Tell whether pages of a site may read answers."""
+        """Return whether pages of an origin may send requests and read responses."""
         return origin is not None and bool({origin.lower(), _ANY} & self.origins)
 
     def _is_host(self, host: str) -> bool:
@@ -76,25 +82,32 @@ def access_of(
     hosts: Iterable[str],
     origins: Iterable[str],
 ) -> Access:
-    """Return who may ask a server that was told to listen on a host, and does on addresses.
+    """Return the access rules of a server.
+
+    Args:
+        host: the host name or address that it was told to listen on.
+        addresses: the addresses that it listens on.
+        keys: API keys.
+        hosts: further host names that are accepted.
+        origins: sites whose pages may send requests.
 
     Raises:
-        InvalidInputError: a key or a name cannot be one.
+        InvalidInputError: a key, a host name or an origin is malformed.
     """
     names, sites, known = list(hosts), list(origins), list(keys)
     for site in sites:
         parts = urlsplit(site)
         if site != _ANY and (not parts.scheme or not parts.netloc or parts.path or parts.query):
             raise InvalidInputError(
-                f"'{site}' is not the origin of pages",
+                f"'{site}' is not an origin",
                 hint="write https://name or http://name:port",
             )
     for name in names:
         if not name or "/" in name:
-            raise InvalidInputError(f"'{name}' is not the name of a host")
+            raise InvalidInputError(f"'{name}' is not a host name")
     for key in known:
         if not key.strip() or not key.isascii() or not key.isprintable():
-            raise InvalidInputError("a key is a text of printable ASCII characters")
+            raise InvalidInputError("a key is one or more printable ASCII characters")
     local = all(is_loopback(address) for address in addresses)
     given = {name.lower() for name in ([*names, host] if local else names)}
     return Access(
@@ -104,10 +117,10 @@ def access_of(
 
 
 def read_keys(path: Path) -> list[str]:
-    """Return the keys of a file: one a line; empty lines and lines that begin with # do not count.
+    """Return the API keys in a file: one a line, except empty lines and lines that begin with #.
 
     Raises:
-        InvalidInputError: it cannot be read, or has none.
+        InvalidInputError: the file cannot be read, or has no key.
     """
     try:
         lines = [line.strip() for line in path.read_text("utf-8-sig").splitlines()]
@@ -116,13 +129,14 @@ def read_keys(path: Path) -> list[str]:
     keys = [line for line in lines if line and not line.startswith("#")]
     if not keys:
         raise InvalidInputError(
-            f"'{path}' holds no key", hint="write one a line; without the option, none is needed"
+            f"'{path}' holds no key",
+            hint="write one key a line, or leave the option out: then requests need none",
         )
     return keys
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether a name or an address is this machine, for this machine alone."""
+    """Return whether a host name or an address is a loopback one."""
     if host.lower() == "localhost":
         return True
     try:
@@ -132,10 +146,10 @@ def is_loopback(host: str) -> bool:
 
 
 def proxies_of(given: Iterable[str]) -> list[str]:
-    """Return the addresses and networks of proxies, checked.
+    """Return validated addresses and networks of proxies, from lists separated by commas.
 
     Raises:
-        InvalidInputError: one is neither.
+        InvalidInputError: one is neither an address nor a network.
     """
     names = [name.strip() for one in given for name in one.split(",")]
     for name in names:
@@ -151,7 +165,7 @@ def proxies_of(given: Iterable[str]) -> list[str]:
 
 
 def _name_of(host: str) -> str:
-    """Return a Host header's name, without the port."""
+    """Return the name in a Host header, without the port."""
     name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
     return name.lower().rstrip(".") if not name.startswith("[") else name.lower().strip("[]")
 

@@ -1,4 +1,4 @@
-"""The application: routes, who is let in, errors, and what is counted."""
+"""The ASGI application: routes, access, error responses and metrics."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from vkmnn.serve.work import Work
 Handler = Callable[[Request], Awaitable[Response]]
 
 HEALTH = ("/health", "/healthz", "/v2/health/live", "/v2/health/ready")
-"""Routes that need no key, and have room for everybody."""
+"""Routes that need no key and have no limit."""
 
 _UNLIMITED = (*HEALTH, "/metrics")
 _ELSEWHERE = "other"
@@ -40,10 +40,10 @@ class App:
     """A server's application (ASGI).
 
     Args:
-        models: what it has; they stay open when it stops.
-        limits: what it takes on.
-        access: who may ask.
-        on_lost: called once no model has been able to answer for `limits.lost_s`.
+        models: the models that it serves; the caller closes them.
+        limits: the limits on requests.
+        access: which requests it accepts.
+        on_lost: called once no model has been able to answer for `limits.lost_s` seconds.
     """
 
     def __init__(
@@ -84,8 +84,8 @@ class App:
         self._router = Router(self._routes, redirect_slashes=False, lifespan=self._lifespan)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request; whatever happens, with JSON."""
-        scope["app"] = self  # so that the router raises what it does not find
+        """Answer a request: with JSON, whatever fails."""
+        scope["app"] = self  # makes the router raise for unknown routes and methods
         if scope["type"] != "http":
             await self._router(scope, receive, send)
             return
@@ -111,14 +111,14 @@ class App:
             if route not in HEALTH:
                 self._access.check_key(headers)
             if route not in _UNLIMITED and self._under_way[client] > self.limits.per_client:
-                text = f"{self.limits.per_client} requests of this address are under way already"
+                text = f"this address has {self.limits.per_client} requests in progress already"
                 raise HttpError(429, "too_many_requests", text)
             await self._router(scope, receive, sent)
         except Exception as error:
             told = as_http(error)
             if told is not error and told.code == "internal":
-                _log.exception("a request to %s fails", route)
-            if status:  # the text has begun: its end is missing
+                _log.exception("a request to %s failed", route)
+            if status:  # the response has begun: the client sees that its end is missing
                 raise
             await told.response(scope["path"])(scope, receive, sent)
         finally:
@@ -127,7 +127,7 @@ class App:
                 del self._under_way[client]
 
     def refuse(self, status: int, code: str, message: str) -> dict[str, Any]:
-        """Count a request that was no HTTP, or never ended; return what is told of it."""
+        """Count a request that is not HTTP or not complete; return the JSON of the response."""
         self._count(_ELSEWHERE, status, 0.0)
         return HttpError(status, code, message).told("/")
 
@@ -136,12 +136,12 @@ class App:
         self._metrics.requests.labels(route, status).inc()
 
     def _route_of(self, scope: Scope) -> str:
-        """Return the path of a request's route, without the names in it."""
+        """Return the path of a request's route, with placeholders for names."""
         fits = (route.path for route in self._routes if route.matches(scope)[0] is not Match.NONE)
         return next(fits, _ELSEWHERE)
 
     def _readable_by(self, origin: str | None) -> list[tuple[bytes, bytes]]:
-        """Return headers by which a browser hands answers to the pages of a site."""
+        """Return the CORS headers that let pages of an origin read a response."""
         if origin is None or not self._access.is_origin(origin):
             return []
         named: Mapping[str, str] = {

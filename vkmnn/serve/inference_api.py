@@ -27,10 +27,10 @@ _TYPES: Mapping[str, str] = {
 }  # fmt: skip
 _NUMPY = {theirs: ours for ours, theirs in _TYPES.items()}
 _VALUES = 2 << 20
-"""Values that a body may have: those of a tensor as JSON."""
+"""The most values in a body, which may be a tensor as JSON."""
 
 _MANY_BYTES = 1 << 20
-"""Larger bodies are read one after the other: a number takes 32 bytes until it is in an array."""
+"""Larger bodies are parsed one after the other: as a Python object, a number takes 32 bytes."""
 
 _RUNS = 8
 """Runs at a time, of all networks; those of one network take turns."""
@@ -55,7 +55,7 @@ class InferenceApi:
         self.stopping = False
 
     def close(self) -> None:
-        """Say that the server is not ready any more, and take no further runs."""
+        """Report that the server is not ready, and accept no further runs."""
         self.stopping = True
         self._runs.shutdown(wait=False)
 
@@ -132,7 +132,7 @@ def _described(info: NodeArg) -> dict[str, Any]:
 
 
 def _feeds(body: Any, binary: memoryview) -> dict[str, Array]:
-    """Return the inputs: numbers in the JSON, or bytes after it."""
+    """Return the input tensors, whose values are in the JSON or in the bytes after it."""
     feeds: dict[str, Array] = {}
     place = 0
     for one in field(body, "inputs", (list,), []):
@@ -163,7 +163,7 @@ def _feeds(body: Any, binary: memoryview) -> dict[str, Array]:
 
 
 def _array(data: Any, dtype: np.dtype[Any]) -> Array:
-    """Return JSON's values as an array of a type that holds every one of them."""
+    """Return values of JSON as an array; raise if the type cannot hold one of them."""
     given = np.array(data)
     if given.dtype.kind == "U" and dtype.kind != "f":  # texts stand for NaN and infinities
         raise TypeError("there are texts")
@@ -179,7 +179,7 @@ def _array(data: Any, dtype: np.dtype[Any]) -> Array:
 
 
 def _wanted(body: Any, session: InferenceSession) -> tuple[list[str], set[str]]:
-    """Return which outputs are wanted, and which of them as bytes."""
+    """Return the requested outputs, and which of them are requested as bytes."""
     every = field(body, "parameters", (dict,), {}).get("binary_data_output", False)
     asked = field(body, "outputs", (list,), [])
     if not all(isinstance(one, dict) and isinstance(one.get("name"), str) for one in asked):
@@ -194,7 +194,7 @@ def _wanted(body: Any, session: InferenceSession) -> tuple[list[str], set[str]]:
 
 
 def _numbers(array: Array) -> list[Any]:
-    """Return values as JSON has them; what it has no numbers for as texts, like protobuf's JSON."""
+    """Return values for JSON: NaN and infinities as texts, as in protobuf's JSON."""
     values: list[Any] = array.tolist()
     if array.dtype.kind == "f":
         for place in np.flatnonzero(~np.isfinite(array)).tolist():

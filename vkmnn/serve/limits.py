@@ -1,4 +1,4 @@
-"""What a server takes on, and how it says no."""
+"""Limits of a server, its error responses, and the bodies of requests."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from vkmnn.errors import InvalidInputError, ShapeError, VkmnnError
 from vkmnn.llm.text import TextTooLongError
 
 KEEP_ALIVE_S = 75
-"""How long connections stay open between requests: longer than clients keep theirs (httpx and curl
-5 s to a minute), so that none sends a request into a connection that is being closed."""
+"""Seconds for which idle connections stay open: longer than clients keep them (httpx and curl: 5 s
+to a minute), so that no client sends a request just as the server closes the connection."""
 
 _SLOWEST = 1 << 16
-"""Bytes a second: a body that comes as fast as this is never late."""
+"""Bytes a second at which a body never exceeds its deadline."""
 
 _SMALL = 1 << 16
-"""Bytes of a body that there is always room for."""
+"""Bytes of a body that are accepted however many others are held."""
 
 _CONTAINER = 8
-"""How many numbers take as long to read as an array or object of JSON."""
+"""Values that an array or object of JSON counts for: it takes as long to parse."""
 
 _UNCOUNTED = bytes(set(range(256)) - set(b'",[{'))
 _TEXT = re.compile(rb'"[^"]*"')
@@ -38,22 +38,21 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a server takes on.
+    """Limits on what a server accepts.
 
     Attributes:
         body_bytes: the largest body of a request.
-        held_bytes: the largest sum of the bodies that are being received and read.
-        body_values: how many values the JSON of a body may have.
-        header_s: seconds in which the head of a request has to come.
-        body_s: seconds in which its body has to come, and one more for each 64 KiB.
-        max_tokens: the most tokens that a request may ask for; None for what there is room for.
-        queue: how many requests may wait for their first token, for a run, to be cut into tokens or
-            to become vectors.
-        per_client: how many requests of one address may be under way.
-        stop_texts: how many stop texts a request may have.
-        stop_characters: how long each of them may be.
-        texts: how many texts a request for embeddings may have.
-        lost_s: seconds after which a server ends whose models cannot answer.
+        held_bytes: the largest sum of the bodies that are held at a time.
+        body_values: the most values in the JSON of a body.
+        header_s: seconds within which the head of a request has to arrive.
+        body_s: seconds within which its body has to arrive, plus one for each 64 KiB.
+        max_tokens: the most tokens that a request may ask for; None for as many as fit.
+        queue: the most requests that wait for each of: a text, a run, tokenising, embeddings.
+        per_client: the most requests of one address at a time.
+        stop_texts: the most stop texts of a request.
+        stop_characters: the most characters of a stop text.
+        texts: the most texts of a request for embeddings.
+        lost_s: seconds after which the server ends if no model can answer.
     """
 
     body_bytes: int = 16 << 20
@@ -71,7 +70,7 @@ class Limits:
 
 
 class HttpError(VkmnnError):
-    """A request that is refused: a status, a word for programs, and a text for people."""
+    """An error response: a status, a code for programs, and a message for people."""
 
     def __init__(
         self, status: int, code: str, message: str, headers: dict[str, str] | None = None
@@ -82,7 +81,7 @@ class HttpError(VkmnnError):
         self.headers = headers or ({"Retry-After": "1"} if status in (429, 503) else {})
 
     def told(self, path: str) -> dict[str, Any]:
-        """Return what the client gets: the inference protocol's form under /v2, else OpenAI's."""
+        """Return the response's JSON: the inference protocol's form under /v2, else OpenAI's."""
         message = self.message.encode("utf-8", "replace").decode()
         if is_under(path, "/v2"):
             return {"error": message}
@@ -95,7 +94,7 @@ class HttpError(VkmnnError):
 
 
 def as_http(error: BaseException) -> HttpError:
-    """Return what a client is told of an error."""
+    """Return the error response for an exception."""
     if isinstance(error, HttpError):
         return error
     if isinstance(error, ClientDisconnect):  # nobody reads this
@@ -113,12 +112,12 @@ def as_http(error: BaseException) -> HttpError:
 
 
 def is_under(path: str, folder: str) -> bool:
-    """Tell whether a path is a folder's, or lies in it."""
+    """Return whether a path is a folder, or lies in it."""
     return path == folder or path.startswith(f"{folder}/")
 
 
 class Bodies:
-    """Receives the bodies of a server's requests: within a size, a time and a sum."""
+    """Receives the bodies of requests, within limits on the size, the time and the sum of all."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -127,10 +126,10 @@ class Bodies:
 
     @asynccontextmanager
     async def received(self, request: Request) -> AsyncIterator[bytes]:
-        """Receive a request's body; it counts until the end of the block.
+        """Receive the body of a request, which counts as held until the end of the block.
 
         Raises:
-            HttpError: it is too large, or comes too slowly; or too many are there at once.
+            HttpError: it is too large or too slow, or too many bytes are held already.
         """
         limits = self._limits
         if length_of(request.headers.get("content-length", "0")) > limits.body_bytes:
@@ -152,7 +151,7 @@ class Bodies:
             self.held -= size
 
     async def _in_time(self, request: Request) -> AsyncIterator[bytes]:
-        """Yield the parts of a body; HttpError if they come too slowly."""
+        """Yield the parts of a body; raise HttpError once it exceeds its deadline."""
         stream, loop = request.stream(), asyncio.get_running_loop()
         end = loop.time() + self._limits.body_s
         while True:
@@ -161,7 +160,7 @@ class Bodies:
             except StopAsyncIteration:
                 return
             except (asyncio.TimeoutError, TimeoutError):
-                text = f"the body did not come within {self._limits.body_s:g} s"
+                text = f"the body did not arrive within {self._limits.body_s:g} s"
                 raise HttpError(408, "body_too_slow", text) from None
             end += len(part) / _SLOWEST
             yield part
@@ -171,16 +170,16 @@ class Bodies:
         return HttpError(413, "body_too_large", text)
 
     async def read(self, body: bytes, values: int | None = None) -> dict[str, Any]:
-        """Return the JSON object that a body is.
+        """Parse a body that has to be a JSON object.
 
-        Large ones are read one after the other, between the steps of other requests.
+        Large bodies are parsed one after the other, in another thread.
 
         Args:
-            body: what was received.
-            values: how many values it may have; `Limits.body_values` by default.
+            body: the bytes.
+            values: the most values that it may have; `Limits.body_values` by default.
 
         Raises:
-            HttpError: it is not, or holds what is no Unicode, or too many values.
+            HttpError: it is not a JSON object of Unicode texts, or has too many values.
         """
         most = self._limits.body_values if values is None else values
         if len(body) <= _SMALL:
@@ -190,7 +189,7 @@ class Bodies:
 
 
 def _object_of(body: bytes, most: int) -> dict[str, Any]:
-    """Return the JSON object that a body is; it has `most` values at most."""
+    """Parse a body that has to be a JSON object of `most` values at most."""
     if _values(body) > most and _values(_without_texts(body, most)) > most:
         raise HttpError(413, "too_many_values", f"a body has {most} values at most")
     try:
@@ -207,18 +206,18 @@ def _object_of(body: bytes, most: int) -> dict[str, Any]:
 
 
 def _values(body: bytes) -> int:
-    """Return how many values JSON has, in the time that they take, without reading it."""
+    """Estimate the number of values in JSON without parsing it."""
     return body.count(b",") + _CONTAINER * (body.count(b"[") + body.count(b"{"))
 
 
 def _without_texts(body: bytes, most: int) -> bytes:
-    """Return the characters of JSON that count, without those in texts, unless these are many."""
+    """Return the punctuation that `_values` counts, without that in texts if there are few."""
     kept = body.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _UNCOUNTED)
     return kept if kept.count(b'"') > 4 * most else _TEXT.sub(b"", kept)
 
 
 def length_of(text: str) -> int:
-    """Return the length that a header gives; -1 where it gives none."""
+    """Return the length in a header; -1 if it is not a number."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else -1
 
 

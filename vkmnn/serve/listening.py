@@ -1,4 +1,4 @@
-"""Sockets, and connections on which requests come in time."""
+"""Listening sockets, and HTTP connections with a deadline for the head of a request."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from vkmnn.serve.limits import KEEP_ALIVE_S
 
 
 def bound(host: str, port: int) -> list[socket.socket]:
-    """Return sockets for a host, one for each of its addresses; they do not listen yet.
+    """Return sockets bound to a host, one for each of its addresses; they do not listen yet.
 
     Raises:
-        InvalidInputError: there is no such host, or its port is taken.
+        InvalidInputError: the host is unknown, or the port is taken.
     """
     made: list[socket.socket] = []
     try:
         flags = socket.AI_PASSIVE
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
         for family, kind, protocol, _, address in dict.fromkeys(found):
-            # Port 0 is any free one: the same for all addresses.
+            # Port 0 stands for any free port, which has to be the same for all addresses.
             taken = (address[0], made[0].getsockname()[1], *address[2:]) if made else address
             made.append(_socket(family, kind, protocol, taken))
     except (OSError, ValueError, OverflowError) as error:
@@ -61,9 +61,9 @@ def server_of(app: App, drain_s: int = 30, proxies: Sequence[str] = ()) -> uvico
     """Return a server for an application; its `run` takes the sockets.
 
     Args:
-        app: what answers.
-        drain_s: seconds for what is under way at the end.
-        proxies: addresses and networks whose X-Forwarded-For is believed; "*" for all.
+        app: the application.
+        drain_s: seconds that requests in progress have when the server stops.
+        proxies: addresses and networks whose X-Forwarded-For is trusted; "*" for all.
     """
 
     class Connection(_Connection):
@@ -85,7 +85,7 @@ def server_of(app: App, drain_s: int = 30, proxies: Sequence[str] = ()) -> uvico
 
 
 class _Connection(H11Protocol):
-    """A connection that is closed where a request does not come in time."""
+    """A connection that is closed if the head of a request does not arrive in time."""
 
     served: App
     _late: asyncio.TimerHandle | None = None
@@ -110,9 +110,9 @@ class _Connection(H11Protocol):
         self._refuse(400, "invalid_http", msg)
 
     def _expect(self) -> None:
-        """Start waiting where the rest of a request has to come, unless something waits for it.
+        """Start the deadline if the client has to send the rest of a request; else stop it.
 
-        The body of a request that is being answered is the application's matter.
+        The application has a deadline of its own for the body of a request that it answers.
         """
         if self.transport.is_closing():
             return
@@ -134,17 +134,17 @@ class _Connection(H11Protocol):
             return
         if self.conn.our_state is h11.IDLE and self.conn.trailing_data[0]:
             seconds = self.served.limits.header_s
-            text = f"the head of the request did not come within {seconds:g} s"
+            text = f"the head of the request did not arrive within {seconds:g} s"
             self._refuse(408, "head_too_slow", text)
         else:
             self.transport.close()
 
     def _refuse(self, status: int, code: str, text: str) -> None:
-        """Answer what is not a request, and close the connection."""
+        """Send an error response, and close the connection."""
         body = json.dumps(self.served.refuse(status, code, text)).encode()
         headers = [("content-type", "application/json"), ("content-length", str(len(body))),
                    ("connection", "close")]  # fmt: skip
-        with suppress(h11.LocalProtocolError):  # an answer is under way
+        with suppress(h11.LocalProtocolError):  # a response has begun
             head = self.conn.send(h11.Response(status_code=status, headers=headers))
             rest = self.conn.send(h11.Data(data=body))
             self.transport.write((head or b"") + (rest or b""))

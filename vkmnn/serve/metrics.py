@@ -1,4 +1,4 @@
-"""What /metrics tells."""
+"""The metrics of a server, in Prometheus's format."""
 
 from __future__ import annotations
 
@@ -18,18 +18,21 @@ class Metrics:
             registry=self._registry,
         )  # fmt: skip
         self.seconds = Histogram(
-            "vkmnn_request_seconds", "Until a response begins.", ["route"], registry=self._registry
+            "vkmnn_request_seconds",
+            "Seconds until a response begins.",
+            ["route"],
+            registry=self._registry,
         )
         self.prompt_tokens = Counter(
             "vkmnn_prompt_tokens", "Tokens of prompts.", registry=self._registry
         )
         self.generated_tokens = Counter(
-            "vkmnn_generated_tokens", "Tokens that were generated.", registry=self._registry
+            "vkmnn_generated_tokens", "Generated tokens.", registry=self._registry
         )
         for name, turns, what in (
-            ("", work.texts, "Texts that are generated"),
-            ("_tokenising", work.tokenising, "Long prompts that are cut into tokens"),
-            ("_embedding", work.embedding, "Requests for embeddings that are worked on"),
+            ("", work.texts, "Texts being generated"),
+            ("_tokenising", work.tokenising, "Long prompts being tokenised"),
+            ("_embedding", work.embedding, "Requests for embeddings being computed"),
         ):
             self._watch(f"vkmnn{name}", turns, what)
 
@@ -40,5 +43,5 @@ class Metrics:
         waiting.set_function(lambda: turns.waiting)
 
     def page(self) -> bytes:
-        """Return what Prometheus reads."""
+        """Return the page /metrics."""
         return generate_latest(self._registry)

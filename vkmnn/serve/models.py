@@ -1,4 +1,4 @@
-"""The models that a server has, by the names that requests use."""
+"""The models that a server serves, by the names that requests use."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Models:
 
     @property
     def lost(self) -> list[str]:
-        """The names of those that cannot answer: their device is lost, and stays so."""
+        """The names of the models that cannot answer, as their device is lost."""
         return [name for name, model in self.all.items() if model.lost]
 
     def language_model(self, name: object) -> tuple[str, llm.LanguageModel]:

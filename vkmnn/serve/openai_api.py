@@ -45,7 +45,7 @@ _REFUSED: Mapping[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request for text, checked."""
+    """A validated request for text."""
 
     model: LanguageModel
     name: str
@@ -57,7 +57,7 @@ class Asked:
 
     @property
     def most(self) -> int | None:
-        """How many tokens at most."""
+        """The most tokens to generate."""
         most: int | None = self.how["max_tokens"]
         return most
 
@@ -173,7 +173,9 @@ class OpenAiApi:
             if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
                 prompt = prompt[0]
             if isinstance(prompt, list) and not all(type(one) is int for one in prompt):
-                raise HttpError(400, "unsupported_field", "one prompt a request, please")
+                raise HttpError(
+                    400, "unsupported_field", "a request has one prompt: a text or a list of tokens"
+                )
         usual = None if chat else 16
         most = field(
             body, "max_completion_tokens", (int,), field(body, "max_tokens", (int,), usual)
@@ -214,7 +216,7 @@ class OpenAiApi:
         return list(stops)
 
     async def _tokens(self, request: Request, model: LanguageModel, prompt: Any) -> list[int]:
-        """Return the tokens of a prompt; one that cannot fit is refused before it is cut."""
+        """Return the tokens of a prompt; refuse one that cannot fit before it is tokenised."""
         count = characters_of(prompt)
         if count <= PIECE:
             return await run_in_threadpool(model.tokens_of, prompt, model.capacity)
@@ -225,7 +227,7 @@ class OpenAiApi:
         return tokens
 
     async def _stream(self, asked: Asked, job: Job, number: int) -> AsyncIterator[str]:
-        """Yield server-sent events; a client that goes closes this, and the text ends."""
+        """Yield server-sent events; closing the iterator ends the text."""
         result = None
         frame = _frame(asked, number, self._since, chunk=True)
 
@@ -259,7 +261,7 @@ class OpenAiApi:
 
 
 def _messages(messages: list[Any]) -> list[dict[str, Any]]:
-    """Return messages whose contents are texts."""
+    """Return validated messages, each with its content as one text."""
     made = []
     for message in messages:
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):

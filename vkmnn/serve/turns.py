@@ -1,4 +1,4 @@
-"""Work that is done at the same time, a step of each in turn: tokens, pieces of text, vectors."""
+"""Jobs that take turns, one step each: tokens, pieces of text, vectors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vkmnn.serve.limits import HttpError, as_http
 
 Steps = Callable[[], Iterator[Any]]
 Event = Any
-"""What a step has made; a VkmnnError; or None, the end."""
+"""The result of a step; a VkmnnError; or None, the end."""
 
 _POLL_S = 0.25
 _log = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """Something that is asked for; `events` gets what becomes of it."""
+    """A sequence of steps; `events` receives the result of each, then an error or None."""
 
     start: Steps
     loop: asyncio.AbstractEventLoop
@@ -41,12 +41,12 @@ class Job:
 
 
 class Turns:
-    """A thread that takes a step of every job in turn, of some at most; others wait.
+    """A thread that runs jobs, one step of each in turn.
 
     Args:
-        waiting: how many may wait.
-        active: how many are worked on at the same time.
-        name: of the thread.
+        waiting: the most jobs that wait.
+        active: the most jobs that take turns.
+        name: the thread's name.
     """
 
     def __init__(self, waiting: int, active: int, name: str) -> None:
@@ -61,16 +61,16 @@ class Turns:
 
     @property
     def active(self) -> int:
-        """How many jobs are being worked on."""
+        """How many jobs take turns."""
         return len(self._active)
 
     @property
     def waiting(self) -> int:
-        """How many jobs wait for their turn."""
+        """How many jobs wait to take turns."""
         return len(self._waiting)
 
     def add(self, start: Steps) -> Job:
-        """Return the job for some steps; has to be called in an event loop.
+        """Queue a job; has to be called in an event loop.
 
         Raises:
             HttpError: too many wait already, or the server is stopping.
@@ -86,18 +86,19 @@ class Turns:
         return job
 
     def cancel(self, job: Job) -> None:
-        """Drop a job that nobody waits for any more."""
+        """Drop a job whose results nobody needs any more."""
         with self._change:
             job.cancelled = True
-            if job in self._waiting:  # its place is another's at once
+            if job in self._waiting:  # frees its place at once
                 self._waiting.remove(job)
             self._change.notify()
 
     async def done(self, request: Request, job: Job) -> Any:
-        """Return what the last step of a job makes; a client that goes drops the job.
+        """Return the result of the last step of a job; drop the job if the client disconnects.
 
         Raises:
-            VkmnnError: what a step raised; HttpError, the client has gone.
+            VkmnnError: a step raised it.
+            HttpError: the client has disconnected.
         """
         made, loop = None, asyncio.get_running_loop()
         looked = loop.time()
@@ -118,7 +119,7 @@ class Turns:
             self.cancel(job)
 
     def close(self) -> None:
-        """Finish what has been started, then stop."""
+        """Finish all jobs, then end the thread."""
         with self._change:
             self._closed = True
             self._change.notify()
@@ -132,7 +133,7 @@ class Turns:
                         self._active.remove(job)
 
     def _admit(self) -> bool:
-        """Wait until there is work, take on what there is room for; False at the end."""
+        """Wait for jobs and let as many as may take turns; return False at the end."""
         with self._change:
             while not self._active and not self._waiting:
                 if self._closed:
@@ -143,11 +144,11 @@ class Turns:
         return True
 
     def _step(self, job: Job) -> bool:
-        """Take a step of a job; False once there are no more."""
+        """Run a step of a job; return False after its last."""
         try:
             if job.cancelled:
                 if isinstance(job.steps, Generator):
-                    job.steps.close()  # gives the caches of a text back
+                    job.steps.close()  # releases the caches of a text
                 return False
             job.steps = job.steps or job.start()
             event = next(job.steps)
@@ -158,7 +159,7 @@ class Turns:
             job.tell(error)
             return False
         except BaseException as error:  # noqa: BLE001 - other jobs must go on
-            _log.exception("a request fails")
+            _log.exception("a request failed")
             job.tell(as_http(error))
             return False
         job.tell(event)

@@ -1,4 +1,4 @@
-"""What a server works on: three kinds of jobs, each with a thread of its own."""
+"""The jobs of a server: three kinds, each with a thread of its own."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from vkmnn.serve.turns import Turns
 
 
 class Work:
-    """Texts that are generated, long prompts that are cut into tokens, requests for embeddings.
+    """Generation of texts, tokenising of long prompts, and embeddings.
 
-    They are apart so that none of them waits for another's steps, and long prompts are cut one
-    after the other, so that the memory that this takes is that of one.
+    No kind waits for the steps of another. Long prompts are tokenised one after the other, in the
+    memory that one of them takes.
 
     Args:
-        waiting: how many of each may wait.
+        waiting: the most jobs of each kind that wait.
     """
 
     def __init__(self, waiting: int) -> None:
@@ -22,6 +22,6 @@ class Work:
         self.embedding = Turns(waiting, SEQUENCES, "vkmnn-serve-vectors")
 
     def close(self) -> None:
-        """Finish what has been started, then stop."""
+        """Finish all jobs, then end the threads."""
         for turns in (self.tokenising, self.embedding, self.texts):
             turns.close()
