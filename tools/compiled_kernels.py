@@ -1,9 +1,9 @@
-"""Every kernel that a device takes, compiled by its driver, and what the compiler says of it.
+"""Compile every kernel that a device supports, and collect the compiler's statistics.
 
     python -m tools.compiled_kernels OUTPUT [PATTERN]
 
-Runs under the driver that the environment names, with RADV_DEBUG=shaderstats: the driver writes
-its statistics to the standard error output, from which they are read. OUTPUT gets JSON.
+It runs with the driver that the environment names and RADV_DEBUG=shaderstats: the driver then
+writes statistics to standard error, where they are read. The result is written to OUTPUT as JSON.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ FIGURES = {
     "instructions": "Instructions",
     "cycles": "Inverse Throughput",
 }
-"""What is kept of the statistics, and RADV's name of it."""
+"""The statistics to keep, with RADV's names."""
 
 _LINE = re.compile(r"^(?P<name>[A-Z][^:]*): (?P<value>\d+)", re.MULTILINE)
 
 
 @dataclass
 class Compiled:
-    """What a driver's compiler made of the kernels.
+    """What a driver's compiler reports of the kernels.
 
     Attributes:
         device: its name.
         driver: name and version.
         kernels: figures by variant, as in `FIGURES`.
-        lacking: variants that need a feature which the device has not -> these features.
-        refused: variants that the engine's rules leave out on this device.
-        failed: variants that do not compile -> why.
+        lacking: the features that a variant needs and the device lacks, by variant.
+        refused: variants that the engine's rules exclude on this device.
+        failed: the reason for each variant that does not compile.
     """
 
     device: str
@@ -63,7 +63,7 @@ class Compiled:
 
 @contextmanager
 def _standard_error() -> Iterator[Path]:
-    """Send what the process writes to its standard error output to a file."""
+    """Redirect the standard error of this process to a file."""
     with tempfile.NamedTemporaryFile(suffix=".txt") as file:
         sys.stderr.flush()
         saved = os.dup(2)
@@ -76,7 +76,7 @@ def _standard_error() -> Iterator[Path]:
 
 
 def figures(text: str) -> dict[str, int] | None:
-    """Return the figures in RADV's statistics of one shader, None where there are none."""
+    """Return the figures in RADV's statistics of one shader; None if there are none."""
     found = {match["name"]: int(match["value"]) for match in _LINE.finditer(text)}
     if FIGURES["registers"] not in found:
         return None
@@ -84,7 +84,7 @@ def figures(text: str) -> dict[str, int] | None:
 
 
 def _lacking(shader: Shader, info: DeviceInfo) -> list[str]:
-    """Return what a device would need beside what it has to run a kernel."""
+    """Return the features that a kernel needs and a device lacks."""
     smallest, largest = info.limits.subgroup_size_range
     size = shader.subgroup_size
     other_size = [f"subgroups of {size}"] if size and not smallest <= size <= largest else []
@@ -92,7 +92,7 @@ def _lacking(shader: Shader, info: DeviceInfo) -> list[str]:
 
 
 def _refused_tiles(info: DeviceInfo) -> set[str]:
-    """Return the tiles of cooperative matrices that the rules do not use on a device."""
+    """Return the cooperative-matrix tiles that the rules exclude on a device."""
     tables: list[Mapping[Any, Any]] = [TILES_OF, BYTE_TILES_OF]
     tiles = [tile for table in tables for rows in table.values() for row in rows for tile in row]
     return {tile.name for tile in tiles if not tile.fits(info)}

@@ -1,8 +1,8 @@
-"""The task `compilers`: every kernel through compilers of GPUs that are not here.
+"""The task `compilers`: compiles every kernel for GPUs that this machine lacks.
 
-Mesa's driver for Radeons opens a device without hardware, "null hardware", whose compiler is the
-real one. What it says of each kernel (registers, spills, occupancy, instructions) is compared with
-the recorded figures, so that a change of a template shows what it costs.
+Mesa's driver for Radeons can open a device without hardware ("null hardware"), with its real
+compiler. The compiler's statistics of each kernel (registers, spills, occupancy, instructions) are
+compared with recorded ones, so that a change of a template shows what it costs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,13 @@ Figures = Mapping[str, Mapping[str, int]]
 
 @dataclass(frozen=True, slots=True)
 class Compiler:
-    """A GPU whose compiler runs here: RADV's name of its family, and the driver that has it."""
+    """A GPU to compile for.
+
+    Attributes:
+        family: RADV's name of its family.
+        what: its architecture and examples.
+        driver: the driver whose compiler runs.
+    """
 
     family: str
     what: str
@@ -56,8 +62,8 @@ def _compiled(compiler: Compiler, python: Path, pattern: str) -> dict[str, Any]:
     """Compile all kernels for one GPU; return what `tools.compiled_kernels` writes.
 
     Raises:
-        CannotError: the driver cannot be had here.
-        TaskError: it does not open.
+        CannotError: the driver is not available for this machine.
+        TaskError: the driver does not open a device.
     """
     icd = drivers.radeon_icd(drivers.DRIVERS[compiler.driver])
     env = {
@@ -80,7 +86,7 @@ def _compiled(compiler: Compiler, python: Path, pattern: str) -> dict[str, Any]:
 
 
 def load(path: Path) -> tuple[str, dict[str, dict[str, int]]]:
-    """Return the recorded driver and figures; nothing where there is no record."""
+    """Return the recorded driver and figures; "" and none if there is no record."""
     if not path.is_file():
         return "", {}
     head, *lines = path.read_text("utf-8").splitlines()
@@ -121,7 +127,7 @@ def _arrow(before: int, after: int) -> str:
 
 
 def faults(made: Mapping[str, Any], before: Figures) -> list[str]:
-    """Return what is wrong: kernels that fail, spill, or have become much longer."""
+    """Return messages about kernels that fail to compile, spill, or have become much longer."""
     found = [f"{name} does not compile: {why}" for name, why in made["failed"].items()]
     for name, figures in made["kernels"].items():
         if figures["spilled"] or figures["scratch"]:
@@ -188,7 +194,7 @@ def main(args: Sequence[str]) -> int:
     python = environment.prepare()
     vulkan.ensure_loader()
     if platform.machine() != "x86_64":
-        raise CannotError("the drivers are fetched for x86-64 alone")
+        raise CannotError("the drivers are available for x86-64 only")
     status, rows = 0, []
     for name in options.names or COMPILERS:
         compiler = COMPILERS[name]
@@ -198,11 +204,11 @@ def main(args: Sequence[str]) -> int:
         driver, before = load(path)
         comparable = before if driver == made["driver"] else {}
         if driver and not comparable:
-            say(f"{name}: recorded with {driver}, now {made['driver']}: only spills are looked at")
+            say(f"{name}: recorded with {driver}, now {made['driver']}: only spills are checked")
         differences = changes(comparable, made["kernels"])
         if differences:
             print(page.columns([("kernel", *KEPT), *differences[:SHOWN]]), flush=True)
-            say(f"{name}: {len(differences)} kernels have other figures than recorded")
+            say(f"{name}: {len(differences)} kernels differ from the record")
         new = made["kernels"].keys() - comparable.keys()
         if comparable and new and not options.record:
             say(f"{name}: {len(new)} kernels are not recorded yet")
@@ -223,7 +229,7 @@ def main(args: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tasks.py compilers",
-        description="Compile every kernel for GPUs that are not here (docs/gpu-compilers.md).",
+        description="Compile every kernel for GPUs that are not here; see docs/gpu-compilers.md.",
     )
     parser.add_argument("names", nargs="*", choices=[*COMPILERS, []], metavar="FAMILY")
     parser.add_argument("--only", metavar="PATTERN", default=ALL, help="kernels, by a pattern")

@@ -1,4 +1,4 @@
-"""A stable sort of words, four bits at a time."""
+"""A stable radix sort of words, four bits at a time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from vkmnn.vulkan.rows.reduction import Line, column_local
 from vkmnn.vulkan.rows.running import encode_running
 
 PIECE = 128
-"""Keys that an invocation counts and moves, in order; eight bits hold how many have a value."""
+"""Keys that an invocation counts and moves, in order; its counts have eight bits."""
 DIGIT_BITS = 4
 
 
@@ -25,19 +25,19 @@ def encode_sort(
     flipped: int = 0,
     indices: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """Record a sort of `count` keys, from the lowest on, as words without a sign.
+    """Record a sort of `count` keys in ascending order, as unsigned words.
 
     Args:
         keys: the keys.
         count: how many there are.
-        op: the op that sorts.
+        op: the op, for error messages.
         encoder: records the dispatches.
-        bits: how many bits of keys differ, from the lowest.
-        flipped: bits that are compared inverted: 0x7fffffff to begin with the highest signed key.
-        indices: what moves with the keys; their places, if it is absent.
+        bits: how many low bits of the keys may differ.
+        flipped: bits inverted for comparison: 0x7fffffff puts the highest signed key first.
+        indices: values that move with the keys; by default, the positions of the keys.
 
     Returns:
-        The sorted keys and their indices; None where there was nothing to sort by.
+        The sorted keys and their indices; the indices are None if `bits` is 0 and they are absent.
     """
     pieces = ceil_div(count, PIECE)
     table = Line(1, pieces << DIGIT_BITS, 1)

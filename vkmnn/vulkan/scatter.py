@@ -1,4 +1,4 @@
-"""Scatter of many updates at once: who has a row, and how those of one row are combined."""
+"""Scatter in parallel: the last update of each row wins, or those of a row are combined."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from vkmnn.vulkan.rows.reduction import column_local
 from vkmnn.vulkan.storage import kernel_dtype
 
 BLOCK = 64
-"""Sorted values that an invocation combines."""
+"""How many sorted values an invocation combines."""
 
 Place = Callable[[Tensor, Tensor, bool], None]
-"""Records which row each update goes to, into a tensor; clears these rows of another if told to."""
+"""Records the row of each update into a tensor, and may clear these rows of a second one."""
 
 
 @dataclass(frozen=True, slots=True)
 class InOrder:
-    """An invocation takes all updates of its elements, one after the other."""
+    """An invocation applies all updates of its elements, one after the other."""
 
     family: ClassVar[str] = "in_order"
 
 
 @dataclass(frozen=True, slots=True)
 class AtOnce:
-    """Updates are taken in parallel: the last one of a row wins, or they are sorted by rows."""
+    """Updates are applied in parallel: the last one of a row wins, or they are sorted by row."""
 
     family: ClassVar[str] = "at_once"
 
@@ -42,11 +42,13 @@ class Scatter:
     """`count` updates of `inner` elements each, to the `rows` rows of `y`.
 
     Attributes:
-        op: the op, for what it says when it fails.
+        op: the op, for error messages.
         reduction: how updates combine: none, add, mul, max or min.
         updates: the updates.
-        y: the result, which holds the data.
-        count, inner, rows: as above.
+        y: the result, which holds a copy of the data.
+        count: how many updates there are.
+        inner: elements of an update.
+        rows: rows of the result.
         encoder: records the dispatches.
     """
 
@@ -60,7 +62,7 @@ class Scatter:
     encoder: VulkanEncoder
 
     def encode(self, place: Place) -> None:
-        """Record a scatter whose indices come with the run."""
+        """Record a scatter by indices that are inputs of the run."""
         rows = self._words(self.count)
         if self.reduction == "none":
             winner = self._words(self.rows)
@@ -77,8 +79,8 @@ class Scatter:
 
         Args:
             index: the constant.
-            key: names what `found` depends on beside it.
-            found: returns the row of each update.
+            key: identifies everything else that `found` depends on.
+            found: returns the row of each update, given the constant.
         """
         plain = self.reduction == "none"
         listing = last_updates if plain else updates_by_row
@@ -99,7 +101,7 @@ class Scatter:
             self._combine(rows, source)
 
     def _claim(self, rows: Tensor, winner: Tensor) -> None:
-        """Record who has each row that updates go to."""
+        """Record which update is the last one of each row."""
         params = kernels.ScatterClaimParams(count=self.count)
         shader = kernels.scatter_claim(load=self.encoder.load)
         self.encoder.dispatch_linear(shader, [rows, winner], params, self.count)
@@ -113,9 +115,9 @@ class Scatter:
         self.encoder.dispatch_linear(shader, tensors, params, count, {"LISTED": listed})
 
     def _combine(self, key: Tensor, source: Tensor | None) -> None:
-        """Record the sums of sorted updates: of blocks, then of what is in several of them.
+        """Record the combination of sorted updates: within blocks, then of rows that span blocks.
 
-        Which values meet depends on their places alone, so results are the same in every run.
+        The order depends on the indices alone, so results are the same in every run.
         """
         values, count = self.updates, self.count
         spec: dict[str, int | float | bool] = {
@@ -154,13 +156,13 @@ class Scatter:
 
 
 def last_updates(rows: Array) -> tuple[Array, Array]:
-    """Return the numbers of the updates that stay, the last of each row, and their rows."""
+    """Return the number of the last update of each row, and these rows."""
     flat = rows.reshape(-1)
     found, from_end = np.unique(flat[::-1], return_index=True)
     return (flat.size - 1 - from_end).astype(np.int32), found.astype(np.int32)
 
 
 def updates_by_row(rows: Array) -> tuple[Array, Array]:
-    """Return the numbers of all updates in the order of their rows, and these."""
+    """Return the numbers of all updates, sorted by row, and their rows."""
     order = np.argsort(rows.reshape(-1), kind="stable")
     return order.astype(np.int32), rows.reshape(-1)[order].astype(np.int32)

@@ -1,4 +1,4 @@
-"""Selection of the first k keys of each row, before they are sorted: what decides how it runs."""
+"""Selection of the k largest keys of each row, before they are sorted."""
 
 from __future__ import annotations
 
@@ -16,22 +16,23 @@ from vkmnn.vulkan.rows.reduction import Line, column_local
 from vkmnn.vulkan.storage import kernel_dtype
 
 WIDE = 128
-"""Invocations of a workgroup on GPUs, and where those of a CPU's would go round too often."""
+"""Invocations of a workgroup on GPUs, and on CPU devices where fewer would loop too often."""
 MIN_SIZE = 512
-"""Shorter lines are sorted: that takes a dispatch or two."""
+"""Shorter lines are sorted as a whole, in a dispatch or two."""
 MIN_SIZE_OF_MANY = 128
-"""The same of `MANY` lines or more, where dispatches cost little beside the work."""
+"""The same for `MANY` lines or more, where dispatches cost little beside the work."""
 MANY = 16
 MIN_SHARE = 2
-"""How many keys of a line there are for each that stays, at least."""
+"""The fewest keys of a line for each that is selected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Blocks of `block` elements compete by their first keys; 1: the elements do.
+    """Selects blocks of `block` elements by their best keys, then elements from these blocks.
 
-    The first k of a line lie in the k blocks whose first keys come first: each of those has a key
-    before all of any other block, or an equal one at a lower place.
+    With blocks of 1, it selects the elements at once.
+    The best k elements lie in the best k blocks: each of these has a key that comes before all keys
+    of any other block, or an equal one at a lower index.
     """
 
     block: int
@@ -40,7 +41,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """Rows of `keep` keys, `stride` words apart, in the order of their places `indices`."""
+    """Rows of `keep` selected keys, `stride` words apart, in ascending order of their indices."""
 
     keys: Tensor
     indices: Tensor
@@ -48,28 +49,28 @@ class Selected:
 
 
 def stride_of(length: int) -> int:
-    """Return the words from row to row of keys: whole vec4s."""
+    """Return the words from one row of keys to the next: whole vec4s."""
     return ceil_div(length, 4) * 4
 
 
 def select_rounds(length: int, lanes: int) -> int:
-    """Return how often a lane goes round its loops while it selects from a row."""
+    """Return how many rounds the loops of a lane take to select from a row."""
     own = ceil_div(ceil_div(length, 4), lanes)
     return 8 * (own + 2 * ceil_div(own, 63) + 6) + 8 * own + 24
 
 
 def selections(line: Line, keep: int, *, small: bool = False) -> list[Selection]:
-    """Return the selections that suit a line, the likely fastest first.
+    """Return the selections that suit a line, the one that is probably fastest first.
 
     Args:
-        line: what is selected along.
-        keep: how many of each line stay.
-        small: those that tests need, which are slower than sorting.
+        line: the lines to select from.
+        keep: how many elements of each line are selected.
+        small: return small blocks, for tests; they are slower than sorting.
     """
     size = line.size
     least = MIN_SIZE_OF_MANY if line.columns >= MANY else MIN_SIZE
     suits = size >= max(least, MIN_SHARE * keep)
-    # Keys that are looked at twice: one for each block, then those of `keep` blocks.
+    # Read one key for each block, then all keys of `keep` blocks: √(size / keep) balances both.
     block = stride_of(isqrt(size // keep))
     blocks = [block] if block * keep <= size // 2 else []
     if small:
@@ -88,7 +89,7 @@ def _fits(block: int, size: int, keep: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """Records a selection of the `keep` first of each line of `x`."""
+    """Records the selection of the best `keep` elements of each line of `x`."""
 
     x: Tensor
     line: Line

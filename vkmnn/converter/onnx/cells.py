@@ -1,21 +1,21 @@
-"""What the body of a loop computes, as formulas: linear forms of its state and its input, and more.
+"""The body of a loop as formulas: linear forms of its state and input, their products and sums.
 
-`Formulas` goes through the nodes of a body once. Its values are
+`Formulas` visits the nodes of a body once. A value is one of
 
 | class | stands for |
 |---|---|
 | an array | a constant |
-| `Outer` | a tensor of the graph around |
-| `Count` | the number of the iteration, and a constant |
+| `Outer` | a tensor of the graph around the loop |
+| `Count` | the iteration number plus a constant |
 | `Bound` | a condition: the count stays below limits |
-| `Row` | the slice of a tensor around that the count chooses |
+| `Row` | a slice of an outer tensor at the count |
 | `Linear` | products of rows or states with constant matrices, and a bias |
 | `Sum` | a sum of products of states, rows, linear forms, and their activations |
-| `Side` | several of these side by side |
-| `Lifted` | one of these with another axis |
-| `Buffer`, `Stored` | a carried tensor of rows, and one that has got another row |
+| `Side` | several of these, concatenated |
+| `Lifted` | one of these with an axis more |
+| `Buffer`, `Stored` | a carried tensor of rows, and the same with a new row |
 
-or None for what is none of them.
+or None, if it has none of these forms.
 """
 
 from __future__ import annotations
@@ -44,21 +44,22 @@ _MAX_TERMS = 6
 _MAX_CONSTANT = 1 << 24
 _ACTIVATIONS = {"Sigmoid", "Tanh", "Relu"}
 _SHAPES = {"Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape"}
-_FLOAT = 1  # TensorProto.DataType, as the next line
-_WHOLE = {6, 7, 9}  # int32, int64, bool: as floats, counts meet limits between whole numbers
+# Of TensorProto.DataType. A count that is cast to floats may meet a limit that is no integer.
+_FLOAT = 1
+_WHOLE = {6, 7, 9}  # int32, int64, bool
 _MIRRORED = {"Greater": "Less", "GreaterOrEqual": "LessOrEqual"}
 
 
 @dataclass(frozen=True, slots=True)
 class Outer:
-    """A tensor of the graph around."""
+    """A tensor of the graph around the loop."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """The number of the iteration, from 0 on, plus `offset`; `rank` counts its axes of size 1."""
+    """The iteration number, from 0, plus `offset`; it has `rank` axes of size 1."""
 
     offset: int
     rank: int = 0
@@ -66,14 +67,14 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Whether the count, plus each offset, is below the limit that goes with it."""
+    """Whether the count plus each offset is below the limit beside it."""
 
     limits: tuple[tuple[int | str, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A slice of a tensor around, along `axis` at the count plus `offset`, with the axis or not."""
+    """The slice of an outer tensor at the count plus `offset` along `axis`, which may be `kept`."""
 
     source: str
     axis: int
@@ -98,7 +99,7 @@ class Sum:
 
 @dataclass(frozen=True, slots=True)
 class Lifted:
-    """A sum with one more axis of size 1, at `axis`."""
+    """A sum with an additional axis of size 1, at `axis`."""
 
     value: Sum
     axis: int
@@ -106,7 +107,7 @@ class Lifted:
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """A carried value of three axes, by its number."""
+    """A carried value with three axes, by its number."""
 
     place: int
 
@@ -123,7 +124,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """Sums side by side, along the last axis."""
+    """Sums concatenated along the last axis."""
 
     parts: tuple[Sum, ...]
 
@@ -132,7 +133,7 @@ Formula = Any  # one of the above, an array, or None
 
 
 def atom(*parts: Any) -> Sum:
-    """Return the sum of nothing but one atom."""
+    """Return the sum that consists of one atom."""
     return Sum({(parts,): 1.0})
 
 
@@ -141,12 +142,12 @@ class Formulas:
     """The values of a body.
 
     Attributes:
-        value: returns a constant of the graph around.
-        shape: returns what is known of the shape of a tensor there.
-        widths: columns of the carried values, by their numbers, where they are known.
-        opsets: what the body is written in.
+        value: returns a constant of the graph around the loop, None for other tensors.
+        shape: returns the shape of a tensor there, as far as it is known.
+        widths: known columns of the carried values, by their numbers.
+        opsets: the versions of the body's operator sets, by domain.
         names: values by name.
-        arguments: of the activations, by number.
+        arguments: the arguments of activations, by number.
         linears: the linear forms in sums, by number.
     """
 
@@ -159,7 +160,7 @@ class Formulas:
     linears: list[Linear] = field(default_factory=list)
 
     def read(self, body: onnx.GraphProto) -> None:
-        """Go through the nodes of a body, whose inputs have values already."""
+        """Compute the values of a body, whose inputs have values already."""
         from onnx import numpy_helper
 
         for tensor in body.initializer:
@@ -170,7 +171,7 @@ class Formulas:
                 self.names[name] = result
 
     def get(self, name: str) -> Formula:
-        """Return the value of a name of the body, or of the graph around."""
+        """Return the value of a name in the body, or in the graph around the loop."""
         if name not in self.names:
             constant = self.value(name) if name else None
             self.names[name] = (Outer(name) if name else None) if constant is None else constant
@@ -211,14 +212,14 @@ class Formulas:
         try:
             model = helper.make_model(graph, opset_imports=opsets)
             found = iter(ReferenceEvaluator(model).run(None, feeds))
-        except Exception:  # noqa: BLE001 - the evaluator raises what it likes
+        except Exception:  # noqa: BLE001 - the evaluator may raise anything
             return ()
         return [np.asarray(next(found)) if name else None for name in node.output]
 
     # --- values ----------------------------------------------------------------------------------
 
     def as_sum(self, value: Formula) -> Sum | None:
-        """Return a value as a sum."""
+        """Return a value as a sum; None if it is not one."""
         if isinstance(value, Sum):
             return value
         if isinstance(value, Linear):
@@ -234,7 +235,7 @@ class Formulas:
         return None
 
     def width(self, part: Sum) -> int | None:
-        """Return how many columns a state or a row has."""
+        """Return the number of columns of a state or a row; None if it is unknown."""
         if len(part.terms) != 1 or len(next(iter(part.terms))) != 1:
             return None
         ((one,),) = part.terms
@@ -251,7 +252,7 @@ _Rule = Callable[["Formulas", "onnx.NodeProto", list[Any], dict[str, Any]], Form
 
 
 def _shape(f: Formulas, node: onnx.NodeProto, given: list[Any], attributes: Any) -> Formula:
-    """Counts and scalars get and lose axes; a row loses the one that it was taken from."""
+    """Reshape counts and scalars; remove the axis of a row along which it was sliced."""
     value, op = given[0], node.op_type
     if op == "Identity":
         return value
@@ -285,7 +286,7 @@ def _shape(f: Formulas, node: onnx.NodeProto, given: list[Any], attributes: Any)
 
 
 def _axes(given: list[Any], attributes: Any) -> list[int] | None:
-    """Return the axes of Squeeze or Unsqueeze; None where it names none, or computes them."""
+    """Return the axes of Squeeze or Unsqueeze; None if it has none, or computes them."""
     if "axes" in attributes:
         return list(attributes["axes"].ints)
     named = given[1] if len(given) > 1 else None
@@ -293,7 +294,7 @@ def _axes(given: list[Any], attributes: Any) -> list[int] | None:
 
 
 def _is_scalar(f: Formulas, value: Formula) -> bool:
-    """Return whether axes do not matter: a count, a condition, or one number from around."""
+    """Return whether a value is a scalar: a count, a condition, or an outer tensor of size 1."""
     if not isinstance(value, Outer):
         return isinstance(value, Count | Bound)
     shape = f.shape(value.name)
@@ -301,7 +302,7 @@ def _is_scalar(f: Formulas, value: Formula) -> bool:
 
 
 def _gather(f: Formulas, node: onnx.NodeProto, given: list[Any], attributes: Any) -> Formula:
-    """A row, by the count."""
+    """Return the row of an outer tensor at the count."""
     source, at = given[:2]
     shape = f.shape(source.name) if isinstance(source, Outer) else None
     axis = attributes["axis"].i if "axis" in attributes else 0
@@ -311,7 +312,7 @@ def _gather(f: Formulas, node: onnx.NodeProto, given: list[Any], attributes: Any
 
 
 def _slice(f: Formulas, node: onnx.NodeProto, given: list[Any], attributes: Any) -> Formula:
-    """A row with its axis, from the count to the next one."""
+    """Return the row of an outer tensor from the count to the next one, with its axis."""
     if len(given) < 4:
         return None
     source, begin, end, axes = given[:4]
@@ -464,7 +465,7 @@ def _activation(f: Formulas, node: onnx.NodeProto, given: list[Any], attributes:
 
 
 def _scatter(f: Formulas, node: onnx.NodeProto, given: list[Any], attributes: Any) -> Formula:
-    """A row written into a buffer, by the count."""
+    """Return a buffer with a row written at the count."""
     data, at, rows = given
     plain = "reduction" not in attributes or attributes["reduction"].s in (b"", b"none")
     if not (isinstance(data, Buffer) and isinstance(at, Count) and isinstance(rows, Lifted)):
@@ -510,7 +511,7 @@ def _columns(value: Linear, begin: int, end: int) -> Linear:
 
 
 def _cut(f: Formulas, node: onnx.NodeProto, given: list[Any], attributes: Any) -> Formula:
-    """Columns of a linear form, or a row."""
+    """Return columns of a linear form, or a row of an outer tensor."""
     value = given[0]
     if not isinstance(value, Linear):
         return _slice(f, node, given, attributes)

@@ -1,4 +1,4 @@
-"""How often a Loop iterates whose condition counts: its counters run ahead, without the rest."""
+"""Trip counts of Loops whose conditions compare counters: only the counters are computed."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ if TYPE_CHECKING:
     from vkmnn.converter.onnx.known import Known
 
 _MAX_ELEMENTS = 64
-"""Elements of a counter, or of what it is compared with."""
+"""The most elements of a counter, and of a tensor that it is compared with."""
 
 
 def counted_trips(
     body: onnx.GraphProto, given: Sequence[str], known: Known, first: Array, most: int
 ) -> int:
-    """Return the number of iterations, 0 where it is not known or exceeds `most`.
+    """Return the number of iterations; 0 if it is unknown or exceeds `most`.
 
-    The condition has to follow from the iteration number, from constants, and from carried values
-    that follow from the same.
+    The condition has to depend only on the iteration number, constants, and carried values that
+    depend only on these.
 
     Args:
-        body: the Loop's.
-        given: its inputs, "" for one that is not there; the first two are limit and condition.
-        known: what the graph around it tells.
-        first: the condition that it starts with, which holds.
-        most: how many iterations are of interest.
+        body: the Loop's body.
+        given: the Loop's inputs, "" for absent ones; the first two are limit and condition.
+        known: constants of the graph around the Loop.
+        first: the initial condition, which is true.
+        most: the largest number of interest.
     """
     from onnx.reference import ReferenceEvaluator
 
@@ -66,7 +66,7 @@ def counted_trips(
                     values[name] = np.asarray(results[output.name])
                     if values[name].size > _MAX_ELEMENTS:
                         return 0
-    except Exception:  # noqa: BLE001 - the evaluator raises what it likes
+    except Exception:  # noqa: BLE001 - the evaluator may raise anything
         return 0
     return 0 if limit is None or last > most else max(last, 0)
 
@@ -74,11 +74,11 @@ def counted_trips(
 def _counters(
     body: onnx.GraphProto, given: Sequence[str], known: Known, values: dict[str, Array]
 ) -> onnx.ModelProto | None:
-    """Return the part of a body that computes its condition, None where that reads other things.
+    """Return the part of a body that computes its condition; None if that reads other tensors.
 
-    `values` receives what that part starts with.
+    `values` receives the initial values of its inputs.
     """
-    from onnx import helper
+    from onnx import TypeProto, helper
 
     formal = [value.name for value in body.input]
     results = dict(zip(formal[2:], (one.name for one in body.output[1:]), strict=False))
@@ -115,16 +115,9 @@ def _counters(
     graph = helper.make_graph(
         [node for node in body.node if id(node) in nodes],
         "counters",
-        [helper.make_value_info(name, onnx_type()) for name in inputs],
-        [helper.make_value_info(name, onnx_type()) for name in outputs],
+        [helper.make_value_info(name, TypeProto()) for name in inputs],
+        [helper.make_value_info(name, TypeProto()) for name in outputs],
         tensors,
     )
     opsets = [helper.make_opsetid(domain, version) for domain, version in known.opsets.items()]
     return helper.make_model(graph, opset_imports=opsets)
-
-
-def onnx_type() -> onnx.TypeProto:
-    """Return a type that says nothing."""
-    import onnx
-
-    return onnx.TypeProto()

@@ -1,7 +1,7 @@
-"""Loops and Scans whose body is the cell of a GRU, an LSTM or an RNN: that operator in their place.
+"""Replaces Loops and Scans whose body is the cell of a GRU, LSTM or RNN by that operator.
 
-tf2onnx writes Keras's layers as such loops. What the body computes is compared as a formula, so
-that the order of gates, the form of biases and how a cell is spelled do not matter.
+tf2onnx writes Keras's recurrent layers as such loops. The body is compared as a formula, so that
+the order of gates and the way in which biases and products are written do not matter.
 """
 
 from __future__ import annotations
@@ -52,7 +52,17 @@ class Gate:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A cell: its operator, its gates in ONNX's order, and which carried values are h and c."""
+    """A recurrent cell.
+
+    Attributes:
+        op: the operator: GRU, LSTM or RNN.
+        gates: the gates, in ONNX's order.
+        row: the row of the input that the gates read.
+        h: the number of the carried value that is the hidden state.
+        c: the number of the one that is the cell state.
+        linear: whether a GRU resets the product with the state (linear_before_reset).
+        out: the activation of an LSTM's cell state.
+    """
 
     op: str
     gates: tuple[Gate, ...]
@@ -64,7 +74,7 @@ class Cell:
 
     @property
     def activations(self) -> list[str]:
-        """What the operator's attribute of that name holds."""
+        """The value of the operator's attribute `activations`."""
         kinds = [gate.kind for gate in self.gates]
         if self.op == "RNN":
             return kinds
@@ -74,7 +84,7 @@ class Cell:
 def as_recurrent(
     node: onnx.NodeProto, name: str, known: Known, tensors: Names, ops: Names
 ) -> Unrolled | None:
-    """Return the nodes that stand for a Loop or Scan of a recurrent cell; None for all others.
+    """Return the nodes that replace a Loop or Scan of a recurrent cell; None for other loops.
 
     The arguments are those of `unroll`.
     """
@@ -96,7 +106,7 @@ def as_recurrent(
 
 
 class _Reader:
-    """Understands one loop."""
+    """Recognises the cell of one loop, and writes its operator."""
 
     def __init__(
         self, body: onnx.GraphProto, given: list[str], known: Known, ways: Ways | None
@@ -157,7 +167,7 @@ class _Reader:
                 names[one] = Row(source, axis % 3, 0, False) if fits else None
 
     def written(self, node: onnx.NodeProto, writer: Writer) -> Unrolled | None:
-        """Return the nodes that stand for the loop."""
+        """Return the nodes that replace the loop; None if it is not a recurrent cell."""
         self._start()
         self.f.read(self._body)
         values = [self.f.get(name) for name in self._made]
@@ -187,11 +197,11 @@ class _Reader:
         if count is None or not self._has_rows(cell, count):
             return None
         self._write(node, cell, count, reverse, writer)
-        writer.made.kept.clear()  # nothing of the body is left
+        writer.made.kept.clear()  # no tensor of the body is needed
         return writer.made
 
     def _direction(self) -> bool | None:
-        """Return whether a Scan goes backwards; None where its results do not go the same way."""
+        """Return whether a Scan goes backwards; None if its inputs and outputs differ in it."""
         if self._ways is None:
             return False
         ways = {*self._ways.in_back, *self._ways.out_back}
@@ -212,7 +222,7 @@ class _Reader:
         return isinstance(size, int) and offset + count <= size
 
     def _count(self, writer: Writer) -> int | str | None:
-        """Return how many iterations there are, 0 for all; or a vector of that number."""
+        """Return the number of iterations, 0 for all rows, or a vector's name; None if unknown."""
         if self._ways is not None:
             return 0
         bound = self.f.get(self._body.output[0].name)
@@ -227,7 +237,7 @@ class _Reader:
         if limit:
             value = self._known.value(limit)
             ends.append(limit if value is None else int(value.reshape(-1)[0]))
-        # The condition of an iteration is asked before the next one.
+        # An iteration's condition decides whether the next one runs.
         for end, offset in bound.limits:
             if isinstance(end, int):
                 ends.append(max(1, end - offset + 1))
@@ -253,12 +263,12 @@ class _Reader:
         return self._known.constant(np.array([number], np.int64))
 
     def _vector(self, name: str, writer: Writer) -> str:
-        """Return one number as a vector of int64."""
+        """Write a scalar as a vector of int64, and return its name."""
         flat = writer.glue("Reshape", [name, self._constant(-1, writer)])
         return writer.glue("Cast", [flat], to=7)
 
     def _moved(self, name: str, by: int, writer: Writer) -> str:
-        """Return how many iterations a limit allows: one at least."""
+        """Write how many iterations a limit allows, at least one, and return the name."""
         sum_ = writer.glue("Add", [self._vector(name, writer), self._constant(by, writer)])
         return writer.glue("Max", [sum_, self._constant(1, writer)])
 
@@ -315,12 +325,12 @@ class _Reader:
         return self._known.constant(np.array([2], np.int64))
 
     def _columns(self, cell: Cell, shape: Sequence[object]) -> int:
-        """Return how wide the input is."""
+        """Return the number of columns of the input."""
         found = [len(gate.input) for gate in cell.gates if gate.input is not None]
         return found[0] if found else int(str(shape[2]))
 
     def _hand_out(self, place: int, x: str, all_: str, output: str, writer: Writer) -> None:
-        """Write the last value of a counter, of a buffer, or of what never changes."""
+        """Write the last value of a counter, a buffer, or a value that never changes."""
         start, source = self.f.names[self._formal[place]], self._carried[place]
         stored = self.f.get(self._made[place])
         if isinstance(stored, Stored):
@@ -379,7 +389,7 @@ def _same(one: Formula, other: Formula) -> bool:
 
 
 def _cell(f: Formulas, values: Sequence[Formula]) -> Cell | None:
-    """Return the cell that carried values are those of."""
+    """Return the cell that computes the carried values; None if there is none."""
     sums = {place: one for place, one in enumerate(values) if isinstance(one, Sum)}
     if len(sums) == 1:
         ((h, value),) = sums.items()
@@ -393,7 +403,7 @@ def _cell(f: Formulas, values: Sequence[Formula]) -> Cell | None:
 
 
 def _checked(cell: Cell | None) -> Cell | None:
-    """Leave out cells whose matrices do not fit each other."""
+    """Return a cell if its matrices fit together, else None."""
     if cell is None:
         return None
     width = len(cell.gates[0].state)
@@ -405,12 +415,12 @@ def _checked(cell: Cell | None) -> Cell | None:
 
 
 def _argument(f: Formulas, one: Atom) -> Formula:
-    """Return what an activation is applied to; None for other atoms."""
+    """Return the argument of an activation; None for other atoms."""
     return f.arguments[one[1]] if one[0] not in ("h", "x", "l") else None
 
 
 def _gate(f: Formulas, one: Atom, h: int) -> tuple[Gate, Atom] | None:
-    """Return the gate that an activation of a linear form is, and the row that it reads."""
+    """Return an activation of a linear form as a gate, and the row that it reads."""
     linear = _argument(f, one)
     if not isinstance(linear, Linear):
         return None
@@ -428,7 +438,7 @@ def _linear_gate(kind: str, linear: Linear, state: Product) -> tuple[Gate, Atom]
 
 
 def _row(found: Sequence[tuple[Gate, Atom] | None]) -> Atom | None:
-    """Return the one row that all gates read."""
+    """Return the row that all gates read; None if there is no single one."""
     rows = {one[1] for one in found if one is not None and one[1]}
     return rows.pop() if len(rows) == 1 and None not in found else None
 
@@ -466,7 +476,7 @@ def _gru(f: Formulas, h: int, value: Sum) -> Cell | None:
 
 
 def _negated(gate: Gate) -> Gate:
-    """Return 1 - sigmoid, which is the sigmoid of what is negated."""
+    """Return the gate 1 - sigmoid(x), which is sigmoid(-x)."""
     into = None if gate.input is None else -gate.input
     return Gate(gate.kind, into, -gate.state, -gate.bias)
 
@@ -474,7 +484,7 @@ def _negated(gate: Gate) -> Gate:
 def _candidate(
     f: Formulas, n: Atom, h: int
 ) -> tuple[tuple[Gate, Atom], tuple[Gate, Atom], bool] | None:
-    """Return the reset gate, the candidate's, and whether the product is reset or the state."""
+    """Return the reset gate, the candidate's gate, and whether the product is reset."""
     argument, state = _argument(f, n), ("h", h)
     if isinstance(argument, Linear):
         for key in argument.terms:

@@ -1,4 +1,4 @@
-"""What networks do to images before their first convolution: one op."""
+"""Preparation of images before the first convolution, fused into one op."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from vkmnn.ir.ops import CastAttrs, ImageToTensorAttrs
 from vkmnn.records import dataclass
 
 _BLOCKED = frozenset({"Convolution", "Deconvolution", "Pooling"})
-"""Ops that read blocks of channels."""
+"""Ops that read channel-blocked tensors."""
 
 _MAX_SCALED = 4
-"""Channels that the kernel scales and shifts: those of one block."""
+"""The most channels that the kernel scales and shifts: one block."""
 
 _SMALL = frozenset({DType.BOOL, DType.UINT8, DType.INT8})
 _MEDIUM = _SMALL | {DType.UINT16, DType.INT16}
@@ -28,14 +28,24 @@ _EXACT = {
     DType.INT32: _MEDIUM,
     DType.INT64: _MEDIUM | {DType.INT32},
 }
-"""By what is cast to, the types all of whose values arrive, or are rounded as by any cast."""
+"""Source types of casts that the kernel can do, by target: exact, or rounded as by Cast."""
 
 
 @dataclass(slots=True)
 class _Match:
-    """What the ops so far do: y = x · scale + shift, with axes in another order.
+    """The ops matched so far, from the last to the first: y = x · scale + shift, axes permuted.
 
-    Ops are looked at from the last one to the first one.
+    Attributes:
+        value: the input of the ops so far.
+        dtype: the type of the result.
+        channels: the channels of the result.
+        rank: the axes of the result.
+        ops: the ops, the last one first.
+        scale: a factor for each channel.
+        shift: an addend for each channel.
+        moved: whether the input has its channels last.
+        single: whether the input lacks the batch axis.
+        cast: whether the input is cast.
     """
 
     value: str
@@ -57,11 +67,11 @@ class _Match:
 
 
 class FuseImageInput(PatternPass[_Match]):
-    """Transpose, Cast, and scaling by constants, before ops that read blocks of channels.
+    """Fuses Transpose, Cast and scaling by constants before ops that read blocks of channels.
 
-    In any order: pictures of bytes, channels last, become planes of floats, normalised by channel.
-    Axes that move make one op with what blocks the channels wherever they are; the rest only at
-    the network's inputs, as tensors within it are blocked already.
+    They may come in any order: they turn images of bytes, channels last, into planes of floats,
+    normalised by channel. A Transpose is fused anywhere in the network, as the conversion to blocks
+    does it for free; the others only at its inputs, as other tensors are blocked already.
     """
 
     name = "fuse_image_input"
@@ -71,23 +81,23 @@ class FuseImageInput(PatternPass[_Match]):
         result = op.outputs[0]
         info = index.info(result)
         if info is None or info.shape is None or len(info.shape) < 3:
-            return NoMatch("the shape is not known")
+            return NoMatch("the shape is unknown")
         channels = info.shape[1]
         if not isinstance(channels, int) or info.dtype not in (DType.FLOAT32, DType.FLOAT16):
             return NoMatch("not floats of a known number of channels")
         if not _read_blocked(result, index):
-            return NoMatch("something reads it in plain order")
+            return NoMatch("an op reads it in plain order")
         match = _Match(result, info.dtype, channels, len(info.shape), [])
         step: Op | None = op
         while step is not None and _take(step, match, index):
             match.ops.append(step)
             step = index.producer(match.value) if index.read_once(match.value) else None
         if not match.ops:
-            return NoMatch("not an operation on images")
+            return NoMatch("no op that prepares images")
         if not match.moved and not _is_fed(match.value, index):
-            return NoMatch("axes stay, and it is not an input")
+            return NoMatch("no axis moves, and it is not an input")
         if not (match.moved or match.cast or match.scale is not None or match.shift is not None):
-            return NoMatch("nothing but a reshape")
+            return NoMatch("only a reshape")
         return match
 
     def rewrite(self, op: Op, match: _Match, index: GraphIndex) -> None:
@@ -97,7 +107,7 @@ class FuseImageInput(PatternPass[_Match]):
 
 
 def _read_blocked(name: str, index: GraphIndex) -> bool:
-    """Return whether all that reads a tensor, after a Resize or not, wants blocks of channels."""
+    """Return whether all readers of a tensor, or of its Resize, read blocks of channels."""
     readers = index.readers(name)
     return (
         bool(readers)
@@ -113,7 +123,7 @@ def _read_blocked(name: str, index: GraphIndex) -> bool:
 
 
 def _is_fed(name: str, index: GraphIndex) -> bool:
-    """Return whether a tensor is an input of the network, or another view of one."""
+    """Return whether a tensor is an input of the network, or a reshape of one."""
     op = index.producer(name)
     while op is not None and op.type in RESHAPES:
         name = op.inputs[0]
@@ -122,7 +132,7 @@ def _is_fed(name: str, index: GraphIndex) -> bool:
 
 
 def _take(op: Op, match: _Match, index: GraphIndex) -> bool:
-    """Take an op into the match, or leave both alone."""
+    """Add an op to the match; return False and change nothing if it does not fit."""
     if op.type == "Transpose":
         return _take_order(op, match, index)
     if op.type == "Cast":
@@ -133,7 +143,7 @@ def _take(op: Op, match: _Match, index: GraphIndex) -> bool:
 
 
 def _take_order(op: Op, match: _Match, index: GraphIndex) -> bool:
-    """A transpose from channels last."""
+    """Add a transpose from channels last."""
     perm = permutation(op, index)
     first = 0 if match.single else 1
     rank = match.rank - match.single
@@ -144,7 +154,7 @@ def _take_order(op: Op, match: _Match, index: GraphIndex) -> bool:
 
 
 def _take_cast(op: Op, match: _Match, index: GraphIndex) -> bool:
-    """A cast of integers, whose every value arrives."""
+    """Add a cast that the kernel can do."""
     info = index.info(op.inputs[0])
     assert isinstance(op.attrs, CastAttrs)
     if info is None or info.dtype not in _EXACT.get(op.attrs.to, ()):
@@ -154,7 +164,7 @@ def _take_cast(op: Op, match: _Match, index: GraphIndex) -> bool:
 
 
 def _take_axis(op: Op, match: _Match, index: GraphIndex) -> bool:
-    """A reshape that gives a single image its batch axis."""
+    """Add a reshape that gives a single image its batch axis."""
     before, after = index.shape(op.inputs[0]), index.shape(op.outputs[0])
     if match.single or before is None or after is None or None in before:
         return False
@@ -165,7 +175,7 @@ def _take_axis(op: Op, match: _Match, index: GraphIndex) -> bool:
 
 
 def _take_affine(op: Op, match: _Match, index: GraphIndex) -> bool:
-    """A factor or a shift for each channel, of floats."""
+    """Add a factor or a shift for each channel of floats."""
     if match.channels > _MAX_SCALED or match.cast:
         return False
     axis = -1 if match.moved else 1 - match.rank
@@ -178,7 +188,7 @@ def _take_affine(op: Op, match: _Match, index: GraphIndex) -> bool:
         return False
     if index.shape(found.value) != index.shape(op.outputs[0]):
         return False
-    # Later ops come first: they scale what this one gives.
+    # The ops matched before come later in the network: they scale the result of this one.
     later = np.ones(match.channels) if match.scale is None else match.scale
     shift = found.shift
     if shift is not None:

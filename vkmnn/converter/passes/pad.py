@@ -1,4 +1,4 @@
-"""Pads that an op of their own adds, into the convolution or pooling after it."""
+"""Pads folded into the convolution or pooling after them."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class _Match:
 
 
 class FoldPad(PatternPass[_Match]):
-    """Pad of spatial axes by a constant, before an op that pads itself: asymmetric ones, too.
+    """Folds a constant Pad of spatial axes into the convolution or pooling after it.
 
-    Convolutions pad with zeros. Maxima may be padded with -inf, or with zeros where nothing is
-    negative; averages with zeros that count.
+    The pad may be asymmetric. Convolutions pad with zeros. MaxPool may pad with -inf, or with zeros
+    if no element is negative; AveragePool with zeros that count.
     """
 
     name = "fold_pad"
@@ -48,7 +48,7 @@ class FoldPad(PatternPass[_Match]):
         assert isinstance(attrs, ConvolutionAttrs | PoolingAttrs)
         perm = permutation(moved, index) if moved else tuple(range(len(attrs.kernel) + 2))
         if moved and not (index.read_once(op.inputs[0]) and index.read_once(moved.inputs[0])):
-            return NoMatch("something else reads what is padded and moved")
+            return NoMatch("another op reads the padded or transposed tensor")
         found = _spatial_pads(pad, len(attrs.kernel), perm, index)
         if isinstance(found, NoMatch):
             return found
@@ -59,7 +59,7 @@ class FoldPad(PatternPass[_Match]):
             own = (0,) * len(found)
         value = _value(pad, index)
         if value is None:
-            return NoMatch("what it pads with is not known")
+            return NoMatch("the pad value is unknown")
         both = tuple(a + b for a, b in zip(own, found, strict=True))
         padded = replace(attrs, pads=both, auto_pad="NOTSET")
         if isinstance(padded, ConvolutionAttrs):
@@ -74,11 +74,11 @@ class FoldPad(PatternPass[_Match]):
     ) -> PoolingAttrs | NoMatch:
         axes = len(attrs.kernel)
         if attrs.is_global or attrs.ceil_mode or attrs.ending:
-            return NoMatch("it does not pad, or sees how far the pads reach")
+            return NoMatch("its windows depend on how far the pads reach")
         if any(width >= attrs.kernel[i % axes] for i, width in enumerate(attrs.pads)):
-            return NoMatch("a window may see nothing but pads")
+            return NoMatch("a window may have only pads")
         if any(step != 1 for step in attrs.dilations):
-            return NoMatch("a window may see nothing but pads between its steps")
+            return NoMatch("a dilated window may have only pads")
         if attrs.kind == "AVERAGE":
             if value != 0 or (any(own) and not attrs.count_include_pad):
                 return NoMatch("some pads count and others do not")
@@ -86,11 +86,11 @@ class FoldPad(PatternPass[_Match]):
         if attrs.kind == "LP":
             return attrs if value == 0 else NoMatch("it does not pad with zeros")
         if any(op.outputs[1:]):
-            return NoMatch("places of maxima count the pads")
+            return NoMatch("indices of maxima count the pads")
         lowest = value <= float(np.finfo(np.float32).min)
         if lowest or (value == 0 and _is_not_negative(pad.inputs[0], index)):
             return attrs
-        return NoMatch("what it pads with may be the largest")
+        return NoMatch("the pad value may be the maximum")
 
     def rewrite(self, op: Op, match: _Match, index: GraphIndex) -> None:
         source, moved, x = merged_source((match.pad, op)), match.moved, match.pad.inputs[0]
@@ -120,7 +120,7 @@ def _spatial_pads(
     if len(widths) != 2 * len(named) or not axes or perm is None or len(perm) != axes + 2:
         return NoMatch("it pads other axes")
     if not all(-axes - 2 <= axis < axes + 2 for axis in named):
-        return NoMatch("it pads axes that are not there")
+        return NoMatch("it pads axes that do not exist")
     begins, ends = [0] * (axes + 2), [0] * (axes + 2)
     for place, axis in enumerate(named):
         begins[axis], ends[axis] = widths[place], widths[place + len(named)]
@@ -137,7 +137,7 @@ def _value(pad: Op, index: GraphIndex) -> float | None:
 
 
 def _is_not_negative(name: str, index: GraphIndex) -> bool:
-    """Return whether what makes a tensor gives no negative numbers."""
+    """Return whether a tensor has no negative elements, as far as the ops before it show."""
     for _ in range(_MAX_STEPS):
         op = index.producer(name)
         if op is None:

@@ -1,4 +1,4 @@
-"""ImageToTensor: images as they come from files, for the kernels of convolutions."""
+"""ImageToTensor: images as decoded from files, in the layout that convolutions read."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.fp16 import Fp16Operands, is_float
 from vkmnn.vulkan.storage import stored_word
 
-# Number types all of whose values float16 holds, and the largest of them.
+# Integer types that float16 represents exactly, and their largest magnitude.
 _SMALL = {DType.BOOL: 1.0, DType.UINT8: 255.0, DType.INT8: 128.0}
 
 
 @vulkan_execution("ImageToTensor")
 class ImageToTensorExecution(VulkanExecution[ImageToTensorAttrs]):
-    """One dispatch: order of axes, element type, factors and blocks of channels."""
+    """Reorders axes, converts elements, scales, shifts and blocks channels in one dispatch."""
 
     repeatable = True
 
     def layouts(self) -> Layouts:
-        """Read plain order, make blocks of channels."""
+        """Read plain order, write blocks of channels."""
         return [Layout.NCHW], [Layout.NC4HW4]
 
     def fp16_operands(self) -> Fp16Operands:
-        """Read what is there; make fp16 where that holds every result."""
+        """Read either type; write fp16 if it can hold every result."""
         x, attrs = self.operand(0), self.attrs
         factors = np.array(attrs.scale or (1.0,)), np.array(attrs.bias or (0.0,))
         fits = all(fits_fp16(array.astype(np.float32)) for array in factors)

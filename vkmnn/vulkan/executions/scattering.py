@@ -28,23 +28,23 @@ from vkmnn.vulkan.storage import kernel_dtype, vec4_count
 _Attrs = TypeVar("_Attrs", ScatterNDAttrs, ScatterElementsAttrs)
 
 FEW = 64
-"""Updates that GPUs take in order: for more, they have rows claimed, or updates sorted."""
+"""The most updates that GPUs apply in order rather than in parallel."""
 FEW_ON_CPU = {"none": 2_048}
-"""The same for CPU devices, times the vectors of a slice; by reduction."""
+"""The same for CPU devices, by reduction; updates count once for each vector of a slice."""
 FEW_REDUCED_ON_CPU = 16_384
 
 
 def ways(
     reduction: str, updates: int, parallel: int, encoder: VulkanEncoder, *, lines: bool = False
 ) -> list[InOrder | AtOnce]:
-    """Return how updates may be taken, the likely fastest way first.
+    """Return the ways to apply updates, the one that is probably fastest first.
 
     Args:
-        reduction: how they combine.
-        updates: how many an invocation would take in order.
-        parallel: how many invocations would.
-        encoder: knows the device.
-        lines: each invocation has updates of its own.
+        reduction: how updates combine.
+        updates: how many updates an invocation would apply in order.
+        parallel: how many invocations would do so.
+        encoder: the encoder, which knows the device.
+        lines: whether each invocation has updates of its own.
     """
     info = encoder.info
     if is_gpu(info):
@@ -57,7 +57,7 @@ def ways(
 
 
 class _Scattering(VulkanExecution[_Attrs]):
-    """Copies the data, then combines the updates with it as if they were taken in turn.
+    """Copies the data, then applies the updates with the result of applying them in order.
 
     Floats are added in an order that depends on the indices alone.
     """
@@ -66,7 +66,7 @@ class _Scattering(VulkanExecution[_Attrs]):
         return {"REDUCTION": kernels.Scatter[self.attrs.reduction.upper()].value}
 
     def _scatter(self, count: int, inner: int, encoder: VulkanEncoder) -> Scatter:
-        """Record the copy; return what records `count` updates of `inner` elements each."""
+        """Record the copy of the data; return the scatter of `count` times `inner` elements."""
         data, _, updates = self.operands
         output = self.output
         n4 = vec4_count(output)
@@ -81,10 +81,10 @@ class _Scattering(VulkanExecution[_Attrs]):
 
 @vulkan_execution("ScatterND")
 class ScatterNDExecution(_Scattering[ScatterNDAttrs]):
-    """Slices are updated: few in order, many at once."""
+    """Updates slices: few in order, many in parallel."""
 
     def prepare(self, info: DeviceInfo) -> None:
-        """Refuse index tuples that the kernel has no room for."""
+        """Refuse index tuples that are longer than the kernel's."""
         data, index, _ = self.operands
         self._depth = depth = index.shape[-1]
         if depth > MAX_AXES:
@@ -129,7 +129,7 @@ class ScatterNDExecution(_Scattering[ScatterNDAttrs]):
         winner: Tensor,
         clears: bool,
     ) -> None:
-        """Record the rows that tuples mean."""
+        """Record the rows that index tuples address."""
         params = kernels.ScatterPlaceParams(
             count=self._tuples,
             size=self._filled(self._addressed, 1),
@@ -144,7 +144,7 @@ class ScatterNDExecution(_Scattering[ScatterNDAttrs]):
         encoder.dispatch_linear(shader, tensors, params, self._tuples, spec)
 
     def _in_order(self, status: Tensor, check: int, encoder: VulkanEncoder) -> None:
-        """Record the updates in bounded chunks, each taken from the first to the last."""
+        """Record the updates in order, in bounded chunks."""
         data, index, updates = self.operands
         shader = kernels.scatter_nd(element=self._element(), load=encoder.load)
         spec = {**self._spec(), **column_local(self._inner, encoder)}
@@ -165,9 +165,10 @@ class ScatterNDExecution(_Scattering[ScatterNDAttrs]):
 
 @vulkan_execution("ScatterElements")
 class ScatterElementsExecution(_Scattering[ScatterElementsAttrs]):
-    """Updates of one element stand in one line along the axis.
+    """Updates elements along an axis.
 
-    Those of a line are taken in order, or, where few lines leave a GPU idle, those of all at once.
+    All updates of an element lie in one line along the axis. An invocation applies those of a line
+    in order; where few lines would leave a GPU idle, all are applied in parallel.
     """
 
     def prepare(self, info: DeviceInfo) -> None:
@@ -212,7 +213,7 @@ class ScatterElementsExecution(_Scattering[ScatterElementsAttrs]):
         winner: Tensor,
         clears: bool,
     ) -> None:
-        """Record the elements that indices mean."""
+        """Record the elements that indices address."""
         data, index, _ = self.operands
         walk, count = self._walk, prod(index.shape)
         params = kernels.ScatterPlaceParams(
@@ -251,7 +252,7 @@ class ScatterElementsExecution(_Scattering[ScatterElementsAttrs]):
 
 
 def _rows(index: Array, addressed: tuple[int, ...]) -> Array:
-    """Return the rows that index tuples mean, in plain order."""
+    """Return the rows that index tuples address, in plain order."""
     sizes = np.array(addressed, np.int64)
     wide = index.astype(np.int64).reshape(-1, len(addressed))
     places = np.where(wide < 0, wide + sizes, wide)
@@ -260,7 +261,7 @@ def _rows(index: Array, addressed: tuple[int, ...]) -> Array:
 
 
 def _element_rows(index: Array, data: tuple[int, ...], axis: int) -> Array:
-    """Return which elements of the data indices along an axis mean."""
+    """Return the elements of the data that indices along an axis address."""
     rows = index.astype(np.int64)
     rows = np.where(rows < 0, rows + data[axis], rows) * row_strides(data)[axis]
     for number, step in enumerate(row_strides(data)):

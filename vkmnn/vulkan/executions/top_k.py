@@ -16,22 +16,22 @@ from vkmnn.vulkan.radix import encode_sort
 from vkmnn.vulkan.rows.reduction import Line, line_of
 from vkmnn.vulkan.selection import Selection, Selector, selections, stride_of
 
-# Keys that are sorted by counting: the work per key grows with it, the number of merges shrinks.
+# Keys of a block sorted by counting: the work per key grows with it, the number of merges shrinks.
 BLOCK = 256
-# Rows up to this length are one block where two would be merged: that takes less time.
+# Rows up to this length are one block, which is faster than merging two.
 WHOLE = 512
-# Runs up to this length are sorted in blocks again: that drops more keys than a merge of two runs.
+# Runs up to this length are sorted in blocks again, which drops more keys than a merge of two runs.
 SHORT_RUN = BLOCK // 4
-# One row of this length or more is sorted by digits: that takes thirty dispatches, whatever it is.
+# A single row of this length or more is radix-sorted, in thirty dispatches whatever its length.
 LONG = 65_536
 LONG_ON_CPU = 12_000
 
 
 @dataclass(frozen=True, slots=True)
 class _Runs:
-    """Rows of `length` keys in sorted runs of `run`, the last may be shorter.
+    """Rows of `length` keys in sorted runs of `run`, of which the last may be shorter.
 
-    Without `indices` the positions are the indices.
+    Without `indices`, the positions are the indices.
     """
 
     keys: Tensor
@@ -52,9 +52,9 @@ class _Runs:
 
 @vulkan_execution("TopK")
 class TopKExecution(VulkanExecution[TopKAttrs]):
-    """Selects k of a long line; sorts blocks by counting, then merges runs by bisection.
+    """Selects the best k of a long line, sorts blocks by counting, then merges runs by bisection.
 
-    Each step keeps k of a run.
+    Each step keeps k keys of a run.
     """
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
@@ -80,14 +80,14 @@ class TopKExecution(VulkanExecution[TopKAttrs]):
             more = step.sort_blocks(more) if more.run <= SHORT_RUN else step.merge(more)
 
     def _way(self, line: Line, keep: int, encoder: VulkanEncoder) -> Selection | None:
-        """Return how the elements that are sorted are selected; None where all are."""
+        """Return how elements are selected before they are sorted; None to sort all of them."""
         found: list[Selection | None] = [*selections(line, keep), None]
         if encoder.offers_all:
             found += selections(line, keep, small=True)
         return encoder.choose("top_k", (line, keep), found)
 
     def _by_digits(self, runs: _Runs, line: Line, encoder: VulkanEncoder) -> bool:
-        """Whether one row is sorted by the digits of its keys, not in blocks that are merged."""
+        """Return whether a single row is radix-sorted, rather than sorted in blocks and merged."""
         if line.columns > 1:
             return False
         long = runs.length >= (LONG if is_gpu(encoder.info) else LONG_ON_CPU)
@@ -108,7 +108,7 @@ class TopKExecution(VulkanExecution[TopKAttrs]):
         return _Runs(keys, indices, runs.length, runs.length)
 
     def _both(self, words: int, encoder: VulkanEncoder) -> tuple[Tensor, Tensor]:
-        """Return where values and indices go; the network may want one of them only."""
+        """Return the tensors for values and indices; the network may use only one of them."""
         return (
             self.result(0) or encoder.scratch(words, DType.INT32),
             self.result(1) or encoder.scratch(words, DType.INT32),
@@ -117,7 +117,7 @@ class TopKExecution(VulkanExecution[TopKAttrs]):
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """Records the steps; those that sort or merge return None when they made the result."""
+    """Records the steps; a step returns None once it has written the result."""
 
     x: Tensor
     line: Line

@@ -21,14 +21,14 @@ from vkmnn.vulkan.rows.reduction import (
 )
 from vkmnn.vulkan.storage import kernel_dtype
 
-# Lines up to this length are walked by one invocation.
+# Lines up to this length are summed by one invocation.
 MAX_LINE = 1_024
 
 
 def encode_running(
     op: Op, attrs: CumSumAttrs, x: Tensor, y: Tensor, line: Line, encoder: VulkanEncoder
 ) -> None:
-    """Record the running sums of lines (products, if `op` is a CumProd)."""
+    """Record running sums along lines; products if `op` is a CumProd."""
     piece = line.size
     if line.size > MAX_LINE and not (
         is_busy(line.columns, encoder.info) and line.size <= MAX_LOOP_ROUNDS
