@@ -30,9 +30,8 @@ MIN_SHARE = 2
 class Selection:
     """Selects blocks of `block` elements by their best keys, then elements from these blocks.
 
-    With blocks of 1, it selects the elements at once.
-    The best k elements lie in the best k blocks: each of these has a key that comes before all keys
-    of any other block, or an equal one at a lower index.
+    Blocks of 1 select the elements directly. The best k elements lie in the best k blocks: each of
+    these has a key that comes before all keys of any other block, or an equal one at a lower index.
     """
 
     block: int
