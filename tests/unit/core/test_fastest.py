@@ -121,6 +121,20 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, best: str)
     assert f"fastest: {best} 1 ms" in " ".join(done.output.split())
 
 
+def test_words_for_devices_in_any_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    for word in ("CPU", " Cpu "):
+        with vkmnn.InferenceSession(model(), device=word) as session:
+            assert session.device.name.startswith("CPU")
+        monkeypatch.setenv("VKMNN_DEVICE", word)
+        with vkmnn.InferenceSession(model(), device="AUTO") as session:
+            assert session.device.name.startswith("CPU")
+        monkeypatch.delenv("VKMNN_DEVICE")
+    assert vkmnn.opening.is_fastest(vkmnn.ScheduleConfig(device="Fastest"))
+    monkeypatch.setenv("VKMNN_DEVICE", "FASTEST")
+    assert vkmnn.opening.is_fastest(vkmnn.ScheduleConfig(device="Auto"))
+    assert not vkmnn.opening.is_fastest(vkmnn.ScheduleConfig(device="cpu"))
+
+
 def test_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VKMNN_DEVICE", "fastest")
     Clock(monkeypatch, "CPU")
