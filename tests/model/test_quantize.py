@@ -589,7 +589,7 @@ def test_the_command(net: Path, samples: Array, tmp_path: Path, capsys: Any) -> 
 
 
 def test_info_names_what_is_packed(net: Path, tmp_path: Path, capsys: Any) -> None:
-    for weights, shown in (("int8", "int8 4.9 KiB, 8-bit codes 2.6 KiB"), ("int4", "4-bit codes")):
+    for weights, shown in (("int8", "int8 5.0 KiB, 8-bit codes 2.6 KiB"), ("int4", "4-bit codes")):
         path = tmp_path / "q.onnx"
         vkmnn.quantize(net, path, weights=weights, compare=False)  # type: ignore[arg-type]
         vkmnn.convert(path, tmp_path / "q.vkmnn")
