@@ -17,6 +17,7 @@ import vkmnn.opening
 from tests.onnxruntime_oracle import open_oracle
 from vkmnn.cli.app import app
 from vkmnn.core import fastest
+from vkmnn.errors import HostError
 from vkmnn.ir import Array
 
 RNG = np.random.default_rng(3)
@@ -79,6 +80,30 @@ def test_the_fastest_runs_and_is_remembered(monkeypatch: pytest.MonkeyPatch, bes
             assert placed.note in str(placed)
             assert all(f"{name} 5 ms" in placed.note for name in NAMES if name != best)
         assert clock.measured == 6
+
+
+@pytest.mark.parametrize("best", ["CPU", "onnxruntime"])
+def test_the_device_runs_what_the_fastest_no_longer_does(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, best: str
+) -> None:
+    """What was measured in another process may fail in this one; bad inputs fail everywhere."""
+    Clock(monkeypatch, best)
+    with vkmnn.InferenceSession(model(), device="fastest") as session:
+        session.run(None, {"x": X})
+
+    def refused(*_arguments: Any) -> Any:
+        raise HostError("it has changed")
+
+    monkeypatch.setattr(vkmnn.opening, "_session_on_cpu", refused)
+    with vkmnn.InferenceSession(model(), device="fastest") as session:
+        for _ in range(2):
+            (y,) = session.run(None, {"x": X})
+            np.testing.assert_allclose(y, expected(model(), X), rtol=1e-5, atol=1e-6)
+        placed = session.placement()
+    assert {op.backend for op in placed} == {"VULKAN"}
+    assert f"{best}: it has changed" in placed.note
+    told = [one for one in caplog.messages if "failed, the device runs the network" in one]
+    assert told == [f"{best} failed, the device runs the network: it has changed"]
 
 
 @pytest.mark.parametrize("best", NAMES)
