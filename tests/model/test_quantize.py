@@ -485,6 +485,9 @@ def test_bad_options(net: Path, tmp_path: Path, options: dict[str, Any], message
         vkmnn.quantize(net, tmp_path / "q.onnx", **options)
     with pytest.raises(InvalidInputError, match=r"does not end with \.onnx"):
         vkmnn.quantize(net, tmp_path / "q.vkmnn")
+    for write in (vkmnn.quantize, vkmnn.convert):
+        with pytest.raises(InvalidInputError, match=r"the path to write is .*, not NoneType"):
+            write(net, None)  # type: ignore[arg-type]
     with pytest.raises(InvalidInputError, match="cannot be written"):
         vkmnn.quantize(net, tmp_path / "nowhere" / "q.onnx")
     with pytest.raises(ModelError):

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vkmnn.arguments import target_path
 from vkmnn.converter.onnx.stored import stored_by_type
 from vkmnn.errors import InvalidInputError, nearest
 from vkmnn.quantization import model as models
@@ -90,11 +91,7 @@ def quantize(
         )
     scheme = Scheme(weights, block, symmetric, activations, method, per_channel, tuple(exclude))
     scheme.check()
-    target = Path(path)
-    if target.suffix != ".onnx":
-        raise InvalidInputError(
-            f"'{target}' does not end with .onnx", hint=f"name it {target.stem}.onnx"
-        )
+    target = target_path(path, ".onnx")
     if activations and calibration is None:
         raise InvalidInputError(
             f"activations in {activations} take calibration data",
