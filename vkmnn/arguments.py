@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from math import prod
 from operator import index
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -355,3 +357,26 @@ def _looks(kind: str, rank: int, missing: int) -> str:
         moved = {"NHWC": ", and channels stand last", "NCHW": ", and channels stand first"}
         return f"{axes}{moved.get(kind, '')}"
     return f"this looks like {kind}" if rank == 4 else "the axes are in another order"
+
+
+def target_path(path: object, suffix: str) -> Path:
+    """Return the path of a file to write.
+
+    Args:
+        path: as the caller gives it.
+        suffix: how its name has to end, with the dot.
+
+    Raises:
+        InvalidInputError: it is not a path, or its name ends otherwise.
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise InvalidInputError(
+            f"the path to write is a text or a pathlib.Path, not {type(path).__name__}",
+            hint=f"write 'model{suffix}'",
+        )
+    target = Path(path)
+    if target.suffix.lower() != suffix:
+        raise InvalidInputError(
+            f"'{target}' does not end with {suffix}", hint=f"name it {target.stem}{suffix}"
+        )
+    return target

@@ -550,8 +550,8 @@ def _host_opener(network: Network, engines: Sequence[str]) -> OpenHost:
 
 def is_fastest(config: ScheduleConfig) -> bool:
     """Return whether a session is to measure what runs its network fastest."""
-    by_variable = config.device == "auto" and environment.measures()
-    return by_variable or config.device == environment.FASTEST
+    device = environment.device_word(config.device)
+    return device == environment.FASTEST or (device == "auto" and environment.measures())
 
 
 def _open_fastest(
@@ -636,7 +636,8 @@ _said: set[str] = set()
 
 def _say_what_may_be_faster(graph: Graph, config: ScheduleConfig, device: OpenDevice) -> None:
     """Say, once a process, that software devices are slow at small networks."""
-    if config.device != "auto" or config.require_device or not _log.isEnabledFor(logging.INFO):
+    asked = environment.device_word(config.device) != "auto" or config.require_device
+    if asked or not _log.isEnabledFor(logging.INFO):
         return
     if not isinstance(device.info, DeviceInfo) or device.info.name in _said:
         return
@@ -813,8 +814,8 @@ def _overflow_watch(config: ScheduleConfig, precision: Precision) -> OverflowWat
 
 
 def _selector(config: ScheduleConfig) -> str | int:
-    usual = config.device in ("auto", environment.FASTEST)
-    return environment.device_selector() if usual else config.device
+    device = environment.device_word(config.device)
+    return environment.device_selector() if device in ("auto", environment.FASTEST) else device
 
 
 def _on_cpu(config: ScheduleConfig) -> OpenDevice:

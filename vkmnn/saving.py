@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from vkmnn.arguments import target_path
 from vkmnn.budget import Budget
 from vkmnn.errors import InvalidInputError, nearest
 from vkmnn.ir import MAX_PLANNED_SIZES, Graph
@@ -68,11 +69,7 @@ def convert(
     """
     from vkmnn.converter.native.write import WriteOptions, write_model
 
-    target = Path(path)
-    if target.suffix.lower() != SUFFIX:
-        raise InvalidInputError(
-            f"'{target}' does not end with {SUFFIX}", hint=f"name it {target.stem}{SUFFIX}"
-        )
+    target = target_path(path, SUFFIX)
     half = PRECISIONS[precision_name(precision)] != "high"
     if sizes:
         source = load_network(model, budget, optimised=False, unsupported=unsupported).source

@@ -157,6 +157,19 @@ def test_refusals_are_typed(path: str, body: Any, status: int, code: str, server
         assert error["message"]
 
 
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"prompt": "x", "max_tokens": 0}, "max_tokens is 1 or more"),
+        ({"max_tokens": 3}, "'prompt' is missing"),
+        ({"prompt": "", "max_tokens": 3}, "the prompt is empty"),
+    ],
+)
+def test_refusals_say_what_is_wrong(body: Any, message: str, server: Served) -> None:
+    answer = server.http.post("/v1/completions", json={"model": "tiny", **body})
+    assert (answer.status_code, answer.json()["error"]["message"]) == (400, message)
+
+
 def test_wrong_methods_and_paths(server: Served) -> None:
     assert server.http.get("/v1/completions").status_code == 405
     assert server.http.get("/v1/nothing").status_code == 404

@@ -316,6 +316,25 @@ def test_external_data(samples: Array, net: Path, tmp_path: Path, activations: A
     assert np.abs(ort(made.path, samples) - plain).max() < 0.1 * np.ptp(plain)
 
 
+def test_weights_of_the_float_model_are_not_overwritten(net: Path, tmp_path: Path) -> None:
+    """A model that was renamed still reads the file of weights that it was saved with."""
+    model, renamed = tmp_path / "net.onnx", tmp_path / "float.onnx"
+    location = "net.onnx.data"
+    proto = onnx.load(net)
+    onnx.save(proto, model, save_as_external_data=True, location=location, size_threshold=64)
+    model.rename(renamed)
+    weights = (tmp_path / location).read_bytes()
+    with pytest.raises(InvalidInputError, match=r"net\.onnx\.data' holds weights of the float"):
+        vkmnn.quantize(renamed, model, device="cpu")
+    assert (tmp_path / location).read_bytes() == weights
+    assert not model.exists()
+    vkmnn.quantize(renamed, model, external_data=False, compare=False)
+    assert (tmp_path / location).read_bytes() == weights
+    renamed.replace(model)
+    vkmnn.quantize(model, model, compare=False)  # one that replaces itself takes its weights along
+    assert (tmp_path / location).read_bytes() != weights
+
+
 def test_models_too_large_for_one_file(
     net: Path, samples: Array, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -457,6 +476,7 @@ def test_samples_of_several_inputs(tmp_path: Path) -> None:
         ({"method": "guess"}, "method cannot be 'guess'"),
         ({"activations": "uint8"}, "take calibration data"),
         ({"exclude": ["Conv_c9"]}, "no node 'Conv_c9'"),
+        ({"exclude": "Conv_c9"}, r"exclude is a list of names, not 'Conv_c9'\n.*\['Conv_c9'\]"),
         ({"sizes": {"M": 2}}, "no input has a dimension 'M'"),
     ],
 )
@@ -465,10 +485,19 @@ def test_bad_options(net: Path, tmp_path: Path, options: dict[str, Any], message
         vkmnn.quantize(net, tmp_path / "q.onnx", **options)
     with pytest.raises(InvalidInputError, match=r"does not end with \.onnx"):
         vkmnn.quantize(net, tmp_path / "q.vkmnn")
+    for write in (vkmnn.quantize, vkmnn.convert):
+        with pytest.raises(InvalidInputError, match=r"the path to write is .*, not NoneType"):
+            write(net, None)  # type: ignore[arg-type]
     with pytest.raises(InvalidInputError, match="cannot be written"):
         vkmnn.quantize(net, tmp_path / "nowhere" / "q.onnx")
     with pytest.raises(ModelError):
         vkmnn.quantize(tmp_path / "missing.onnx", tmp_path / "q.onnx")
+
+
+def test_a_vkmnn_file_is_named(net: Path, tmp_path: Path) -> None:
+    vkmnn.convert(net, tmp_path / "net.vkmnn")
+    with pytest.raises(ModelError, match=r"is a \.vkmnn file, not an ONNX model\n.*made from"):
+        vkmnn.quantize(tmp_path / "net.vkmnn", tmp_path / "q.onnx")
 
 
 @pytest.mark.parametrize("package", ["onnxruntime.quantization", "onnxruntime.capi._pybind_state"])
@@ -563,7 +592,7 @@ def test_the_command(net: Path, samples: Array, tmp_path: Path, capsys: Any) -> 
 
 
 def test_info_names_what_is_packed(net: Path, tmp_path: Path, capsys: Any) -> None:
-    for weights, shown in (("int8", "int8 4.9 KiB, 8-bit codes 2.6 KiB"), ("int4", "4-bit codes")):
+    for weights, shown in (("int8", "int8 5.0 KiB, 8-bit codes 2.6 KiB"), ("int4", "4-bit codes")):
         path = tmp_path / "q.onnx"
         vkmnn.quantize(net, path, weights=weights, compare=False)  # type: ignore[arg-type]
         vkmnn.convert(path, tmp_path / "q.vkmnn")

@@ -85,7 +85,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "overridable": {"errors", "budget", "ir", "core", "schedule_config", "opening"},
     "openings": {"errors", "ir", "arguments", "opening", "paths", "schedule_config"},
-    "saving": {"errors", "budget", "ir", "converter", "schedule_config", "opening"},
+    "saving": {"errors", "budget", "ir", "converter", "schedule_config", "opening", "arguments"},
     "bound_run": {"core"},  # handles that the faces hand out
     "session_state": {"errors", "ir", "core", "arguments"},
     # The faces stand side by side on `opening`; they do not know each other.
@@ -118,7 +118,9 @@ ALLOWED: dict[str, set[str]] = {
         *("session_state", "core", "shape", "runtime"),
     },
     "serve": {"errors", "ir", "llm", "inference_session", "schedule_config"},
-    "quantization": {"errors", "ir", "converter", "inference_session"},  # onnxruntime's tools
+    "quantization": {  # onnxruntime's tools
+        *("errors", "budget", "ir", "converter", "arguments", "inference_session"),
+    },
     "bench": {"errors", "cache_files", "ir", "runtime", "host"},
     "shader_function": {"errors", "runtime", "shaders", "codegen"},
     "testing": {  # the pytest plug-in of shader tests, and the fuzzer of whole models

@@ -165,6 +165,7 @@ _BY_CONTENT = (
         _at(4, b"TFL3"),
         (".tflite",),
     ),
+    _Format("a .vkmnn file", _SOURCE, _at(4, b"VKMN"), (".vkmnn",)),
     _Format("an ORT-format model", _SOURCE, _at(4, b"ORTM"), (".ort",)),
     _Format("an ExecuTorch program", _SOURCE, _at(4, b"ET12", b"ET13"), (".pte",)),
     _Format(

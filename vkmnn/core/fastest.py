@@ -66,6 +66,11 @@ class Choice:
     ms: Mapping[str, float]
     left: Mapping[str, str]
 
+    def without(self, name: str, other: str, why: str) -> Choice:
+        """Return the choice of another, as one has failed."""
+        ms = {one: took for one, took in self.ms.items() if one != name}
+        return Choice(other, ms, {**self.left, name: why})
+
     def __str__(self) -> str:
         """Return what placements say."""
         others = [f"{name} {ms:.3g} ms" for name, ms in self.ms.items() if name != self.name]
@@ -122,7 +127,13 @@ class FastestSession(Session):
         self._choices[key] = self._last = choice
         if choice.name == self._own:
             return super()._run(feeds)
-        return self._session(choice.name).run(feeds)
+        try:
+            return self._session(choice.name).run(feeds)
+        except VkmnnError as error:
+            results = super()._run(feeds)  # raises what is wrong with the inputs, if it is they
+            self._choices[key] = self._last = choice.without(choice.name, self._own, error.message)
+            _log.warning("%s failed, the device runs the network: %s", choice.name, error.message)
+            return results
 
     def _begin(self, feeds: Mapping[str, Value]) -> Begun | None:
         """Only runs on the device can go on while others begin."""
@@ -145,7 +156,9 @@ class FastestSession(Session):
         name, ms, left = kept.get("name"), kept.get("ms"), kept.get("left")
         if name not in names or not isinstance(ms, dict) or not isinstance(left, dict):
             return None
-        if not all(isinstance(one, int | float) for one in ms.values()) or name not in ms:
+        if not {name, self._own} <= ms.keys():
+            return None
+        if not all(isinstance(one, int | float) for one in ms.values()):
             return None
         return Choice(name, ms, {str(one): str(why) for one, why in left.items()})
 

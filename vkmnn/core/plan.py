@@ -136,7 +136,7 @@ class Plan:
                 dtype.
 
         Returns:
-            One new array per graph output.
+            One new array per graph output; none shares memory with another.
         """
         if not self._takes_device_tensors:
             feeds = {name: as_array(feed) for name, feed in feeds.items()}
@@ -146,7 +146,7 @@ class Plan:
         else:
             for segment in self._segments:
                 segment.run(host)
-        return {name: self._output(name, host, feeds) for name in self._outputs}
+        return separate({name: self._output(name, host, feeds) for name in self._outputs})
 
     def _run_told(self, host: dict[str, Array]) -> None:
         """Run the segments between calls of the backends that want to know."""
@@ -472,6 +472,23 @@ def _create_commands(
     if unsupported:
         raise UnsupportedOpError(unsupported)
     return commands
+
+
+def separate(outputs: dict[str, Any]) -> dict[str, Any]:
+    """Copy arrays that lie in the memory of others: the caller may write into any of them."""
+    owners: dict[int, list[Array]] = {}
+    for name, value in outputs.items():
+        if not isinstance(value, np.ndarray):
+            continue
+        owner: Any = value
+        while isinstance(owner, np.ndarray) and owner.base is not None:
+            owner = owner.base
+        others = owners.setdefault(id(owner), [])
+        if any(np.may_share_memory(value, other) for other in others):
+            outputs[name] = value.copy()
+        else:
+            others.append(value)
+    return outputs
 
 
 def _unsupported(op: Op, reason: str) -> UnsupportedNode:

@@ -19,7 +19,7 @@ from vkmnn.core.host_part import HostPart as HostPart
 from vkmnn.core.host_part import NestedPart, NestedProgram
 from vkmnn.core.host_part import Value as Value
 from vkmnn.core.placement import PlacedOp, Placement
-from vkmnn.core.plan import Plan
+from vkmnn.core.plan import Plan, separate
 from vkmnn.core.plans import Planner, Plans, Progress, Shapes, without_constants
 from vkmnn.core.profile import Profile, joined, measure, measure_host
 from vkmnn.core.stages import Stage
@@ -285,7 +285,7 @@ class Program:
             values.update(self._run_step(step, values))
             for name in step.dead:
                 values.pop(name, None)
-        return {name: self._owned(name, values, feeds) for name in self._outputs}
+        return separate({name: self._owned(name, values, feeds) for name in self._outputs})
 
     def begin(self, feeds: Mapping[str, Value]) -> Begun | None:
         """Start a non-exclusive run, or return None if that is impossible."""
@@ -371,7 +371,7 @@ class Program:
         self._bytes += sum(value.nbytes for value in handed if isinstance(value, np.ndarray))
 
     def _owned(self, name: str, values: Mapping[str, Value], feeds: Mapping[str, Value]) -> Value:
-        """Return an output that nothing else shares."""
+        """Return an output that shares no memory with inputs and constants."""
         value = values[name] if name in values else self.graph.constants[name]
         if not isinstance(value, np.ndarray):
             return value
@@ -408,7 +408,8 @@ class Program:
             if not skipped and decided(after(call, made), Decision.STOP) is Decision.STOP:
                 break
         there = {*values, *self.graph.constants}
-        return {n: self._owned(n, values, feeds) for n in self._outputs if n in there}
+        found = {n: self._owned(n, values, feeds) for n in self._outputs if n in there}
+        return separate(found)
 
     def _skip_step(self, step: _Step, given: Mapping[str, Value]) -> dict[str, Value]:
         plans = step.plans

@@ -445,8 +445,8 @@ def checked_tokens(prompt: Any, most: int | None) -> list[int]:
         tokens = [operator.index(one) for one in prompt]
     except TypeError as error:
         raise InvalidInputError(
-            f"a prompt cannot be a {type(prompt).__name__}",
-            hint="it is a text, a list of tokens, or a list of messages",
+            f"a prompt is a text, a list of tokens or a list of messages, not "
+            f"{type(prompt).__name__}"
         ) from error
     if any(not 0 <= token <= LAST_TOKEN for token in tokens):
         raise InvalidInputError(f"tokens are from 0 to {LAST_TOKEN}")

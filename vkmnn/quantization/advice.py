@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from math import prod
 from typing import TYPE_CHECKING
 
+from vkmnn.budget import size_text
 from vkmnn.errors import InvalidInputError, plural
 from vkmnn.quantization.model import graphs_of
 from vkmnn.quantization.report import Size
@@ -64,10 +65,10 @@ def advice_for(proto: onnx.ModelProto, weights: str, after: Mapping[str, Size]) 
     total = sum(size.nbytes for size in after.values())
     if nbytes - eight < _WORTH * total:
         return ""
-    mebibytes = (total - nbytes + eight) / 2**20
     return (
         f"int4 leaves the weights of {plural(len(kept), 'convolution')} in float; int8 makes the "
-        f"weights about {mebibytes:.1f} MiB instead of {total / 2**20:.1f}: --weights int8"
+        f"weights about {size_text(total - nbytes + eight)} instead of {size_text(total)}: "
+        "--weights int8"
     )
 
 

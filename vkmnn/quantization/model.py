@@ -83,6 +83,25 @@ def is_large(proto: onnx.ModelProto) -> bool:
     return sum(len(tensor.raw_data) for tensor in proto.graph.initializer) > _LARGE
 
 
+def data_path(path: Path) -> Path:
+    """Return where the weights of a model at a path are written, if they are not in it."""
+    return path.with_name(f"{path.name}.data")
+
+
+def external_files(model: str | Path | bytes | onnx.ModelProto) -> set[Path]:
+    """Return the files beside a model in which its weights lie."""
+    if not isinstance(model, str | Path):
+        return set()
+    folder = Path(model).parent
+    return {
+        (folder / entry.value).resolve()
+        for graph in graphs_of(read_model(model).proto.graph)
+        for tensor in graph.initializer
+        for entry in tensor.external_data
+        if entry.key == "location"
+    }
+
+
 def has_external_data(model: str | Path | bytes | onnx.ModelProto) -> bool:
     """True for a model whose weights lie in files beside it."""
     return any(tensor.external_data for tensor in read_model(model).proto.graph.initializer)
@@ -96,7 +115,7 @@ def save(proto: onnx.ModelProto, path: Path, external: bool) -> list[Path]:
     """
     import onnx
 
-    beside = path.with_name(f"{path.name}.data")
+    beside = data_path(path)
     try:
         if external:
             onnx.save_model(

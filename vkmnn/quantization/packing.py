@@ -291,13 +291,15 @@ def _convolution(packer: _Packer, node: onnx.NodeProto) -> list[onnx.NodeProto] 
     scales[scales == 0] = 1  # a subnormal that float16 does not have
     shape = [-1 if other == axis else 1 for other in range(weight.ndim)]
     wide = weight.astype(np.float32) / scales.astype(np.float32).reshape(shape)
-    if weight.size + scales.nbytes >= weight.nbytes:
+    if weight.size + scales.nbytes + scales.size >= weight.nbytes:
         return "in 8 bits its weights would take more than they do"
     codes = packer.add(f"{node.input[1]}_codes", np.rint(wide).clip(-127, 127).astype(np.int8))
     scale = packer.add(f"{node.input[1]}_scales", scales)
+    # Zero points may be left out, but onnxruntime 1.32 with session.x64quantprecision needs them.
+    zeros = packer.add(f"{node.input[1]}_zeros", np.zeros(scales.shape, np.int8))
     floats = packer.name(f"{node.input[1]}_decoded")
     decode = helper.make_node(
-        "DequantizeLinear", [codes, scale], [floats], f"{node.name}_weights", axis=axis
+        "DequantizeLinear", [codes, scale, zeros], [floats], f"{node.name}_weights", axis=axis
     )
     node.input[1] = floats
     return [decode, node]

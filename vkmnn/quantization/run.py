@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vkmnn.arguments import target_path
 from vkmnn.converter.onnx.stored import stored_by_type
 from vkmnn.errors import InvalidInputError, nearest
 from vkmnn.quantization import model as models
@@ -84,13 +85,13 @@ def quantize(
         InvalidInputError: an argument or the calibration data is not valid, with the input named;
             the model is quantised already; or the file cannot be written.
     """
+    if isinstance(exclude, str):
+        raise InvalidInputError(
+            f"exclude is a list of names, not {exclude!r}", hint=f"write ['{exclude}']"
+        )
     scheme = Scheme(weights, block, symmetric, activations, method, per_channel, tuple(exclude))
     scheme.check()
-    target = Path(path)
-    if target.suffix != ".onnx":
-        raise InvalidInputError(
-            f"'{target}' does not end with .onnx", hint=f"name it {target.stem}.onnx"
-        )
+    target = target_path(path, ".onnx")
     if activations and calibration is None:
         raise InvalidInputError(
             f"activations in {activations} take calibration data",
@@ -106,6 +107,8 @@ def quantize(
     before = _sizes(proto)
     if external_data is None:
         external_data = models.has_external_data(model)
+    if external_data or models.is_large(proto):
+        _keep_weights(model, target)
     with _beside(target) as folder:
         if activations:
             proto, nodes = _static(proto, scheme, samples, folder, report)
@@ -194,6 +197,17 @@ def _check_excluded(proto: onnx.ModelProto, names: Sequence[str]) -> None:
                 f"the model has no node '{name}' to exclude",
                 hint=nearest(name, sorted(known), "nodes", most=3),
             )
+
+
+def _keep_weights(model: Model, target: Path) -> None:
+    """Refuse to write weights over those of another model, the one that is quantised."""
+    beside = models.data_path(target)
+    replaced = isinstance(model, str | Path) and target.resolve() == Path(model).resolve()
+    if not replaced and beside.resolve() in models.external_files(model):
+        raise InvalidInputError(
+            f"'{beside}' holds weights of the float model, and would be overwritten",
+            hint="give another path to write",
+        )
 
 
 def _sizes(proto: onnx.ModelProto) -> dict[str, Size]:

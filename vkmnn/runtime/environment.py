@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import TypeVar
 
 from vkmnn.budget import DEFAULT_NODES, Budget
 from vkmnn.errors import InvalidInputError
@@ -21,15 +22,26 @@ FASTEST = "fastest"
 """Takes the place of a device where what runs a network fastest is to be measured."""
 
 
+_DEVICE_WORDS = frozenset({"auto", "cpu", FASTEST})
+
+_Selector = TypeVar("_Selector", str, str | int)
+
+
+def device_word(selector: _Selector) -> _Selector:
+    """Return a selector of a device; "auto", "cpu" and "fastest" may be in upper case."""
+    word = str(selector).strip().lower()
+    return word if word in _DEVICE_WORDS else selector
+
+
 def device_selector() -> str:
     """`VKMNN_DEVICE`: the device that "auto" stands for; "fastest" measures the usual one, too."""
-    selected = os.environ.get("VKMNN_DEVICE", "").strip()
+    selected = device_word(os.environ.get("VKMNN_DEVICE", "").strip())
     return selected if selected and selected != FASTEST else "auto"
 
 
 def measures() -> bool:
     """`VKMNN_DEVICE`: whether it asks for what is fastest."""
-    return os.environ.get("VKMNN_DEVICE", "").strip() == FASTEST
+    return device_word(os.environ.get("VKMNN_DEVICE", "")) == FASTEST
 
 
 def driver() -> str:

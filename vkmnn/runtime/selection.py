@@ -102,7 +102,7 @@ def describe(devices: Sequence[DeviceInfo]) -> str:
 
 
 _HINT = (
-    'a selector is "auto", an index, part of a name or a UUID; `vkmnn devices` lists the devices '
-    "found. Drivers come with the GPU vendor's package or with Mesa (Debian, Ubuntu: `apt install "
-    "mesa-vulkan-drivers`, which also brings a software device)"
+    'a selector is "auto", "cpu" (numpy), "fastest", an index, part of a name or a UUID; '
+    "`vkmnn devices` lists the devices found. Drivers come with the GPU vendor's package or with "
+    "Mesa (Debian, Ubuntu: `apt install mesa-vulkan-drivers`, which also brings a software device)"
 )

@@ -169,7 +169,9 @@ class OpenAiApi:
                 raise HttpError(400, "context_length_exceeded", text)
             prompt: Any = _messages(messages)
         else:
-            prompt = field(body, "prompt", (str, list), "")
+            prompt = field(body, "prompt", (str, list))
+            if prompt is None:
+                raise HttpError(400, "empty_prompt", "'prompt' is missing")
             if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
                 prompt = prompt[0]
             if isinstance(prompt, list) and not all(type(one) is int for one in prompt):
@@ -183,7 +185,9 @@ class OpenAiApi:
         limit = self._limits.max_tokens
         if most is not None and (most < 1 or (limit is not None and most > limit)):
             raise HttpError(
-                400, "invalid_max_tokens", f"max_tokens is 1 to {limit or 'any number'}"
+                400,
+                "invalid_max_tokens",
+                f"max_tokens is 1 to {limit}" if limit else "max_tokens is 1 or more",
             )
         how = {
             "max_tokens": most if most is not None else limit,

@@ -17,6 +17,7 @@ import vkmnn.opening
 from tests.onnxruntime_oracle import open_oracle
 from vkmnn.cli.app import app
 from vkmnn.core import fastest
+from vkmnn.errors import HostError
 from vkmnn.ir import Array
 
 RNG = np.random.default_rng(3)
@@ -81,6 +82,30 @@ def test_the_fastest_runs_and_is_remembered(monkeypatch: pytest.MonkeyPatch, bes
         assert clock.measured == 6
 
 
+@pytest.mark.parametrize("best", ["CPU", "onnxruntime"])
+def test_the_device_runs_what_the_fastest_no_longer_does(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, best: str
+) -> None:
+    """What was measured in another process may fail in this one; bad inputs fail everywhere."""
+    Clock(monkeypatch, best)
+    with vkmnn.InferenceSession(model(), device="fastest") as session:
+        session.run(None, {"x": X})
+
+    def refused(*_arguments: Any) -> Any:
+        raise HostError("it has changed")
+
+    monkeypatch.setattr(vkmnn.opening, "_session_on_cpu", refused)
+    with vkmnn.InferenceSession(model(), device="fastest") as session:
+        for _ in range(2):
+            (y,) = session.run(None, {"x": X})
+            np.testing.assert_allclose(y, expected(model(), X), rtol=1e-5, atol=1e-6)
+        placed = session.placement()
+    assert {op.backend for op in placed} == {"VULKAN"}
+    assert f"{best}: it has changed" in placed.note
+    told = [one for one in caplog.messages if "failed, the device runs the network" in one]
+    assert told == [f"{best} failed, the device runs the network: it has changed"]
+
+
 @pytest.mark.parametrize("best", NAMES)
 def test_every_way_to_run(monkeypatch: pytest.MonkeyPatch, best: str) -> None:
     """Submitted runs go the same way; what is bound to the device stays there."""
@@ -119,6 +144,20 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, best: str)
     done = CliRunner().invoke(app, ["run", str(path), "-d", "fastest"])
     assert done.exit_code == 0, done.output
     assert f"fastest: {best} 1 ms" in " ".join(done.output.split())
+
+
+def test_words_for_devices_in_any_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    for word in ("CPU", " Cpu "):
+        with vkmnn.InferenceSession(model(), device=word) as session:
+            assert session.device.name.startswith("CPU")
+        monkeypatch.setenv("VKMNN_DEVICE", word)
+        with vkmnn.InferenceSession(model(), device="AUTO") as session:
+            assert session.device.name.startswith("CPU")
+        monkeypatch.delenv("VKMNN_DEVICE")
+    assert vkmnn.opening.is_fastest(vkmnn.ScheduleConfig(device="Fastest"))
+    monkeypatch.setenv("VKMNN_DEVICE", "FASTEST")
+    assert vkmnn.opening.is_fastest(vkmnn.ScheduleConfig(device="Auto"))
+    assert not vkmnn.opening.is_fastest(vkmnn.ScheduleConfig(device="cpu"))
 
 
 def test_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Iterator
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -93,6 +94,38 @@ def test_outputs_that_are_inputs_views_and_constants(device: str) -> None:
         same[:] = 0
         shape[:] = 0
     np.testing.assert_array_equal(x, floats(5, 3, 2))
+
+
+@pytest.mark.parametrize("staged", [False, True])
+def test_outputs_share_no_memory_with_each_other(device: str, staged: bool) -> None:
+    """Views of another output, parts of it, the output again; in one plan and in stages."""
+    nodes = [
+        helper.make_node("Neg", ["x"], ["neg"]),
+        helper.make_node("Flatten", ["neg"], ["flat"]),
+        helper.make_node("Transpose", ["neg"], ["turned"]),
+        helper.make_node("Split", ["neg"], ["top", "bottom"], axis=0),
+    ]
+    outputs = [
+        value("top", [1, 3]),
+        value("flat", [2, 3]),
+        value("neg", [2, 3]),
+        value("turned", [3, 2]),
+        value("bottom", [1, 3]),
+        value("neg", [2, 3]),
+    ]
+    if staged:  # what it finds has no shape until it has run
+        nodes += [helper.make_node("NonZero", ["neg"], ["found"])]
+        outputs.append(value("found", [2, "count"], TensorProto.INT64))
+    session = vkmnn.InferenceSession(model(nodes, [value("x", [2, 3])], outputs), device)
+    x = floats(2, 3)
+    for _ in range(2):
+        results = session.run(None, {"x": x})
+        top, flat, neg, turned, bottom, again = results[:6]
+        for expected, given in ((-x, neg), (-x, again), (-x.T, turned), (-x, flat)):
+            np.testing.assert_array_equal(given, expected)
+        np.testing.assert_array_equal(np.concatenate([top, bottom]), -x)
+        for one, other in combinations(results, 2):
+            assert not np.shares_memory(one, other)
 
 
 def test_results_do_not_change_with_the_next_run(device: str) -> None:

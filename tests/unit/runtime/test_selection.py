@@ -53,6 +53,7 @@ def test_nothing_fits(devices: list[DeviceInfo], selector: str | int) -> None:
         select(devices, selector)
     assert "Big Card B (discrete" in str(caught.value)
     assert "apt install" in str(caught.value)
+    assert '"cpu" (numpy), "fastest"' in str(caught.value)
 
 
 @pytest.mark.parametrize("word", ["auto", "vulkan", "gpu", "GPU"])
