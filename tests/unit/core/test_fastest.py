@@ -137,6 +137,21 @@ def test_static_shapes_and_a_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 
 @pytest.mark.parametrize("best", NAMES)
+def test_an_output_that_is_listed_twice(monkeypatch: pytest.MonkeyPatch, best: str) -> None:
+    """Both are there, by the names of the session, and neither is a part of the other."""
+    Clock(monkeypatch, best)
+    proto = model()
+    proto.graph.output.append(proto.graph.output[0])
+    with vkmnn.InferenceSession(proto, device="fastest") as session:
+        for _ in range(2):
+            one, other = session.run(None, {"x": X})
+            assert not np.shares_memory(one, other)
+            for y in (one, other):
+                np.testing.assert_allclose(y, expected(model(), X), rtol=1e-5, atol=1e-6)
+        assert {op.backend for op in session.placement()} == {best}
+
+
+@pytest.mark.parametrize("best", NAMES)
 def test_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, best: str) -> None:
     Clock(monkeypatch, best)
     path = tmp_path / "small.onnx"
