@@ -7,6 +7,7 @@ points that are both greater by 128 have the same differences, so that all sums 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ def with_exact_codes(model: onnx.ModelProto) -> onnx.ModelProto:
     """
     import onnx
 
+    if lacks_zero_points(model):
+        model = _with_zero_points(model)
     types = _types(model.graph)
     if not any(_mixes(node, types) for node in model.graph.node):
         return model
@@ -54,6 +57,46 @@ def with_exact_codes(model: onnx.ModelProto) -> onnx.ModelProto:
                 raised[name] = _raise(same.graph, name)
             mine.input[position] = raised[name]
         same.graph.node.append(mine)
+    return same
+
+
+def lacks_zero_points(model: onnx.ModelProto) -> bool:
+    """Return whether onnxruntime fails on the model while it makes constant int8 weights uint8.
+
+    It does (1.32) where a DequantizeLinear of a constant has a scale per channel and no zero point.
+    """
+    return next(_bare_weights(model.graph), None) is not None
+
+
+def _bare_weights(graph: onnx.GraphProto) -> Iterator[tuple[int, onnx.TensorProto]]:
+    """Yield each DequantizeLinear without a zero point, by its place, and its scale per channel."""
+    import onnx
+
+    constants = {tensor.name: tensor for tensor in graph.initializer}
+    for place, node in enumerate(graph.node):
+        if node.op_type != "DequantizeLinear" or (len(node.input) > 2 and node.input[2]):
+            continue
+        weights, scale = (constants.get(name) for name in node.input[:2])
+        if weights is None or scale is None or weights.data_type != onnx.TensorProto.INT8:
+            continue
+        if scale.dims:
+            yield place, scale
+
+
+def _with_zero_points(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model whose constant int8 weights with a scale per channel have zero points."""
+    import numpy as np
+    import onnx
+    from onnx import numpy_helper
+
+    same = onnx.ModelProto()
+    same.CopyFrom(model)
+    for place, scale in list(_bare_weights(same.graph)):
+        zeros = numpy_helper.from_array(np.zeros(list(scale.dims), np.int8), f"{scale.name}, zeros")
+        if all(tensor.name != zeros.name for tensor in same.graph.initializer):
+            same.graph.initializer.append(zeros)
+        node = same.graph.node[place]
+        node.input[2:] = [zeros.name]
     return same
 
 

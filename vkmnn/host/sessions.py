@@ -21,7 +21,11 @@ _EXACT_SUMS = "session.x64quantprecision"
 
 
 def session_options(
-    *, optimised: bool = True, threads: int = 0, log_severity: int = _FATAL
+    *,
+    optimised: bool = True,
+    threads: int = 0,
+    log_severity: int = _FATAL,
+    exact_sums: bool = True,
 ) -> onnxruntime.SessionOptions:
     """Return options that make sums of quantised values exact wherever the weights are constant.
 
@@ -29,13 +33,15 @@ def session_options(
         optimised: with all graph optimisations, or with none: nodes as they are in the model.
         threads: how many compute one node; 0: as many as onnxruntime likes.
         log_severity: the lowest severity that is logged, from 0 (verbose) to 4 (fatal).
+        exact_sums: False for models that onnxruntime fails on otherwise (`lacks_zero_points`).
 
     Raises:
         ImportError: onnxruntime is not installed.
     """
     onnxruntime = genuine_onnxruntime()
     options = onnxruntime.SessionOptions()
-    options.add_session_config_entry(_EXACT_SUMS, "1")
+    if exact_sums:
+        options.add_session_config_entry(_EXACT_SUMS, "1")
     options.intra_op_num_threads = threads
     options.log_severity_level = log_severity
     levels = onnxruntime.GraphOptimizationLevel

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.onnxruntime_oracle import open_oracle
+from vkmnn.bench.engine import Job
+from vkmnn.bench.engines.ort import OnnxRuntime
 from vkmnn.host.exact_codes import with_exact_codes
 
 A = np.full((1, 4), 255, np.uint8)
@@ -58,3 +62,33 @@ def test_the_oracle_is_exact(constant: bool, optimised: bool) -> None:
     feeds = {"a": A} if constant else {"a": A, "w": W}
     (got,) = session.run(None, feeds)
     np.testing.assert_array_equal(got, A.astype(np.int64) @ W.astype(np.int64))
+
+
+@pytest.mark.parametrize("engine", ["oracle", "bench"])
+def test_weights_per_channel_need_no_zero_point(engine: str, tmp_path: Path) -> None:
+    """onnxruntime takes such files, but not where it makes their weights uint8."""
+    weights = np.arange(-108, 108, dtype=np.int8).reshape(8, 3, 3, 3)
+    scales = np.linspace(0.01, 0.02, 8, dtype=np.float32)
+    nodes = [
+        helper.make_node("DequantizeLinear", ["w", "s"], ["d"], axis=0),
+        helper.make_node("Conv", ["x", "d"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 5, 5])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(weights, "w"), numpy_helper.from_array(scales, "s")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    feeds = {"x": np.ones((1, 3, 5, 5), np.float32)}
+    if engine == "oracle":
+        (got,) = open_oracle(model).run(None, feeds)
+    else:
+        path = tmp_path / "model.onnx"
+        onnx.save(model, path)
+        bench = OnnxRuntime()
+        bench.load(Job(path, feeds, "auto", "", 0, 1, tmp_path))
+        (got,) = bench.run()
+    sums = weights.reshape(8, -1).sum(1, dtype=np.int64) * scales
+    np.testing.assert_allclose(got, np.broadcast_to(sums[:, None, None], (8, 3, 3))[None], 1e-5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from vkmnn.bench.engine import Engine, EngineMissingError, Job
+from vkmnn.host.exact_codes import lacks_zero_points
 from vkmnn.host.sessions import session_options
 from vkmnn.ir import Array
 
@@ -13,12 +14,14 @@ class OnnxRuntime(Engine):
     def load(self, job: Job) -> None:
         """Open a session."""
         try:
+            import onnx
             import onnxruntime
         except ImportError as error:
             raise EngineMissingError(
                 "onnxruntime is not installed", "pip install 'vkmnn[bench,peers]'"
             ) from error
-        options = session_options(threads=job.threads)
+        bare = onnx.load(job.model, load_external_data=False)
+        options = session_options(threads=job.threads, exact_sums=not lacks_zero_points(bare))
         self._session = onnxruntime.InferenceSession(
             str(job.model), options, providers=["CPUExecutionProvider"]
         )
