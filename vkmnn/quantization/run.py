@@ -93,11 +93,7 @@ def quantize(
     scheme.check()
     target = target_path(path, ".onnx")
     if activations and calibration is None:
-        raise InvalidInputError(
-            f"activations in {activations} take calibration data",
-            hint="--calibrate data.npz, or calibration={name: array}: inputs as the model gets "
-            "them in use, some 100 of them",
-        )
+        raise _no_calibration(activations)
     tools.need_tools()
     report = progress or _say_nothing
     proto = models.load(model)
@@ -116,9 +112,8 @@ def quantize(
             nodes = pack_weights(proto, scheme, tools.pack, report)
         external_data = external_data or models.is_large(proto)
         files = models.save(proto, folder / target.name, external_data)
+        chosen = _chosen(samples) if compare else []
         accuracy: tuple[OutputAccuracy, ...] = ()
-        step = -(-len(samples) // _COMPARED)
-        chosen = samples[::step] if compare and samples else []
         if chosen:
             accuracy = compare_outputs(model, folder / target.name, chosen, device, report)
         for file in files:
@@ -128,6 +123,19 @@ def quantize(
     advice = "" if activations else advice_for(proto, weights, sizes_after)
     made = (tuple(nodes[0]), tuple(nodes[1]), accuracy, len(chosen), made_up, advice)
     return Quantized(target, written, before, sizes_after, *made)
+
+
+def _no_calibration(activations: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"activations in {activations} take calibration data",
+        hint="--calibrate data.npz, or calibration={name: array}: inputs as the model gets "
+        "them in use, some 100 of them",
+    )
+
+
+def _chosen(samples: Sequence[Sample]) -> Sequence[Sample]:
+    """Return the samples on which outputs are compared: spread over all, `_COMPARED` at most."""
+    return samples[:: -(-len(samples) // _COMPARED)] if samples else []
 
 
 def _static(
