@@ -18,7 +18,7 @@ from math import prod
 import numpy as np
 
 from vkmnn.budget import Meter
-from vkmnn.core.cached import fused
+from vkmnn.core.cached import ROW_AXIS, fused
 from vkmnn.folding import Evaluator, Folder, keep
 from vkmnn.ir import OP_TYPES, Array, DType, Graph, Op, OpAttrs, TensorInfo
 from vkmnn.ir.ops import (
@@ -174,6 +174,7 @@ class _Rewriter:
     constants: dict[str, Array] = field(default_factory=dict)
     extra: dict[str, TensorInfo] = field(default_factory=dict)
     appended: set[str] = field(default_factory=set)
+    same: dict[str, str] = field(default_factory=dict)
 
     def result(self) -> Grown:
         """Rewrite the network, op by op."""
@@ -186,6 +187,8 @@ class _Rewriter:
         folder = Folder(self.evaluate, self.meter)
         for op in self.graph.ops:
             self.meter.check_time(op.type, op.name)
+            if not self.same.keys().isdisjoint(op.inputs):
+                op = replace(op, inputs=[self.same.get(name, name) for name in op.inputs])
             if not self._known(op, folder):
                 self._rewrite(op)
         return self._finish()
@@ -289,21 +292,26 @@ class _Rewriter:
     def _append(self, op: Op) -> Op | None:
         """Return an appending op if this one joins a cache with new rows."""
         cache = op.inputs[0] if op.inputs else ""
-        if op.type != "Concat" or cache not in self.growth.caches:
+        if op.type not in ("Concat", "JoinPast") or cache not in self.growth.caches:
             return None
         output, axis = self.growth.caches[cache]
         info = self.infos[cache]
-        new = op.inputs[1] if len(op.inputs) == 2 else ""
-        assert isinstance(op.attrs, AxisAttrs)
+        if isinstance(op.attrs, AxisAttrs):
+            new, along = op.inputs[1] if len(op.inputs) == 2 else "", op.attrs.axis
+        else:
+            new, along = op.inputs[1] if self._is_total(op.inputs[3]) else "", ROW_AXIS
         if (
             not new
-            or op.attrs.axis % len(info.dims) != axis
+            or along % len(info.dims) != axis
             or op.outputs[0] != output
             or new in self.tails
             or cache in self.appended
         ):
-            raise CannotGrowError(f"Concat '{op.name}' joins the cache '{cache}' in another way")
+            raise CannotGrowError(
+                f"{op.type} '{op.name}' joins the cache '{cache}' in another way"
+            )
         self.appended.add(cache)
+        self.same.update({seen: output for seen in op.outputs[1:] if seen})
         sizes = list(info.dims)
         sizes[axis] = self.growth.capacity
         self.infos[output] = replace(info, name=output, shape=tuple(sizes))
@@ -312,6 +320,12 @@ class _Rewriter:
         if new in self.shorter:
             new = self._fed(new)
         return Op("Append", op.name, [cache, new, PAST], [output], AppendAttrs(axis), op.source)
+
+    def _is_total(self, name: str) -> bool:
+        """Tell whether a tensor is known to be the number of rows after every run."""
+        values = [table.get(name) for table in (self.values, self.shorter)]
+        rows = [None if value is None or value.size != 1 else int(value.item()) for value in values]
+        return rows == [self.growth.capacity, self.growth.capacity - 1]
 
     def total(self) -> str:
         """Return the input that holds the number of rows."""
