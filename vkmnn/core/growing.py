@@ -175,6 +175,7 @@ class _Rewriter:
     extra: dict[str, TensorInfo] = field(default_factory=dict)
     appended: set[str] = field(default_factory=set)
     same: dict[str, str] = field(default_factory=dict)
+    several: set[str] = field(default_factory=set)
 
     def result(self) -> Grown:
         """Rewrite the network, op by op."""
@@ -307,19 +308,35 @@ class _Rewriter:
             or new in self.tails
             or cache in self.appended
         ):
-            raise CannotGrowError(
-                f"{op.type} '{op.name}' joins the cache '{cache}' in another way"
-            )
+            raise CannotGrowError(f"{op.type} '{op.name}' joins the cache '{cache}' in another way")
         self.appended.add(cache)
         self.same.update({seen: output for seen in op.outputs[1:] if seen})
         sizes = list(info.dims)
         sizes[axis] = self.growth.capacity
         self.infos[output] = replace(info, name=output, shape=tuple(sizes))
         self.tails[output] = axis
-        self.extra[PAST] = TensorInfo(PAST, DType.INT64, (1,))
         if new in self.shorter:
             new = self._fed(new)
-        return Op("Append", op.name, [cache, new, PAST], [output], AppendAttrs(axis), op.source)
+        past = PAST
+        if op.type == "JoinPast" and info.dims[0] > 1:
+            past = self._pasts(op)
+        else:
+            self.extra[PAST] = TensorInfo(PAST, DType.INT64, (1,))
+        return Op("Append", op.name, [cache, new, past], [output], AppendAttrs(axis), op.source)
+
+    def _pasts(self, op: Op) -> str:
+        """Return how many rows each text of a batch has before the run."""
+        before = op.inputs[2]
+        if before in self.shorter:
+            before = self._fed(before)
+        result = f"{before}:texts"
+        if result not in self.infos:
+            texts = self.infos[before].dims[:1]
+            self.infos[result] = replace(self.infos[before], name=result, shape=texts)
+            shape = self._constant(f"{result}:shape", np.array(texts, np.int64))
+            self.ops.append(Op("Reshape", result, [before, shape], [result], ReshapeAttrs()))
+            self.several.add(result)
+        return result
 
     def _is_total(self, name: str) -> bool:
         """Tell whether a tensor is known to be the number of rows after every run."""
@@ -396,6 +413,9 @@ class _Rewriter:
         if not self.growth.apart:
             ops = fused(ops, self.infos, TOTAL, set(outputs))
             ops = live(ops, wanted)  # what cut queries, keys and values apart
+        for op in ops:
+            if op.type == "Append" and op.inputs[2] in self.several:
+                raise CannotGrowError(f"'{op.name}' appends to texts of different lengths")
         read = {name for op in ops for name in op.inputs} | set(outputs)
         constants = {name: self.values[name] for name in read if name in self.values}
         constants.update({name: self.constants[name] for name in read if name in self.constants})

@@ -33,9 +33,7 @@ def _join_past(ctx: GeometryContext) -> None:
     ctx.raster(seen, [whole.name], [region])
 
 
-def _rows_of(
-    ctx: GeometryContext, output: TensorInfo, parts: list[tuple[TensorInfo, int]]
-) -> None:
+def _rows_of(ctx: GeometryContext, output: TensorInfo, parts: list[tuple[TensorInfo, int]]) -> None:
     """Write tensors into an output, each from a row on; zeros elsewhere."""
     strides = row_major(output.dims)
     regions = [
