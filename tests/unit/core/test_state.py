@@ -161,7 +161,7 @@ def test_texts_of_different_lengths(
         np.testing.assert_allclose(got[valid], want[valid], rtol=1e-4, atol=1e-4)
         for name, past in oracle.past.items():
             for ours, theirs, count in zip(state.value(name).numpy(), past, counts, strict=True):
-                np.testing.assert_allclose(ours[:, :count], theirs[:, :count], rtol=1e-5)
+                np.testing.assert_allclose(ours[:, :count], theirs[:, :count], rtol=1e-4, atol=1e-5)
     if in_place and device == "auto":
         assert session.counters()["plans"] == 2
 
