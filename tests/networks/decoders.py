@@ -145,8 +145,43 @@ def decoder(
     return _model(b, inputs, outputs)
 
 
+def grouped_attention(depth: int) -> bytes:
+    """Return GroupQueryAttention of 4 heads that share 2, with caches and a mask of valid keys."""
+    b = Builder(4)
+    b.constant("one", 1, np.int64)
+    b.constant("axis", [1], np.int64)
+    for name in ("cos", "sin"):
+        b.constant(name, b.rng.standard_normal((32, depth // 2)), np.float32)
+    counted = b.node("ReduceSum", ["mask", "axis"], "counted", keepdims=0)
+    b.node("Cast", [b.node("Sub", [counted, "one"], "last.wide")], "last", to=TensorProto.INT32)
+    total = b.node("Gather", [b.node("Shape", ["mask"], "sizes"), "one"], "total.wide")
+    b.node("Cast", [total], "total", to=TensorProto.INT32)
+    names = [f"{{}}.0.{kind}" for kind in ("key", "value")]
+    pasts, presents = ([name.format(when) for name in names] for when in ("past", "present"))
+    inputs = ["x", "", "", *pasts, "last", "total", "cos", "sin"]
+    b.nodes.append(
+        helper.make_node("GroupQueryAttention", inputs, ["y", *presents], domain="com.microsoft",
+                         num_heads=4, kv_num_heads=2, do_rotary=1)
+    )  # fmt: skip
+    value = helper.make_tensor_value_info
+    floats = TensorProto.FLOAT
+    return _model(
+        b,
+        [
+            value("x", floats, ["batch", "new", 8 * depth]),
+            value("mask", TensorProto.INT64, ["batch", "total"]),
+            *(value(name, floats, ["batch", 2, "old", depth]) for name in pasts),
+        ],
+        [
+            value("y", floats, ["batch", "new", 4 * depth]),
+            *(value(name, floats, ["batch", 2, "total", depth]) for name in presents),
+        ],
+    )
+
+
 def _model(b: Builder, inputs: list[Any], outputs: list[Any]) -> bytes:
     graph = helper.make_graph(b.nodes, "decoder", inputs, outputs, list(b.constants.values()))
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    proto = helper.make_model(graph, opset_imports=opsets, ir_version=8)
     onnx.checker.check_model(proto)
     return proto.SerializeToString()

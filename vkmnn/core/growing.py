@@ -18,7 +18,7 @@ from math import prod
 import numpy as np
 
 from vkmnn.budget import Meter
-from vkmnn.core.cached import fused
+from vkmnn.core.cached import ROW_AXIS, fused
 from vkmnn.folding import Evaluator, Folder, keep
 from vkmnn.ir import OP_TYPES, Array, DType, Graph, Op, OpAttrs, TensorInfo
 from vkmnn.ir.ops import (
@@ -174,6 +174,8 @@ class _Rewriter:
     constants: dict[str, Array] = field(default_factory=dict)
     extra: dict[str, TensorInfo] = field(default_factory=dict)
     appended: set[str] = field(default_factory=set)
+    same: dict[str, str] = field(default_factory=dict)
+    several: set[str] = field(default_factory=set)
 
     def result(self) -> Grown:
         """Rewrite the network, op by op."""
@@ -186,6 +188,8 @@ class _Rewriter:
         folder = Folder(self.evaluate, self.meter)
         for op in self.graph.ops:
             self.meter.check_time(op.type, op.name)
+            if not self.same.keys().isdisjoint(op.inputs):
+                op = replace(op, inputs=[self.same.get(name, name) for name in op.inputs])
             if not self._known(op, folder):
                 self._rewrite(op)
         return self._finish()
@@ -289,29 +293,56 @@ class _Rewriter:
     def _append(self, op: Op) -> Op | None:
         """Return an appending op if this one joins a cache with new rows."""
         cache = op.inputs[0] if op.inputs else ""
-        if op.type != "Concat" or cache not in self.growth.caches:
+        if op.type not in ("Concat", "JoinPast") or cache not in self.growth.caches:
             return None
         output, axis = self.growth.caches[cache]
         info = self.infos[cache]
-        new = op.inputs[1] if len(op.inputs) == 2 else ""
-        assert isinstance(op.attrs, AxisAttrs)
+        if isinstance(op.attrs, AxisAttrs):
+            new, along = op.inputs[1] if len(op.inputs) == 2 else "", op.attrs.axis
+        else:
+            new, along = op.inputs[1] if self._is_total(op.inputs[3]) else "", ROW_AXIS
         if (
             not new
-            or op.attrs.axis % len(info.dims) != axis
+            or along % len(info.dims) != axis
             or op.outputs[0] != output
             or new in self.tails
             or cache in self.appended
         ):
-            raise CannotGrowError(f"Concat '{op.name}' joins the cache '{cache}' in another way")
+            raise CannotGrowError(f"{op.type} '{op.name}' joins the cache '{cache}' in another way")
         self.appended.add(cache)
+        self.same.update({seen: output for seen in op.outputs[1:] if seen})
         sizes = list(info.dims)
         sizes[axis] = self.growth.capacity
         self.infos[output] = replace(info, name=output, shape=tuple(sizes))
         self.tails[output] = axis
-        self.extra[PAST] = TensorInfo(PAST, DType.INT64, (1,))
         if new in self.shorter:
             new = self._fed(new)
-        return Op("Append", op.name, [cache, new, PAST], [output], AppendAttrs(axis), op.source)
+        past = PAST
+        if op.type == "JoinPast" and info.dims[0] > 1:
+            past = self._pasts(op)
+        else:
+            self.extra[PAST] = TensorInfo(PAST, DType.INT64, (1,))
+        return Op("Append", op.name, [cache, new, past], [output], AppendAttrs(axis), op.source)
+
+    def _pasts(self, op: Op) -> str:
+        """Return how many rows each text of a batch has before the run."""
+        before = op.inputs[2]
+        if before in self.shorter:
+            before = self._fed(before)
+        result = f"{before}:texts"
+        if result not in self.infos:
+            texts = self.infos[before].dims[:1]
+            self.infos[result] = replace(self.infos[before], name=result, shape=texts)
+            shape = self._constant(f"{result}:shape", np.array(texts, np.int64))
+            self.ops.append(Op("Reshape", result, [before, shape], [result], ReshapeAttrs()))
+            self.several.add(result)
+        return result
+
+    def _is_total(self, name: str) -> bool:
+        """Tell whether a tensor is known to be the number of rows after every run."""
+        values = [table.get(name) for table in (self.values, self.shorter)]
+        rows = [None if value is None or value.size != 1 else int(value.item()) for value in values]
+        return rows == [self.growth.capacity, self.growth.capacity - 1]
 
     def total(self) -> str:
         """Return the input that holds the number of rows."""
@@ -382,6 +413,9 @@ class _Rewriter:
         if not self.growth.apart:
             ops = fused(ops, self.infos, TOTAL, set(outputs))
             ops = live(ops, wanted)  # what cut queries, keys and values apart
+        for op in ops:
+            if op.type == "Append" and op.inputs[2] in self.several:
+                raise CannotGrowError(f"'{op.name}' appends to texts of different lengths")
         read = {name for op in ops for name in op.inputs} | set(outputs)
         constants = {name: self.values[name] for name in read if name in self.values}
         constants.update({name: self.constants[name] for name in read if name in self.constants})

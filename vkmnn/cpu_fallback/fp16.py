@@ -43,7 +43,7 @@ _FOLLOWS = frozenset(
         "BinaryOp", "UnaryOp", "Elementwise", "Scale", "Select", "Pooling", "Softmax", "LayerNorm",
         "GroupNorm", "LRN", "Gather", "GatherElements", "GatherND", "Interp", "Raster", "Reshape",
         "Transpose", "Concat", "Slice", "Split", "Pad", "Expand", "Tile", "Squeeze", "Unsqueeze",
-        "Flatten", "Identity", "DepthToSpace", "SpaceToDepth", "Reverse",
+        "Flatten", "Identity", "JoinPast", "DepthToSpace", "SpaceToDepth", "Reverse",
     }
 )  # fmt: skip
 """Ops that make float16 where all computed operands are, and the constants fit."""

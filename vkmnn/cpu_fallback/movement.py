@@ -215,6 +215,23 @@ def _trilu(op: Op[TriluAttrs], inputs: Inputs) -> list[AnyArray]:
     return [np.triu(x, k) if op.attrs.upper else np.tril(x, k)]
 
 
+@cpu_execution("JoinPast")
+def _join_past(op: Op, inputs: Inputs) -> list[AnyArray]:
+    past, new, before = (required(inputs, index) for index in range(3))
+    total = int_scalar(inputs, 3, "total")
+    batch, heads, room, depth = past.shape
+    whole = np.zeros((batch, heads, max(room, total), depth), past.dtype)
+    length = new.shape[2]
+    firsts = [0] * batch if total == length else before.reshape(-1).tolist()
+    if batch == 1 and total == room + length:
+        firsts = [room]
+    for rows, old, added, first in zip(whole, past, new, firsts, strict=True):
+        rows[:, :first] = old[:, :first]
+        there = rows[:, first : first + length]
+        there[...] = added[:, : there.shape[1]]
+    return [whole, whole[:, :, :total]]
+
+
 @cpu_execution("Append")
 def _append(op: Op[AppendAttrs], inputs: Inputs) -> list[AnyArray]:
     whole, rows = required(inputs, 0).copy(), required(inputs, 1)

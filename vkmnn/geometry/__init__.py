@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from vkmnn.geometry import (
     attention,
+    caches,
     einsum,
     fourier,
     gathering,
@@ -34,6 +35,7 @@ __all__ = [
     "GeometryContext",
     "Lowering",
     "attention",
+    "caches",
     "einsum",
     "fourier",
     "fuse_operands",

@@ -913,6 +913,20 @@ class AppendAttrs(OpAttrs):
     axis: int
 
 
+@op_type("JoinPast", inputs=4, content=(3,), flops=0, host=COPY)
+@dataclass(frozen=True, slots=True)
+class JoinPastAttrs(OpAttrs):
+    """The rows of a cache after a run, and those of them that attention reads.
+
+    Inputs: the cache [B, G, P, D]; new rows [B, G, L, D]; how many rows of the cache precede the
+    new ones in each text, integers [B] or [B, 1]; the number T of rows of the longest text, the
+    new ones included (content). Outputs: the cache [B, G, max(P, T), D], in which each text has
+    its rows, the new ones right after them, then zeros; and its first T rows.
+
+    Where T = P + L, a batch of one is the cache followed by the new rows.
+    """
+
+
 @op_type("GatherND", inputs=2, flops=0, host=INDEXED)
 @dataclass(frozen=True, slots=True)
 class GatherNDAttrs(OpAttrs):

@@ -86,10 +86,10 @@ def _of_one_cache(graph: Graph, info: TensorInfo) -> tuple[Dim, ...]:
     if len(open_axes) < 2:
         return tuple(_PAST if axis in open_axes else dim for axis, dim in enumerate(shape))
     for op in graph.ops:
-        if isinstance(op.attrs, AxisAttrs) and op.type == "Concat" and op.inputs[0] == info.name:
+        if op.type in ("Concat", "JoinPast") and op.inputs[0] == info.name:
             new = graph.infos.get(op.inputs[1])
             if new is not None and new.shape is not None and len(new.shape) == len(shape):
-                axis = op.attrs.axis % len(shape)
+                axis = op.attrs.axis % len(shape) if isinstance(op.attrs, AxisAttrs) else 2
                 return (*new.shape[:axis], _PAST, *new.shape[axis + 1 :])
     return shape
 

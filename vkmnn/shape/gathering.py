@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vkmnn.errors import ShapeError
-from vkmnn.ir import Op
+from vkmnn.ir import Dim, Op
 from vkmnn.ir.ops import AppendAttrs, AxisAttrs, GatherNDAttrs, ScatterElementsAttrs, ScatterNDAttrs
 from vkmnn.shape.common import (
     Infos,
@@ -13,6 +13,7 @@ from vkmnn.shape.common import (
     content_of,
     dtype_of,
     info_of,
+    int_scalar,
     normalize_axis,
     same_dtype,
     shape_of,
@@ -161,3 +162,39 @@ def _append(op: Op[AppendAttrs], inputs: Infos, values: Values) -> Outputs:
 
 
 shape_rule("Append")(like_first)
+
+
+@size_computer("JoinPast")
+def _join_past(op: Op, inputs: Infos, values: Values) -> Outputs:
+    past, new, before = (shape_of(inputs, index) for index in range(3))
+    total = int_scalar(values, 3, "the number of rows")
+    dtype = same_dtype(inputs, 0, 1)
+    if not len(past) == len(new) == 4 or (*past[:2], past[3]) != (*new[:2], new[3]):
+        raise ShapeError(f"rows {new} cannot join the cache {past}")
+    if before not in ((past[0],), (past[0], 1)):
+        raise ShapeError(f"{before} are not the numbers of rows of {past[0]} texts")
+    if not new[2] <= total <= past[2] + new[2]:
+        raise ShapeError(
+            f"{new[2]} new rows and a cache of {past[2]} do not make the {total} rows in all "
+            "that total_sequence_length says",
+            hint="it counts old and new rows of the longest text",
+        )
+    rows = (max(past[2], total), total)
+    return [(dtype, (*past[:2], count, past[3])) for count in rows]
+
+
+@shape_rule("JoinPast")
+def _named_join_past(op: Op, facts: Facts) -> list[Found]:
+    past, new, given = facts.shape(op), facts.shape(op, 1), facts.values(op, 3)
+    dtype, total = facts.dtype(op, 0, 1), given[0] if given else None
+    known = past or new
+    if known is None or len(known) != 4:
+        return [(dtype, None)] * 2
+    room = past[2] if past else None
+    after = facts.algebra.add(room, new[2] if new else None)
+    count: Dim = None
+    if isinstance(room, int) and isinstance(total, int):
+        count = max(room, total)
+    elif total is not None and total in (room, after):
+        count = total
+    return [(dtype, (*known[:2], size, known[3])) for size in (count, total)]

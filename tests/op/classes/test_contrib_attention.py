@@ -11,6 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.onnxruntime_oracle import open_oracle
 from vkmnn import InferenceSession
+from vkmnn.errors import ShapeError
 
 Array = npt.NDArray[Any]
 BATCH, LENGTH, HEADS, DEPTH = 2, 5, 3, 4
@@ -18,8 +19,8 @@ WIDTH = HEADS * DEPTH
 FLOAT, INT32 = TensorProto.FLOAT, TensorProto.INT32
 
 
-def assert_same(node: Any, feeds: dict[str, Array], constants: dict[str, Array]) -> None:
-    """Compare a node with onnxruntime; all of it runs on the device."""
+def single(node: Any, feeds: dict[str, Array], constants: dict[str, Array] | None = None) -> bytes:
+    """Return a model of one node."""
     kinds = [INT32 if name == "counted" else FLOAT for name in node.output]
     graph = helper.make_graph(
         [node],
@@ -33,15 +34,24 @@ def assert_same(node: Any, feeds: dict[str, Array], constants: dict[str, Array])
             for name, kind in zip(node.output, kinds, strict=True)
             if name
         ],
-        [numpy_helper.from_array(x, name) for name, x in constants.items()],
+        [numpy_helper.from_array(x, name) for name, x in (constants or {}).items()],
     )
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
-    oracle = open_oracle(model)
-    with InferenceSession(model, unsupported="raise") as session:
-        results = session.run(None, feeds)
-        assert {op.backend for op in session.placement()} == {"VULKAN"}
-        for got, want in zip(results, oracle.run(None, feeds), strict=True):
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
+
+
+def assert_same(
+    node: Any, feeds: dict[str, Array], constants: dict[str, Array], cpu: bool = False
+) -> None:
+    """Compare a node with onnxruntime; all of it runs on the device, and on "cpu" if asked."""
+    model = single(node, feeds, constants)
+    expected = open_oracle(model).run(None, feeds)
+    for device in ("auto", "cpu")[: 1 + cpu]:
+        with InferenceSession(model, device=device, unsupported="raise") as session:
+            results = session.run(None, feeds)
+            if device == "auto":
+                assert {op.backend for op in session.placement()} == {"VULKAN"}
+        for got, want in zip(results, expected, strict=True):
             np.testing.assert_allclose(got, want, rtol=1e-5, atol=2e-5)
 
 
@@ -178,3 +188,47 @@ def test_shared_heads(how: dict[str, Any], length: int, past: int) -> None:
     node = helper.make_node("GroupQueryAttention", names, ["y", "k", "v"],
                             domain="com.microsoft", num_heads=4, kv_num_heads=2, **how)  # fmt: skip
     assert_same(node, feeds, constants)
+
+
+@pytest.mark.parametrize("how", [{}, {"do_rotary": 1, "local_window_size": 3}])
+@pytest.mark.parametrize(
+    ("length", "room", "last", "total"),
+    [
+        (1, 37, [22], 23),
+        (41, 50, [40], 41),
+        (3, 9, [6], 7),
+        (5, 11, [4, 4], 5),
+        (1, 13, [7, 0, 12], 13),
+        (1, 6, [6, 2], 7),
+        (1, 6, [6, 6], 7),
+    ],
+)
+def test_caches_with_room_and_texts_of_any_length(
+    length: int, room: int, last: list[int], total: int, how: dict[str, Any]
+) -> None:
+    """The cache stays as long as it is; rows past those of a text are zeros, as in onnxruntime."""
+    depth, batch = 16, len(last)
+    feeds = {"x": drawn(1, batch, length, 8 * depth)}
+    feeds |= {name: drawn(seed, batch, 2, room, depth) for seed, name in ((2, "pk"), (3, "pv"))}
+    feeds |= {"last": np.array(last, np.int32), "total": np.array(total, np.int32)}
+    tables = ["cos", "sin"] if how else []
+    constants = {name: drawn(4, total, depth // 2) for name in tables}
+    node = helper.make_node(
+        "GroupQueryAttention", ["x", "", "", "pk", "pv", "last", "total", *tables],
+        ["y", "k", "v"], domain="com.microsoft", num_heads=4, kv_num_heads=2, **how
+    )  # fmt: skip
+    assert_same(node, feeds, constants, cpu=True)
+
+
+def test_rows_that_a_cache_cannot_hold() -> None:
+    feeds = {"x": drawn(1, 1, 1, 128), "pk": drawn(2, 1, 2, 3, 16), "pv": drawn(3, 1, 2, 3, 16)}
+    feeds |= {"last": np.array([5], np.int32), "total": np.array(6, np.int32)}
+    names = ["x", "", "", "pk", "pv", "last", "total"]
+    node = helper.make_node("GroupQueryAttention", names, ["y", "k", "v"], domain="com.microsoft",
+                            num_heads=4, kv_num_heads=2)  # fmt: skip
+    with (
+        InferenceSession(single(node, feeds)) as session,
+        pytest.raises(ShapeError, match="total_sequence_length") as caught,
+    ):
+        session.run(None, feeds)
+    assert caught.value.op == "JoinPast"

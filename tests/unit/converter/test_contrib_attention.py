@@ -111,6 +111,50 @@ def test_shorter_prompts_are_padded_on_the_right(build: Build, agree: Agree) -> 
     agree(build(nodes, feeds, ["y", "key", "value"], constants, com_microsoft=1), feeds)
 
 
+ROOMY = [  # rows that are new, rows of the cache, the last valid key of each text, keys in all
+    (1, 8, [4], 5),
+    (3, 8, [2], 3),
+    (3, 8, [5], 6),
+    (1, 8, [7], 8),
+    (1, 8, [4], 8),
+    (1, 7, [4, 2], 5),
+    (1, 7, [6, 0, 3], 7),
+    (3, 7, [2, 2], 3),
+    (1, 4, [4, 2], 5),
+    (1, 4, [4, 4], 5),
+]
+"""Caches with room to spare, and texts of different lengths behind a past."""
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {},
+        {"do_rotary": 1},
+        {"do_rotary": 1, "local_window_size": 2, "smooth_softmax": 1},
+        {"softcap": 1.5},
+    ],
+)
+@pytest.mark.parametrize(("length", "room", "last", "total"), ROOMY)
+def test_caches_with_room_and_texts_of_any_length(
+    length: int,
+    room: int,
+    last: list[int],
+    total: int,
+    attributes: dict[str, object],
+    build: Build,
+    agree: Agree,
+) -> None:
+    feeds = grouped(length, room, packed=True, batch=len(last)) | {"last": np.int32(last)}
+    names = ["q", "", "", "pk", "pv", "last", "total", "cos", "sin"]
+    rotary = "do_rotary" in attributes
+    node = contrib("GroupQueryAttention", names[: 9 if rotary else 7], ["y", "key", "value"],
+                   num_heads=4, kv_num_heads=2, **attributes)  # fmt: skip
+    feeds["total"] = np.array(total, np.int32)
+    agree(build([node], feeds, ["y", "key", "value"], tables(16, 8) if rotary else {},
+                com_microsoft=1), feeds)  # fmt: skip
+
+
 PLACES = {"cos": 7, "sin": 8, "ids": 9, "added": 10, "sink": 11, "k_scale": 12, "v_scale": 13,
           "q_norm": 14, "k_norm": 15}  # fmt: skip
 
@@ -182,11 +226,12 @@ def test_given_positions(
 
 @pytest.mark.parametrize("bits", [8, 4])
 @pytest.mark.parametrize("kind", ["PER_TENSOR", "PER_CHANNEL"])
-@pytest.mark.parametrize(("length", "past"), [(5, 0), (1, 6)])
+@pytest.mark.parametrize(("length", "past", "total"), [(5, 0, 5), (1, 6, 7), (1, 6, 4)])
 def test_caches_in_codes(
-    length: int, past: int, kind: str, bits: int, build: Build, agree: Agree
+    length: int, past: int, total: int, kind: str, bits: int, build: Build, agree: Agree
 ) -> None:
-    feeds = grouped(length, past, packed=False)
+    feeds = grouped(length, past, packed=False) | {"last": np.int32([total - 1])}
+    feeds["total"] = np.array(total, np.int32)
     dtype, width = (np.int8, 16) if bits == 8 else (np.uint8, 8)
     low = np.iinfo(dtype)
     for name in ("pk", "pv"):

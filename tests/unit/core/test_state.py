@@ -11,7 +11,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 import vkmnn
-from tests.networks.decoders import decoder
+from tests.networks.decoders import decoder, grouped_attention
 from tests.onnxruntime_oracle import open_oracle
 from tests.unit.core.models import model, value
 from vkmnn.core import state as state_module
@@ -137,6 +137,33 @@ def test_batches_chunks_and_new_sequences(vulkan: None) -> None:
     for size in (9, 1, 3, 5):
         check_step(state, oracle, rng.integers(0, 61, (2, size)))
     assert session.counters()["plans"] == made
+
+
+@pytest.mark.parametrize(("depth", "in_place"), [(16, True), (272, False)])
+@pytest.mark.parametrize("lengths", [(5, 3), (2, 2), (1, 5, 2)])
+def test_texts_of_different_lengths(
+    device: str, depth: int, in_place: bool, lengths: tuple[int, ...]
+) -> None:
+    """New rows come right after those of each text; wide heads have no kernel for that."""
+    proto = grouped_attention(depth)
+    session, oracle = vkmnn.InferenceSession(proto, device=device), Oracle(proto, len(lengths))
+    state = session.state(PAIRS, capacity=16)
+    rng = np.random.default_rng(len(lengths))
+    counts = np.array(lengths)
+    for step in range(5):
+        new = 1 if step else int(counts.max())
+        counts = counts + bool(step)
+        x = rng.standard_normal((len(counts), new, 8 * depth)).astype(np.float32)
+        mask = (np.arange(counts.max()) < counts[:, None]).astype(np.int64)
+        want = oracle.run({"x": x, "mask": mask})
+        (got,) = state.run(None, {"x": x, "mask": mask})
+        valid = mask[:, -new:] > 0 if step == 0 else np.ones((len(counts), 1), bool)
+        np.testing.assert_allclose(got[valid], want[valid], rtol=1e-4, atol=1e-4)
+        for name, past in oracle.past.items():
+            for ours, theirs, count in zip(state.value(name).numpy(), past, counts, strict=True):
+                np.testing.assert_allclose(ours[:, :count], theirs[:, :count], rtol=1e-4, atol=1e-5)
+    if in_place and device == "auto":
+        assert session.counters()["plans"] == 2
 
 
 def test_sequences_start_in_memory_that_is_there(vulkan: None) -> None:

@@ -12,6 +12,7 @@ from vkmnn.geometry import fuse_rasters, fuse_views, lower_graph
 from vkmnn.geometry.regions import validate
 from vkmnn.ir import OP_TYPES, Array, DType, Op, OpAttrs, Region, TensorInfo, View
 from vkmnn.ir.ops import (
+    AxisAttrs,
     BinaryAttrs,
     CastAttrs,
     MatMulAttrs,
@@ -93,7 +94,14 @@ REDUCTIONS: dict[str, Callable[..., Array]] = {
     "LOG_SUM_EXP": lambda x, **kw: np.log(np.sum(np.exp(x), **kw)),
     "SUM_SQUARE": lambda x, **kw: np.sum(x * x, **kw),
 }
-BINARIES = {"ADD": np.add, "MUL": np.multiply, "GREATER_EQUAL": np.greater_equal}
+BINARIES = {
+    "ADD": np.add,
+    "SUB": np.subtract,
+    "MUL": np.multiply,
+    "MIN": np.minimum,
+    "LESS": np.less,
+    "GREATER_EQUAL": np.greater_equal,
+}
 UNARIES = {"ABS": np.abs, "SQUARE": np.square, "LOG": np.log}
 
 
@@ -123,6 +131,9 @@ def run_op(op: Op, inputs: Sequence[Array], info: TensorInfo) -> Array:
         return np.asarray(UNARIES[attrs.kind](*inputs))
     if isinstance(attrs, CastAttrs):
         return inputs[0].astype(attrs.to.numpy)
+    if op.type == "Gather":
+        assert isinstance(attrs, AxisAttrs)
+        return np.asarray(np.take(*inputs, axis=attrs.axis))
     assert op.type == "Select", op.type
     return np.where(*inputs)
 

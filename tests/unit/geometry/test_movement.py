@@ -14,6 +14,7 @@ from vkmnn.ir import Array, Op, OpAttrs
 from vkmnn.ir.ops import (
     AxisAttrs,
     BlockAttrs,
+    JoinPastAttrs,
     PadAttrs,
     RasterAttrs,
     ReshapeAttrs,
@@ -330,6 +331,25 @@ def test_space_to_depth_undoes_depth_to_space(network: type) -> None:
     np.testing.assert_array_equal(result, x)
     assert len(ops) == 1
     assert len(ops[0].attrs.regions) == 1
+
+
+@pytest.mark.parametrize(
+    ("batch", "room", "total", "gathers"),
+    [(1, 4, 6, 0), (3, 4, 6, 1), (2, 0, 2, 0), (2, 5, 2, 0), (1, 9, 6, 1), (2, 9, 6, 1)],
+)
+def test_only_rows_of_texts_that_may_differ_are_gathered(
+    run: Run, batch: int, room: int, total: int, gathers: int
+) -> None:
+    past, new = data(batch, 2, room, 3), -data(batch, 2, 2, 3)
+    before = np.maximum(total - 2 - np.arange(batch), 0)
+    whole = np.zeros((batch, 2, max(room, total), 3), np.float32)
+    for rows, old, added, first in zip(whole, past, new, before, strict=True):
+        rows[:, : first + 2] = np.concatenate([old[:, :first], added], 1)
+    results, ops = run("JoinPast", JoinPastAttrs(), past, new, before, np.array(total), outputs=2)
+    np.testing.assert_array_equal(results[0], whole)
+    np.testing.assert_array_equal(results[1], whole[:, :, :total])
+    assert [op.type for op in ops].count("Gather") == gathers
+    assert gathers or {op.type for op in ops} == {"Raster"}
 
 
 @pytest.mark.parametrize("upper", [True, False])

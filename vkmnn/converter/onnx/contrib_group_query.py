@@ -30,6 +30,7 @@ from vkmnn.ir import DType
 from vkmnn.ir.ops import (
     AxisAttrs,
     CastAttrs,
+    JoinPastAttrs,
     LayerNormAttrs,
     ReshapeAttrs,
     SplitAttrs,
@@ -55,10 +56,9 @@ def _check_group_query(node: NodeContext) -> None:
 
 @converter("GroupQueryAttention", domain=_MICROSOFT)
 def _group_query_attention(node: NodeContext) -> None:
-    """Caches hold what went before, and no more: one longer than that is a ShapeError at planning.
+    """New keys come right after those of each text (JoinPast), whose number seqlens_k says.
 
-    Rows of a batch that are shorter have fewer keys (seqlens_k), and begin with the first. With a
-    past, all must be of one length: onnxruntime puts new keys right after those of each row.
+    A cache as long as what went before grows; a longer one, of fixed capacity, keeps its size.
     """
     _check_group_query(node)
     heads, kv_heads = node.int("num_heads"), node.int("kv_num_heads")
@@ -72,7 +72,8 @@ def _group_query_attention(node: NodeContext) -> None:
         node.emit("Split", [node.input(0), sizes], SplitAttrs(-1), parts)
     q, k, v = (by_head(node, x, n) for x, n in zip(parts, (heads, kv_heads, kv_heads), strict=True))
     q, k = _normalised(node, q, 14, depth), _normalised(node, k, 15, depth)
-    places = _once(node, "places", node.inputs[5:6], lambda: _places(node))
+    before = _once(node, "before", node.inputs[5:6], lambda: _before(node))
+    places = _once(node, "places", node.inputs[5:6], lambda: _places(node, before))
     if node.bool("do_rotary"):
         given = [places, node.input(9), *(node.inputs[6:7] if node.input(9) else [])]
         positions = _once(node, "positions", given, lambda: _positions(node, places))
@@ -82,7 +83,7 @@ def _group_query_attention(node: NodeContext) -> None:
             for table in node.inputs[7:9]
         ]
         q, k = (turned(node, x, tables, width, turns) for x in (q, k))
-    k, v = _cached(node, k, "k", depth), _cached(node, v, "v", depth)
+    k, v = (_cached(node, x, before, which, depth) for x, which in ((k, "k"), (v, "v")))
     if heads != kv_heads:
         k, v = (repeated(node, x, heads, heads // kv_heads, depth) for x in (k, v))
     how = [f"{node.bool('causal', True)}", f"{node.int('local_window_size', -1)}"]
@@ -140,17 +141,21 @@ def _once(node: NodeContext, what: str, of: Sequence[str], make: Callable[[], st
 # --- positions -----------------------------------------------------------------------------------
 
 
-def _places(node: NodeContext) -> str:
-    """Return [batch, length]: which key every new row is, counted from the first of its batch.
+def _before(node: NodeContext) -> str:
+    """Return [batch, 1]: how many keys of its text precede the new rows.
 
-    Rows of a prompt that are shorter than it are padded on the right, so their first is the key 0.
+    Texts of a prompt that are shorter than it are padded on the right, so their first is the key 0.
     """
     count = length(node, node.input(0), 1)
     last = node.emit("Cast", [node.input(5)], CastAttrs(DType.INT64))
     last = node.emit("Reshape", [last, node.ints_constant([-1, 1])], ReshapeAttrs())
     before = binary(node, "SUB", last, binary(node, "SUB", count, node.constant(np.int64(1))))
-    before = binary(node, "MAX", before, node.constant(np.int64(0)))
-    return binary(node, "ADD", before, counted(node, count))
+    return binary(node, "MAX", before, node.constant(np.int64(0)))
+
+
+def _places(node: NodeContext, before: str) -> str:
+    """Return [batch, length]: which key every new row is, counted from the first of its text."""
+    return binary(node, "ADD", before, counted(node, length(node, node.input(0), 1)))
 
 
 def _positions(node: NodeContext, places: str) -> str:
@@ -195,12 +200,22 @@ def _quantised(node: NodeContext) -> bool:
     return any(node.string(f"{name}_quant_type", "NONE") != "NONE" for name in "kv")
 
 
-def _cached(node: NodeContext, new: str, which: str, depth: int) -> str:
+def _joined(node: NodeContext, new: str, before: str, place: int) -> str:
+    """Return the rows that attention reads; the whole cache is an output."""
+    past, output = node.input(3 + place), 1 + place
+    if not past:
+        return with_past(node, "", new, output)
+    seen = node.new("seen")
+    total = _once(node, "total", node.inputs[6:7], lambda: _scalar(node, node.input(6)))
+    node.emit("JoinPast", [past, new, before, total], JoinPastAttrs(), [node.output(output), seen])
+    return seen
+
+
+def _cached(node: NodeContext, new: str, before: str, which: str, depth: int) -> str:
     """Return old and new rows as numbers; the cache, an output, may hold codes of 8 or 4 bits."""
     place = "kv".index(which)
-    past, output = node.input(3 + place), 1 + place
     if node.choice(f"{which}_quant_type", "NONE", _QUANTS) == "NONE":
-        return with_past(node, past, new, output)
+        return _joined(node, new, before, place)
     bits = node.int("kv_cache_bit_width", 8)
     if bits not in (4, 8) or not node.input(12 + place):
         raise node.unsupported(f"a cache of {bits} bits, or one without scales, is not supported")
@@ -216,9 +231,9 @@ def _cached(node: NodeContext, new: str, which: str, depth: int) -> str:
     codes = node.emit("UnaryOp", [codes], UnaryAttrs("CLIP", low, high))
     if bits == 8:
         codes = node.emit("Cast", [codes], CastAttrs(DType.INT8))
-        whole = with_past(node, past, codes, output)
+        whole = _joined(node, codes, before, place)
     else:
-        whole = with_past(node, past, _packed(node, codes, depth), output)
+        whole = _joined(node, _packed(node, codes, depth), before, place)
         whole = _unpacked(node, whole, depth)
     return binary(node, "MUL", node.emit("Cast", [whole], CastAttrs(dtype)), scale)
 

@@ -20,6 +20,7 @@ from vkmnn.ir.ops import (
 from vkmnn.records import dataclass
 
 _REPEATS = ("Reshape", "Expand", "Unsqueeze", "Transpose", "Identity")
+_JOINS = ("Concat", "JoinPast")
 
 VERY_NEGATIVE = -1e30
 """Below this a number swallows any score that is added to it in fp32: adding it is replacing."""
@@ -211,9 +212,9 @@ def _masked(name: str, index: GraphIndex) -> tuple[Op | None, str, _Mask | None]
 
 def _grows(name: str, index: GraphIndex) -> bool:
     """True for values that are a cache, an input, joined with new rows; heads may be repeated."""
-    op = index.producer_of_type(name, *_REPEATS, "Concat")
-    while op is not None and op.type != "Concat":
-        op = index.producer_of_type(op.inputs[0], *_REPEATS, "Concat")
+    op = index.producer_of_type(name, *_REPEATS, *_JOINS)
+    while op is not None and op.type not in _JOINS:
+        op = index.producer_of_type(op.inputs[0], *_REPEATS, *_JOINS)
     return op is not None and index.is_input(op.inputs[0])
 
 

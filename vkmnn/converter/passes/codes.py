@@ -130,6 +130,15 @@ def _mergeable(op: _Product, index: GraphIndex) -> bool:
     )
 
 
+_HEADS = {
+    "Attention": slice(3),
+    "Concat": slice(-1, None),
+    "JoinPast": slice(1, 2),
+    "Rotary": slice(1),
+}
+"""Operands that hold heads of attention."""
+
+
 def leads_to_attention(name: str, index: GraphIndex) -> bool:
     """True where heads of attention are made of the tensor: turned, joined with a cache, read."""
     while name and not index.is_output(name):
@@ -137,10 +146,9 @@ def leads_to_attention(name: str, index: GraphIndex) -> bool:
         if len(readers) != 1 or readers[0].inputs.count(name) != 1:
             return False
         (reader,) = readers
-        if reader.type in ("Attention", "Concat", "Rotary"):
-            return name == reader.inputs[-1 if reader.type == "Concat" else 0] or (
-                reader.type == "Attention" and name in reader.inputs[:3]
-            )
+        places = _HEADS.get(reader.type)
+        if places is not None:
+            return name in reader.inputs[places]
         if reader.type not in ("Reshape", "Transpose") or reader.inputs[0] != name:
             return False
         name = reader.outputs[0]

@@ -116,8 +116,11 @@ def _group_query_attention(s: Sketch, op: str) -> None:
                                  for width in widths]  # fmt: skip
     if s.chance(0.5):
         parts = [s.pick("float32", [batch, length, sum(widths)], spread=UNIT), None, None]
-    caches = [s.pick("float32", [batch, kv_heads, past, depth], spread=UNIT) for _ in range(2)]
-    last = s.parameter([past + length - 1] * batch, "int32", constant=0.5)
+    room = past + s.choose(0, 0, s.size(6))
+    caches = [s.pick("float32", [batch, kv_heads, room, depth], spread=UNIT) for _ in range(2)]
+    shorter = s.choose(0, past) if past else 0
+    lasts = [past + length - 1, past - shorter + length - 1][:batch]
+    last = s.parameter(lasts, "int32", constant=0.5)
     total = s.parameter(past + length, "int32", constant=1.0)
     tables = [s.weight("float32", [past + length, depth // 2], UNIT) for _ in range(2)]
     rest: list[Value | None] = list(tables) if rotary else []
