@@ -377,6 +377,26 @@ def test_other_files_are_refused(model: LanguageModel, kept: Path, tmp_path: Pat
             model.session(tmp_path / "pipe")
 
 
+def test_files_larger_than_they_say_are_refused(
+    model: LanguageModel, kept: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "text.npz"
+    bomb = {"more": np.zeros(1 << 20, np.uint8)}
+    np.savez_compressed(path, **_with_about(kept, ABOUTS["none"]), **bomb)
+    with pytest.raises(ModelFileError, match="it is compressed"):
+        model.session(path)
+
+
+def test_saving_leaves_the_mask_of_new_files(
+    model: LanguageModel, kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_: int) -> int:
+        raise AssertionError("other threads make files meanwhile")
+
+    monkeypatch.setattr(os, "umask", refused)
+    model.session(kept).save(kept)
+
+
 def test_caches_of_another_model_are_refused(
     model: LanguageModel, kept: Path, tmp_path: Path
 ) -> None:
