@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from vkmnn.arguments import input_sizes
+from vkmnn.arguments import checked_sizes
 from vkmnn.core.pipelines import Pipelines
 from vkmnn.core.session import Session as CoreSession
 from vkmnn.core.watched import OpCall
@@ -225,7 +225,7 @@ class Interpreter:
         session = tensor._session
         if session is None or tensor._name not in session._inputs:
             raise InvalidInputError("only inputs of sessions can be resized")
-        sizes = input_sizes(tensor._name, shape)
+        sizes = checked_sizes(shape, f"the shape of '{tensor._name}'")
         if sizes != tensor._shape:
             tensor._shape, tensor._array, session._planned = sizes, None, False
 
