@@ -148,10 +148,10 @@ class Interpreter:
     """A loaded network.
 
     Args:
-        model_path: the path of an ONNX model, from which an `.mnn` file is made too.
+        model_path: the path of a model: `.mnn`, ONNX or `.vkmnn`.
 
     Raises:
-        ModelError: the file is missing, or not an ONNX model.
+        ModelError: the file is missing, damaged or not a model.
         UnsupportedOpError: it holds operators that vkmnn does not know.
     """
 
@@ -328,10 +328,12 @@ class Interpreter:
         return session._core.flops() / 1e6
 
     def updateSessionToModel(self, session: Session, path: str | Path | None = None) -> None:
-        """Write what the session holds into the network, and that into a file of vkmnn's format.
+        """Write the whole network to a file of vkmnn's format; without a path, do nothing.
+
+        Sessions of this class cannot change constants, so there is nothing to take over from them.
 
         Raises:
-            InvalidInputError: the session has to be resized first, or runs a part of the network.
+            InvalidInputError: the session has to be resized first.
             OSError: the file cannot be written.
         """
         session._refuse_unplanned()

@@ -195,7 +195,7 @@ def load_module_from_file(
     thread_num: int = 4,
     runtime_manager: RuntimeManager | None = None,
 ) -> _Module:
-    """Load an ONNX model as a module.
+    """Load a model as a module.
 
     Args:
         file_name: the model.
@@ -213,7 +213,7 @@ def load_module_from_file(
         runtime_manager: a configuration instead of `backend` and the modes.
 
     Raises:
-        ModelError: the file is missing, or not an ONNX model.
+        ModelError: the file is missing, damaged or not a model.
         InvalidInputError: the model has no such input or output.
     """
     settings = {
