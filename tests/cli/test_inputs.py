@@ -244,3 +244,12 @@ def test_sequences_are_not_saved_as_arrays(cli: Cli, tmp_path: Path, output: str
     assert result.status == 1
     assert "output 's' cannot be saved: it is a list" in result.err
     assert not (tmp_path / output).exists()
+
+
+def test_plans_ask_for_the_rank_too(cli: Cli, tmp_path: Path) -> None:
+    nodes = [helper.make_node("Relu", ["x"], ["y"])]
+    path = save(tmp_path / "m.onnx", nodes, {"x": (FLOAT, None)}, {"y": (FLOAT, None)})
+    for command in (["run", path, "-d", "cpu"], ["plan", path, "--as", "adreno-740"]):
+        result = cli(*command)
+        assert result.status == 1
+        assert "does not say the rank of input 'x'" in result.err
