@@ -121,6 +121,23 @@ def test_every_way_to_run(monkeypatch: pytest.MonkeyPatch, best: str) -> None:
         assert {op.backend for op in session.placement()} == {best}
 
 
+def test_indices_out_of_range_are_skipped_whatever_is_fastest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    Clock(monkeypatch, "onnxruntime")
+    value = helper.make_tensor_value_info
+    node = helper.make_node("Gather", ["x", "i"], ["y"])
+    inputs = [value("x", TensorProto.FLOAT, [3, 8]), value("i", TensorProto.INT64, [2])]
+    graph = helper.make_graph([node], "g", inputs, [value("y", TensorProto.FLOAT, [2, 8])])
+    opset = helper.make_opsetid("", 17)
+    proto = helper.make_model(graph, opset_imports=[opset], ir_version=8)
+    with vkmnn.Interpreter(proto) as net:
+        session = net.create_session({"device": "fastest", "out_of_range": "skip"})
+        for last, row in ((1, X[1]), (7, np.zeros(8, np.float32))):
+            y = session.run({"x": X, "i": np.array([2, last])})["y"]
+            np.testing.assert_array_equal(y, np.stack([X[2], row]))
+
+
 def test_static_shapes_and_a_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     clock = Clock(monkeypatch, "onnxruntime")
     path = tmp_path / "small.onnx"
