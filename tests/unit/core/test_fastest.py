@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +138,24 @@ def test_indices_out_of_range_are_skipped_whatever_is_fastest(
         for last, row in ((1, X[1]), (7, np.zeros(8, np.float32))):
             y = session.run({"x": X, "i": np.array([2, last])})["y"]
             np.testing.assert_array_equal(y, np.stack([X[2], row]))
+
+
+@pytest.mark.parametrize("best", NAMES)
+def test_a_released_model_is_gone_and_still_runs(
+    monkeypatch: pytest.MonkeyPatch, best: str
+) -> None:
+    Clock(monkeypatch, best)
+    with vkmnn.InferenceSession(model(), device="fastest") as session:
+        (y,) = session.run(None, {"x": X})
+        core = session._session.core
+        assert isinstance(core, fastest.FastestSession)
+        candidates = [weakref.ref(one.open) for one in core._candidates.values()]
+        session.release_model()
+        gc.collect()
+        assert len(candidates) == 2
+        assert not any(one() for one in candidates)
+        np.testing.assert_allclose(session.run(None, {"x": X})[0], y, rtol=1e-5, atol=1e-6)
+        assert {op.backend for op in session.placement()} == {best}
 
 
 def test_static_shapes_and_a_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
