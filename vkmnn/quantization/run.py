@@ -93,11 +93,7 @@ def quantize(
     scheme.check()
     target = target_path(path, ".onnx")
     if activations and calibration is None:
-        raise InvalidInputError(
-            f"activations in {activations} take calibration data",
-            hint="--calibrate data.npz, or calibration={name: array}: inputs as the model gets "
-            "them in use, some 100 of them",
-        )
+        raise _no_calibration(activations)
     tools.need_tools()
     report = progress or _say_nothing
     proto = models.load(model)
@@ -128,6 +124,14 @@ def quantize(
     advice = "" if activations else advice_for(proto, weights, sizes_after)
     made = (tuple(nodes[0]), tuple(nodes[1]), accuracy, len(chosen), made_up, advice)
     return Quantized(target, written, before, sizes_after, *made)
+
+
+def _no_calibration(activations: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"activations in {activations} take calibration data",
+        hint="--calibrate data.npz, or calibration={name: array}: inputs as the model gets them in "
+        "use, some 100 of them",
+    )
 
 
 def _static(
