@@ -290,7 +290,7 @@ def test_other_kinds_of_models_are_rebuilt(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("prompt", [5, None, 2.5])
 def test_sessions_refuse_what_is_no_prompt(model: LanguageModel, prompt: Any) -> None:
-    with pytest.raises(InvalidInputError, match="a prompt cannot be"):
+    with pytest.raises(InvalidInputError, match="a prompt is a text"):
         model.session().generate(prompt, 1)
 
 
