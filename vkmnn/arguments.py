@@ -226,24 +226,6 @@ def check_shape(info: TensorInfo, shape: tuple[int, ...]) -> None:
         )
 
 
-def input_sizes(name: str, shape: Iterable[Any]) -> tuple[int, ...]:
-    """Return a shape of an input as numbers.
-
-    Raises:
-        InvalidInputError: a size is negative, or not a whole number.
-    """
-    try:
-        sizes = tuple(index(size) for size in shape)
-    except TypeError:
-        sizes = (-1,)
-    if any(size < 0 for size in sizes):
-        raise InvalidInputError(
-            f"input '{name}' cannot have the shape {shape!r}",
-            hint="pass a whole number, 0 or more, for each axis",
-        )
-    return sizes
-
-
 def checked_input_shapes(shapes: Any) -> dict[str, tuple[Dim, ...]]:
     """Return shapes by input: sizes, names of sizes, and None for open ones.
 

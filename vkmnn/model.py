@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import re
 from collections import namedtuple
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vkmnn.arguments import check_feeds
+from vkmnn.arguments import check_feeds, checked_input_shapes
 from vkmnn.budget import Budget
 from vkmnn.errors import InvalidInputError, plural
 from vkmnn.ir import Array, TensorInfo
 from vkmnn.opening import CpuInfo
 from vkmnn.overridable import OverridableInputs
 from vkmnn.runtime.device_info import DeviceInfo
-from vkmnn.schedule_config import OnOverflow, PrecisionName, ScheduleConfig
+from vkmnn.schedule_config import (
+    OnDeviceLost,
+    OnOverflow,
+    PrecisionName,
+    ScheduleConfig,
+    Unsupported,
+)
 
 if TYPE_CHECKING:
     import onnx
@@ -31,8 +37,11 @@ def load(
     *,
     precision: PrecisionName = "high",
     require_device: bool = False,
+    on_device_lost: OnDeviceLost = "raise",
     on_overflow: OnOverflow = "warn",
     budget: Budget | None = None,
+    unsupported: Unsupported = "cpu",
+    input_shapes: Mapping[str, Sequence[int | str | None]] | None = None,
 ) -> Model:
     """Load a model as a function: `vkmnn.load("model.onnx")(x)`.
 
@@ -41,8 +50,11 @@ def load(
         device: "auto", an index, part of a name, a UUID, or "cpu"; see `ScheduleConfig`.
         precision: "fp32" or "fp16"; see `ScheduleConfig`.
         require_device: raise PlacementError instead of running an op on the CPU backend.
+        on_device_lost: "raise" or "rebuild"; see `ScheduleConfig`.
         on_overflow: "warn", "high", "raise" or "ignore"; see `ScheduleConfig`.
         budget: what loading and planning may take; see `Budget`.
+        unsupported: "cpu" or "raise", as for `InferenceSession`.
+        input_shapes: shapes that replace those of the file, as for `InferenceSession`.
 
     Raises:
         ModelError: the file is missing, damaged or not a model.
@@ -53,9 +65,11 @@ def load(
         device=device,
         precision=precision,
         require_device=require_device,
+        on_device_lost=on_device_lost,
         on_overflow=on_overflow,
     )
-    return Model(model, config, budget)
+    shapes = checked_input_shapes(input_shapes)
+    return Model(model, config, budget, unsupported=unsupported, shapes=shapes)
 
 
 class Model:
@@ -73,8 +87,11 @@ class Model:
         model: str | Path | bytes | onnx.ModelProto,
         config: ScheduleConfig,
         budget: Budget | None = None,
+        **options: Any,
     ) -> None:
-        network, self._session, self._overridable = OverridableInputs.open(model, config, budget)
+        network, self._session, self._overridable = OverridableInputs.open(
+            model, config, budget, **options
+        )
         self._session.plan_ahead()
         self.inputs: dict[str, TensorInfo] = {info.name: info for info in network.graph.inputs}
         self.outputs: dict[str, TensorInfo] = {info.name: info for info in network.outputs}

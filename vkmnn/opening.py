@@ -737,6 +737,7 @@ def _subject(model: Model, config: ScheduleConfig, settings: object) -> str | No
         config.storage,
         config.tuning_effort,
         config.memory,
+        config.out_of_range,
     )
     return repr((os.path.realpath(model), status.st_size, status.st_mtime_ns, *how, settings))
 
@@ -857,6 +858,7 @@ def _skipping(network: Network) -> Network:
     """Return the network with gathers and scatters that leave out indices beyond their axes."""
     from vkmnn.converter.out_of_range import skip_out_of_range
 
+    network = replace(network, origin=None)  # onnxruntime would refuse such an index
     source = skip_out_of_range(network.source)
     if network.optimise is None:
         return replace(network, source=source, graph=source, static=StaticShapes())

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
-from vkmnn.errors import InvalidInputError
+from vkmnn.errors import InvalidInputError, nearest
 
 Precision = Literal["high", "normal", "low"]
 PrecisionName = Literal["high", "normal", "low", "fp32", "fp16", "float32", "float16"]
@@ -205,8 +205,8 @@ class ScheduleConfig:
         for key, value in settings.items():
             if key == "backend":
                 found["device"] = _device(value)
-            elif key == "saveTensors":
-                found["save_tensors"] = tuple(value)
+            elif key in ("saveTensors", "save_tensors"):
+                found["save_tensors"] = checked_names(value, key)
             elif key == "numThread":
                 found["threads"] = value
             elif key in ("execution", "allocator") and isinstance(value, str):
@@ -215,12 +215,24 @@ class ScheduleConfig:
                 found[key] = value
             else:
                 known = sorted({*own, "backend", "saveTensors", "numThread"})
-                from difflib import get_close_matches
-
-                near = get_close_matches(str(key), known, 1)
-                hint = f"did you mean '{near[0]}'?" if near else f"known are: {', '.join(known)}"
-                raise InvalidInputError(f"a session has no setting '{key}'", hint=hint)
+                raise InvalidInputError(
+                    f"a session has no setting '{key}'", hint=nearest(key, known, "settings")
+                )
         return cls(**found)
+
+
+def checked_names(value: Any, setting: str) -> tuple[str, ...]:
+    """Return a list of names that a dictionary holds; None counts as an empty one.
+
+    Raises:
+        InvalidInputError: it is something else.
+    """
+    names = value if value is not None else ()
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise InvalidInputError(
+            f"{setting} is {value!r}", hint=f'give a list of names: {{"{setting}": ["a", "b"]}}'
+        )
+    return tuple(names)
 
 
 _DEVICES = {"VULKAN": "auto", "AUTO": "auto", "CPU": "cpu"}

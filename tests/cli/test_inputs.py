@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import helper
 
@@ -97,6 +100,10 @@ def test_texts_and_flags(cli: Cli, tmp_path: Path) -> None:
         (["-i", "raet=3"], "did you mean rate?"),
         (["-i", "rate=1.5"], "not all values are whole numbers"),
         (["-i", "rate=99999999999999999999"], "not all values are numbers"),
+        (["-i", "x=[[1e300,0,0]]"], "a value is out of range"),
+        (["-i", "x=1e300"], "a value is out of range"),
+        (["-s", "ids=1,10000000000000"], "input 'ids' cannot have the shape"),
+        (["-s", "ids=1,99999999999999999999"], "input 'ids' cannot have the shape"),
         (["-i", "ids=[[1],[2,3]]"], "differ in length"),
         (["-i", 'ids=["a"]'], "not all values are numbers"),
         (["-i", "ids=[1,"], "not valid JSON"),
@@ -181,3 +188,68 @@ def test_anonymous_dimensions_have_no_name(
     assert result.status == 0
     assert "without such names" not in result.err + caplog.text
     assert "[?, 3, ?, ?]" in cli("info", path).out
+
+
+def _npz(path: Path) -> None:
+    with path.open("wb") as file:
+        np.savez(file, x=np.ones((1, 3), np.float32))
+
+
+def _npy(path: Path) -> None:
+    with path.open("wb") as file:
+        np.save(file, np.ones((1, 3), np.float32))
+
+
+def _bad_deflate(path: Path) -> None:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("x.npy", bytes(1000))
+    data = bytearray(path.read_bytes())
+    data[35:37] = b"\xff\xff"  # the first block of the compressed bytes
+    path.write_bytes(data)
+
+
+ARRAY_FILES: dict[str, tuple[str, Callable[[Path], object], str]] = {
+    "an archive called .npy": ("x.npy", _npz, ""),
+    "an array called .npz": ("x.npz", _npy, ""),
+    "the start of an archive": ("x.npy", lambda path: path.write_bytes(b"PK\3\4"), "not a zip"),
+    "a damaged archive": ("x.npz", _bad_deflate, "cannot be read"),
+    "a folder": ("x.npy", lambda path: path.mkdir(), "it is not a file"),
+    "text": ("x.npz", lambda path: path.write_text("words"), "cannot be read"),
+}
+
+
+@pytest.mark.parametrize("kind", ARRAY_FILES)
+def test_files_of_arrays(cli: Cli, tmp_path: Path, kind: str) -> None:
+    name, write, words = ARRAY_FILES[kind]
+    write(tmp_path / name)
+    nodes = [helper.make_node("Relu", ["x"], ["y"])]
+    path = save(tmp_path / "m.onnx", nodes, {"x": (FLOAT, ["N", 3])}, {"y": (FLOAT, None)})
+    result = cli("run", path, "-d", "cpu", "-i", f"x={tmp_path / name}")
+    assert result.status == (1 if words else 0), result.err
+    assert words in result.err
+
+
+@pytest.mark.parametrize("output", ["out.npz", "out"])
+def test_sequences_are_not_saved_as_arrays(cli: Cli, tmp_path: Path, output: str) -> None:
+    nodes = [helper.make_node("SequenceConstruct", ["x", "x"], ["s"])]
+    graph = helper.make_graph(
+        nodes,
+        "sequence",
+        [helper.make_tensor_value_info("x", FLOAT, [2])],
+        [helper.make_tensor_sequence_value_info("s", FLOAT, None)],
+    )
+    opset = helper.make_opsetid("", 17)
+    onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=8), tmp_path / "m.onnx")
+    result = cli("run", tmp_path / "m.onnx", "-d", "cpu", "-o", tmp_path / output)
+    assert result.status == 1
+    assert "output 's' cannot be saved: it is a list" in result.err
+    assert not (tmp_path / output).exists()
+
+
+def test_plans_ask_for_the_rank_too(cli: Cli, tmp_path: Path) -> None:
+    nodes = [helper.make_node("Relu", ["x"], ["y"])]
+    path = save(tmp_path / "m.onnx", nodes, {"x": (FLOAT, None)}, {"y": (FLOAT, None)})
+    for command in (["run", path, "-d", "cpu"], ["plan", path, "--as", "adreno-740"]):
+        result = cli(*command)
+        assert result.status == 1
+        assert "does not say the rank of input 'x'" in result.err

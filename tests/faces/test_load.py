@@ -87,3 +87,16 @@ def test_it_says_what_it_is_and_closes(dense: Path) -> None:
         )
     with pytest.raises(InvalidInputError, match="closed"):
         net(X)
+
+
+def test_it_takes_the_options_of_a_session(dense: Path, tmp_path: Path) -> None:
+    import onnx
+
+    model = onnx.load(dense)
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 3
+    with pytest.raises(InvalidInputError, match=r"shape \[3, 4\]"):
+        vkmnn.load(model, "cpu")(X)
+    assert vkmnn.load(model, "cpu", input_shapes={"x": ("N", 4)})(X).y.shape == (2, 3)
+    for wrong in ("unsupported", "on_device_lost", "input_shapes"):
+        with pytest.raises(InvalidInputError, match=wrong):
+            vkmnn.load(dense, "cpu", **{wrong: "perhaps"})  # type: ignore[arg-type]

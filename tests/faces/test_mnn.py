@@ -7,6 +7,7 @@ import importlib
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ import vkmnn.mnn as MNN  # noqa: N812 - as programs write it
 from tests.model.mnn_models import converted
 from vkmnn import InvalidInputError, ModelError, ShapeError
 from vkmnn.mnn import expr, nn
+from vkmnn.openings import Openings
+from vkmnn.paths import OpenPaths
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(__file__).parent / "programs"
@@ -368,6 +371,13 @@ def test_wrong_calls(net: MNN.Interpreter, session: MNN.Session, tmp_path: Path)
         ({"nonsense": 1}, "no setting 'nonsense'"),
         ({"inputPaths": ("imaeg",)}, "no op 'imaeg'"),
         ({"saveTensors": ("q",)}, "no tensor 'q'"),
+        ({"saveTensors": "r"}, "saveTensors is 'r'"),
+        ({"inputPaths": 5}, "inputPaths is 5"),
+        ({"backend": ["CPU"]}, "no backend"),
+        ({"precision": ["high"]}, "no precision"),
+        ({"memory": {}}, "no memory"),
+        ({"execution": 3}, "execution"),
+        ("VULKAN", "a configuration is a dictionary"),
     ):
         with pytest.raises(InvalidInputError, match=text):
             net.createSession(config)
@@ -466,10 +476,31 @@ def test_modules(dense: Path, pictures: Path) -> None:
         (lambda: module.train(), "does not train"),
         (lambda: nn.load_module_from_file(str(dense), ["q"]), "no input 'q'"),
         (lambda: nn.load_module_from_file(str(dense), ["x"], ["q"]), "no output 'q'"),
+        (lambda: nn.load_module_from_file(str(dense), memory_mode=9), "no memory 9"),
+        (lambda: nn.load_module_from_file(str(dense), power_mode=9), "no power 9"),
         (lambda: nn.create_runtime_manager({"q": 1}), "no setting 'q'"),
     ):
         with pytest.raises(InvalidInputError, match=text):
             wrong()
+
+
+def test_threads_may_call_a_module_with_other_shapes(
+    pictures: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What another thread makes current between the choice of a session and the run is not used."""
+    module = nn.load_module_from_file(str(pictures), backend=0)
+    small = np.ones((1, *PICTURE.shape[1:]), np.float32)
+    wanted = module(small).read()
+    real = Openings.fit
+
+    def fit(self: Openings, shapes: Mapping[str, tuple[int, ...]]) -> OpenPaths:
+        found = real(self, shapes)
+        real(self, {"image": PICTURE.shape})
+        return found
+
+    module(PICTURE)
+    monkeypatch.setattr(Openings, "fit", fit)
+    np.testing.assert_array_equal(module(small).read(), wanted)
 
 
 def test_vars() -> None:

@@ -61,6 +61,9 @@ def test_what_a_folder_holds(folder: Path, capsys: pytest.CaptureFixture[str]) -
         (["generate", "{}", "x", "--variant", "q2"], "no variant 'q2'"),
         (["generate", "{}", "--prompt", "x" * 99, "-c", "20"], "room for 20"),
         (["chat", "{}", "--top-p", "0"], "top_p is 0"),
+        (["generate", "{}", "x", "--on-overflow", "perhaps"], "on_overflow"),
+        (["chat", "{}", "--on-overflow", "perhaps"], "on_overflow"),
+        (["serve", "{}", "--on-overflow", "perhaps"], "on_overflow"),
     ],
 )
 def test_errors_name_what_to_do(

@@ -260,6 +260,18 @@ def test_a_model_that_is_not_to_be_rebuilt_says_that_it_is_lost(folder: Path) ->
             model.generate(PROMPTS[0], 2)
 
 
+def test_every_kind_of_model_takes_what_happens_on_overflows(folder: Path, tmp_path: Path) -> None:
+    wrong: Any = "perhaps"
+    encoder, pair = tiny.embedding_folder(tmp_path / "e"), tiny.seq2seq_folder(tmp_path / "s")
+    for load, where in (
+        (vkmnn.llm.load, folder),
+        (vkmnn.llm.load_embedding, encoder),
+        (vkmnn.llm.load_seq2seq, pair),
+    ):
+        with pytest.raises(InvalidInputError, match="on_overflow"):
+            load(where, on_overflow=wrong)
+
+
 def test_other_kinds_of_models_are_rebuilt(tmp_path: Path) -> None:
     open_device().close()
     vectors = vkmnn.llm.load_embedding(
@@ -274,6 +286,12 @@ def test_other_kinds_of_models_are_rebuilt(tmp_path: Path) -> None:
             assert pairs.generate([5, 9, 20], 6).tokens == text.tokens
             assert not vectors.lost
             assert not pairs.lost
+
+
+@pytest.mark.parametrize("prompt", [5, None, 2.5])
+def test_sessions_refuse_what_is_no_prompt(model: LanguageModel, prompt: Any) -> None:
+    with pytest.raises(InvalidInputError, match="a prompt is a text"):
+        model.session().generate(prompt, 1)
 
 
 # --- files ---------------------------------------------------------------------------------------
@@ -375,6 +393,26 @@ def test_other_files_are_refused(model: LanguageModel, kept: Path, tmp_path: Pat
         os.mkfifo(tmp_path / "pipe")
         with pytest.raises(ModelFileError, match="is not a saved session"):
             model.session(tmp_path / "pipe")
+
+
+def test_files_larger_than_they_say_are_refused(
+    model: LanguageModel, kept: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "text.npz"
+    bomb = {"more": np.zeros(1 << 20, np.uint8)}
+    np.savez_compressed(path, **_with_about(kept, ABOUTS["none"]), **bomb)
+    with pytest.raises(ModelFileError, match="it is compressed"):
+        model.session(path)
+
+
+def test_saving_leaves_the_mask_of_new_files(
+    model: LanguageModel, kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_: int) -> int:
+        raise AssertionError("other threads make files meanwhile")
+
+    monkeypatch.setattr(os, "umask", refused)
+    model.session(kept).save(kept)
 
 
 def test_caches_of_another_model_are_refused(

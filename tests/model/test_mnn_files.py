@@ -94,11 +94,11 @@ ON_DEVICE: dict[str, Callable[[], Case]] = {
     **{name: lambda name=name: one_sample(name) for name in NETWORKS},  # type: ignore[misc]
     "autoencoder": autoencoder,
     "classic": classic,
-}
-# MNN has recurrent layers as loops, which the host runs.
-WITH_CONTROL = {
     "lstm": lstm,
     "gru": gru,
+}
+# Loops whose bodies are no cells of recurrent layers run iteration by iteration.
+WITH_CONTROL = {
     "voice_activity": of(voice_activity),
     "merged_decoder": of(merged_decoder),
     "search_with_beams": of(search_with_beams),

@@ -44,6 +44,7 @@ GOOD: Arguments = {
         ({"params": ["alpha:float=inf"]}, "'inf' is not a valid float"),
         ({"params": ["k:int=2.5"]}, "'2.5' is not a valid int"),
         ({"params": ["k:int=2147483648"]}, "is not a valid int"),
+        ({"params": ["k:int=" + "9" * 400]}, "is not a valid int"),
         ({"params": ["x:float"]}, "cannot be called 'x'"),
         ({"params": ["n4:int"]}, "cannot be called 'n4'"),
         ({"params": ["in:int"]}, "cannot be called 'in'"),

@@ -30,6 +30,7 @@ ALLOWED: dict[str, set[str]] = {
     "whole_files": set(),
     "budget": {"errors"},
     "ir": {"errors", "registry"},
+    "array_files": {"ir"},
     "schema": {"errors", "ir"},  # FlatBuffers, by the schemas of model files
     "shape": {"errors", "ir", "registry"},
     "folding": {"errors", "budget", "ir", "shape"},  # of constants: asked by passes and by plans
@@ -115,11 +116,11 @@ ALLOWED: dict[str, set[str]] = {
     },
     "llm": {  # language models: text around a session's state
         *("errors", "budget", "ir", "converter", "schedule_config", "arguments", "opening"),
-        *("session_state", "core", "shape", "runtime"),
+        *("session_state", "core", "shape", "runtime", "array_files", "whole_files"),
     },
     "serve": {"errors", "ir", "llm", "inference_session", "schedule_config"},
     "quantization": {  # onnxruntime's tools
-        *("errors", "budget", "ir", "converter", "arguments", "inference_session"),
+        *("errors", "budget", "ir", "converter", "arguments", "inference_session", "array_files"),
     },
     "bench": {"errors", "cache_files", "ir", "runtime", "host"},
     "shader_function": {"errors", "runtime", "shaders", "codegen"},
@@ -153,6 +154,7 @@ ALLOWED: dict[str, set[str]] = {
             "llm",
             "quantization",
             "whole_files",
+            "array_files",
         ),
         "serve",
     },

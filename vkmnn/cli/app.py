@@ -476,6 +476,7 @@ def generate(
     ] = 0,
     device: DeviceOption = "auto",
     precision: PrecisionOption = "high",
+    on_overflow: OnOverflowOption = "warn",
     capacity: CapacityOption = None,
     variant: VariantOption = None,
     revision: RevisionOption = None,
@@ -494,7 +495,8 @@ def generate(
             hint='write it after the model: vkmnn generate MODEL "Once upon a time"; -p is '
             "--precision, here as in all commands",
         )
-    where = Where(model, device, precision_name(precision), capacity, variant, revision)
+    name, action = precision_name(precision), on_overflow_name(on_overflow)
+    where = Where(model, device, name, capacity, variant, revision, action)
     generate_text(
         where,
         text,
@@ -522,6 +524,7 @@ def chat(
     seed: TextSeedOption = None,
     device: DeviceOption = "auto",
     precision: PrecisionOption = "high",
+    on_overflow: OnOverflowOption = "warn",
     capacity: CapacityOption = None,
     variant: VariantOption = None,
     revision: RevisionOption = None,
@@ -532,7 +535,8 @@ def chat(
     """
     from vkmnn.cli.generate import Where, chat_with
 
-    where = Where(model, device, precision_name(precision), capacity, variant, revision)
+    name, action = precision_name(precision), on_overflow_name(on_overflow)
+    where = Where(model, device, name, capacity, variant, revision, action)
     chat_with(
         where,
         system,
@@ -599,6 +603,7 @@ def serve(
     forwarded_allow_ips: ProxyOption = None,
     device: DeviceOption = "auto",
     precision: PrecisionOption = "high",
+    on_overflow: OnOverflowOption = "warn",
     capacity: CapacityOption = None,
     variant: VariantOption = None,
     on_device_lost: Annotated[
@@ -628,7 +633,8 @@ def serve(
         "body_bytes": body_bytes,
     }
     name = precision_name(precision)
-    served = Served(models, device, name, capacity, variant, on_device_lost.value)
+    action = on_overflow_name(on_overflow)
+    served = Served(models, device, name, capacity, variant, on_device_lost.value, action)
     door = Door(
         host, port, api_key or [], api_key_file, allow_host or [], allow_origin or [],
         forwarded_allow_ips or [],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -241,18 +242,30 @@ def make_feeds(
             )
         shape = settled[arg.name]
         if given.fill is not None:
-            arrays[arg.name] = np.full(shape, given.fill)
+            arrays[arg.name] = _filled(arg, shape, partial(np.full, shape, given.fill))
             sources[arg.name] = "given"
             continue
         sources[arg.name] = given.filler
         if arg.dtype == "object":
             arrays[arg.name] = _text(arg, shape)
             continue
-        arrays[arg.name] = FILLERS[given.filler](rng, shape, arg.dtype)
+        fill = partial(FILLERS[given.filler], rng, shape, arg.dtype)
+        arrays[arg.name] = _filled(arg, shape, fill)
         if arg.name not in chosen and _decides(arg, arrays[arg.name]):
             value = arrays[arg.name].item()
             notes.append(f"{arg.name} was taken at random ({value}); choose with -i {arg.name}=…")
     return Feeds(arrays, sources, notes, guessed)
+
+
+def _filled(arg: NodeArg, shape: tuple[int, ...], fill: Callable[[], Array]) -> Array:
+    """Return a new array; refuse a shape that numpy has no memory for."""
+    try:
+        return fill()
+    except (MemoryError, OverflowError, ValueError) as error:
+        raise InvalidInputError(
+            f"input '{arg.name}' cannot have the shape {shape_text(shape)}: {error}",
+            hint="choose smaller sizes with --shape",
+        ) from error
 
 
 def _decides(arg: NodeArg, array: Array) -> bool:

@@ -14,7 +14,7 @@ from vkmnn.cli.console import bytes_text, document, err, interrupted, note, want
 from vkmnn.converter.foreign import likely_kind
 from vkmnn.errors import InvalidInputError, ModelFileError, plural
 from vkmnn.llm.layout import is_model_folder
-from vkmnn.schedule_config import PrecisionName
+from vkmnn.schedule_config import OnOverflow, PrecisionName
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,7 @@ class Where:
     capacity: int | None
     variant: str | None
     revision: str | None
+    on_overflow: OnOverflow = "warn"
 
     def load(self) -> llm.LanguageModel:
         """Load the model.
@@ -42,6 +43,7 @@ class Where:
             variant=self.variant,
             revision=self.revision,
             precision=self.precision,
+            on_overflow=self.on_overflow,
         )
 
 

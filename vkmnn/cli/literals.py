@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,17 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from vkmnn.array_files import read_arrays
 from vkmnn.errors import InvalidInputError, nearest
 from vkmnn.inference_session import NodeArg
 from vkmnn.ir import Array
 
 Filler = Callable[[np.random.Generator, tuple[int, ...], str], Array]
 
-# What numpy raises for files that are not archives of arrays, or that claim to hold too much.
-_BAD_ARCHIVE = (
-    *(OSError, ValueError, EOFError, AttributeError, TypeError, MemoryError),
-    zipfile.BadZipFile,
-)
 USAGE = (
     "NAME=VALUE, where VALUE is a number (0.5), JSON ([1, 2, 3]), text for inputs of strings, "
     "random, ones, zeros, or a file (.npy, .npz, @values.json, @text.txt)"
@@ -145,7 +140,8 @@ def _cast(arg: NodeArg, values: Any, option: str) -> Array:
         raise _unfit(arg, option, "not all values are whole numbers")
     with np.errstate(over="ignore"):
         cast: Array = array.astype(dtype)
-    if dtype.kind in "iub" and (cast.astype(array.dtype) != array).any():
+    changed = cast.astype(array.dtype) != array if dtype.kind in "iub" else np.isinf(cast)
+    if (changed & np.isfinite(array)).any():
         raise _unfit(arg, option, "a value is out of range")
     return cast
 
@@ -169,12 +165,12 @@ def _array(arg: NodeArg, values: Any, option: str) -> Array:
 def _from_file(arg: NodeArg | None, name: str, option: str) -> Given:
     """Return the array, or the text, that a file holds."""
     path = Path(name)
-    if path.suffix.lower() == ".npy":
-        return Given(array=_read_npy(path))
-    if path.suffix.lower() == ".npz":
-        arrays = read_npz(name)
+    if path.suffix.lower() in (".npy", ".npz"):
+        arrays = _arrays(path)
         if arg is None:
             return Given()
+        if not isinstance(arrays, dict):
+            return Given(array=arrays)
         if arg.name not in arrays and len(arrays) != 1:
             raise InvalidInputError(
                 f"'{path}' has no array '{arg.name}'", hint=nearest(arg.name, arrays, "arrays")
@@ -191,25 +187,22 @@ def _from_file(arg: NodeArg | None, name: str, option: str) -> Given:
     return Given(array=_array(arg, _json(text, f"--input {arg.name}=@{name}"), option))
 
 
-def _read_npy(path: Path) -> Array:
-    try:
-        array: Array = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError, MemoryError) as error:
-        raise _unreadable(path, error) from error
-    return array
-
-
 def read_npz(name: str) -> dict[str, Array]:
     """Return the arrays of a .npz file.
 
     Raises:
         InvalidInputError: it cannot be read.
     """
-    path = Path(name)
+    arrays = _arrays(Path(name))
+    if not isinstance(arrays, dict):
+        raise _unreadable(Path(name), ValueError("it is a single array"))
+    return arrays
+
+
+def _arrays(path: Path) -> Array | dict[str, Array]:
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
-    except _BAD_ARCHIVE as error:
+        return read_arrays(path)
+    except (OSError, ValueError) as error:
         raise _unreadable(path, error) from error
 
 

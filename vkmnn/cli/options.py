@@ -66,6 +66,7 @@ METAVARS: Mapping[str, str] = {
     "--activations": "TYPE",
     "--api-key-file": "FILE",
     "--on-device-lost": "raise|rebuild",
+    "--on-overflow": "warn|high|raise|ignore",
     "--weights": "TYPE",
     "--block": "N",
 }

@@ -103,14 +103,18 @@ def plan_model(
         with saving("page cannot be written", "--html", html):
             check_writable(html)
     network = load_network(model)
-    args = [
-        NodeArg(info.name, info.dtype.onnx, list(info.shape or ()), info.dtype.value)
-        for info in network.graph.inputs
-    ]
-    outputs = [
-        NodeArg(info.name, info.dtype.onnx, None if info.shape is None else list(info.shape), "")
-        for info in network.outputs
-    ]
+    args, outputs = (
+        [
+            NodeArg(
+                info.name,
+                info.dtype.onnx,
+                None if info.shape is None else list(info.shape),
+                info.dtype.value,
+            )
+            for info in infos
+        ]
+        for infos in (network.graph.inputs, network.outputs)
+    )
     fed = make_feeds(args, [], shapes, 0, picture_sizes(outputs)[0])
     feeds = fed.arrays
     tell_assumed(fed.notes)

@@ -33,7 +33,7 @@ from vkmnn.cli.console import (
 from vkmnn.cli.feeds import Feeds, fitting_feeds, make_feeds
 from vkmnn.cli.reference import Reference, reference_for
 from vkmnn.cli.saving import saving
-from vkmnn.errors import VkmnnError, plural
+from vkmnn.errors import InvalidInputError, VkmnnError, plural
 from vkmnn.inference_session import InferenceSession
 from vkmnn.ir import Array
 from vkmnn.schedule_config import STORES, OnOverflow, PrecisionName, Unsupported
@@ -319,13 +319,20 @@ def _show_latency(first: float, spent: Sequence[float]) -> None:
 
 
 def _savable(results: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the outputs as files hold them: texts in numpy's own type."""
+    """Return the outputs as files hold them: texts in numpy's own type.
 
-    def plain(value: Any) -> Any:
-        texts = isinstance(value, np.ndarray) and value.dtype.kind == "O"
-        return value.astype(str) if texts else value
-
-    return {name: plain(value) for name, value in results.items()}
+    Raises:
+        InvalidInputError: one is not an array.
+    """
+    arrays = {}
+    for name, value in results.items():
+        if not isinstance(value, np.ndarray):
+            raise InvalidInputError(
+                f"output '{name}' cannot be saved: it is a {type(value).__name__}, not an array",
+                hint="run the model from Python: vkmnn.InferenceSession(model).run(None, feeds)",
+            )
+        arrays[name] = value.astype(str) if value.dtype.kind == "O" else value
+    return arrays
 
 
 def _save(results: Mapping[str, Array], output: Path) -> None:

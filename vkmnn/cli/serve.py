@@ -11,7 +11,7 @@ from pathlib import Path
 from vkmnn.cli.console import note
 from vkmnn.errors import DeviceLostError
 from vkmnn.llm.extras import need
-from vkmnn.schedule_config import OnDeviceLost, PrecisionName
+from vkmnn.schedule_config import OnDeviceLost, OnOverflow, PrecisionName
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,7 @@ class Served:
     capacity: int | None
     variant: str | None
     on_device_lost: OnDeviceLost
+    on_overflow: OnOverflow = "warn"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ def serve_models(served: Served, door: Door, limits: dict[str, int | None], drai
         access = serve.access_of(door.host, addresses, keys, door.hosts, door.origins)
         models = serve.load_models(
             served.specs, served.device, served.precision, served.capacity, served.variant,
-            served.on_device_lost,
+            served.on_device_lost, served.on_overflow,
         )  # fmt: skip
         lost = False
 

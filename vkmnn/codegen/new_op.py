@@ -555,7 +555,8 @@ def _number(text: str, kind: str, default: str) -> float | int:
         value: float | int = _NUMBERS[kind](default)
     except ValueError:
         value = math.nan
-    if not math.isfinite(value) or (kind == "int" and not -(2**31) <= value < 2**31 - 1):
+    fits = -(2**31) <= value < 2**31 - 1 if kind == "int" else math.isfinite(value)
+    if not fits:
         raise ShaderError(
             f"parameter '{text}': '{default}' is not a valid {kind}",
             hint=f"as in {'alpha:float=1.0' if kind == 'float' else 'k:int=2'}",

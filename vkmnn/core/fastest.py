@@ -117,7 +117,7 @@ class FastestSession(Session):
         key = self._key_of(feeds)
         if key is None:
             return super()._run(feeds)
-        choice = self._choices.get(key) or self._remembered(key)
+        choice = self._known(key)
         if choice is None:
             choice, results = self._measured(feeds)
             self._results.put(key, {"name": choice.name, "ms": choice.ms, "left": choice.left})
@@ -150,11 +150,19 @@ class FastestSession(Session):
         shapes = sorted((name, shape) for name, shape in shapes_of(feeds).items())
         return hashlib.sha256(repr((self._key, shapes)).encode()).hexdigest()
 
+    def _known(self, key: str) -> Choice | None:
+        """Return what was chosen, by this session or another; None to measure."""
+        choice = self._choices.get(key) or self._remembered(key)
+        return choice if choice is not None and choice.name in self._names else None
+
+    @property
+    def _names(self) -> set[str]:
+        return {self._own, *self._candidates, *self._opened}
+
     def _remembered(self, key: str) -> Choice | None:
         kept = self._results.get(key) or {}
-        names = {self._own, *self._candidates}
         name, ms, left = kept.get("name"), kept.get("ms"), kept.get("left")
-        if name not in names or not isinstance(ms, dict) or not isinstance(left, dict):
+        if name not in self._names or not isinstance(ms, dict) or not isinstance(left, dict):
             return None
         if not {name, self._own} <= ms.keys():
             return None
@@ -211,10 +219,18 @@ class FastestSession(Session):
     def profile(self, feeds: Mapping[str, Value], runs: int) -> Profile:
         """Profile what runs inputs of these shapes."""
         key = self._key_of(feeds)
-        choice = None if key is None else self._choices.get(key) or self._remembered(key)
+        choice = None if key is None else self._known(key)
         if choice is None or choice.name == self._own:
             return super().profile(feeds, runs)
         return self._session(choice.name).profile(feeds, runs)
+
+    def forget_model(self) -> None:
+        """Let go of the network; from then on, only what is open runs it."""
+        with self._lock:
+            self._candidates = {}
+            for one in self._opened.values():
+                one.forget_model()
+        super().forget_model()
 
     def close(self) -> None:
         """Close all sessions."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from vkmnn.arguments import input_sizes
+from vkmnn.arguments import checked_sizes
 from vkmnn.budget import Budget
 from vkmnn.core.futures import RunFuture
 from vkmnn.core.watched import Callback
@@ -57,23 +57,31 @@ class Interpreter:
         self._lock = threading.Lock()  # of the set: sessions may be made on any thread
 
     @classmethod
-    def from_file(cls, path: str | Path, budget: Budget | None = None) -> Interpreter:
-        """Load an ONNX file; raises as the class."""
-        return cls(path, budget)
+    def from_file(
+        cls, path: str | Path, budget: Budget | None = None, unsupported: Unsupported = "cpu"
+    ) -> Interpreter:
+        """Load a model file; arguments and errors as for the class."""
+        return cls(path, budget, unsupported)
 
     @classmethod
     def from_buffer(
-        cls, data: bytes | bytearray | memoryview | mmap, budget: Budget | None = None
+        cls,
+        data: bytes | bytearray | memoryview | mmap,
+        budget: Budget | None = None,
+        unsupported: Unsupported = "cpu",
     ) -> Interpreter:
-        """Load a serialised model: bytes, or what else has a buffer; raises as the class."""
-        return cls(_bytes(data), budget)
+        """Load a serialised model from any object with a buffer; otherwise as the class."""
+        return cls(_bytes(data), budget, unsupported)
 
     @classmethod
     def from_model(
-        cls, model: str | Path | bytes | onnx.ModelProto, budget: Budget | None = None
+        cls,
+        model: str | Path | bytes | onnx.ModelProto,
+        budget: Budget | None = None,
+        unsupported: Unsupported = "cpu",
     ) -> Interpreter:
-        """Load a path, serialised bytes, or an onnx.ModelProto; raises as the class."""
-        return cls(model, budget)
+        """Load a path, serialised bytes, or an onnx.ModelProto; otherwise as the class."""
+        return cls(model, budget, unsupported)
 
     def create_session(
         self,
@@ -256,7 +264,7 @@ class Interpreter:
                 f"tensor '{tensor.name}' is not an input of this session",
                 hint="get it with get_session_input(session)",
             )
-        sizes = input_sizes(tensor.name, shape)
+        sizes = checked_sizes(shape, f"the shape of '{tensor.name}'")
         if tensor.shape != sizes:
             tensor.shape = sizes
             tensor.array = None

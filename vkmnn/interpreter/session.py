@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import CancelledError
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
@@ -284,15 +285,15 @@ class Session:
         """
         with self._pending_lock:
             pending, self._pending = self._pending, []
-        errors = [one.exception() for one in pending if not one.cancelled()]
+        errors = [_error_of(one) for one in pending]
         for error in errors:
             if error is not None:
                 raise error
 
     def _submitted(self, future: RunFuture[None]) -> RunFuture[None]:
         with self._pending_lock:
-            failed = [one for one in self._pending if not one.done() or one.exception() is not None]
-            self._pending = [*failed, future]
+            kept = [one for one in self._pending if not one.done() or _error_of(one) is not None]
+            self._pending = [*kept, future]
         return future
 
     def _feeds(self) -> dict[str, Any]:
@@ -370,6 +371,14 @@ class Session:
     def close(self) -> None:
         """Release plans, buffers and pipelines of this session."""
         self._openings.close()
+
+
+def _error_of(future: RunFuture[None]) -> BaseException | None:
+    """Wait for a run and return its error; a run that was cancelled has none."""
+    try:
+        return future.exception()
+    except CancelledError:
+        return None
 
 
 def _seconds(core: CoreSession | Pipelines, arrays: Mapping[str, Any]) -> float:

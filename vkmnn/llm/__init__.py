@@ -12,7 +12,7 @@ from vkmnn.llm.hub import find_folder
 from vkmnn.llm.language_model import LanguageModel, TextSession, checked_kind
 from vkmnn.llm.layout import read_layout
 from vkmnn.llm.seq2seq import Seq2SeqModel
-from vkmnn.schedule_config import OnDeviceLost, PrecisionName, ScheduleConfig
+from vkmnn.schedule_config import OnDeviceLost, OnOverflow, PrecisionName, ScheduleConfig
 
 __all__ = [
     "EmbeddingModel",
@@ -36,6 +36,7 @@ def load(
     precision: PrecisionName = "high",
     budget: Budget | None = None,
     on_device_lost: OnDeviceLost = "raise",
+    on_overflow: OnOverflow = "warn",
 ) -> LanguageModel:
     """Load a language model: `vkmnn.llm.load("folder").generate("Once upon a time")`.
 
@@ -53,6 +54,7 @@ def load(
         on_device_lost: "raise" DeviceLostError, after which the model cannot answer any more (see
             `LanguageModel.lost`); or "rebuild": reopen the device, run the tokens of the texts
             that are being generated again, and go on with them.
+        on_overflow: "warn", "high", "raise" or "ignore"; see `ScheduleConfig`.
 
     Raises:
         ModelFileError: there is no such folder, or its layout is not known.
@@ -63,7 +65,12 @@ def load(
     folder = find_folder(model, revision, variant)
     layout = read_layout(folder, variant)
     checked_kind(layout, "decoder", "see vkmnn.llm.load_seq2seq and load_embedding")
-    config = ScheduleConfig(device=device, precision=precision, on_device_lost=on_device_lost)
+    config = ScheduleConfig(
+        device=device,
+        precision=precision,
+        on_device_lost=on_device_lost,
+        on_overflow=on_overflow,
+    )
     name = str(model).removeprefix("hf://").rstrip("/") or folder.name
     decoder = Decoder(layout, config, capacity, budget)
     return LanguageModel(layout, decoder, Path(name).name)
@@ -77,6 +84,7 @@ def load_embedding(
     revision: str | None = None,
     precision: PrecisionName = "high",
     on_device_lost: OnDeviceLost = "raise",
+    on_overflow: OnOverflow = "warn",
 ) -> EmbeddingModel:
     """Load an encoder: `vkmnn.llm.load_embedding("folder").embed(["a text", "another"])`.
 
@@ -87,6 +95,7 @@ def load_embedding(
         revision: which commit.
         precision: "fp32" or "fp16".
         on_device_lost: "raise" DeviceLostError, or "rebuild" and run once more.
+        on_overflow: as for `load`.
 
     Raises:
         VkmnnError: as `load`.
@@ -95,7 +104,12 @@ def load_embedding(
     layout = read_layout(folder, variant)
     checked_kind(layout, "embedding", "vkmnn.llm.load reads decoders")
     name = str(model).removeprefix("hf://").rstrip("/") or folder.name
-    config = ScheduleConfig(device=device, precision=precision, on_device_lost=on_device_lost)
+    config = ScheduleConfig(
+        device=device,
+        precision=precision,
+        on_device_lost=on_device_lost,
+        on_overflow=on_overflow,
+    )
     return EmbeddingModel(layout, config, Path(name).name)
 
 
@@ -108,6 +122,7 @@ def load_seq2seq(
     revision: str | None = None,
     precision: PrecisionName = "high",
     on_device_lost: OnDeviceLost = "raise",
+    on_overflow: OnOverflow = "warn",
 ) -> Seq2SeqModel:
     """Load an encoder with its decoder: `vkmnn.llm.load_seq2seq("t5").generate("a text")`.
 
@@ -119,6 +134,7 @@ def load_seq2seq(
         revision: which commit.
         precision: "fp32" or "fp16".
         on_device_lost: "raise" DeviceLostError, or "rebuild" and run once more.
+        on_overflow: as for `load`.
 
     Raises:
         VkmnnError: as `load`.
@@ -127,5 +143,10 @@ def load_seq2seq(
     layout = read_layout(folder, variant)
     checked_kind(layout, "seq2seq", "vkmnn.llm.load reads decoders")
     name = str(model).removeprefix("hf://").rstrip("/") or folder.name
-    config = ScheduleConfig(device=device, precision=precision, on_device_lost=on_device_lost)
+    config = ScheduleConfig(
+        device=device,
+        precision=precision,
+        on_device_lost=on_device_lost,
+        on_overflow=on_overflow,
+    )
     return Seq2SeqModel(layout, config, Path(name).name, capacity)

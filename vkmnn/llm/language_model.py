@@ -105,7 +105,7 @@ class LanguageModel:
         """
         if isinstance(prompt, str):
             steps = self.tokenizer.encode_steps(prompt, True, most)
-        elif isinstance(prompt, Sequence) and prompt and isinstance(prompt[0], dict):
+        elif _is_conversation(prompt):
             text = self.tokenizer.conversation(prompt, most)
             yield []
             steps = self.tokenizer.encode_steps(text, False, most)
@@ -377,7 +377,7 @@ class TextSession:
         """
         model, sequence = self._model, self._sequence
         options = model.options(max_tokens, **how)
-        messages = not isinstance(prompt, str) and len(prompt) and isinstance(prompt[0], dict)
+        messages = _is_conversation(prompt)
         if isinstance(prompt, str):
             new = model.tokenizer.encode(prompt, not sequence.tokens, model.capacity)
         else:
@@ -419,6 +419,10 @@ def _reseeded(options: Options, number: int) -> Options:
     if seed is None:
         return options
     return replace(options, sampling=replace(options.sampling, seed=seed + number))
+
+
+def _is_conversation(prompt: Prompt) -> bool:
+    return isinstance(prompt, Sequence) and bool(prompt) and isinstance(prompt[0], dict)
 
 
 def _is_batch(prompt: Prompt) -> bool:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from vkmnn.array_files import read_arrays
 from vkmnn.errors import InvalidInputError, ModelFileError
 from vkmnn.ir import Array
+from vkmnn.whole_files import replacing
 
 _ABOUT = "vkmnn:about"
 _MAX_TOKEN = 2**31 - 1
@@ -28,22 +26,9 @@ def write_session(path: str | Path, tokens: Sequence[int], caches: Mapping[str, 
     """
     about = np.frombuffer(json.dumps({"tokens": list(tokens)}).encode(), np.uint8)
     arrays: dict[str, Any] = {**caches, _ABOUT: about}
-    target = Path(path)
     try:
-        number, name = tempfile.mkstemp(prefix=f".{target.name[:100]}.", dir=target.parent)
-        part = Path(name)
-        try:
-            with os.fdopen(number, "wb") as file:
-                np.savez(file, **arrays)
-                file.flush()
-                os.fsync(file.fileno())
-            mask = os.umask(0)
-            os.umask(mask)
-            part.chmod(0o666 & ~mask)
-            part.replace(target)
-        except BaseException:
-            part.unlink(missing_ok=True)
-            raise
+        with replacing(Path(path)) as file:
+            np.savez(file, **arrays)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InvalidInputError(
@@ -63,19 +48,15 @@ def read_session(path: str | Path, vocabulary: int | None) -> tuple[list[int], d
         ModelFileError: the file is missing, damaged, or something else.
     """
     try:
-        if not Path(path).is_file():  # a pipe would block the reading
-            raise OSError("it is not a file")
-        with np.load(path, allow_pickle=False) as kept:
-            if not isinstance(kept, np.lib.npyio.NpzFile):
-                raise ValueError("it is a single array")
-            caches = {name: np.asarray(kept[name]) for name in kept.files}
+        caches = read_arrays(path, stored=True)
+        if not isinstance(caches, dict):
+            raise ValueError("it is a single array")
+        if _ABOUT not in caches:
+            raise ValueError(f"it has no '{_ABOUT}'")
         about = json.loads(caches.pop(_ABOUT).tobytes())
-        tokens = about["tokens"] if isinstance(about, dict) else None
+        tokens = about["tokens"] if isinstance(about, dict) and "tokens" in about else None
         checked = _checked_tokens(tokens, vocabulary or _MAX_TOKEN + 1)
-    except KeyError as error:
-        raise _refused(path, f"it has no {error}") from error
-    except (OSError, EOFError, ValueError, TypeError, RecursionError, NotImplementedError,
-            MemoryError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:  # fmt: skip
+    except (OSError, ValueError, RecursionError) as error:
         raise _refused(path, str(error) or type(error).__name__) from error
     return checked, caches
 

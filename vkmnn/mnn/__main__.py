@@ -28,7 +28,7 @@ class _Missing:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Put `vkmnn.mnn` where the program looks for MNN and run it as `python` would."""
     parser = argparse.ArgumentParser(prog="python -m vkmnn.mnn", description=__doc__)
-    parser.add_argument("program", help="a Python file; its models are ONNX models")
+    parser.add_argument("program", help="a Python file; its models are .mnn, .onnx or .vkmnn files")
     parser.add_argument("args", nargs=argparse.REMAINDER, help="the program's own arguments")
     given = parser.parse_args(arguments)
     for name in ("", ".nn", ".expr"):

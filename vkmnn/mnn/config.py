@@ -9,7 +9,7 @@ from typing import Any
 from vkmnn.errors import InvalidInputError
 from vkmnn.opening import CPU_DEVICE
 from vkmnn.records import dataclass
-from vkmnn.schedule_config import Level, NetworkPath, PathNames, ScheduleConfig
+from vkmnn.schedule_config import Level, NetworkPath, PathNames, ScheduleConfig, checked_names
 
 CPU_TYPE, VULKAN_TYPE = 0, 7
 
@@ -70,25 +70,32 @@ def schedule(config: Mapping[str, Any] | None) -> ScheduleConfig:
     "backend" is "VULKAN" where it is not given; other backends for GPUs are taken for it, with a
     warning. "inputPaths" are ops, or tensors, where the network starts, and "outputPaths" where it
     ends then; without the first, the second are outputs besides. vkmnn's own are "device", an
-    index, a part of a name or a UUID, and "on_overflow" (`ScheduleConfig`).
+    index, a part of a name or a UUID, and "execution", "allocator", "out_of_range" and
+    "on_overflow", as in `ScheduleConfig`.
 
     Raises:
-        InvalidInputError: an unknown key, backend or precision.
+        InvalidInputError: not a dictionary; an unknown key or value.
     """
-    config = config or {}
+    config = {} if config is None else config
+    if not isinstance(config, Mapping):
+        raise InvalidInputError(
+            f"a configuration is a dictionary, not {config!r}", hint='write {"backend": "VULKAN"}'
+        )
     for key in config:
         if key not in _KNOWN:
             raise InvalidInputError(
                 f"a session has no setting '{key}'", hint=f"known are: {', '.join(sorted(_KNOWN))}"
             )
     precision = config.get("precision", "high")
-    if precision not in _PRECISIONS:
+    wanted: Any = _entry(_PRECISIONS, precision)
+    if wanted is None:
         raise InvalidInputError(
             f"there is no precision {precision!r}", hint='use "high", "normal" or "low"'
         )
-    wanted: Any = _PRECISIONS[precision]
-    starts, ends = (tuple(config.get(key) or ()) for key in ("inputPaths", "outputPaths"))
-    saved = (*config.get("saveTensors", ()), *(() if starts else ends))
+    starts, ends, tensors = (
+        checked_names(config.get(key), key) for key in ("inputPaths", "outputPaths", "saveTensors")
+    )
+    saved = (*tensors, *(() if starts else ends))
     return ScheduleConfig(
         device=_device(config),
         precision=wanted,
@@ -97,17 +104,31 @@ def schedule(config: Mapping[str, Any] | None) -> ScheduleConfig:
         threads=config.get("numThread", 1),
         memory=_level(config, "memory"),
         power=_level(config, "power"),
-        execution=config.get("execution", "indirect").lower(),
-        allocator=config.get("allocator", "defer").lower(),
+        execution=_word(config, "execution", "indirect"),
+        allocator=_word(config, "allocator", "defer"),
         out_of_range=config.get("out_of_range", "raise"),
         path=NetworkPath(starts, ends, PathNames.ANY) if starts else None,
     )
 
 
+def _entry(table: Mapping[Any, Any], key: object) -> Any:
+    """Return what a table has for a key of any type; None where it has nothing."""
+    try:
+        return table.get(key)
+    except TypeError:  # a list or a dictionary, which no table has
+        return None
+
+
+def _word(config: Mapping[str, Any], key: str, default: str) -> Any:
+    """Return a setting that MNN writes in capitals; `ScheduleConfig` refuses unknown ones."""
+    value = config.get(key, default)
+    return value.lower() if isinstance(value, str) else value
+
+
 def _level(config: Mapping[str, Any], key: str) -> Level:
     """Return how much memory or power is wanted, which MNN also numbers."""
     value = config.get(key, "normal")
-    found: Level | None = _LEVELS.get(value)
+    found: Level | None = _entry(_LEVELS, value)
     if found is None:
         raise InvalidInputError(
             f"there is no {key} {value!r}", hint='use "normal", "high" or "low"'
@@ -117,7 +138,7 @@ def _level(config: Mapping[str, Any], key: str) -> Level:
 
 def _device(config: Mapping[str, Any]) -> str | int:
     backend = config.get("backend", VULKAN_TYPE)
-    name = backend.upper() if isinstance(backend, str) else _GPU.get(backend, backend)
+    name = backend.upper() if isinstance(backend, str) else _entry(_GPU, backend) or backend
     if name == "CPU" or (name == CPU_TYPE and not isinstance(backend, bool)):
         return CPU_DEVICE
     if name not in _GPU.values():

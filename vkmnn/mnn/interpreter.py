@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from vkmnn.arguments import input_sizes
+from vkmnn.arguments import checked_sizes
 from vkmnn.core.pipelines import Pipelines
 from vkmnn.core.session import Session as CoreSession
 from vkmnn.core.watched import OpCall
@@ -148,10 +148,10 @@ class Interpreter:
     """A loaded network.
 
     Args:
-        model_path: the path of an ONNX model, from which an `.mnn` file is made too.
+        model_path: the path of a model: `.mnn`, ONNX or `.vkmnn`.
 
     Raises:
-        ModelError: the file is missing, or not an ONNX model.
+        ModelError: the file is missing, damaged or not a model.
         UnsupportedOpError: it holds operators that vkmnn does not know.
     """
 
@@ -225,7 +225,7 @@ class Interpreter:
         session = tensor._session
         if session is None or tensor._name not in session._inputs:
             raise InvalidInputError("only inputs of sessions can be resized")
-        sizes = input_sizes(tensor._name, shape)
+        sizes = checked_sizes(shape, f"the shape of '{tensor._name}'")
         if sizes != tensor._shape:
             tensor._shape, tensor._array, session._planned = sizes, None, False
 
@@ -328,10 +328,12 @@ class Interpreter:
         return session._core.flops() / 1e6
 
     def updateSessionToModel(self, session: Session, path: str | Path | None = None) -> None:
-        """Write what the session holds into the network, and that into a file of vkmnn's format.
+        """Write the whole network to a file of vkmnn's format; without a path, do nothing.
+
+        Sessions of this class cannot change constants, so there is nothing to take over from them.
 
         Raises:
-            InvalidInputError: the session has to be resized first, or runs a part of the network.
+            InvalidInputError: the session has to be resized first.
             OSError: the file cannot be written.
         """
         session._refuse_unplanned()

@@ -160,10 +160,10 @@ class _Module:
             for name, value in zip(self._inputs, given, strict=True)
         }
         arrays = check_feeds(self._infos, feeds)
-        openings = self._openings
-        if not fitting(openings.current.core.graph.inputs, arrays):
-            openings.fit({name: array.shape for name, array in arrays.items()})
-        results = openings.current.core.run(arrays)
+        current = self._openings.current  # another thread may exchange it
+        if not fitting(current.core.graph.inputs, arrays):
+            current = self._openings.fit({name: array.shape for name, array in arrays.items()})
+        results = current.core.run(arrays)
         return [Var(results[name], name=name) for name in self._outputs]
 
     def forward(self, inputs: Any) -> Any:
@@ -195,28 +195,33 @@ def load_module_from_file(
     thread_num: int = 4,
     runtime_manager: RuntimeManager | None = None,
 ) -> _Module:
-    """Load an ONNX model as a module.
+    """Load a model as a module.
 
     Args:
         file_name: the model.
         input_names: the order of the inputs; none for the model's.
         output_names: which outputs, in their order; none for all.
-        dynamic: ignored, as `shape_mutable`, `rearrange`, `memory_mode`, `power_mode` and
-            `thread_num`: shapes may always change.
+        dynamic: ignored, as `shape_mutable`, `rearrange` and `thread_num`: shapes may always
+            change.
         shape_mutable: ignored.
         rearrange: ignored.
         backend: as in a session's configuration.
-        memory_mode: ignored.
-        power_mode: ignored.
+        memory_mode: as "memory" in a session's configuration.
+        power_mode: as "power" there.
         precision_mode: `PrecisionMode.High` computes in float32, the others store float16.
         thread_num: ignored.
-        runtime_manager: a configuration instead of `backend` and `precision_mode`.
+        runtime_manager: a configuration instead of `backend` and the modes.
 
     Raises:
-        ModelError: the file is missing, or not an ONNX model.
+        ModelError: the file is missing, damaged or not a model.
         InvalidInputError: the model has no such input or output.
     """
-    settings = {"backend": backend, "precision": precision_mode}
+    settings = {
+        "backend": backend,
+        "precision": precision_mode,
+        "memory": memory_mode,
+        "power": power_mode,
+    }
     if runtime_manager is not None:
         settings = runtime_manager._config
     config = schedule({_key: _plain(value) for _key, value in settings.items()})

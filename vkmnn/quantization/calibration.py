@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from vkmnn.array_files import read_arrays
 from vkmnn.errors import InvalidInputError, nearest, plural
 from vkmnn.ir import Array, DType, TensorInfo
 
@@ -17,11 +17,6 @@ Calibration = str | Path | Mapping[str, Array]
 _HINT = (
     "numpy.savez('data.npz', **{name: array}); the first axis counts the samples, and one sample "
     "has the shape that the model declares"
-)
-# What numpy raises for files that are not archives of arrays, or that claim to hold too much.
-_BAD_ARCHIVE = (
-    *(OSError, ValueError, EOFError, AttributeError, TypeError, MemoryError),
-    zipfile.BadZipFile,
 )
 
 
@@ -119,22 +114,19 @@ def _dims(info: TensorInfo, given: int | Sequence[int] | None, sizes: Sizes) -> 
 
 def _read(path: Path, inputs: Sequence[TensorInfo]) -> dict[str, Array]:
     try:
-        loaded = np.load(path, allow_pickle=False)
-        if isinstance(loaded, np.ndarray):
-            if len(inputs) != 1:
-                raise InvalidInputError(
-                    f"'{path}' holds one array, and the model has {plural(len(inputs), 'input')}",
-                    hint=_HINT,
-                )
-            return {inputs[0].name: loaded}
-        with loaded as archive:
-            return {name: archive[name] for name in archive.files}
+        arrays = read_arrays(path)
     except FileNotFoundError as error:
         raise InvalidInputError(f"no such file: '{path}'", hint="check the path") from error
-    except InvalidInputError:
-        raise
-    except _BAD_ARCHIVE as error:
+    except (OSError, ValueError) as error:
         raise InvalidInputError(f"'{path}' cannot be read: {error}", hint=_HINT) from error
+    if isinstance(arrays, dict):
+        return arrays
+    if len(inputs) != 1:
+        raise InvalidInputError(
+            f"'{path}' holds one array, and the model has {plural(len(inputs), 'input')}",
+            hint=_HINT,
+        )
+    return {inputs[0].name: arrays}
 
 
 def _pieces(info: TensorInfo, arrays: Mapping[str, Array]) -> list[Array]:

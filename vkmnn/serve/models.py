@@ -12,7 +12,7 @@ from vkmnn.errors import InvalidInputError, ModelFileError
 from vkmnn.inference_session import InferenceSession
 from vkmnn.llm.hub import find_folder
 from vkmnn.llm.layout import read_layout
-from vkmnn.schedule_config import OnDeviceLost, PrecisionName
+from vkmnn.schedule_config import OnDeviceLost, OnOverflow, PrecisionName
 from vkmnn.serve.limits import HttpError
 
 Model = llm.LanguageModel | llm.EmbeddingModel | InferenceSession
@@ -85,6 +85,7 @@ def load_models(
     capacity: int | None = None,
     variant: str | None = None,
     on_device_lost: OnDeviceLost = "rebuild",
+    on_overflow: OnOverflow = "warn",
 ) -> Models:
     """Load models: `model`, or `name=model`; each a folder, a model's file, or a hub's name.
 
@@ -108,19 +109,21 @@ def load_models(
             raise InvalidInputError(f"two models are called '{name}'", hint="write NAME=MODEL")
         if is_file:
             models.networks[name] = InferenceSession(
-                path, device, precision=precision, on_device_lost=on_device_lost
-            )
+                path, device, precision=precision, on_device_lost=on_device_lost,
+                on_overflow=on_overflow,
+            )  # fmt: skip
             continue
         kind = read_layout(find_folder(where, None, variant), variant).kind
         if kind == "embedding":
             encoder = models.embedding[name] = llm.load_embedding(
-                where, device, variant=variant, precision=precision, on_device_lost=on_device_lost
-            )
+                where, device, variant=variant, precision=precision,
+                on_device_lost=on_device_lost, on_overflow=on_overflow,
+            )  # fmt: skip
             encoder.tokenizer.prepare()
         else:
             model = models.language[name] = llm.load(
                 where, device, capacity=capacity, variant=variant, precision=precision,
-                on_device_lost=on_device_lost,
+                on_device_lost=on_device_lost, on_overflow=on_overflow,
             )  # fmt: skip
             if model.has_tokenizer:
                 model.tokenizer.prepare()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +120,41 @@ def test_every_way_to_run(monkeypatch: pytest.MonkeyPatch, best: str) -> None:
         (kept,) = session.run_on_device(None, {"x": X})
         np.testing.assert_allclose(np.asarray(kept), y, rtol=1e-5, atol=1e-6)
         assert session.profile({"x": X}, 1).wall_us > 0
+        assert {op.backend for op in session.placement()} == {best}
+
+
+def test_indices_out_of_range_are_skipped_whatever_is_fastest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    Clock(monkeypatch, "onnxruntime")
+    value = helper.make_tensor_value_info
+    node = helper.make_node("Gather", ["x", "i"], ["y"])
+    inputs = [value("x", TensorProto.FLOAT, [3, 8]), value("i", TensorProto.INT64, [2])]
+    graph = helper.make_graph([node], "g", inputs, [value("y", TensorProto.FLOAT, [2, 8])])
+    opset = helper.make_opsetid("", 17)
+    proto = helper.make_model(graph, opset_imports=[opset], ir_version=8)
+    with vkmnn.Interpreter(proto) as net:
+        session = net.create_session({"device": "fastest", "out_of_range": "skip"})
+        for last, row in ((1, X[1]), (7, np.zeros(8, np.float32))):
+            y = session.run({"x": X, "i": np.array([2, last])})["y"]
+            np.testing.assert_array_equal(y, np.stack([X[2], row]))
+
+
+@pytest.mark.parametrize("best", NAMES)
+def test_a_released_model_is_gone_and_still_runs(
+    monkeypatch: pytest.MonkeyPatch, best: str
+) -> None:
+    Clock(monkeypatch, best)
+    with vkmnn.InferenceSession(model(), device="fastest") as session:
+        (y,) = session.run(None, {"x": X})
+        core = session._session.core
+        assert isinstance(core, fastest.FastestSession)
+        candidates = [weakref.ref(one.open) for one in core._candidates.values()]
+        session.release_model()
+        gc.collect()
+        assert len(candidates) == 2
+        assert not any(one() for one in candidates)
+        np.testing.assert_allclose(session.run(None, {"x": X})[0], y, rtol=1e-5, atol=1e-6)
         assert {op.backend for op in session.placement()} == {best}
 
 

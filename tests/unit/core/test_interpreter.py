@@ -27,6 +27,7 @@ from vkmnn import (
     SessionStatus,
     openings,
 )
+from vkmnn.core.futures import RunFuture
 from vkmnn.interpreter import BackendChoice, Owner, PlanTime, Session, Shapes
 
 DEVICES = ["auto", "cpu"] if vkmnn.devices() else ["cpu"]
@@ -288,6 +289,38 @@ def test_errors_of_runs_that_were_submitted(device: str) -> None:
     session.close()
     with pytest.raises(InvalidInputError, match="closed"):
         session.submit()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_runs_that_were_cancelled(device: str) -> None:
+    net = Interpreter(dense())
+    session = net.create_session({"device": device})
+    net.resize_session(session)
+    session.inputs["x"].copy_from(X)
+    for _ in range(2):
+        taken_back: RunFuture[None] = RunFuture()
+        assert taken_back.cancel()  # runs of a small network are over before they can be
+        session._submitted(taken_back)
+        session.submit()
+        close_to(session.outputs["y"].copy_to(), answer(X))
+
+
+@pytest.mark.parametrize("make", [Interpreter, Interpreter.from_file, Interpreter.from_model])
+def test_every_way_to_load_takes_the_same_arguments(make: Any, tmp_path: Path) -> None:
+    onnx.save(dense(), tmp_path / "dense.onnx")
+    make(tmp_path / "dense.onnx", unsupported="raise").close()
+    with pytest.raises(InvalidInputError, match="perhaps"):
+        make(tmp_path / "dense.onnx", unsupported="perhaps")
+    with pytest.raises(InvalidInputError, match="perhaps"):
+        Interpreter.from_buffer(dense().SerializeToString(), unsupported="perhaps")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("names", ["y", 5])
+def test_names_of_tensors_are_a_list(names: Any) -> None:
+    for key in ("saveTensors", "save_tensors"):
+        with pytest.raises(InvalidInputError, match=f"{key} is"):
+            ScheduleConfig.from_mapping({key: names})
+        assert ScheduleConfig.from_mapping({key: None}).save_tensors == ()
 
 
 # --- shapes that the file excludes ---------------------------------------------------------------

@@ -44,7 +44,7 @@ _MAX_TERMS = 6
 _MAX_CONSTANT = 1 << 24
 _ACTIVATIONS = {"Sigmoid", "Tanh", "Relu"}
 _SHAPES = {"Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape"}
-# Of TensorProto.DataType. A count that is cast to floats may meet a limit that is no integer.
+# Of TensorProto.DataType. A count that is cast to floats may meet a fractional limit.
 _FLOAT = 1
 _WHOLE = {6, 7, 9}  # int32, int64, bool
 _MIRRORED = {"Greater": "Less", "GreaterOrEqual": "LessOrEqual"}
