@@ -9,6 +9,7 @@ import numpy as np
 
 from vkmnn.core.backend import Segment
 from vkmnn.core.execution import Command
+from vkmnn.core.overflow import OverflowWatch
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Array
 from vkmnn.records import dataclass
@@ -124,7 +125,8 @@ class PlanningBackend(VulkanBackend):
     def __init__(
         self, device: Device, fp16: bool = False, places: bool = False, *, half: bool = False
     ) -> None:
-        super().__init__(device, chooser=Preferences({}), fp16=fp16, half=half)
+        watch = OverflowWatch("warn") if fp16 else None  # as in sessions by default
+        super().__init__(device, chooser=Preferences({}), fp16=fp16, half=half, overflows=watch)
         self.recordings: list[tuple[Recording, int]] = []
         """What was recorded, and how many command buffers it makes."""
         self._places = places

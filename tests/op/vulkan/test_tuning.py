@@ -377,7 +377,7 @@ def test_preferences() -> None:
 
 
 def test_mistakes(monkeypatch: pytest.MonkeyPatch) -> None:
-    with session(model()) as tuned, pytest.raises(InvalidInputError, match="0 runs"):
+    with session(model()) as tuned, pytest.raises(InvalidInputError, match="number of runs is 0"):
         tuned.tune(feeds(), 0)
     monkeypatch.setenv("VKMNN_TUNE", "perhaps")
     with pytest.raises(InvalidInputError, match="VKMNN_TUNE"):
