@@ -9,7 +9,8 @@ import onnx
 import pytest
 
 import vkmnn
-from tests.model.oracle import assert_agree, open_oracle
+from tests.model.oracle import assert_agree
+from tests.onnxruntime_oracle import open_oracle
 
 HEAD = '<ir_version: 8, opset_import: ["" : 18]>'
 WEIGHTS = np.random.default_rng(0).standard_normal((6, 3, 3, 3)).astype(np.float32)

@@ -14,7 +14,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import vkmnn
-from tests.model.oracle import open_oracle
+from tests.onnxruntime_oracle import open_oracle
 from vkmnn.runtime.device import enumerate_devices, open_device
 from vkmnn.shaders.library import BUILTIN
 
