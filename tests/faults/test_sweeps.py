@@ -99,7 +99,7 @@ def folder(model: Path, tmp_path: Path) -> Path:
     return tiny.genai_folder(tmp_path / "folder", shape)
 
 
-@pytest.mark.parametrize("stride", [151, pytest.param(1, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("stride", [151, pytest.param(13, marks=pytest.mark.soak)])
 @pytest.mark.parametrize(
     "fault", [Fault.DEVICE_MEMORY, *(pytest.param(f, marks=pytest.mark.soak) for f in LASTING)]
 )
@@ -115,11 +115,11 @@ def test_calls_of_a_state_may_fail(folder: Path, fault: Fault, stride: int) -> N
         ("text", Fault.DEVICE_MEMORY, 997),
         ("rebuilt text", Fault.LOST, 997),
         *(
-            pytest.param("text", fault, 11, marks=pytest.mark.soak)
+            pytest.param("text", fault, 499, marks=pytest.mark.soak)
             for fault in (Fault.DEVICE_MEMORY, *LASTING)
         ),
         *(
-            pytest.param("rebuilt text", fault, 11, marks=pytest.mark.soak)
+            pytest.param("rebuilt text", fault, 499, marks=pytest.mark.soak)
             for fault in (Fault.LOST, Fault.LOST_ONCE)
         ),
     ],
@@ -127,7 +127,10 @@ def test_calls_of_a_state_may_fail(folder: Path, fault: Fault, stride: int) -> N
 def test_calls_of_a_language_model_may_fail(
     folder: Path, life: Life, fault: Fault, stride: int
 ) -> None:
-    """Load, warm-up, a batch, draws, a session that is saved and loaded."""
+    """Load, warm-up, a batch, draws, a session that is saved and loaded.
+
+    Every call takes half an hour a fault: python -m vkmnn.testing.faults FOLDER --life text
+    """
     pytest.importorskip("tokenizers")
     (row,) = sweep(folder, [fault], life=life, stride=stride)
     assert row.violations == []
@@ -136,9 +139,9 @@ def test_calls_of_a_language_model_may_fail(
 
 @pytest.mark.soak
 def test_calls_of_eight_texts_may_fail(folder: Path) -> None:
-    (row,) = sweep(folder, [Fault.DEVICE_MEMORY], life="text", tune=True, stride=97)
+    (row,) = sweep(folder, [Fault.DEVICE_MEMORY], life="text", tune=True, stride=997)
     assert row.violations == []
-    assert row.trials > 40
+    assert row.trials > 4
 
 
 @pytest.mark.parametrize("stride", [97, pytest.param(41, marks=pytest.mark.soak)])
