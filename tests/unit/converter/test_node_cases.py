@@ -32,7 +32,7 @@ REFUSED_REASONS = re.compile(
     r"|a light|random"
     r"|its output shape depends on data"
     r"|training_mode"
-    r"|domain 'ai\.onnx\.(ml|preview)"
+    r"|of ai\.onnx\.ml stay on the host|domain 'ai\.onnx\.preview"
 )
 # Operators without a kernel in the vocabulary.
 REFUSED_OPS = {
