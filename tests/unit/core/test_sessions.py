@@ -254,7 +254,7 @@ def test_the_first_lines_of_mnn(tmp_path: Path) -> None:
         session.close()
     with pytest.raises(InvalidInputError, match="'METAL'"):
         net.create_session({"backend": "METAL"})
-    with pytest.raises(InvalidInputError, match="did you mean 'precision'"):
+    with pytest.raises(InvalidInputError, match="did you mean precision"):
         net.create_session({"precison": "high"})
 
 
