@@ -205,6 +205,15 @@ def test_what_onnx_leaves_open():
     assert _open("DynamicQuantizeMatMul", (2, 0), (0, 3), (), ())
     assert not _open("ReduceMean", (0, 3))
     assert undefined(helper.make_node("ReduceMean", ["x"], ["y"]), [np.zeros((0, 3), np.int32)])
+    assert _open("Attention", (1, 1, 2, 4), (1, 1, 3, 4), (1, 1, 2, 4))
+    assert not _open("Attention", (1, 1, 2, 4), (1, 1, 3, 4), (1, 1, 3, 4))
+
+
+@pytest.mark.parametrize(("op", "value"), [("ReduceLogSumExp", 89.0), ("LSTM", np.nan)])
+def test_values_that_oracles_compute_otherwise(op: str, value: float):
+    node = helper.make_node(op, ["x"], ["y"])
+    assert undefined(node, [np.array([value], np.float32)])
+    assert not undefined(node, [np.array([80.0], np.float32)])
 
 
 @pytest.mark.parametrize(("scale", "is_open"), [(0.6, True), (0.625, False), (1.5, False)])

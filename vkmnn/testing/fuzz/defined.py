@@ -98,6 +98,11 @@ def _not_finite(attributes: Mapping[str, Any], inputs: Inputs) -> bool:
     return any(a is not None and a.dtype.kind == "f" and not np.isfinite(a).all() for a in inputs)
 
 
+def _has_nan(attributes: Mapping[str, Any], inputs: Inputs) -> bool:
+    """NaN, which onnxruntime's activations turn into one of their bounds."""
+    return any(a is not None and a.dtype.kind == "f" and np.isnan(a).any() for a in inputs)
+
+
 def _top_k(attributes: Mapping[str, Any], inputs: Inputs) -> bool:
     """Which index equal values have, and where NaN stands."""
     x = _array(inputs, 0)
@@ -239,8 +244,16 @@ def _group_query(attributes: Mapping[str, Any], inputs: Inputs) -> bool:
 
 
 def _hidden(attributes: Mapping[str, Any], inputs: Inputs) -> bool:
-    """Keys and values that are not finite, of which a mask may hide some."""
+    """Keys and values of different lengths, or not finite, of which a mask may hide some."""
+    if _array(inputs, 1).shape[-2:-1] != _array(inputs, 2).shape[-2:-1]:
+        return True
     return len(inputs) > 3 and _not_finite(attributes, inputs[1:3])
+
+
+def _log_sum_exp(attributes: Mapping[str, Any], inputs: Inputs) -> bool:
+    """Exponentials beyond the type, which the reference evaluator does not scale first."""
+    x = _array(inputs, 0)
+    return bool(x.size) and bool(x.max() > np.log(np.finfo(x.dtype).max) - 1)
 
 
 def _range(attributes: Mapping[str, Any], inputs: Inputs) -> bool:
@@ -305,6 +318,8 @@ _RULES: Mapping[str, Rule] = {
     "ReduceMean": _integer_mean,
     "GroupQueryAttention": _group_query,
     "Attention": _hidden,
+    "ReduceLogSumExp": _log_sum_exp,
+    **dict.fromkeys(("LSTM", "GRU", "RNN"), _has_nan),
 }
 """By operator; NaN and infinity where comparisons or interpolation weights of 0 meet them."""
 

@@ -15,6 +15,7 @@ REFUSALS: tuple[tuple[type[VkmnnError], str, str], ...] = (
     (ShapeError, r"a kernel of .* is larger than the padded .*\(Conv\)", "nothing to convolve"),
     # Where the other size of a symbolic axis makes a model invalid, the oracle says nothing.
     (ShapeError, r"query .* and key .* have different head sizes", "heads that do not fit"),
+    (ShapeError, r"key .* and value .* have different lengths", "values for other keys"),
     (ShapeError, r"mask of shape .* does not broadcast to", "a mask for another length"),
     # ONNX wants a scale for every channel; its function body, which onnxruntime runs, repeats one.
     (ShapeError, r"scale has shape \(1,\), expected .*\(GroupNormalization\)", "one scale for all"),
