@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -44,6 +45,7 @@ class Openings:
         self._configs = tuple(configs)
         self.current = open_paths(network, self._configs) if first is None else first
         self._all = [self.current]
+        self._lock = threading.Lock()
 
     def fit(self, shapes: Mapping[str, tuple[int, ...]]) -> OpenPaths:
         """Return what runs at these shapes, which is current from then on.
@@ -52,16 +54,18 @@ class Openings:
             InvalidInputError: nothing open takes the shapes, and the model has been released.
             ConversionError: the network cannot be read with an input of such a shape.
         """
-        fitting = [one for one in self._all if _fit(one.core.graph.inputs, shapes)]
-        planned = [one for one in fitting if one.core.is_planned(shapes)]
-        for one in (*planned, *reversed(fitting)):
-            self.current = one
-            return one
-        self.current = self._opened(shapes)
-        self._all.append(self.current)
-        if len(self._all) > MAX_OPENINGS:
-            self._all.pop(1).core.close()
-        return self.current
+        with self._lock:
+            fitting = [one for one in self._all if _fit(one.core.graph.inputs, shapes)]
+            planned = [one for one in fitting if one.core.is_planned(shapes)]
+            for one in (*planned, *reversed(fitting)):
+                self.current = one
+                return one
+            opened = self._opened(shapes)
+            self.current = opened
+            self._all.append(opened)
+            if len(self._all) > MAX_OPENINGS:
+                self._all.pop(1).core.close()
+            return opened
 
     def _opened(self, shapes: Mapping[str, tuple[int, ...]]) -> OpenPaths:
         if self._network is None:

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 Reopen = Callable[[frozenset[str]], Session]
 
+MAX_SESSIONS = 8
+"""Sessions of one model that are kept, each for other inputs that runs override."""
+
 
 class OverridableInputs:
     """The sessions of one model: one for each set of default values that runs override.
@@ -97,10 +100,12 @@ class OverridableInputs:
             key = frozenset(names)
             if self._closed:
                 return self._main
-            if key not in self._sessions:
-                self._sessions[key] = self._opened(key)
-            self.latest = self._sessions[key]
-            return self.latest
+            session = self._sessions.pop(key, None) or self._opened(key)
+            self._sessions[key] = self.latest = session
+            if len(self._sessions) > MAX_SESSIONS:
+                # Not closed, as a run may use it; its memory goes with the last reference.
+                del self._sessions[next(k for k in self._sessions if k)]
+            return session
 
     def _opened(self, names: frozenset[str]) -> Session:
         if self._reopen is None:

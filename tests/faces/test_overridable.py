@@ -15,6 +15,7 @@ import vkmnn
 import vkmnn.onnxruntime
 from tests.onnxruntime_oracle import open_oracle
 from vkmnn import InferenceSession, Interpreter, InvalidInputError, ModelError, onnx_backend
+from vkmnn.overridable import MAX_SESSIONS
 
 X = np.linspace(-2, 2, 8, dtype=np.float32).reshape(2, 4)
 B = np.array([3, -4, 5], np.float32)
@@ -120,3 +121,28 @@ def test_a_closed_session_stays_closed(names: tuple[str, ...], dense: Path) -> N
     session.close()
     with pytest.raises(InvalidInputError, match="closed"):
         session.run(None, {"x": X, **dict.fromkeys(names, B)})
+
+
+def test_sessions_that_are_kept(tmp_path: Path) -> None:
+    """With n such inputs there are 2ⁿ subsets, of which few stay open."""
+    names = [f"d{i}" for i in range(4)]
+    nodes = [
+        onnx.helper.make_node("Add", [left, right], [made])
+        for left, right, made in zip(
+            ("x", "a0", "a1", "a2"), names, ("a0", "a1", "a2", "y"), strict=True
+        )
+    ]
+    values = [
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1])
+        for name in ("x", *names, "y")
+    ]
+    ones = [onnx.numpy_helper.from_array(np.ones(1, np.float32), name) for name in names]
+    graph = onnx.helper.make_graph(nodes, "sum", values[:-1], values[-1:], ones)
+    with InferenceSession(onnx.helper.make_model(graph), "cpu") as session:
+        for which in [*range(16), *range(16)]:
+            fed = {
+                name: np.full(1, 10, np.float32) for i, name in enumerate(names) if which >> i & 1
+            }
+            (y,) = session.run(None, {"x": np.zeros(1, np.float32), **fed})
+            assert y == 4 + 9 * len(fed)
+        assert len(session._overridable.open_sessions()) <= MAX_SESSIONS

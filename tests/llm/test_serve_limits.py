@@ -660,3 +660,17 @@ def test_a_port_that_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
 def test_missing_files_are_typed() -> None:
     with pytest.raises(ModelFileError, match="no such file"):
         load_models(["nosuch.onnx"], "auto")
+
+
+def test_models_are_closed_when_a_later_one_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[Models] = []
+    path = tmp_path / "adder.onnx"
+    network(path)
+    close = Models.close
+    monkeypatch.setattr(Models, "close", lambda self: (opened.append(self), close(self)))
+    with pytest.raises(ModelFileError, match="no such file"):
+        load_models([str(path), "nosuch.onnx"], "cpu")
+    with pytest.raises(InvalidInputError, match="closed"):
+        opened[0].networks["adder"].run(None, {n: np.zeros((1, 3), np.float32) for n in "ab"})

@@ -28,6 +28,9 @@ MIN_RUNS, MAX_RUNS, ENOUGH_S = 3, 20, 0.05
 MAX_FLOPS = 2e9
 """Operations of a network beyond which nothing but the device is tried."""
 
+MAX_CHOICES = 256
+"""Shapes of inputs that a session remembers; others are looked up in the file of measurements."""
+
 
 class Results(Protocol):
     """Where measurements are kept between processes."""
@@ -122,18 +125,24 @@ class FastestSession(Session):
             choice, results = self._measured(feeds)
             self._results.put(key, {"name": choice.name, "ms": choice.ms, "left": choice.left})
             _log.info("%s", choice)
-            self._choices[key] = self._last = choice
+            self._keep(key, choice)
             return results
-        self._choices[key] = self._last = choice
+        self._keep(key, choice)
         if choice.name == self._own:
             return super()._run(feeds)
         try:
             return self._session(choice.name).run(feeds)
         except VkmnnError as error:
             results = super()._run(feeds)  # raises what is wrong with the inputs, if it is they
-            self._choices[key] = self._last = choice.without(choice.name, self._own, error.message)
+            self._keep(key, choice.without(choice.name, self._own, error.message))
             _log.warning("%s failed, the device runs the network: %s", choice.name, error.message)
             return results
+
+    def _keep(self, key: str, choice: Choice) -> None:
+        self._choices.pop(key, None)
+        self._choices[key] = self._last = choice
+        if len(self._choices) > MAX_CHOICES:
+            self._choices.pop(next(iter(self._choices)), None)
 
     def _begin(self, feeds: Mapping[str, Value]) -> Begun | None:
         """Only runs on the device can go on while others begin."""

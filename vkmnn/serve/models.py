@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import TypedDict, TypeVar
 
 from vkmnn import llm
 from vkmnn.errors import InvalidInputError, ModelFileError
@@ -19,6 +19,12 @@ Model = llm.LanguageModel | llm.EmbeddingModel | InferenceSession
 Kind = TypeVar("Kind")
 
 _FILES = (".onnx", ".vkmnn", ".mnn")
+
+
+class _Options(TypedDict):
+    precision: PrecisionName
+    on_device_lost: OnDeviceLost
+    on_overflow: OnOverflow
 
 
 @dataclass(slots=True)
@@ -92,39 +98,50 @@ def load_models(
     Raises:
         VkmnnError: one cannot be loaded, or two have one name.
     """
+    options: _Options = {
+        "precision": precision,
+        "on_device_lost": on_device_lost,
+        "on_overflow": on_overflow,
+    }
     models = Models()
-    for spec in specs:
-        name, _, where = spec.rpartition("=")
-        path = Path(where)
-        try:
-            is_file, is_there = path.is_file(), path.exists()
-        except (OSError, ValueError) as error:
-            raise ModelFileError(f"'{where[:200]}' cannot be read: {error.args[-1]}") from error
-        if not is_there and path.suffix in _FILES:
-            raise ModelFileError(
-                f"no such file: '{where}'", hint="check the path; it is relative to this folder"
-            )
-        name = name or (path.stem if is_file else Path(where.rstrip("/")).name)
-        if name in models.names:
-            raise InvalidInputError(f"two models are called '{name}'", hint="write NAME=MODEL")
-        if is_file:
-            models.networks[name] = InferenceSession(
-                path, device, precision=precision, on_device_lost=on_device_lost,
-                on_overflow=on_overflow,
-            )  # fmt: skip
-            continue
-        kind = read_layout(find_folder(where, None, variant), variant).kind
-        if kind == "embedding":
-            encoder = models.embedding[name] = llm.load_embedding(
-                where, device, variant=variant, precision=precision,
-                on_device_lost=on_device_lost, on_overflow=on_overflow,
-            )  # fmt: skip
-            encoder.tokenizer.prepare()
-        else:
-            model = models.language[name] = llm.load(
-                where, device, capacity=capacity, variant=variant, precision=precision,
-                on_device_lost=on_device_lost, on_overflow=on_overflow,
-            )  # fmt: skip
-            if model.has_tokenizer:
-                model.tokenizer.prepare()
+    try:
+        for spec in specs:
+            _load(models, spec, device, capacity, variant, options)
+    except BaseException:
+        models.close()
+        raise
     return models
+
+
+def _load(
+    models: Models,
+    spec: str,
+    device: str,
+    capacity: int | None,
+    variant: str | None,
+    options: _Options,
+) -> None:
+    name, _, where = spec.rpartition("=")
+    path = Path(where)
+    try:
+        is_file, is_there = path.is_file(), path.exists()
+    except (OSError, ValueError) as error:
+        raise ModelFileError(f"'{where[:200]}' cannot be read: {error.args[-1]}") from error
+    if not is_there and path.suffix in _FILES:
+        raise ModelFileError(
+            f"no such file: '{where}'", hint="check the path; it is relative to this folder"
+        )
+    name = name or (path.stem if is_file else Path(where.rstrip("/")).name)
+    if name in models.names:
+        raise InvalidInputError(f"two models are called '{name}'", hint="write NAME=MODEL")
+    if is_file:
+        models.networks[name] = InferenceSession(path, device, **options)
+    elif read_layout(find_folder(where, None, variant), variant).kind == "embedding":
+        encoder = llm.load_embedding(where, device, variant=variant, **options)
+        models.embedding[name] = encoder
+        encoder.tokenizer.prepare()
+    else:
+        model = llm.load(where, device, capacity=capacity, variant=variant, **options)
+        models.language[name] = model
+        if model.has_tokenizer:
+            model.tokenizer.prepare()
