@@ -470,7 +470,7 @@ def front_end_of(model: object) -> FrontEnd | None:
 
     found = find_front_end(model)
     if found is None:  # a file of vkmnn's own needs no converter to be imported
-        from vkmnn.converter import mnn, onnx  # noqa: F401
+        from vkmnn.converter import front_ends  # noqa: F401
 
         found = find_front_end(model)
     return found

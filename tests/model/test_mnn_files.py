@@ -22,7 +22,7 @@ from tests.unit.converter.test_native import mutated
 from vkmnn.cli.app import run_cli
 from vkmnn.errors import ModelError, UnsupportedOpError, VkmnnError
 from vkmnn.opening import load_network
-from vkmnn.schema import Buffer, Table, load_schema
+from vkmnn.schema import Buffer, Table, load_schema, write
 
 Case = tuple[onnx.ModelProto, list[dict[str, Any]]]
 
@@ -333,3 +333,61 @@ def test_constants_by_what_the_model_is_for(training: bool, kept: str, tmp_path:
 def place(table: Table, name: str, size: int) -> int:
     """Return where a scalar of a table is in its file."""
     return table._place(table._fields[name].slot, size)
+
+
+def made_from(origin: str) -> bytes:
+    """Return a file with channels last, as MNN's converter writes them of TensorFlow's formats."""
+    schema = load_schema("mnn")
+    types, formats = schema.enums["OpType"], schema.enums["MNN_DATA_FORMAT"]
+    common = {
+        **{f"{name}{axis}": 1 for name in ("stride", "dilate") for axis in "XY"},
+        "kernelX": 3,
+        "kernelY": 3,
+        "outputCount": 2,
+        "inputCount": 3,
+        "group": 1,
+        "padMode": schema.enums["PadMode"]["SAME"],
+    }
+    convolution = {"common": common, "weight": WEIGHTS_LAST.reshape(-1), "bias": [1.0, 2.0]}
+    apart = {"source": formats["NHWC"], "dest": formats["NC4HW4"]}
+    back = {"source": formats["NC4HW4"], "dest": formats["NHWC"]}
+    steps = [
+        ("Input", "x", ("Input", {"dims": [1, 4, 5, 3], "dtype": 1, "dformat": formats["NHWC"]})),
+        ("ConvertTensor", "first", ("TensorConvertInfo", apart)),
+        ("Convolution", "conv", ("Convolution2D", convolution)),
+        ("ConvertTensor", "last", ("TensorConvertInfo", back)),
+        ("Softmax", "y", ("Axis", {"axis": -1})),
+    ]
+    ops = [
+        {
+            "type": types[kind],
+            "name": name,
+            "main": main,
+            "outputIndexes": [number],
+            "inputIndexes": [number - 1] if number else [],
+        }
+        for number, (kind, name, main) in enumerate(steps)
+    ]
+    net = {
+        "oplists": ops,
+        "outputName": ["y"],
+        "tensorName": [name for _, name, _ in steps],
+        "sourceType": schema.enums["NetSource"][origin],
+    }
+    return write(schema, net)
+
+
+WEIGHTS_LAST = np.random.default_rng(0).normal(0, 1, (2, 3, 3, 3)).astype(np.float32)
+
+
+@pytest.mark.parametrize("origin", ["TENSORFLOW", "TFLITE", "ONNX"])
+def test_files_with_channels_last(origin: str) -> None:
+    x = np.random.default_rng(1).normal(0, 1, (1, 4, 5, 3)).astype(np.float32)
+    session = vkmnn.InferenceSession(made_from(origin), device="cpu")
+    assert session.get_inputs()[0].shape == [1, 4, 5, 3]
+    padded = np.pad(x, [(0, 0), (1, 1), (1, 1), (0, 0)])
+    patches = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (1, 2))
+    sums = np.einsum("nhwcij,ocij->nhwo", patches, WEIGHTS_LAST) + np.float32([1, 2])
+    powers = np.exp(sums - sums.max(-1, keepdims=True))
+    expected = powers / powers.sum(-1, keepdims=True)
+    np.testing.assert_allclose(session.run(None, {"x": x})[0], expected, rtol=1e-4, atol=1e-6)

@@ -454,12 +454,15 @@ def test_ops_of_mnn_files(cli: Cli) -> None:
     assert {rows[op] for op in ("Convolution", "Input", "If", "TopKV2")} == {"yes"}
     assert {rows[op] for op in ("Attention", "ConvInt8")} == {"no"}
     assert f"of {len(rows)} ops" in result.out
-    some = cli("ops", "--mnn", "conv")
+    assert cli("ops", "--format", "mnn").out == result.out
+    some = cli("ops", "--format", "mnn", "conv")
     assert "Convolution" in some.out
     assert "TopKV2" not in some.out
     none = cli("ops", "--mnn", "Convolutoin")
     assert none.status == 1
     assert "did you mean Convolution?" in none.out + none.err
+    other = cli("ops", "--format", "mn")
+    assert (other.status, "did you mean mnn?" in other.out + other.err) == (1, True)
 
 
 def test_ops_of_a_name(cli: Cli) -> None:

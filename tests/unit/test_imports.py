@@ -168,7 +168,8 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "vulkan": ("vkmnn.runtime.drivers", "vkmnn.testing.faults"),
     "kp": ("vkmnn.runtime.drivers",),
     "onnx": (
-        *("vkmnn.converter.onnx", "vkmnn.converter.mnn", "vkmnn.onnx_backend", "vkmnn.onnxruntime"),
+        *("vkmnn.converter.onnx", "vkmnn.converter.nodes", "vkmnn.converter.mnn"),
+        *("vkmnn.onnx_backend", "vkmnn.onnxruntime"),
         *("vkmnn.bench.engines", "vkmnn.testing.fuzz", "vkmnn.host", "vkmnn.llm"),
         "vkmnn.quantization",
     ),

@@ -651,21 +651,27 @@ def ops(
     plugins: Annotated[
         bool, typer.Option("--plugins", help="List the plug-ins and what each of them registers.")
     ] = False,
-    mnn: Annotated[
-        bool, typer.Option("--mnn", help="List the ops of .mnn files instead of ONNX's.")
-    ] = False,
+    format: Annotated[
+        str | None,
+        typer.Option(
+            "--format", help="List the operators of another format than ONNX: mnn, tflite."
+        ),
+    ] = None,
+    mnn: Annotated[bool, typer.Option("--mnn", help="The same as --format mnn.")] = False,
     json: JsonOption = False,
 ) -> None:
     """List the operators that vkmnn reads.
 
-    ONNX's, or with --mnn those of .mnn files.
+    ONNX's, or with --format those of another format's files.
     """
-    from vkmnn.cli.ops import list_mnn_ops, list_ops, list_plugins
+    from vkmnn.cli.ops import list_format_ops, list_ops, list_plugins
 
     if plugins:
         list_plugins()
+    elif format or mnn:
+        list_format_ops(format or "mnn", name)
     else:
-        (list_mnn_ops if mnn else list_ops)(name)
+        list_ops(name)
 
 
 @app.command()

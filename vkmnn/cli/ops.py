@@ -9,7 +9,8 @@ from typing import Any
 from rich.text import Text
 
 from vkmnn.cli.console import document, heading, out, show, show_facts, table
-from vkmnn.converter.mnn import read_ops
+from vkmnn.converter import front_ends as _front_ends  # noqa: F401 - they register lists
+from vkmnn.converter.nodes import FORMATS
 from vkmnn.converter.onnx import OpSupport, supported_ops
 from vkmnn.converter.onnx.model_file import MIN_OPSET
 from vkmnn.converter.onnx.registry import find_converter
@@ -97,17 +98,23 @@ def _as_dict(op: OpSupport) -> dict[str, Any]:
     }
 
 
-def list_mnn_ops(name: str | None) -> None:
-    """Print the ops of `.mnn` files whose name holds `name`, and which of them are read.
+def list_format_ops(format: str, name: str | None) -> None:
+    """Print a format's operators whose name holds `name`, and which of them are read.
 
     Raises:
-        InvalidInputError: there is none.
+        InvalidInputError: there is no such format, or no such operator.
     """
-    read = read_ops()
+    load_plugins()
+    listed = FORMATS.get(format)
+    if listed is None:
+        raise InvalidInputError(
+            f"no format is called '{format}'", hint=nearest(format, list(FORMATS), "formats")
+        )
+    read = listed()
     found = {op: how for op, how in sorted(read.items()) if (name or "").lower() in op.lower()}
     if not found:
         hint = nearest(name or "", read, "ops")
-        raise InvalidInputError(f".mnn files have no op '{name}'", hint=hint)
+        raise InvalidInputError(f".{format} files have no op '{name}'", hint=hint)
     document("ops", {"ops": [{"name": op, "read": is_read} for op, is_read in found.items()]})
     rows = table("op", "read")
     for op, is_read in found.items():

@@ -1,7 +1,8 @@
 """The part of the schema language of FlatBuffers that our schemas need.
 
 Tables, enums and unions; scalars, strings, tables, and vectors of them. Fields are numbered in
-their order, a union counts twice.
+their order, a union counts twice. Everything else, structs and attributes among it, is refused: a
+field that is skipped would shift those after it.
 """
 
 from __future__ import annotations
@@ -62,6 +63,8 @@ def load_schema(name: str) -> Schema:
 
 
 _BLOCK = re.compile(r"\b(table|enum|union)\s+(\w+)\s*(?::\s*(\w+)\s*)?\{([^}]*)\}")
+_DIRECTIVE = re.compile(r"\b(namespace|root_type|file_identifier|file_extension)\s+[\w.\"]+\s*;")
+_MEMBER = re.compile(r"\s*(\w+)\s*(?:=\s*(-?\d+)\s*)?(?:,|$)")
 _FIELD = re.compile(r"(\w+)\s*:\s*(\[?)\s*(\w+)\s*\]?\s*(?:=\s*([-\w.]+)\s*)?;")
 
 
@@ -69,14 +72,15 @@ def parse_schema(text: str) -> Schema:
     """Return the schema that a text describes.
 
     Raises:
-        PluginError: a field is of a type that is not there.
+        PluginError: a field is of a type that is not there, or the text has something else in it.
     """
     text = re.sub(r"//[^\n]*", "", text)
+    _refuse_rest("a schema", _DIRECTIVE.sub("", _BLOCK.sub("", text)))
     blocks = [match.groups() for match in _BLOCK.finditer(text)]
-    enums = {name: _members(body) for kind, name, _, body in blocks if kind == "enum"}
+    enums = {name: _members(name, body) for kind, name, _, body in blocks if kind == "enum"}
     bases = {name: base for kind, name, base, _ in blocks if kind == "enum"}
     unions = {
-        name: ("", *re.findall(r"\w+", body)) for kind, name, _, body in blocks if kind == "union"
+        name: ("", *_members(name, body)) for kind, name, _, body in blocks if kind == "union"
     }
     names = {name for kind, name, *_ in blocks if kind == "table"}
     tables = {
@@ -95,12 +99,18 @@ def parse_schema(text: str) -> Schema:
     )
 
 
-def _members(body: str) -> dict[str, int]:
+def _refuse_rest(where: str, rest: str) -> None:
+    if rest.strip():
+        raise PluginError(f"{where} has {rest.strip()[:60]!r} in it, which is not understood")
+
+
+def _members(name: str, body: str) -> dict[str, int]:
     members: dict[str, int] = {}
+    _refuse_rest(name, _MEMBER.sub("", body))
     number = 0
-    for name, value in re.findall(r"(\w+)\s*(?:=\s*(-?\d+))?", body):
+    for member, value in _MEMBER.findall(body):
         number = int(value) if value else number
-        members[name] = number
+        members[member] = number
         number += 1
     return members
 
@@ -115,6 +125,7 @@ def _fields(
 ) -> dict[str, Field]:
     fields: dict[str, Field] = {}
     slot = 0
+    _refuse_rest(table, _FIELD.sub("", body))
     for name, bracket, kind, default in _FIELD.findall(body):
         code = SCALARS.get(bases.get(kind, kind), "")
         value = _default(default, code, enums.get(kind, {}))

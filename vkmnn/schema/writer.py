@@ -23,8 +23,9 @@ def write(schema: Schema, values: Mapping[str, Any]) -> bytes:
 
     Args:
         schema: what to write; its root is what `values` holds.
-        values: fields by name: numbers, strings, sequences, and dicts for tables. Fields that are
-            absent or None, and scalars at their default, are left out.
+        values: fields by name: numbers, strings, sequences, and dicts for tables; for a union the
+            name of its member and a dict. Fields that are absent or None, and scalars at their
+            default, are left out.
 
     Raises:
         TooLargeError: it would be larger than a FlatBuffer can be.
@@ -52,9 +53,11 @@ class _Writer:
     def table(self, kind: str, values: Mapping[str, Any]) -> int:
         fields = self.schema.tables[kind]
         present = [
-            (fields[name], value)
-            for name, value in values.items()
-            if value is not None and not _is_default(fields[name], value)
+            (field, value)
+            for name, given in values.items()
+            if given is not None
+            for field, value in self._stored(fields[name], given)
+            if not _is_default(field, value)
         ]
         # The largest first, from a place where they need no gaps: 4 past a multiple of 8.
         present.sort(key=lambda pair: -_size(pair[0]))
@@ -82,6 +85,17 @@ class _Writer:
             else:
                 self.refer(place, self._part(field, value))
         return at
+
+    def _stored(self, field: Field, value: Any) -> list[tuple[Field, Any]]:
+        """Return what is stored for a field: of a union, its member's number and its table."""
+        if field.form != "union":
+            return [(field, value)]
+        kind, values = value
+        number = self.schema.unions[field.table].index(kind)
+        return [
+            (Field(field.name, field.slot, "B", "", "scalar"), number),
+            (Field(field.name, field.slot + 1, "", kind, "table"), values),
+        ]
 
     def _part(self, field: Field, value: Any) -> int:
         """Write what a field refers to, and return where it is."""

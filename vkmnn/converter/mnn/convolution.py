@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from vkmnn.converter.mnn.nodes import INT32, INT64, MnnOp, enum_name, reads
+from vkmnn.converter.mnn.nodes import MnnOp, enum_name, reads
 from vkmnn.converter.mnn.weights import convolution_weights
+from vkmnn.converter.nodes import INT32, INT64
 from vkmnn.errors import ModelError
 from vkmnn.ir import Array
 from vkmnn.schema import Table

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from vkmnn.converter.mnn.nodes import BOOL, FLOAT, INT32, INT64, MnnOp, enum_name, reads
+from vkmnn.converter.mnn.nodes import MnnOp, enum_name, reads
 from vkmnn.converter.mnn.weights import floats
+from vkmnn.converter.nodes import BOOL, FLOAT, INT32, INT64
 from vkmnn.errors import ModelError
 
 _UNARY = {

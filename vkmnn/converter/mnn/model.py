@@ -4,43 +4,35 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from vkmnn.budget import Meter
 from vkmnn.converter.mnn.nodes import (
-    BOOL,
-    INT32,
-    INT64,
     OP_TYPES,
-    OPSET,
     READERS,
     TYPES,
     MnnOp,
-    Scope,
-    UnreadableError,
     enum_name,
 )
 from vkmnn.converter.mnn.weights import blob
-from vkmnn.errors import (
-    ConversionError,
-    ModelError,
-    UnsupportedNode,
-    UnsupportedOpError,
-    VkmnnError,
-    unexpected_error,
+from vkmnn.converter.nodes import (
+    BOOL,
+    INT32,
+    INT64,
+    Reading,
+    Scope,
+    TensorNames,
+    finish_model,
+    inner_graph,
 )
+from vkmnn.converter.onnx.model_file import ModelFile
+from vkmnn.errors import ModelError
 from vkmnn.ir import TRAINABLE, USAGE
 from vkmnn.schema import Buffer, Table
 
-if TYPE_CHECKING:
-    import onnx
-
-_IR_VERSION = 10
-_ORIGINS = ("CAFFE", "ONNX", "TORCH")
 _DEEPEST = 16
 
 
-def to_onnx(buffer: Buffer, name: str, weights: bytes, meter: Meter) -> onnx.ModelProto:
+def to_onnx(buffer: Buffer, name: str, weights: bytes, meter: Meter) -> ModelFile:
     """Return a model of ONNX that computes what a file of MNN does.
 
     Args:
@@ -52,46 +44,20 @@ def to_onnx(buffer: Buffer, name: str, weights: bytes, meter: Meter) -> onnx.Mod
     Raises:
         ModelError: the file is damaged.
         UnsupportedOpError: ops that are not read: all of them.
-        ConversionError: the file was made from a format that keeps channels last.
     """
-    from onnx import helper
-
     net = buffer.root()
-    origin = enum_name("NetSource", net.integer("sourceType"))
-    if origin not in _ORIGINS:
-        raise ConversionError(
-            f"the file was made from {origin or 'an unknown format'}, which has channels last",
-            hint="convert the original model to ONNX, with tf2onnx for instance",
-        )
-    reader = _Reader(buffer, net, weights, meter)
-    scope = Scope("", weights)
-    tensors = _Names(net.texts("tensorName"), "")
+    reader = _Reader(net, weights, meter)
+    scope = Scope()
+    tensors = TensorNames(net.texts("tensorName"), "", "MNN")
     inputs = reader.graph(scope, net.tables("oplists"), tensors)
-    if reader.unsupported:
-        raise UnsupportedOpError(reader.unsupported)
+    reader.reading.check()
     outputs = net.texts("outputName") or _last(scope)
-    graph = helper.make_graph(
-        scope.nodes,
-        name,
-        [helper.make_tensor_value_info(one, *about) for one, about in inputs.items()],
-        [helper.make_tensor_value_info(one, scope.types.get(one, 1), None) for one in outputs],
-        _initializers(scope),
-    )
-    opsets = [helper.make_opsetid("", OPSET)]
-    producer = f"MNN {reader.version()}".strip()
-    model = helper.make_model(
-        graph, opset_imports=opsets, ir_version=_IR_VERSION, producer_name=producer
-    )
     usage = enum_name("Usage", net.integer("usage"))
+    properties = {}
     if reader.trainable or usage == "TRAIN":
-        helper.set_model_props(model, {USAGE: usage, TRAINABLE: json.dumps(reader.trainable)})
-    return model
-
-
-def _initializers(scope: Scope) -> list[onnx.TensorProto]:
-    from onnx import numpy_helper
-
-    return [numpy_helper.from_array(array, name) for name, array in scope.constants.items()]
+        properties = {USAGE: usage, TRAINABLE: json.dumps(reader.trainable)}
+    producer = f"MNN {reader.version()}".strip()
+    return finish_model(scope, inputs, outputs, name, producer, properties)
 
 
 def _last(scope: Scope) -> list[str]:
@@ -100,39 +66,12 @@ def _last(scope: Scope) -> list[str]:
     return [name for node in scope.nodes for name in node.output if name not in read]
 
 
-class _Names:
-    """The tensors of a graph by their numbers; `known` are names that stand for others."""
-
-    def __init__(self, names: list[str], prefix: str) -> None:
-        self.names: list[str] = []
-        taken: set[str] = set()
-        for number, name in enumerate(names):
-            one = f"{prefix}{name}"
-            one = f"{one}#{number}" if not name or one in taken else one
-            taken.add(one)
-            self.names.append(one)
-        self.plain = names
-        self.known: dict[int, str] = {}
-
-    def __getitem__(self, number: int) -> str:
-        if number in self.known:
-            return self.known[number]
-        if not 0 <= number < len(self.names):
-            raise ModelError(f"the MNN file is damaged: it has no tensor {number}")
-        return self.names[number]
-
-    def number(self, name: str) -> int:
-        """Return the number of a tensor, or -1."""
-        return self.plain.index(name) if name in self.plain else -1
-
-
 class _Reader:
-    def __init__(self, buffer: Buffer, net: Table, weights: bytes, meter: Meter) -> None:
-        self.buffer, self.net, self.weights, self.meter = buffer, net, weights, meter
-        self.unsupported: list[UnsupportedNode] = []
+    def __init__(self, net: Table, weights: bytes, meter: Meter) -> None:
+        self.net, self.weights = net, weights
+        self.reading = Reading("MNN", meter)
         self.trainable: list[str] = []
         self.bodies = {table.text("name"): table for table in net.tables("subgraphs")}
-        self.count = 0
         self.depth = 0
 
     def version(self) -> str:
@@ -141,32 +80,23 @@ class _Reader:
         return found.text("version") if found else ""
 
     def graph(
-        self, scope: Scope, ops: list[Table], tensors: _Names
+        self, scope: Scope, ops: list[Table], tensors: TensorNames
     ) -> dict[str, tuple[int, list[int | str | None]]]:
         """Read ops into a scope; return the inputs among them with their types and shapes."""
         inputs: dict[str, tuple[int, list[int | str | None]]] = {}
-        self.count += len(ops)
-        self.meter.check_nodes(self.count)
+        self.reading.count(len(ops))
+        scope.reserve(tensors.names)
         for table in ops:
             outputs = [tensors[number] for number in table.integers("outputIndexes")]
             reads = [tensors[number] for number in table.integers("inputIndexes")]
-            op = MnnOp(scope, table, reads, outputs)
-            try:
+            op = MnnOp(scope, table, reads, outputs, self.weights)
+            with self.reading.operator(op):
                 if op.type == "Input":
                     op.need(0)
                     inputs[outputs[0]] = self.input(op)
                 else:
                     self.read(op)
-            except UnreadableError as error:
-                self.refuse(op, error.message)
-            except VkmnnError:
-                raise
-            except Exception as error:
-                raise unexpected_error(error, "reading it", op=op.type, node=op.name) from error
         return inputs
-
-    def refuse(self, op: MnnOp, reason: str) -> None:
-        self.unsupported.append(UnsupportedNode(op.type, "MNN", 1, op.name, reason))
 
     def input(self, op: MnnOp) -> tuple[int, list[int | str | None]]:
         table = op.parameters("Input")
@@ -193,15 +123,14 @@ class _Reader:
             self.branches(op)
         elif op.type == "While":
             self.loop(op)
-        elif op.type in READERS:
-            READERS[op.type](op)
+        elif op.type in OP_TYPES.values():
+            READERS.read(op)
         else:
-            known = op.type in OP_TYPES.values()
-            self.refuse(op, "vkmnn does not read it" if known else "MNN's schema does not have it")
+            raise op.unreadable("MNN's schema does not have it")
 
     def body(
         self, op: MnnOp, name: str, known: dict[str, str], carried: Sequence[str] = ()
-    ) -> tuple[Scope, _Names, Table]:
+    ) -> tuple[Scope, TensorNames, Table]:
         """Read a sub-graph whose inputs stand for tensors around it.
 
         Args:
@@ -216,8 +145,8 @@ class _Reader:
         if self.depth >= _DEEPEST:
             raise ModelError("sub-graphs contain each other", op=op.type, node=op.name)
         prefix = f"{op.name}/{name}/"
-        scope = Scope(prefix, self.weights)
-        tensors = _Names(table.texts("tensors"), prefix)
+        scope = Scope(prefix)
+        tensors = TensorNames(table.texts("tensors"), prefix, "MNN")
         for own, outer in known.items():
             number = tensors.number(own)
             if number >= 0:
@@ -247,7 +176,7 @@ class _Reader:
         op.need(1)
         table = op.parameters("IfParam")
         aliases = [one.texts("data") for one in table.tables("aliases_inputs")]
-        results = [one.texts("data") for one in table.tables("aliases_outputs")]
+        made = [one.texts("data") for one in table.tables("aliases_outputs")]
         graphs = {}
         for number, side in enumerate(("then", "else")):
             known = {
@@ -258,17 +187,14 @@ class _Reader:
             scope, tensors, body = self.body(op, table.text(f"{side}_graph"), known)
             outputs = [
                 tensors[tensors.number(names[number])] if len(names) > number else ""
-                for names in results
+                for names in made
             ] or [tensors[one] for one in body.integers("outputs")]
             kept = [scope.fresh("result") for _ in outputs]
             for inner, name in zip(outputs, kept, strict=True):
                 scope.emit("Identity", [inner], [name], name)
-            graphs[f"{side}_branch"] = helper.make_graph(
-                scope.nodes,
-                f"{op.name}/{side}",
-                [],
-                [helper.make_tensor_value_info(one, scope.types[one], None) for one in kept],
-                _initializers(scope),
+            results = [helper.make_tensor_value_info(one, scope.types[one], None) for one in kept]
+            graphs[f"{side}_branch"] = inner_graph(
+                scope, op.scope, [], results, f"{op.name}/{side}"
             )
             types = [scope.types[name] for name in kept]
             shapes = [scope.shapes.get(name) for name in kept]
@@ -309,15 +235,16 @@ class _Reader:
         results = [BOOL, *types, *(scope.types.get(name, 1) for name in kept[1 + carried :])]
         heads: list[tuple[str, int, list[int]]] = [(counter, INT64, []), (condition, BOOL, [])]
         values = [(name, dtype, None) for name, dtype in zip(given[2:], types, strict=True)]
-        graph = helper.make_graph(
-            [*first, *scope.nodes],
-            f"{op.name}/body",
+        graph = inner_graph(
+            scope,
+            op.scope,
             [helper.make_tensor_value_info(*value) for value in (*heads, *values)],
             [
                 helper.make_tensor_value_info(name, dtype, [] if number == 0 else None)
                 for number, (name, dtype) in enumerate(zip(kept, results, strict=True))
             ],
-            _initializers(scope),
+            f"{op.name}/body",
+            first,
         )
         count = op.make("Reshape", op.cast(op.inputs[0], INT64), op.constant([], "int64"))
         go_on = op.make("Reshape", op.cast(op.inputs[1], BOOL), op.constant([], "int64"))

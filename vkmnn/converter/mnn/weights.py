@@ -35,7 +35,7 @@ def external(op: MnnOp, place: list[int], number: int) -> bytes:
     if number + 1 >= len(place):
         return b""
     start, size = place[0] + sum(place[1 : number + 1]), place[number + 1]
-    weights = op.scope.weights
+    weights = op.weights
     if start < 0 or min(place) < 0 or start + size > len(weights):
         raise ModelError(
             f"its weights are {size} bytes at {start} of a file of {len(weights)} bytes",

@@ -1,0 +1,10 @@
+"""All front ends of vkmnn's: importing this registers them.
+
+That of vkmnn's own files, which needs no converter, is registered before.
+"""
+
+from __future__ import annotations
+
+from vkmnn.converter import mnn, onnx
+
+__all__ = ["mnn", "onnx"]

@@ -1,0 +1,54 @@
+"""What front ends of other formats share: operators are written as nodes of ONNX.
+
+A front end reads its file into `SourceOp`s; a function that its `Readers` have for the operator's
+type writes nodes into a `Scope`, and `finish_model` makes the model that ONNX's converter takes.
+"""
+
+from __future__ import annotations
+
+from vkmnn.converter.nodes.model import finish_model, inner_graph
+from vkmnn.converter.nodes.registry import FORMATS, Readers, Reading, lists_operators
+from vkmnn.converter.nodes.scope import (
+    BOOL,
+    DOUBLE,
+    FLOAT,
+    FLOAT16,
+    INT8,
+    INT16,
+    INT32,
+    INT64,
+    OPSET,
+    UINT8,
+    UINT16,
+    UINT32,
+    UINT64,
+    Scope,
+    TensorNames,
+)
+from vkmnn.converter.nodes.source_op import SourceOp, UnreadableError
+
+__all__ = [
+    "BOOL",
+    "DOUBLE",
+    "FLOAT",
+    "FLOAT16",
+    "FORMATS",
+    "INT8",
+    "INT16",
+    "INT32",
+    "INT64",
+    "OPSET",
+    "UINT8",
+    "UINT16",
+    "UINT32",
+    "UINT64",
+    "Readers",
+    "Reading",
+    "Scope",
+    "SourceOp",
+    "TensorNames",
+    "UnreadableError",
+    "finish_model",
+    "inner_graph",
+    "lists_operators",
+]

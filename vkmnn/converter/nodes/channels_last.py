@@ -1,0 +1,47 @@
+"""Channels last: Transposes around operators that ONNX defines with channels first.
+
+They are written naively; `passes/transpose_region.py` moves and removes them. Only the tensor that
+a Transpose was just made of is not transposed back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from vkmnn.converter.nodes.source_op import SourceOp
+
+_FIRST, _LAST = "channels first", "channels last"
+
+
+def first_order(rank: int) -> list[int]:
+    """Return the order of axes that brings the last axis to the second place."""
+    return [0, rank - 1, *range(1, rank - 1)]
+
+
+def last_order(rank: int) -> list[int]:
+    """Return the order of axes that brings the second axis to the last place."""
+    return [0, *range(2, rank), 1]
+
+
+def to_first(op: SourceOp, name: str, rank: int) -> str:
+    """Return a tensor with channels last as one with channels first."""
+    return _moved(op, name, first_order(rank), _FIRST, _LAST)
+
+
+def to_last(op: SourceOp, name: str, rank: int) -> str:
+    """Return a tensor with channels first as one with channels last."""
+    return _moved(op, name, last_order(rank), _LAST, _FIRST)
+
+
+def _moved(op: SourceOp, name: str, order: list[int], to: str, back: str) -> str:
+    def make() -> str:
+        made = op.make("Transpose", name, perm=order)
+        op.scope.notes.setdefault((made, back), name)
+        return made
+
+    return op.scope.memoised(name, to, make)
+
+
+def spatial(op: SourceOp, name: str, rank: int, body: Callable[[str], str]) -> str:
+    """Return what `body` makes of a tensor with channels first, with channels last again."""
+    return to_last(op, body(to_first(op, name, rank)), rank)
