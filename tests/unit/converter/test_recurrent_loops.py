@@ -508,3 +508,16 @@ def test_conditions_that_are_computed_stay() -> None:
         for one, other in zip(session.run(None, {"x": sequence()}), expected, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
         assert submits(session, sequence()) >= STEPS
+
+
+@pytest.mark.parametrize("op", ["MatMul", "Sub", "Split", "Less"])
+def test_damaged_nodes_of_a_cell_are_typed(op: str) -> None:
+    """A node with more inputs than its operator takes, or without an attribute that it needs."""
+    model = while_loop(gru)
+    loop = next(one for one in model.graph.node if one.op_type == "Loop")
+    body = next(a.g for a in loop.attribute if a.name == "body")
+    node = next(one for one in body.node if one.op_type == op)
+    node.input.extend(list(node.input) * 2)
+    del node.attribute[:]
+    with pytest.raises(VkmnnError):
+        InferenceSession(model, "cpu").run(None, {"x": draw(1, 2, STEPS, INPUTS)})

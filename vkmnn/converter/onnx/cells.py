@@ -28,6 +28,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from vkmnn.converter.onnx.schema import check_node, find_schema
+from vkmnn.converter.onnx.source import SourceNode
+from vkmnn.errors import ModelError
 from vkmnn.ir import Array
 
 Matrix = npt.NDArray[Any]
@@ -189,10 +192,18 @@ class Formulas:
         if constant and not any(one.g.node for one in node.attribute):
             return self._constants(node, given)
         rule = _RULES.get("Shape" if node.op_type in _SHAPES else node.op_type)
-        if rule is None or node.domain not in ("", "ai.onnx"):
+        if rule is None or node.domain not in ("", "ai.onnx") or not self._is_valid(node):
             return ()
         made = rule(self, node, given, attributes)
         return made if isinstance(made, list) else [made]
+
+    def _is_valid(self, node: onnx.NodeProto) -> bool:
+        source = SourceNode(node, node.name, self.opsets, node.name)
+        try:
+            check_node(source, find_schema(source))
+        except ModelError:  # the loop's own conversion reports it
+            return False
+        return True
 
     def _constants(self, node: onnx.NodeProto, given: Sequence[Formula]) -> Sequence[Formula]:
         """Return the results of a node whose inputs are constants."""
