@@ -1,4 +1,4 @@
-"""The commands and their options; what they do is in the module of the command's name."""
+"""The commands and their options; each command is implemented in the module of its name."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ _LEVELS = ("debug", "info", "warning", "error")
 
 
 ROWS = ("step", "type", "kernel")
-"""What a row of the profile's table may stand for."""
+"""Grouping of the rows of a profile."""
 
 
 class OnLost(str, Enum):
-    """What becomes of a lost device."""
+    """Reaction to a lost device."""
 
     REBUILD = "rebuild"
     RAISE = "raise"
@@ -80,7 +80,7 @@ OnOverflowOption = Annotated[
 
 
 def _quiet(wanted: bool) -> bool:
-    """Print no tables where a document is wanted."""
+    """Print no tables if the result is a JSON document."""
     out.quiet = wanted
     return wanted
 
@@ -141,7 +141,7 @@ def show_help(
         str | None, typer.Argument(metavar="COMMAND", help="A command.", show_default=False)
     ] = None,
 ) -> None:
-    """Show what vkmnn does, or the options of a command."""
+    """Show the commands, or the options of a command."""
     assert ctx.parent is not None
     commands: dict[str, Any] = ctx.parent.command.commands  # type: ignore[attr-defined]
     if command is None:
@@ -187,7 +187,7 @@ def devices(
 
 @app.command()
 def doctor(json: JsonOption = False) -> None:
-    """Check this machine, and say what to install."""
+    """Check this machine and list what is missing."""
     from vkmnn.cli.doctor import examine
 
     if not examine():
@@ -836,7 +836,7 @@ def run_cli(arguments: list[str] | None = None) -> int:
 
 
 def _discard_output() -> None:
-    """Discard what Python flushes at exit: standard output no longer accepts anything."""
+    """Discard Python's buffered output at exit: standard output has been closed."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -852,7 +852,7 @@ def _run(arguments: list[str] | None) -> int:
 
 
 def _refused(told: VkmnnError, raised: Exception) -> int:
-    """Show an error, or raise what it was where tracebacks are wanted."""
+    """Print an error, or raise its cause where tracebacks are wanted."""
     if os.environ.get("VKMNN_DEBUG", "") not in ("", "0"):
         raise raised
     show_error(told)

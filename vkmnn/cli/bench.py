@@ -88,7 +88,7 @@ def bench_model(
 
 @contextmanager
 def progress() -> Iterator[Callable[[str], None]]:
-    """Show what is going on; yields the function that updates it.
+    """Show progress; yields a function that updates it.
 
     To rounds it adds the time left. Without a terminal, there is a line every now and then.
     """
@@ -110,13 +110,13 @@ def progress() -> Iterator[Callable[[str], None]]:
 
 
 class _Left:
-    """Knows how long the rounds of a model take."""
+    """Estimates the remaining time of a model's rounds."""
 
     def __init__(self) -> None:
         self._begun = 0.0
 
     def told(self, text: str) -> str:
-        """Return a text on a round with the time left after it."""
+        """Return the text on a round with the remaining time."""
         match = _ROUND.search(text)
         if match is None:
             return text

@@ -44,7 +44,7 @@ class Status(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One finding: `detail` says what was found, `remedy` what to do about it ("" if nothing)."""
+    """One finding: `detail` describes it, `remedy` says what to do ("" if nothing)."""
 
     group: str
     name: str
@@ -222,7 +222,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 def check_plugins() -> Iterator[Check]:
-    """Every plug-in can be loaded; says what it registers."""
+    """Check that every plug-in loads; report what it registers."""
     from vkmnn.discovery import survey
 
     for name, where, error in survey():

@@ -1,4 +1,4 @@
-"""What the commands share in writing to the terminal."""
+"""Terminal output shared by the commands."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def show(content: Table, indent: int = 2) -> None:
 
 
 def show_facts(rows: Mapping[str, str], indent: int = 2) -> None:
-    """Print names and what belongs to them, one a line."""
+    """Print names and values, one a line."""
     width = max(map(len, rows), default=0)
     for name, text in rows.items():
         grid = Table.grid(padding=(0, 2, 0, 0))
@@ -80,7 +80,7 @@ def show_facts(rows: Mapping[str, str], indent: int = 2) -> None:
 
 
 def heading(text: str) -> None:
-    """Print what follows is about."""
+    """Print a heading."""
     out.print(Text(text, style="bold"))
 
 
@@ -149,23 +149,23 @@ def time_text(seconds: float) -> str:
 
 
 def histogram(names: Iterable[str]) -> str:
-    """Return `Conv 53, Relu 49, Add 16`: the names by how often they come."""
+    """Return `Conv 53, Relu 49, Add 16`: the names by frequency."""
     ranked = sorted(Counter(names).items(), key=lambda item: (-item[1], item[0]))
     return ", ".join(f"{name} {count}" for name, count in ranked)
 
 
 def compiling() -> AbstractContextManager[Callable[[int, int], None]]:
-    """Show a bar while pipelines are compiled; yields what a session takes as `progress`."""
+    """Show a bar while pipelines are compiled; yields a session's `progress` argument."""
     return progress("compiling pipelines")
 
 
 LINE_EVERY_S = 10.0
-"""How often progress is told in a line, where there is no terminal for a bar."""
+"""Seconds between lines of progress where there is no terminal for a bar."""
 
 
 @contextmanager
 def progress(label: str) -> Iterator[Report]:
-    """Show how far a long job is, and how long it will still take.
+    """Show the progress of a long job and its remaining time.
 
     On a terminal it is a bar, elsewhere a line every `LINE_EVERY_S` seconds.
 
@@ -196,11 +196,11 @@ class Report(Protocol):
     """Tells how far a job is."""
 
     def __call__(self, done: int, total: int, what: str = "") -> None:
-        """Tell that `done` of `total` steps are over, and what comes now."""
+        """Report that `done` of `total` steps are finished, and the current one."""
 
 
 class _Lines:
-    """Progress for logs: a line now and then, with the time left."""
+    """Progress for logs: a line now and then, with the remaining time."""
 
     def __init__(self, label: str) -> None:
         self._label = label
@@ -217,7 +217,7 @@ class _Lines:
 
 
 def duration_text(seconds: float) -> str:
-    """Return how long something takes, as people say it: `40 s`, `3 min`, `2 h 10 min`."""
+    """Return a duration in words: `40 s`, `3 min`, `2 h 10 min`."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
@@ -253,7 +253,7 @@ INTERRUPTED = 130
 
 @contextmanager
 def interruptible(kept: str | Callable[[], str]) -> Iterator[None]:
-    """End the command with status 130 on Ctrl-C, and say what it leaves behind.
+    """End the command with status 130 on Ctrl-C, and report what it leaves in place.
 
     Args:
         kept: what is kept: a sentence, or a function that returns it.
@@ -266,7 +266,7 @@ def interruptible(kept: str | Callable[[], str]) -> Iterator[None]:
 
 
 def interrupted(kept: str) -> typer.Exit:
-    """Say what an interrupted command keeps; raise the result."""
+    """Report what an interrupted command keeps; raise the result."""
     note(f"interrupted: {kept}")
     return typer.Exit(INTERRUPTED)
 
@@ -275,12 +275,12 @@ def interrupted(kept: str) -> typer.Exit:
 
 
 def wants_json() -> bool:
-    """Whether results go into a document of JSON instead of tables."""
+    """Whether results are printed as a JSON document instead of tables."""
     return out.quiet
 
 
 def document(command: str, facts: Mapping[str, Any]) -> None:
-    """Print what a command found as JSON, if `--json` asks for it.
+    """Print results as JSON, if `--json` asks for it.
 
     Every document is an object with the command's name and vkmnn's version before its own keys;
     numbers that JSON does not have are null.

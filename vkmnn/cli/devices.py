@@ -37,7 +37,7 @@ PROFILE_NOTE = "features, limits and memory are at most that device's"
 
 
 def why_none(driver: str | None) -> tuple[str, str]:
-    """Say why no device was found, and what to do."""
+    """Explain why no device was found, and what to do."""
     name = driver or environment.driver()
     try:
         get_driver(name).enumerate()
@@ -58,7 +58,7 @@ def automatic(found: list[DeviceInfo]) -> tuple[int | str, str]:
 
 
 def list_devices(driver: str | None) -> None:
-    """Print all devices, the numpy backend last, and mark what "auto" means."""
+    """Print all devices, the numpy backend last, and mark the default."""
     found = enumerate_devices(driver)
     try:
         chosen, reason = automatic(found)

@@ -1,4 +1,4 @@
-"""`vkmnn doctor`: does this machine have all that a network needs, and what to do if not."""
+"""`vkmnn doctor`: check that this machine can run networks, and say what to do if not."""
 
 from __future__ import annotations
 

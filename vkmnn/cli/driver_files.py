@@ -22,7 +22,7 @@ _REGISTRY = r"SOFTWARE\Khronos\Vulkan\Drivers"
 
 @dataclass(frozen=True, slots=True)
 class DriverFile:
-    """A driver file; `problem` says what is wrong with it, "" when nothing is."""
+    """A driver file; `problem` describes its defect, "" if it has none."""
 
     path: Path
     problem: str

@@ -1,4 +1,4 @@
-"""Inputs for `vkmnn run` and similar commands: values as typed, files, or made-up ones."""
+"""Inputs for `vkmnn run` and similar commands: literals, files, or generated values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vkmnn.ir import Array
 Dims = Sequence[int | str | None]
 
 PICTURE_SIZES = (640, 320, 224)
-"""Heights and widths of pictures that networks were made for, mostly."""
+"""Common heights and widths of the pictures that networks take."""
 
 _LINE_WIDTH = 320
 _LINE_HEIGHT = 100  # below, a picture is a line of text, which is wider than high
@@ -27,7 +27,7 @@ _CHANNEL_NAMES = re.compile(r"(num_?|n_?)?(c|ch|chan|channels?)", re.IGNORECASE)
 
 @dataclass(slots=True)
 class Sizes:
-    """What the user says about shapes: those of whole inputs, and of symbolic dimensions."""
+    """Shapes from the command line: of whole inputs, and of symbolic dimensions."""
 
     inputs: dict[str, tuple[int, ...]] = field(default_factory=dict)
     symbols: dict[str, int] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class Sizes:
 
 @dataclass(slots=True)
 class Feeds:
-    """One value per input, and how each came about.
+    """One value per input, and its origin.
 
     Attributes:
         arrays: the values.
@@ -109,7 +109,7 @@ def settle(
     assume: int | None = None,
     picture: int = PICTURE_SIZES[0],
 ) -> tuple[dict[str, tuple[int, ...]], list[str], bool]:
-    """Return the static shape of every input that has one, and what was assumed for that.
+    """Return the static shape of every input that has one, and the assumptions behind it.
 
     Args:
         inputs: shape of every input as the model declares it.
@@ -269,7 +269,7 @@ def _filled(arg: NodeArg, shape: tuple[int, ...], fill: Callable[[], Array]) -> 
 
 
 def _decides(arg: NodeArg, array: Array) -> bool:
-    """Whether a value is a single number that is likely to mean something: a rate, a length."""
+    """Whether a value is a single number that probably matters: a rate, a length."""
     fixed = arg.shape is not None and all(isinstance(dim, int) for dim in arg.shape)
     return fixed and array.size == 1 and array.dtype.kind in "iub"
 
@@ -279,7 +279,7 @@ def fitting_feeds(
     make: Callable[[int], Feeds],
     fits: Callable[[Feeds], None],
 ) -> Feeds:
-    """Return feeds whose guessed sizes of pictures the network takes, if there are such.
+    """Return feeds with guessed picture sizes that the network accepts, if any.
 
     Args:
         outputs: the model's outputs.
@@ -315,7 +315,7 @@ def _text(arg: NodeArg, shape: tuple[int, ...]) -> Array:
 
 
 def _parse_values(texts: Sequence[str], args: Sequence[NodeArg]) -> dict[str, Given]:
-    """Return what the options say about each input that they name."""
+    """Return the values that options give to the inputs they name."""
     by_name = {arg.name: arg for arg in args}
     values: dict[str, Given] = {}
     for text in texts:

@@ -1,4 +1,4 @@
-"""`vkmnn generate` and `vkmnn chat`: text from a language model, as it comes."""
+"""`vkmnn generate` and `vkmnn chat`: stream text from a language model."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _refuse_file(path: Path) -> None:
 
 
 def generate_text(where: Where, prompt: str, max_tokens: int | None, **how: Any) -> None:
-    """Print what a model writes after a prompt."""
+    """Print a model's continuation of a prompt."""
     text = sys.stdin.read() if prompt == "-" else prompt
     with where.load() as model:
         facts = _tell(model, text, max_tokens, how)
@@ -100,7 +100,7 @@ def chat_with(where: Where, system: str | None, max_tokens: int | None, **how: A
 
 
 def _lines() -> Iterator[str]:
-    """Yield what the user types, up to an empty line or the end."""
+    """Yield the user's lines, up to an empty line or the end of input."""
     while True:
         if sys.stdin.isatty():
             err.print("> ", end="")
@@ -113,7 +113,7 @@ def _lines() -> Iterator[str]:
 def _tell(
     model: llm.LanguageModel, prompt: Any, max_tokens: int | None, how: Any
 ) -> dict[str, Any]:
-    """Print a text as it comes, then how fast it came; return both."""
+    """Print a text as it arrives, then its speed; return both."""
     start = time.perf_counter()
     text = ""
     made: llm.Generated | None = None

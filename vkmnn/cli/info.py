@@ -1,4 +1,4 @@
-"""`vkmnn info`: what a model contains, and whether vkmnn can run it."""
+"""`vkmnn info`: the contents of a model, and whether vkmnn can run it."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def _describe_graph(path: Path, shapes: Sequence[str], tensors: bool) -> bool:
 
 
 def _packed_bytes(graph: Graph) -> Counter[str]:
-    """Return how many bytes of weights are there in the forms of each device."""
+    """Return the bytes of packed weights for each device."""
     found: Counter[str] = Counter()
     for form in graph.packed:
         found[form.device] += form.packed.nbytes
@@ -151,7 +151,7 @@ def _packed_bytes(graph: Graph) -> Counter[str]:
 def _show_network(
     graph: Graph, sizes: Sizes, facts: dict[str, str], tensors: bool
 ) -> dict[str, Any]:
-    """Print what is known of a model, and what its graph consists of after the passes.
+    """Print a model's properties, and its graph after the passes.
 
     Returns:
         The same, for a document.
@@ -177,7 +177,7 @@ def _show_network(
 
 
 def describe_folder(folder: Path) -> None:
-    """Print what the folder of a language model holds, and its variants.
+    """Print the contents of a language model's folder, and its variants.
 
     Raises:
         ModelFileError: its layout is not known.

@@ -1,4 +1,4 @@
-"""What to install, by operating system."""
+"""Installation advice by operating system."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ REMEDIES: Mapping[str, Mapping[str, str]] = {
         "windows": _SDK,
     },
 }
-"""What is missing -> operating system -> what to do."""
+"""Missing item -> operating system -> advice."""
 
 _FAMILIES = {
     "debian": "debian",
@@ -54,5 +54,5 @@ def system() -> str:
 
 
 def remedy(what: str) -> str:
-    """Return what to do on this system when `what`, a key of REMEDIES, is missing."""
+    """Return the advice for this system when `what`, a key of REMEDIES, is missing."""
     return REMEDIES[what][system()]

@@ -22,7 +22,7 @@ USAGE = (
     "NAME=VALUE, where VALUE is a number (0.5), JSON ([1, 2, 3]), text for inputs of strings, "
     "random, ones, zeros, or a file (.npy, .npz, @values.json, @text.txt)"
 )
-"""What `--input` takes."""
+"""Syntax of `--input`."""
 
 _PICTURES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".heic")
 _SOUNDS = (".wav", ".mp3", ".flac", ".ogg", ".m4a")
@@ -46,7 +46,7 @@ FILLERS: Mapping[str, Filler] = {
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What an option says: a filler's name, an array, or `fill`, a number for all elements."""
+    """The value of an option: a filler's name, an array, or `fill`, a number for all elements."""
 
     filler: str = ""
     array: Array | None = None
@@ -54,7 +54,7 @@ class Given:
 
 
 def parse_value(arg: NodeArg | None, text: str) -> Given:
-    """Return what the text of a value stands for.
+    """Parse the text of a value.
 
     Args:
         arg: the input; None where it is not known, which is an error in the end.
@@ -98,7 +98,7 @@ def parse_value(arg: NodeArg | None, text: str) -> Given:
 
 
 def _unquoted(text: str) -> str:
-    """Return a text without quotes that the shell has left."""
+    """Return a text without the quotes that the shell left in place."""
     return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'" else text
 
 
@@ -121,7 +121,7 @@ def _json(text: str, option: str) -> Any:
 
 
 def _cast(arg: NodeArg, values: Any, option: str) -> Array:
-    """Return values as an array of the input's type; what would change them is refused."""
+    """Return values as an array of the input's type; raises if that would change them."""
     if arg.type == "tensor(string)":
         return np.array(values, object)
     if arg.dtype == "object":

@@ -82,7 +82,7 @@ def list_ops(name: str | None) -> None:
 
 
 def _why(name: str) -> str:
-    """Say why an operator of ONNX has no kernel, or what to use instead."""
+    """Return why an operator of ONNX has no kernel, or an alternative."""
     return alternative(name, "", _NEWEST)
 
 
@@ -125,7 +125,7 @@ def list_format_ops(format: str, name: str | None) -> None:
 
 
 def list_plugins() -> None:
-    """Print the loaded plug-ins and what each of them registered."""
+    """Print the loaded plug-ins and their operators."""
     rows = table("plug-in", "package", "module", "registers")
     plugins = load_plugins()
     for plugin in plugins:

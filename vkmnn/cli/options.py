@@ -1,4 +1,4 @@
-"""How commands and options look: short names that mean one thing, metavars, usage lines."""
+"""Appearance of commands and options: short names, metavars, usage lines."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ METAVARS: Mapping[str, str] = {
     "--weights": "TYPE",
     "--block": "N",
 }
-"""What stands for an option's value in help; of others, the option's name in capitals."""
+"""Placeholders for option values in help; by default, the option's name in capitals."""
 
 
 def option(name: str, *others: str, **settings: Any) -> Any:
@@ -96,7 +96,7 @@ class Command(TyperCommand):
                 param.metavar = METAVARS.get(long, long.lstrip("-").replace("-", "_").upper())
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Return what follows the command's name in its usage line."""
+        """Return the part of the usage line after the command's name."""
         pieces = [self.options_metavar or ""]
         for param in self.params:
             if param.param_type_name == "argument":
@@ -105,7 +105,7 @@ class Command(TyperCommand):
         return pieces
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write what arguments and options mean."""
+        """Write the help of arguments and options."""
         arguments, options = [], []
         for param in self.get_params(ctx):
             if param.param_type_name == "argument":

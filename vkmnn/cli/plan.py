@@ -1,4 +1,4 @@
-"""`vkmnn plan`: what a device of a profile would run, and what that is expected to take."""
+"""`vkmnn plan`: the predicted kernels and times on a device of a profile."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _DETAILS = ("groups", "waves", "padded")
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A plan for a profile: what is expected of it, its memory, and where its ops would run."""
+    """A plan for a profile: predicted time, memory, and placement of its ops."""
 
     forecast: Forecast
     memory: MemoryUse
@@ -89,7 +89,7 @@ def plan_model(
     alone: bool,
     html: Path | None,
 ) -> None:
-    """Plan a model for a profile, without a device, and print what is expected of it.
+    """Plan a model for a profile, without a device, and print the prediction.
 
     Args:
         model: an ONNX file.
@@ -172,7 +172,7 @@ def plan_for(
 def _others(
     network: Network, profile: str, precision: PrecisionName, feeds: Mapping[str, Array]
 ) -> dict[str, Prediction | None]:
-    """Return what is predicted for every other profile; None where it cannot be planned."""
+    """Return the predictions for every other profile; None where planning fails."""
     found: dict[str, Prediction | None] = {}
     names = [name for name in profile_names() if name != profile]
     with progress("planning for other profiles") as report:

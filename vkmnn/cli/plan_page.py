@@ -13,7 +13,7 @@ from vkmnn.cli.console import bytes_text, time_text
 from vkmnn.whole_files import replacing
 
 TERMS = {"beside": "others in the level", "gaps": "barriers", "split": "partial sums"}
-"""What tables call the terms of a prediction whose own names say little."""
+"""Labels of a prediction's terms whose own names say little."""
 
 _PAGE = Template("""<!doctype html>
 <html lang="en">

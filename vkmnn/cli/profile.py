@@ -94,7 +94,7 @@ def profile_model(
 
 
 def _facts(model: Path, here: Opened, profile: Profile) -> dict[str, Any]:
-    """Return what was measured, for a document."""
+    """Return the measurements for a JSON document."""
     memory = profile.memory
     return {
         "model": str(model),
@@ -132,7 +132,7 @@ def _summary(profile: Profile) -> str:
 
 
 def _rest(rows: Table, hidden: Sequence[float], total: float) -> None:
-    """Add a row that stands for those that are not shown."""
+    """Add a row that sums up those not shown."""
     if hidden:
         spent = sum(hidden)
         rows.add_row(

@@ -138,7 +138,7 @@ def page(profile: Profile, title: str, subtitle: str) -> str:
 
 
 def _facts(profile: Profile) -> list[tuple[str, str]]:
-    """Return numbers and what they are."""
+    """Return labelled numbers."""
     facts = [(time_text(profile.wall_us / 1e6), "a run (median)")]
     if profile.gpu_us:
         facts.append((time_text(profile.gpu_us / 1e6), "its steps on the device, with timestamps"))

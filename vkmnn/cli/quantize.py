@@ -1,4 +1,4 @@
-"""`vkmnn quantize`: write a model with narrow weights, and say what that saves and costs."""
+"""`vkmnn quantize`: write a model with narrow weights, and report size and accuracy."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _SHOWN = 12
 def quantize_model(
     model: Path, output: Path, sizes: Sequence[str], options: Mapping[str, Any]
 ) -> None:
-    """Quantise a model, and print sizes, accuracy and what stayed in float.
+    """Quantise a model, and print sizes, accuracy and the parts that stay in float.
 
     Args:
         model: an ONNX file.
@@ -99,7 +99,7 @@ def _shapes(model: Path, texts: Sequence[str], told: bool) -> dict[str, tuple[in
 
 
 def _facts(model: Path, made: Quantized) -> dict[str, Any]:
-    """Return what quantising did, for a document."""
+    """Return the results of quantisation for a JSON document."""
 
     def weights(sizes: Mapping[str, Size]) -> dict[str, int]:
         return {name: size.nbytes for name, size in sizes.items()}

@@ -1,4 +1,4 @@
-"""What `vkmnn run --compare` compares with: another device, or onnxruntime."""
+"""References for `vkmnn run --compare`: another device, or onnxruntime."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ONNXRUNTIME = frozenset({"onnxruntime", "ort"})
 
 
 def reference_for(name: str, model: Path, elsewhere: Reference) -> Reference:
-    """Return what computes the expected outputs; that it can is checked before anything runs.
+    """Return a function that computes the expected outputs; checks first that it can.
 
     Args:
         name: a device, or "onnxruntime".

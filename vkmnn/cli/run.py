@@ -1,4 +1,4 @@
-"""`vkmnn run`: run one model one or more times, and show what comes out."""
+"""`vkmnn run`: run a model one or more times, and show its outputs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _MAX_CLASSES = 100_000
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """Where a model runs and on what data; `inputs` and `shapes` are the options as typed."""
+    """Device, inputs and shapes of a run; `inputs` and `shapes` are the options as typed."""
 
     device: str
     driver: str | None
@@ -127,13 +127,13 @@ def session_feeds(session: InferenceSession, options: RunOptions) -> Feeds:
 
 
 def tell_assumed(notes: Sequence[str]) -> None:
-    """Say what was assumed about inputs."""
+    """Print the assumptions about inputs."""
     for text in notes:
         note(text)
 
 
 def introduce(model: Path, opened: Opened) -> None:
-    """Print what runs where; note what was assumed, and the ops that are not on the device."""
+    """Print devices and model; note assumptions, and the ops that are not on the device."""
     half = STORES[opened.session.precision]
     heading(f"{model.name} on {opened.session.device.name}{half}")
     tell_assumed(opened.fed.notes)
@@ -214,7 +214,7 @@ def _repeat(here: Opened, repeat: int) -> tuple[list[float], bool]:
 
 
 def _facts(model: Path, here: Opened, spent: Sequence[float]) -> dict[str, Any]:
-    """Return what is known of a run, for a document."""
+    """Return the results of a run for a JSON document."""
     away = here.session.placement().off_device
     return {
         "model": str(model),
@@ -351,7 +351,7 @@ def _save(results: Mapping[str, Array], output: Path) -> None:
 
 
 def _check_output(output: Path) -> None:
-    """See whether outputs can be written to a file, or into a folder, made where it is missing."""
+    """Check that outputs can be written to a file or folder; create a missing folder."""
     if output.suffix == ".npz":
         check_writable(output)
         return
@@ -362,7 +362,7 @@ def _check_output(output: Path) -> None:
 
 
 def _save_npz(results: Mapping[str, Array], path: Path) -> None:
-    """Do what numpy.savez does, which takes names as keywords and keeps `file` for itself."""
+    """Save like numpy.savez, which takes names as keywords and keeps `file` for itself."""
     with replacing(path) as file, zipfile.ZipFile(file, "w") as archive:
         for name, array in results.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
@@ -383,7 +383,7 @@ def _file_names(names: Sequence[str] | Mapping[str, Array], folder: Path) -> dic
 def _differences(
     results: Mapping[str, Array], expected: Mapping[str, Array], tolerance: float
 ) -> list[dict[str, Any]]:
-    """Return how much each output differs from what is expected."""
+    """Return the difference of each output from the expected one."""
     rows = []
     for name, want in expected.items():
         have = results[name]

@@ -1,4 +1,4 @@
-"""What commands say when a file cannot be written."""
+"""Messages for files that cannot be written."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from vkmnn.errors import InvalidInputError
 
 @contextmanager
 def saving(what: str, option: str, path: Path) -> Iterator[None]:
-    """Explain what goes wrong in a block that writes a file, or sees whether it could.
+    """Explain errors of a block that writes a file, or checks whether it could.
 
     Args:
         what: what cannot be done: "page cannot be written".

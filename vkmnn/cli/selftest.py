@@ -49,7 +49,7 @@ def network() -> Any:
 
 
 def run_here(device: str | int) -> dict[str, Any]:
-    """Run the test in this process; "error" in the result says what went wrong, if anything."""
+    """Run the test in this process; "error" in the result describes a failure."""
     import numpy as np
 
     from vkmnn.errors import VkmnnError
@@ -79,7 +79,7 @@ def run_here(device: str | int) -> dict[str, Any]:
 
 
 def run_apart(index: int, driver: str | None = None) -> dict[str, Any]:
-    """Run the test in a process of its own, and survive whatever the driver does there.
+    """Run the test in a child process, and survive a crash of the driver.
 
     Args:
         index: of the device.

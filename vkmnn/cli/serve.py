@@ -29,7 +29,7 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """Where a server listens, and to whom."""
+    """Address of a server, and who may use it."""
 
     host: str
     port: int
@@ -41,7 +41,7 @@ class Door:
 
 
 def serve_models(served: Served, door: Door, limits: dict[str, int | None], drain_s: int) -> None:
-    """Load models and answer requests until a signal comes; what has been started is finished.
+    """Load models and answer requests until a signal arrives; running requests are finished.
 
     Raises:
         VkmnnError: a model cannot be loaded, the server cannot listen, or a package of the extra

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def tune_model(model: Path, options: RunOptions) -> None:
-    """Tune a model at the shapes of its inputs and print what was found.
+    """Tune a model at the shapes of its inputs and print the results.
 
     Raises:
         InvalidInputError: `VKMNN_TUNE=off` forbids to keep or use measurements.
@@ -73,13 +73,13 @@ class Stop(AbstractContextManager["Stop"]):
         note("stopping: what was measured is compared in whole runs; Ctrl-C again ends at once")
 
     def __exit__(self, *error: object) -> None:
-        """Leave the signal to whoever had it before."""
+        """Restore the previous signal handler."""
         if self._former is not None:
             signal.signal(signal.SIGINT, self._former)
 
 
 def _facts(model: Path, here: Opened, tuning: Tuning) -> dict[str, Any]:
-    """Return what tuning found, for a document."""
+    """Return the results of tuning for a JSON document."""
     return {
         "model": str(model),
         "device": here.session.device.name,

@@ -127,7 +127,7 @@ class Device:
 
     @property
     def inherited(self) -> bool:
-        """Whether the device belongs to a process that this one was forked from."""
+        """Whether this process was forked from the one that opened the device."""
         return os.getpid() != self._process
 
     @property
@@ -415,7 +415,7 @@ class Device:
             self._saved_size = len(data)
 
     def close(self) -> None:
-        """Free the device and everything made from it, for all its users. Safe to call twice.
+        """Free the device and all objects created from it, for all its users. Idempotent.
 
         Waits up to `timeout_s` for calls in progress in other threads; later calls are
         refused. Neither buffers nor command buffers may be used afterwards.
@@ -559,7 +559,7 @@ class PipelineBatch:
         threads: int,
         warm_up: bool,
     ) -> None:
-        """Start; with no threads, all of the pipelines are there already."""
+        """Start compiling; without threads, all pipelines exist already."""
         self._device = device
         self._visit = device.gate.visit()
         self._visit.__enter__()
@@ -820,7 +820,7 @@ def _exit() -> None:
 
 
 def _close_all(end: float = math.inf) -> None:
-    """Close all devices, and their drivers unless one has to be left to the system.
+    """Close all devices, then their drivers, unless one has to be left to the system.
 
     A device that still works has threads of its driver, which the end of an instance waits for.
 

@@ -1,4 +1,4 @@
-"""What is known about a device before it is opened: identity, features and limits."""
+"""Properties of a device that are known before it is opened: identity, features and limits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 from vkmnn.records import dataclass
 
 Priority = Literal["low", "normal", "high"]
-"""What the device works on first, among all programs that use it."""
+"""Priority of the device's work among all programs that use it."""
 
 
 class DeviceType(enum.Enum):
@@ -61,7 +61,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class CooperativeMatrixShape:
-    """One M x N x K product that cooperative matrices offer: A (MxK) * B (KxN) + C -> result.
+    """One product supported by cooperative matrices: A (M x K) * B (K x N) + C.
 
     Types are named as in shaders ("f16", "bf16", "f32", "i8", "u8", "i32", ...); `scope` is
     "subgroup", "workgroup" or another scope of the SPIR-V specification.
@@ -89,7 +89,7 @@ class MemoryFlag(enum.IntFlag):
 
 @dataclass(frozen=True, slots=True)
 class MemoryType:
-    """One kind of memory: `index` is the driver's, `flags` holds bits of `MemoryFlag`.
+    """One memory type: its index in the driver's list and its `MemoryFlag` bits.
 
     Types with the same `heap` share its `heap_bytes`.
     """
@@ -132,6 +132,6 @@ class DeviceInfo:
     device_profile: str = ""
 
     def __repr__(self) -> str:
-        """Return what people know a device by; `vkmnn devices --json` shows all of it."""
+        """Return a short readable description; `vkmnn devices --json` shows all properties."""
         profile = f", as {self.device_profile}" if self.device_profile else ""
         return f"<vkmnn.DeviceInfo {self.index}: {self.name} ({self.type.value}{profile})>"

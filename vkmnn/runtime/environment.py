@@ -1,4 +1,4 @@
-"""The environment variables that the runtime reads, in one place."""
+"""Environment variables of the runtime."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LONGEST_S = 1e9  # Vulkan counts nanoseconds in 64 bits
 
 
 FASTEST = "fastest"
-"""Takes the place of a device where what runs a network fastest is to be measured."""
+"""Device name that selects the fastest engine by measurement."""
 
 
 _DEVICE_WORDS = frozenset({"auto", "cpu", FASTEST})
@@ -34,13 +34,13 @@ def device_word(selector: _Selector) -> _Selector:
 
 
 def device_selector() -> str:
-    """`VKMNN_DEVICE`: the device that "auto" stands for; "fastest" measures the usual one, too."""
+    """`VKMNN_DEVICE`: the device for "auto"; "fastest" measures the default one, too."""
     selected = device_word(os.environ.get("VKMNN_DEVICE", "").strip())
     return selected if selected and selected != FASTEST else "auto"
 
 
 def measures() -> bool:
-    """`VKMNN_DEVICE`: whether it asks for what is fastest."""
+    """`VKMNN_DEVICE`: whether it asks for the fastest engine by measurement."""
     return device_word(os.environ.get("VKMNN_DEVICE", "")) == FASTEST
 
 
@@ -76,12 +76,12 @@ def disabled_features() -> frozenset[str]:
 
 
 def device_profile() -> str:
-    """`VKMNN_DEVICE_PROFILE`: the device that every device is made to look like; "" for none."""
+    """`VKMNN_DEVICE_PROFILE`: the profile that every device emulates; "" for none."""
     return os.environ.get("VKMNN_DEVICE_PROFILE", "").strip()
 
 
 def host_engines() -> tuple[str, ...]:
-    """`VKMNN_HOST_ENGINE`: what runs nodes without a kernel, in the order of preference."""
+    """`VKMNN_HOST_ENGINE`: evaluators for nodes without a kernel, in order of preference."""
     text = os.environ.get("VKMNN_HOST_ENGINE", "").strip().lower() or "auto"
     engines = _HOST_ENGINES.get(text)
     if engines is None:
@@ -93,7 +93,7 @@ def host_engines() -> tuple[str, ...]:
 
 
 def timeout_s() -> float:
-    """`VKMNN_TIMEOUT`: seconds that a command buffer may take before the device counts as lost."""
+    """`VKMNN_TIMEOUT`: seconds after which a running command buffer counts as a lost device."""
     text = os.environ.get("VKMNN_TIMEOUT", "").strip() or "300"
     try:
         value = float(text)
@@ -108,7 +108,7 @@ def timeout_s() -> float:
 
 
 def tune() -> str:
-    """`VKMNN_TUNE`: "off", "cached" (use what was measured before) or "on" (measure new plans)."""
+    """`VKMNN_TUNE`: "off", "cached" (use earlier measurements) or "on" (measure new plans)."""
     text = os.environ.get("VKMNN_TUNE", "").strip().lower() or "cached"
     if text not in ("off", "cached", "on"):
         raise InvalidInputError(
@@ -118,7 +118,7 @@ def tune() -> str:
 
 
 def storage() -> str:
-    """`VKMNN_STORAGE`: "buffer", "image", or "auto" for what suits the device."""
+    """`VKMNN_STORAGE`: "buffer", "image", or "auto" for the better one of the device."""
     text = os.environ.get("VKMNN_STORAGE", "").strip().lower() or "auto"
     if text not in ("auto", "buffer", "image"):
         raise InvalidInputError(
@@ -131,7 +131,7 @@ _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 def budget() -> Budget:
-    """`VKMNN_MAX_BYTES`, `VKMNN_MAX_NODES`, `VKMNN_MAX_SECONDS`: what a model may cost."""
+    """`VKMNN_MAX_BYTES`, `VKMNN_MAX_NODES`, `VKMNN_MAX_SECONDS`: limits for a model."""
     return Budget(
         int(_number("VKMNN_MAX_BYTES", 0, "bytes", "for example 4g", least=1)) or None,
         int(_number("VKMNN_MAX_NODES", DEFAULT_NODES, "nodes", "for example 100000", least=1)),

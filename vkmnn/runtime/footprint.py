@@ -1,4 +1,4 @@
-"""What a SPIR-V module needs of a device, read from the module itself.
+"""Device requirements of a SPIR-V module, read from the module itself.
 
 Only the part before the first function is read: types, constants and global variables.
 """
@@ -52,13 +52,13 @@ _OPERATIONS: Mapping[int, Callable[[int, int], int]] = {
     198: operator.xor,
     199: operator.and_,
 }
-"""Opcode of OpSpecConstantOp -> what it does to integers; others have no part in sizes."""
+"""Opcode of OpSpecConstantOp -> its integer operation; other opcodes do not affect sizes."""
 _EXTRACT, _SELECT, _NOT = 81, 169, 168
 
 
 @dataclass(frozen=True, slots=True)
 class MatrixType:
-    """One cooperative-matrix type; `use` is 0 for A, 1 for B, 2 for accumulators."""
+    """A cooperative-matrix type; `use` is 0 for A, 1 for B, 2 for accumulators."""
 
     component: str
     rows: int
@@ -68,7 +68,7 @@ class MatrixType:
 
 @dataclass(slots=True)
 class Footprint:
-    """What a module needs; sizes in bytes, `version` is that of its SPIR-V."""
+    """Requirements of a module; sizes in bytes, `version` is its SPIR-V version."""
 
     version: tuple[int, int]
     capabilities: set[int] = field(default_factory=set)

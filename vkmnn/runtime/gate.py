@@ -28,7 +28,7 @@ class Gate:
         self._parking = False
 
     def visit(self, *, within: bool = False) -> Visit:
-        """Return what a `with` block holds while it must not be closed.
+        """Return a context manager that keeps the object open.
 
         Args:
             within: the thread works for another, which is inside and waits for it.
@@ -36,7 +36,7 @@ class Gate:
         return Visit(self, within)
 
     def come_late(self, visit: Visit) -> None:
-        """Refuse a visit that was counted; a thread that is inside may always come in again."""
+        """Reject a late visit; a thread that is inside may always enter again."""
         others = self._visits.copy()  # in one go: threads come and leave meanwhile
         others.pop(id(visit), None)
         if get_ident() in others.values():
@@ -53,16 +53,16 @@ class Gate:
 
     @property
     def empty(self) -> bool:
-        """Whether no thread is in a call."""
+        """Whether no thread is inside."""
         return not self._visits
 
     @property
     def is_own(self) -> bool:
-        """Whether the calling thread is in a call itself."""
+        """Whether the calling thread is inside."""
         return get_ident() in self._visits.values()
 
     def shut(self, wait_s: float, *, park: bool = False) -> bool:
-        """Let nobody in any more, and wait for those inside; tell whether all have left.
+        """Admit no further thread and wait for those inside; return whether all have left.
 
         Args:
             wait_s: seconds to wait at most.
@@ -79,7 +79,7 @@ class Gate:
 
 
 class Visit:
-    """One call; it ends with the `with` block, or at the latest when nothing refers to it.
+    """One call; it ends with the `with` block, or at the latest with its last reference.
 
     The latter is for interruptions that hit before the block has begun, or in its end.
     """

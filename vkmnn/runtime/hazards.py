@@ -1,4 +1,4 @@
-"""Which dispatches of a command buffer must wait for which others, derived from byte ranges."""
+"""Dependencies between the dispatches of a command buffer, derived from byte ranges."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 
 
 class IntervalSet:
-    """A set of bytes, kept as half-open intervals that neither overlap nor touch.
+    """A set of bytes as half-open intervals that neither overlap nor touch.
 
     `bounds` holds where they start and end, in order: what has an even number of them before it
     lies outside. Between two barriers a set mostly holds no interval or one.
@@ -18,7 +18,7 @@ class IntervalSet:
         self.bounds: list[int] = []
 
     def overlaps(self, start: int, end: int) -> bool:
-        """Whether a byte of [start, end) is in the set."""
+        """Whether any byte of [start, end) is in the set."""
         bounds = self.bounds
         if not bounds or bounds[-1] <= start or end <= bounds[0]:
             return False
@@ -45,7 +45,7 @@ class IntervalSet:
 
 
 class BufferHazards:
-    """What has happened to the bytes of one buffer.
+    """Pending reads and writes of one buffer.
 
     `read` and `written` hold the accesses since the last barrier. `stale` holds bytes whose last
     write has not been made visible to later writes and has not been read since: writing them again
@@ -85,7 +85,7 @@ class BufferHazards:
         self.stale.add(start, end)
 
     def pass_barrier(self, visible_to_writes: bool) -> None:
-        """Forget what a barrier has ordered."""
+        """Forget the accesses that a barrier has ordered."""
         del self.read.bounds[:], self.written.bounds[:]
         if visible_to_writes:
             del self.stale.bounds[:]

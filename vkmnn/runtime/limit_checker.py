@@ -67,12 +67,12 @@ CAPABILITIES: Mapping[int, str | None] = {
     6026: "subgroup_rotate",
     6033: "atomic_float_add",
 }
-"""SPIR-V capability -> the feature that allows it; None for what every device has."""
+"""SPIR-V capability -> required feature; None if every device supports it."""
 
 _VERSIONS = {(1, 4): "spirv_1_4", (1, 5): "spirv_1_5", (1, 6): "spirv_1_6"}
 
 Check = tuple[str, int, int]
-"""Name of a limit, what is asked for, what is allowed."""
+"""Name of a limit, requested value, allowed value."""
 
 
 class CheckedDevice(DriverDevice):
@@ -146,7 +146,7 @@ class CheckedDevice(DriverDevice):
 
 
 class CheckedPipeline(DriverPipeline):
-    """A pipeline and the shader that it was made of."""
+    """A pipeline and its shader."""
 
     __slots__ = ("__weakref__", "inner", "shader")
 
@@ -159,7 +159,7 @@ class CheckedPipeline(DriverPipeline):
 
 
 class CheckedRecorder(DriverRecorder):
-    """Records what keeps to the limits."""
+    """A recorder that rejects commands beyond the limits."""
 
     def __init__(self, inner: DriverRecorder, info: DeviceInfo) -> None:
         self._inner = inner
@@ -220,7 +220,7 @@ def _allocations(device: DriverDevice) -> int:
 
 
 def check_shader(shader: Shader, needs: Footprint, info: DeviceInfo) -> None:
-    """Check what a shader's module needs.
+    """Check the requirements of a shader's module.
 
     Raises:
         DeviceLimitError: it breaks a limit, or uses a feature that the device lacks.

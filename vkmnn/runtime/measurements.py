@@ -1,4 +1,4 @@
-"""Measurements kept between processes: small JSON objects by key, a file each."""
+"""Measurements shared between processes: small JSON objects by key, one file each."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Measurements:
         self._kind = kind
 
     def get(self, key: str) -> Mapping[str, Any] | None:
-        """Return the object kept under a key; None if there is none, or it cannot be read."""
+        """Return the object stored under a key; None if there is none, or it cannot be read."""
         try:
             value = json.loads(read_file(self._path(key), _MAX_BYTES))
         except FileNotFoundError:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class MemoryKind(enum.Enum):
-    """What a buffer is for; decides which kind of memory it gets."""
+    """Purpose of a buffer; determines its memory type."""
 
     DEVICE = "device"
     """Activations: read and written by the device."""
@@ -43,7 +43,7 @@ class Transfers(Protocol):
 
 
 class Destroyed:
-    """How many buffers have been destroyed, on all devices.
+    """Counts destroyed buffers on all devices.
 
     Who has found all of its own alive need not look again before the number changes: `destroy`
     marks the buffer first, and counts then.
@@ -53,7 +53,7 @@ class Destroyed:
 
 
 class Buffer:
-    """Device memory of `nbytes` bytes; made by `Device.allocate`.
+    """Device memory of `nbytes` bytes; created by `Device.allocate`.
 
     `host` is a zero-copy uint8 view of all of it where the host can see the memory, else None.
     The view may be used while no command buffer that touches the buffer is in flight. Freed by
@@ -87,7 +87,7 @@ class Buffer:
 
     @property
     def granule(self) -> int:
-        """What offset and size of a copy must be multiples of."""
+        """Alignment of offset and size of a copy."""
         return 1
 
     @property
@@ -169,7 +169,7 @@ class Buffer:
 
 
 class Image(Buffer):
-    """A 2-D image of RGBA texels on a device; made by `Device.allocate_image`.
+    """A 2-D image of RGBA texels on a device; created by `Device.allocate_image`.
 
     To the host it is a buffer of its rows, one after the other, that is never mapped: whole rows
     are written and read. Kernels bind it as a whole, as `BindingType.IMAGE`.

@@ -19,13 +19,13 @@ from vkmnn.records import dataclass
 MAX_ATTEMPTS = 8
 
 WORK = 2_000_000
-"""What all attempts together may cost, in looks at a placed range: about two seconds."""
+"""Limit of all attempts together, in looks at a placed range: about two seconds."""
 
 LOOKS_PER_RANGE = 8
-"""What placing a range costs besides its neighbours, in looks."""
+"""Fixed cost of placing a range, in looks."""
 
 MAX_BUFFERS_TRIED = 100
-"""How many buffers a range may try, the smallest first."""
+"""Number of buffers that a range may try, smallest first."""
 
 
 @dataclass(slots=True)  # not frozen, which takes twice as long: plans make hundreds
@@ -103,7 +103,7 @@ def plan_offsets(lifetimes: Sequence[Lifetime], eager: bool = False) -> tuple[li
 
 
 def _place_by_time(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
-    """Place every range when its life begins, the largest of a step in front; n log n.
+    """Place every range at the start of its lifetime, the largest of a step first; O(n log n).
 
     What ended before is free: neighbouring gaps are joined, and the smallest that holds a range is
     taken, or the end moves.
@@ -180,7 +180,7 @@ class _Gaps:
 
 
 class _Neighbours:
-    """Which ranges of more than no bytes live at the same time.
+    """Non-empty ranges whose lifetimes overlap.
 
     Args:
         spans: of every range, the first and the last step, and whether it has bytes.
@@ -288,7 +288,7 @@ def plan_buffers(lifetimes: Sequence[Lifetime]) -> tuple[list[int], list[int], i
 
 
 def _is_free(spans: Sequence[tuple[int, int]], span: tuple[int, int]) -> bool:
-    """True when `span` meets none of the sorted `spans`, which do not meet either."""
+    """True if `span` overlaps none of the sorted, disjoint `spans`."""
     place = bisect_left(spans, span)
     return (place == 0 or spans[place - 1][1] < span[0]) and (
         place == len(spans) or span[1] < spans[place][0]

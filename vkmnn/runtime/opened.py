@@ -1,4 +1,4 @@
-"""What the parts of an opened device may ask of it; `device.Device` is the one that answers."""
+"""The interface that parts of an opened device need; implemented by `device.Device`."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ _SIGN = 0x7FFF_FFFF
 _FIRST = 0x477F_F000
 """The bits of 65520, the least number that is rounded to infinity."""
 _COUNT = 0x7F80_0000 - _FIRST
-"""How many numbers there are from there to infinity."""
+"""Number of float32 values in that interval."""
 
 
 def watch_overflow(code: bytes, binding: int) -> bytes:
@@ -53,7 +53,7 @@ def _op(number: int, *operands: int) -> tuple[int, ...]:
 
 
 class _Module:
-    """What a module declares, and where it makes float16.
+    """Declarations of a module, and its conversions to float16.
 
     Attributes:
         narrowed: for each place before which a test goes, the number that is tested and its lanes.
@@ -206,7 +206,7 @@ class _Module:
         return self._new(_CONSTANT_FALSE, self._type(_BOOL))
 
     def _test(self, lanes: int) -> tuple[int, ...]:
-        """Return what a test of `lanes` numbers takes: its types, and its constants."""
+        """Return the types and constants that a test of `lanes` numbers needs."""
         boolean, unsigned = self._type(_BOOL), self._type(_INT, 32, 0)
         numbers = [self._constant(unsigned, number) for number in (_SIGN, _FIRST, _COUNT)]
         if lanes == 1:

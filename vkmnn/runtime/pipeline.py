@@ -17,7 +17,7 @@ SpecValues = Mapping[str, int | float | bool]
 
 
 class Slot(NamedTuple):
-    """What the recorder checks and tracks of one binding; `unit` divides the size of a range.
+    """Checks and hazard tracking of one binding; `unit` divides the size of a range.
 
     `image` says that it takes an image, and a buffer otherwise.
 
@@ -65,7 +65,7 @@ class Pipeline:
 
     @property
     def image_formats(self) -> tuple[str | None, ...]:
-        """The format of what each binding takes, None where that is a buffer."""
+        """Return the image format of each binding, None for buffers."""
         return tuple(
             binding.format if binding.type is BindingType.IMAGE else None
             for binding in self.shader.bindings

@@ -23,7 +23,7 @@ _MAX_BYTES = 512 << 20
 
 
 def device_key(info: DeviceInfo) -> bytes:
-    """Return the SHA-256 of what caches depend on: the device, its driver, vkmnn's version."""
+    """Return the SHA-256 of device, driver and vkmnn's version: the key of caches."""
     parts = (
         info.driver,
         info.uuid,
@@ -39,7 +39,7 @@ def device_key(info: DeviceInfo) -> bytes:
 
 
 class PipelineCacheFile:
-    """One file per device, driver and engine version, below `folder`.
+    """A file below `folder` per device, driver and engine version.
 
     No method raises: a cache that cannot be read or written costs time, not results. Why is logged.
     """

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 PipelineKey = tuple["Shader", tuple[int | float | bool, ...]]
 
 KEPT_PIPELINES = 128
-"""How many are kept for whoever asks next. Mesa's software device takes some 2 MB for one."""
+"""Number of unused pipelines kept. On Mesa's software device one takes some 2 MB."""
 
 
 def key_of(shader: Shader, values: SpecValues) -> PipelineKey:
-    """Return what tells pipelines apart, for constants that are complete."""
+    """Return the key of a pipeline for a complete set of constants."""
     return shader, tuple(values.values())
 
 
@@ -47,7 +47,7 @@ class PipelineStore:
         return key in self._alive if recent is None else recent.done()
 
     def claim(self, key: PipelineKey, made: Future[Pipeline]) -> Future[Pipeline]:
-        """Return the future of a pipeline; it is `made` if the caller has to settle it."""
+        """Return the future of a pipeline; with `made`, the caller has to settle it."""
         dropped = []
         with self._lock:
             future = self._recent.setdefault(key, made)

@@ -22,7 +22,7 @@ _HEADER_WORDS = 5
 # Numbers of the SPIR-V specification, "Instructions" and "Decoration".
 _OP_PHI, _OP_SELECTION, _OP_BRANCH, _OP_SWITCH, _SPEC_ID = 245, 247, 249, 251, 1
 _VERSION_1_6 = 0x1_06_00
-"""From here on, conditions stay: no driver that takes such modules has been tried."""
+"""Conditions remain from this SPIR-V version on: no driver that accepts it has been tested."""
 
 _OPERATIONS: Mapping[int, Callable[..., int]] = {
     166: operator.or_,
@@ -87,7 +87,7 @@ def prune_branches(code: bytes, values: Mapping[int, int]) -> bytes:
 
 
 class _Pruner:
-    """Looks at a module's instructions in their order; may return what takes the place of one."""
+    """Visits a module's instructions in order; may return replacements."""
 
     def __init__(self, values: Mapping[int, int], conditional: bool) -> None:
         self._values = values
@@ -145,7 +145,7 @@ class _Pruner:
         return (3 << 16 | _OP_SWITCH, words[1], target) if left else None
 
     def _leave(self, target: int, targets: Sequence[int]) -> bool:
-        """Note that a block has one target left; False where a loop would lose its way back."""
+        """Note that a block has one target left; False where a loop would lose its back edge."""
         others = set(targets) - {target}
         if not others.isdisjoint(self._passed):
             return False

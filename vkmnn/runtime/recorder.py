@@ -1,4 +1,4 @@
-"""Recording of dispatches with derived barriers, and the command buffers that come of it."""
+"""Recording of dispatches with derived barriers, and the resulting command buffers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _NAMED_LABELS = 8
 
 IMAGE_COPY_ALIGNMENT = 16
-"""What the offset in the buffer must be a multiple of: the size of the largest texel."""
+"""Alignment of offsets in the buffer: the size of the largest texel."""
 
 REBUILD_HINT = (
     "open the device again and rebuild the session, which sessions made with "
@@ -167,7 +167,7 @@ class CommandRecorder:
             self._done()
 
     def wait_for_all(self) -> None:
-        """Put a barrier: what is recorded next starts when everything so far has ended."""
+        """Insert a full barrier between everything recorded so far and what follows."""
         if self._used:
             self._barrier(COMPUTE)
 
@@ -262,7 +262,7 @@ class CommandRecorder:
         self._stale |= scope & WRITES
 
     def _barrier(self, dst: int) -> None:
-        """Put a barrier between everything so far and what follows in scope `dst`."""
+        """Insert a barrier between everything so far and what follows in scope `dst`."""
         src = self._used
         visible_to_writes = bool(dst & WRITES)
         if visible_to_writes:
@@ -339,7 +339,7 @@ class CommandRecorder:
 
 
 class _Hazards(dict[Buffer, BufferHazards]):
-    """What has happened to buffers; each is watched from when it is first asked for."""
+    """Hazards by buffer; a buffer is tracked from its first use on."""
 
     def __init__(self, device: OpenDevice) -> None:
         super().__init__()
@@ -416,7 +416,7 @@ class CommandBuffer:
             self.run_inside(timeout_s)
 
     def run_inside(self, timeout_s: float | None = None) -> None:
-        """Do what `run` does, for a caller that visits the device's gate already."""
+        """Run like `run`, for a caller that is inside the device's gate already."""
         self.device.raise_unusable()  # a forked child may find the lock taken for ever
         with self._lock:
             if self.in_flight:
@@ -553,7 +553,7 @@ class CommandBuffer:
                 commands.destroy()
 
     def _lost(self, reason: str, *, ask: bool = True) -> DeviceLostError:
-        """Make the error that names what was running, as far as the device may be asked."""
+        """Return the error that names the running dispatch, as far as the device can be asked."""
         last = None
         if ask and self._timestamps and self._commands is not None:
             last = self._first_unfinished(self._commands)

@@ -1,4 +1,4 @@
-"""Which device a selector selects."""
+"""Selection of a device."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _log = logging.getLogger(__name__)
 _INDEX = re.compile(r"-?[0-9]{1,9}")
 
 _AUTOMATIC = frozenset({"auto", "vulkan", "gpu"})
-"""What stands for the best device."""
+"""Selector of the best device."""
 
 _OTHER_INTERFACES: Mapping[str, str] = {
     "cuda": "CUDA",
@@ -80,7 +80,7 @@ def select(devices: Sequence[DeviceInfo], selector: str | int) -> tuple[DeviceIn
 
 
 def _hint(text: str, devices: Sequence[DeviceInfo]) -> str:
-    """Return what to write in the place of a selector that nothing fits."""
+    """Return a hint on what to write instead of a selector without a match."""
     interface = _OTHER_INTERFACES.get(text.partition(":")[0])
     if interface is not None:
         return f'vkmnn runs networks by Vulkan, not by {interface}: write "auto", or an index'
@@ -94,7 +94,7 @@ def _hint(text: str, devices: Sequence[DeviceInfo]) -> str:
 
 
 def describe(devices: Sequence[DeviceInfo]) -> str:
-    """List the devices found, in words."""
+    """Return a readable list of devices."""
     if not devices:
         return "no Vulkan device was found"
     lines = (f"{d.index}: {d.name} ({d.type.value}, {d.uuid})" for d in devices)

@@ -1,4 +1,4 @@
-"""Description of a compiled shader variant: what it binds, what it needs, where its SPIR-V is."""
+"""A compiled shader variant: its bindings, requirements and SPIR-V."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ TEXEL_SIZES = {
 
 
 class BindingType(enum.Enum):
-    """How a buffer range is bound."""
+    """Descriptor type of a binding."""
 
     STORAGE = "storage"
     TEXEL = "texel"
@@ -49,12 +49,12 @@ class BindingType(enum.Enum):
 
 
 IMAGE_FORMATS = ("rgba32f", "rgba16f")
-"""What 2-D images hold; feature "images" where they can be sampled, stored in and copied."""
+"""Formats of 2-D images; feature "images" means that they can be sampled, stored and copied."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShaderBinding:
-    """One binding of descriptor set 0.
+    """A binding of descriptor set 0.
 
     `access` is "r", "w" or "rw"; "" where the order of accesses does not matter. `format` is the
     element type ("f32", "i32", "vec4") of a STORAGE binding, the image format ("rgba32f") of a
@@ -70,7 +70,7 @@ class ShaderBinding:
 
 @dataclass(frozen=True, slots=True)
 class SpecConstant:
-    """One specialization constant; `type` is "uint", "int", "float" or "bool"."""
+    """A specialization constant; `type` is "uint", "int", "float" or "bool"."""
 
     name: str
     id: int
@@ -80,7 +80,7 @@ class SpecConstant:
 
 @dataclass(frozen=True, eq=False)
 class Shader:
-    """One shader variant; two are equal when name and SPIR-V digest are.
+    """A shader variant; two are equal if name and SPIR-V digest are.
 
     `spirv` returns the SPIR-V module and is called when a pipeline is built, `digest` is the
     module's SHA-256 in hexadecimal, `push_constant_size` is in bytes, `requires` names device
@@ -98,7 +98,7 @@ class Shader:
     digest: str
     subgroup_size: int = 0
     watched: bool = False
-    """Whether the last binding takes a word that is set when a float16 overflows."""
+    """Whether the last binding is a word that is set when a float16 overflows."""
 
     @cached_property
     def constant_names(self) -> frozenset[str]:

@@ -27,7 +27,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 COLD_S = 0.03
-"""A kernel that takes longer is not in the driver's cache, from where it takes milliseconds."""
+"""Kernels that compile for longer than this are not in the driver's cache."""
 
 MAX_HELPERS = 15
 
@@ -62,7 +62,7 @@ class WarmUp:
         self._done.result()
 
     def close(self) -> None:
-        """Leave out what has not begun, and wait for the rest."""
+        """Cancel pending compilations and wait for running ones."""
         self._todo.clear()
         self._pool.close()
 

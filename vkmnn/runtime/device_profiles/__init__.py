@@ -1,4 +1,4 @@
-"""Descriptions of real devices, and how a device here is made to look like one of them.
+"""Descriptions of real devices, and emulation of their limits on the device at hand.
 
 Each `<name>.json` describes one device with its driver; its `sources` say where the numbers come
 from, its `floors` name the values that no source gives: those are what the Vulkan specification

@@ -17,7 +17,7 @@ _SIZE_CONTROL = "subgroup_size_control"
 
 
 def disguised(info: DeviceInfo, profile: DeviceProfile) -> DeviceInfo:
-    """Return what `info` becomes when its device is made to look like the profile's.
+    """Return the properties of a device that emulates a profile.
 
     Identity, driver and the subgroups' real size stay. Features that either lacks are gone, limits
     are the tighter of the two, and the memory is split into the profile's heaps. Sizes that a
@@ -71,7 +71,7 @@ def _tighter(real: Limits, wanted: Limits, subgroup_sizes: tuple[int, int]) -> L
 
 
 def _split(real: Sequence[MemoryType], wanted: Sequence[MemoryType]) -> tuple[MemoryType, ...]:
-    """Return the wanted types as parts of real ones; those that no real type can stand for go.
+    """Map the profile's memory types to real ones; drop those without a counterpart.
 
     A real type can when it has what the host needs of the wanted one. Whether memory lies on the
     device is taken from the profile: it changes where memory is allocated, not what may be done.

@@ -1,4 +1,4 @@
-"""The files that describe devices: what is in them, and how they are read and checked."""
+"""Files that describe devices: their format, reading and validation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FOLDER = Path(__file__).parent
 
 @dataclass(frozen=True, slots=True)
 class DeviceProfile:
-    """One device as its driver describes it to programs.
+    """A device as its driver describes it to programs.
 
     `sources` says where the facts were found; `floors` names the fields of `limits` (and
     "memory_types", "features") for which the specification's minimum stands in. Limits, features

@@ -21,7 +21,7 @@ _parents: list[Driver] = []  # kept, so that they are not destroyed in the child
 
 
 def get_driver(name: str) -> Driver:
-    """Return the driver called `name`, made on first use.
+    """Return the driver of this name; it is created on first use.
 
     Raises:
         InvalidInputError: there is no driver of that name.
@@ -41,7 +41,7 @@ def get_driver(name: str) -> Driver:
 
 
 def close_drivers() -> None:
-    """Free what the drivers hold; all devices must have been closed."""
+    """Free the drivers; all devices must have been closed."""
     with _lock:
         for driver in _loaded.values():
             driver.close()

@@ -48,7 +48,7 @@ def override_hint() -> str | None:
 
 
 class DriverUnavailableError(Exception):
-    """The driver's library or its loader cannot be used here; the text says why and what to do.
+    """The driver's library or loader cannot be used on this machine; the message says why.
 
     Internal: `enumerate_devices` logs it, `open_device` turns it into `DeviceNotFoundError`.
     """
@@ -175,7 +175,7 @@ class DriverDevice(ABC):
         """Begin a command list."""
 
     def copier(self) -> DriverRecorder:
-        """Begin a list of copies, to run once: what an earlier one used may be used again."""
+        """Begin a list of copies that runs once; it may reuse the objects of a finished list."""
         return self.recorder(False)
 
     @abstractmethod
@@ -196,14 +196,14 @@ class DriverDevice(ABC):
 
     @abstractmethod
     def lost_callback(self, callback: Callable[[str], None]) -> None:
-        """Register what to call with a reason when the driver reports the device as lost."""
+        """Register a callback that gets the reason when the driver reports the device as lost."""
 
     def stop_waiting(self) -> None:  # noqa: B027 - a driver may never wait
         """Free nothing that commands in flight may use: they may run for ever."""
 
     @abstractmethod
     def destroy(self, *, hung: bool) -> bool:
-        """Free the device and all that was made from it.
+        """Free the device and all objects created from it.
 
         `hung` says that work may be in flight for ever: then do not wait for it.
 
@@ -217,7 +217,7 @@ class Driver(ABC):
 
     name: ClassVar[str]
     others: Callable[[str], Driver]
-    """Returns another driver by its name; set by whoever makes this one."""
+    """Returns another driver by name; set by the code that creates this one."""
 
     @abstractmethod
     def enumerate(self) -> list[DeviceInfo]:
@@ -247,4 +247,4 @@ class Driver(ABC):
         return frozenset()
 
     def close(self) -> None:  # noqa: B027 - a driver may hold nothing
-        """Free what belongs to no device; all devices must have been destroyed."""
+        """Free what belongs to the driver itself; all devices must have been destroyed."""

@@ -1,4 +1,4 @@
-"""What a driver's buffer is to everything above it."""
+"""The interface of a driver's buffer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class DriverBuffer(ABC):
-    """One allocation. `host` maps all of it, or is None where the host cannot see it.
+    """One allocation. `host` maps all of it, or is None if the host cannot access it.
 
     After the `nbytes` asked for, at `empty_offset`, lie some more for empty ranges.
     """

@@ -1,4 +1,4 @@
-"""Settings of the Khronos validation layer, and the log in which it writes what nobody receives.
+"""Settings of the Khronos validation layer, and the log of its undelivered messages.
 
 A driver that makes its own VkInstance receives messages by a callback. One whose library makes the
 instance cannot: its messages go to a file that only the layer's settings name. An old layer reads
@@ -22,7 +22,9 @@ VALIDATION_LAYER = "VK_LAYER_KHRONOS_validation"
 _PATH_VARIABLE = "VK_LAYER_SETTINGS_PATH"
 _LAYERS_VARIABLE = "VK_INSTANCE_LAYERS"
 SETTINGS_EXTENSION = "VK_EXT_layer_settings"
-"""What a layer offers that knows `CHECKS`; older ones know `_OLD_CHECKS`, and none wants both."""
+"""Settings of a layer that knows `CHECKS`; older layers know `_OLD_CHECKS`, and none accepts
+both.
+"""
 
 CHECKS = ("validate_sync", "syncval_shader_accesses_heuristic")
 """Settings switched on: hazards, those of bindings that a shader may never touch among them."""
@@ -65,7 +67,7 @@ def _remove(folder: Path, process: int) -> None:
 
 @contextmanager
 def layer_settings(*, named: bool, forced: bool = False) -> Iterator[None]:
-    """Let instances made meanwhile use our settings, unless the user's environment names others.
+    """Give instances created in this context our settings, unless the environment names others.
 
     Args:
         named: the layer knows `CHECKS` by name, as one with `SETTINGS_EXTENSION` does.
@@ -90,14 +92,14 @@ def layer_settings(*, named: bool, forced: bool = False) -> Iterator[None]:
 
 
 class LayerLog:
-    """The messages of the instance made last within `layer_settings`."""
+    """Messages of the instance created last within `layer_settings`."""
 
     def __init__(self) -> None:
         self._path = _settings_folder() / "log.txt"
         self._read = 0
 
     def new_messages(self) -> list[str]:
-        """Return what the layer has written since the last call."""
+        """Return the messages written since the last call."""
         try:
             with self._path.open("rb") as file:
                 # An instance made later cuts the file; the layer still writes where it was.

@@ -10,7 +10,7 @@ _LARGE_PAGE = 2 << 20
 
 
 class MappedMemory:
-    """`nbytes` bytes at an address; arrays made of it by `np.asarray` keep this object alive."""
+    """`nbytes` bytes at an address; arrays from `np.asarray` keep the object alive."""
 
     __slots__ = ("__array_interface__", "__weakref__")
 
@@ -25,7 +25,7 @@ class MappedMemory:
 
 
 def prefer_large_pages(pointer: int, nbytes: int) -> None:
-    """Ask the system to back memory of the process that nobody has touched by large pages.
+    """Ask the system to back untouched memory of the process with large pages.
 
     Where it agrees, touching the memory first and computing on it take less time.
     """
@@ -40,5 +40,5 @@ def prefer_large_pages(pointer: int, nbytes: int) -> None:
 
 @cache
 def _process() -> ctypes.CDLL:
-    """Return what the process itself is linked with, found once."""
+    """Return the symbols that the process is linked with; looked up once."""
     return ctypes.CDLL(None)

@@ -119,7 +119,7 @@ class PlanningDevice(DriverDevice):
         return {"buffers": len(self._live), "bytes": sum(size for _, size in self._live.values())}
 
     def lost_callback(self, callback: Callable[[str], None]) -> None:
-        """Ignore it: what does nothing is never lost."""
+        """Ignore the callback: a device that executes nothing is never lost."""
 
     def destroy(self, *, hung: bool) -> bool:
         self._live.clear()

@@ -24,7 +24,7 @@ _NO_HARDWARE = (-3, -9)
 
 
 class VulkanDriver(Driver):
-    """Reaches devices through the Vulkan loader; instances are made when first needed."""
+    """Finds devices through the Vulkan loader; instances are created on first use."""
 
     name = "vulkan"
 
@@ -73,7 +73,7 @@ class VulkanDriver(Driver):
             return self._instances[validation]
 
     def _physical_devices(self, validation: bool) -> list[PhysicalDevice]:
-        """Return the usable devices that are there now; each is queried once."""
+        """Return the usable devices of this moment; each is queried once."""
         instance = self._instance(validation)
         try:
             handles = enumerate_array(

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class KomputeRecorder(DriverRecorder):
-    """Records steps: sequences of independent dispatches, and what the host does between them."""
+    """Records steps: sequences of independent dispatches, and host work between them."""
 
     def __init__(self, device: Owner) -> None:
         self._device = device
@@ -63,7 +63,7 @@ class KomputeRecorder(DriverRecorder):
     def _algorithm(
         self, pipeline: KomputePipeline, ranges: Sequence[BufferRange], groups: tuple[int, int, int]
     ) -> Any:
-        """Return kp's pipeline with its descriptor set and grid, made on first use."""
+        """Return kp's pipeline with its descriptor set and grid; it is created on first use."""
         tensors = [self._tensor(ranges, place) for place in pipeline.order]
         key = (pipeline, groups, *map(id, tensors))
         algorithm = self._algorithms.get(key)
@@ -146,14 +146,14 @@ class KomputeCommands(DriverCommands):
         self._finalizer = device.own(self, "command_buffers", self._owned)
 
     def add_sequence(self) -> Any:
-        """Begin a sequence, to run after what was added before."""
+        """Begin a sequence that runs after everything added before."""
         sequence = self._device.manager.sequence()
         self._owned.append(sequence)
         self._steps.append(sequence.eval)
         return sequence
 
     def add_step(self, step: Callable[[], None]) -> None:
-        """Add what the host does after what was added before."""
+        """Add host work that runs after everything added before."""
         self._steps.append(step)
 
     def keep(self, algorithm: Any) -> None:

@@ -28,7 +28,7 @@ _RELEASE_ORDER = ("command_buffers", "pipelines", "buffers")
 
 
 class KomputeDevice(DriverDevice):
-    """A kp manager and everything made from it.
+    """A kp manager and all objects created from it.
 
     kp holds Python's global lock in every call and waits in every run, so no lock is needed here.
     """
@@ -71,7 +71,7 @@ class KomputeDevice(DriverDevice):
         return finalizer
 
     def release(self, finalizer: weakref.finalize[..., Any]) -> None:
-        """Destroy what `own` returned `finalizer` for; nothing happens the second time."""
+        """Destroy the object of a finalizer that `own` returned. Idempotent."""
         finalizer()
 
     def _destroy_things(self, number: int, things: list[Any]) -> None:
@@ -90,14 +90,14 @@ class KomputeDevice(DriverDevice):
             raise self.failure(error, "running commands") from error
 
     def failure(self, error: RuntimeError, doing: str) -> DeviceError:
-        """Make the typed error of what kp raised, and report a lost device."""
+        """Convert an exception of kp into a typed error, and report a lost device."""
         known = translated(error, doing)
         if isinstance(known, DeviceLostError) and self._on_lost:
             self._on_lost(known.message)
         return known
 
     def collect_messages(self) -> None:
-        """Take over what the validation layer has written, in validation mode."""
+        """Collect the messages of the validation layer, in validation mode."""
         if self._log is not None:
             self.messages += self._log.new_messages()
 
@@ -118,7 +118,7 @@ class KomputeDevice(DriverDevice):
         self.collect_messages()  # every run has been waited for
 
     def load_cache(self, data: bytes) -> None:
-        """Ignore it: kp gives every pipeline an empty cache of its own."""
+        """Ignore the cache: kp gives every pipeline an empty one of its own."""
 
     def cache_data(self) -> bytes:
         return b""

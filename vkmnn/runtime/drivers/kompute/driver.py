@@ -1,4 +1,4 @@
-"""The driver itself: which devices there are, and what Kompute can do with them."""
+"""The driver: which devices exist, and which features Kompute can use on them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FEATURES = frozenset(
         *("shuffle", "shuffle_relative", "clustered", "quad"),
     )
 )
-"""What a device has without being asked: kp switches no feature on.
+"""Features that need not be enabled, as kp enables none.
 
 Timestamps are not among them: kp writes them without resetting the queries.
 """

@@ -66,7 +66,7 @@ class KomputeBuffer(DriverBuffer):
         self._finalizer = device.own(owner, "buffers", self._owned, nbytes=self.empty_offset)
 
     def bound_tensor(self, nbytes: int) -> Any:
-        """Return what to bind for a range of `nbytes` that begins at 0: a tensor apart when empty.
+        """Return the tensor to bind for the first `nbytes` bytes; a separate one if there are none.
 
         The recorder knows that empty ranges touch nothing of the buffer; a dispatch that bound the
         buffer all the same would look like a hazard.
@@ -79,12 +79,12 @@ class KomputeBuffer(DriverBuffer):
         return self._empty
 
     def push(self) -> None:
-        """Carry what the host has written to the device."""
+        """Copy the host's writes to the device."""
         if self._push is not None:
             self._device.evaluate(self._push)
 
     def fetch(self) -> None:
-        """Carry what the device has written to the host."""
+        """Copy the device's writes to the host."""
         if self._fetch is not None:
             self._device.evaluate(self._fetch)
 

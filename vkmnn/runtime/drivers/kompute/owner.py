@@ -1,4 +1,4 @@
-"""What the objects of a Kompute device ask of it; `device.KomputeDevice` answers."""
+"""The interface that objects of a Kompute device need; implemented by `device.KomputeDevice`."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def load() -> Any:
 
 
 def check_build(kp: Any, manager: Any) -> None:
-    """See whether tensors hold what they are given.
+    """Check that tensors keep the values written to them.
 
     They do not, without any error, where kp was compiled against a pybind11 older than 2.12, which
     does not know numpy 2's arrays.
@@ -72,7 +72,7 @@ def check_build(kp: Any, manager: Any) -> None:
 
 
 def translated(error: RuntimeError, doing: str) -> DeviceError:
-    """Make the typed error of what kp raised while `doing` something."""
+    """Convert an exception that kp raised while `doing` something into a typed error."""
     text = f"{doing} failed: {error}"
     if "DeviceLost" in str(error):
         return DeviceLostError(

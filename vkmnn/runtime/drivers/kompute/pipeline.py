@@ -1,4 +1,4 @@
-"""What kp needs of a shader; the VkPipeline is made per use, since kp ties it to its tensors."""
+"""Shader data for kp; the VkPipeline is created per use, since kp ties it to its tensors."""
 
 from __future__ import annotations
 

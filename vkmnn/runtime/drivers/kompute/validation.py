@@ -32,7 +32,7 @@ def validated_manager(kp: Any, index: int) -> tuple[Any, LayerLog]:
 
 
 def _provoke(kp: Any, manager: Any) -> None:
-    """Do what the layer reports: kp writes timestamps without resetting the queries before."""
+    """Provoke a validation message: kp writes timestamps without resetting the queries first."""
     tensor = manager.tensor_t(np.zeros(64, np.uint32), kp.TensorTypes.host)
     sequence = manager.sequence(0, 1)
     sequence.record(kp.OpTensorSyncDevice([tensor])).eval()

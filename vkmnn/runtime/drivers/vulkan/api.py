@@ -83,7 +83,7 @@ def result_error(result: int, call: str) -> DeviceError:
 
 
 def check(result: int, call: str) -> None:
-    """Raise the typed error when `result` is an error code (success codes pass)."""
+    """Raise the typed error for an error code; success codes pass."""
     if result < 0:
         raise result_error(result, call)
 
@@ -102,7 +102,7 @@ def struct(name: str, stype: int, **members: Any) -> Any:
 
 
 def names(items: list[str]) -> tuple[Any, Any]:
-    """Return (array of C strings, what keeps them alive)."""
+    """Return an array of C strings and the objects that keep them alive."""
     keep = [ffi.new("char[]", item.encode()) for item in items]
     return ffi.new("char *[]", keep), keep
 

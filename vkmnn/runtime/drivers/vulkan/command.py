@@ -112,7 +112,7 @@ class Parts:
 
 
 class _State:
-    """Everything that one command buffer owns; it outlives the Python objects around it."""
+    """All objects of one command buffer; they outlive their Python wrappers."""
 
     __slots__ = ("_abandoned", "_device", "_parts", "fences", "handles", "keep", "progress")
 
@@ -270,7 +270,7 @@ class VulkanRecorder(DriverRecorder):
         _dispatch(command, *groups)
 
     def _new_set(self, layout: Layout, data: bytes) -> Any:
-        """Return a pointer to a new descriptor set that binds what `data` says."""
+        """Return a pointer to a new descriptor set with the bindings in `data`."""
         free = self._free_sets[layout]
         if not free:
             free += self._allocate_sets(layout)
@@ -420,7 +420,7 @@ class VulkanCommands(DriverCommands):
         self._finalizer = device.own(self, COMMAND_BUFFERS, state.release)
 
     def prepare(self, timestamps: int) -> None:
-        """Make what submitting needs; recording has ended and wrote `timestamps` queries."""
+        """Create what submission needs, after recording, which wrote `timestamps` queries."""
         self._timestamps = timestamps
         if not self._state.fences[0]:
             info = struct("VkFenceCreateInfo", lib.VK_STRUCTURE_TYPE_FENCE_CREATE_INFO)

@@ -1,4 +1,4 @@
-"""VkDevice with its queue, and the book of everything made from it."""
+"""VkDevice with its queue, and a register of all objects created from it."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from vkmnn.runtime.shader import Shader
 log = logging.getLogger(__name__)
 
 RELEASE_WAIT_NS = 2_000_000_000
-"""How long whoever frees commands waits for them; then they are freed once the device is idle."""
+"""Seconds to wait for commands that are to be freed; after that, they are freed once idle."""
 _LOOK_UP_EVERY = 256
 _COPIERS = 2
-"""How many threads may copy with command pools that are there already."""
+"""Number of threads that may copy with existing command pools."""
 
 
 class _Owned(NamedTuple):
-    """Something of the device: what frees it, and when."""
+    """An object of the device: how and when it is freed."""
 
     kind: str
     nbytes: int
@@ -46,11 +46,11 @@ class _Owned(NamedTuple):
 
 
 _LAYOUT_S = 60.0
-"""What giving an image its layout may take: other commands may run before."""
+"""Access of an image's layout transition: other commands may run before it."""
 
 
 class VulkanDevice(DriverDevice):
-    """A VkDevice with one compute queue; `instance` is kept alive by it."""
+    """A VkDevice with one compute queue; it keeps `instance` alive."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class VulkanDevice(DriverDevice):
         *args: Any,
         nbytes: int = 0,
     ) -> weakref.finalize[..., Any]:
-        """Arrange that `release(*args)` runs: when called, or when `owner` or the device ends.
+        """Register `release(*args)`, which runs on request, or when `owner` or the device ends.
 
         It may run again after an interruption; when it returns False, the device still works with
         what it would free, and it runs once more later.
@@ -115,12 +115,12 @@ class VulkanDevice(DriverDevice):
         return finalizer
 
     def release(self, finalizer: weakref.finalize[..., Any]) -> None:
-        """Release what `own` returned `finalizer` for; nothing happens the second time."""
+        """Release the object of a finalizer that `own` returned. Idempotent."""
         finalizer()
         self.release_deferred()
 
     def release_deferred(self) -> None:
-        """Release what `_finalize` has put off.
+        """Release what `_finalize` has deferred.
 
         While commands run that could not be waited for, nothing is: they may use any of it.
         """
@@ -134,14 +134,14 @@ class VulkanDevice(DriverDevice):
                     self._releasing = False
 
     def _defer_lost(self) -> None:
-        """Put off what nobody releases: Ctrl-C came when its finalizer had only just begun."""
+        """Defer objects whose finalizer was interrupted by Ctrl-C."""
         waiting = {number for number, _release, _args in list(self._deferred)}
         for number, owned in list(self._live.items()):
             if not owned.finalizer.alive and number not in waiting:
                 self._deferred.append((number, owned.release, owned.args))
 
     def _release_all(self) -> bool:
-        """Release in order until there is nothing left, or something that is in use."""
+        """Release objects in order, until none is left or one is still in use."""
         while self._deferred:
             number, release, args = self._deferred[0]
             if release(*args) is False:

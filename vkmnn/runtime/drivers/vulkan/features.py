@@ -1,4 +1,4 @@
-"""Which features and limits a physical device has, read through `pNext` chains.
+"""Features and limits of a physical device, read through `pNext` chains.
 
 `tables.py` says which there are.
 """
@@ -50,12 +50,12 @@ _IMAGE_USES = 0x1 | 0x2 | 0x4000 | 0x8000  # SAMPLED_IMAGE, STORAGE_IMAGE, TRANS
 
 HOST_MEMORY = "VK_EXT_external_memory_host"
 GLOBAL_PRIORITY = ("VK_KHR_global_priority", "VK_EXT_global_priority")
-"""Two names of one extension, the newer one first."""
+"""Two names of the same extension, the newer one first."""
 
 
 @dataclass(slots=True)
 class FeatureChain:
-    """What to put into VkDeviceCreateInfo: a VkPhysicalDeviceFeatures2 chain and extensions."""
+    """The VkPhysicalDeviceFeatures2 chain and the extensions for VkDeviceCreateInfo."""
 
     head: Any
     keep: list[Any]
@@ -231,7 +231,7 @@ class _Properties:
 
     @property
     def multiprocessors(self) -> int:
-        """How many there are; 0 where the driver does not tell."""
+        """Return the number of multiprocessors; 0 if the driver does not report it."""
         amd = self.amd
         units = amd.shaderEngineCount * amd.shaderArraysPerEngineCount
         units *= amd.computeUnitsPerShaderArray

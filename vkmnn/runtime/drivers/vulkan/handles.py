@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from vkmnn.runtime.drivers.vulkan.owner import Owner
 
 _CALLS = {"VkDeviceMemory": ("vkAllocateMemory", "vkFreeMemory")}
-"""Type -> (what makes it, what frees it), where the names do not follow from the type's."""
+"""Type -> (create function, destroy function), for types whose functions have irregular names."""
 
 
 class Handles:
@@ -47,7 +47,7 @@ class Handles:
         return self.made(cell, result, create)
 
     def made(self, cell: Any, result: int, call: str) -> Any:
-        """Return the handle that a call has written, or raise what its result says."""
+        """Return the handle that a call has written, or raise the error of its result."""
         if result < 0:
             cell[0] = NULL  # undefined after an error
         self._device.check(result, call)
@@ -66,6 +66,6 @@ class Handles:
 
 @cache
 def _calls(ctype: str) -> tuple[str, Any, Any]:
-    """Return the name of what makes objects of a type, what frees them, and the type of cells."""
+    """Return the create and destroy functions of a type, and its cell type."""
     create, destroy = _CALLS.get(ctype) or (f"vkCreate{ctype[2:]}", f"vkDestroy{ctype[2:]}")
     return create, getattr(lib, destroy), ffi.typeof(f"{ctype}[1]")

@@ -25,7 +25,7 @@ _HOST_ALLOCATION = lib.VK_EXTERNAL_MEMORY_HANDLE_TYPE_HOST_ALLOCATION_BIT_EXT
 
 
 def imported(device: Owner, file: MappedFile) -> VulkanBuffer | None:
-    """Return a buffer on all of a file; None where the driver does not take it."""
+    """Return a buffer over a whole file; None if the driver cannot import it."""
     try:
         return ImportedBuffer(device, file)
     except DeviceError as error:
@@ -34,7 +34,7 @@ def imported(device: Owner, file: MappedFile) -> VulkanBuffer | None:
 
 
 class ImportedBuffer(VulkanBuffer):
-    """A VkBuffer on the pages of a mapped file, of which the last is filled up with zeros."""
+    """A VkBuffer on the pages of a mapped file; the last page is padded with zeros."""
 
     __slots__ = ("_file",)
 
@@ -108,7 +108,7 @@ class ImportedBuffer(VulkanBuffer):
 
 
 def _memory_types(device: Owner, pointer: Any) -> int:
-    """Return the bits of the memory types that take the bytes at a pointer."""
+    """Return the bits of the memory types that can import the pointer."""
     found = lib.vkGetDeviceProcAddr(device.handle, b"vkGetMemoryHostPointerPropertiesEXT")
     if not found:
         return 0
@@ -123,5 +123,5 @@ def _memory_types(device: Owner, pointer: Any) -> int:
 
 
 def _release(handles: Handles, claims: dict[int, tuple[int, int]], file: MappedFile) -> None:
-    """Free the memory; what holds the arguments lets go of the file afterwards."""
+    """Free the memory; the file is released with the last reference to the arguments."""
     release_memory(handles, claims)

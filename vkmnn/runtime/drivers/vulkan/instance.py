@@ -1,4 +1,4 @@
-"""VkInstance: made once per mode, with or without the validation layer."""
+"""VkInstance: one per mode, with or without the validation layer."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ class Instance:
 
 
 def _receive(messages: list[str], severity: int, _kinds: int, data: Any, _user: Any) -> int:
-    """Take a message of the layer: keep faults to be raised, log what is for information."""
+    """Handle a message of the layer: keep errors to be raised, log information."""
     vuid = ffi.string(data.pMessageIdName).decode() if data.pMessageIdName else ""
     text = ffi.string(data.pMessage).decode(errors="replace")
     if severity < _WARNING or vuid == _SETTINGS_ID:
@@ -169,12 +169,12 @@ def require_layer() -> tuple[int, int, int]:
 
 
 def takes_named_settings() -> bool:
-    """Tell whether the validation layer takes its settings by name."""
+    """Return whether the validation layer accepts settings by name."""
     return SETTINGS_EXTENSION in instance_extensions(VALIDATION_LAYER)
 
 
 def _named_checks() -> tuple[Any, list[Any]]:
-    """Return the structure that switches synchronisation checks on, and what it points to."""
+    """Return the structure that enables synchronisation checks, and the objects it points to."""
     on = ffi.new("VkBool32 *", 1)
     settings = ffi.new("VkLayerSettingEXT[]", len(CHECKS))
     layer = ffi.new("char[]", VALIDATION_LAYER.encode())

@@ -1,4 +1,4 @@
-"""What the Vulkan loader says before any instance exists."""
+"""Queries of the Vulkan loader that need no instance."""
 
 from __future__ import annotations
 

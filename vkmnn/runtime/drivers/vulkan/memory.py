@@ -49,7 +49,7 @@ _UNIFIED = (DeviceType.CPU, DeviceType.INTEGRATED)
 
 
 class Views(dict[tuple[int, int, str], int]):
-    """The texel views of a buffer by offset, size and format, as integers: made on first use.
+    """Texel views of a buffer by offset, size and format, as integers; created on first use.
 
     Args:
         handles: what they are freed with.

@@ -1,4 +1,4 @@
-"""What the objects of a Vulkan device ask of it; `device.VulkanDevice` is the one that answers."""
+"""The interface that objects of a Vulkan device need; implemented by `device.VulkanDevice`."""
 
 from __future__ import annotations
 

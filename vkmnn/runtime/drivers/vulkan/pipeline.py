@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 SAMPLED_IMAGE, STORAGE_IMAGE, STORAGE_TEXEL_BUFFER, STORAGE_BUFFER = 2, 3, 5, 7
 COMPUTE_STAGE = 0x20
 SETS_PER_CALL = 16
-"""How many descriptor sets are allocated at a time."""
+"""Number of descriptor sets allocated at a time."""
 
 _DESCRIPTOR_TYPES = {
     BindingType.STORAGE: STORAGE_BUFFER,
@@ -76,7 +76,7 @@ class Layout:
 
 
 class VulkanPipeline(DriverPipeline):
-    """A VkPipeline and what recording needs beside it."""
+    """A VkPipeline and the data that recording needs with it."""
 
     __slots__ = (
         "__weakref__",
@@ -102,7 +102,7 @@ class VulkanPipeline(DriverPipeline):
         self._handles = handles
 
     def build(self, cache: Any, info: Any, call: str) -> None:
-        """Make the VkPipeline; raises what the driver's answer to `call` says."""
+        """Create the VkPipeline; raises the driver's error for `call`."""
         cell = self._handles.cell("VkPipeline")
         result = lib.vkCreateComputePipelines(self._device.handle, cache, 1, info, NULL, cell)
         self.handle = self._handles.made(cell, result, call)

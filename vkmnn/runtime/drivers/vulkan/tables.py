@@ -1,4 +1,4 @@
-"""What Vulkan's numbers mean: features, formats, vendors. A new feature is a row here.
+"""Meanings of Vulkan's numbers: features, formats, vendors. A new feature is a row here.
 
 Feature structures are handled as raw bytes (`sType`, `pNext`, then one VkBool32 a member): so
 structures newer than the package `vulkan` need no support from it.
@@ -15,7 +15,7 @@ Version = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class FeatureStruct:
-    """One Vulkan feature structure.
+    """A Vulkan feature structure.
 
     `members` holds all members in order, each with our name of the feature, or None where the
     engine has no use for it and leaves it off. Usable when the device's version is `core` or

@@ -1,4 +1,4 @@
-"""Gives every worker of Mesa's software device a processor of its own.
+"""Pins each worker thread of Mesa's software device to a processor.
 
 llvmpipe has as many workers as there are processors, and divides a dispatch among them once, into
 equal parts. Linux often wakes two of them on one processor, since the thread that wakes them still
@@ -41,7 +41,7 @@ def pin_workers() -> None:
 
 
 def workers_of(names: Mapping[int, str], python: Collection[int]) -> list[int]:
-    """Return the threads that run kernels, none where they cannot be told for certain.
+    """Return the threads that run kernels; none if they cannot be identified for certain.
 
     llvmpipe makes them right after the threads of its rasterizer, which have names, and as many;
     they have the name of whoever made them.
