@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from vkmnn.core.futures import RunFuture
     from vkmnn.core.profile import Profile
     from vkmnn.core.watched import Decision, OpCall
+    from vkmnn.decoding.session_state import SessionState
     from vkmnn.discovery import Plugin, load_plugin
     from vkmnn.inference_session import InferenceSession, NodeArg
     from vkmnn.interpreter import (
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
     from vkmnn.runtime.device_info import DeviceInfo
     from vkmnn.saving import convert
     from vkmnn.schedule_config import NetworkPath, PathNames
-    from vkmnn.session_state import SessionState
     from vkmnn.shader_function import ShaderFunction, shader
 
 __version__ = "0.1.0"
@@ -134,7 +134,7 @@ _LAZY = {
     "RunFuture": "vkmnn.core.futures",
     "ScheduleConfig": "vkmnn.schedule_config",
     "Session": "vkmnn.interpreter",
-    "SessionState": "vkmnn.session_state",
+    "SessionState": "vkmnn.decoding.session_state",
     "SessionTensor": "vkmnn.interpreter",
     "ShaderFunction": "vkmnn.shader_function",
     "convert": "vkmnn.saving",

@@ -62,7 +62,7 @@ class BoundRun:
 
     def close(self) -> None:
         """Release its part of the plan; the tensors stay."""
-        self._session.release_bound(self._bound)
+        self._session.detach(self._bound)
 
     def __enter__(self) -> Self:
         """Return the run itself."""

@@ -25,6 +25,7 @@ from vkmnn.core.futures import RunFuture
 from vkmnn.core.placement import Placement
 from vkmnn.core.profile import Profile
 from vkmnn.core.session import TUNING_RUNS, Session
+from vkmnn.decoding.session_state import SessionState, matched_pairs, open_state
 from vkmnn.errors import InvalidInputError, nearest
 from vkmnn.ir import Array, TensorInfo
 from vkmnn.opening import CpuInfo, Network, open_session
@@ -39,7 +40,6 @@ from vkmnn.schedule_config import (
     ScheduleConfig,
     Unsupported,
 )
-from vkmnn.session_state import SessionState, matched_pairs
 
 if TYPE_CHECKING:
     import onnx
@@ -381,8 +381,9 @@ class InferenceSession:
             first[name] = fed_array(self._inputs[name], array)
         fed = {name: info for name, info in self._inputs.items() if name not in matched}
         core = self._session.core
-        made = core.new_state(matched, capacity, first)
-        return SessionState(core, made, matched, lambda feeds: check_feeds(fed, feeds, self._types))
+        return open_state(
+            core, matched, capacity, first, lambda feeds: check_feeds(fed, feeds, self._types)
+        )
 
     def prepare(self, shapes: Iterable[Mapping[str, Any]]) -> None:
         """Plan for input shapes ahead, so that no run with them has to.

@@ -88,7 +88,9 @@ ALLOWED: dict[str, set[str]] = {
     "openings": {"errors", "ir", "arguments", "opening", "paths", "schedule_config"},
     "saving": {"errors", "budget", "ir", "converter", "schedule_config", "opening", "arguments"},
     "bound_run": {"core"},  # handles that the faces hand out
-    "session_state": {"errors", "ir", "core", "arguments"},
+    "decoding": {  # state that a session keeps between runs: KV caches, sampling, batched steps
+        *("errors", "budget", "ir", "shape", "folding", "core", "arguments"),
+    },
     # The faces stand side by side on `opening`; they do not know each other.
     "interpreter": {
         *("errors", "budget", "ir", "core", "runtime", "schedule_config", "arguments", "opening"),
@@ -96,7 +98,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "inference_session": {
         *("errors", "budget", "ir", "core", "runtime", "schedule_config", "arguments", "opening"),
-        *("bound_run", "session_state", "overridable"),
+        *("bound_run", "decoding", "overridable"),
     },
     "model": {
         *("errors", "budget", "ir", "runtime", "schedule_config", "arguments", "opening"),
@@ -116,7 +118,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "llm": {  # language models: text around a session's state
         *("errors", "budget", "ir", "converter", "schedule_config", "arguments", "opening"),
-        *("session_state", "core", "shape", "runtime", "array_files", "whole_files"),
+        *("decoding", "shape", "runtime", "array_files", "whole_files"),
     },
     "serve": {"errors", "ir", "llm", "inference_session", "schedule_config"},
     "quantization": {  # onnxruntime's tools
@@ -128,7 +130,7 @@ ALLOWED: dict[str, set[str]] = {
         *(
             "errors",
             "llm",
-            "session_state",
+            "decoding",
             "host",
             "registry",
             "ir",

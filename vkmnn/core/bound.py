@@ -23,6 +23,16 @@ class Shared(Protocol):
     def give_back(self, lane: Lane) -> None: ...
 
 
+class Dependent(Protocol):
+    """What holds plans of a session, and is closed with it."""
+
+    def plan_anew(self) -> None:
+        """Take other plans: the session plans in another way from now on."""
+
+    def close(self, lost: bool = False) -> None:
+        """Release memory and plans; `lost` says that they went down with the device."""
+
+
 class Bound(ABC):
     """A network with its inputs and outputs bound to tensors.
 
@@ -57,7 +67,7 @@ class Bound(ABC):
     def plan_anew(self) -> None:  # noqa: B027 - may hold no plan
         """Take another plan: the session plans in another way from now on."""
 
-    def close(self) -> None:
+    def close(self, lost: bool = False) -> None:
         """Release its share of the plan; the tensors stay."""
         if not self.closed:
             self.closed = True

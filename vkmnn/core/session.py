@@ -15,12 +15,10 @@ import numpy as np
 
 from vkmnn.budget import Meter, unlimited
 from vkmnn.core.backend import Backend, MemoryUse, Tuning
-from vkmnn.core.bound import Begun, Bound
+from vkmnn.core.bound import Begun, Bound, Dependent
 from vkmnn.core.branches import OpenBranches, with_branches
-from vkmnn.core.cache_pool import CachePool
 from vkmnn.core.device_tensor import DeviceTensor, HostStorage
 from vkmnn.core.execution import Command
-from vkmnn.core.follower import Waits
 from vkmnn.core.futures import RunFuture, Submitter
 from vkmnn.core.placement import Placement
 from vkmnn.core.plan import Plan
@@ -29,7 +27,6 @@ from vkmnn.core.profile import Profile
 from vkmnn.core.program import OpenHost, Program, Value, no_host, refuse_host_ops
 from vkmnn.core.shared_sizes import SharedSizes, shapes_of
 from vkmnn.core.stages import Stage, cut, cut_everywhere
-from vkmnn.core.state import State
 from vkmnn.core.static import StaticShapes
 from vkmnn.core.watched import Callback
 from vkmnn.errors import (
@@ -120,7 +117,7 @@ class Session:
         self._lock = threading.RLock()
         self._closed = False
         self._submitter: Submitter | None = None
-        self._bound: weakref.WeakSet[Bound | State] = weakref.WeakSet()
+        self._dependents: weakref.WeakSet[Dependent] = weakref.WeakSet()
         self._process = os.getpid()
 
     def _open_program(self, graph: Graph, static: StaticShapes | None = None) -> Program:
@@ -160,7 +157,7 @@ class Session:
             return
         self._drop_watched()
         program = self._open_program(self._told_apart(self._shared))
-        self._former.append(self._program)  # what is bound, and states, may go on with it
+        self._former.append(self._program)  # dependents may go on with it
         self._program, self.graph = program, program.graph
         self._shared = SharedSizes(())
 
@@ -238,7 +235,7 @@ class Session:
                 raise unexpected_error(error, "planning or running the network") from error
 
     def _widen(self, error: Float16OverflowError) -> None:
-        """Plan anew with float32 for what has overflowed; states keep what they hold.
+        """Plan anew with float32 for what has overflowed; dependents keep their data.
 
         Raises:
             Float16OverflowError: that is not wanted.
@@ -255,12 +252,12 @@ class Session:
         self._planner = replace(self._planner, main=wider)
         for program in (*self._former, self._program):
             program.use(self._planner)
-        for bound in list(self._bound):
-            bound.plan_anew()
+        for dependent in list(self._dependents):
+            dependent.plan_anew()
 
     def _reopen(self) -> None:
         """Replace the lost device with a new one, which has no plans yet."""
-        self._close_bound(lost=True)
+        self._close_dependents(lost=True)
         self._drop_watched()
         self._drop_plans()
         lost, self._main = self._main, self._main.reopened()
@@ -384,54 +381,36 @@ class Session:
     ) -> Bound:
         self._agree(shapes_of(inputs))
         bound = self._program.bind(inputs, outputs)
-        self._bound.add(bound)
+        self.attach(bound)
         return bound
 
     def run_bound(self, bound: Bound) -> None:
         """Do a bound run; see `Bound.run`."""
         self.call(bound.run)
 
-    def new_pool(self, most: int) -> CachePool:
-        """Return a place for states that take steps at once; see `CachePool`."""
-        return self.call(lambda: CachePool(self._program, most))
+    @property
+    def program(self) -> Program:
+        """The network as it is planned now; for work that is passed to `call`."""
+        return self._program
 
-    def new_state(
-        self,
-        pairs: Mapping[str, str],
-        capacity: int | None,
-        initial: Mapping[str, Array],
-        pool: CachePool | None = None,
-        waits: Waits | None = None,
-    ) -> State:
-        """Return state that is kept between runs; see `State`."""
+    def attach(self, dependent: Dependent) -> None:
+        """Close a dependent with the session, and have it plan anew with it; within `call`."""
+        self._dependents.add(dependent)
 
-        def make() -> State:
-            state = State(self._program, pairs, capacity, initial, pool, waits)
-            self._bound.add(state)
-            return state
-
-        return self.call(make)
-
-    def run_state(self, state: State, feeds: Mapping[str, Value]) -> dict[str, Value]:
-        """Do a run of a state; see `State.run`.
-
-        Raises:
-            InvalidInputError: sizes contradict what the inputs' names say; what the state holds was
-                planned by them.
-        """
-
-        def work() -> dict[str, Value]:
-            self._shared.refuse(shapes_of(feeds))
-            return state.run(feeds)
-
-        return self.call(work)
-
-    def release_bound(self, bound: Bound | State) -> None:
-        """Close a bound run or a state, unless the session already has."""
+    def detach(self, dependent: Dependent) -> None:
+        """Close a dependent, unless the session already has."""
         self._refuse_inherited()
         with self._lock:
-            bound.close()
-            self._bound.discard(bound)
+            dependent.close()
+            self._dependents.discard(dependent)
+
+    def check_sizes(self, feeds: Mapping[str, Value]) -> None:
+        """Refuse sizes that contradict what the inputs' names say.
+
+        Raises:
+            InvalidInputError: names the dimension and both inputs.
+        """
+        self._shared.refuse(shapes_of(feeds))
 
     def run_on_device(
         self, feeds: Mapping[str, Value], names: Sequence[str]
@@ -654,13 +633,10 @@ class Session:
         for program in (*self._former, self._program):
             program.drop()
 
-    def _close_bound(self, lost: bool = False) -> None:
-        for bound in list(self._bound):
-            if isinstance(bound, State):
-                bound.close(lost)
-            else:
-                bound.close()
-        self._bound.clear()
+    def _close_dependents(self, lost: bool = False) -> None:
+        for dependent in list(self._dependents):
+            dependent.close(lost)
+        self._dependents.clear()
 
     def close(self) -> None:
         """Release all plans and the backends; the session cannot be used afterwards.
@@ -675,7 +651,7 @@ class Session:
             self._submitter.close()
         with self._lock:
             self._closed = True
-            self._close_bound()
+            self._close_dependents()
             self._drop_watched()
             self._drop_plans()
             self._main.close()

@@ -10,8 +10,10 @@ import numpy as np
 
 from vkmnn.arguments import check_feeds, checked_number
 from vkmnn.budget import Budget
-from vkmnn.core.chained import Following
-from vkmnn.core.follower import Waits
+from vkmnn.decoding.cache_pool import CachePool
+from vkmnn.decoding.decode_step import Following
+from vkmnn.decoding.session_state import SessionState, matched_pairs, open_state
+from vkmnn.decoding.step_ring import Waits
 from vkmnn.errors import InvalidInputError, ModelFileError
 from vkmnn.ir import Array, TensorInfo
 from vkmnn.llm.layout import Layout
@@ -19,7 +21,6 @@ from vkmnn.llm.networks import ROWS, decoder_graph, of_one_text
 from vkmnn.opening import OpenSession, open_model
 from vkmnn.runtime.device_info import DeviceType
 from vkmnn.schedule_config import ScheduleConfig
-from vkmnn.session_state import SessionState, matched_pairs
 
 CHUNKS = (1, 8, 32, 128)
 """Numbers of new tokens for which plans are made; prompts are cut and padded to them."""
@@ -88,7 +89,7 @@ class Decoder:
         graph = of_one_text(graph, self._roles, self._pairs)
         self._network, self.open = self._opened(graph, config, budget)
         try:
-            self._pool = self.open.core.new_pool(TEXTS) if self._joins() else None
+            self._pool = CachePool(self.open.core.program, TEXTS) if self._joins() else None
         except BaseException:
             self.close()
             raise
@@ -120,8 +121,7 @@ class Decoder:
             shared: whether it is one of the `TEXTS` that may take steps at once.
         """
         core, pool = self.open.core, self._pool if shared else None
-        state = core.new_state(self._pairs, self.capacity, {}, pool, waits)
-        return SessionState(core, state, self._pairs, self._check)
+        return open_state(core, self._pairs, self.capacity, {}, self._check, pool, waits)
 
     @property
     def caches(self) -> list[str]:

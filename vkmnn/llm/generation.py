@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from vkmnn.core.chained import Drawing
+from vkmnn.decoding.decode_step import Drawing
 from vkmnn.errors import InvalidInputError
 from vkmnn.llm.sampling import Picks, Sampler, Sampling, drafted
 from vkmnn.llm.sequence import DRAFTS

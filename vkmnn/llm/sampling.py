@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vkmnn.arguments import checked_number
-from vkmnn.core.chained import Drawing
+from vkmnn.decoding.decode_step import Drawing
 from vkmnn.errors import InvalidInputError
 from vkmnn.ir import Array
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vkmnn.arguments import check_feeds
+from vkmnn.decoding.session_state import SessionState, matched_pairs, open_state
 from vkmnn.errors import InvalidInputError, ModelFileError, StateLostError
 from vkmnn.ir import Array, TensorInfo
 from vkmnn.llm.embedding import LENGTHS
@@ -20,9 +21,8 @@ from vkmnn.llm.networks import ROWS, decoder_graph
 from vkmnn.llm.sampling import Sampler, Sampling
 from vkmnn.llm.spectrogram import FRAMES, log_mel
 from vkmnn.llm.text import Tokenizer
-from vkmnn.opening import OpenSession, open_model
+from vkmnn.opening import open_model
 from vkmnn.schedule_config import ScheduleConfig
-from vkmnn.session_state import SessionState, matched_pairs
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -63,9 +63,7 @@ class _Part:
         }
         fed = {name: info for name, info in self.inputs.items() if name not in pairs}
         check = partial(check_feeds, fed, types=self._types)
-        core: OpenSession = self.open
-        state = core.core.new_state(pairs, capacity, {})
-        return SessionState(core.core, state, pairs, check), pairs
+        return open_state(self.open.core, pairs, capacity, {}, check), pairs
 
     def close(self) -> None:
         """Release the device's memory."""

@@ -11,9 +11,9 @@ from typing import TypeVar
 
 import numpy as np
 
-from vkmnn.core.cache_pool import Pick
-from vkmnn.core.chained import Drawing
-from vkmnn.core.follower import Waits
+from vkmnn.decoding.cache_pool import Pick
+from vkmnn.decoding.decode_step import Drawing
+from vkmnn.decoding.step_ring import Waits
 from vkmnn.errors import InvalidInputError, ModelFileError, StateLostError, VkmnnError
 from vkmnn.ir import Array
 from vkmnn.llm.decoder import CHUNKS, Decoder

@@ -11,11 +11,11 @@ from typing import Any, Literal
 import numpy as np
 
 from vkmnn import llm
+from vkmnn.decoding.session_state import SessionState
 from vkmnn.errors import VkmnnError
 from vkmnn.inference_session import InferenceSession
 from vkmnn.ir import Array
 from vkmnn.llm.language_model import SEQUENCES
-from vkmnn.session_state import SessionState
 from vkmnn.testing.faults.library import Fault
 from vkmnn.testing.faults.sessions import is_gone
 from vkmnn.testing.faults.trial import Trials

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from vkmnn.core.backend import Segment
-from vkmnn.core.chained import GOES_ON, NUMBER, SHARPNESS, TOP_K, TOP_P, Drawing
 from vkmnn.core.device_tensor import DeviceTensor
 from vkmnn.core.plan import Plan
+from vkmnn.decoding.decode_step import GOES_ON, NUMBER, SHARPNESS, TOP_K, TOP_P, Drawing
 from vkmnn.errors import VkmnnError
 from vkmnn.ir import Array
 from vkmnn.records import dataclass

@@ -14,9 +14,9 @@ import pytest
 import vkmnn
 from tests.llm import tiny
 from tests.llm.oracle import greedy
-from vkmnn.core import chained
-from vkmnn.core.chained import Following
-from vkmnn.core.follower import QUEUE, Follower
+from vkmnn.decoding import decode_step
+from vkmnn.decoding.decode_step import Following
+from vkmnn.decoding.step_ring import QUEUE, Follower
 from vkmnn.llm.sequence import Sequence
 from vkmnn.runtime.device import enumerate_devices
 from vkmnn.runtime.drivers.vulkan import command
@@ -287,7 +287,7 @@ def test_other_functions_of_the_length(
     model: Any, text: Sequence, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are looked up in a table; where that were too large, the host goes on feeding."""
-    monkeypatch.setattr(chained, "MAX_TABLE", rows)
+    monkeypatch.setattr(decode_step, "MAX_TABLE", rows)
     decoder = model._decoder
     text.extend(PROMPT)
     text._state._state._close_loops()

@@ -14,8 +14,8 @@ import vkmnn
 from tests.networks.decoders import decoder, grouped_attention
 from tests.onnxruntime_oracle import open_oracle
 from tests.unit.core.models import model, value
-from vkmnn.core import state as state_module
 from vkmnn.core.device_tensor import DeviceTensor
+from vkmnn.decoding import kv_state as state_module
 from vkmnn.errors import StateLostError
 from vkmnn.runtime import Buffer, Device, MemoryKind
 from vkmnn.runtime.device import enumerate_devices, open_device

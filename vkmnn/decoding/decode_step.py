@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from vkmnn.core.growing import PAST, TOTAL, CannotGrowError, Grown
+from vkmnn.decoding.padded_graph import PAST, TOTAL, CannotGrowError, Grown
 from vkmnn.errors import VkmnnError
 from vkmnn.ir import Array, DType, Graph, Op, OpAttrs, TensorInfo
 from vkmnn.ir.ops import (

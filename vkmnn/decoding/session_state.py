@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vkmnn.arguments import checked_number
-from vkmnn.core.cache_pool import Pick
-from vkmnn.core.chained import Drawing, Following
 from vkmnn.core.device_tensor import DeviceTensor
 from vkmnn.core.session import Session
-from vkmnn.core.state import State
+from vkmnn.decoding.cache_pool import CachePool, Pick
+from vkmnn.decoding.decode_step import Drawing, Following
+from vkmnn.decoding.kv_state import State
+from vkmnn.decoding.step_ring import Waits
 from vkmnn.errors import InvalidInputError
 from vkmnn.ir import Array
 
@@ -66,7 +67,7 @@ class SessionState:
         """
         given = self._check(feeds)
         wanted = None if not output_names else list(output_names)
-        made = self._session.run_state(self._state, given)
+        made = self._session.call(self._run, given)
         inputs = {output: name for name, output in self._pairs.items()}
         for name in wanted or ():
             if name not in made and name not in inputs:
@@ -78,6 +79,10 @@ class SessionState:
             made[name] if name in made else np.array(self.value(inputs[name]))
             for name in (made if wanted is None else wanted)
         ]
+
+    def _run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        self._session.check_sizes(feeds)  # what the state holds was planned by them
+        return self._state.run(feeds)
 
     def follow(
         self,
@@ -165,7 +170,7 @@ class SessionState:
 
     def close(self) -> None:
         """Release the state's memory and plans; the session stays."""
-        self._session.release_bound(self._state)
+        self._session.detach(self._state)
 
     def __enter__(self) -> Self:
         """Return the state itself."""
@@ -179,6 +184,38 @@ class SessionState:
     ) -> None:
         """Close it."""
         self.close()
+
+
+def open_state(
+    session: Session,
+    pairs: Mapping[str, str],
+    capacity: int | None,
+    initial: Mapping[str, Array],
+    check: Check,
+    pool: CachePool | None = None,
+    waits: Waits | None = None,
+) -> SessionState:
+    """Return state that a session keeps between runs.
+
+    Args:
+        session: it closes the state with itself.
+        pairs: each input with the output that feeds it in the next run.
+        capacity: the maximum number of rows in a cache; None for no limit.
+        initial: initial values; by default caches are empty and everything else is zero.
+        check: checks what the other inputs are fed.
+        pool: where its caches lie beside those of others, to take steps at once with them.
+        waits: how steps are waited for; another one by default.
+
+    Raises:
+        InvalidInputError: the initial rows exceed the capacity, or the session has been closed.
+    """
+
+    def make() -> State:
+        state = State(session.program, pairs, capacity, initial, pool, waits)
+        session.attach(state)
+        return state
+
+    return SessionState(session, session.call(make), pairs, check)
 
 
 def matched_pairs(

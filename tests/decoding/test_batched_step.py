@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vkmnn.core.growing import CannotGrowError
-from vkmnn.core.joined import joined
 from vkmnn.cpu_fallback import run_op
+from vkmnn.decoding.batched_step import joined
+from vkmnn.decoding.padded_graph import CannotGrowError
 from vkmnn.ir import Array, DType, Graph, Op, OpAttrs, TensorInfo
 from vkmnn.ir.ops import (
     AppendAttrs,

@@ -18,7 +18,7 @@ from math import prod
 import numpy as np
 
 from vkmnn.budget import Meter
-from vkmnn.core.cached import ROW_AXIS, fused
+from vkmnn.decoding.fuse_cached_attention import ROW_AXIS, fused
 from vkmnn.folding import Evaluator, Folder, keep
 from vkmnn.ir import OP_TYPES, Array, DType, Graph, Op, OpAttrs, TensorInfo
 from vkmnn.ir.ops import (

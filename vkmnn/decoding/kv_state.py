@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 
 from vkmnn.core.backend import Segment
-from vkmnn.core.cache_pool import CachePool, Pick
-from vkmnn.core.chained import CHOSEN, LENGTH, NEXT, Drawing, Following, chained
 from vkmnn.core.device_tensor import DeviceTensor, as_array
-from vkmnn.core.follower import QUEUE, Follower, Waits
-from vkmnn.core.growing import CannotGrowError, Grown, Growth, grow, padded
 from vkmnn.core.plan import Plan
 from vkmnn.core.plans import Plans
 from vkmnn.core.program import Program
 from vkmnn.core.resolve import resolve
+from vkmnn.decoding.cache_pool import CachePool, Pick
+from vkmnn.decoding.decode_step import CHOSEN, LENGTH, NEXT, Drawing, Following, chained
+from vkmnn.decoding.padded_graph import CannotGrowError, Grown, Growth, grow, padded
+from vkmnn.decoding.step_ring import QUEUE, Follower, Waits
 from vkmnn.errors import InvalidInputError, StateLostError
 from vkmnn.folding import Evaluator
 from vkmnn.ir import Array, DType, Graph, TensorInfo

@@ -17,7 +17,12 @@ from dataclasses import field, replace
 from typing import Protocol
 
 from vkmnn.core.backend import Segment, TensorPurpose
-from vkmnn.core.chained import (
+from vkmnn.core.device_tensor import DeviceTensor
+from vkmnn.core.plan import Plan
+from vkmnn.core.program import Program
+from vkmnn.decoding.batched_ring import Joint, Places
+from vkmnn.decoding.batched_step import joined
+from vkmnn.decoding.decode_step import (
     CHOSEN,
     GOES_ON,
     LENGTH,
@@ -26,13 +31,8 @@ from vkmnn.core.chained import (
     Drawing,
     Following,
 )
-from vkmnn.core.device_tensor import DeviceTensor
-from vkmnn.core.follower import QUEUE
-from vkmnn.core.growing import CannotGrowError
-from vkmnn.core.joined import joined
-from vkmnn.core.joint import Joint, Places
-from vkmnn.core.plan import Plan
-from vkmnn.core.program import Program
+from vkmnn.decoding.padded_graph import CannotGrowError
+from vkmnn.decoding.step_ring import QUEUE
 from vkmnn.ir import Array, DType, Graph, TensorInfo
 from vkmnn.records import dataclass
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vkmnn.core.cached import fused
 from vkmnn.cpu_fallback import run_op
+from vkmnn.decoding.fuse_cached_attention import fused
 from vkmnn.ir import Array, DType, Op, OpAttrs, TensorInfo
 from vkmnn.ir.ops import (
     AppendAttrs,

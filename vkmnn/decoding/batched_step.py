@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from vkmnn.core.cached import fused
-from vkmnn.core.growing import TOTAL, CannotGrowError, live
+from vkmnn.decoding.fuse_cached_attention import fused
+from vkmnn.decoding.padded_graph import TOTAL, CannotGrowError, live
 from vkmnn.ir import Array, DType, Graph, Op, TensorInfo
 from vkmnn.ir.ops import SoftmaxAttrs, TransposeAttrs
 from vkmnn.records import dataclass

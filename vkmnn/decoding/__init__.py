@@ -1,0 +1,1 @@
+"""Sequences of runs: caches that grow in place, sampling on the device, batched steps."""
