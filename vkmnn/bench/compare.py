@@ -46,7 +46,7 @@ ENGINES = (
     EngineSpec("ncnn Vulkan", f"{_ENGINES}.ncnn_vulkan:NcnnVulkan"),
     EngineSpec("ncnn Vulkan fp16", f"{_ENGINES}.ncnn_vulkan:NcnnVulkan", {"precision": "normal"}),
 )
-"""What `vkmnn bench` can compare; those that lead to float16 only when asked for."""
+"""Engines of `vkmnn bench`; those in float16 only on request."""
 
 
 def engines(fp16: bool, names: Sequence[str] = ()) -> list[EngineSpec]:
@@ -67,7 +67,7 @@ def engines(fp16: bool, names: Sequence[str] = ()) -> list[EngineSpec]:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a benchmark runs: the device, the threads of the CPU's engines, and for how long.
+    """Device, CPU threads and duration of a benchmark.
 
     `rounds` is how many turns an engine has; `timeout_s` how long one answer of it may take.
     `device_name` is the Vulkan device's, and `twin` how many before it have the same name.
@@ -116,7 +116,7 @@ def usable_cores() -> int:
 
 @dataclass(slots=True)
 class Series:
-    """One engine on one model: seconds of its turns, of loading and of the first run.
+    """An engine's timings on a model: turns, loading and the first run, in seconds.
 
     `difference` is the largest difference of its outputs to those of the reference, as a part of
     their range. `error` says why there is nothing (and `hint` what to do), "" for all well.
@@ -138,12 +138,12 @@ class Series:
 
     @property
     def enough(self) -> bool:
-        """Whether a slow engine has had its turns."""
+        """Whether a slow engine has had enough turns."""
         return len(self.seconds) >= MIN_TURNS and sum(self.seconds) > TURNS_S
 
     @property
     def spread(self) -> float:
-        """Half of what lies between the quartiles, as a part of the median."""
+        """Half the interquartile range, relative to the median."""
         if self.median_s is None or len(self.seconds) < 2:
             return 0.0
         low, _, high = quantiles(self.seconds, n=4, method="inclusive")
@@ -232,7 +232,7 @@ def _rounds(
 
 
 def job(model: Path, feeds: Mapping[str, Array], spec: EngineSpec, where: Place) -> Job:
-    """Return what an engine has to run; arguments as of `compare`."""
+    """Return the job of an engine; arguments as of `compare`."""
     return Job(
         model,
         feeds,

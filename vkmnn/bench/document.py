@@ -1,4 +1,4 @@
-"""What a benchmark found, as plain data for JSON."""
+"""Benchmark results as plain data for JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an engine is to the benchmarks, and the job that it gets."""
+"""The interface of an engine in benchmarks, and its job."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class EngineMissingError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What an engine has to run.
+    """The work of an engine.
 
     Attributes:
         model: an ONNX file.
@@ -45,7 +45,7 @@ class Job:
 
 
 class Engine(ABC):
-    """One model on one engine, in a process of its own."""
+    """A model on an engine, in a process of its own."""
 
     @abstractmethod
     def load(self, job: Job) -> None:
@@ -60,5 +60,5 @@ class Engine(ABC):
         """Run once, from arrays to arrays, and return the outputs in the model's order."""
 
     def facts(self) -> dict[str, Any]:
-        """Return what else there is to know after a run: memory, say."""
+        """Return further facts after a run, such as memory."""
         return {}

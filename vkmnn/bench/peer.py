@@ -29,7 +29,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 class Peer:
-    """An engine with one job; use it as a context manager, which ends its process.
+    """An engine with one job; a context manager that ends its process.
 
     Args:
         target: the engine's class as `module:Class`.
@@ -99,7 +99,7 @@ class Peer:
         return f"its process ended with {how}: {last}"
 
     def outputs(self) -> list[Array]:
-        """Return what the first run gave."""
+        """Return the outputs of the first run."""
         with np.load(Path(self._folder.name, "outputs.npz")) as arrays:
             return [arrays[name] for name in arrays.files]
 

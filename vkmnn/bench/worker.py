@@ -1,4 +1,4 @@
-"""Runs one engine: `python -m vkmnn.bench.worker MODULE:CLASS FOLDER`, told what to do by lines.
+"""Runs one engine: `python -m vkmnn.bench.worker MODULE:CLASS FOLDER`, commanded line by line.
 
 A line of JSON comes in for each command, one goes out for each answer. What engines and drivers
 print goes to the standard error.
@@ -27,7 +27,7 @@ SHORT_S = 0.05
 
 
 class Worker:
-    """Does what the commands say; `job.json` and `feeds.npz` in `folder` are the job."""
+    """Executes commands; `job.json` and `feeds.npz` in `folder` are the job."""
 
     def __init__(self, target: str, folder: Path) -> None:
         self._folder = folder
@@ -69,7 +69,7 @@ class Worker:
         return {"seconds": self._last_s}
 
     def facts(self) -> dict[str, Any]:
-        """Answer what the engine tells of itself."""
+        """Return the engine's facts."""
         return self._engine.facts()
 
 
@@ -104,7 +104,7 @@ def answers(worker_of: tuple[str, Path], lines: TextIO) -> Iterator[dict[str, An
 
 
 def main() -> None:
-    """Answer until the input ends."""
+    """Answer commands until the input ends."""
     target, folder = sys.argv[1:]
     # What a driver prints must not mix with the answers.
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as answer_to:

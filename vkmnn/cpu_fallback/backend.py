@@ -115,7 +115,7 @@ class CpuSegment(Segment):
 
 
 def _waves(commands: Sequence[Command]) -> list[list[int]]:
-    """Return the numbers of commands in groups, none of which reads what its own group makes."""
+    """Return groups of command numbers; no command reads another's output within its group."""
     level: dict[str, int] = {}
     levels = []
     for command in commands:
@@ -129,7 +129,7 @@ def _waves(commands: Sequence[Command]) -> list[list[int]]:
 def _dead(
     steps: Sequence[tuple[Command, Sequence[str]]], waves: Sequence[Sequence[int]]
 ) -> dict[int, list[str]]:
-    """Return what dies after each wave, by the wave's first command."""
+    """Return the tensors that die after each wave, by the wave's first command."""
     dying = {name for _, dead in steps for name in dead}
     last: dict[str, int] = {}
     for wave in waves:
@@ -219,7 +219,7 @@ class CpuBackend(Backend):
         ]
 
     def widened(self, error: Float16OverflowError) -> CpuBackend | None:
-        """Return a backend that keeps in float32 what has overflowed; see `Backend`."""
+        """Return a backend that keeps overflowed tensors in float32; see `Backend`."""
         watch = self._overflows if self.precision != "high" else None
         full = watch.widened(error, self._full) if watch is not None else None
         if full is None:

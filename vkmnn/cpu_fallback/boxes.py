@@ -1,4 +1,4 @@
-"""Operators on boxes, and those that sample images where they are told to."""
+"""Operators on boxes, and operators that sample images at given points."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from vkmnn.ir.ops import DeformColumnsAttrs, NonMaxSuppressionAttrs, RoiAlignAtt
 from vkmnn.shape.boxes import boxes_per_class
 
 _MAX_SAMPLES = 1 << 24
-"""Of a bin of RoiAlign; they take some seconds, and hundreds of bytes each."""
+"""Maximum samples in a bin of RoiAlign; they take seconds, and hundreds of bytes each."""
 
 
 def _edges(boxes: AnyArray, *, center: bool) -> AnyArray:
@@ -94,7 +94,7 @@ def _line(start: float, extent: float, bins: int, ratio: int, size: int) -> list
 
 
 def _bin(image: AnyArray, down: list[AnyArray], across: list[AnyArray], largest: bool) -> AnyArray:
-    """Return what one bin makes of each channel of an image."""
+    """Return one bin's value for each channel of an image."""
     inside = down[3][:, None] & across[3][None, :]
     if not inside.size:
         return np.zeros(len(image), np.float32)

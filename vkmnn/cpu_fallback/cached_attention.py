@@ -1,4 +1,4 @@
-"""CachedAttention: what it consists of, one after the other."""
+"""CachedAttention as its component ops, one after the other."""
 
 from __future__ import annotations
 

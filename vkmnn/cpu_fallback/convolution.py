@@ -46,7 +46,7 @@ def at(*parts: int | slice | AnyArray | None) -> tuple[Any, ...]:
 
 
 def tap_slices(window: Window, tap: tuple[int, ...]) -> tuple[slice, ...]:
-    """Return which elements of a padded input kernel element `tap` meets, one slice per axis."""
+    """Return the slices of the padded input that kernel element `tap` is multiplied with."""
     return tuple(
         slice(position * dilation, position * dilation + (count - 1) * stride + 1, stride)
         for position, dilation, stride, count in zip(

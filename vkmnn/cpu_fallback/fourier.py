@@ -32,7 +32,7 @@ def _dft(op: Op[DFTAttrs], inputs: Inputs) -> list[AnyArray]:
 
 @cpu_execution("MelWeightMatrix")
 def _mel_weight_matrix(op: Op[MelWeightMatrixAttrs], inputs: Inputs) -> list[AnyArray]:
-    """Triangles from one edge to the next but one, which are as far apart on the mel scale."""
+    """Return triangular filters whose edges are equidistant on the mel scale."""
     bins, length, rate, low, high = (required(inputs, place).item() for place in range(5))
     if rate == 0:
         raise InvalidInputError("the sample rate is 0")

@@ -36,7 +36,7 @@ _TAKES = frozenset(
 )
 """Ops that are fed float16 whatever their inputs are."""
 _MASK = 3
-"""The operand that may be a mask. Attention takes it as it is, and what comes after it as well."""
+"""The operand that may be a mask; attention reads it, and those after it, unconverted."""
 
 _FOLLOWS = frozenset(
     {
@@ -46,7 +46,7 @@ _FOLLOWS = frozenset(
         "Flatten", "Identity", "JoinPast", "DepthToSpace", "SpaceToDepth", "Reverse",
     }
 )  # fmt: skip
-"""Ops that make float16 where all computed operands are, and the constants fit."""
+"""Ops with float16 results if all computed operands are float16 and the constants fit."""
 
 _COMPUTES = frozenset(
     {"BinaryOp", "Elementwise", "Scale", "Convolution", "Deconvolution", "MatMul"}
@@ -62,7 +62,7 @@ _arithmetic = _Arithmetic()
 
 
 def computes_fp16() -> bool:
-    """Whether this thread computes what is float16 in float16."""
+    """Whether this thread computes float16 values in float16."""
     return _arithmetic.half
 
 
@@ -95,7 +95,7 @@ def _rounded(x: AnyArray) -> AnyArray:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How a command works on floats that its network declares as float32.
+    """How a command handles floats that its network declares as float32.
 
     Attributes:
         takes: whether each input is fed as float16; what is not is float32.
@@ -205,7 +205,7 @@ class Fp16Runner:
         compute: Callable[[Sequence[Array | None]], list[Array]],
         found: list[Overflowed],
     ) -> list[Array]:
-        """Return the results of a command, and note in `found` whether floats overflow.
+        """Return the results of a command, and record float16 overflows in `found`.
 
         Args:
             command: one of those of the plan.
@@ -276,7 +276,7 @@ def _finite(array: Array) -> bool:
 
 
 def _lost(narrow: Array, true: Array) -> bool:
-    """Whether a number is finite in `true` only."""
+    """Whether a number is finite only in `true`."""
     if narrow.dtype.kind != "f" or true.dtype.kind != "f":
         return False
     bad = ~np.isfinite(narrow)

@@ -1,4 +1,4 @@
-"""Operators that make tensors from shapes and numbers."""
+"""Operators that generate tensors from shapes and scalars."""
 
 from __future__ import annotations
 

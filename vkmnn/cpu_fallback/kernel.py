@@ -19,7 +19,7 @@ from vkmnn.ir import Array, Op, TensorInfo
 
 
 class NumpyExecution(Execution):
-    """One op on numpy."""
+    """An op on the numpy backend."""
 
     def on_execute(
         self, inputs: Sequence[Array | None], outputs: Sequence[TensorInfo]
@@ -52,7 +52,7 @@ class CpuKernel(NumpyExecution):
         self._preparing = False
 
     def load(self) -> Any:
-        """Return what follows from attributes and constants alone, such as packed weights.
+        """Return data that depends on attributes and constants alone, such as packed weights.
 
         All plans and sessions of a network share the result (MNN onClone) while one of them is
         open; it must not be changed afterwards. Shapes of other inputs may differ in other plans.
@@ -60,7 +60,7 @@ class CpuKernel(NumpyExecution):
         return None
 
     def prepare(self) -> None:
-        """Plan what shapes and attributes decide, or raise Rejection (MNN onResize)."""
+        """Plan for shapes and attributes, or raise Rejection (MNN onResize)."""
 
     def acquire(
         self,
@@ -82,7 +82,7 @@ class CpuKernel(NumpyExecution):
         return self._scratch.acquire(tuple(shape), dtype, storage)
 
     def release(self, memory: Memory) -> None:
-        """Let what `prepare` acquires from now on lie where this does.
+        """Let later acquisitions of `prepare` reuse the memory.
 
         All DYNAMIC memory is free for other kernels once this one has computed, released or not.
 
@@ -114,7 +114,7 @@ class CpuKernel(NumpyExecution):
     def on_execute(
         self, inputs: Sequence[Array | None], outputs: Sequence[TensorInfo]
     ) -> list[Array]:
-        """Return the op's outputs; what `compute` raises becomes a typed error."""
+        """Return the op's outputs; exceptions of `compute` become typed errors."""
         return run_op(self.op, inputs, outputs, self._computed)
 
     def _computed(
@@ -134,7 +134,7 @@ class FunctionKernel(CpuKernel):
 
 
 class _Shared:
-    """What `load` has returned; `sources` keeps alive what its key names by identity."""
+    """The result of `load`; `sources` keeps the objects alive that its key identifies."""
 
     __slots__ = ("__weakref__", "sources", "value")
 
@@ -148,7 +148,7 @@ _SHARED_LOCK = threading.Lock()
 
 
 def _shared(kernel: CpuKernel) -> _Shared:
-    """Return what the kernel has loaded, or another one for the same op and constants."""
+    """Return loaded data, shared with equal ops that have the same constants."""
     load: Callable[[], Any] = kernel.load
     if type(kernel).load is CpuKernel.load:
         return _Shared(None, ())

@@ -38,7 +38,7 @@ from vkmnn.ir.ops import (
 from vkmnn.shape.einsum import EinsumPlan, Label, parse_einsum
 
 MAX_FACTORS = 30
-"""numpy takes at most 64 operands, versions before 2 take 32."""
+"""Maximum operands of einsum: 64 in numpy 2, 32 before."""
 
 CHUNK = 1 << 20  # elements of a matrix that are converted at a time: 8 MB of float64
 
@@ -214,7 +214,7 @@ def _attend(
 def _among(
     first: int, end: int, k: AnyArray, v: AnyArray, mask: AnyArray | None
 ) -> tuple[AnyArray, AnyArray, AnyArray | None]:
-    """Return some of the keys and values, and what the mask says about them."""
+    """Return a subset of keys and values, and the mask for it."""
     if mask is not None and mask.ndim and mask.shape[-1] > 1:
         mask = mask[..., first:end]
     return k[..., first:end, :], v[..., first:end, :], mask
@@ -230,7 +230,7 @@ def _visible(attrs: AttentionAttrs | StridedAttentionAttrs, queries: int, keys: 
 
 
 def _weights(scores: AnyArray, sink: AnyArray | None) -> AnyArray:
-    """Return the softmax of scores and a sink, without what the sink gets."""
+    """Return the softmax of scores and a sink, without the sink's share."""
     if sink is None:
         return softmax(scores, (scores.ndim - 1,))
     one = np.broadcast_to(sink.astype(scores.dtype), (*scores.shape[:-1], 1))

@@ -1,4 +1,4 @@
-"""Products by weights in codes, and rows of tables of them."""
+"""Products by packed weights, and lookups in packed tables."""
 
 from __future__ import annotations
 

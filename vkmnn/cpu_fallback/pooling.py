@@ -28,7 +28,7 @@ def _reach(window: Window, axis: int) -> int:
 
 
 def _filled(x: AnyArray, window: Window, fill: float) -> AnyArray:
-    """Pad so that every window lies inside, also those that ceil_mode adds."""
+    """Pad so that all windows are inside, including those that ceil_mode adds."""
     widths = [(0, 0), (0, 0)]
     for axis, size in enumerate(x.shape[2:]):
         begin = window.begins[axis]

@@ -31,7 +31,7 @@ _Function = Callable[[AnyArray], AnyArray]
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """One direction: what its cell computes with, in float64."""
+    """Weights of one direction, in float64."""
 
     attrs: RecurrentAttrs
     weights: AnyArray

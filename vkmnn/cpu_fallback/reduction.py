@@ -110,7 +110,7 @@ def _reduction(op: Op[ReductionAttrs], inputs: Inputs) -> list[AnyArray]:
 
 
 def softmax(x: AnyArray, axes: Axes, *, log: bool = False) -> AnyArray:
-    """Softmax, or its logarithm, over `axes` taken together; computed in the type of `x`."""
+    """Softmax, or its logarithm, over `axes` jointly; computed in the type of `x`."""
     if x.size == 0:
         return x
     shifted = x - np.max(x, axis=axes, keepdims=True)

@@ -1,4 +1,4 @@
-"""How sums of codes end."""
+"""Requantisation: scale, round and clamp integer sums."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def requantized(
     table: AnyArray | None = None,
     again: AnyArray | None = None,
 ) -> AnyArray:
-    """Return exact sums as codes, all arithmetic in float32; `factor` broadcasts to the sums.
+    """Return exact sums as quantised values, in float32 arithmetic; `factor` broadcasts.
 
     Args:
         sums: of products of codes.
@@ -46,7 +46,7 @@ def requantized(
 
 
 def mean_of_codes(means: AnyArray, ending: CodeMean) -> AnyArray:
-    """Return means of codes as codes, all arithmetic in float32; NaN becomes the lower bound."""
+    """Return quantised means of quantised values, in float32; NaN becomes the lower bound."""
     scaled = means.astype(np.float32) * np.float32(ending.of_x)
     steps = np.nan_to_num(np.rint(scaled / np.float32(ending.unit)), nan=ending.low)
     codes = np.clip(steps, ending.low, ending.high)
@@ -54,21 +54,21 @@ def mean_of_codes(means: AnyArray, ending: CodeMean) -> AnyArray:
 
 
 def dynamic_codes(x: AnyArray, scale: AnyArray, point: AnyArray) -> AnyArray:
-    """Return codes less their zero point; NaN becomes code 0."""
+    """Return quantised values minus their zero point; NaN becomes 0 before the subtraction."""
     steps = np.rint(x / scale) + point
     codes = np.where(steps > 0, np.minimum(steps, np.float32(255)), np.float32(0))
     return np.asarray(codes - point)
 
 
 def decoded(x: AnyArray, of_input: float) -> AnyArray:
-    """Return codes times their scale."""
+    """Return dequantised values."""
     return x if of_input == 1.0 else np.asarray(x * x.dtype.type(of_input))
 
 
 def attend_codes(
     q: AnyArray, k: AnyArray, v: AnyArray, scale: float, codes: CodeAttention
 ) -> AnyArray:
-    """Return attention of codes; whole numbers up to 2^53 are exact in float64."""
+    """Return attention of quantised values; whole numbers up to 2^53 are exact in float64."""
     q, k, v = (array.astype(np.float64) for array in (q, k, v))
     sums = np.matmul(q, np.swapaxes(k, -1, -2)).astype(np.float32)
     table = np.asarray(codes.table, np.float32)

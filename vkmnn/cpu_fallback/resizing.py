@@ -82,7 +82,7 @@ def _unnormalised(grid: AnyArray, size: int, *, align_corners: bool) -> AnyArray
 
 
 def _reflected(x: AnyArray, size: int, *, align_corners: bool) -> AnyArray:
-    """Mirror coordinates at the borders of an axis until they lie inside."""
+    """Reflect coordinates at the borders of an axis until they are inside."""
     low, high = (0.0, size - 1.0) if align_corners else (-0.5, size - 0.5)
     span = high - low
     if span == 0:

@@ -1,4 +1,4 @@
-"""What a plug-in's numpy code returns, checked against what its op declares."""
+"""Checks of the results of a plug-in's numpy code against its op's declaration."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vkmnn.shape.registry import COMPUTERS, compute_shapes
 
 
 def is_foreign(function: object) -> bool:
-    """Whether a function is not vkmnn's own."""
+    """Whether a function belongs to a plug-in."""
     return str(getattr(function, "__module__", "")).partition(".")[0] != "vkmnn"
 
 
@@ -80,7 +80,7 @@ def _declared(op: Op, inputs: Sequence[Array | None]) -> list[TensorInfo]:
 
 
 def _count(op: Op, inputs: Sequence[Array | None]) -> int:
-    """Return how many outputs the op has, wanted or not."""
+    """Return the number of the op's outputs, used or not."""
     infos = _infos(op, inputs)
     computer = COMPUTERS.get(op.type)
     try:

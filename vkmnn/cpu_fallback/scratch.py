@@ -17,13 +17,13 @@ ALIGNMENT = 64
 
 
 class Storage(enum.Enum):
-    """How long memory is a kernel's own.
+    """Lifetime of a kernel's memory.
 
     Whatever it is, it is there from the end of `prepare` on, and all of it goes with the plan.
     """
 
     STATIC = "static"
-    """From run to run: zeros at first, then what the kernel left there."""
+    """Kept between runs: zeros at first, then the kernel's last values."""
     DYNAMIC = "dynamic"
     """While the kernel computes; before and after that, other kernels use the same bytes."""
     SEPARATE = "separate"
@@ -62,7 +62,7 @@ class Memory:
         return raw.view(self.dtype).reshape(self.shape)
 
     def settle(self, array: AnyArray) -> None:
-        """Take an array of its own."""
+        """Allocate an array of its own."""
         self._array = array
 
 
@@ -92,7 +92,7 @@ class Arena:
 
 
 class Scratch:
-    """What one kernel has asked for; DYNAMIC blocks lie in an arena, at offsets of its own."""
+    """Memory requests of one kernel; DYNAMIC blocks share an arena."""
 
     def __init__(self) -> None:
         self.arena = Arena()
@@ -100,7 +100,7 @@ class Scratch:
         self._blocks: list[Memory] = []
 
     def acquire(self, shape: tuple[int, ...], dtype: npt.DTypeLike, storage: Storage) -> Memory:
-        """Return memory; DYNAMIC memory is where nothing lies that has not been released."""
+        """Return memory; DYNAMIC memory overlaps only released memory."""
         if storage is not Storage.DYNAMIC:
             memory = Memory(shape, dtype, 0, self)
             make = np.zeros if storage is Storage.STATIC else np.empty
@@ -118,7 +118,7 @@ class Scratch:
         return memory
 
     def release(self, memory: Memory) -> None:
-        """Let what is acquired from now on lie in the same place.
+        """Let later acquisitions reuse this memory.
 
         Raises:
             PluginError: it was not acquired here, is not DYNAMIC, or was released before.

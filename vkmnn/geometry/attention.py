@@ -1,4 +1,4 @@
-"""Attention on views: every matrix of queries, keys, values and results lies where strides say."""
+"""Attention on views: queries, keys, values and results are addressed by strides."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ class _Contraction:
         return self.stored(result.name, kept)
 
     def product(self, a: _Operand, b: _Operand, needed: set[Label]) -> _Operand:
-        """Multiply two operands and sum over what they share and nothing else uses."""
+        """Multiply two operands and sum over shared indices that nothing else uses."""
         shared = [label for label in a.labels if label in b.strides]
         if all(label in needed for label in shared):
             return self.multiply(a, b)

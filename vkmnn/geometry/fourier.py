@@ -12,7 +12,7 @@ from vkmnn.shape.fourier import MAX_MATRIX, fourier_matrix, planned_transform
 
 @geometry("DFT", only_for=frozenset({DType.FLOAT16, DType.FLOAT32}))
 def _dft(ctx: GeometryContext[DFTAttrs]) -> None:
-    """Multiply by the matrix; a long transform is left to the host, where it is a fast one."""
+    """Multiply by the Fourier matrix; long transforms stay on the host, which has a fast one."""
     found = planned_transform(ctx.op, ctx.inputs, ctx.values)
     if found.matrix_size > MAX_MATRIX:
         return

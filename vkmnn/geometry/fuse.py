@@ -1,4 +1,4 @@
-"""Fusing chains of Rasters: virtual tensors collapse, copies that nobody reads go away."""
+"""Fusion of chains of Rasters: virtual tensors collapse, unread copies disappear."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class _Chains:
         self._numbers: dict[object, int] = {}
 
     def add(self, output: str, inputs: list[str], attrs: RasterAttrs) -> None:
-        """Let others read through the Raster that makes `output`."""
+        """Let readers of `output` read through its Raster."""
         self._rasters[output], self._sources[output] = attrs, inputs
 
     def number(self, attrs: RasterAttrs) -> int:
@@ -263,7 +263,7 @@ def _compose_all(region: Region, producer: Iterable[Region]) -> list[Region] | N
 
 
 def _fill_key(fill: float) -> tuple[object, ...]:
-    """Tell fills apart by what they write: -0.0 is not 0, and NaN is NaN."""
+    """Return a key that tells fills apart: -0.0 is not 0, and NaN equals NaN."""
     return ("nan",) if math.isnan(fill) else (fill, math.copysign(1, fill))
 
 

@@ -13,7 +13,7 @@ from vkmnn.ir.ops import PadAttrs, RasterAttrs
 
 
 def _listed_axes(op: Op, infos: Sequence[TensorInfo]) -> int:
-    """Return the longest axis for which a list of indices is made."""
+    """Return the maximum length of an axis that is listed index by index."""
     if op.type == "Interp" or (isinstance(op.attrs, PadAttrs) and op.attrs.mode != "constant"):
         return max((size for info in infos if info.name for size in info.dims), default=0)
     return 0
@@ -25,7 +25,7 @@ def lower_graph(
     constants: Mapping[str, Array],
     meter: Meter | None = None,
 ) -> tuple[list[Op], dict[str, TensorInfo], dict[str, Array]]:
-    """Lower every op that is geometry, and what it becomes, until only executable ops are left.
+    """Lower geometry ops, and the ops they lower to, until only executable ops are left.
 
     Args:
         ops: ops in topological order.

@@ -37,7 +37,7 @@ def fuse_operands(
     keep: AbstractSet[str],
     constants: Collection[str],
 ) -> list[Op]:
-    """Let BinaryOp read what a Raster would copy for it alone, by strides.
+    """Let BinaryOp read by strides instead of through a Raster that serves it alone.
 
     Args:
         ops: ops in topological order; they are not changed.
@@ -77,7 +77,7 @@ def _strided(
     infos: Mapping[str, TensorInfo],
     constants: Collection[str],
 ) -> Op[Any] | None:
-    """Return the op with operands read from where Rasters take them; None where it cannot be."""
+    """Return the op with strided operands; None if it cannot have them."""
     shape = infos[op.outputs[0]].dims
     if not 0 < prod(shape) <= MAX_ELEMENTS:
         return None
@@ -115,7 +115,7 @@ def _through(
     shape: tuple[int, ...],
     infos: Mapping[str, TensorInfo],
 ) -> tuple[str, tuple[int, ...]] | None:
-    """Return what a Raster copies, and its strides; None where it is not one region of them."""
+    """Return the source and strides of a Raster of one region; None for others."""
     region = whole_region(copy, infos)
     if region is None:
         return None
@@ -150,7 +150,7 @@ def _axes(shape: tuple[int, ...], steps: list[tuple[int, ...]]) -> int:
 
 
 class _Neighbours:
-    """Who makes and reads tensors."""
+    """Producers and consumers of tensors."""
 
     def __init__(self, ops: list[Op]) -> None:
         self._any = any(op.type in _BLOCKED for op in ops)
@@ -161,7 +161,7 @@ class _Neighbours:
                 self._readers.setdefault(name, []).append(op)
 
     def blocked(self, op: Op, copies: Mapping[str, Op]) -> bool:
-        """Whether an op has channels in blocks beside it: operands but for copies, and results."""
+        """Whether an op's inputs (through copies) or outputs are channel-blocked."""
         if not self._any:
             return False
         seen: set[str] = set()

@@ -56,7 +56,7 @@ def _pad(ctx: GeometryContext[PadAttrs]) -> None:
 
 
 def _axis_regions(ctx: GeometryContext, mode: str, size: int, begin: int, end: int) -> list[Region]:
-    """Return the regions along one axis. Cropping comes first: what is cropped is not repeated."""
+    """Return the regions along one axis; cropping precedes padding."""
     first = max(-begin, 0)
     kept = size - first - max(-end, 0)
     before, after = max(begin, 0), max(end, 0)
@@ -67,7 +67,7 @@ def _axis_regions(ctx: GeometryContext, mode: str, size: int, begin: int, end: i
 
 
 def _border(shape: tuple[int, ...], widths: Sequence[tuple[int, int]]) -> list[Region]:
-    """Return boxes that make up everything around the interior, read from scalar input 1."""
+    """Return boxes that cover everything around the interior, filled from scalar input 1."""
     strides = row_major(shape)
     low, size = [0] * len(shape), list(shape)
     regions = []

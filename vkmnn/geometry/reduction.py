@@ -94,7 +94,7 @@ def _chained(
     output: TensorInfo,
     runs: list[list[int]],
 ) -> None:
-    """Reduce run by run, the longest first, so that little is left for the others."""
+    """Reduce run by run, the longest first, to shrink the tensor early."""
     runs = sorted(runs, key=lambda run: -prod(source.dims[axis] for axis in run))
     first, middle, last = _CHAINS[attrs.kind]
     kinds = [first, *[middle] * (len(runs) - 2), last] if len(runs) > 1 else [attrs.kind]

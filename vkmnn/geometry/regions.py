@@ -17,7 +17,7 @@ from vkmnn.ir import Region, View
 from vkmnn.records import dataclass
 
 MAX_AXES = 6
-"""Most axes that a region may have; what needs more is split into several regions."""
+"""Maximum rank of a region; larger ones are split."""
 
 MAX_REGIONS = 64
 """Above this many regions composing gives up: one more copy costs less than many small ones."""
@@ -27,7 +27,7 @@ _STEPS_PER_REGION = 16
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """One axis of a region: how often, and how far it steps on either side."""
+    """One axis of a region: its size, and the step in source and destination."""
 
     size: int
     dst: int
@@ -43,7 +43,7 @@ class _Piece:
     dst: int
 
     def cut(self, index: int, begin: int, end: int) -> _Piece:
-        """Return the part in which axis number `index` runs from `begin` to `end`."""
+        """Return the part from `begin` to `end` along axis number `index`."""
         axis = self.axes[index]
         kept = () if end - begin == 1 else (replace(axis, size=end - begin),)
         return _Piece(
@@ -55,7 +55,7 @@ class _Piece:
 
 @dataclass(frozen=True, slots=True)
 class _Digit:
-    """One digit of an address in the inner region's destination, read as a mixed-radix number."""
+    """A digit of an inner region's destination address, as a mixed-radix number."""
 
     weight: int
     size: int
@@ -129,7 +129,7 @@ def _axes(region: Region) -> tuple[_Axis, ...]:
 
 
 def parts_of(region: Region) -> int:
-    """Return no fewer than how many regions `limit_axes` makes of one, without making them."""
+    """Return an upper bound of the number of regions from `limit_axes`, without creating them."""
     return prod(sorted(region.size)[:-MAX_AXES])
 
 
@@ -210,7 +210,7 @@ def validate(region: Region, src_elements: int, dst_elements: int) -> None:
 
 
 def compose(outer: Region, inner: Region, limit: int = MAX_REGIONS) -> list[Region] | None:
-    """Read through a tensor: what `outer` reads of it, straight from the source of `inner`.
+    """Compose two regions: read what `outer` reads directly from the source of `inner`.
 
     `inner` wrote the tensor. Elements that `outer` reads and `inner` did not write are left out, so
     that the results' element counts tell how much of `outer` is covered. The results have inner's
@@ -345,7 +345,7 @@ def _avoid_carry(
 
 
 def _clip(piece: _Piece, moves: Sequence[int], value: int, size: int) -> list[_Piece]:
-    """Cut the piece to where `value` + Σ index·move may lie within [0, size)."""
+    """Clip the piece to where `value` + Σ index·step is within [0, size)."""
     reach = [abs(move) * (axis.size - 1) for move, axis in zip(moves, piece.axes, strict=True)]
     if not any(reach):
         return []

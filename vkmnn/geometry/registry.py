@@ -1,4 +1,4 @@
-"""The registry of geometry computers, what a computer works with, and the entry to one op."""
+"""The registry of geometry computers, their context, and the entry point for one op."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vkmnn.shape.common import has_input, info_of, int_list
 
 @dataclass(slots=True)
 class Lowering:
-    """What an op becomes.
+    """The ops and constants that an op is lowered to.
 
     Attributes:
         ops: the ops, in order; they produce the outputs of the lowered op that are not constants.
@@ -32,7 +32,7 @@ class Lowering:
 
 
 class GeometryContext(Generic[AttrsT]):
-    """An op with static shapes, and the means to emit what it becomes.
+    """An op with static shapes, and functions to emit its lowering.
 
     Args:
         op: the op to lower.
@@ -84,11 +84,11 @@ class GeometryContext(Generic[AttrsT]):
         return int_list(self.values, index, what) if has_input(self.inputs, index) else None
 
     def check_pieces(self, count: int) -> None:
-        """Raise BudgetError where the number of regions about to be made exceeds the budget."""
+        """Raise BudgetError if the number of regions to be created exceeds the budget."""
         self._meter.check_pieces(count, self.op.type, self.op.source or self.op.name)
 
     def charge(self, nbytes: int) -> None:
-        """Count a constant that is about to be made; BudgetError where it is too large."""
+        """Charge a constant to be created to the budget; raises BudgetError if it is too large."""
         self._meter.charge(nbytes, self.op.type, self.op.source or self.op.name)
 
     def temp(self, dtype: DType, shape: Sequence[int]) -> TensorInfo:
@@ -125,7 +125,7 @@ class GeometryContext(Generic[AttrsT]):
         self.emit("Raster", names, RasterAttrs(tuple(kept), fill, ordered), output)
 
     def emit(self, op_type: str, inputs: Sequence[str], attrs: OpAttrs, output: TensorInfo) -> None:
-        """Emit an op that writes `output`; one with geometry of its own is lowered later."""
+        """Emit an op that writes `output`; geometry ops are lowered further later."""
         if output.name:
             self.lowering.ops.append(
                 Op(op_type, self._unique(), list(inputs), [output.name], attrs, self.op.source)

@@ -17,12 +17,12 @@ MAX_CONTENT_BYTES = 256
 
 
 def is_lowered_by_kind(op_type: str) -> bool:
-    """Whether what ops become follows from attributes, shapes, types and contents alone."""
+    """Whether the lowering of ops depends on attributes, shapes, types and contents alone."""
     return op_type in _OWN or op_type not in COMPUTERS
 
 
 class RepeatedLowerings:
-    """Lowers the ops of one plan; ops that are alike share the attributes of what they become."""
+    """Lowers the ops of a plan; equal ops share the attributes of their lowerings."""
 
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
@@ -35,7 +35,7 @@ class RepeatedLowerings:
         outputs: Sequence[TensorInfo],
         values: Sequence[Array | None],
     ) -> Lowering | None:
-        """Return what `registry.lower` does; arguments and errors are its own."""
+        """Lower an op as `registry.lower` does; same arguments and errors."""
         key = _key(op, inputs, outputs, values)
         known = self._known.get(key) if key is not None else None
         if known is not None:
@@ -53,7 +53,7 @@ def _key(
     outputs: Sequence[TensorInfo],
     values: Sequence[Array | None],
 ) -> Hashable:
-    """Return what is equal for ops that are alike; None where that is not known."""
+    """Return a key that equal ops share; None if equality is unknown."""
     if op.type not in _OWN:
         return None
     contents: list[Hashable] = []
@@ -77,7 +77,7 @@ def _key(
 
 
 def _renamed(lowering: Lowering, like: Op, op: Op) -> Lowering:
-    """Return what `like` became, for an op that is like it."""
+    """Return the lowering of `like`, renamed for an equal op."""
     names = dict(zip((*like.inputs, *like.outputs), (*op.inputs, *op.outputs), strict=True))
     names[""] = ""
     length, own = len(like.name), op.name

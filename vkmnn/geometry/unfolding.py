@@ -1,4 +1,4 @@
-"""Col2Im: elements of blocks, copied to where they stand in an image; overlaps are added."""
+"""Col2Im: copies the elements of blocks to their positions in an image and adds overlaps."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from vkmnn.ir.ops import BinaryAttrs, Col2ImAttrs
 from vkmnn.shape.unfolding import Blocks, blocks_of
 
 _MAX_LAYERS = 64
-"""What overlaps more often is added on the host."""
+"""Maximum number of overlaps; more are added on the host."""
 
 
 @geometry("Col2Im")
 def _col2im(ctx: GeometryContext[Col2ImAttrs]) -> None:
-    """Copy what does not overlap into one layer each, and add the layers."""
+    """Copy disjoint elements into one layer each, and add the layers."""
     x, output = ctx.input(0), ctx.outputs[0]
     blocks = blocks_of(ctx.attrs, x.dims, ctx.values)
     taps = prod(blocks.kernel)
@@ -45,7 +45,7 @@ def _col2im(ctx: GeometryContext[Col2ImAttrs]) -> None:
 
 
 def _layer(blocks: Blocks, place: Sequence[int]) -> tuple[int, ...]:
-    """Number the elements of a block that may meet on an element of the image."""
+    """Number the elements of a block that may coincide in the image."""
     return tuple(
         sum((at - earlier) * dilation % stride == 0 for earlier in range(at))
         for at, dilation, stride in zip(place, blocks.dilations, blocks.strides, strict=True)
@@ -53,7 +53,7 @@ def _layer(blocks: Blocks, place: Sequence[int]) -> tuple[int, ...]:
 
 
 def _copied(blocks: Blocks, taps: int, number: int, place: Sequence[int]) -> Region | None:
-    """Return the copy of one element of all blocks, as far as it stands in the image."""
+    """Return the copy of one element of all blocks, clipped to the image."""
     size, starts, firsts = [blocks.images], [], []
     for axis, at in enumerate(place):
         offset, stride = at * blocks.dilations[axis] - blocks.begins[axis], blocks.strides[axis]

@@ -17,7 +17,7 @@ from vkmnn.ir.ops import RasterAttrs, StridedAttentionAttrs
 def fuse_views(
     ops: Sequence[Op[Any]], infos: Mapping[str, TensorInfo], keep: AbstractSet[str]
 ) -> list[Op]:
-    """Let attention read what Rasters would copy for it, and write where a Raster would copy to.
+    """Let attention read and write by strides instead of through Rasters that serve it alone.
 
     Its rows must stay contiguous. A Raster that only attention reads goes.
 
@@ -73,7 +73,7 @@ def _read(
     infos: Mapping[str, TensorInfo],
     known: dict[object, _Read],
 ) -> Op[StridedAttentionAttrs]:
-    """Return the attention with queries, keys and values read from where Rasters take them.
+    """Return the attention with strided queries, keys and values.
 
     `known` holds what was found for other layers. Keys name attributes by identity, which the ops
     keep theirs.
@@ -149,7 +149,7 @@ def _groupings(attrs: StridedAttentionAttrs, region: Region) -> Iterator[Strided
 
 
 def _write(op: Op[StridedAttentionAttrs], copy: Op, infos: Mapping[str, TensorInfo]) -> Op | None:
-    """Return the attention that writes what the Raster after it makes of its result."""
+    """Return the attention that writes the output of the Raster after it."""
     attrs, region = op.attrs, whole_region(copy, infos)
     assert region is not None
     if region_elements(region) != prod(infos[op.outputs[0]].dims):
@@ -162,7 +162,7 @@ def _write(op: Op[StridedAttentionAttrs], copy: Op, infos: Mapping[str, TensorIn
 
 
 def _through(view: View, size: Sequence[int], inner: Region) -> View | None:
-    """Return where the elements of a view lie before the copy `inner`.
+    """Return the addresses of a view before the copy `inner`.
 
     Args:
         view: strides of all axes of `size` but the last, whose stride is 1.
@@ -190,7 +190,7 @@ def _through(view: View, size: Sequence[int], inner: Region) -> View | None:
 
 
 def stride_of(part: Region, count: int, weight: int) -> int | None:
-    """Return the source's step along the axis of `count` places whose numbers differ by `weight`.
+    """Return the source's step along the axis with `count` positions and this `weight`.
 
     Axes of the region may cover several that chain.
     """

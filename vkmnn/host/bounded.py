@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     import onnx
 
 DEADLINE: ContextVar[float] = ContextVar("deadline", default=inf)
-"""When nodes end with TimeoutError, as `time.monotonic` counts."""
+"""Deadline of nodes, in `time.monotonic` seconds; past it, TimeoutError."""
 
 ROOM: ContextVar[float] = ContextVar("room", default=inf)
-"""Bytes that values may take."""
+"""Maximum bytes of values."""
 
 HELD: ContextVar[int] = ContextVar("held", default=0)
-"""Bytes that values take by now; too many rather than too few."""
+"""Bytes of current values, rounded up."""
 
 _SIZED = frozenset({
     *("ConstantOfShape", "Expand", "Tile", "Range", "OneHot", "Pad", "Resize", "Upsample"),
@@ -35,13 +35,13 @@ _SIZED = frozenset({
 """Operators whose results have sizes that values or attributes say."""
 
 _SMALL = 1 << 24
-"""Bytes that other operators may make unseen: an outer product of all their inputs."""
+"""Bytes that an operator may allocate unseen: an outer product of all its inputs."""
 
 _KNOWN_ELEMENTS = 64
 
 
 class TooLargeError(Exception):
-    """A node would make more than there is room for."""
+    """A node would produce more than memory allows."""
 
 
 @contextmanager
@@ -90,7 +90,7 @@ def evaluator_class() -> type:
 
 
 def nbytes(value: Any) -> int:
-    """Return about how much memory a value takes."""
+    """Return the approximate size of a value in memory."""
     if isinstance(value, np.ndarray):
         if value.dtype.kind == "O":
             return sum(8 + len(str(item)) for item in value.reshape(-1))

@@ -1,4 +1,4 @@
-"""Whether some evaluator on the host runs a node, asked while the model is converted."""
+"""Checks during conversion whether an evaluator on the host runs a node."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def check_on_host(names: Sequence[str]) -> HostCheck:
-    """Return what says whether one of these evaluators runs a model of one node.
+    """Return a function that tells whether one of these evaluators runs a model of one node.
 
     Its answer is the types of the outputs, as far as evaluators tell them, or why none takes the
     node. The onnx package is asked first, as it answers without preparing anything; onnxruntime,

@@ -1,4 +1,4 @@
-"""What nodes take whose work attributes and values decide, not the sizes of their tensors.
+"""Work of nodes whose attributes and values, not sizes, determine it.
 
 A kernel that has begun cannot be ended: what would take too long is refused before.
 """
@@ -25,12 +25,12 @@ LONG = frozenset({
     *("TfIdfVectorizer", "Attention", "LSTM", "GRU", "RNN", "DFT", "STFT", "NonMaxSuppression"),
     *("MaxRoiPool", "AveragePool", "MaxPool", "LpPool", "GridSample", "Resize"),
 })  # fmt: skip
-"""Operators that may take longer than reading their inputs: they run watched by a clock."""
+"""Operators that may take longer than reading their inputs: they run under a timeout."""
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """What a node is estimated to take.
+    """Estimated work of a node.
 
     Attributes:
         steps: elementary ones: multiplications, or elements that are looked at.
@@ -47,7 +47,7 @@ _TABLE_BYTES = 40.0
 
 
 def effort_of(node: onnx.NodeProto, inputs: Arrays) -> Effort:
-    """Return what a node takes beyond a fixed number of steps for each element that it has.
+    """Return the work of a node beyond a constant number of steps per element.
 
     Args:
         node: the node.
@@ -114,7 +114,7 @@ _RULES: Mapping[str, Callable[[Mapping[str, Any], Arrays], Effort]] = {
 }
 
 MEASURED = frozenset(_RULES)
-"""Operators of which `effort_of` knows something."""
+"""Operators that `effort_of` can estimate."""
 
 BY_VALUES = frozenset({"RoiAlign", "TfIdfVectorizer"})
 """Operators that must not run before their inputs have been seen: they get a model of their own."""

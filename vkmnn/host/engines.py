@@ -53,28 +53,28 @@ _DEVIANT: Mapping[str, str] = {
 
 
 _NO_MEMORY = ("smaller than requested bytes", "Failed to allocate memory")
-"""What onnxruntime says when an allocator has come to its end."""
+"""onnxruntime's message when an allocator is exhausted."""
 
 _ARENA_BYTES = 1 << 20
 _END_S = 1.0
-"""How long to wait for a run that has been told to end."""
+"""Seconds to wait for a cancelled run."""
 _arenas = Lock()
 
 
 class EngineError(Exception):
-    """An evaluator does not take a model, or fails to run it; says why in a line."""
+    """An evaluator rejects a model, or fails to run it; the message says why."""
 
 
 class EngineTimeoutError(EngineError):
-    """A run was ended, or not begun, because it takes too long."""
+    """A run was cancelled, or not started, because it takes too long."""
 
 
 class EngineMemoryError(EngineError):
-    """A model would take more memory than there is room for."""
+    """A model would need more memory than is available."""
 
 
 class HostEngine(ABC):
-    """One model in one evaluator.
+    """A model in an evaluator.
 
     Args:
         model: the model.
@@ -173,7 +173,7 @@ class OnnxRuntime(HostEngine):
     def _run_watched(
         self, outputs: Sequence[str], feeds: Mapping[str, Value], seconds: float
     ) -> list[Value]:
-        """Run in a thread, so that the end of the time, or Ctrl-C, ends it after the present node.
+        """Run in a thread, so that a timeout or Ctrl-C stops it after the current node.
 
         A node that goes on for longer is left behind: nothing ends it but the process.
         """
@@ -290,7 +290,7 @@ def _values(model: onnx.ModelProto) -> Iterable[onnx.ValueInfoProto]:
 
 
 def _what_runs(model: onnx.ModelProto) -> str:
-    """Return what takes the time, for messages."""
+    """Return the running nodes, for messages."""
     return "a loop" if any(n.op_type in ("Loop", "Scan") for n in all_nodes(model)) else "it"
 
 
@@ -302,7 +302,7 @@ def _loops(model: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
 
 
 def _transposes(node: onnx.NodeProto) -> bool:
-    """Whether it is a Scan over another axis than the first."""
+    """Whether it is a Scan over an axis other than the first."""
     axes = ("scan_input_axes", "scan_output_axes")
     return node.op_type == "Scan" and any(
         attribute.name in axes and any(attribute.ints) for attribute in node.attribute
@@ -313,7 +313,7 @@ def _transposes(node: onnx.NodeProto) -> bool:
 def _arena(
     options: onnxruntime.SessionOptions, model: onnx.ModelProto, room: int | None
 ) -> Iterator[None]:
-    """Give the session that is made in the block an allocator of its own, which has an end."""
+    """Give the session created in this context an allocator with a limit."""
     if room is None:
         yield
         return

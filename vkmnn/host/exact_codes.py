@@ -1,4 +1,4 @@
-"""Products of codes in the form that onnxruntime computes exactly on every processor.
+"""Rewrites integer products to a form that onnxruntime computes exactly on every processor.
 
 Without VNNI, its kernels for x86 add pairs of products of uint8 and int8 in 16 bits, which saturate
 ("When and why do I need to try U8U8?" in onnxruntime's page on quantisation). Weights and zero
@@ -23,7 +23,7 @@ PLACES = {
     "MatMulIntegerToFloat": (0, 1, 5),
     "QAttention": (0, 1, 7),
 }
-"""Operator -> the positions of what is multiplied, of its weights and of their zero points."""
+"""Operator -> positions of its operand, its weights and their zero points."""
 
 
 def with_exact_codes(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -61,7 +61,7 @@ def with_exact_codes(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def lacks_zero_points(model: onnx.ModelProto) -> bool:
-    """Return whether onnxruntime fails on the model while it makes constant int8 weights uint8.
+    """Return whether onnxruntime fails while it converts constant int8 weights to uint8.
 
     It does (1.32) where a DequantizeLinear of a constant has a scale per channel and no zero point.
     """
@@ -69,7 +69,7 @@ def lacks_zero_points(model: onnx.ModelProto) -> bool:
 
 
 def _bare_weights(graph: onnx.GraphProto) -> Iterator[tuple[int, onnx.TensorProto]]:
-    """Yield each DequantizeLinear without a zero point, by its place, and its scale per channel."""
+    """Yield the position and channel scale of each DequantizeLinear without a zero point."""
     import onnx
 
     constants = {tensor.name: tensor for tensor in graph.initializer}
@@ -120,7 +120,7 @@ def _mixes(node: onnx.NodeProto, types: dict[str, int]) -> bool:
 
 
 def _raise(graph: onnx.GraphProto, name: str) -> str:
-    """Add what makes a value greater by 128, of uint8, and return its name; '' stands for zero."""
+    """Add nodes that increase a value by 128 as uint8, and return its name; '' stands for zero."""
     import numpy as np
     from onnx import TensorProto, helper, numpy_helper
 

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 SIZE_LIMIT = 16 * 2**20
-"""Bytes that results may take together, as for other constants that are folded."""
+"""Maximum bytes of all results, as for other folded constants."""
 ROOM = 16 * SIZE_LIMIT
-"""Bytes that all values may take on the way."""
+"""Maximum bytes of intermediate values."""
 SECONDS = 2.0
-"""How long a loop over constants may take; one that takes longer stays, and runs as others do."""
+"""Maximum seconds of a loop over constants; longer ones run as ordinary loops."""
 
 _RANDOM = {
     *("Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike"),
@@ -82,7 +82,7 @@ def _constant_ops(graph: Graph) -> list[Op]:
 
 
 def _dense(graph: Graph, op: Op) -> bool:
-    """Whether all results of an op may be constants of a graph, as far as that is known."""
+    """Whether all results of an op can be constants of a graph, as far as is known."""
     infos = {info.name: info for info in graph.outputs} | graph.infos
     return all(
         name in infos and infos[name].dtype is not DType.OBJECT for name in op.outputs if name
@@ -99,7 +99,7 @@ def _storable(value: Value) -> bool:
 
 
 def _is_steady(op: Op) -> bool:
-    """Whether a node gives the same results in every run."""
+    """Whether a node computes the same results in every run."""
     import onnx
 
     assert isinstance(op.attrs, HostGraphAttrs)

@@ -73,7 +73,7 @@ class HostFunction:
         return self._engine.name
 
     def _open(self, ops: Sequence[Op]) -> HostEngine:
-        """Return the first evaluator that takes the model."""
+        """Return the first evaluator that accepts the model."""
         reasons = []
         while self._names:
             name = self._names.pop(0)
@@ -131,7 +131,7 @@ class HostFunction:
         ) from first
 
     def _begin(self, engine: HostEngine, feeds: Mapping[str, Value]) -> list[Value]:
-        """Run, unless it is known beforehand to take too long, or too much memory.
+        """Run, unless an estimate exceeds the time or memory limit.
 
         Raises:
             EngineError: as `HostEngine.run`.
@@ -209,7 +209,7 @@ def _open_run(
     engines: Sequence[str],
     bounds: tuple[float, int | None],
 ) -> list[HostFunction]:
-    """Return one function if the first evaluator takes all ops, else one for each part it takes.
+    """Return one function if the first evaluator accepts all ops, else one for each accepted part.
 
     So a node that it does not take leaves the others to it.
     """
@@ -254,7 +254,7 @@ def _read(ops: Sequence[Op]) -> set[str]:
 
 
 def _goes_alone(op: Op) -> str:
-    """Return what differs between ops that must not share a model."""
+    """Return a key that differs between ops that must not share a model."""
     return op.name if _attrs(op).kind.rpartition("::")[2] in BY_VALUES else ""
 
 

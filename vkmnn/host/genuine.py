@@ -1,4 +1,4 @@
-"""onnxruntime itself, wherever `vkmnn.onnxruntime` has taken its name."""
+"""The real onnxruntime, even where `vkmnn.onnxruntime` has replaced it in `sys.modules`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def genuine_onnxruntime() -> ModuleType:
 
 @lru_cache(maxsize=1)
 def _imported_aside() -> ModuleType:
-    """Import the package, and give its name back to what stood there."""
+    """Import the package, then restore the module that had its name."""
     hidden = {name: sys.modules.pop(name) for name in _modules()}
     try:
         return importlib.import_module(_NAME)

@@ -59,7 +59,7 @@ def hazard_of_onnx(model: onnx.ModelProto) -> str | None:
 
 
 def matrices_to_invert(model: onnx.ModelProto) -> frozenset[str]:
-    """Return the inputs whose last two sizes onnxruntime takes for equal."""
+    """Return the inputs whose last two sizes onnxruntime assumes to be equal."""
     return frozenset(node.input[0] for node in model.graph.node if _is_inverse(node))
 
 
@@ -74,7 +74,7 @@ def _attributes(node: onnx.NodeProto) -> Mapping[str, Any]:
 
 
 def _has_all_indexes(attributes: Mapping[str, Any]) -> bool:
-    """Whether n-grams lie in the pool, and each has an index, as evaluators take for granted."""
+    """Whether all n-grams are inside the pool and have an index, as evaluators assume."""
     pool = len(attributes.get("pool_int64s") or attributes.get("pool_strings") or ())
     starts = attributes.get("ngram_counts", ())
     ends = [*starts[1:], pool]
@@ -97,7 +97,7 @@ def _named_branches(attributes: Mapping[str, Any]) -> dict[Any, list[Any]]:
 
 
 def _numbered_branches(attributes: Mapping[str, Any]) -> dict[Any, list[Any]]:
-    """Return where the branches of each node lead, leaves left out, by the place of the node."""
+    """Return the targets of each node's branches, without leaves, by node position."""
     sides = [
         list(zip(attributes.get(ids, ()), attributes.get(leaves, ()), strict=False))
         for ids, leaves in (
@@ -112,7 +112,7 @@ def _numbered_branches(attributes: Mapping[str, Any]) -> dict[Any, list[Any]]:
 
 
 def _has_cycle(branches: Mapping[Any, Iterable[Any]]) -> bool:
-    """Whether some way along the branches comes back to where it was."""
+    """Whether some path along the branches returns to a node."""
     counts = dict.fromkeys(branches, 0)
     for targets in branches.values():
         for target in targets:

@@ -1,4 +1,4 @@
-"""Which inner graphs are worth a plan on the device."""
+"""Decides which inner graphs are worth a plan on the device."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _HEAVY = frozenset(
 
 
 def is_heavy(graph: onnx.GraphProto) -> bool:
-    """Whether a graph, or one inside it, holds an operator that is worth it."""
+    """Whether a graph, or one inside it, contains a heavy operator."""
     return any(node.op_type in _HEAVY for node in _nodes(graph))
 
 

@@ -145,7 +145,7 @@ def _take(
     outer: Mapping[str, str],
     constants: Mapping[str, Array],
 ) -> None:
-    """Add what a body reads from around it: constants, else inputs."""
+    """Add a captured value of a body: as a constant if possible, else as an input."""
     from onnx import numpy_helper
 
     read = outer_names(proto.graph)

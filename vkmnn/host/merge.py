@@ -72,7 +72,7 @@ def merge(
 
 
 def _part(op: Op) -> tuple[onnx.ModelProto, dict[str, str]]:
-    """Return an op's model with the op's names in it, and what became of the names it had."""
+    """Return an op's model with the op's names, and the mapping from its former names."""
     import onnx
 
     attrs = op.attrs

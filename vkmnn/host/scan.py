@@ -80,7 +80,7 @@ def _batched(op: Any, run: _Body, lengths: Array | None, *args: Array) -> tuple[
 def _steps(
     op: Any, run: _Body, states: Sequence[Array], slices: Sequence[Array]
 ) -> tuple[list[Array], list[list[Array]]]:
-    """Return the last states, and what each step gives."""
+    """Return the final states and the outputs of each step."""
     count = len(states)
     seen: list[list[Array]] = [[] for _ in op.body.output_names[count:]]
     for step in zip(*slices, strict=True):
@@ -92,7 +92,7 @@ def _steps(
 
 
 def _listed(op: Any, name: str) -> list[int]:
-    """Return a list of the node, zeros where it is left out."""
+    """Return a list attribute of the node, zeros by default."""
     given = next((list(a.ints) for a in op.onnx_node.attribute if a.name == name), None)
     states = len(op.body.input_names) - op.num_scan_inputs
     scanned = len(op.body.output_names) - states

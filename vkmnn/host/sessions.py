@@ -27,7 +27,7 @@ def session_options(
     log_severity: int = _FATAL,
     exact_sums: bool = True,
 ) -> onnxruntime.SessionOptions:
-    """Return options that make sums of quantised values exact wherever the weights are constant.
+    """Return session options with exact sums of quantised values for constant weights.
 
     Args:
         optimised: with all graph optimisations, or with none: nodes as they are in the model.

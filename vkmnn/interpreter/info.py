@@ -1,4 +1,4 @@
-"""What a session says of itself."""
+"""Status and cost of a session."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from vkmnn.records import dataclass
 
 
 class SessionStatus(enum.Enum):
-    """What a session needs before it can run."""
+    """State of a session before it can run."""
 
     READY = "ready"
     NEEDS_MEMORY = "needs memory"
-    """Its plans were released; the next run, or `resize_session`, makes one for the same shapes."""
+    """Plans were released; the next run, or `resize_session`, plans again."""
     NEEDS_RESIZE = "needs resize"
     """The shape of an input has changed, or none was known; `resize_session` plans."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionInfo:
-    """What a session takes, and where it runs.
+    """Memory and work of a session, and its device.
 
     Attributes:
         memory: device memory of the plans in use, in bytes.

@@ -1,4 +1,4 @@
-"""How an interpreter's sessions behave (MNN's session modes), each setting an enumeration."""
+"""Modes of an interpreter's sessions (MNN's session modes), one enumeration per setting."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ class PlanTime(enum.Enum):
     """When a session is planned."""
 
     DIRECT = "direct"
-    """When it is made, if the model fixes all shapes."""
+    """On creation, if the model fixes all shapes."""
     DEFER = "defer"
     """When `resize_session` is called."""
 
 
 class Shapes(enum.Enum):
-    """What other input shapes do."""
+    """Effect of other input shapes."""
 
     CHECK = "check"
-    """They are planned; plans are kept."""
+    """They are planned, and plans are kept."""
     FIX = "fix"
     """They are refused: the shapes of the first plan stay."""
 
 
 class BackendChoice(enum.Enum):
-    """Who chooses between the device and numpy."""
+    """Choice between the device and numpy."""
 
     FIX = "fix"
     """The configuration."""
     AUTO = "auto"
-    """A measurement: when a session is planned first, it keeps what runs faster."""
+    """By measurement: the first plan keeps the faster one."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionModes:
-    """How sessions behave.
+    """Modes of sessions.
 
     Args:
         debug: callbacks before and after ops are possible; False refuses them.

@@ -251,7 +251,7 @@ class Interpreter:
         return _pick(session.outputs, name, "output")
 
     def resize_tensor(self, session: Session, tensor: SessionTensor, shape: Sequence[int]) -> None:
-        """Give an input another shape; takes effect with `resize_session`.
+        """Give an input a new shape, which `resize_session` applies.
 
         It may be of any sizes and rank that the operators allow, whatever the model declares:
         where that excludes it, `resize_session` reads the model again.
@@ -271,7 +271,7 @@ class Interpreter:
             session.resized = False
 
     def resize_session(self, session: Session) -> None:
-        """Plan the session for the present input shapes; earlier plans are kept.
+        """Plan the session for the current input shapes; earlier plans are kept.
 
         Raises:
             InvalidInputError: an input has no shape yet, the session keeps its first shapes
@@ -300,7 +300,7 @@ class Interpreter:
         return session.submit()
 
     def sync(self, session: Session) -> None:
-        """Wait for the runs of a session that were submitted; raises what went wrong in them."""
+        """Wait for submitted runs of a session; raises their errors."""
         session.sync()
 
     def run_session_with_callback(

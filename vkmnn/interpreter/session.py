@@ -1,4 +1,4 @@
-"""One configured way to run a network."""
+"""A configured way to run a network."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _NUMPY_FLOPS = 5e10
-"""Operations a second that numpy does at best: what takes longer is not measured."""
+"""Peak operations a second of numpy; slower networks are not measured."""
 
 
 class Session:
-    """One configured way to run a network; made by `Interpreter.create_session`.
+    """A configured way to run a network; created by `Interpreter.create_session`.
 
     `precision` is what the session runs with: "high" where the device has no 16-bit storage.
     `devices` are those of its parts, in running order, and `device` is the first of them.
@@ -89,14 +89,14 @@ class Session:
 
     @property
     def core(self) -> CoreSession | Pipelines:
-        """What runs the network at the present shapes."""
+        """The core session for the current shapes."""
         return self._openings.current.core
 
     # --- shapes ----------------------------------------------------------------------------------
 
     @property
     def state(self) -> SessionStatus:
-        """Whether the session can run, and what it needs first."""
+        """The session's state: ready, or the missing step."""
         if not self.resized:
             return SessionStatus.NEEDS_RESIZE
         planned = self.core.is_planned(self._shapes())
@@ -321,7 +321,7 @@ class Session:
                 output.take(results.get(name))
 
     def info(self) -> SessionInfo:
-        """Return what the session takes and where it runs."""
+        """Return the session's memory, work and device."""
         return SessionInfo(
             self.core.memory(),
             self.core.flops(),
@@ -382,7 +382,7 @@ def _error_of(future: RunFuture[None]) -> BaseException | None:
 
 
 def _seconds(core: CoreSession | Pipelines, arrays: Mapping[str, Any]) -> float:
-    """Return how long a run takes, the first aside."""
+    """Return the seconds of a run, without the first."""
     core.run(arrays)
     times = []
     for _ in range(2):

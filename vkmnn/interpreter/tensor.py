@@ -84,7 +84,7 @@ class SessionTensor:
         self.array = array
 
     def write_to(self, target: Array | DeviceTensor | None) -> None:
-        """Let runs write this output into an array, or a tensor on the device; None ends that.
+        """Let runs write this output into an array or device tensor; None ends that.
 
         Raises:
             InvalidInputError: it is not an output, or the session's outputs are its own memory.
@@ -97,7 +97,7 @@ class SessionTensor:
         self._target = target
 
     def take(self, result: Array | None) -> None:
-        """Keep the result of a run; None where the run did not come so far.
+        """Store the result of a run; None if the run failed before it.
 
         Raises:
             InvalidInputError: the caller's memory has another shape or dtype, or there is none.
@@ -146,7 +146,7 @@ class SessionTensor:
         return np.array(self.copy_to())
 
     def unmap(self) -> None:
-        """End what `map` began; an input holds what was written since (MNN unmap).
+        """End `map`; an input takes the written values (MNN unmap).
 
         Raises:
             InvalidInputError: the tensor is not mapped.
@@ -178,7 +178,7 @@ class SessionTensor:
 
 
 class SessionConstant(SessionTensor):
-    """A constant of the network as one session has it; resizing takes other data over."""
+    """A constant of the network in one session; resizing keeps new data."""
 
     def copy_from(self, array: Array | DeviceTensor) -> None:
         """Give the constant other data; the session has to be resized, which uploads them.

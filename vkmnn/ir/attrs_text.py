@@ -5,7 +5,7 @@ from __future__ import annotations
 from vkmnn.ir.op_type import OpAttrs
 
 MAX_KNOWN = 8192
-"""Attributes whose text is kept."""
+"""Maximum number of cached texts."""
 
 _known: dict[int, tuple[OpAttrs, str]] = {}
 

@@ -1,4 +1,4 @@
-"""Weights in few bits: how codes lie in bytes, and what they stand for."""
+"""Packed weights: bit layout of quantised values, and their dequantisation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def in_parts(values: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int8], npt.NDArra
 
 
 def unpack_codes(packed: npt.NDArray[Any], bits: int) -> Bytes:
-    """Return the codes that bytes hold along the last axis, low bits first.
+    """Unpack quantised values along the last axis, low bits first.
 
     Args:
         packed: uint8 of any shape.
@@ -36,7 +36,7 @@ def unpack_codes(packed: npt.NDArray[Any], bits: int) -> Bytes:
 
 
 def pack_codes(codes: npt.NDArray[Any], bits: int) -> Bytes:
-    """Return codes of 4 or 8 bits, of which the last axis has an even number, in bytes."""
+    """Pack 4- or 8-bit values into bytes; the last axis has an even number of values."""
     if bits == 8:
         return np.asarray(codes, np.uint8)
     return np.asarray(codes[..., ::2] | codes[..., 1::2] << 4, np.uint8)
@@ -49,7 +49,7 @@ def decode(
     bits: int,
     depth: int,
 ) -> npt.NDArray[np.float32]:
-    """Return the floats [rows, depth] that packed codes [rows, blocks, bytes] stand for.
+    """Dequantise packed values [rows, blocks, bytes] to floats [rows, depth].
 
     Args:
         codes: uint8, as `MatMulNBits` has them.

@@ -1,4 +1,4 @@
-"""What ops cost, counted from attributes and shapes: for the declarations in `ops`.
+"""Cost of ops from attributes and shapes: for the declarations in `ops`.
 
 Operations are counted as an op is defined. What the numpy backend (`vkmnn.cpu_fallback`) takes is
 estimated, and rather too high: it sums in float64, unfolds convolutions and keeps indices to sort.
@@ -31,7 +31,7 @@ def _dims(inputs: Inputs, index: int) -> Shape:
 
 
 def _added(inputs: Inputs, output: Shape) -> int:
-    """Count the additions of what comes after two operands: a bias, a residual."""
+    """Count the additions of optional operands: a bias, a residual."""
     return prod(output) * sum(shape is not None for shape in inputs[2:])
 
 
@@ -45,7 +45,7 @@ def _extents(kernel: Shape, dilations: Shape) -> list[int]:
 
 
 def fourier_flops(attrs: Any, inputs: Inputs, output: Shape) -> int:
-    """Count what a fast transform takes along the longest axis."""
+    """Count the operations of a fast transform along the longest axis."""
     length = max((*_dims(inputs, 0), *output, 2))
     return 5 * max(_size(inputs[0]), prod(output)) * length.bit_length()
 
@@ -54,7 +54,7 @@ def fourier_flops(attrs: Any, inputs: Inputs, output: Shape) -> int:
 
 
 def convolution_flops(attrs: Any, inputs: Inputs, output: Shape) -> int:
-    """Count: each result meets every weight of its channel."""
+    """Count a multiply-add for each result and each weight of its channel."""
     return 2 * prod(output) * prod(_dims(inputs, 1)[1:]) + _added(inputs, output)
 
 
@@ -64,7 +64,7 @@ def _unfolded_row(inputs: Inputs, output: Shape) -> int:
 
 
 def convolution_numbers(attrs: Any, inputs: Inputs, outputs: Outputs) -> int:
-    """Count the padded image, what is unfolded of it at a time, weights and sums."""
+    """Count the padded image, its unfolded part, weights and sums."""
     x, w, y = _dims(inputs, 0), _dims(inputs, 1), outputs[0]
     axes, extents = len(x) - 2, _extents(w[2:], attrs.dilations)
     pads = [sum(attrs.pads[axis::axes]) if attrs.pads else e - 1 for axis, e in enumerate(extents)]
@@ -78,14 +78,14 @@ def convolution_numbers(attrs: Any, inputs: Inputs, outputs: Outputs) -> int:
 
 
 def convolution_steps(attrs: Any, inputs: Inputs, outputs: Outputs) -> int:
-    """Count rows of results by what is unfolded at a time, times taps."""
+    """Count rows of results, by their unfolded parts, times taps."""
     rows = max(1, CHUNK // max(_unfolded_row(inputs, outputs[0]), 1))
     taps = prod(_dims(inputs, 1)[2:])
     return _dims(inputs, 0)[0] * -(-outputs[0][2] // rows) * (2 + taps)
 
 
 def deconvolution_flops(attrs: Any, inputs: Inputs, output: Shape) -> int:
-    """Count: every input element meets each weight of its channel once."""
+    """Count a multiply-add for each input element and each weight of its channel."""
     return 2 * _size(inputs[0]) * prod(_dims(inputs, 1)[1:]) + _added(inputs, output)
 
 
@@ -135,7 +135,7 @@ def packed_numbers(attrs: Any, inputs: Inputs, outputs: Outputs) -> int:
 
 
 def determinant_flops(attrs: Any, inputs: Inputs, output: Shape) -> int:
-    """Count: elimination takes a multiply-add for a third of the cube."""
+    """Count elimination: a multiply-add for a third of the cube."""
     size = (_dims(inputs, 0) or (0,))[-1]
     return 2 * prod(output) * size**3 // 3
 
@@ -160,7 +160,7 @@ def einsum_flops(attrs: Any, inputs: Inputs, output: Shape) -> int:
 
 
 def einsum_numbers(attrs: Any, inputs: Inputs, outputs: Outputs) -> int:
-    """Count operands and partial products, which are kept below the largest operand or result."""
+    """Count operands and partial products; these stay below the largest operand or result."""
     labels, sizes = _einsum_sizes(attrs, inputs)
     operands = [prod(sizes[label] for label in operand) for operand in labels]
     return 3 * sum(operands) + 3 * max(*operands, prod(outputs[0]))
@@ -174,7 +174,7 @@ def attention_flops(attrs: Any, inputs: Inputs, output: Shape) -> int:
 
 
 def attention_numbers(attrs: Any, inputs: Inputs, outputs: Outputs) -> int:
-    """Count the operands, and the scores with what the softmax makes of them."""
+    """Count operands, scores and softmax results."""
     scores = prod(_dims(inputs, 0)[:-1]) * _dims(inputs, 1)[-2]
     return _sizes(inputs) + 4 * scores + prod(outputs[0])
 
@@ -186,7 +186,7 @@ def cached_attention_flops(attrs: Any, inputs: Inputs, output: Shape) -> int:
 
 
 def strided_attention_flops(attrs: Any, inputs: Inputs, output: Shape) -> int:
-    """Count as `attention_flops`, by what the views cover."""
+    """Count as `attention_flops`, for the elements that the views cover."""
     scores: int = prod(attrs.batch) * attrs.queries * attrs.keys
     each: int = 2 * attrs.depth + 5 + 2 * attrs.width
     return scores * each
@@ -246,7 +246,7 @@ def lrn_numbers(attrs: Any, inputs: Inputs, outputs: Outputs) -> int:
 
 
 def interp_numbers(attrs: Any, inputs: Inputs, outputs: Outputs) -> int:
-    """Count what resizing axis by axis makes on the way, and an axis' table of taps."""
+    """Count intermediate results of resizing axis by axis, and a table of taps per axis."""
     x, y = _dims(inputs, 0), outputs[0]
     largest = max(prod((*y[:n], *x[n:])) for n in range(len(x) + 1))
     table = 0
@@ -258,7 +258,7 @@ def interp_numbers(attrs: Any, inputs: Inputs, outputs: Outputs) -> int:
 
 
 def grid_sample_numbers(attrs: Any, inputs: Inputs, outputs: Outputs) -> int:
-    """Count four taps along an axis at most, each with a place, a weight and whether it counts."""
+    """Count up to four taps per axis, each with a position, a weight and a flag."""
     return 12 * _size(inputs[1]) + _size(inputs[0]) + 4 * prod(outputs[0])
 
 
@@ -271,7 +271,7 @@ def index_numbers(attrs: Any, inputs: Inputs, outputs: Outputs) -> int:
 
 
 def recurrent_flops(attrs: Any, inputs: Inputs, output: Shape) -> int:
-    """Count a product of the state with a row of weights for each gate, and what gates do."""
+    """Count a product of the state with a row of weights per gate, and the activations."""
     return _size(inputs[0]) * (2 * _dims(inputs, 1)[-1] + 6)
 
 
@@ -303,7 +303,7 @@ def _per_class(outputs: Outputs, inputs: Inputs) -> int:
 
 
 def suppression_flops(attrs: Any, inputs: Inputs, output: Shape) -> int:
-    """Count: every score is looked at, and every box meets half of those that can be chosen."""
+    """Count every score once, and comparisons of each box with half of the selected ones."""
     chosen = _per_class([output], inputs)
     return _size(inputs[1]) * (1 + BOX_FLOPS * chosen // 2)
 

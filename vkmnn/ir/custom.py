@@ -20,7 +20,7 @@ CUSTOM_FLOPS: Registry[str, Flops] = Registry("FLOP counter of Custom op")
 
 @dataclass(frozen=True, slots=True)
 class CustomAttrs(OpAttrs):
-    """What op it is, and its attributes, whose bytes only its kernels understand.
+    """Name of a custom op and its attributes as bytes, which only its kernels interpret.
 
     Integers and floats in them are little-endian: int64 and float32, as ONNX stores attributes.
     """
@@ -29,7 +29,7 @@ class CustomAttrs(OpAttrs):
     attributes: tuple[tuple[str, bytes], ...] = ()
 
     def kernel_of(self, op_type: str) -> str:
-        """Return what kernels are registered for: `Custom:` and the type."""
+        """Return the registry key of kernels: `Custom:` and the type."""
         return f"{op_type}:{self.type}"
 
     def get(self, name: str, default: bytes | None = None) -> bytes:
@@ -64,7 +64,7 @@ class CustomAttrs(OpAttrs):
     def array(
         self, name: str, dtype: npt.DTypeLike, default: bytes | None = None
     ) -> npt.NDArray[Any]:
-        """Return an attribute as a 1-D array; raises as `get`, and where bytes are left over."""
+        """Return an attribute as a 1-D array; raises as `get`, and for a partial element."""
         data, kind = self.get(name, default), np.dtype(dtype)
         if len(data) % kind.itemsize:
             raise self._unfit(name, f"a multiple of {kind.itemsize} bytes")

@@ -38,7 +38,7 @@ class DType(enum.Enum):
     INT2 = "int2"
     UINT2 = "uint2"
     OBJECT = "object"
-    """What only the host holds: strings, sequences, optionals, elements of other types."""
+    """Values that only the host holds: strings, sequences, optionals, unsupported element types."""
 
     # Members are singletons, and every run looks some up; `Enum` hashes their names in Python.
     __hash__ = object.__hash__
@@ -68,7 +68,7 @@ class DType(enum.Enum):
 
     @property
     def is_narrow(self) -> bool:
-        """True for types that numpy lacks: they are stored and cast; few operators take them."""
+        """True for types that numpy lacks: they are stored and cast; few operators accept them."""
         return self in NARROW_FLOATS or self in NARROW_INTEGERS or self is DType.FLOAT8E8M0
 
     @property
@@ -109,7 +109,7 @@ def _numpy_dtype(dtype: DType) -> np.dtype[np.generic]:
 
 @dataclass(frozen=True, slots=True)
 class FloatFormat:
-    """How a float narrower than float16 differs from float32, which holds all of its numbers.
+    """A float format narrower than float16, as a subset of float32.
 
     Attributes:
         mantissa: bits of the fraction.

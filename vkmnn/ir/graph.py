@@ -26,11 +26,12 @@ Dim = int | str | None
 Array = npt.NDArray[np.generic]
 
 PACKING = 1
-"""Of the packed forms of constants: goes up when a form changes and its name does not."""
+"""Version of packed constants; raised when a packed form changes under its old name."""
 
 USAGE, TRAINABLE = "mnn.usage", "mnn.trainable"
-"""Properties of models: what they are for, "TRAIN" among others, and a list, in JSON, of the names
-of the constants that training changes."""
+"""Keys of model properties: the purpose (such as "TRAIN"), and a JSON list of the constants that
+training changes.
+"""
 
 MAX_PLANNED_SIZES = 64
 """Combinations of sizes that a session plans for when it opens, at most."""
@@ -92,7 +93,7 @@ class Op(Generic[AttrsT]):
 
     @property
     def kernel(self) -> str:
-        """What kernels are registered for: the type, or what the attributes make of it."""
+        """Registry key of kernels: the type, or a name that the attributes derive from it."""
         return self.attrs.kernel_of(self.type)
 
 
@@ -172,7 +173,7 @@ class Graph:
     packed: Sequence[PackedForm] = ()
 
     def copy(self) -> Graph:
-        """Return a graph of its own, which shares the arrays of constants."""
+        """Return a copy that shares the arrays of constants."""
         return replace(
             self,
             inputs=list(self.inputs),
@@ -198,7 +199,7 @@ class Graph:
 
     @property
     def is_for_training(self) -> bool:
-        """Whether the model's file says that it is for training."""
+        """Whether the model's file declares that it is for training."""
         return self.metadata.properties.get(USAGE) == "TRAIN"
 
     @property

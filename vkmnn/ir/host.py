@@ -1,4 +1,4 @@
-"""What stands in the graph for a node that neither a device nor numpy has an execution of."""
+"""The graph op for a node that neither a device nor numpy can execute."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from vkmnn.ir.op_type import MANY, OpAttrs, op_type
 from vkmnn.records import dataclass
 
 HOST_GRAPH = "HostGraph"
-"""The type of ops that are parts of the ONNX model, kept as they are."""
+"""Type of ops that hold unconverted parts of the ONNX model."""
 
 
 @op_type(HOST_GRAPH, inputs=(0, MANY), flops=0)

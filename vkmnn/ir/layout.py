@@ -8,7 +8,7 @@ from math import prod
 
 
 class Layout(enum.Enum):
-    """How the elements of a tensor lie in memory.
+    """Order of a tensor's elements in memory.
 
     NCHW is plain row-major order for a tensor of any rank. NC4HW4 is MNN's channel-blocked order
     `[ceil(C/4)][N][spatial][4]` (channel blocks outermost) of a tensor with rank >= 3; tail lanes
@@ -25,7 +25,7 @@ class Layout(enum.Enum):
 
 
 def storage_elements(shape: Sequence[int], layout: Layout) -> int:
-    """Return how many elements a tensor takes in memory, padding of blocks included."""
+    """Return the number of elements in memory, including the padding of blocks."""
     if layout is not Layout.NCHW:
         channels = -(-shape[1] // 4) * 4
         return shape[0] * channels * prod(shape[2:])

@@ -1,4 +1,4 @@
-"""How an op joins the vocabulary: one declaration says all that is known of it everywhere."""
+"""Declaration of ops: one declaration states everything that is known of an op."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def numbers_of(*, inputs: int = 0, outputs: int = 0) -> Count:
 
 @dataclass(frozen=True, slots=True)
 class HostWork:
-    """What an op takes on the numpy backend: estimates, rather too high.
+    """Work of an op on the numpy backend: estimates, rounded up.
 
     Attributes:
         numbers: counts the float64 numbers or indices that are held beside inputs and results.
@@ -64,13 +64,13 @@ class OpAttrs:
     """Base class of attributes; also the attributes of ops that have none."""
 
     def kernel_of(self, op_type: str) -> str:
-        """Return what kernels of an op of this type are registered for."""
+        """Return the registry key of kernels for an op of this type."""
         return op_type
 
 
 @dataclass(frozen=True, slots=True)
 class OpType:
-    """What the vocabulary knows of an op; the fields are arguments of `op_type`."""
+    """Declared properties of an op type; the fields are arguments of `op_type`."""
 
     attrs: type[OpAttrs]
     min_inputs: int
@@ -135,10 +135,10 @@ def op_type(
 
 
 def per_output(factor: int) -> Flops:
-    """Return what counts `factor` operations for each element of the first output."""
+    """Return a counter of `factor` operations per element of the first output."""
     return lambda attrs, inputs, output: factor * prod(output)
 
 
 def per_input(factor: int) -> Flops:
-    """Return what counts `factor` operations for each element of the first input."""
+    """Return a counter of `factor` operations per element of the first input."""
     return lambda attrs, inputs, output: factor * prod(inputs[0] or ())

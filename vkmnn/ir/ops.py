@@ -60,7 +60,7 @@ ACTIVATION_KINDS = (
 )
 
 RESIDUAL_KINDS = ("ADD_BEFORE", "ADD_AFTER", "MUL_AFTER")
-"""How a result takes a residual r in: act(y + r), act(y) + r, act(y) · r."""
+"""How a residual r enters the result: act(y + r), act(y) + r, act(y) · r."""
 
 UNARY_KINDS = (
     "ABS",
@@ -179,7 +179,7 @@ class ConvolutionAttrs(OpAttrs):
 
 @dataclass(frozen=True, slots=True)
 class CodeSum:
-    """What adds two tensors of codes: y = clip(rint((x · of_x + residual · of_residual) / unit)).
+    """Quantised addition: y = clip(rint((x · of_x + residual · of_residual) / unit)).
 
     All arithmetic is float32, in this order. Scales are those of the operands, `unit` that of y.
     """
@@ -193,7 +193,7 @@ class CodeSum:
 
 @dataclass(frozen=True, slots=True)
 class CodeMean:
-    """What makes codes of means of codes: y = clip(rint((mean · of_x) / unit), low, high) · scale.
+    """Quantised mean: y = clip(rint((mean · of_x) / unit), low, high) · scale.
 
     All arithmetic is float32, in this order; `of_x` is the scale of x, `unit` that of y. Softmax
     and LayerNorm end so, too; NaN becomes `low`.
@@ -214,7 +214,7 @@ class CodeMean:
 )
 @dataclass(frozen=True, slots=True)
 class QuantizedConvolutionAttrs(OpAttrs):
-    """A convolution of codes: y = clip(rint((conv(x, w) + bias) · factor), low, high).
+    """Quantised convolution: y = clip(rint((conv(x, w) + bias) · factor), low, high).
 
     Codes are less their zero points: x and y whole numbers in float32, so that pads are zeros.
     Inputs: x, w (int8 or int16), bias [O] (whole numbers), residual, factor [O]. The sum is exact;
@@ -249,7 +249,7 @@ class QuantizedConvolutionAttrs(OpAttrs):
 )
 @dataclass(frozen=True, slots=True)
 class DynamicQuantizeConvolutionAttrs(OpAttrs):
-    """y = act(conv(c, w) · (factor · scale) + bias + residual), where c are codes of x.
+    """y = act(conv(c, w) · (factor · scale) + bias + residual), where c is the quantised x.
 
     Inputs: x, w (constant int8 or int16), bias [O] or absent, residual in y's shape or absent
     (`residual`, of RESIDUAL_KINDS, says where it comes in), factor [O] or [1], constant, scale and
@@ -314,8 +314,7 @@ class MatMulAttrs(OpAttrs):
 
 
 NORMS = ("NONE", "RMS", "STD")
-"""How `NormedMatMul` normalises rows first: not; by their root mean square; by their standard
-deviation, without their mean."""
+"""Normalisation of rows in `NormedMatMul`: none, root mean square, or standard deviation."""
 
 
 @op_type(
@@ -326,7 +325,7 @@ deviation, without their mean."""
 )
 @dataclass(frozen=True, slots=True)
 class NormedMatMulAttrs(OpAttrs):
-    """y = act(norm(x) @ w + bias + residual): a layer's product with what comes before and after.
+    """y = act(norm(x) @ w + bias + residual): a product with its normalisation and epilogue.
 
     Inputs: x [..., depth], w [depth, columns], or [columns, depth] with `transpose_b`, bias
     [columns], residual in y's shape (`residual`, of RESIDUAL_KINDS, says where it comes in).
@@ -356,7 +355,7 @@ class NormedMatMulAttrs(OpAttrs):
 )
 @dataclass(frozen=True, slots=True)
 class QuantizedMatMulAttrs(OpAttrs):
-    """A product of codes: y = clip(rint((a @ b + bias) · factor), low, high) · scale.
+    """Quantised product: y = clip(rint((a @ b + bias) · factor), low, high) · scale.
 
     Inputs: a, b (whole numbers; int8 and int16 if constant), bias [N] or absent, residual, factor
     [N] or [1], table; all else is as with `QuantizedConvolution`, and operands are those of
@@ -386,7 +385,7 @@ class QuantizedMatMulAttrs(OpAttrs):
 )
 @dataclass(frozen=True, slots=True)
 class DynamicQuantizeMatMulAttrs(OpAttrs):
-    """y = act((c @ b) · (factor · scale) + bias + residual), where c are codes of x.
+    """y = act((c @ b) · (factor · scale) + bias + residual), where c is the quantised x.
 
     Inputs: x, b (constant int8 or int16 [K, N], or [N, K] with `transpose_b`), bias [N] or absent,
     residual in y's shape or absent (`residual`, of RESIDUAL_KINDS, says where it comes in), factor
@@ -413,7 +412,7 @@ class DynamicQuantizeMatMulAttrs(OpAttrs):
 )
 @dataclass(frozen=True, slots=True)
 class MatMulNBitsAttrs(OpAttrs):
-    """y = act(x @ wᵀ + bias + residual), w [columns, depth] in codes of `bits` bits, 4 or 8.
+    """y = act(x @ wᵀ + bias + residual), with w [columns, depth] packed in 4 or 8 `bits`.
 
     Inputs: x [..., depth], codes, bias [columns], residual in y's shape (`residual`, of
     RESIDUAL_KINDS, says where it comes in), scales, zeros. Codes are uint8
@@ -442,7 +441,7 @@ class MatMulNBitsAttrs(OpAttrs):
 @op_type("GatherNBits", inputs=(3, 4), flops=2, host=HostWork(numbers_of(outputs=2)))
 @dataclass(frozen=True, slots=True)
 class GatherNBitsAttrs(OpAttrs):
-    """Rows of a table in codes: y [*indices, depth]. Inputs: codes, indices, scales, zeros.
+    """Rows of a packed table: y [*indices, depth]. Inputs: packed values, indices, scales, zeros.
 
     The codes are those of `MatMulNBits`. Negative indices count from the end; one out of range
     gives zeros (com.microsoft GatherBlockQuantized).
@@ -501,8 +500,9 @@ STEP_KINDS = {
     "ABS": 1, "FLOOR": 1, "CEIL": 1, "ROUND": 1, "SIGN": 1, "SQRT": 1, "RSQRT": 1,
     "EXP": 1, "LOG": 1, "SIGMOID": 1, "TANH": 1, "MUL_ADD": 3, "CLIP": 3, "SELECT": 3,
 }  # fmt: skip
-"""Kinds of steps, and how many values each takes: those of `UnaryOp` and `BinaryOp`, MUL_ADD
-(a · b + c), CLIP (x, min, max), SELECT (condition, a, b). Comparisons give 1 or 0."""
+"""Kinds of steps and their operand counts: those of `UnaryOp` and `BinaryOp`, MUL_ADD (a · b + c),
+CLIP (x, min, max), SELECT (condition, a, b). Comparisons return 1 or 0.
+"""
 MAX_STEPS = 8
 MAX_STEP_NUMBERS = 8
 MAX_STEP_INPUTS = 4
@@ -510,7 +510,7 @@ MAX_STEP_INPUTS = 4
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of an Elementwise op; `values` are numbered as the op says."""
+    """A step of an Elementwise op; `values` are numbered as the op says."""
 
     kind: str
     values: tuple[int, ...]
@@ -659,7 +659,7 @@ class RoiPoolAttrs(OpAttrs):
 @op_type("DeformColumns", inputs=(2, 3), flops=8, host=HostWork(numbers_of(outputs=8)))
 @dataclass(frozen=True, slots=True)
 class DeformColumnsAttrs(OpAttrs):
-    """What the weights of a deformable convolution meet: [N, C · taps, places].
+    """im2col of a deformable convolution: [N, C · taps, positions].
 
     Inputs: x [N, C, H, W]; offsets [N, groups · taps · 2, *places], (y, x) of each tap; factors
     [N, groups · taps, *places] or none. Every tap reads x where it would without offsets, moved by
@@ -707,7 +707,7 @@ class CumSumAttrs(OpAttrs):
 @op_type("Col2Im", inputs=3, content=(1, 2), flops=per_input(1))
 @dataclass(frozen=True, slots=True)
 class Col2ImAttrs(OpAttrs):
-    """An image [N, C, *image] of blocks [N, C · elements, blocks], added where they meet.
+    """Image [N, C, *image] from blocks [N, C · elements, blocks]; overlaps are added.
 
     Sizes of image and blocks are inputs 1 and 2 (content); without attributes steps are 1, pads 0
     (ONNX Col2Im).
@@ -1033,7 +1033,7 @@ class EinsumAttrs(OpAttrs):
 
 @dataclass(frozen=True, slots=True)
 class CodeAttention:
-    """How attention of codes rounds, in float32 and half to even.
+    """Rounding in quantised attention, in float32 and half to even.
 
     s = clip(rint((q · k) · scale), low, low + len(table) - 1); x = table[s - low]; p =
     clip(rint(softmax(x) / unit), *weights); y = clip(rint((p · v) · factor), *made) · decoded.
@@ -1127,7 +1127,7 @@ ATTENTION_AXES = 3
 )
 @dataclass(frozen=True, slots=True)
 class StridedAttentionAttrs(OpAttrs):
-    """Attention between views of tensors of any shape; what Attention becomes before it runs.
+    """Attention between strided views of tensors; Attention is lowered to it.
 
     A view addresses element (b0, b1, b2, row, column) of a tensor in plain order; it leaves out
     the stride of the column, which is 1. Rows and columns are queries·depth (q), keys·depth (k),
@@ -1156,7 +1156,7 @@ RECURRENT_GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 """Cells of a Recurrent, and how many gates they have."""
 
 RECURRENT_ACTIVATIONS = {"LSTM": 3, "GRU": 2, "RNN": 1}
-"""How many activations the cells have."""
+"""Number of activations of a cell."""
 
 RECURRENT_KINDS = (
     "SIGMOID",
@@ -1204,14 +1204,14 @@ class RecurrentAttrs(OpAttrs):
 
     @property
     def directions(self) -> int:
-        """How many sets of weights there are."""
+        """Number of directions, each with its own weights."""
         return 2 if self.direction == "BIDIRECTIONAL" else 1
 
 
 @op_type("Raster", inputs=(0, MANY), flops=0, host=COPY)
 @dataclass(frozen=True, slots=True)
 class RasterAttrs(OpAttrs):
-    """Copy regions of the inputs into the output (MNN Raster); what no region writes gets `fill`.
+    """Copy regions of the inputs into the output (MNN Raster); the rest is `fill`.
 
     `region.origin` is the number of the input. Regions do not overlap in the output unless
     `ordered`, in which case they are applied in list order.

@@ -7,7 +7,7 @@ from vkmnn.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """An affine address: element (i, j, …) lies at offset + Σ index·stride, in plain order."""
+    """An affine address: element (i, j, …) is at offset + Σ index·stride, in plain order."""
 
     offset: int
     strides: tuple[int, ...]

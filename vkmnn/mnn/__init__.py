@@ -73,7 +73,7 @@ def get_model_uuid(path: str | Path) -> str:
 
 
 def __getattr__(name: str) -> NoReturn:
-    """Say what is not there, and where to look."""
+    """Raise for a missing name, with a hint on the alternative."""
     raise AttributeError(
         f"module 'vkmnn.mnn' has no attribute '{name}': it answers what runs models; see "
         f"{page('coming-from-mnn')}"

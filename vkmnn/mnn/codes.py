@@ -1,4 +1,4 @@
-"""MNN's error codes, for what is raised here."""
+"""MNN's error codes for vkmnn's errors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from vkmnn.errors import (
 
 
 class ErrorCode(IntEnum):
-    """What MNN's functions return."""
+    """Return codes of MNN's functions."""
 
     NO_ERROR = 0
     OUT_OF_MEMORY = 1
@@ -55,7 +55,7 @@ _CODES: dict[type[VkmnnError], ErrorCode] = {
 
 
 def error_code(error: VkmnnError) -> ErrorCode:
-    """Return MNN's number for an error; INVALID_VALUE where it has none of its own."""
+    """Return MNN's code for an error; INVALID_VALUE if it has none."""
     for kind, code in _CODES.items():
         if isinstance(error, kind):
             return code
@@ -66,7 +66,7 @@ _returned = False
 
 
 def return_error_codes(on: bool = True) -> None:
-    """Let functions return MNN's codes, with a message on stderr, instead of raising errors.
+    """Let functions return MNN's codes, with a message on stderr, instead of raising.
 
     `python -m vkmnn.mnn` does so for the programs that it runs.
     """

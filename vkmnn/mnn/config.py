@@ -1,4 +1,4 @@
-"""MNN's configurations: dictionaries, names of backends, and what of it has a meaning here."""
+"""MNN's configurations: dictionaries, backend names, and their meaning here."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _LEVELS: Mapping[Any, Level] = {
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """What `createRuntime` returns for `createSession`: how sessions run."""
+    """Runtime settings from `createRuntime` for `createSession`."""
 
     config: ScheduleConfig
 
@@ -112,7 +112,7 @@ def schedule(config: Mapping[str, Any] | None) -> ScheduleConfig:
 
 
 def _entry(table: Mapping[Any, Any], key: object) -> Any:
-    """Return what a table has for a key of any type; None where it has nothing."""
+    """Return the entry for a key of any type; None if there is none."""
     try:
         return table.get(key)
     except TypeError:  # a list or a dictionary, which no table has
@@ -126,7 +126,7 @@ def _word(config: Mapping[str, Any], key: str, default: str) -> Any:
 
 
 def _level(config: Mapping[str, Any], key: str) -> Level:
-    """Return how much memory or power is wanted, which MNN also numbers."""
+    """Return a memory or power level, which MNN also numbers."""
     value = config.get(key, "normal")
     found: Level | None = _entry(_LEVELS, value)
     if found is None:

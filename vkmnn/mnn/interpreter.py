@@ -29,7 +29,7 @@ _SILENT_MODES = {0, 1, 2, 4, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17}
 
 
 class Session:
-    """A configured way to run a network; made by `Interpreter.createSession`."""
+    """A configured way to run a network; created by `Interpreter.createSession`."""
 
     def __init__(self, network: Network, openings: Openings, threads: int = 1) -> None:
         self._openings = openings
@@ -111,7 +111,7 @@ class Session:
         return ErrorCode.CALL_BACK_STOP if stopped else ErrorCode.NO_ERROR
 
     def cache(self) -> None:
-        """Do nothing: sessions of one network share what they can."""
+        """Do nothing: sessions of one network share all they can."""
 
     def removeCache(self) -> None:
         """Do nothing: see `cache`."""
@@ -126,7 +126,7 @@ def _name(call: OpCall) -> str:
 
 
 class OpInfo:
-    """What callbacks are told of an op."""
+    """Description of an op for callbacks."""
 
     def __init__(self, call: OpCall) -> None:
         self._call = call
@@ -140,7 +140,7 @@ class OpInfo:
         return self._call.type
 
     def getFlops(self) -> float:
-        """Return the millions of floating-point operations that it takes."""
+        """Return the op's floating-point operations, in millions."""
         return self._call.flops / 1e6
 
 
@@ -161,7 +161,7 @@ class Interpreter:
 
     @staticmethod
     def createRuntime(configs: Sequence[Mapping[str, Any]]) -> tuple[Runtime, tuple[bool, ...]]:
-        """Return what `createSession` takes as its runtime, and whether each backend exists.
+        """Return a runtime for `createSession`, and whether each backend exists.
 
         Args:
             configs: a sequence of configurations; sessions run as the first says.
@@ -215,7 +215,7 @@ class Interpreter:
         return dict(session._outputs)
 
     def resizeTensor(self, tensor: Tensor, shape: Sequence[int]) -> None:
-        """Give an input of a session another shape; takes effect with `resizeSession`.
+        """Give an input of a session a new shape, which `resizeSession` applies.
 
         Any sizes and any rank that the operators allow, whatever the file says.
 
@@ -230,7 +230,7 @@ class Interpreter:
             tensor._shape, tensor._array, session._planned = sizes, None, False
 
     def resizeSession(self, session: Session) -> bool:
-        """Plan the session for the shapes of its inputs; plans for other shapes are kept.
+        """Plan the session for the current input shapes; plans for other shapes are kept.
 
         Raises:
             InvalidInputError: an input has no shape yet.
@@ -268,7 +268,7 @@ class Interpreter:
         end: Callable[..., bool],
         sync: bool = True,
     ) -> int:
-        """Run op by op: `begin(inputs, name)` before each op, `end(outputs, name)` after it.
+        """Run op by op; `begin(inputs, name)` precedes each op, `end(outputs, name)` follows it.
 
         Where `begin` returns False, the op is skipped and its results are zeros; where `end` does,
         the run stops. Tensors are lists of `Tensor`. Callbacks are given results, so that there is
@@ -292,7 +292,7 @@ class Interpreter:
         end: Callable[..., bool],
         sync: bool = True,
     ) -> int:
-        """Run as `runSessionWithCallBack`; the callbacks get an `OpInfo` in place of the name."""
+        """Run as `runSessionWithCallBack`; callbacks get an `OpInfo` instead of the name."""
         return session._run_watched(
             lambda call, inputs: begin(inputs, OpInfo(call)),
             lambda call, made: end(made, OpInfo(call)),
@@ -341,7 +341,7 @@ class Interpreter:
             convert(self._network.graph, path)
 
     def setCacheFile(self, path: str) -> None:
-        """Do nothing: vkmnn keeps what it compiled and measured in a folder of its own."""
+        """Do nothing: vkmnn keeps its caches in a folder of its own."""
 
     def updateCacheFile(self, session: Session, flag: int = 0) -> int:
         """Do nothing: see `setCacheFile`."""

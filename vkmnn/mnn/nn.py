@@ -35,7 +35,7 @@ class RuntimeManager:
         self._config = dict(config or {})
 
     def set_cache(self, path: str) -> None:
-        """Do nothing: vkmnn keeps what it compiled and measured in a folder of its own."""
+        """Do nothing: vkmnn keeps its caches in a folder of its own."""
 
     def update_cache(self) -> None:
         """Do nothing: see `set_cache`."""
@@ -112,7 +112,7 @@ class _Module:
         return []
 
     def get_info(self) -> dict[str, Any]:
-        """Return what the file says of itself, and the names of inputs and outputs.
+        """Return the file's metadata, and the names of inputs and outputs.
 
         "inputs" has a dictionary for each input: its "shape", with -1 for open sizes, "dtype" and
         "data_format".
@@ -129,7 +129,7 @@ class _Module:
         return {**self._about, **names, "inputs": inputs}
 
     def clone(self) -> _Module:
-        """Return another module of the same network, with plans of its own.
+        """Return another module of the same network, with separate plans.
 
         Devices hold the weights once.
         """
@@ -138,7 +138,7 @@ class _Module:
         return made
 
     def clear_cache(self) -> None:
-        """Do nothing: plans are kept for the shapes used last."""
+        """Do nothing: plans are kept for recent shapes."""
 
     def onForward(self, inputs: Any) -> list[Var]:
         """Run the network on a Var, or a list of them; return all outputs.

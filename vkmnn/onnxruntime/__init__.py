@@ -76,12 +76,12 @@ def get_version_string() -> str:
 
 
 def get_build_info() -> str:
-    """Return what answers the calls."""
+    """Return the build information of vkmnn."""
     return f"vkmnn {vkmnn.__version__}, with the API of onnxruntime {__version__}"
 
 
 def set_default_logger_severity(severity: int) -> None:
-    """Set what vkmnn logs: 0 everything, 1 information, 2 warnings, 3 errors, 4 fatal ones.
+    """Set vkmnn's log level: 0 everything, 1 information, 2 warnings, 3 errors, 4 fatal errors.
 
     Raises:
         RuntimeError: none of these.
@@ -110,7 +110,7 @@ def preload_dlls(*arguments: object, **options: object) -> None:
 
 
 def print_debug_info() -> None:
-    """Print what `vkmnn doctor` says."""
+    """Print the report of `vkmnn doctor`."""
     from vkmnn.runtime.device import enumerate_devices
 
     lines = [get_build_info(), *(f"device {d.index}: {d.name}" for d in enumerate_devices(None))]
@@ -136,7 +136,7 @@ def get_ep_devices() -> list[object]:
 
 
 def register_execution_provider_library(name: str, path: str) -> NoReturn:
-    """Refused: such a library is made for onnxruntime.
+    """Unsupported: such a library is built for onnxruntime.
 
     Raises:
         Fail: always.
@@ -145,7 +145,7 @@ def register_execution_provider_library(name: str, path: str) -> NoReturn:
 
 
 def __getattr__(name: str) -> NoReturn:
-    """Say what is not there, and where to look."""
+    """Raise for a missing name, with a hint on the alternative."""
     raise AttributeError(
         f"module 'vkmnn.onnxruntime' has no attribute '{name}': it answers what runs models; see "
         f"{page('coming-from-onnxruntime')}"

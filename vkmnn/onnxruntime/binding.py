@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class Runner(Protocol):
-        """What a binding needs of its session."""
+        """The interface of a session that a binding uses."""
 
         @property
         def _input_names(self) -> Sequence[str]: ...
@@ -99,7 +99,7 @@ class IOBinding:
             self._on_device.add(name)
 
     def run(self) -> None:
-        """Run the session on what is bound.
+        """Run the session on the bound values.
 
         Raises:
             RuntimeError: onnxruntime's way to report any failure of such a run.
@@ -128,7 +128,7 @@ class IOBinding:
         """Do nothing: inputs are read when the session runs."""
 
     def synchronize_outputs(self) -> None:
-        """Do nothing: a run ends when its results are there."""
+        """Do nothing: runs end with their results in place."""
 
     def clear_binding_inputs(self) -> None:
         """Forget the inputs."""

@@ -14,7 +14,7 @@ class _Enum(IntEnum):
 
 
 class GraphOptimizationLevel(_Enum):
-    """How much of the network is rewritten: `ORT_DISABLE_ALL` runs no pass, all others run all."""
+    """Optimisation level: `ORT_DISABLE_ALL` runs no pass, all others run all of them."""
 
     ORT_DISABLE_ALL = 0
     ORT_ENABLE_BASIC = 1
@@ -31,7 +31,7 @@ class ExecutionMode(_Enum):
 
 
 class ExecutionOrder(_Enum):
-    """Ignored: the order follows from what the kernels read and write."""
+    """Ignored: the order follows from the reads and writes of kernels."""
 
     DEFAULT = 0
     PRIORITY_BASED = 1

@@ -1,4 +1,4 @@
-"""onnxruntime's exceptions: the same names, and messages that begin as its own do."""
+"""onnxruntime's exceptions, under the same names and with the same beginnings of messages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from vkmnn.errors import (
 
 
 class OnnxruntimeError(VkmnnError):
-    """Base of the exceptions that stand for onnxruntime's status codes."""
+    """Base of the exceptions for onnxruntime's status codes."""
 
     code: ClassVar[int] = 1
     label: ClassVar[str] = "FAIL"
@@ -43,7 +43,7 @@ class OnnxruntimeError(VkmnnError):
 
 
 class Fail(OnnxruntimeError):
-    """What has no class of its own: a node failed, or a model cannot be loaded."""
+    """General failure: a node failed, or a model cannot be loaded."""
 
 
 class InvalidArgument(OnnxruntimeError):
@@ -187,7 +187,7 @@ _KINDS: tuple[tuple[type[VkmnnError], type[OnnxruntimeError]], ...] = (
 
 
 def _unsupported(error: UnsupportedOpError) -> OnnxruntimeError:
-    """Say of the first node what onnxruntime says of one, and list all of them."""
+    """Report the first unsupported node in onnxruntime's words, and list all of them."""
     first = error.nodes[0]
     kind, text = _of_node(first)
     return kind(f"{text}\n{error.message}", op=error.op, node=error.node, hint=error.hint)

@@ -62,7 +62,7 @@ def _converted(name: str, value: Any, default: Any) -> Any:
 
 
 class SessionOptions(_Options):
-    """How a session is made.
+    """Options of a session.
 
     Honoured: `graph_optimization_level` (none or all), `enable_profiling`, `profile_file_prefix`,
     `add_free_dimension_override_by_name`, and the entry "session.disable_cpu_ep_fallback". The
@@ -109,7 +109,7 @@ class SessionOptions(_Options):
         return self._entries.get(NO_CPU_FALLBACK) == "1"
 
     def ignored(self) -> list[str]:
-        """Return the names of what has been set and has no effect."""
+        """Return the names of options that are set but have no effect."""
         names = [
             name
             for name in vars(self)
@@ -145,7 +145,7 @@ class SessionOptions(_Options):
         )
 
     def add_initializer(self, name: str, value: object) -> None:
-        """Refused: initializers come from the model.
+        """Unsupported: initializers come from the model.
 
         Raises:
             NotImplemented: always.
@@ -175,7 +175,7 @@ class SessionOptions(_Options):
         )
 
     def add_provider(self, name: str, options: dict[str, str]) -> None:
-        """Refused: sessions take their providers themselves.
+        """Unsupported: pass providers to the session.
 
         Raises:
             NotImplemented: always.
@@ -191,7 +191,7 @@ class SessionOptions(_Options):
 
 
 class RunOptions(_Options):
-    """How one run goes; of the attributes only `terminate` has an effect."""
+    """Options of one run; only `terminate` has an effect."""
 
     log_severity_level: int = -1
     log_verbosity_level: int = 0

@@ -1,4 +1,4 @@
-"""Execution providers: which there are, and what a program's list of them means here."""
+"""Execution providers: the available ones, and the meaning of a program's list."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ ACCELERATORS = (
     *("WebNNExecutionProvider", "WebGpuExecutionProvider", "XnnpackExecutionProvider"),
     *("CANNExecutionProvider", "ACLExecutionProvider", "ArmNNExecutionProvider"),
 )
-"""Providers of onnxruntime that mean "faster than the CPU": Vulkan takes their place."""
+"""onnxruntime's accelerated providers, which Vulkan replaces."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """What a session runs on: the providers in order with their options, and the configuration."""
+    """Resolved providers of a session, in order with their options, and its configuration."""
 
     names: list[str]
     options: dict[str, dict[str, str]]
@@ -39,7 +39,7 @@ class Chosen:
 
 @dataclass(slots=True)
 class _Forced:
-    """What holds for all sessions whatever they ask for; see `python -m vkmnn.onnxruntime`."""
+    """Settings forced on all sessions; see `python -m vkmnn.onnxruntime`."""
 
     settings: dict[str, Any] | None = field(default=None)
 
@@ -48,7 +48,7 @@ _forced = _Forced()
 
 
 def force(settings: Mapping[str, Any] | None) -> None:
-    """Make all sessions that follow use these settings of `ScheduleConfig`; None ends it."""
+    """Force these settings of `ScheduleConfig` on all later sessions; None ends it."""
     _forced.settings = None if settings is None else dict(settings)
 
 
@@ -82,7 +82,7 @@ def choose(
     provider_options: Sequence[Any] | None,
     no_cpu_fallback: bool,
 ) -> Chosen:
-    """Return what a list of providers means.
+    """Resolve a list of providers.
 
     The first that is known decides: `VulkanExecutionProvider`, or one that it stands in for, runs
     on the device and gives what it lacks to the CPU; `CPUExecutionProvider` runs all on the CPU.
@@ -163,7 +163,7 @@ def _as_text(options: Mapping[Any, Any]) -> dict[str, str]:
 
 
 def _known_name(name: str) -> str | None:
-    """Return the provider that stands for a name, and warn where it is not that one."""
+    """Return the provider for a name, and warn if it replaces another one."""
     available = get_available_providers()
     if name in available:
         return name

@@ -40,7 +40,7 @@ class NodeArg:
 
 @dataclass(frozen=True, slots=True)
 class ModelMetadata:
-    """What the model file says about itself."""
+    """Metadata of the model file."""
 
     custom_metadata_map: dict[str, str] = field(default_factory=dict)
     description: str = ""
@@ -138,11 +138,11 @@ class InferenceSession(Session):
         return [_node_arg(info, self._types) for info in self._network.outputs]
 
     def get_overridable_initializers(self) -> list[NodeArg]:
-        """Return the initializers that `run` takes as further inputs."""
+        """Return the initializers that `run` accepts as additional inputs."""
         return [_node_arg(info, self._types) for info in self._overridable.infos.values()]
 
     def get_modelmeta(self) -> ModelMetadata:
-        """Return what the model file says about itself."""
+        """Return the metadata of the model file."""
         found = self._network.source.metadata
         return ModelMetadata(
             custom_metadata_map=dict(found.properties),
@@ -169,7 +169,7 @@ class InferenceSession(Session):
         return options
 
     def get_session_options(self) -> SessionOptions:
-        """Return the options that the session was made with."""
+        """Return the session's options."""
         return self._options
 
     def set_providers(
@@ -270,7 +270,7 @@ class InferenceSession(Session):
     def run_with_iobinding(
         self, iobinding: IOBinding, run_options: RunOptions | None = None
     ) -> None:
-        """Run on what is bound; results go where outputs are bound.
+        """Run on bound inputs; results go to the bound outputs.
 
         Raises:
             RuntimeError: as `run`, or nothing is bound as an output.
@@ -377,7 +377,7 @@ def _check_run_options(options: RunOptions | None) -> None:
 
 
 def _as_array(info: TensorInfo, value: Any, upload: Callable[[Array], DeviceTensor]) -> Any:
-    """Return what was fed as an array of the input's type, C-contiguous, or as a DeviceTensor.
+    """Return a fed value as a C-contiguous array of the input's type, or as a DeviceTensor.
 
     Raises:
         InvalidArgument: another element type, rank or size.

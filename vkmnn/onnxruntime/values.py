@@ -104,7 +104,7 @@ class OrtDevice:
         return self._id
 
     def device_type(self) -> int:
-        """Return onnxruntime's number of the kind; Vulkan's values lie in the CPU's memory."""
+        """Return onnxruntime's number of the device type; Vulkan's values are in CPU memory."""
         return _DEVICE_TYPES[self._name]
 
     def device_vendor_id(self) -> int:
@@ -133,7 +133,7 @@ class OrtValue:
         return self._value.numpy() if isinstance(self._value, DeviceTensor) else self._value
 
     def _fed(self, upload: Callable[[Array], DeviceTensor]) -> Array | DeviceTensor:
-        """Return what a run is fed with; a value for the device goes there now, for good."""
+        """Return the value to feed; a value for the device is uploaded once and stays there."""
         if self._on_device and not isinstance(self._value, DeviceTensor):
             self._value = upload(self._value)
         return self._value
@@ -172,7 +172,7 @@ class OrtValue:
 
     @classmethod
     def ortvalue_from_numpy_with_onnx_type(cls, data: Array, /, onnx_element_type: int) -> OrtValue:
-        """Return a value of the element type; the array's bytes are taken as they are."""
+        """Return a value of the element type from the array's bytes."""
         dtype = as_dtype(onnx_element_type)
         if data.dtype.itemsize != dtype.itemsize:
             raise ValueError(f"an array of {data.dtype} cannot be seen as {dtype}")
@@ -194,7 +194,7 @@ class OrtValue:
 
     @classmethod
     def from_dlpack(cls, data: Any, /) -> OrtValue:
-        """Return a value over a tensor of another library that lies in host memory."""
+        """Return a value over a tensor of another library in host memory."""
         return cls.ortvalue_from_numpy(np.from_dlpack(data))
 
     def data_ptr(self) -> int:

@@ -1,4 +1,4 @@
-"""Models with narrow weights and activations, made from float ones."""
+"""Quantisation of float models: narrow weights and activations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What quantising costs: the outputs of both models on the same inputs, run by vkmnn."""
+"""Accuracy of quantisation: outputs of both models on the same inputs, run by vkmnn."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _accuracy(name: str, expected: Sequence[Array], results: Sequence[Any]) -> O
 
 
 def _top1(want: Array, have: Array) -> tuple[int, int]:
-    """Return in how many rows the largest value is at the same place, and how many there are."""
+    """Return the number of rows with the same argmax, and the number of rows."""
     classes = [axis for axis, size in enumerate(want.shape) if size > 1]
     if want.ndim < 2 or not classes or classes[-1] == 0 or not want.size:
         return 0, 0

@@ -1,4 +1,4 @@
-"""What to tell about a model that quantising gains little on."""
+"""Advice on models that gain little from quantisation."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ Sizes = Mapping[str, int | Sequence[int]]
 
 
 def random_sample(inputs: Sequence[TensorInfo], sizes: Sizes, seed: int) -> Sample:
-    """Return made-up inputs: normal numbers for floats, 0 or 1 for integers.
+    """Return random inputs: normal numbers for floats, 0 or 1 for integers.
 
     Args:
         inputs: of the model.
@@ -102,7 +102,7 @@ def random_sample(inputs: Sequence[TensorInfo], sizes: Sizes, seed: int) -> Samp
 
 
 def _dims(info: TensorInfo, given: int | Sequence[int] | None, sizes: Sizes) -> tuple[int, ...]:
-    """Return the shape of a made-up input."""
+    """Return the shape of a random input."""
     if isinstance(given, Sequence):
         return tuple(given)
     dims = []

@@ -1,4 +1,4 @@
-"""A model as the tools take it: whole, current, with a name for every node; and back in a file."""
+"""Preparation of a model for the tools: current opset, named nodes, external data; and saving."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def data_path(path: Path) -> Path:
 
 
 def external_files(model: str | Path | bytes | onnx.ModelProto) -> set[Path]:
-    """Return the files beside a model in which its weights lie."""
+    """Return the external files that contain a model's weights."""
     if not isinstance(model, str | Path):
         return set()
     folder = Path(model).parent
@@ -103,7 +103,7 @@ def external_files(model: str | Path | bytes | onnx.ModelProto) -> set[Path]:
 
 
 def has_external_data(model: str | Path | bytes | onnx.ModelProto) -> bool:
-    """True for a model whose weights lie in files beside it."""
+    """True for a model with external weight files."""
     return any(tensor.external_data for tensor in read_model(model).proto.graph.initializer)
 
 

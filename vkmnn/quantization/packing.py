@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     import onnx
 
 Pack = Callable[[Array, int, int, bool], tuple[Array, Array, Array]]
-"""Of a matrix [K, N], bits, block, symmetric: codes [N, blocks, bytes], scales and zero points."""
+"""Packer of a matrix [K, N] by bits, block and symmetry: values [N, blocks, bytes], scales, zero
+points.
+"""
 
 _FLOATS = {np.dtype(np.float32), np.dtype(np.float16)}
 _FLOAT_TYPES = {1, 10, 11, 16}  # TensorProto.DataType
@@ -28,7 +30,7 @@ _CONTRIB = "com.microsoft"
 def pack_weights(
     model: onnx.ModelProto, scheme: Scheme, pack: Pack, progress: Progress
 ) -> tuple[list[str], list[FloatNode]]:
-    """Replace constant weights of a model by codes, in place.
+    """Replace constant weights of a model by packed ones, in place.
 
     Args:
         model: with its data in it, every node with a name.
@@ -58,7 +60,7 @@ def pack_weights(
 
 
 class _Packer:
-    """The state of packing one model: what its constants are, and what has been made of them."""
+    """State of packing a model: its constants and their packed forms."""
 
     def __init__(self, model: onnx.ModelProto, scheme: Scheme, pack: Pack) -> None:
         self.model, self.scheme, self._pack = model, scheme, pack
@@ -83,7 +85,7 @@ class _Packer:
         return any(self._large(name) for name in node.input)
 
     def replace(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
-        """Return what stands in place of a node."""
+        """Return the replacement of a node."""
         import onnx
 
         kept = onnx.NodeProto()
@@ -115,7 +117,7 @@ class _Packer:
         return array if found[1] is None else array.transpose(found[1])
 
     def codes(self, weight: str, what: str, matrix: Array) -> list[str] | str:
-        """Return the names of codes, scales and zero points of a matrix [K, N], or why none.
+        """Return the names of a matrix's packed values, scales and zero points, or a reason.
 
         Args:
             weight: the constant that it is made of.
@@ -189,7 +191,7 @@ class _Packer:
         )
 
     def _find(self, name: str) -> tuple[onnx.TensorProto, tuple[int, ...] | None] | None:
-        """Return the constant that a name stands for, and how its axes are then permuted."""
+        """Return the constant of a name, and the permutation of its axes."""
         from onnx import helper
 
         if (tensor := self._tensors.get(name)) is not None:

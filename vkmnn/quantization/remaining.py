@@ -1,4 +1,4 @@
-"""Which nodes of a model with quantised activations still compute in float, and why."""
+"""Nodes of a quantised model that still compute in float, and why."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What quantising a model has done: sizes, the accuracy it cost, and what stayed in float."""
+"""Report of a quantisation: sizes, accuracy, and the parts left in float."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import NamedTuple
 from vkmnn.records import dataclass
 
 Progress = Callable[[str, int, int], None]
-"""Called with what is being done, how much of it is done, and how much there is."""
+"""Progress callback: current step, done, total."""
 
 
 class Size(NamedTuple):
-    """What constants of one element type take: how many numbers, and their bytes."""
+    """Number and bytes of the constants of one element type."""
 
     elements: int
     nbytes: int
@@ -30,7 +30,7 @@ class FloatNode:
 
 @dataclass(frozen=True, slots=True)
 class OutputAccuracy:
-    """How far an output of the quantised model is from the float model's.
+    """Difference of an output between the quantised and the float model.
 
     Args:
         name: of the output.

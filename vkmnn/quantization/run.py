@@ -1,4 +1,4 @@
-"""`vkmnn.quantize`: from a float model to one with narrow weights, and what that cost."""
+"""`vkmnn.quantize`: quantise a float model and measure the cost in accuracy."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def _static(
 
 
 def _around_masks(proto: onnx.ModelProto, ranges: Mapping[str, float]) -> dict[str, str]:
-    """Return the nodes that read or make values so large that 8 bits would hold nothing else."""
+    """Return the nodes around values so large that 8 bits would hold nothing else."""
     wide = {name: largest for name, largest in ranges.items() if not largest < _WIDE}
     found = {}
     for node in proto.graph.node:
@@ -188,7 +188,7 @@ def _samples(
     seed: int,
     compare: bool,
 ) -> tuple[list[Sample], bool]:
-    """Return what to calibrate with and compare on, and whether it is made up."""
+    """Return calibration data and comparison data, and whether they are random."""
     if calibration is not None:
         return read_samples(calibration, models.inputs_of(proto)), False
     if not compare:
@@ -228,7 +228,7 @@ def _say_nothing(what: str, done: int, total: int) -> None:
 
 @contextmanager
 def _beside(target: Path) -> Iterator[Path]:
-    """Yield a folder on the target's file system, which is removed with what is left in it."""
+    """Yield a temporary folder on the target's file system."""
     try:
         made = tempfile.TemporaryDirectory(prefix=f".{target.name[:100]}.", dir=target.parent)
     except OSError as error:

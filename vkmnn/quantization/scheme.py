@@ -1,4 +1,4 @@
-"""How a model is quantised: the options, checked."""
+"""Validated options of quantisation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BLOCKS = (16, 32, 64, 128, 256)
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """How weights and activations are stored; see `vkmnn.quantize`."""
+    """Storage of weights and activations; see `vkmnn.quantize`."""
 
     weights: WeightType = "int8"
     block: int = 32
@@ -29,7 +29,7 @@ class Scheme:
 
     @property
     def bits(self) -> int:
-        """Of a weight."""
+        """Bits of a weight."""
         return 4 if self.weights == "int4" else 8
 
     def check(self) -> None:

@@ -37,7 +37,7 @@ def need_tools() -> None:
 
 
 def pack(matrix: Array, bits: int, block: int, symmetric: bool) -> tuple[Array, Array, Array]:
-    """Round a float32 matrix [K, N] to codes in blocks along K, as MatMulNBits reads them.
+    """Quantise a float32 matrix [K, N] in blocks along K, in MatMulNBits's format.
 
     Returns:
         Codes uint8 [N, blocks, block · bits / 8], scales float32 [N, blocks], and zero points
@@ -57,7 +57,7 @@ def pack(matrix: Array, bits: int, block: int, symmetric: bool) -> tuple[Array, 
 
 
 def prepare(model: Path, output: Path, external: bool) -> None:
-    """Fold what can be folded before ranges are measured: constants, batch normalisations.
+    """Fold constants and batch normalisations before ranges are measured.
 
     Raises:
         ConversionError: onnxruntime cannot load the model.
@@ -147,7 +147,7 @@ def quantizable() -> set[str]:
 
 
 class _Reader:
-    """What onnxruntime calls a CalibrationDataReader."""
+    """onnxruntime's CalibrationDataReader."""
 
     def __init__(self, samples: Sequence[Sample], progress: Progress) -> None:
         self._samples, self._progress, self._next = samples, progress, 0
@@ -172,7 +172,7 @@ class _Reader:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep what the tools log and print, and what numpy warns of, from the terminal."""
+    """Suppress logs, prints and numpy warnings of the tools."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     root.handlers = [_Redirect()]

@@ -117,7 +117,7 @@ def access_of(
 
 
 def read_keys(path: Path) -> list[str]:
-    """Return the API keys in a file: one a line, except empty lines and lines that begin with #.
+    """Read the API keys in a file: one a line; empty lines and lines starting with # are skipped.
 
     Raises:
         InvalidInputError: the file cannot be read, or has no key.

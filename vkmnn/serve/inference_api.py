@@ -30,10 +30,10 @@ _VALUES = 2 << 20
 """The most values in a body, which may be a tensor as JSON."""
 
 _MANY_BYTES = 1 << 20
-"""Larger bodies are parsed one after the other: as a Python object, a number takes 32 bytes."""
+"""Larger bodies are parsed one at a time: as a Python object, a number takes 32 bytes."""
 
 _RUNS = 8
-"""Runs at a time, of all networks; those of one network take turns."""
+"""Concurrent runs of all networks; those of one network take turns."""
 
 _MAX_EXACT = 1 << 53
 """The whole number below which float64 holds every one."""

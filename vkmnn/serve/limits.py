@@ -29,7 +29,7 @@ _SMALL = 1 << 16
 """Bytes of a body that are accepted however many others are held."""
 
 _CONTAINER = 8
-"""Values that an array or object of JSON counts for: it takes as long to parse."""
+"""Weight of a JSON array or object in values, by its parsing time."""
 
 _UNCOUNTED = bytes(set(range(256)) - set(b'",[{'))
 _TEXT = re.compile(rb'"[^"]*"')
@@ -38,7 +38,7 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits on what a server accepts.
+    """Limits of a server.
 
     Attributes:
         body_bytes: the largest body of a request.
@@ -112,7 +112,7 @@ def as_http(error: BaseException) -> HttpError:
 
 
 def is_under(path: str, folder: str) -> bool:
-    """Return whether a path is a folder, or lies in it."""
+    """Return whether a path is a folder, or inside it."""
     return path == folder or path.startswith(f"{folder}/")
 
 
@@ -211,7 +211,7 @@ def _values(body: bytes) -> int:
 
 
 def _without_texts(body: bytes, most: int) -> bytes:
-    """Return the punctuation that `_values` counts, without that in texts if there are few."""
+    """Return the counted punctuation, without that inside strings if these are few."""
     kept = body.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _UNCOUNTED)
     return kept if kept.count(b'"') > 4 * most else _TEXT.sub(b"", kept)
 
@@ -222,7 +222,7 @@ def length_of(text: str) -> int:
 
 
 def field(body: Any, name: str, kinds: tuple[type, ...], default: Any = None) -> Any:
-    """Return a field of a JSON object; null stands for the default.
+    """Return a field of a JSON object; null means the default.
 
     Raises:
         HttpError: it is of another type.

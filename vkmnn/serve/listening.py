@@ -58,7 +58,7 @@ def _socket(family: int, kind: int, protocol: int, address: tuple[object, ...]) 
 
 
 def server_of(app: App, drain_s: int = 30, proxies: Sequence[str] = ()) -> uvicorn.Server:
-    """Return a server for an application; its `run` takes the sockets.
+    """Return a server for an application; pass the sockets to its `run`.
 
     Args:
         app: the application.

@@ -51,7 +51,7 @@ class Models:
         return [name for name, model in self.all.items() if model.lost]
 
     def language_model(self, name: object) -> tuple[str, llm.LanguageModel]:
-        """Return a language model and its name; None stands for the only one.
+        """Return a language model and its name; None selects the only one.
 
         Raises:
             HttpError: there is none of this name; or several, and none is named.

@@ -231,7 +231,7 @@ class OpenAiApi:
         return tokens
 
     async def _stream(self, asked: Asked, job: Job, number: int) -> AsyncIterator[str]:
-        """Yield server-sent events; closing the iterator ends the text."""
+        """Yield server-sent events; closing the iterator cancels the text."""
         result = None
         frame = _frame(asked, number, self._since, chunk=True)
 

@@ -1,4 +1,4 @@
-"""Responses that are sent as they come."""
+"""Streamed responses."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from starlette.types import Receive, Scope, Send
 
 
 class Streamed(StreamingResponse):
-    """Server-sent events; what `when_done` was given is called at the end, however it comes.
+    """Server-sent events; `when_done` is always called at the end.
 
     A client may be gone before the first event: then the events' own `finally` never runs.
 

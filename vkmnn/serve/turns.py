@@ -61,12 +61,12 @@ class Turns:
 
     @property
     def active(self) -> int:
-        """How many jobs take turns."""
+        """Number of jobs that take turns."""
         return len(self._active)
 
     @property
     def waiting(self) -> int:
-        """How many jobs wait to take turns."""
+        """Number of jobs that wait."""
         return len(self._waiting)
 
     def add(self, start: Steps) -> Job:
@@ -133,7 +133,7 @@ class Turns:
                         self._active.remove(job)
 
     def _admit(self) -> bool:
-        """Wait for jobs and let as many as may take turns; return False at the end."""
+        """Wait for jobs and admit as many as may take turns; return False at the end."""
         with self._change:
             while not self._active and not self._waiting:
                 if self._closed:

@@ -1,4 +1,4 @@
-"""The jobs of a server: three kinds, each with a thread of its own."""
+"""Work queues of a server: three kinds of jobs, each with its own thread."""
 
 from __future__ import annotations
 

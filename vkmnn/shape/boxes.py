@@ -1,4 +1,4 @@
-"""Shapes of operators on boxes, and of those that sample images where they are told to."""
+"""Shapes of operators on boxes and of operators that sample images at given points."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vkmnn.shape.symbolic.rules import shape_rule
 
 
 def boxes_per_class(values: Values, count: int) -> int:
-    """Return how many of `count` boxes can be chosen, by what input 2 of a NonMaxSuppression says.
+    """Return how many of `count` boxes can be selected, by input 2 of a NonMaxSuppression.
 
     Raises:
         ShapeError: it does not hold one integer.

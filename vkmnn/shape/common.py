@@ -1,4 +1,4 @@
-"""What every shape computer needs: attributes, inputs' shapes and contents, axes, broadcasting."""
+"""Helpers of shape computers: attributes, inputs, axes, broadcasting."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def has_input(inputs: Sequence[object | None], index: int) -> bool:
 
 
 def info_of(inputs: Infos, index: int) -> TensorInfo:
-    """Return what is known of input `index`.
+    """Return the info of input `index`.
 
     Raises:
         ShapeError: the input is absent.
@@ -41,7 +41,7 @@ def dtype_of(inputs: Infos, index: int) -> DType:
 
 
 def _present(inputs: Infos, indices: Sequence[int]) -> list[TensorInfo]:
-    """Return what is known of those inputs of `indices` that are given, at least one.
+    """Return the infos of the inputs in `indices` that are present, at least one.
 
     Raises:
         ShapeError: all are absent.
@@ -54,7 +54,7 @@ def _present(inputs: Infos, indices: Sequence[int]) -> list[TensorInfo]:
 
 
 def same_dtype(inputs: Infos, *indices: int) -> DType:
-    """Return the one element type of the given inputs, absent ones left out.
+    """Return the common element type of the inputs; absent ones are skipped.
 
     Raises:
         ShapeError: they differ, or all are absent.
@@ -80,7 +80,7 @@ def like_first_input(op: Op, inputs: Infos, values: Values) -> Outputs:
 
 
 def same_shape(inputs: Infos, *indices: int) -> Shape:
-    """Return the one shape of the given inputs, absent ones left out.
+    """Return the common shape of the inputs; absent ones are skipped.
 
     Raises:
         ShapeError: they differ, or all are absent.

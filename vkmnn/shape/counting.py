@@ -1,4 +1,4 @@
-"""How many floating-point operations an operator takes: for tuning, placement and reports."""
+"""Floating-point operations of an operator: for tuning, placement and reports."""
 
 from __future__ import annotations
 

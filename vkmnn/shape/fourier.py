@@ -29,7 +29,7 @@ MAX_MATRIX = 1 << 22
 
 @dataclass(frozen=True, slots=True)
 class Transform:
-    """What a transform does to a tensor.
+    """A transform of a tensor.
 
     Attributes:
         axis: along which it goes, counted from the front.
@@ -49,12 +49,12 @@ class Transform:
 
     @property
     def made(self) -> int:
-        """How many numbers result."""
+        """Number of elements of the result along the axis."""
         return self.length // 2 + 1 if self.onesided and not self.inverse else self.length
 
     @property
     def outputs(self) -> int:
-        """How many parts these have."""
+        """Number of parts of each: 1 real, 2 complex."""
         return 1 if self.onesided and self.inverse else 2
 
     @property
@@ -64,7 +64,7 @@ class Transform:
 
 
 def transform_of(attrs: DFTAttrs, shape: Shape, axis: int, length: int | None) -> Transform:
-    """Return what a transform does to a tensor of this shape.
+    """Return the transform of a tensor of this shape.
 
     Args:
         attrs: of the op.
@@ -92,7 +92,7 @@ def transform_of(attrs: DFTAttrs, shape: Shape, axis: int, length: int | None) -
 
 
 def planned_transform(op: Op[DFTAttrs], inputs: Infos, values: Values) -> Transform:
-    """Return what a DFT does; ShapeError where its inputs do not fit."""
+    """Return the transform of a DFT; ShapeError if its inputs do not fit."""
     length = int_scalar(values, 2, "the length") if has_input(inputs, 2) else None
     axis = int_scalar(values, 1, "the axis")
     return transform_of(op.attrs, shape_of(inputs, 0), axis, length)

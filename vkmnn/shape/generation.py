@@ -1,4 +1,4 @@
-"""Shapes of operators that make tensors from shapes and numbers."""
+"""Shapes of operators that generate tensors from shapes and scalars."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shapes of products by weights in codes, and of tables of them."""
+"""Shapes of products by packed weights, and of lookups in packed tables."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ MAX_CONTENT_BYTES = 256
 
 
 def reads_declared_contents(op_type: str) -> bool:
-    """Whether shapes follow from no contents but those that `OP_TYPES` names."""
+    """Whether shapes depend on no contents but those that `OP_TYPES` declares."""
     return op_type in _OWN
 
 
@@ -29,7 +29,7 @@ class RepeatedShapes:
     def compute(
         self, op: Op, inputs: Sequence[TensorInfo | None], values: Sequence[Array | None]
     ) -> list[TensorInfo]:
-        """Return what `compute_shapes` does; arguments and errors are its own."""
+        """Compute shapes as `compute_shapes` does; same arguments and errors."""
         if op.type not in _OWN:
             return compute_shapes(op, inputs, values)
         told: list[Array | None] = [None] * len(inputs)

@@ -193,7 +193,7 @@ def source_coordinates(axis: AxisResize, coordinate_mode: str) -> Floats:
 
 
 def nearest_indices(coordinates: Floats, nearest_mode: str) -> Ints:
-    """Round coordinates to elements; the result may lie outside the axis."""
+    """Round coordinates to indices; results may be outside the axis."""
     if nearest_mode == "floor":
         rounded = np.floor(coordinates)
     elif nearest_mode == "ceil":
@@ -218,7 +218,7 @@ def cubic_kernel(distance: Floats, a: float) -> Floats:
 
 
 def axis_taps(axis: AxisResize, attrs: InterpAttrs) -> tuple[Ints, Floats, npt.NDArray[np.bool_]]:
-    """Return what to add up for every output element of one axis.
+    """Return the taps of every output element along one axis.
 
     Returns:
         Indices [output, taps], clamped into the axis; weights [output, taps]; and which output
@@ -279,7 +279,7 @@ def _named_interp(op: Op[InterpAttrs], facts: Facts) -> list[Found]:
 
 
 def _named_sizes(op: Op, dims: Sequence[Dim], facts: Facts) -> NamedShape | None:
-    """Return the new sizes: as given, or by scales, of which named sizes take whole ones only."""
+    """Return the new sizes: as given, or by scales; sizes with names must be whole multiples."""
     if not is_absent(op, 3):
         return facts.values(op, 3)
     scales = None if is_absent(op, 2) else facts.constants.get(op.inputs[2])

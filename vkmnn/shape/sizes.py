@@ -1,4 +1,4 @@
-"""What the results of an op on known arrays take, before they are computed."""
+"""Memory and time of an op's results on known arrays, before they are computed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vkmnn.shape.working import working_bytes, working_seconds
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What the numpy backend takes for one op.
+    """Cost of one op on the numpy backend.
 
     Attributes:
         nbytes: size of the results.
@@ -36,7 +36,7 @@ def info_bytes(infos: Sequence[TensorInfo]) -> int:
 def cost_of(
     op: Op, inputs: Sequence[Array | None], outputs: Sequence[TensorInfo] | None = None
 ) -> Cost:
-    """Return what it takes to compute an op on these arrays.
+    """Return the cost of an op on these arrays.
 
     Args:
         op: the operator.

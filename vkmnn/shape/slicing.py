@@ -100,7 +100,7 @@ def slice_ranges(
 def pad_widths(
     shape: Sequence[int], pads: Sequence[int], axes: Sequence[int] | None = None
 ) -> list[tuple[int, int]]:
-    """Return (begin, end) for every axis of `shape`; negative numbers crop (ONNX Pad).
+    """Return (begin, end) padding for every axis of `shape`; negative numbers crop (ONNX Pad).
 
     Raises:
         ShapeError: the lengths differ, an axis is out of range or repeated, or more is cropped than

@@ -16,7 +16,7 @@ from vkmnn.shape.symbolic.rules import shape_rule
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """How blocks lie in an image; one entry per spatial axis.
+    """Positions of blocks in an image; one entry per spatial axis.
 
     Attributes:
         image: sizes of the image.
@@ -38,7 +38,7 @@ class Blocks:
 
 
 def blocks_of(attrs: Col2ImAttrs, shape: Shape, values: Values) -> Blocks:
-    """Return how the blocks of a tensor [N, C · elements of a block, blocks] lie in an image.
+    """Return the positions of the blocks of a tensor [N, C · block elements, blocks] in an image.
 
     Raises:
         ShapeError: sizes, attributes and the tensor do not fit together.

@@ -44,7 +44,7 @@ class Window:
 
     @property
     def pads(self) -> tuple[int, ...]:
-        """Return the begins, then the ends."""
+        """Return the padding: all begins, then all ends."""
         return self.begins + self.ends
 
 
@@ -71,7 +71,7 @@ def conv_padding(
     pads: Sequence[int],
     auto_pad: str = "NOTSET",
 ) -> tuple[int, ...]:
-    """Return explicit pads (begins, then ends) of a convolution or pooling over `spatial`.
+    """Return the explicit padding (begins, then ends) of a convolution or pooling.
 
     NOTSET gives `pads` (empty = none); VALID none; SAME_UPPER and SAME_LOWER pad so that the output
     has ceil(size / stride) elements, the odd one at the end or at the beginning.
@@ -182,7 +182,7 @@ def _conv_window(
     pads: tuple[int, ...],
     auto_pad: str,
 ) -> Window:
-    """Return the window; kept, as layers have it in common, and each asks twice."""
+    """Return the window; cached, as layers share it and ask twice."""
     return _resolve(spatial, kernel, (strides, dilations, pads, auto_pad), conv_output_size)
 
 

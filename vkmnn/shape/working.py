@@ -1,4 +1,4 @@
-"""What ops take of memory and time on the numpy backend, before they run."""
+"""Memory and time of ops on the numpy backend, before they run."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ _WIDE = 8
 """Bytes of a float64, and of an index."""
 
 _STEP_S = 5e-6
-"""One call of numpy."""
+"""Seconds of one numpy call."""
 
 _ELEMENT_S = 5e-9
-"""One element of an input or a result that is read or written."""
+"""Seconds to read or write one element."""
 
 _INTEGER_FACTOR = 10
-"""How much longer products of integers take, which no library for matrices does."""
+"""Slowdown of integer products, which BLAS does not compute."""
 
 _SORT_S = 2e-7
-"""One element that is sorted."""
+"""Seconds to sort one element."""
 
 
 def is_view(op: Op) -> bool:
-    """Return whether numpy makes an op's results without memory of their own."""
+    """Return whether numpy returns a view for an op."""
     return OP_TYPES[op.type].host.view
 
 
@@ -45,7 +45,7 @@ def working_bytes(op: Op, inputs: Infos, outputs: Sequence[TensorInfo]) -> int:
 
 
 def working_seconds(op: Op, inputs: Infos, outputs: Sequence[TensorInfo]) -> float:
-    """Return about how long an op takes on numpy; arguments as of `working_bytes`."""
+    """Return the approximate seconds of an op on numpy; arguments as of `working_bytes`."""
     work = OP_TYPES[op.type].host
     if work.view:
         return 0.0

@@ -84,7 +84,7 @@ def _device(ncnn: Any, job: Job) -> int:
 
 
 def _converted(job: Job) -> tuple[Path, Path, list[str]]:
-    """Return the model's structure and weights for ncnn, and the inputs that are left."""
+    """Return the model's structure and weights for ncnn, and its remaining inputs."""
     names = list(job.feeds)
     shapes = {name: (feed.shape, str(feed.dtype)) for name, feed in job.feeds.items()}
     key = hashlib.sha256(job.model.read_bytes() + repr(shapes).encode()).hexdigest()[:24]
@@ -110,7 +110,7 @@ def _converted(job: Job) -> tuple[Path, Path, list[str]]:
 
 
 def _convert(job: Job, kept: list[str], target: Path) -> str:
-    """Let pnnx write into `target`; return what went wrong, "" for nothing."""
+    """Let pnnx write into `target`; return its error, "" for none."""
     try:
         import pnnx
     except ImportError as error:

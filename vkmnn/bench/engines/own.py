@@ -45,7 +45,7 @@ class Own(Engine):
         }
 
     def _python_us(self) -> float:
-        """Return what a run takes beside submit and wait, copies of inputs and outputs included."""
+        """Return the microseconds of a run besides submit and wait, copies included."""
         plan = self._session._session.core.current
         assert plan is not None
         spent: list[float] = []

@@ -1,4 +1,4 @@
-"""The classes that programs take from onnxruntime's Python part."""
+"""Classes that programs import from onnxruntime's Python part."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The exceptions and types that programs take from onnxruntime's extension module."""
+"""Exceptions and types that programs import from onnxruntime's extension module."""
 
 from __future__ import annotations
 

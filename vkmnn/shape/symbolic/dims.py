@@ -1,4 +1,4 @@
-"""Arithmetic with dimensions, some of which are known by name only."""
+"""Arithmetic with symbolic dimensions."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ class DimAlgebra:
         return dim is not None and min(self._read(dim).values(), default=0) >= 0
 
     def broadcast(self, first: Dim, second: Dim) -> Dim:
-        """Return what two dimensions broadcast to, None when that is not known."""
+        """Return the broadcast of two dimensions, None if it is unknown."""
         if first == second:
             return first
         for one, other in ((first, second), (second, first)):
@@ -183,7 +183,7 @@ class DimAlgebra:
         return bound is not None and bound[1] == dim
 
     def names_in(self, dim: Dim) -> frozenset[str]:
-        """Return the unknowns of which this object made a dimension."""
+        """Return the symbols of the dimensions created by this object."""
         if not isinstance(dim, str):
             return frozenset()
         terms = self._made.get(dim)

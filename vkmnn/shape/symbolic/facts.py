@@ -1,4 +1,4 @@
-"""What is known of the tensors of a graph for all sizes of its inputs."""
+"""Facts about a graph's tensors that hold for all sizes of its inputs."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from vkmnn.shape.symbolic.dims import DimAlgebra, Numbers
 NamedShape = tuple[Dim, ...]
 
 Found = tuple["DType | None", "NamedShape | None"]
-"""What a rule says of one result: element type and shape; None where it cannot tell."""
+"""A rule's answer for one result: element type and shape; None if unknown."""
 
 MAX_ELEMENTS = 64
 """Longer tensors are not shapes."""
 
 
 class Facts:
-    """What is known of the tensors read so far: what rules ask, for an op's inputs by place.
+    """Facts about the tensors so far, which rules query by input position.
 
     Attributes:
         algebra: arithmetic with dimensions.
@@ -122,13 +122,13 @@ class Facts:
         return unknown_dims(shape[0])
 
     def info(self, op: Op, place: int) -> TensorInfo | None:
-        """Return what is known of an input; None when it is absent or of unknown type."""
+        """Return the info of an input; None if it is absent or of unknown type."""
         dtype = self.dtype(op, place)
         return None if dtype is None else TensorInfo(op.inputs[place], dtype, self.shape(op, place))
 
 
 class Concrete(Facts):
-    """One op's inputs where every size is known: what a rule asks when it is the size computer.
+    """Inputs of one op with concrete sizes: the facts for a rule that acts as size computer.
 
     An input that is absent raises ShapeError.
 
@@ -157,7 +157,7 @@ class Concrete(Facts):
 
 
 def _elements(array: Array) -> tuple[int, ...] | None:
-    """Return the elements of what can be a shape: few integers, of rank 0 or 1."""
+    """Return the elements of a tensor that can be a shape: few integers, rank 0 or 1."""
     if array.dtype.kind not in "iub" or array.ndim > 1 or array.size > MAX_ELEMENTS:
         return None
     return tuple(map(int, array.reshape(-1).tolist()))
@@ -179,13 +179,13 @@ def known_ints(dims: Sequence[Dim]) -> tuple[int, ...] | None:
 
 
 def unknown_dims(rank: Dim) -> NamedShape | None:
-    """Return a shape of which only the rank is known; None when not even that is."""
+    """Return a shape of known rank with unknown dimensions; None if the rank is unknown."""
     # The rank may be the length of an input, which a hostile model can claim to be anything.
     return (None,) * rank if isinstance(rank, int) and 0 <= rank <= MAX_RANK else None
 
 
 def merge_shapes(first: NamedShape | None, second: NamedShape | None) -> NamedShape | None:
-    """Fill what one shape leaves open from another of the same tensor; the first is right."""
+    """Fill unknown dimensions from another shape of the same tensor; the first one wins."""
     if first is None or second is None or len(first) != len(second):
         return second if first is None else first
     return tuple(b if a is None else a for a, b in zip(first, second, strict=True))

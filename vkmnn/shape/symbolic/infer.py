@@ -1,4 +1,4 @@
-"""What follows from an op about its results, by its rule or by its size computer."""
+"""Inference of an op's results by its symbolic rule or its size computer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ R = TypeVar("R")
 
 
 def infer(op: Op, facts: Facts) -> Sequence[Found]:
-    """Return what is known of an op's results for all sizes; there may be fewer or more of them.
+    """Return the infos of an op's results for all sizes; their number may differ from the op's.
 
     An op type without a rule is asked through its size computer. Where neither says anything, as
     names must have the very sizes of other axes or ranks are not known, trials tell the element

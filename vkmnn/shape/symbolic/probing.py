@@ -24,8 +24,9 @@ from vkmnn.shape.symbolic.dims import DimAlgebra
 from vkmnn.shape.symbolic.facts import MAX_ELEMENTS, Facts, Found, NamedShape
 
 _LARGE = 100_000
-"""Probes are primes above this: beyond what a computer compares sizes with, yet numpy's 64 bits
-hold products of three."""
+"""Probes are primes above this bound: larger than sizes a computer compares with, small enough for
+products of three in 64 bits.
+"""
 
 _ROUND = 5_040
 """Other probes are multiples of this, which has all small divisors, in the opposite order."""
@@ -35,7 +36,7 @@ _EQUAL = (720, 12, 1)
 _MAX_NAMES = 64
 
 _NAMELESS = "\0"
-"""Begins the names of sizes of which nothing is known; no name with it leaves this module."""
+"""Prefix of unknown sizes; no name with it leaves this module."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ class Call:
             yield from value if isinstance(value, tuple) else ()
 
     def run(self, sizes: Mapping[str, int], *, trace: bool = False) -> list[TensorInfo] | None:
-        """Return what the computer says for these sizes; None when it refuses them."""
+        """Return the computer's answer for these sizes; None if it rejects them."""
         infos: list[TensorInfo | None] = []
         values: list[Array | None] = []
         for info, value in zip(self.infos, self.values, strict=True):
@@ -86,7 +87,7 @@ class Call:
 
 
 def probed(op: Op, facts: Facts) -> list[Found]:
-    """Return what an op's size computer says of its results, for all sizes of its inputs."""
+    """Return the infos of an op's results for all input sizes, by probing its size computer."""
     call = call_of(op, facts) if op.type in COMPUTERS else None
     if call is None:
         return []
@@ -183,7 +184,7 @@ def _agreed(
     sizes: Mapping[str, int],
     algebra: DimAlgebra,
 ) -> list[Found]:
-    """Keep of what was found only what these infos, for these sizes, do not contradict."""
+    """Keep only those findings that these infos, for these sizes, do not contradict."""
     if infos is None:
         return list(found)
     kept: list[Found] = []
@@ -206,7 +207,7 @@ def _without_nameless(shape: NamedShape | None) -> NamedShape | None:
 
 
 def _read(size: int, sizes: Mapping[str, int], algebra: DimAlgebra) -> Dim:
-    """Return the dimension that a result's size stands for."""
+    """Return the dimension that a result's size represents."""
     if isinstance(size, _Probe):
         return size.dim
     factors: Dim = 1
@@ -236,7 +237,7 @@ def _primes(above: int, count: int) -> tuple[int, ...]:
 
 
 class _Probe(int):
-    """A size that remembers the dimension that it stands for, through arithmetic."""
+    """A size that remembers its dimension through arithmetic."""
 
     dim: Dim
     _algebra: DimAlgebra

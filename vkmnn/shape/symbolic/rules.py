@@ -1,4 +1,4 @@
-"""The registries of symbolic rules, and what many rules need.
+"""The registries of symbolic rules, and their helpers.
 
 A rule says of an op's results what holds for all sizes. It stands beside the op's size computer,
 and must agree with it wherever both answer.
@@ -16,10 +16,10 @@ from vkmnn.shape.registry import COMPUTERS, SizeComputer
 from vkmnn.shape.symbolic.facts import Concrete, Facts, Found, NamedShape
 
 ShapeRule = Callable[[Op[Any], Facts], Sequence[Found]]
-"""Says what is known of an op's results from what is known of its inputs."""
+"""Returns the infos of an op's results from those of its inputs."""
 
 ValueRule = Callable[[Op[Any], Facts], "NamedShape | None"]
-"""Says what is known of the elements of an op's result."""
+"""Returns the known elements of an op's result."""
 
 SHAPE_RULES: Registry[str, ShapeRule] = Registry("shape rule of")
 VALUE_RULES: Registry[str, ValueRule] = Registry("value rule of")
@@ -58,7 +58,7 @@ def _computer(rule: ShapeRule) -> SizeComputer:
 
 
 def value_rule(*op_types: str) -> Callable[[ValueRule], ValueRule]:
-    """Register what these op types make of small integer vectors, of which shapes are computed.
+    """Register a rule for small integer vectors, from which shapes are computed.
 
     The function gets the op and the facts, and returns the elements of output 0, or None.
 
@@ -74,7 +74,7 @@ def is_absent(op: Op, place: int) -> bool:
 
 
 def broadcast(facts: Facts, *shapes: NamedShape | None) -> NamedShape | None:
-    """Return what shapes broadcast to, with None for dimensions that are not known."""
+    """Return the broadcast of shapes, with None for unknown dimensions."""
     known = [shape for shape in shapes if shape is not None]
     if len(known) != len(shapes):
         return None

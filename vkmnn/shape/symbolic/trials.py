@@ -18,7 +18,7 @@ from vkmnn.shape.symbolic.probing import Call, call_of
 _RANKS = (2, 3, 4, 1, 0, 5, 6)
 _EQUAL = (12, 1)
 _MAX_TRIALS = 64
-"""Of sizes for one rank; a trial takes some microseconds."""
+"""Number of trial sizes for one rank; a trial takes some microseconds."""
 
 
 def tried_types(op: Op, facts: Facts) -> list[Found]:
