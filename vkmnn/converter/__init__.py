@@ -1,3 +1,3 @@
-"""Front ends that turn model files into graphs, and the passes that improve graphs."""
+"""Front ends that convert model files to graphs, and passes that improve graphs."""
 
 from __future__ import annotations

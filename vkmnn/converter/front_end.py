@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from vkmnn.converter.onnx.host_nodes import HostCheck
 
 START_BYTES = 64
-"""How much of a file `recognises` sees."""
+"""Bytes of a file that `recognises` gets."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """What a conversion may cost, and what the caller wants of it.
+    """Budget and options of a conversion.
 
     Attributes:
         meter: is told about nodes, weights and what is computed; raises BudgetError.
@@ -77,7 +77,7 @@ class FrontEnd(ABC):
 
     @abstractmethod
     def convert(self, source: Any, conversion: Conversion) -> Graph:
-        """Return the graph of what `read` returned: valid, with all constants and known shapes.
+        """Return the graph of a model that `read` returned: valid, with all constants.
 
         Raises:
             ModelError: the model contradicts itself.

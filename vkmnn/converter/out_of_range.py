@@ -1,4 +1,4 @@
-"""Indices out of range as MNN takes them: gathers give zeros, scatters leave out the update."""
+"""MNN's handling of indices out of range: gathers give zeros, scatters skip the update."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def skip_out_of_range(graph: Graph) -> Graph:
 
 
 class _Writer:
-    """Writes ops in the place of one, `op`, with names that follow from its own."""
+    """Writes ops that replace `op`, with names derived from its own."""
 
     def __init__(self, made: Graph, graph: Graph) -> None:
         self.made = made
@@ -88,7 +88,7 @@ class _Writer:
         return name
 
     def finish(self, kind: str, inputs: list[str], attrs: OpAttrs | None = None) -> None:
-        """Add the op that makes the output."""
+        """Write the op that produces the output."""
         op = self.op
         self.made.ops.append(
             Op(kind, op.name, inputs, list(op.outputs), attrs or OpAttrs(), op.source)
@@ -130,13 +130,13 @@ class _Writer:
         return self.constant(0, dtype)
 
     def widened(self, axis: int) -> str:
-        """Return the data with one more place at the end of an axis."""
+        """Return the data with one more element at the end of an axis."""
         pads = [0] * (2 * self.rank(self.op.inputs[0]))
         pads[len(pads) // 2 + axis] = 1
         return self.emit("Pad", [self.op.inputs[0], self.constant(pads), self.zero()], PadAttrs())
 
     def cut(self, data: str, axis: int, size: str) -> None:
-        """Finish with what lies before a size of an axis."""
+        """Slice the output to a size of an axis."""
         self.finish("Slice", [data, self.constant([0]), size, self.constant([axis])])
 
 

@@ -45,7 +45,7 @@ class ModelFile:
 
 
 def open_buffer(whole: memoryview) -> tuple[Buffer, int, int, str]:
-    """Return a file's buffer, where its constants begin, their bytes, and the external file.
+    """Return a file's buffer, the offset and size of its constants, and the external file.
 
     Raises:
         ModelError: it is not a file of this kind, or of a format that is not known.
@@ -185,7 +185,7 @@ class _Reader:
         return array if stored is dtype else array.astype(dtype.numpy)
 
     def array(self, what: str, dtype: DType, dims: Sequence[int], at: int, size: int) -> Array:
-        """Return bytes of the file as an array, of which `size` must be all."""
+        """Return bytes of the file as an array of exactly `size` bytes."""
         item = dtype.numpy
         fits = len(dims) <= _MAX_RANK and all(0 <= dim < _MAX_DIM for dim in dims)
         if not fits or is_too_large(dims) or prod(dims) * item.itemsize != size:
@@ -198,7 +198,7 @@ class _Reader:
         return array
 
     def packed(self, constants: Mapping[str, Array]) -> list[PackedForm]:
-        """Return the packed forms; those of another packing are checked, and left out."""
+        """Return the packed forms; those of another packing version are checked and skipped."""
         found: list[PackedForm] = []
         seen: set[tuple[str, str, str]] = set()
         end = max(

@@ -133,7 +133,7 @@ _ALLOWED: Mapping[Any, Sequence[str]] = {
     bytes: ("BYTES",),
     type(None): ("NONE",),
 }
-"""Kinds of values that may stand where a type is declared, as Python's types of numbers nest."""
+"""Kinds of values accepted for a declared type, as Python's number types nest."""
 
 
 def _plain(table: Table, kind: str) -> Any:

@@ -19,7 +19,7 @@ from vkmnn.whole_files import replacing
 
 FORMAT = 1
 ALIGNMENT = 64
-"""Constants begin at multiples of this, so that maps of them are aligned for any element type."""
+"""Alignment of constants, which suits mappings for any element type."""
 
 _HALF_FROM = 256
 """Weights of fewer elements stay in float32: biases and scales, which cost nothing."""
@@ -27,7 +27,7 @@ _HALF_FROM = 256
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """How a model file is written.
+    """Options for writing a model file.
 
     Attributes:
         half: weights of float32 are rounded to float16; sessions read them as float32.
@@ -42,7 +42,7 @@ class WriteOptions:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A constant as it lies in the file; `kept` is the element type that it has there.
+    """A constant in the file; `kept` is its stored element type.
 
     `rounded` says that the file holds other numbers than the graph. `form` is that of a constant
     which is packed, `device` who chose it.
@@ -59,7 +59,7 @@ class Stored:
 
     @property
     def end(self) -> int:
-        """Where it ends."""
+        """Offset of its end."""
         return self.at + self.array.nbytes
 
 
@@ -103,7 +103,7 @@ def write_model(graph: Graph, path: Path, options: WriteOptions) -> None:
 
 
 def _head(model: dict[str, Any], external: bool) -> bytes:
-    """Return the FlatBuffer, filled up to where the constants begin."""
+    """Return the FlatBuffer, padded up to the constants."""
     schema = load_schema("vkmnn")
     if external:
         return write(schema, model)
@@ -122,14 +122,14 @@ def _write_data(file: IO[bytes], constants: Sequence[Stored]) -> None:
 
 
 def _write_whole(path: Path, head: bytes, constants: Sequence[Stored]) -> None:
-    """Write a file under another name first, so that nobody opens half a file."""
+    """Write a file under a temporary name first, so that nobody opens half a file."""
     with replacing(path) as file:
         file.write(head)
         _write_data(file, constants)
 
 
 def _lay_out(graph: Graph, half: bool) -> Iterator[Stored]:
-    """Yield the constants with their places in the data."""
+    """Yield the constants with their offsets in the data."""
     at = 0
     for name, array in graph.constants.items():
         try:
@@ -153,7 +153,7 @@ def _lay_out(graph: Graph, half: bool) -> Iterator[Stored]:
 
 
 def _lay_out_forms(graph: Graph, constants: Sequence[Stored]) -> Iterator[Stored]:
-    """Yield the packed forms after the constants, without those that other numbers were packed in.
+    """Yield the packed forms after the constants, without outdated ones.
 
     Those of a device stand together.
     """

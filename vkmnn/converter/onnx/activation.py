@@ -101,7 +101,7 @@ def _swish(node: NodeContext) -> None:
 
 
 def gated(alpha: float) -> UnaryAttrs:
-    """Return x · sigmoid(alpha · x), which has a name of its own where alpha is 1."""
+    """Return x · sigmoid(alpha · x), by its own kind where alpha is 1."""
     return UnaryAttrs("SILU") if alpha == 1 else UnaryAttrs("QUICK_GELU", alpha)
 
 

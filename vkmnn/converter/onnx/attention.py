@@ -95,7 +95,7 @@ def repeated(node: NodeContext, name: str, heads: int, times: int, depth: int) -
 
 
 def _additive(node: NodeContext, mask: str, dtype: DType) -> str:
-    """Turn a mask that is true where a key takes part into one that is added to the scores."""
+    """Convert a boolean mask, true for visible keys, into an additive one."""
     if node.dtype(mask) is not DType.BOOL:
         return mask
     zero, minus_infinity = node.constant(0, dtype), node.constant(-np.inf, dtype)
@@ -108,12 +108,12 @@ _UPDATE_RULES = {
     "delta": (False, True),
     "gated_delta": (True, True),
 }
-"""Rules of LinearAttention: whether they take decays, and rates."""
+"""Rules of LinearAttention: whether they have decays, and rates."""
 
 
 @converter("LinearAttention", since=27)
 def linear_attention(node: NodeContext) -> None:
-    """It is the vocabulary's, unless its state has an element type of its own."""
+    """Map to the vocabulary's op, unless the state has another element type."""
     rule = node.string("update_rule", "gated_delta")
     given = (bool(node.input(4)), bool(node.input(5)))
     if _UPDATE_RULES.get(rule) != given:

@@ -1,4 +1,4 @@
-"""Operators on boxes, and those that sample images where they are told to."""
+"""Operators on boxes, and operators that sample images at given points."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from vkmnn.ir.ops import (
 )
 
 _MAX_RATIO = 128
-"""Samples along a bin, beyond which a bin would take too long."""
+"""Maximum samples along a bin; more would take too long."""
 
 
 @converter("NonMaxSuppression", since=10)
@@ -72,7 +72,7 @@ def _max_roi_pool(node: NodeContext) -> None:
 
 @converter("DeformConv", since=19)
 def _deform_conv(node: NodeContext) -> None:
-    """Gather what every weight meets, then multiply: a group of channels is a batch."""
+    """Unfold the input (im2col), then multiply; a group of channels is a batch."""
     x, w, offsets, bias, factors = (node.input(place) for place in range(5))
     weights = node.shape(w)
     if len(weights) != 4 or not all(isinstance(size, int) for size in weights):

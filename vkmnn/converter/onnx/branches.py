@@ -1,4 +1,4 @@
-"""Graphs inside nodes: which tensors they read, how these are renamed, and a branch in place of If.
+"""Inner graphs of nodes: their captured tensors, renaming, and inlining a branch of If.
 
 A name in an inner graph means the graph's own tensor, or else one of the graph around it.
 """
@@ -56,7 +56,7 @@ def reads(node: onnx.NodeProto) -> set[str]:
 
 
 def rename_reads(node: onnx.NodeProto, rename: Rename) -> None:
-    """Rename, in place, what the inner graphs of a node read from around them.
+    """Rename, in place, the tensors that a node's inner graphs capture.
 
     A tensor of an inner graph that would hide what a name has become gets another name.
     """
@@ -70,7 +70,7 @@ def rename_reads(node: onnx.NodeProto, rename: Rename) -> None:
 
 
 def separate_outputs(node: onnx.NodeProto) -> None:
-    """Give outputs that an inner graph lists again names of their own, in place, at any depth.
+    """Give repeated outputs of inner graphs separate names, in place, at any depth.
 
     onnxruntime leaves all but one of them unwritten in the branches of an If.
     """
@@ -112,7 +112,7 @@ def _rename_all(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """The nodes of a branch, renamed to stand in the graph around it, and what its tensors became.
+    """A branch's nodes, renamed for the graph around it, and the mapping of its tensors.
 
     `own` holds the new names of the branch's tensors. `nodes` end with an Identity for each output.
     """

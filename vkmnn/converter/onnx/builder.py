@@ -174,7 +174,7 @@ class GraphBuilder:
         return self._tensors.new(name)
 
     def info(self, name: str) -> TensorInfo | None:
-        """Return what is known of a tensor: what follows from its op, else what the model says."""
+        """Return the info of a tensor: from its op, else from the model's declaration."""
         array = self.graph.constants.get(name)
         if array is not None:
             return TensorInfo(name, DType.from_numpy(array.dtype), array.shape)
@@ -195,7 +195,7 @@ class GraphBuilder:
         self._facts.add_values(op.outputs[0], infer_values(op, self._facts))
 
     def _say(self, info: TensorInfo) -> None:
-        """Note what the model says of a tensor; what follows from its op will count for more."""
+        """Record the model's declaration of a tensor; the info from its op takes precedence."""
         self._declared[info.name] = info
         self._facts.add(info.name, info.dtype, info.shape)
 
@@ -241,7 +241,7 @@ class GraphBuilder:
         return nodes
 
     def _repeat_outputs(self) -> Iterator[SourceNode]:
-        """Give an output that the model lists again a name of its own, and yield what makes it."""
+        """Give a repeated output of the model a name of its own, and yield its producer."""
         import onnx
 
         seen: set[str] = set()
@@ -301,7 +301,7 @@ class GraphBuilder:
             _LOG.info("inputs with default values become constants: %s", names)
 
     def _declaration(self, value: onnx.ValueInfoProto, name: str) -> TensorInfo | None:
-        """Return what the file says of a tensor, without sizes where inputs have others."""
+        """Return the declared info of a tensor, without sizes if inputs have others."""
         info = tensor_info(name, value.type)
         if info is None or not self._shapes:
             return info
@@ -333,7 +333,7 @@ class GraphBuilder:
         self._keep_type(tensor.name, constant_type(tensor))
 
     def _keep_type(self, name: str, proto: onnx.TypeProto | None) -> None:
-        """Note the type of a value that a host node makes, or that only the host has."""
+        """Record the type of a value that a host node produces, or that only the host holds."""
         info = host_info(name, proto)
         if info.dtype is DType.OBJECT and proto is not None:
             self._objects.types[name] = proto
@@ -381,7 +381,7 @@ class GraphBuilder:
                 self._keep(node, error.message)
 
     def _around(self, node: SourceNode, protos: Sequence[onnx.NodeProto]) -> list[SourceNode]:
-        """Return nodes that stand in place of one."""
+        """Return the replacement of a node."""
         self.read_tensors.update(name for proto in protos for name in proto.input)
         return [
             SourceNode(proto, self._ops.new(proto.name), GLUE_OPSETS, node.source, node.calls)
@@ -389,7 +389,7 @@ class GraphBuilder:
         ]
 
     def _make_sequences(self, node: SourceNode) -> None:
-        """Have the host make the known sequences that a node reads as such, or refuse them."""
+        """Construct the known sequences that a node reads on the host, or refuse them."""
         for proto in self._sequences.construct(reads(node.proto)):
             (made,) = self._around(node, [proto])
             if self._host_check is None:
@@ -517,7 +517,7 @@ class GraphBuilder:
         return unexpected_error(error, "conversion", op=node.op, node=node.name)
 
     def _check_results(self, node: SourceNode, convert: Converter) -> None:
-        """Refuse what a plug-in's parse function has not made.
+        """Check the results of a plug-in's parse function.
 
         Raises:
             PluginError: names the output.
@@ -565,7 +565,7 @@ class GraphBuilder:
         return nodes
 
     def _inline(self, node: SourceNode) -> list[SourceNode]:
-        """Return the nodes of the branch that an If with a known condition takes.
+        """Return the nodes of an If's branch whose condition is known.
 
         Raises:
             UnsupportedCaseError: the condition is not known.
@@ -593,7 +593,7 @@ class GraphBuilder:
         return self._in_place(nodes)
 
     def _unroll(self, node: SourceNode) -> list[SourceNode]:
-        """Return the iterations of a Loop or Scan of which their number is known.
+        """Return the iterations of a Loop or Scan with a known number of them.
 
         Raises:
             UnsupportedCaseError: it is not known, too large, or 0, or the body is for the host.
@@ -627,7 +627,7 @@ class GraphBuilder:
                 self._read_sparse(sparse, names[sparse.values.name])
 
     def _in_place(self, nodes: list[SourceNode]) -> list[SourceNode]:
-        """Return nodes of inner graphs as the graph around takes them."""
+        """Return nodes of inner graphs in terms of the graph around them."""
         produced = {name for inner in nodes for name in inner.proto.output}
         outer = {name for inner in nodes for name in reads(inner.proto)} - produced
         nodes = self._functions.expand(sort_nodes(nodes, outer), self._tensors, self._meter)
@@ -707,7 +707,7 @@ class GraphBuilder:
         self._keep(SourceNode(proto, name, self._opsets, name), "a constant of the host's")
 
     def _hand_out_sequences(self) -> None:
-        """Have the host make the known sequences that the network returns."""
+        """Construct the known sequences that the network returns on the host."""
         import onnx
 
         names = [value.name for value in self._results if self._sequences.holds(value.name)]

@@ -70,14 +70,14 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Whether the count plus each offset is below the limit beside it."""
+    """The condition that the count plus each offset is below the paired limit."""
 
     limits: tuple[tuple[int | str, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The slice of an outer tensor at the count plus `offset` along `axis`, which may be `kept`."""
+    """The slice of an outer tensor at the count plus `offset` along `axis`."""
 
     source: str
     axis: int

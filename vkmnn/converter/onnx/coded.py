@@ -1,4 +1,4 @@
-"""Tensors of codes that stay codes from one quantised operator to the next.
+"""Quantised tensors between quantised operators.
 
 Codes less their zero point are whole numbers, which float32 holds; with them, pads are zeros and
 ReLU is a bound. What a tensor of the model is in this form is kept as a note for the nodes that
@@ -30,7 +30,7 @@ from vkmnn.records import dataclass
 BYTES = (DType.UINT8, DType.INT8)
 
 _WIDE = 1 << 16
-"""What is added around codes stays below this: convolutions count how far their sums reach."""
+"""Upper bound for additions to quantised values: convolutions count the range of their sums."""
 
 MOVES = frozenset(
     {
@@ -44,7 +44,7 @@ MOVES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Coded:
-    """A float32 tensor of codes less `zero`, all of them from `low` to `high`.
+    """A float32 tensor that holds q - `zero`, between `low` and `high`.
 
     `bounds`: those that hold, where `low` and `high` are of codes with sums as large. `point`: a
     tensor of one number, which was taken away from numbers from 0 to 255 and is not constant.
@@ -68,7 +68,7 @@ class Coded:
         return max(-self.low, self.high)
 
     def reach(self, weights: Array, axes: int | tuple[int, ...]) -> Array:
-        """Return what no sum of some of the products with weights exceeds, in either direction.
+        """Return the bound of any partial sum of products with weights, in either direction.
 
         Codes of one sign make sums half as large as their number says: what some of the weights
         add, others take away again.
@@ -86,7 +86,7 @@ class Coded:
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """What a DequantizeLinear with one scale makes: codes times the scale."""
+    """The output of a DequantizeLinear with one scale."""
 
     codes: Coded
     scale: np.float32
@@ -94,7 +94,7 @@ class Decoded:
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """What a DequantizeLinear of a constant reads; `zero` is in the shape of `scale`."""
+    """The inputs of a DequantizeLinear of a constant; `zero` has the shape of `scale`."""
 
     values: Array
     scale: Array
@@ -104,7 +104,7 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """One scale and zero point for a whole tensor, and the type of its codes."""
+    """A scale and zero point for a whole tensor, and its quantised type."""
 
     scale: np.float32
     zero: int
@@ -133,7 +133,7 @@ def unit_of(node: NodeContext, scale: str, zero: str, dtype: DType) -> Unit | No
 
 
 def write_codes(node: NodeContext, tensor: str, unit: Unit, bounds: tuple[int, int]) -> None:
-    """Make output 0 from codes less their zero point, and keep these for who reads it."""
+    """Write output 0 from q - zero_point, and record that for its readers."""
     zero = node.constant(np.float32(unit.zero))
     whole = node.emit("BinaryOp", [tensor, zero], BinaryAttrs("ADD")) if unit.zero else tensor
     node.finish("Cast", [whole], CastAttrs(unit.dtype))
@@ -141,7 +141,7 @@ def write_codes(node: NodeContext, tensor: str, unit: Unit, bounds: tuple[int, i
 
 
 def read_codes(node: NodeContext, x: str, unit: Unit) -> Coded:
-    """Return integers of the model as codes less their zero point."""
+    """Return integers of the model as q - zero_point."""
     found = carried(
         node,
         x,
@@ -165,23 +165,23 @@ def _noted_codes(node: NodeContext, name: str, zero: int) -> Coded | None:
 
 
 def note_decoded(node: NodeContext, name: str, codes: Coded, scale: np.float32) -> None:
-    """Keep what a float tensor was made from."""
+    """Record the quantised origin of a float tensor."""
     node.note(f"{name}:decoded", Decoded(codes, scale))
 
 
 def decoded(node: NodeContext, name: str) -> Decoded | None:
-    """Return what a float tensor was made from."""
+    """Return the quantised origin of a float tensor."""
     found = node.noted(f"{name}:decoded")
     return found if isinstance(found, Decoded) else None
 
 
 def note_floats(node: NodeContext, floats: str) -> None:
-    """Keep what a cast of output 0, of integers, to float32 makes."""
+    """Record that output 0 is a cast of integers that came from floats."""
     node.note(f"{node.output(0)}:floats", floats)
 
 
 def as_floats(node: NodeContext, name: str) -> str | None:
-    """Return what a cast of integers to float32 makes, where they were floats before."""
+    """Return the floats that a cast of integers to float32 restores."""
     found = node.noted(f"{name}:floats")
     return found if isinstance(found, str) else None
 
@@ -196,7 +196,7 @@ def note_fixed(node: NodeContext, axis: int) -> None:
 
 
 def fixed(node: NodeContext, name: str) -> Fixed | None:
-    """Return the constants that a float tensor was made from."""
+    """Return the constants that a float tensor was dequantised from."""
     found = node.noted(f"{name}:fixed")
     return found if isinstance(found, Fixed) else None
 
@@ -217,7 +217,7 @@ Fill = Callable[[float], float | None]
 
 
 def carried(node: NodeContext, name: str, leaf: Leaf, fill: Fill = lambda _: None) -> Coded | None:
-    """Return codes that only moved since `leaf` knew them: the same moves, of codes.
+    """Return the quantised tensor after the same data movement as since `leaf`.
 
     Args:
         node: the node that reads them.
@@ -254,7 +254,7 @@ def carried(node: NodeContext, name: str, leaf: Leaf, fill: Fill = lambda _: Non
 
 
 def _added(node: NodeContext, op: Op, fill: Fill) -> float | None:
-    """Return the code of what a Pad adds; None where it is computed, or has no code."""
+    """Return the quantised padding value; None if it is computed, or not representable."""
     if len(op.inputs) < 3 or not op.inputs[2]:
         return fill(0.0)
     value = node.const_value(op.inputs[2])
@@ -262,7 +262,7 @@ def _added(node: NodeContext, op: Op, fill: Fill) -> float | None:
 
 
 def carried_in(node: NodeContext, name: str, scale: np.float32) -> Coded | None:
-    """Return the codes of a float tensor that a scale makes of them, through moves."""
+    """Return the quantised origin of a float tensor, through data movement."""
 
     def leaf(source: str) -> Coded | None:
         found = decoded(node, source)
@@ -272,7 +272,7 @@ def carried_in(node: NodeContext, name: str, scale: np.float32) -> Coded | None:
 
 
 def _code_of(value: float, scale: np.float32) -> float | None:
-    """Return the small code that stands for a number exactly."""
+    """Return the small quantised value that represents a number exactly."""
     if not abs(value) < _WIDE * float(scale):
         return None
     code = np.rint(np.float32(value) / scale)
@@ -280,7 +280,7 @@ def _code_of(value: float, scale: np.float32) -> float | None:
 
 
 def recoded(node: NodeContext, name: str, unit: Unit, bounds: tuple[int, int]) -> str | None:
-    """Return parts of several scales that a Concat joins as codes of one; None for all else.
+    """Requantise the parts of a Concat to one scale; None if that is impossible.
 
     Each part is rounded where it was decoded: what makes it can take that over.
     """
@@ -302,7 +302,7 @@ def recoded(node: NodeContext, name: str, unit: Unit, bounds: tuple[int, int]) -
 
 
 def _cut_and_joined(node: NodeContext, parts: Sequence[str]) -> set[str]:
-    """Return the codes of which a Split makes two or more of the parts that a Concat joins."""
+    """Return the quantised parts of a Split that a Concat joins, if it joins two or more."""
     cut: list[str] = []
     for part in set(parts):
         found = decoded(node, part)
@@ -314,7 +314,7 @@ def _cut_and_joined(node: NodeContext, parts: Sequence[str]) -> set[str]:
 def _rounded_again(
     node: NodeContext, found: Decoded, unit: Unit, bounds: tuple[int, int], whole: Collection[str]
 ) -> Coded:
-    """Return decoded codes as those of another scale.
+    """Requantise a dequantised tensor to another scale.
 
     They are rounded before a Resize, which makes more of them, and before a Split of `whole`: one
     op for several parts.
@@ -340,7 +340,7 @@ def _rounded_again(
 
 
 def scale_of(node: NodeContext, name: str) -> np.float32 | None:
-    """Return the scale of the codes that a float tensor was made from, through moves."""
+    """Return the quantisation scale of a float tensor's origin, through data movement."""
     found, op = decoded(node, name), node.maker(name)
     if found is not None:
         return found.scale
@@ -356,7 +356,7 @@ class Clamped:
     high: float
 
     def bounds(self, unit: Unit) -> tuple[int, int]:
-        """Return the bounds of its codes less their zero point."""
+        """Return the bounds of q - zero_point."""
         low, high = unit.bounds
         lower = max(low, min(unit.steps(self.low), high))
         return int(lower), int(max(lower, min(unit.steps(self.high), high)))
@@ -381,11 +381,11 @@ def behind_clamps(node: NodeContext, x: str) -> Clamped:
 
 
 _LARGE = 1e30
-"""Constants below this are added to what codes stand for without a thought of infinity."""
+"""Constants below this are added to dequantised values without a check for infinity."""
 
 
 def _is_number(node: NodeContext, x: str) -> bool:
-    """True for what codes stand for, and for constants, also in codes."""
+    """True for dequantised values and constants, also quantised ones."""
     if decoded(node, x) is not None:
         return True
     constants = fixed(node, x)
@@ -398,7 +398,7 @@ def _is_number(node: NodeContext, x: str) -> bool:
 
 
 def is_finite(node: NodeContext, x: str) -> bool:
-    """True for sums and products of what codes stand for, and of constants: they are not NaN."""
+    """True for sums and products of dequantised values and constants: they are not NaN."""
     if decoded(node, x) is not None:
         return True
     op = node.maker(x)
@@ -408,7 +408,7 @@ def is_finite(node: NodeContext, x: str) -> bool:
 
 
 def averaged(node: NodeContext, x: str, unit: Unit, bounds: tuple[int, int]) -> str | None:
-    """Return means of codes as codes, where x is means of what codes stand for."""
+    """Return quantised means, where x is a mean of dequantised values."""
     op = node.maker(x)
     if op is None or not isinstance(op.attrs, PoolingAttrs | ReductionAttrs):
         return None
@@ -432,7 +432,7 @@ def averaged(node: NodeContext, x: str, unit: Unit, bounds: tuple[int, int]) -> 
 
 
 def _spatial_axes(node: NodeContext, op: Op) -> tuple[int, ...]:
-    """Return the axes that a reduction takes, if they are all but batch and channels."""
+    """Return the reduced axes, if they are all but batch and channels."""
     axes = node.const_value(op.inputs[1]) if len(op.inputs) > 1 and op.inputs[1] else None
     rank = node.known_rank(op.inputs[0])
     if axes is None or rank is None:
@@ -450,7 +450,7 @@ def rounded(node: NodeContext, x: str, unit: Unit) -> str:
 def clip_codes(
     node: NodeContext, tensor: str, low: float, high: float, have: Sequence[float] = (-inf, inf)
 ) -> str:
-    """Return codes cut off at bounds; unchanged where all they can be lies within."""
+    """Clamp quantised values; returns the input where bounds have no effect."""
     if low <= have[0] and have[1] <= high:
         return tensor
     return node.emit("UnaryOp", [tensor], UnaryAttrs("CLIP", low, high))

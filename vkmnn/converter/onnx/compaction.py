@@ -30,7 +30,7 @@ from vkmnn.ir.ops import (
 )
 
 _MAX_COLUMNS = 32
-"""Slices of more elements are not sorted: each takes a dispatch or two."""
+"""Maximum elements of a slice to be sorted: each takes a dispatch or two."""
 
 
 def _binary(node: NodeContext, kind: str, a: str, b: str) -> str:
@@ -65,14 +65,14 @@ def _numbers(node: NodeContext, count: str) -> str:
 
 
 def _spread(node: NodeContext, size: str, places: str, values: str) -> str:
-    """Return a vector of zeros with values at places; each place is taken once, or never read."""
+    """Return a zero vector with values scattered to places; each place is used at most once."""
     zero = ConstantOfShapeAttrs(0, DType.INT64)
     room = node.emit("ConstantOfShape", [size], zero)
     return node.emit("ScatterND", [room, _column(node, places), values], ScatterNDAttrs())
 
 
 def kept_places(node: NodeContext, flags: str) -> str:
-    """Return the places of a bool vector that are true, in order, as int64."""
+    """Return the indices of the true elements of a bool vector, in order, as int64."""
     counted = _cast(node, flags, DType.INT32)
     axis = node.constant(np.int64(0))
     ranks = node.emit("CumSum", [counted, axis], CumSumAttrs(exclusive=True))
@@ -88,7 +88,7 @@ def kept_places(node: NodeContext, flags: str) -> str:
 
 @converter("NonZero", since=9)
 def _non_zero(node: NodeContext) -> None:
-    """Turn places in the flat tensor into coordinates."""
+    """Convert flat indices into coordinates."""
     x = node.input(0)
     rank = node.rank(x)
     if rank == 0:
@@ -108,7 +108,7 @@ def _non_zero(node: NodeContext) -> None:
 
 @converter("Compress", since=9)
 def _compress(node: NodeContext) -> None:
-    """Gather what a condition keeps; it may be shorter than the axis."""
+    """Gather the elements that a condition keeps; it may be shorter than the axis."""
     x, condition = node.inputs
     axis = node.int("axis") if node.has("axis") else None
     if axis is None:
@@ -123,7 +123,7 @@ def _compress(node: NodeContext) -> None:
 
 @converter("Unique", since=11)
 def _unique(node: NodeContext) -> None:
-    """Sort, keep what differs from what stands before it, and number the groups."""
+    """Sort, keep each element that differs from its predecessor, and number the groups."""
     x = node.input(0)
     axis = node.axis("axis", 0, node.rank(x)) if node.has("axis") else None
     rows = _rows(node, x, axis)
@@ -153,7 +153,7 @@ def _unique(node: NodeContext) -> None:
 
 
 def _rows(node: NodeContext, x: str, axis: int | None) -> str:
-    """Return what is compared: a vector, or a matrix with a row for each slice along the axis."""
+    """Return the elements to compare: a vector, or a matrix with a row per slice."""
     if node.dtype(x) is DType.BOOL:
         x = _cast(node, x, DType.INT32)
     rank = node.rank(x)

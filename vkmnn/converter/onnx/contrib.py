@@ -130,7 +130,7 @@ def _embed_layer_norm(node: NodeContext) -> None:
 
 
 def embed(node: NodeContext, given: Embedding) -> None:
-    """Add rows of tables for words, places and segments, and normalise."""
+    """Add embeddings of words, positions and segments, and normalise."""
     total = node.emit("Gather", [given.words, given.ids], AxisAttrs(0))
     if given.positions:
         rows = node.emit("Gather", [given.places, given.positions], AxisAttrs(0))

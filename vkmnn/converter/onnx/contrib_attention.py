@@ -62,7 +62,7 @@ def _rotary(node: NodeContext) -> None:
 
 @converter("MultiHeadAttention", domain=_MICROSOFT)
 def _multi_head_attention(node: NodeContext) -> None:
-    """Queries, keys and values apart or packed; those of cross-attention may come by head."""
+    """Attention with separate or packed queries, keys and values."""
     heads = node.int("num_heads")
     padding, added, past_k, past_v = (node.input(n) for n in range(4, 8))
     if len(node.inputs) > 8:
@@ -103,7 +103,7 @@ def _unpacked(node: NodeContext, heads: int) -> list[str]:
 
 
 def with_bias(node: NodeContext, parts: list[str], bias: str, width: int) -> list[str]:
-    """Add the parts of the bias to what is not by head yet."""
+    """Add the bias to those of queries, keys and values that are not by head yet."""
     made = []
     shape = node.shape(bias)
     for place, name in enumerate(parts):
@@ -119,7 +119,7 @@ def with_bias(node: NodeContext, parts: list[str], bias: str, width: int) -> lis
 
 @converter("Attention", domain=_MICROSOFT)
 def _packed_attention(node: NodeContext) -> None:
-    """Attention with the product that makes queries, keys and values: BERT's and GPT-2's."""
+    """Attention with its input projection: BERT's and GPT-2's."""
     x, weight, bias, mask, past, added = (node.input(n) for n in range(6))
     if node.bool("do_rotary") or node.bool("past_present_share_buffer") or node.input(6):
         raise node.unsupported("do_rotary and past_present_share_buffer are not supported")
@@ -136,7 +136,7 @@ def thirds(node: NodeContext, weight: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """Tensors that attention takes besides queries, keys and values; "" where absent."""
+    """Optional tensors of attention besides queries, keys and values; "" if absent."""
 
     mask: str
     past: str
@@ -144,7 +144,7 @@ class Given:
 
 
 def attend_packed(node: NodeContext, product: str, sizes: Sequence[int], given: Given) -> None:
-    """Finish attention whose queries, keys and values, of these widths, lie side by side.
+    """Compute attention of concatenated queries, keys and values of these widths.
 
     Raises:
         UnsupportedCaseError: the heads do not fit into the widths.
@@ -175,7 +175,7 @@ def attend_packed(node: NodeContext, product: str, sizes: Sequence[int], given: 
 
 
 def masks(node: NodeContext, operands: tuple[str, str], padding: str, causal: bool) -> str:
-    """Return what is added to scores, of padding and of what follows a row; "" for nothing."""
+    """Return the additive mask of padding and causality; "" for none."""
     q, k = operands
     dtype = node.dtype(q)
     mask = ""

@@ -29,7 +29,7 @@ _MICROSOFT = "com.microsoft"
 
 @converter("DecoderMaskedMultiHeadAttention", domain=_MICROSOFT)
 def _decoder_attention(node: NodeContext) -> None:
-    """One row of queries; its key and value go into the caches, of which beams read each other's.
+    """Attention of one query row; key and value enter the caches, which beams read by indirection.
 
     Keys and values by head are those of another network (cross-attention), and all of them count.
     """
@@ -80,7 +80,7 @@ def _parts(node: NodeContext, heads: int) -> list[str]:
 
 
 def _place(node: NodeContext) -> str:
-    """Return where the new row stands, an int64 scalar."""
+    """Return the position of the new row, an int64 scalar."""
     if not (node.input(5) and node.input(6) and node.input(7)):
         raise node.unsupported("past_key, past_value and past_sequence_length are missing")
     wide = node.emit("Cast", [node.input(7)], CastAttrs(DType.INT64))
@@ -97,7 +97,7 @@ def _in_place(node: NodeContext, new: str, place: str, index: int) -> str:
 
 
 def _counted(node: NodeContext, cache: str, place: str) -> str:
-    """Return as many rows of a cache as the mask, or what is added to scores, counts."""
+    """Return as many cache rows as the mask, or the attention bias, has."""
     told = node.input(3) or node.input(4)
     if told:
         end = node.emit("Shape", [told], ShapeAttrs(-1, None))
@@ -109,7 +109,7 @@ def _counted(node: NodeContext, cache: str, place: str) -> str:
 
 
 def _of_beams(node: NodeContext, cache: str, place: str) -> str:
-    """Return the rows that each beam has come by; the new row is its own.
+    """Return the rows of each beam's history; the new row is its own.
 
     cache_indirection [batch, beams, length] says for each row which beam of its text it is of.
     """

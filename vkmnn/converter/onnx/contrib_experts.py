@@ -57,12 +57,12 @@ class Weights:
 
     @property
     def experts(self) -> int:
-        """How many there are."""
+        """Number of experts."""
         return int(self.values.shape[0])
 
     @property
     def columns(self) -> int:
-        """How many features each makes."""
+        """Number of features per expert."""
         return int(self.values.shape[1])
 
     def product(self, node: NodeContext, x: str, *, summed: bool) -> str:
@@ -120,7 +120,7 @@ def _floats(node: NodeContext, index: int) -> Weights | None:
 
 
 def _coded(node: NodeContext, number: int) -> Weights | None:
-    """Return layer 1, 2 or 3 of a QMoE: weights, scales and bias lie one after the other."""
+    """Return layer 1, 2 or 3 of a QMoE: its consecutive weights, scales and bias."""
     index = 3 * number - 1
     if not node.input(index):
         return None
@@ -210,7 +210,7 @@ def _mixed(node: NodeContext, layers: Sequence[Weights | None], mixing: str) -> 
 
 
 def _shares(node: NodeContext, router: str, mixing: str, experts: int) -> tuple[str, str]:
-    """Return what each expert counts, [tokens, experts], and whether it is chosen."""
+    """Return the weight of each expert, [tokens, experts], and whether it is selected."""
     count = node.int("k", 1)
     if not 1 <= count <= experts:
         raise node.unsupported(f"{count} of {experts} experts cannot be chosen")
@@ -239,7 +239,7 @@ def _shares(node: NodeContext, router: str, mixing: str, experts: int) -> tuple[
 
 
 def _by_expert(node: NodeContext, x: str, layer: Weights) -> str:
-    """Return [tokens, experts, columns]: what a layer of every expert makes of x."""
+    """Return [tokens, experts, columns]: a layer of every expert applied to x."""
     y = layer.product(node, x, summed=False)
     if layer.bias is not None:
         bias = layer.bias.reshape(-1).astype(node.dtype(node.input(0)).numpy)

@@ -1,4 +1,4 @@
-"""Pairs of operators that onnxruntime's optimiser makes one of, for CPUs and for diffusion models.
+"""Operators that onnxruntime's optimiser fuses, for CPUs and for diffusion models.
 
 Semantics: onnxruntime, docs/ContribOperators.md.
 """
@@ -115,7 +115,7 @@ def _bias_split_gelu(node: NodeContext) -> None:
 
 
 def _group_norm_of(node: NodeContext, value: str) -> str:
-    """Normalise groups of channels, which come last unless an attribute says otherwise."""
+    """Normalise groups of channels, which are last unless an attribute says otherwise."""
     rank, last = node.rank(value), node.bool("channels_last", True)
     if last:
         perm = (0, rank - 1, *range(1, rank - 1))
@@ -164,7 +164,7 @@ _PLAIN = {
 
 @converter("CausalConvWithState", domain=_MICROSOFT)
 def _causal_conv(node: NodeContext) -> None:
-    """Join the state and the input, convolve each channel; the last places are the new state."""
+    """Convolve state and input per channel; the last columns are the new state."""
     odd = [name for name, plain in _PLAIN.items() if node.int(name, plain) != plain]
     if odd or node.int("state_channels_last", -1) > 0 or node.output(2):
         raise node.unsupported(f"{', '.join(odd) or 'state updates'}: not supported")

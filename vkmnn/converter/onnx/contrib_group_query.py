@@ -43,7 +43,7 @@ _MIDDLE = 8  # what codes of 4 bits have more than their values
 
 
 def _check_group_query(node: NodeContext) -> None:
-    """Refuse what changes results and is not written here."""
+    """Reject attributes that change results and are not supported."""
     if node.input(16):
         raise node.unsupported("its input query_seqlens is not supported")
     if node.bool("sliding_window_cache"):
@@ -56,7 +56,7 @@ def _check_group_query(node: NodeContext) -> None:
 
 @converter("GroupQueryAttention", domain=_MICROSOFT)
 def _group_query_attention(node: NodeContext) -> None:
-    """New keys come right after those of each text (JoinPast), whose number seqlens_k says.
+    """Append new keys after those of each text (JoinPast), by seqlens_k, and attend.
 
     A cache as long as what went before grows; a longer one, of fixed capacity, keeps its size.
     """
@@ -122,7 +122,7 @@ def _normalised(node: NodeContext, x: str, weight: int, depth: int) -> str:
 
 
 def _once(node: NodeContext, what: str, of: Sequence[str], make: Callable[[], str]) -> str:
-    """Return what all layers have in common: made by the first whose rows are as many.
+    """Return a tensor that all layers share, created by the first one with as many rows.
 
     What is not known to be the same is made anew.
     """
@@ -212,7 +212,7 @@ def _joined(node: NodeContext, new: str, before: str, place: int) -> str:
 
 
 def _cached(node: NodeContext, new: str, before: str, which: str, depth: int) -> str:
-    """Return old and new rows as numbers; the cache, an output, may hold codes of 8 or 4 bits."""
+    """Return old and new rows dequantised; the cache may be quantised to 8 or 4 bits."""
     place = "kv".index(which)
     if node.choice(f"{which}_quant_type", "NONE", _QUANTS) == "NONE":
         return _joined(node, new, before, place)
@@ -239,7 +239,7 @@ def _cached(node: NodeContext, new: str, before: str, which: str, depth: int) ->
 
 
 def _packed(node: NodeContext, codes: str, depth: int) -> str:
-    """Return two codes of 4 bits a byte, the first in the low bits."""
+    """Pack two 4-bit values into a byte, the first in the low bits."""
     if depth % 2:
         raise node.unsupported(f"codes of 4 bits in heads of {depth} are not supported")
     whole = node.emit("Cast", [codes], CastAttrs(DType.INT32))
@@ -253,7 +253,7 @@ def _packed(node: NodeContext, codes: str, depth: int) -> str:
 
 
 def _unpacked(node: NodeContext, codes: str, depth: int) -> str:
-    """Return the values of codes of 4 bits as integers."""
+    """Unpack 4-bit values as integers."""
     wide = node.emit("Cast", [codes], CastAttrs(DType.INT32))
     wide = node.emit("Unsqueeze", [wide, node.ints_constant([-1])])
     low = binary(node, "BIT_AND", wide, node.constant(15, DType.INT32))

@@ -1,4 +1,4 @@
-"""Parts of attention as onnxruntime's operators have it: heads, rotary positions, what is seen."""
+"""Helpers for onnxruntime's attention operators: heads, rotary embedding, masks."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def with_past(node: NodeContext, past: str, new: str, output: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """How scores become weights.
+    """How scores become weights: scale, soft cap, softmax options.
 
     Attributes:
         scale: of q kᵀ.
@@ -141,7 +141,7 @@ class Scoring:
 def attend(
     node: NodeContext, operands: Sequence[str], mask: str, scoring: Scoring, added: str = ""
 ) -> str:
-    """Return attention [batch, heads, length, depth]; spelled out where scores are told.
+    """Return attention [batch, heads, length, depth]; decomposed if scores are outputs.
 
     Args:
         node: what it is for.
@@ -199,6 +199,6 @@ def _share(node: NodeContext, scores: str, sink: str) -> str:
 
 
 def hidden(node: NodeContext, seen: str, dtype: DType) -> str:
-    """Return what is added to scores: 0 where a key is seen, -inf elsewhere."""
+    """Return the additive mask: 0 for visible keys, -inf elsewhere."""
     zero, hidden = node.constant(0, dtype), node.constant(-np.inf, dtype)
     return node.emit("Select", [seen, zero, hidden])

@@ -1,4 +1,4 @@
-"""onnxruntime's quantised operators: dequantise, compute in float32, quantise; codes where it can.
+"""onnxruntime's quantised operators: quantised if possible, else via float32.
 
 Inputs and formulas: onnxruntime, docs/ContribOperators.md.
 """
@@ -81,7 +81,7 @@ def _leaky_relu(node: NodeContext) -> None:
 
 @converter("QLinearSoftmax", domain=_MICROSOFT)
 def _softmax(node: NodeContext) -> None:
-    """Which axes a row has, the attribute `opset` says."""
+    """Softmax over the axes that the attribute `opset` implies."""
     attrs = SoftmaxAttrs(node.int("axis", -1))
     if node.int("opset", _SOFTMAX_OF_ONE_AXIS) < _SOFTMAX_OF_ONE_AXIS:
         attrs = replace(attrs, flatten=True)
@@ -178,7 +178,7 @@ def _dynamic_quantize_matmul(node: NodeContext) -> None:
 
 @converter("QAttention", domain=_MICROSOFT)
 def _attention(node: NodeContext) -> None:
-    """Attention whose first product is of codes."""
+    """Attention with a quantised input projection."""
     x, weight, bias, x_scale, w_scale, mask, x_zero, w_zero, past = (
         node.input(index) for index in range(9)
     )
@@ -192,7 +192,7 @@ def _attention(node: NodeContext) -> None:
 
 @converter("QEmbedLayerNormalization", domain=_MICROSOFT)
 def _embed_layer_norm(node: NodeContext) -> None:
-    """BERT's first layer with tables of codes, each with one scale."""
+    """BERT's embedding layer with quantised tables of one scale each."""
 
     def table(index: int) -> str:
         codes, scale, zero = (node.input(index + far) for far in (0, 6, 11))

@@ -36,7 +36,7 @@ _WHOLE_EXPONENTS = 64
 """Below this, exponents of integers fit every type; beyond, powers leave all types anyway."""
 
 _PACKED = {*NARROW_INTEGERS, DType.FLOAT4E2M1}
-"""Types of which a byte holds several."""
+"""Types with several elements in a byte."""
 
 _VARIADIC: Mapping[str, str] = {"Sum": "ADD", "Max": "MAX", "Min": "MIN"}
 
@@ -58,7 +58,7 @@ def _variadic(kind: str) -> Callable[[NodeContext], None]:
 def _chain(
     node: NodeContext, kind: str, inputs: Sequence[str], outputs: Sequence[str] | None
 ) -> str:
-    """Combine the inputs two by two from the left and return the result."""
+    """Combine the inputs pairwise from the left."""
     if len(inputs) == 1:
         return inputs[0] if outputs is None else node.emit("Identity", inputs, None, outputs)
     result = inputs[0]
@@ -159,7 +159,7 @@ def _bit_cast(node: NodeContext) -> None:
 
 
 def _cast_attrs(node: NodeContext, to: DType) -> CastAttrs:
-    """Return what decides a cast; most types know no choice."""
+    """Return the attributes of a cast; most types have none."""
     if not (to.is_narrow and to.is_float):
         return CastAttrs(to)
     mode = "up"

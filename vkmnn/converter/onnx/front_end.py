@@ -13,10 +13,10 @@ from vkmnn.converter.onnx.old_opsets import is_old, upgraded
 from vkmnn.ir import Graph
 
 _NATIVE = b"VKMN"
-"""What vkmnn's own files have after an offset that may begin with anything."""
+"""Identifier of vkmnn's own files, after an offset of any value."""
 
 _IR_VERSION = b"\x08"
-"""With its first field, `ir_version`, nearly every ONNX file begins."""
+"""First byte of nearly every ONNX file: the field `ir_version`."""
 
 
 @front_end("ONNX")

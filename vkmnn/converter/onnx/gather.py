@@ -46,7 +46,7 @@ def _gather_nd(node: NodeContext) -> None:
 
 
 def _reduction(node: NodeContext) -> str:
-    """Return how updates come in; the sum of booleans is whether one is true, never two."""
+    """Return the reduction of updates; for booleans, "add" is logical or."""
     name = node.choice("reduction", "none", _REDUCTIONS)
     return _OF_BOOLEANS.get(name, name) if node.dtype(node.input(0)) is DType.BOOL else name
 
@@ -93,7 +93,7 @@ def _grid_sample(node: NodeContext) -> None:
 
 @converter("TensorScatter", since=24)
 def _tensor_scatter(node: NodeContext) -> None:
-    """Scatter along the axis, from where each sample says; a ring begins anew at its end."""
+    """Scatter along the axis from each sample's position, circularly if requested."""
     past, update, starts = node.input(0), node.input(1), node.input(2)
     rank = node.rank(past)
     axis = node.axis("axis", -2, rank)
@@ -151,7 +151,7 @@ def _max_unpool(node: NodeContext) -> None:
 
 
 def _is_of_pool(node: NodeContext, index: str) -> bool:
-    """Whether indices are a MaxPool's: they count in its input, which output_shape tells of."""
+    """Whether indices come from a MaxPool: they count in its input, sized by output_shape."""
     maker = node.maker(index)
     return maker is not None and maker.type == "Pooling"
 

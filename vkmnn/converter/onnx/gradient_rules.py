@@ -1,4 +1,4 @@
-"""What each operator makes of the gradients of its outputs, for Gradient.
+"""Gradients of operators, for Gradient.
 
 What depends on shapes, or needs a newer opset than the model may have, is a call of a function with
 an opset of its own; such calls have rules as well, for second derivatives.
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import onnx
 
 DOMAIN = "vkmnn.gradient"
-"""Of the functions below."""
+"""Rules by operator."""
 
 CONSTANT = frozenset(
     {
@@ -112,7 +112,7 @@ class Tape:
 
 
 Rule = Callable[[Tape, Any, str], Sequence[str]]
-"""Returns gradients of inputs; it takes the node and the gradient of its only output."""
+"""Returns gradients of inputs from the node and the gradient of its only output."""
 
 RULES: dict[str, Rule] = {}
 

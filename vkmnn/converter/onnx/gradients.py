@@ -1,4 +1,4 @@
-"""Gradient (ai.onnx.preview.training): the nodes that compute it, in its place.
+"""Gradient (ai.onnx.preview.training): expands to the nodes that compute it.
 
 Reverse-mode differentiation (Griewank and Walther, "Evaluating Derivatives", 2008, chapter 3): from
 `y` back to `xs`, every node adds to the gradients of its inputs what `gradient_rules` makes of the
@@ -29,7 +29,7 @@ def has_gradients(proto: onnx.ModelProto) -> bool:
 
 
 def expanded(file: ModelFile) -> ModelFile:
-    """Return the model with other nodes in place of its Gradient nodes.
+    """Return the model with its Gradient nodes expanded.
 
     Raises:
         ModelError: a Gradient that names what there is not.
@@ -58,7 +58,7 @@ def _is_gradient(node: onnx.NodeProto) -> bool:
 
 
 class _Gradient:
-    """One Gradient node, and the nodes before it."""
+    """A Gradient node, and the nodes before it."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class _Gradient:
         self._values = dict(zip(named, node.input, strict=True))
 
     def nodes(self) -> list[onnx.NodeProto]:
-        """Return the nodes that make the gradients.
+        """Return the nodes that compute the gradients.
 
         Raises:
             ModelError: y does not exist.

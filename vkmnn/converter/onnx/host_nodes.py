@@ -40,7 +40,7 @@ class HostCheck(Protocol):
 
 @dataclass(slots=True)
 class HostValues:
-    """What is known of values that have no counterpart in the graph.
+    """Infos of values without a counterpart in the graph.
 
     Attributes:
         types: ONNX types by name, where they are known.
@@ -61,7 +61,7 @@ def is_data(proto: onnx.TypeProto | None) -> bool:
 
 
 def host_info(name: str, proto: onnx.TypeProto | None) -> TensorInfo:
-    """Return what the graph says of a value: a tensor of its vocabulary, or an object."""
+    """Return the graph's info of a value: a tensor of its vocabulary, or an object."""
     info = tensor_info(name, proto) if proto is not None and is_data(proto) else None
     return info or TensorInfo(name, DType.OBJECT, None)
 
@@ -74,7 +74,7 @@ def constant_type(tensor: onnx.TensorProto) -> onnx.TypeProto:
 
 
 def object_constant(node: onnx.NodeProto, folder: Path | None) -> onnx.TensorProto | None:
-    """Return the value of a Constant node that holds what only the host has."""
+    """Return the value of a Constant node that only the host can hold."""
     from onnx import helper
 
     if node.op_type != "Constant" or normal_domain(node.domain) or len(node.attribute) != 1:
@@ -235,7 +235,7 @@ def _symbols(proto: onnx.TypeProto) -> Iterable[str]:
 
 
 def _forget(proto: onnx.TypeProto, symbols: Collection[str]) -> None:
-    """Remove the names that the inference made up, the same ones for every node."""
+    """Remove names invented by shape inference, which are the same for every node."""
     kind = proto.WhichOneof("value")
     if kind in ("tensor_type", "sparse_tensor_type"):
         for dim in getattr(proto, kind).shape.dim:
@@ -252,7 +252,7 @@ def _is_open(proto: onnx.TypeProto) -> bool:
 def host_attrs(
     node: SourceNode, model: onnx.ModelProto, inputs: Iterable[str], reason: str
 ) -> HostGraphAttrs:
-    """Return the attributes of the op that stands for a node."""
+    """Return the attributes of the op for a node."""
     kind = f"{node.domain}::{node.op}" if node.domain else node.op
     outputs = tuple(node.proto.output)
     return HostGraphAttrs(model.SerializeToString(), tuple(inputs), outputs, kind, reason)

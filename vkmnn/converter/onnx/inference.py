@@ -1,4 +1,4 @@
-"""The onnx package's inference of shapes, kept from what would end the process in it."""
+"""onnx.shape_inference, guarded against models that crash it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _READ_TYPES = frozenset(
         *("DictVectorizer", "EyeLike", "LabelEncoder", "RegexFullMatch", "TreeEnsemble"),
     }
 )
-"""Operators whose rules take the type of their first input for known."""
+"""Operators whose inference rules assume that the first input's type is known."""
 
 
 def infer_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a model with what ONNX's rules say of its values.
+    """Return a model with the shapes and types that onnx infers.
 
     Args:
         model: the model; negative sizes that it declares are removed from it.
@@ -76,7 +76,7 @@ def _check_sizes(tensors: Iterable[onnx.TensorProto]) -> None:
 
 
 def _forget_negative(proto: onnx.TypeProto) -> None:
-    """Remove negative sizes, which rules take for counts."""
+    """Remove negative sizes, which inference rules mistake for counts."""
     kind = proto.WhichOneof("value")
     if kind in ("tensor_type", "sparse_tensor_type"):
         for dim in getattr(proto, kind).shape.dim:

@@ -1,4 +1,4 @@
-"""Products and convolutions of integers, on the kernels for codes: exact sums, of 32 bits.
+"""Integer products and convolutions on kernels for quantised values: exact 32-bit sums.
 
 Floats multiply faster than integers of 32 bits on most devices, and their sums are exact as long as
 they hold no more than 24 bits. Where they might, the right operand is cut in two. What follows is
@@ -31,7 +31,7 @@ _SPAN = 255  # of bytes, from the smallest to the largest
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """Sums of products: rounded to float32 once, and what they are in integers, unless exact."""
+    """Sums of products: as float32, rounded once, and as integers unless exact."""
 
     floats: str
     parts: tuple[str, ...] = ()
@@ -46,13 +46,13 @@ def shifted(node: NodeContext, x: str, zero: str, axis: int) -> str:
 
 
 def dynamic_codes(node: NodeContext, found: Dynamic) -> Coded:
-    """Return codes less the zero point that they were made with."""
+    """Return q - zero_point, by the zero point of the run."""
     codes = whole_codes(node, found.steps, found.point, DType.UINT8)
     return _coded(binary(node, "SUB", codes, found.point), point=found.point)
 
 
 def _coded(tensor: str, low: float = -_SPAN, high: float = _SPAN, point: str = "") -> Coded:
-    """Return bytes less one zero point as what sums of them can reach says: all of one sign.
+    """Return bytes minus one zero point, with the sign range that bounds their sums.
 
     Whatever the zero point is, no sum of products is larger than where all codes are of one sign.
     """
@@ -95,7 +95,7 @@ def _finish(node: NodeContext, sums: Sums) -> None:
 
 
 def product_of_integers(node: NodeContext, a: Coded, b: str, b_zero: str) -> Sums | None:
-    """Add a product of codes and a constant matrix; None where sums would not be exact."""
+    """Add a product with a constant matrix; None if sums would not be exact."""
     matrix = node.const_value(b)
     zero = node.const_value(b_zero) if b_zero else None
     if matrix is None or (b_zero and zero is None) or (node.known_rank(a.tensor) or 0) < 2:
@@ -176,7 +176,7 @@ def _convolved(
 def _by_computed(
     node: NodeContext, x: Coded, w: str, w_zero: str, window: ConvolutionAttrs
 ) -> Sums | None:
-    """Convolve with filters that are computed, as large as bytes can make them."""
+    """Convolve with computed filters that can hold any bytes."""
     shape = node.shape(w)
     terms = prod(size if isinstance(size, int) else EXACT for size in shape[1:])
     if not isinstance(shape[0], int) or terms * _SPAN * HALF > EXACT:

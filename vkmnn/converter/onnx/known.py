@@ -1,4 +1,4 @@
-"""What the graph around a Loop, a Scan or an If tells about its tensors."""
+"""Facts about tensors of the graph around a Loop, a Scan or an If."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from vkmnn.ir import Array, TensorInfo
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What the graph around a node tells.
+    """Facts about tensors of the graph around a node.
 
     Attributes:
         value: returns a tensor's content where it follows from constants and sizes.

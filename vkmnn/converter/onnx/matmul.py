@@ -28,7 +28,7 @@ def _einsum(node: NodeContext) -> None:
 
 
 LastOp = tuple[str, list[str], OpAttrs]
-"""Type, inputs and attributes of the op that makes a result."""
+"""Type, inputs and attributes of a result's op."""
 
 
 @converter("Gemm", since=7)
@@ -64,7 +64,7 @@ def gemm(node: NodeContext) -> LastOp:
 
 
 def _product(node: NodeContext, a: str, b: str, attrs: MatMulAttrs, bias: str = "") -> LastOp:
-    """Return the product, by codes where the matrix comes from few bits."""
+    """Return the product, with packed weights if the matrix is quantised."""
     plain = not attrs.transpose_a and attrs.alpha == 1.0
     codes = codes_of(node, b, transposed=attrs.transpose_b) if plain else None
     if codes is not None:

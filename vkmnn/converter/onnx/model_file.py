@@ -70,7 +70,7 @@ def read_model(model: str | Path | bytes | onnx.ModelProto | ModelFile) -> Model
 
 
 def _instead(model: object) -> str:
-    """Say what to pass in the place of an object that is not a model."""
+    """Return a hint on what to pass instead of an object that is not a model."""
     if hasattr(model, "read"):
         return "pass the file's path, or its bytes: file.read() of a file opened with mode 'rb'"
     if isinstance(model, bytearray | memoryview):
@@ -228,7 +228,7 @@ def _check_strings(proto: onnx.ModelProto) -> None:
 
 
 def metadata_of(proto: onnx.ModelProto) -> ModelMetadata:
-    """Return what the file says about itself."""
+    """Return the metadata of the file."""
     graph = proto.graph
     texts = (proto.producer_name, proto.domain, proto.doc_string, graph.name, graph.doc_string)
     producer, domain, description, graph_name, graph_description = map(_as_text, texts)
@@ -244,7 +244,7 @@ def metadata_of(proto: onnx.ModelProto) -> ModelMetadata:
 
 
 def _as_text(text: str | bytes) -> str:
-    """Return what may be bytes where it is not valid UTF-8."""
+    """Return text, or bytes if it is not valid UTF-8."""
     return text if isinstance(text, str) else text.decode("utf-8", "replace")
 
 

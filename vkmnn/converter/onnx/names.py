@@ -9,13 +9,13 @@ from vkmnn.records import dataclass
 
 @dataclass(slots=True)
 class Names:
-    """Names that are taken, and the making of new ones."""
+    """Used names, and generation of new ones."""
 
     taken: set[str] = field(default_factory=set)
     _counts: dict[str, int] = field(default_factory=dict)
 
     def new(self, base: str) -> str:
-        """Take and return `base`, or `base_1`, `base_2`, … if it is taken."""
+        """Return `base`, or `base_1`, `base_2`, … if it is used, and mark it as used."""
         name = base
         while name in self.taken:
             self._counts[base] = self._counts.get(base, 0) + 1

@@ -1,4 +1,4 @@
-"""What a converter sees of a node, and how it writes ops."""
+"""A converter's view of a node, and its means of writing ops."""
 
 from __future__ import annotations
 
@@ -130,14 +130,14 @@ class NodeContext:
 
     @property
     def attribute_kinds(self) -> dict[str, str]:
-        """The node's attributes: what each is, by name: "a float", "ints", "a graph", …."""
+        """Kinds of the node's attributes by name: "a float", "ints", "a graph", …."""
         return {
             name: _TYPE_NAMES.get(attribute.type, f"of type {attribute.type}")
             for name, attribute in self._attributes.items()
         }
 
     def unread(self) -> dict[str, str | None]:
-        """Return the attributes that nobody asked for, each with one that it may stand for.
+        """Return the attributes that nothing has read, each with a similar known name.
 
         That is one that was asked for, is not there, and has a similar name.
         """
@@ -388,12 +388,12 @@ class NodeContext:
         self._builder.set_constant(self.outputs[0], array)
 
     def info(self, tensor: str) -> TensorInfo | None:
-        """Return what is known of a tensor."""
+        """Return the info of a tensor."""
         return self._builder.info(tensor)
 
     @property
     def producer(self) -> str:
-        """What wrote the model, as far as the file says."""
+        """Producer of the model, as the file says."""
         return self._builder.graph.metadata.producer
 
     def note(self, tensor: str, what: object) -> None:
@@ -401,11 +401,11 @@ class NodeContext:
         self._builder.notes[tensor] = what
 
     def noted(self, tensor: str) -> object | None:
-        """Return what was kept about a tensor."""
+        """Return a note about a tensor."""
         return self._builder.notes.get(tensor)
 
     def maker(self, tensor: str) -> Op | None:
-        """Return the op that makes a tensor, None for inputs and constants."""
+        """Return the op that produces a tensor, None for inputs and constants."""
         return self._builder.makers.get(tensor)
 
     def dtype(self, tensor: str) -> DType:

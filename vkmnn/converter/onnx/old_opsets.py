@@ -1,4 +1,4 @@
-"""Models of opsets before 7: onnx's converter of versions makes newer ones of them."""
+"""Models of opsets before 7: converted to newer ones by onnx's version converter."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _set_aside(model: onnx.ModelProto) -> None:
 
 
 def _put_back(model: onnx.ModelProto) -> None:
-    """Make what was set aside operators of opset 7.
+    """Restore operators that were set aside, as operators of opset 7.
 
     Recurrent ones say in their outputs alone what is made, and operands always broadcast;
     `paddings` became `pads`, and the order of a norm an integer.
@@ -99,7 +99,8 @@ def _put_back(model: onnx.ModelProto) -> None:
 
 
 def _align_operands(graph: onnx.GraphProto) -> None:
-    """Give second operands that lie along an axis the axes after it; onnx's converter errs there.
+    """Append axes to second operands that broadcast along an axis, which onnx's converter gets
+    wrong.
 
     Raises:
         ValueError: a rank is not known.

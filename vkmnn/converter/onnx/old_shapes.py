@@ -24,7 +24,7 @@ operands was broadcast then."""
 
 
 def with_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with what its inputs say about the shapes of its values.
+    """Return the model with shapes of values, inferred from its inputs.
 
     Shapes with sizes that are not numbers are taken no further than the onnx package takes them.
     """
@@ -49,7 +49,7 @@ def _known(graph: onnx.GraphProto) -> dict[str, tuple[int, _Shape]]:
 
 
 def _made(node: onnx.NodeProto, infos: dict[str, tuple[int, _Shape]]) -> list[onnx.ValueInfoProto]:
-    """Return what a node's outputs are like, unless that is known, or its inputs are not."""
+    """Return the infos of a node's outputs; None if they, or its inputs, are unknown."""
     from onnx import helper
 
     rule = _like_first if node.op_type in _LIKE_FIRST else _RULES.get(node.op_type)

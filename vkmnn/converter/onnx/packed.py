@@ -24,7 +24,7 @@ _NF4 = (
     *(0.7229568362236023, 1.0),
 )
 _BNB4 = (np.array((*_FP4, *(-value for value in _FP4)), np.float32), np.array(_NF4, np.float32))
-"""What codes of bitsandbytes stand for, by `quant_type`."""
+"""Values of bitsandbytes' 4-bit types, by `quant_type`."""
 
 
 def _constant(node: NodeContext, index: int, what: str) -> Array:
@@ -43,7 +43,7 @@ def _sized(node: NodeContext, array: Array, shape: tuple[int, ...], what: str) -
 
 @converter("MatMulNBits", domain=_MICROSOFT)
 def _matmul_n_bits(node: NodeContext) -> None:
-    """Y = A · dequant(B)ᵀ + bias; what kernels do not read becomes a product of floats."""
+    """Y = A · dequant(B)ᵀ + bias; falls back to float weights that kernels can read."""
     depth, columns = node.int("K"), node.int("N")
     bits, block = node.int("bits", 4), node.int("block_size")
     if min(depth, columns) < 1 or bits not in _BITS or block < 16 or block & (block - 1):
@@ -81,7 +81,7 @@ def _matmul_n_bits(node: NodeContext) -> None:
 
 @converter("MatMulBnb4", domain=_MICROSOFT)
 def _matmul_bnb4(node: NodeContext) -> None:
-    """Y = A · dequant(B)ᵀ; the values of the codes have uneven distances, so B becomes floats."""
+    """Y = A · dequant(B)ᵀ; the 4-bit types are not linear, so B becomes floats."""
     depth, columns = node.int("K"), node.int("N")
     block, kind = node.int("block_size"), node.int("quant_type")
     if min(depth, columns, block) < 1 or kind not in (0, 1):
@@ -102,7 +102,7 @@ def _matmul_bnb4(node: NodeContext) -> None:
 
 
 def _check_groups(node: NodeContext, depth: int, block: int) -> None:
-    """Refuse an order of its own for the rows of the matrix."""
+    """Reject a permutation of the matrix rows."""
     if not node.input(4):
         return
     groups = node.const_value(node.input(4))
@@ -113,7 +113,7 @@ def _check_groups(node: NodeContext, depth: int, block: int) -> None:
 
 @converter("GatherBlockQuantized", domain=_MICROSOFT)
 def _gather_block_quantized(node: NodeContext) -> None:
-    """Rows of a table in codes; an index out of range gives zeros."""
+    """Rows of a packed table; an index out of range gives zeros."""
     data, scales = _constant(node, 0, "data"), _constant(node, 2, "scales")
     block = node.int("block_size", 128)
     if data.ndim != 2 or scales.ndim != 2 or 0 in data.shape:
@@ -148,7 +148,7 @@ def _gather_block_quantized(node: NodeContext) -> None:
 
 
 def _table_codes(node: NodeContext, data: Array) -> tuple[Array, int, int]:
-    """Return unpacked codes, their bits, and the code that means 0 unless zero points are given."""
+    """Return unpacked values, their bits, and the default zero point."""
     if data.dtype == np.uint8:
         bits = node.int("bits", 4)
         if bits not in _BITS:

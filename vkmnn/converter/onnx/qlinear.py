@@ -1,4 +1,4 @@
-"""QLinear operators of ONNX: products and convolutions of codes."""
+"""QLinear operators of ONNX: quantised products and convolutions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _F32 = DType.FLOAT32
 def multiply_quantized(
     node: NodeContext, product: Product, made: tuple[str, str], alpha: float = 1.0
 ) -> bool:
-    """Add a product of codes where its parameters are constant; else return False.
+    """Add a quantised product if its parameters are constant; return whether it was added.
 
     Args:
         node: has a, its scale and zero point, then those of b, as its first six inputs.
@@ -64,7 +64,7 @@ def multiply_quantized(
 def _right_of(
     node: NodeContext, product: Product, a: Coded, names: tuple[str, str]
 ) -> Right | None:
-    """Return b as codes, by its scales and zero points: constants, or one of both."""
+    """Return b as quantised values with constant scales and zero points."""
     b, transposed = product.b, product.transpose_b
     matrix, scales = node.const_value(b), node.const_value(names[0])
     zeros = node.const_value(names[1]) if names[1] else None
@@ -81,7 +81,7 @@ def _right_of(
 
 @converter("QLinearMatMul", since=10)
 def _qlinear_matmul(node: NodeContext) -> None:
-    """Multiply codes, and quantize the sums; a has scales by row, b by column."""
+    """Multiply quantised values and requantise; a has scales per row, b per column."""
     a, _, _, b, _, _, y_scale, y_zero = node.inputs
     if multiply_quantized(node, Product(a, b), (y_scale, y_zero)):
         return
@@ -101,7 +101,7 @@ def _scaled_sums(node: NodeContext) -> str:
 
 
 def _product_of_values(node: NodeContext) -> str:
-    """Return a · b, both dequantized: codes of eight bits may be floats."""
+    """Return a · b, both dequantised: their values may be floats."""
     a, a_scale, a_zero, b, b_scale, b_zero = node.inputs[:6]
     left = dequantized(node, a, along(node, a_scale, a, -2, _F32), along(node, a_zero, a, -2, _F32))
     right = dequantized(
@@ -129,7 +129,7 @@ def _qlinear_conv(node: NodeContext) -> None:
 
 
 def _convolve_codes(node: NodeContext) -> bool:
-    """Add a QLinearConv as one convolution of codes, where its parameters are constant."""
+    """Add a QLinearConv as one quantised convolution if its parameters are constant."""
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = node.inputs[:8]
     taken = unit_of(node, x_scale, x_zero, node.dtype(x))
     made = unit_of(node, y_scale, y_zero, node.dtype(y_zero))

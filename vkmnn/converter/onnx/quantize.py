@@ -43,7 +43,7 @@ _F32 = DType.FLOAT32
 
 
 def cast(node: NodeContext, name: str, to: DType) -> str:
-    """Cast a tensor of the model unless it has the type already, or was made from such numbers."""
+    """Cast a tensor of the model unless it has the type already, or was cast from it."""
     if node.dtype(name) == to:
         return name
     made_from = node.noted(f"{name}:whole") if to is _F32 else None
@@ -56,7 +56,7 @@ def binary(node: NodeContext, kind: str, a: str, b: str) -> str:
 
 
 def _factors(node: NodeContext, x: str, name: str, to: DType) -> str:
-    """Cast scales or zero points and make them broadcast to x.
+    """Cast scales or zero points and broadcast them to x.
 
     There is one for the whole of x, one for each index of the axis, or one for each block of
     `block_size` indices.
@@ -79,7 +79,7 @@ def _factors(node: NodeContext, x: str, name: str, to: DType) -> str:
 
 
 def _reshape_to_axis(node: NodeContext, vector: str, rank: int, axis: int) -> str:
-    """Return the vector with as many trailing axes of size 1 as make it lie along `axis`."""
+    """Append axes of size 1 to a vector so that it broadcasts along `axis`."""
     if axis == rank - 1:
         return vector
     shape = node.ints_constant([-1, *(1,) * (rank - axis - 1)])
@@ -87,7 +87,7 @@ def _reshape_to_axis(node: NodeContext, vector: str, rank: int, axis: int) -> st
 
 
 def along(node: NodeContext, name: str, x: str, axis: int, to: DType) -> str:
-    """Cast a scalar or a vector along `axis` of x and make it broadcast to x.
+    """Cast a scalar or a vector along `axis` of x and broadcast it to x.
 
     A tensor of x's own rank broadcasts already.
     """
@@ -177,7 +177,7 @@ def decode(node: NodeContext, x: str, scale: str, zero: str) -> str:
 
 
 def quantize_to(node: NodeContext, x: str, scale: str, zero: str, to: DType) -> None:
-    """Make output 0 from a float32 tensor, by one scale; of codes where that is possible."""
+    """Quantise a float32 tensor to output 0 with one scale; requantise where possible."""
     unit = unit_of(node, scale, zero, to)
     if unit is not None:
         quantize_to_codes(node, x, unit)
@@ -187,7 +187,7 @@ def quantize_to(node: NodeContext, x: str, scale: str, zero: str, to: DType) -> 
 
 
 def quantize_to_codes(node: NodeContext, x: str, unit: Unit) -> None:
-    """Write codes: those of an operator on codes, where one can make them, else those of floats."""
+    """Write quantised values: of a quantised operator if possible, else of its floats."""
     found = behind_clamps(node, x)
     bounds = found.bounds(unit)
     made = carried_in(node, found.tensor, unit.scale)
@@ -205,7 +205,7 @@ def quantize_to_codes(node: NodeContext, x: str, unit: Unit) -> None:
 
 
 def _from_codes(node: NodeContext, x: str, unit: Unit, bounds: tuple[int, int]) -> str | None:
-    """Return the codes of what was made from codes."""
+    """Return the quantised result of a quantised operator."""
     op = node.maker(x)
     codes = requantized_product(node, x, unit, bounds)
     if codes is None and op is not None and op.type == "Convolution":
@@ -230,7 +230,7 @@ def _between(node: NodeContext, x: str, lowest: float, highest: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Dynamic:
-    """What a tensor is quantised to by its own range: x in steps, the scale, the zero point.
+    """Dynamic quantisation of a tensor: x in steps, scale, zero point.
 
     All three are float32 tensors; codes are round(steps) + zero point, from 0 to 255.
     """
@@ -259,7 +259,7 @@ def _dynamic_quantize_linear(node: NodeContext) -> None:
 
 
 def dynamic_of(node: NodeContext, codes: str, zero: str) -> Dynamic | None:
-    """Return how codes were made, where `zero` is the zero point that came with them."""
+    """Return the dynamic quantisation that `zero` belongs to."""
     found = node.noted(f"{codes}:dynamic")
     if isinstance(found, tuple) and found[0] == zero and isinstance(found[1], Dynamic):
         return found[1]

@@ -1,4 +1,4 @@
-"""Convolutions of codes: exact sums, multiplied once and rounded."""
+"""Quantised convolutions: exact sums, multiplied once and rounded."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Filters:
     bias: Array
 
     def largest_sum(self, x: Coded) -> int:
-        """Return what no part of a sum exceeds."""
+        """Return a bound of all partial sums."""
         each = x.reach(self.values.reshape(len(self.values), -1), 1)
         sums = each.astype(np.float64) + np.ceil(np.abs(self.bias.astype(np.float64)))
         return int(sums.max(initial=0))
@@ -99,7 +99,7 @@ def convolve_codes(
     unit: Unit,
     bounds: tuple[int, int],
 ) -> str | None:
-    """Add a convolution of codes, and return its result; None where sums may not be exact.
+    """Add a quantised convolution and return its result; None if sums may be inexact.
 
     Where they could leave what float32 holds, they must not leave 28 bits, and each of two parts of
     the weights must have sums that float32 holds. Their sum is rounded once, as a whole number of
@@ -137,7 +137,7 @@ def sum_windows(
     taken: tuple[float, float] = (-inf, inf),
     wide: bool = False,
 ) -> str:
-    """Add a convolution of codes.
+    """Add a quantised convolution.
 
     Args:
         node: the node that it is a part of.
@@ -170,7 +170,7 @@ def sum_windows(
 
 
 def requantized_conv(node: NodeContext, op: Op, unit: Unit, bounds: tuple[int, int]) -> str | None:
-    """Return the codes of what a convolution of dequantised tensors makes; None where unknown."""
+    """Return the requantised result of a convolution of dequantised tensors; None if impossible."""
     w, attrs = fixed(node, op.inputs[1]), op.attrs
     in_scale = scale_of(node, op.inputs[0])
     if w is None or in_scale is None or not isinstance(attrs, ConvolutionAttrs):

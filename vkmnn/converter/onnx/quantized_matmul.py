@@ -1,4 +1,4 @@
-"""Products of codes: exact sums, multiplied once and rounded."""
+"""Quantised products: exact sums, multiplied once and rounded."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from vkmnn.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """What a MatMul, or a Gemm without factors, multiplies and adds; tensors of the model."""
+    """Operands and bias of a MatMul, or a Gemm without factors; tensors of the model."""
 
     a: str
     b: str
@@ -33,7 +33,7 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """The right operand as codes, its scales, and how large a sum of its products can be.
+    """The quantised right operand, its scales, and a bound of its sums.
 
     `taken`: bounds of codes that are computed.
     """
@@ -45,14 +45,14 @@ class Right:
 
 
 def note_product(node: NodeContext, product: Product) -> None:
-    """Keep what output 0 is the product of."""
+    """Record the product that output 0 is the result of."""
     node.note(f"{node.output(0)}:product", product)
 
 
 def requantized_product(
     node: NodeContext, tensor: str, unit: Unit, bounds: tuple[int, int]
 ) -> str | None:
-    """Return the codes of what a product of dequantised tensors makes; None where unknown."""
+    """Return the requantised result of a product of dequantised tensors; None if impossible."""
     found = node.noted(f"{tensor}:product")
     if not isinstance(found, Product):
         return None
@@ -79,7 +79,7 @@ def multiply_codes(
     unit: Unit,
     bounds: tuple[int, int],
 ) -> str | None:
-    """Add a product of codes, and return its result; None where sums may not be exact."""
+    """Add a quantised product and return its result; None if sums may be inexact."""
     if (node.known_rank(a.tensor) or 0) < 2:
         return None
     added = 0 if bias is None else int(np.ceil(np.abs(bias.astype(np.float64))).max(initial=0))
@@ -118,7 +118,7 @@ def sum_products(
     bounds: tuple[float, float] = (-inf, inf),
     taken_b: tuple[float, float] = (-inf, inf),
 ) -> str:
-    """Add a product of codes.
+    """Add a quantised product.
 
     Args:
         node: the node that it is a part of.
@@ -187,7 +187,7 @@ def fixed_right(node: NodeContext, b: Fixed, a: Coded, *, transposed: bool) -> R
 
 
 def _narrow(whole: Array) -> Array:
-    """Return whole numbers in the narrowest type; what spans 255 is read as bytes."""
+    """Return whole numbers in the narrowest type; a span of up to 255 fits bytes."""
     low, high = int(whole.min(initial=0)), int(whole.max(initial=0))
     if high - low > 255:
         return whole.astype(np.float32)

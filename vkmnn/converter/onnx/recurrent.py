@@ -79,7 +79,7 @@ def _hidden(node: NodeContext) -> int:
 
 
 def _activations(node: NodeContext, directions: int) -> tuple[Activation, ...]:
-    """Return what `activations` names; those that take an alpha or a beta get the next given."""
+    """Return the activations; those with an alpha or a beta consume the next given one."""
     defaults = _DEFAULTS[node.op] * directions
     names = node.strings("activations", defaults)
     if len(names) != len(defaults):
@@ -106,7 +106,7 @@ def _activations(node: NodeContext, directions: int) -> tuple[Activation, ...]:
 
 
 def _biases(node: NodeContext, attrs: RecurrentAttrs, bias: str) -> tuple[str, str]:
-    """Return what all gates get from the start, and what waits for the reset of a GRU."""
+    """Return the biases added from the start, and those after the reset of a GRU."""
     first, second = _halves(node, bias, 0, 2), _halves(node, bias, 1, 2)
     add = BinaryAttrs("ADD")
     if not attrs.linear or attrs.cell != "GRU":

@@ -28,7 +28,7 @@ _FRAMEWORKS = ("pytorch", "paddlepaddle", "tf2onnx", "mnn")
 
 
 def _is_of_framework(node: NodeContext) -> bool:
-    """Whether a node has a framework's meaning, not that of ONNX's reference.
+    """Whether a node follows an exporting framework instead of ONNX's reference.
 
     Tools that rewrite models put their own names in the place of the producer's, but keep
     attributes: the exporters of PyTorch and TensorFlow write a `nearest_mode` for every mode.

@@ -1,4 +1,4 @@
-"""What onnx's operator schemas say: is a node well formed, and has its operator a function body."""
+"""onnx's operator schemas: validity of nodes, and function bodies of operators."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _kinds(op: str, domain: str, since: int, index: int) -> frozenset[str]:
 
 
 def _kind(name: str) -> str:
-    """Return what an element type is like: "int" for all integers, "bool", …."""
+    """Return the class of an element type: "int" for all integers, "bool", …."""
     match = _KIND.search(name)
     return match[0].replace("double", "float") if match else name
 

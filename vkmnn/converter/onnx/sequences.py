@@ -1,4 +1,4 @@
-"""Sequences of which all members are known: their operators become plain names of tensors.
+"""Sequences with known members: their operators become names of tensors.
 
 Exporters write sequences for what they know anyway: torch's `tensor_split` is a Loop of one
 iteration that inserts into one.
@@ -26,7 +26,7 @@ SEQUENCE_OPS = frozenset(
 )
 
 MAX_PARTS = 1024
-"""Parts of a tensor that are taken apart; the host takes longer lists."""
+"""Maximum parts of a split tensor; the host handles longer lists."""
 
 _FLOAT = 1  # TensorProto.DataType: what SequenceEmpty holds by default
 
@@ -41,7 +41,7 @@ class _Members:
 
 @dataclass(slots=True)
 class KnownSequences:
-    """What the sequences of a graph hold, as far as that is known.
+    """Members of a graph's sequences, as far as they are known.
 
     Attributes:
         value: returns a tensor's content where it follows from constants and sizes.
@@ -61,7 +61,7 @@ class KnownSequences:
         return name in self._known
 
     def resolve(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
-        """Return what stands in place of a node, perhaps nothing; None for nodes that stay.
+        """Return the replacement of a node, perhaps empty; None for nodes that stay.
 
         Nodes are in opset 18.
         """
@@ -88,7 +88,7 @@ class KnownSequences:
         return None if members is None else self._taken(node, members)
 
     def construct(self, names: set[str]) -> Iterator[onnx.NodeProto]:
-        """Yield nodes that make known sequences, of some names, real ones."""
+        """Yield nodes that construct the known sequences of these names."""
         from onnx import helper
 
         for name in sorted(names & self._known.keys()):

@@ -60,7 +60,7 @@ def _transformed(node: NodeContext, x: str, axis: str, length: str, attrs: DFTAt
 def _known_transform(
     node: NodeContext, x: str, axis: str, length: str, attrs: DFTAttrs
 ) -> Transform | None:
-    """Return what a transform does, None where that is known only when the network is planned."""
+    """Return the transform, None if it is known only at planning."""
     info = node.info(x)
     along, count = node.known_value(axis), node.known_value(length)
     if info is None or info.shape is None or along is None or (length and count is None):
@@ -135,7 +135,7 @@ def _cast(node: NodeContext, name: str, to: DType) -> str:
 
 
 def _frames(node: NodeContext, signal: str, length: str, step: str) -> str:
-    """Return the signal's frames along a new axis 1; what is left at the end makes none."""
+    """Return the signal's frames along a new axis 1; an incomplete last frame is dropped."""
     zero, one = node.constant(np.int64(0)), node.constant(np.int64(1))
     total = node.emit("Shape", [signal], ShapeAttrs(1, 2))
     total = node.emit("Squeeze", [total, node.ints_constant([0])], OpAttrs())

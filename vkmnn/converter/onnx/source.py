@@ -24,7 +24,7 @@ _SHOWN_OF_CYCLE = 16
 
 @dataclass(frozen=True, slots=True)
 class SourceNode:
-    """One node: its protobuf, a name that is unique in the model, and the opsets it is written in.
+    """A node: its protobuf, a name that is unique in the model, and its opsets.
 
     `source` names the node of the model that it comes from; `calls` are the functions around it.
     """
@@ -160,7 +160,7 @@ def expand_call(
     defaults: Iterable[onnx.AttributeProto],
     names: Names,
 ) -> list[SourceNode]:
-    """Return the nodes of a function's body in place of a node that calls it, in order.
+    """Return the body of a called function in place of the calling node, in order.
 
     Inner tensors and nodes get the caller's name as prefix; attribute references are replaced by
     the caller's attributes or `defaults`, and left out where neither exists.
@@ -252,7 +252,7 @@ def _function_key(domain: str, name: str, overload: str) -> _Key:
 
 
 def _agree(opsets: dict[str, int] | None, others: Mapping[str, int]) -> bool:
-    """True where no domain has two versions; then `opsets` takes over the domains of the others."""
+    """True if no domain has two versions; `opsets` then includes the others' domains."""
     if opsets is None:
         return True
     if any(opsets.get(domain, version) != version for domain, version in others.items()):
@@ -281,7 +281,7 @@ class LocalFunctions:
             self._table[key] = function
 
     def expand(self, nodes: Sequence[SourceNode], names: Names, meter: Meter) -> list[SourceNode]:
-        """Replace calls by function bodies until none is left, in inner graphs as well.
+        """Inline function calls until none is left, in inner graphs as well.
 
         Raises:
             ModelError: as `expand_call`.
@@ -354,7 +354,7 @@ class LocalFunctions:
         )
 
     def _size(self, node: onnx.NodeProto, callers: tuple[_Key, ...], inner: bool = False) -> int:
-        """Return how many nodes a node stands for, those of its inner graphs included.
+        """Return the number of nodes, those of inner graphs included.
 
         Recursion counts as 1, and is found when calls are replaced.
 

@@ -1,4 +1,4 @@
-"""What the constants of a model take, by element type."""
+"""Size of a model's constants, by element type."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 _UINT8 = 2  # TensorProto.DataType
 _CODES = {"MatMulNBits": 1, "MatMulBnb4": 1, "GatherBlockQuantized": 0}
-"""Operators that read several codes from a byte, and the input that holds them."""
+"""Operators that read packed values, and the input that holds them."""
 
 
 class Stored(NamedTuple):
-    """Constants of one element type: how many numbers they hold, and the bytes these take."""
+    """Number of elements and bytes of the constants of one element type."""
 
     elements: int
     nbytes: int
 
 
 def stored_by_type(proto: onnx.ModelProto) -> dict[str, Stored]:
-    """Return what a model's constants take in its file, by element type, the largest first.
+    """Return the size of a model's constants in its file, by element type, largest first.
 
     Weights that are packed into bytes count as what they are: those of a MatMulNBits of 4 bits
     are "4-bit codes". Constants of branches and loop bodies count as well.
@@ -74,7 +74,7 @@ def _constants(graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.TensorProto]]
 
 
 def _codes(graph: onnx.GraphProto) -> Iterator[tuple[str, int]]:
-    """Yield the tensors that hold codes, and how many bits a code has."""
+    """Yield the packed tensors, and the bits of a value."""
     for node in graph.node:
         at = _CODES.get(node.op_type)
         if at is not None and len(node.input) > at:

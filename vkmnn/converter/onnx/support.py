@@ -1,4 +1,4 @@
-"""What the front end supports, and what to say about the rest."""
+"""Operators that the front end supports, and advice on the others."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ _NO_KERNEL = "no converter and no function body"
 
 @dataclass(frozen=True, slots=True)
 class OpSupport:
-    """One supported operator.
+    """A supported operator.
 
     `versions` are the opsets at which its converters start, or its function bodies are written;
     `how` is "direct" or "function body".
@@ -158,7 +158,7 @@ def standard_name(text: str) -> str | None:
 
 
 def alternative(op: str, domain: str, opset: int) -> str:
-    """Say why there is no converter for an operator, and what comes nearest."""
+    """Return why an operator has no converter, and the closest alternative."""
     domain = normal_domain(domain)
     known = {name: versions for other, name, versions in registered() if other == domain}
     if op in known:

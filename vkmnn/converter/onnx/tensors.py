@@ -35,7 +35,7 @@ _FIELDS: dict[DType, str] = {
 }
 _DEFAULT_FIELD = "int32_data"
 _PACKED_BITS = {dtype: bits for dtype, (bits, _) in NARROW_INTEGERS.items()} | {DType.FLOAT4E2M1: 4}
-"""Of types of which a byte holds several."""
+"""Types with several elements in a byte."""
 
 
 def array_from_tensor(
@@ -157,7 +157,7 @@ def _little_endian(dtype: DType) -> np.dtype[np.generic]:
 
 
 def stored_bytes(dtype: DType, count: int) -> int:
-    """Return how many bytes a file takes for `count` elements; small ones are packed."""
+    """Return the bytes that `count` elements take in a file; small ones are packed."""
     return (
         -(-count * _PACKED_BITS[dtype] // 8)
         if dtype in _PACKED_BITS
@@ -166,7 +166,7 @@ def stored_bytes(dtype: DType, count: int) -> int:
 
 
 def _unpacked(data: npt.NDArray[np.uint8], dtype: DType, count: int) -> Array:
-    """Return what bytes stand for, of a type that numpy lacks; the lowest bits come first."""
+    """Unpack elements of a type that numpy lacks, lowest bits first."""
     if dtype not in _PACKED_BITS:
         words = data.view(np.dtype("<u2")).astype(np.uint16) if dtype is DType.BFLOAT16 else data
         return words.view(dtype.numpy)
@@ -243,7 +243,7 @@ def _size(text: str, name: str, what: str) -> int:
 
 @contextmanager
 def _reading(name: str, location: str) -> Iterator[None]:
-    """Turn what the system says about a file into a ModelError."""
+    """Convert the system's error about a file into a ModelError."""
     try:
         yield
     except (OSError, RuntimeError) as error:

@@ -1,4 +1,4 @@
-"""What trains networks: steps of optimisers, and normalisation by the batch's own statistics."""
+"""Training operators: optimisers, and training-mode batch normalisation."""
 
 from __future__ import annotations
 
@@ -67,11 +67,11 @@ class Formula:
 
 
 Step = Callable[[NodeContext, Formula, str, str, list[str]], list[str]]
-"""From rate, number of the step and tensors of one variable: what becomes of these."""
+"""Returns updated tensors of one variable from learning rate, step and tensors."""
 
 
 def _optimiser(count: int) -> Callable[[Step], Callable[[NodeContext], None]]:
-    """Apply a step to every variable; each has `count` tensors, grouped by what they are."""
+    """Apply a step to every variable; each has `count` tensors, grouped by role."""
 
     def wrap(step: Step) -> Callable[[NodeContext], None]:
         def convert(node: NodeContext) -> None:

@@ -1,4 +1,4 @@
-"""Loop and Scan with a known number of iterations: the body, that many times, in their place."""
+"""Unrolls Loop and Scan with a known number of iterations."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     import onnx
 
 MAX_NODES = 1024
-"""How many nodes the iterations of one Loop or Scan may become; planning takes some 0.1 ms each."""
+"""Maximum nodes of an unrolled Loop or Scan; planning takes some 0.1 ms each."""
 
 GLUE_OPSETS = {"": 18}
-"""What the nodes between iterations are written in."""
+"""Opset of the nodes between iterations."""
 
 _NESTED = ("Loop", "Scan")
 _FLOATS = frozenset({1, 10, 16})  # TensorProto.DataType; devices have no float64
@@ -33,7 +33,7 @@ _FLOATS = frozenset({1, 10, 16})  # TensorProto.DataType; devices have no float6
 
 @dataclass(slots=True)
 class Unrolled:
-    """The nodes in place of a Loop or Scan, in order.
+    """The nodes that replace a Loop or Scan, in order.
 
     Attributes:
         body: the inner graph, whose initializers have the new names that `kept` tells.
@@ -81,7 +81,7 @@ def unroll(
 
 
 def _is_for_devices(body: onnx.GraphProto, opsets: Mapping[str, int], known: bool) -> bool:
-    """Whether devices have all operators of a body, or they work on sequences that are known."""
+    """Whether devices have all operators of a body, or it works on known sequences."""
     from onnx import defs
 
     for inner in body.node:
@@ -107,7 +107,7 @@ def _is_for_devices(body: onnx.GraphProto, opsets: Mapping[str, int], known: boo
 
 
 def _has_floats(node: onnx.NodeProto, body: onnx.GraphProto, known: Known) -> bool:
-    """Whether a loop computes with floats; counters and sequences of tokens are for the host."""
+    """Whether a loop computes floats; counters and token sequences are for the host."""
     types = {value.type.tensor_type.elem_type for value in (*body.input, *body.output)}
     names = {name for name in node.input if name}
     if any(map(known.sequence, names)):
@@ -192,18 +192,18 @@ class Writer:
         self.made.nodes.append((proto, False))
 
     def take(self, source: str, index: int, axis: int) -> str:
-        """Write what takes one slice of a tensor, without the axis."""
+        """Write a slice of a tensor, without the axis."""
         at = self._known.constant(np.array(index, np.int64))
         return self.glue("Gather", [source, at], axis=axis)
 
     def stack(self, parts: Sequence[str], axis: int, output: str = "") -> str:
-        """Write what stacks tensors along a new axis."""
+        """Write a stack of tensors along a new axis."""
         axes = self._known.constant(np.array([axis], np.int64))
         rows = [self.glue("Unsqueeze", [part, axes]) for part in parts]
         return self.glue("Concat", rows, output, axis=axis)
 
     def hand_out(self, names: Sequence[str], outputs: Sequence[str]) -> None:
-        """Write what gives tensors the names of the node's outputs."""
+        """Write the tensors under the names of the node's outputs."""
         for name, output in zip(names, outputs, strict=True):
             if output:
                 self.glue("Identity", [name], output)
@@ -253,7 +253,7 @@ def _trips(body: onnx.GraphProto, given: Sequence[str], known: Known) -> int:
 
 
 def constant_condition(body: onnx.GraphProto, known: Callable[[str], Array | None]) -> bool | None:
-    """Return the condition that every iteration of a Loop ends with; None where they differ."""
+    """Return the condition that all iterations of a Loop end with; None if they differ."""
     from onnx import numpy_helper
 
     if not body.output or len(body.input) < 2:
@@ -282,7 +282,7 @@ def constant_condition(body: onnx.GraphProto, known: Callable[[str], Array | Non
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """How a Scan goes over its inputs and outputs; one entry each."""
+    """Axes and directions of a Scan's inputs and outputs; one entry each."""
 
     states: int
     in_axes: tuple[int, ...]
@@ -351,7 +351,7 @@ def _scan(node: onnx.NodeProto, body: onnx.GraphProto, known: Known, writer: Wri
 def _sequence(
     states: Sequence[str], scanned: Sequence[str], ways: Ways, count: int, writer: Writer
 ) -> tuple[list[str], list[list[str]]]:
-    """Write the iterations over sequences; return the states, and what is to be stacked."""
+    """Write the iterations over sequences; return the states, and the outputs to stack."""
     states = list(states)
     rows: list[list[str]] = [[] for _ in ways.out_axes]
     for turn in range(count):
@@ -372,7 +372,7 @@ def _sequence(
 def _batched_scan(
     node: onnx.NodeProto, body: onnx.GraphProto, known: Known, writer: Writer
 ) -> bool:
-    """Write a Scan of opset 8, whose sequences come in batches; False where that cannot be done."""
+    """Write a Scan of opset 8 with batched sequences; False if that is impossible."""
     given = list(node.input[1:])
     ways = ways_of(node, body, len(given))
     if ways is None or not all(given) or node.input[0]:  # lengths: for the host

@@ -14,7 +14,7 @@ from vkmnn.ir.ops import MatMulNBitsAttrs
 from vkmnn.records import dataclass
 
 UNIT = 32
-"""Codes that kernels take at a time; half as many make the smallest block."""
+"""Values that kernels read at a time; half as many are the smallest block."""
 _FLOATS = (DType.FLOAT32, DType.FLOAT16)
 
 _Any = npt.NDArray[Any]
@@ -22,7 +22,7 @@ _Any = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Codes:
-    """A matrix [columns, depth] in codes; the names of its constants in the graph."""
+    """A packed matrix [columns, depth]; the names of its constants in the graph."""
 
     attrs: MatMulNBitsAttrs
     codes: str
@@ -36,7 +36,7 @@ class Codes:
 
 @dataclass(frozen=True, slots=True)
 class Dequantized:
-    """What a DequantizeLinear of a constant matrix reads.
+    """The inputs of a DequantizeLinear of a constant matrix.
 
     Attributes:
         x: the matrix in integers.
@@ -94,7 +94,7 @@ def split_zeros(node: NodeContext, zeros: Array, rows: int, blocks: int, bits: i
 
 
 def codes_of(node: NodeContext, tensor: str, *, transposed: bool) -> Codes | None:
-    """Return a matrix that a DequantizeLinear made as codes, or None where it has to be floats.
+    """Return a dequantised matrix in packed form, or None if it has to be floats.
 
     Args:
         node: the product that reads it.
@@ -137,7 +137,7 @@ def codes_of(node: NodeContext, tensor: str, *, transposed: bool) -> Codes | Non
 
 
 def _by_rows(found: Dequantized, transposed: bool) -> tuple[_Any, _Any, _Any | None, int] | None:
-    """Return codes [N, K], scales and zeros [N, blocks], and the block; None where none fits."""
+    """Return packed values [N, K], scales and zeros [N, blocks], and the block, or None."""
     x = found.x if transposed else found.x.T
     rows, depth = x.shape
     along = found.axis == (1 if transposed else 0)
@@ -164,7 +164,7 @@ def _by_rows(found: Dequantized, transposed: bool) -> tuple[_Any, _Any, _Any | N
 
 
 def note_dequantized(node: NodeContext, axis: int, block: int, to: DType) -> None:
-    """Keep what a DequantizeLinear of a constant matrix reads, for the products that read it."""
+    """Record the inputs of a DequantizeLinear of a constant matrix, for its products."""
     values = [node.const_value(name) if name else None for name in (*node.inputs, "")[:3]]
     x, scale, zero = values
     if x is None or scale is None or x.ndim != 2 or 0 in x.shape:

@@ -1,4 +1,4 @@
-"""Reads an ONNX file with its large weights apart, each straight into an array of its own.
+"""Reads an ONNX file with its large weights straight into arrays, outside the protobuf.
 
 Protobuf's parser copies all of a file, and once more every tensor that is asked for. Here one pass
 over the wire format (Protocol Buffers, "Encoding") cuts the data of large initializers out; the
@@ -59,7 +59,7 @@ class _Splitter:
         self.large: dict[int, Bytes] = {}
 
     def message(self, nbytes: int, fields: _Fields) -> bytes:
-        """Copy a message; the content of the numbered fields is what the functions return."""
+        """Copy a message; functions replace the content of the numbered fields."""
         end = self._position + nbytes
         parts: list[bytes] = []
         while self._position < end:
