@@ -110,7 +110,7 @@ class BudgetError(ModelError):
 
 
 class MissingExtraError(VkmnnError, ImportError):
-    """A feature takes a package that is not installed; the hint names the extra."""
+    """A feature takes a package that is not installed; the hint says how to install it."""
 
 
 class OutOfHostMemoryError(VkmnnError, MemoryError):

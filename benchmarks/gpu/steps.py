@@ -30,12 +30,12 @@ from vkmnn.runtime.recorder import CommandBuffer
 from vkmnn.schedule_config import ScheduleConfig
 from vkmnn.shaders import kernels as shaders
 from vkmnn.testing.case import op_case, variants
-from vkmnn.testing.cases import load_all
 from vkmnn.testing.emulation import bench_for
 from vkmnn.testing.runner import reach, run_case
 from vkmnn.vulkan.backend import VulkanBackend
 from vkmnn.vulkan.cost.devices import class_of
 from vkmnn.vulkan.forecast import Forecast, PlanningBackend
+from vkmnn_suite.cases import load_all
 
 # What only a device can show: barriers of subgroups, the last of several workgroups, matrices.
 RISKY = (

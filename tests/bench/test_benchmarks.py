@@ -31,8 +31,8 @@ from vkmnn.bench.compare import Comparison, EngineSpec, Place, Series, compare, 
 from vkmnn.core.profile import Profile, ProfileEntry
 from vkmnn.runtime.device import open_device
 from vkmnn.runtime.device_info import CooperativeMatrixShape
-from vkmnn.testing import mutation
 from vkmnn.testing.emulation import bench_for
+from vkmnn_suite import mutation
 
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = json.loads((ROOT / "benchmarks" / "results.schema.json").read_text("utf-8"))

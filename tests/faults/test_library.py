@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from vkmnn.testing.faults.library import Fault, Library
+from vkmnn_suite.faults.library import Fault, Library
 
 
 class Handle:

@@ -15,8 +15,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.llm import tiny
 from vkmnn.runtime.device import enumerate_devices
-from vkmnn.testing.faults.library import Fault
-from vkmnn.testing.faults.sweep import Life, sweep
+from vkmnn_suite.faults.library import Fault
+from vkmnn_suite.faults.sweep import Life, sweep
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -129,7 +129,7 @@ def test_calls_of_a_language_model_may_fail(
 ) -> None:
     """Load, warm-up, a batch, draws, a session that is saved and loaded.
 
-    Every call takes half an hour a fault: python -m vkmnn.testing.faults FOLDER --life text
+    Every call takes half an hour a fault: python -m vkmnn_suite.faults FOLDER --life text
     """
     pytest.importorskip("tokenizers")
     (row,) = sweep(folder, [fault], life=life, stride=stride)
@@ -162,7 +162,7 @@ def test_a_crash_is_told_from_what_was_tried(model: Path, tmp_path: Path) -> Non
     """The sweep itself notices what it is for."""
     (tmp_path / "sitecustomize.py").write_text(
         "import atexit, os\n"
-        "import vkmnn.testing.faults.library as library\n"
+        "import vkmnn_suite.faults.library as library\n"
         "real = library.Library._hit\n"
         "def hit(self, name, *rest):\n"
         "    found = real(self, name, *rest)\n"
@@ -179,7 +179,7 @@ def test_a_crash_is_told_from_what_was_tried(model: Path, tmp_path: Path) -> Non
 
 def test_the_command_prints_a_table(model: Path) -> None:
     result = subprocess.run(
-        [sys.executable, "-m", "vkmnn.testing.faults", str(model), "--error=unknown", "--limit=9"],
+        [sys.executable, "-m", "vkmnn_suite.faults", str(model), "--error=unknown", "--limit=9"],
         cwd=ROOT,
         capture_output=True,
         text=True,

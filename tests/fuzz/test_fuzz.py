@@ -16,17 +16,17 @@ from vkmnn.runtime.device import open_device
 
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
 
-from vkmnn.testing.fuzz.campaign import campaign
-from vkmnn.testing.fuzz.case import Case
-from vkmnn.testing.fuzz.check import AGREES, DISPUTED, UNEXCUSED, WRONG, check
-from vkmnn.testing.fuzz.defined import undefined
-from vkmnn.testing.fuzz.models import make_case
-from vkmnn.testing.fuzz.options import Options, default_seed, precision_of
-from vkmnn.testing.fuzz.oracle import Oracle
-from vkmnn.testing.fuzz.recipes import EXCUSED, RECIPES
-from vkmnn.testing.fuzz.recipes.table import full_name
-from vkmnn.testing.fuzz.shrink import shrink
-from vkmnn.testing.fuzz.sketch import LARGE_ELEMENTS, MAX_ELEMENTS
+from vkmnn_suite.fuzz.campaign import campaign
+from vkmnn_suite.fuzz.case import Case
+from vkmnn_suite.fuzz.check import AGREES, DISPUTED, UNEXCUSED, WRONG, check
+from vkmnn_suite.fuzz.defined import undefined
+from vkmnn_suite.fuzz.models import make_case
+from vkmnn_suite.fuzz.options import Options, default_seed, precision_of
+from vkmnn_suite.fuzz.oracle import Oracle
+from vkmnn_suite.fuzz.recipes import EXCUSED, RECIPES
+from vkmnn_suite.fuzz.recipes.table import full_name
+from vkmnn_suite.fuzz.shrink import shrink
+from vkmnn_suite.fuzz.sketch import LARGE_ELEMENTS, MAX_ELEMENTS
 
 CORPUS = Path(__file__).resolve().parents[1] / "data" / "fuzz"
 MODELS = 300

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from vkmnn.testing.fuzz import campaign, child
-from vkmnn.testing.fuzz.case import Case
-from vkmnn.testing.fuzz.check import AGREES, CRASHED, DISPUTED, HUNG
-from vkmnn.testing.fuzz.options import Options
+from vkmnn_suite.fuzz import campaign, child
+from vkmnn_suite.fuzz.case import Case
+from vkmnn_suite.fuzz.check import AGREES, CRASHED, DISPUTED, HUNG
+from vkmnn_suite.fuzz.options import Options
 
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
 
@@ -19,8 +19,8 @@ STAND_IN = """
 import os, sys, time
 import numpy as np
 from onnx import helper
-from vkmnn.testing.fuzz import worker
-from vkmnn.testing.fuzz.case import Case
+from vkmnn_suite.fuzz import worker
+from vkmnn_suite.fuzz.case import Case
 
 def make_case(seed, number, *rest):
     if number == 1:

@@ -16,9 +16,9 @@ from onnx import TensorProto, helper, numpy_helper
 import vkmnn
 from tests.model.mnn_models import converted
 from tests.model.networks import NETWORKS
-from vkmnn.testing.fuzz.files import make_damaged
-from vkmnn.testing.fuzz.hostile import make_hostile, save_starts
-from vkmnn.testing.fuzz.malformed import (
+from vkmnn_suite.fuzz.files import make_damaged
+from vkmnn_suite.fuzz.hostile import make_hostile, save_starts
+from vkmnn_suite.fuzz.malformed import (
     CRASHED,
     Tally,
     new_child,
@@ -27,9 +27,9 @@ from vkmnn.testing.fuzz.malformed import (
     run_malformed,
     torment,
 )
-from vkmnn.testing.fuzz.mutations import MUTATIONS
-from vkmnn.testing.fuzz.options import Options
-from vkmnn.testing.fuzz.ordeal import RAN, TYPED, UNTYPED, undergo
+from vkmnn_suite.fuzz.mutations import MUTATIONS
+from vkmnn_suite.fuzz.options import Options
+from vkmnn_suite.fuzz.ordeal import RAN, TYPED, UNTYPED, undergo
 
 MODELS = 150
 

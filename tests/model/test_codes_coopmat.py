@@ -12,10 +12,10 @@ import pytest
 from tests.model.test_quantized_networks import SHAPE, quantised, stages
 from vkmnn import InferenceSession
 from vkmnn.runtime import device as devices
-from vkmnn.testing import mutation
 from vkmnn.testing.emulation import bench_for
 from vkmnn.vulkan.choice import Preferences
 from vkmnn.vulkan.gemm.coop_tiles import CoopKernel, byte_matrix_of
+from vkmnn_suite import mutation
 
 
 @pytest.fixture(scope="module", autouse=True)

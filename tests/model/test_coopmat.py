@@ -12,11 +12,11 @@ from tests.model.networks import NETWORKS, make_feeds
 from tests.model.oracle import assert_agree
 from tests.onnxruntime_oracle import open_oracle
 from vkmnn.runtime import device as devices
-from vkmnn.testing import mutation
 from vkmnn.testing.emulation import bench_for
 from vkmnn.vulkan.choice import Preferences
 from vkmnn.vulkan.gemm.coop_tiles import CoopKernel, has_coopmat
 from vkmnn.vulkan.gemm.normed import NormedCoop
+from vkmnn_suite import mutation
 
 
 @pytest.fixture(scope="module", autouse=True)

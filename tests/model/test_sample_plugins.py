@@ -95,7 +95,7 @@ def test_mutants_of_its_shader_are_caught(tmp_path: Path) -> None:
     pytest.importorskip("jinja2", reason="the extra 'codegen' is not installed")
     folder = EXAMPLES / "custom_kernel"
     said = call(
-        *(sys.executable, "-m", "vkmnn.testing.mutate", "squared_relu_buffer"),
+        *(sys.executable, "-m", "vkmnn_suite.mutate", "squared_relu_buffer"),
         *("--sample", "4", "--cases", folder / "tests" / "cases_squared_relu.py"),
         folder=tmp_path,
         packages=folder,

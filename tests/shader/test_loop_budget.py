@@ -17,7 +17,7 @@ from vkmnn.shaders.library import BUILTIN
 
 ROOT = Path(__file__).resolve().parents[2]
 T = "tests/op/vulkan/test_"
-CASES = "vkmnn/testing/cases"
+CASES = "vkmnn_suite/cases"
 EXECUTIONS = "vkmnn/vulkan/executions"
 _OP_LOOP_MERGE = 246
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from vkmnn.runtime.device import DeviceType, enumerate_devices, open_device
-from vkmnn.testing import mutation
 from vkmnn.testing.case import variants
 from vkmnn.testing.emulation import Bench, bench_for
-from vkmnn.testing.equivalents import EQUIVALENTS, UNSEEN, Equivalent
-from vkmnn.testing.mutation import (
+from vkmnn_suite import mutation
+from vkmnn_suite.equivalents import EQUIVALENTS, UNSEEN, Equivalent
+from vkmnn_suite.mutation import (
     Fate,
     Judge,
     Mutant,
@@ -183,7 +183,7 @@ def test_a_mutant_that_hangs_or_crashes_is_caught_and_the_rest_still_runs(
 ) -> None:
     if not enumerate_devices():
         pytest.skip("no Vulkan device")
-    monkeypatch.setattr("vkmnn.testing.mutation.MUTANT_SECONDS", 2.0)
+    monkeypatch.setattr("vkmnn_suite.mutation.MUTANT_SECONDS", 2.0)
     variant = find("softmax_apply_f32_buffer")  # with few cases
     found = list(mutants(rendered_source(variant)[1], variant.name))
     # Nothing that a kernel can do ends a process for sure: a line that is not there does.

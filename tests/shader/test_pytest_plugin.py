@@ -97,7 +97,8 @@ def test_vkmnn_may_be_installed_in_the_project_folder(project: Project, workers:
     (project.folder / "pytest.ini").write_text("[pytest]\n")  # no testpaths: the whole folder
     installed = project.folder / ".venv" / "lib"
     installed.mkdir(parents=True)
-    (installed / "vkmnn").symlink_to(ROOT / "vkmnn")
+    for package in ("vkmnn", "vkmnn_suite"):
+        (installed / package).symlink_to(ROOT / package)
     done = project.pytest(*FEW, *workers, at=installed)
     assert done.returncode == 0, done.stdout
     assert "3 passed" in done.stdout
@@ -193,6 +194,39 @@ def test_kernels_of_a_plugin_are_tested_too(project: Project, workers: tuple[str
     assert done.returncode == 1, done.stdout
     assert "no case reaches own_kernel" in done.stdout
     assert "never dispatched" in done.stdout
+
+
+@pytest.fixture
+def lonely(project: Project) -> Path:
+    """Return where vkmnn is installed and `vkmnn-suite` is not."""
+    installed = project.folder / "site"
+    (installed / "vkmnn").symlink_to(ROOT / "vkmnn")
+    return installed
+
+
+@NEEDS_DEVICE
+@pytest.mark.parametrize("chosen", [(), ("--vkmnn-kernel", "unary_*")])
+def test_without_the_suite_its_package_is_named(
+    project: Project, lonely: Path, chosen: tuple[str, ...]
+):
+    done = project.pytest("--vkmnn-shaders", *chosen, at=lonely)
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR, done.stdout
+    assert "vkmnn's own kernels are left out" in done.stderr
+    assert "pip install vkmnn-suite" in done.stderr
+    assert "passed" not in done.stdout
+
+
+@NEEDS_DEVICE
+@pytest.mark.parametrize("chosen", [(), ("--vkmnn-kernel", "*_kernel")])
+def test_without_the_suite_kernels_of_a_plugin_are_tested(
+    project: Project, lonely: Path, chosen: tuple[str, ...]
+):
+    add_kernel(project)
+    done = project.pytest("--vkmnn-shaders", *chosen, at=lonely)
+    assert done.returncode == 1, done.stdout
+    assert "vkmnn's own kernels are left out" in done.stdout
+    assert "no case reaches own_kernel" in done.stdout
+    assert "1 failed" in done.stdout
 
 
 @NEEDS_DEVICE

@@ -16,7 +16,6 @@ from vkmnn.ir.ops import BinaryAttrs, CastAttrs, ConvolutionAttrs, DType, UnaryA
 from vkmnn.runtime.device import Device, enumerate_devices, open_device
 from vkmnn.runtime.shader import Shader
 from vkmnn.testing.case import Case, Variant, op_case
-from vkmnn.testing.mutation import find, rendered_source
 from vkmnn.testing.runner import (
     Picker,
     Picks,
@@ -27,6 +26,7 @@ from vkmnn.testing.runner import (
     run_variant,
 )
 from vkmnn.testing.thinning import thinned
+from vkmnn_suite.mutation import find, rendered_source
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ _NAME = re.compile(r"\bVKMNN_[A-Z0-9_]+\b")
 
 
 def sources() -> list[Path]:
-    folders = ("vkmnn", "tests", "benchmarks", "examples")
+    folders = ("vkmnn", "vkmnn_suite", "tests", "benchmarks", "examples")
     found = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
     return [ROOT / "tasks.py", *(path for path in found if path != Path(__file__))]
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "vkmnn"
+SUITE = ROOT / "vkmnn_suite"
 GENERATED = {"shaders/kernels.py"}
 MAX_LINES = 60
 
@@ -16,7 +17,7 @@ LONG = {
     "runtime/recorder.py:CommandRecorder.dispatch": "the hot path: a call costs what it does",
     "runtime/drivers/vulkan/features.py:query": "one struct of Vulkan after the other",
     "codegen/build.py:build": "the steps of a build, in order, each a call",
-    "testing/fuzz/hostile.py:_chain": "one table of ways to damage a model",
+    "vkmnn_suite/fuzz/hostile.py:_chain": "one table of ways to damage a model",
 }
 
 
@@ -41,8 +42,8 @@ def length(function: ast.FunctionDef) -> int:
 
 
 def modules() -> Iterator[tuple[str, ast.Module]]:
-    for path in sorted(PACKAGE.rglob("*.py")):
-        name = path.relative_to(PACKAGE).as_posix()
+    for path in sorted([*PACKAGE.rglob("*.py"), *SUITE.rglob("*.py")]):
+        name = path.relative_to(ROOT).as_posix().removeprefix("vkmnn/")
         if name not in GENERATED:
             yield name, ast.parse(path.read_text("utf-8"))
 
@@ -74,7 +75,7 @@ def test_executions_are_operators_and_nothing_else():
 # Who opens sessions of onnxruntime, each with the options of `vkmnn.host.sessions`: sums of
 # quantised values depend on the processor otherwise.
 OPENERS = {
-    *("vkmnn/host/engines.py", "vkmnn/bench/engines/ort.py", "vkmnn/testing/fuzz/oracle.py"),
+    *("vkmnn/host/engines.py", "vkmnn/bench/engines/ort.py", "vkmnn_suite/fuzz/oracle.py"),
     *("benchmarks/llm.py", "tests/onnxruntime_oracle.py"),
 }
 # onnxruntime is the subject there, by itself or as a name for vkmnn's face, not an oracle.
@@ -86,7 +87,7 @@ OF_FACES = {
 
 def test_sessions_of_onnxruntime_are_opened_with_exact_sums():
     found = set()
-    for folder in ("vkmnn", "tests", "benchmarks", "tools", "examples"):
+    for folder in ("vkmnn", "vkmnn_suite", "tests", "benchmarks", "tools", "examples"):
         for path in (ROOT / folder).rglob("*.py"):
             name = path.relative_to(ROOT).as_posix()
             of_face = name.startswith(("vkmnn/onnxruntime/", *OF_FACES))

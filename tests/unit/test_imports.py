@@ -18,6 +18,7 @@ from tests.model.networks import NETWORKS
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "vkmnn"
+SUITE = "vkmnn_suite"  # the folder beside it: one part, on top of it
 
 # part of vkmnn -> the parts that it may import. Reads from the bottom to the top.
 ALLOWED: dict[str, set[str]] = {
@@ -126,22 +127,14 @@ ALLOWED: dict[str, set[str]] = {
     },
     "bench": {"errors", "cache_files", "ir", "runtime", "host"},
     "shader_function": {"errors", "runtime", "shaders", "codegen"},
-    "testing": {  # the pytest plug-in of shader tests, and the fuzzer of whole models
-        *(
-            "errors",
-            "llm",
-            "decoding",
-            "host",
-            "registry",
-            "ir",
-            "shape",
-            "core",
-            "cpu_fallback",
-            "runtime",
-            "shaders",
-            "codegen",
-        ),
-        *("vulkan", "converter", "inference_session"),
+    "testing": {  # the pytest plug-in of shader tests
+        *("errors", "registry", "ir", "core", "cpu_fallback", "runtime", "shaders", "codegen"),
+        "vulkan",
+    },
+    SUITE: {  # cases, mutants, the fuzzer of whole models, faults
+        *("errors", "registry", "llm", "decoding", "host", "ir", "shape", "core"),
+        *("cpu_fallback", "runtime", "shaders", "codegen", "vulkan", "converter"),
+        *("inference_session", "testing"),
     },
     "cli": {  # doctor, info and ops look into every part
         *("errors", "ir", "discovery", "shape", "geometry", "converter", "core"),
@@ -167,38 +160,38 @@ PUBLIC_NAMES = "__init__"  # vkmnn/__init__.py gathers the public names, from an
 
 # package of others -> the only parts that may import it at run time (by dotted prefix).
 THIRD_PARTY: dict[str, tuple[str, ...]] = {
-    "vulkan": ("vkmnn.runtime.drivers", "vkmnn.testing.faults"),
+    "vulkan": ("vkmnn.runtime.drivers", "vkmnn_suite.faults"),
     "kp": ("vkmnn.runtime.drivers",),
     "onnx": (
         *("vkmnn.converter.onnx", "vkmnn.converter.nodes", "vkmnn.converter.mnn"),
         *("vkmnn.onnx_backend", "vkmnn.onnxruntime"),
-        *("vkmnn.bench.engines", "vkmnn.testing.fuzz", "vkmnn.host", "vkmnn.llm"),
+        *("vkmnn.bench.engines", "vkmnn_suite.fuzz", "vkmnn.host", "vkmnn.llm"),
         "vkmnn.quantization",
     ),
     "google": (
         "vkmnn.converter.onnx",
-        "vkmnn.testing.fuzz",
+        "vkmnn_suite.fuzz",
     ),  # protobuf: the errors of onnx's parser
     "typer": (
         "vkmnn.cli",
         "vkmnn.codegen",
-        "vkmnn.testing.mutate",
-        "vkmnn.testing.fuzz",
-        "vkmnn.testing.faults",
+        "vkmnn_suite.mutate",
+        "vkmnn_suite.fuzz",
+        "vkmnn_suite.faults",
     ),
     "rich": (
         "vkmnn.cli",
         "vkmnn.codegen",
-        "vkmnn.testing.mutate",
-        "vkmnn.testing.fuzz",
-        "vkmnn.testing.faults",
+        "vkmnn_suite.mutate",
+        "vkmnn_suite.fuzz",
+        "vkmnn_suite.faults",
     ),
     "jinja2": (
         *("vkmnn.codegen", "vkmnn.testing.report", "vkmnn.testing.session"),
         "vkmnn.llm.template_worker",  # a process of its own
     ),
     "onnxruntime": (
-        *("vkmnn.host", "vkmnn.cli", "vkmnn.bench.engines", "vkmnn.testing.fuzz"),
+        *("vkmnn.host", "vkmnn.cli", "vkmnn.bench.engines", "vkmnn_suite.fuzz"),
         "vkmnn.quantization",
     ),
     "starlette": ("vkmnn.serve",),
@@ -209,13 +202,16 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "ncnn": ("vkmnn.bench.engines",),
     "pnnx": ("vkmnn.bench.engines",),
     "pytest": ("vkmnn.testing",),
-    "numpy": ("vkmnn",),
+    "numpy": ("vkmnn", SUITE),
     "ml_dtypes": ("vkmnn.ir",),  # comes with onnx; without it the host has these types
 }
 
 
 # (module, name) in which a text only looks like an import: it goes to another process.
-NOT_IMPORTED = {("vkmnn.codegen.watch", "vkmnn.testing.pytest_plugin")}
+NOT_IMPORTED = {
+    ("vkmnn.codegen.watch", "vkmnn.testing.pytest_plugin"),
+    ("vkmnn.testing.selection", "vkmnn_suite.cases"),  # asked for; it may not be installed
+}
 
 
 class Import(NamedTuple):
@@ -270,7 +266,12 @@ def names_of(source: str, module: str) -> Iterator[Import]:
 
 @functools.cache
 def modules() -> frozenset[str]:
-    return frozenset(module_name(path) for path in PACKAGE.rglob("*.py")) - {PACKAGE.name}
+    return frozenset(map(module_name, sources())) - {PACKAGE.name}
+
+
+@functools.cache
+def sources() -> tuple[Path, ...]:
+    return tuple(path for root in (PACKAGE, ROOT / SUITE) for path in sorted(root.rglob("*.py")))
 
 
 def module_name(path: Path) -> str:
@@ -279,13 +280,15 @@ def module_name(path: Path) -> str:
 
 
 def part_of(module: str) -> str:
+    if module.split(".")[0] == SUITE:
+        return SUITE
     return module.split(".")[1] if "." in module else PUBLIC_NAMES
 
 
 @functools.cache
 def all_imports() -> tuple[Import, ...]:
     found: list[Import] = []
-    for path in sorted(PACKAGE.rglob("*.py")):
+    for path in sources():
         source, module = path.read_text("utf-8"), module_name(path)
         found += imports_of(source, module, is_package=path.stem == "__init__")
         found += names_of(source, module)
@@ -293,7 +296,8 @@ def all_imports() -> tuple[Import, ...]:
 
 
 def is_own(found: Import) -> bool:
-    return found.target.startswith("vkmnn.") and part_of(found.target) != part_of(found.importer)
+    ours = found.target.startswith(("vkmnn.", f"{SUITE}."))
+    return ours and part_of(found.target) != part_of(found.importer)
 
 
 def complaint(found: Import) -> str | None:
@@ -302,14 +306,13 @@ def complaint(found: Import) -> str | None:
     importer, target = part_of(found.importer), part_of(found.target)
     if is_own(found):
         if importer == PUBLIC_NAMES:
-            return (
-                f"{here}: the library must not need the command line" if target == "cli" else None
-            )
+            above = target in ("cli", SUITE)
+            return f"{here}: the library must not need {target}" if above else None
         if target not in ALLOWED[importer] | EVERYWHERE:
             return f"{here}, but {importer} may import only {sorted(ALLOWED[importer])}"
         return None
     top = found.target.split(".")[0]
-    if top == "vkmnn" or top in sys.stdlib_module_names or found.typing_only:
+    if top in ("vkmnn", SUITE) or top in sys.stdlib_module_names or found.typing_only:
         return None
     if top not in THIRD_PARTY:
         return f"{here}: {top} is not a dependency of vkmnn"
@@ -319,7 +322,7 @@ def complaint(found: Import) -> str | None:
 
 
 def test_the_table_has_every_part_and_no_other():
-    parts = {part_of(module_name(path)) for path in PACKAGE.rglob("*.py")}
+    parts = {part_of(module_name(path)) for path in sources()}
     assert parts - {PUBLIC_NAMES} == set(ALLOWED)
 
 
@@ -373,6 +376,10 @@ def test_imports_run_one_way():
         ("vkmnn.core.session", "import requests", True),
         ("vkmnn.core.session", "import json.decoder", False),
         ("vkmnn", "from vkmnn.cli import main", True),
+        ("vkmnn", "from vkmnn_suite import fuzz", True),
+        ("vkmnn.core.session", "import vkmnn_suite.cases", True),
+        ("vkmnn_suite.mutation", "from vkmnn.testing import case", False),
+        ("vkmnn_suite.fuzz.check", "from vkmnn.opening import open_session", True),
     ],
 )
 def test_the_check_itself(module: str, source: str, wrong: bool):

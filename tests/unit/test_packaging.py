@@ -22,6 +22,7 @@ import tomllib
 from vkmnn.errors import page
 
 ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("vkmnn", "vkmnn_suite")
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +49,7 @@ def test_every_data_file_is_in_the_wheel(pyproject):
 
 def test_every_python_folder_is_a_package():
     """setuptools finds only folders with an __init__.py."""
-    folders = {path.parent for path in (ROOT / "vkmnn").rglob("*.py")}
+    folders = {path.parent for root in PACKAGES for path in (ROOT / root).rglob("*.py")}
     assert not [folder for folder in sorted(folders) if not (folder / "__init__.py").is_file()]
 
 
@@ -66,6 +67,24 @@ def test_version_is_the_packages_version(pyproject):
     except metadata.PackageNotFoundError:
         pytest.skip("vkmnn is not installed, only on the path")
     assert installed == vkmnn.__version__
+
+
+def test_the_suite_is_a_distribution_of_the_same_version(pyproject):
+    """Its pyproject.toml lies in the package itself, so setuptools cannot find the packages."""
+    suite = tomllib.loads((ROOT / "vkmnn_suite" / "pyproject.toml").read_text("utf-8"))
+    version = pyproject["project"]["version"]
+    assert suite["project"]["version"] == version
+    assert f"vkmnn[codegen]=={version}" in suite["project"]["dependencies"]
+    folders = {path.parent for path in (ROOT / "vkmnn_suite").rglob("*.py")}
+    names = [".".join(folder.relative_to(ROOT).parts) for folder in sorted(folders)]
+    assert suite["tool"]["setuptools"]["packages"] == [n for n in names if "build" not in n]
+
+
+def test_the_wheel_of_vkmnn_has_no_part_of_the_suite(pyproject):
+    found = pyproject["tool"]["setuptools"]["packages"]["find"]
+    packages = setuptools.find_packages(str(ROOT), include=found["include"])
+    assert "vkmnn.testing" in packages
+    assert [name for name in packages if name.startswith("vkmnn_suite")] == []
 
 
 def test_every_extra_that_tasks_installs_exists(pyproject):

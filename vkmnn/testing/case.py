@@ -283,8 +283,8 @@ def cases_of(variant: Variant) -> Iterator[Case]:
 
 
 def variants() -> list[Variant]:
-    """Return all variants of vkmnn and of every library that cases are registered for."""
-    libraries = dict.fromkeys([BUILTIN, *(CASES[name][1] for name in CASES)])
+    """Return all variants of every library that cases are registered for."""
+    libraries = dict.fromkeys(library for _, library in CASES.values())
     return [
         Variant(name, template, axes, library)
         for library in libraries

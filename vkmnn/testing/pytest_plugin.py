@@ -189,9 +189,22 @@ def pytest_collection_modifyitems(
     It cannot be added to the paths: pytest leaves out what lies in a folder that is a path too, and
     never looks into a virtual environment there.
     """
-    if config.getoption(_MAIN) and not any(item.path == SUITE for item in items):
+    if not config.getoption(_MAIN):
+        return
+    _check_cases(config)
+    if not any(item.path == SUITE for item in items):
         module = pytest.Module.from_parent(session, path=SUITE)
         items.extend(session.genitems(module))
+
+
+def _check_cases(config: pytest.Config) -> None:
+    """Refuse a run without cases here: a conftest.py anywhere may have registered some."""
+    from vkmnn.errors import VkmnnError
+
+    try:
+        Settings.of(config).variants()
+    except VkmnnError as error:
+        raise pytest.UsageError(str(error)) from error
 
 
 class _Reporter:

@@ -5,14 +5,20 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatch
-from importlib import metadata
+from importlib import import_module, metadata
+from importlib.util import find_spec
 from itertools import combinations
 from typing import Any
 
-from vkmnn.errors import PluginError
-from vkmnn.testing import cases
+from vkmnn.errors import MissingExtraError, PluginError
+from vkmnn.shaders.library import BUILTIN
 from vkmnn.testing.case import Variant, variants
 from vkmnn.testing.devices import Target
+
+BUILTIN_CASES = "vkmnn_suite.cases"
+"""Cases of vkmnn's own kernels: in a checkout, or from the distribution `vkmnn-suite`."""
+
+ABSENT = "vkmnn's own kernels are left out, since the package vkmnn-suite is not installed"
 
 GROUP = "vkmnn.shader_cases"
 """Entry-point group of modules that register the cases of a plug-in's kernels when imported."""
@@ -28,16 +34,32 @@ def chosen_variants(patterns: Sequence[str], *, strength: int = 0) -> list[Varia
 
     Raises:
         PluginError: a module of a plug-in's cases cannot be imported.
+        MissingExtraError: only built-in kernels fit, and their cases are not installed.
     """
-    cases.load_all()
+    builtin = has_builtin()
+    if builtin:
+        import_module(BUILTIN_CASES).load_all()
     for point in metadata.entry_points(group=GROUP):
         try:
             point.load()
         except Exception as error:
             text = f"the shader cases '{point.name}' ({point.value}) cannot be imported: {error}"
             raise PluginError(text, hint="repair or uninstall the package") from error
-    fitting = [v for v in variants() if any(fnmatch(v.name, p) for p in patterns or "*")]
+    fitting = [v for v in variants() if _fits(v.name, patterns)]
+    if not (builtin or fitting) and any(_fits(name, patterns) for name, *_ in BUILTIN.variants()):
+        raise MissingExtraError(
+            ABSENT, hint="pip install vkmnn-suite, or run pytest in a checkout of vkmnn"
+        )
     return _covering(fitting, strength) if strength else fitting
+
+
+def has_builtin() -> bool:
+    """Tell whether the cases of vkmnn's own kernels are installed."""
+    return find_spec(BUILTIN_CASES.partition(".")[0]) is not None
+
+
+def _fits(name: str, patterns: Sequence[str]) -> bool:
+    return not patterns or any(fnmatch(name, pattern) for pattern in patterns)
 
 
 def _covering(candidates: Iterable[Variant], strength: int) -> list[Variant]:

@@ -11,12 +11,12 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import vkmnn
-from vkmnn.errors import InvalidInputError, VkmnnError
+from vkmnn.errors import InvalidInputError, MissingExtraError, VkmnnError
 from vkmnn.testing.baseline import Baseline, Measured, compare, device_key
 from vkmnn.testing.devices import Target, targets, unvalidated
 from vkmnn.testing.files import check_writable
 from vkmnn.testing.results import DeviceRecord, Entry, Results
-from vkmnn.testing.selection import chosen_variants, id_of
+from vkmnn.testing.selection import ABSENT, chosen_variants, has_builtin, id_of
 from vkmnn.testing.summary import summary_lines
 from vkmnn.testing.timing import Job, measure
 
@@ -48,8 +48,9 @@ class ShaderSession:
         self._files: list[str] = []
 
     def header(self) -> list[str]:
-        """Return what is said before the tests: the devices."""
-        return [
+        """Return what is said before the tests: the devices, and which kernels are left out."""
+        left_out = [] if has_builtin() else [f"vkmnn shaders: {ABSENT}"]
+        return left_out + [
             f"vkmnn shaders: {device.label} ({device.driver}), "
             + (f"NOT validated: {device.unvalidated}" if device.unvalidated else "validated")
             for device in self._results.devices.values()
@@ -88,21 +89,31 @@ class ShaderSession:
     def summary(self) -> list[str]:
         """Return what is said after the tests."""
         if not self._results.entries:
-            none = not self._settings.variants()
+            try:
+                none = not self._settings.variants()
+            except MissingExtraError as error:
+                return [str(error)]
             wanted = " or ".join(self._settings.patterns)
             return [f"no kernel variant matches {wanted}"] if none else []
         return summary_lines(self._results) + self._files
 
     def _expected(self) -> list[tuple[Target, Variant]]:
-        variants = self._settings.variants()
+        variants = self._variants()
         return [(target, variant) for target in self._targets for variant in variants]
+
+    def _variants(self) -> list[Variant]:
+        """Return the variants that this process knows; workers may have found more cases."""
+        try:
+            return self._settings.variants()
+        except MissingExtraError:
+            return []
 
     def _time(self, target: Target, say: Callable[[str], None]) -> None:
         results, label = self._results, target.label
         if not results.devices[label].timestamps:
             results.notes.append(f"{label} has no timestamps: nothing was timed")
             return
-        variants = {v.name: v for v in self._settings.variants()}
+        variants = {v.name: v for v in self._variants()}
         jobs = [
             Job(variants[entry.variant], entry.largest["case"], entry.largest["picks"])
             for entry in results.of(label)

@@ -8,7 +8,7 @@ from struct import pack
 from vkmnn.plugin import CustomAttrs
 from vkmnn.shaders import ShaderLibrary
 from vkmnn.testing import Case, Variant, op_case, shader_cases
-from vkmnn.testing.cases.shapes import SHAPES, floats
+from vkmnn.testing.shapes import SHAPES, floats
 
 from vkmnn_squared_relu import kernels
 from vkmnn_squared_relu.squared_relu import TYPE

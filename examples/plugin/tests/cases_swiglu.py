@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from vkmnn.shaders import ShaderLibrary
 from vkmnn.testing import Case, Variant, op_case, shader_cases
-from vkmnn.testing.cases.shapes import SHAPES, floats
+from vkmnn.testing.shapes import SHAPES, floats
 
 from vkmnn_swiglu import kernels
 from vkmnn_swiglu.swiglu import SwiGLUAttrs

@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from vkmnn import InferenceSession
-from vkmnn.testing.fuzz.oracle import Oracle
+from vkmnn_suite.fuzz.oracle import Oracle
 
 Array = npt.NDArray[Any]
 Precision = Literal["high", "normal"]

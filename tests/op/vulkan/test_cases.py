@@ -6,7 +6,7 @@ import pytest
 
 from tests.op.vulkan.harness import check_case
 from vkmnn.testing.case import OP_CASES
-from vkmnn.testing.cases import load_all
+from vkmnn_suite.cases import load_all
 
 load_all()
 

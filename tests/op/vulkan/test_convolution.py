@@ -10,7 +10,6 @@ from vkmnn.core.tensor import Tensor, Usage
 from vkmnn.ir import Activation, Array, DType, Graph, Op, TensorInfo
 from vkmnn.ir.ops import ConvolutionAttrs
 from vkmnn.runtime.device_info import DeviceType
-from vkmnn.testing.cases.convolution_shapes import conv_case
 from vkmnn.vulkan import encoder
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, cpu_lanes, rotate_lanes
 from vkmnn.vulkan.encoder import VulkanEncoder
@@ -26,6 +25,7 @@ from vkmnn.vulkan.gemm.rewrites.fold import choose_fold
 from vkmnn.vulkan.gemm.rewrites.winograd import TRANSFORM_PAIRS, WEIGHT_MATRIX, transform_weights
 from vkmnn.vulkan.gemm.taps import loop_rounds, split_taps
 from vkmnn.vulkan.gemm.weights import Weights, pack_channels, pack_panels
+from vkmnn_suite.cases.convolution_shapes import conv_case
 
 
 def attrs(

@@ -9,13 +9,13 @@ from tests.op.vulkan.harness import check
 from tests.op.vulkan.test_coop import with_coopmat
 from vkmnn.ir import Activation, Array
 from vkmnn.ir.ops import DeconvolutionAttrs
-from vkmnn.testing.cases.convolution import Maker
 from vkmnn.testing.runner import Picker, dispatched_by, run_case
 from vkmnn.vulkan.executions.deconvolution import axis_phases
 from vkmnn.vulkan.gemm.coop_tiles import TILES_OF, matrix_of
 from vkmnn.vulkan.gemm.families.coop import ConvCoop
 from vkmnn.vulkan.gemm.families.shared import ConvShared
 from vkmnn.vulkan.gemm.shared_tiles import Tile
+from vkmnn_suite.cases.convolution import Maker
 
 
 def attrs(

@@ -15,9 +15,9 @@ from tests.op.vulkan.harness import device
 from vkmnn.ir.ops import DynamicQuantizeMatMulAttrs, QuantizedMatMulAttrs
 from vkmnn.opening import load_network
 from vkmnn.testing.case import Case
-from vkmnn.testing.fuzz.oracle import Oracle
 from vkmnn.testing.runner import run_case
 from vkmnn.vulkan.gemm.families.dot import PRODUCT_TILES, MatMulDot
+from vkmnn_suite.fuzz.oracle import Oracle
 
 Array = npt.NDArray[Any]
 TILES = pytest.mark.parametrize("tile", PRODUCT_TILES, ids=lambda tile: str(tile.name))

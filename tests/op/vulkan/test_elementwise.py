@@ -20,9 +20,9 @@ from vkmnn.ir.ops import (
     TransposeAttrs,
     UnaryAttrs,
 )
-from vkmnn.testing.cases.coded import quantizer
-from vkmnn.testing.cases.elementwise import MORE_PAIRS, PAIRS, operands_of
-from vkmnn.testing.cases.unary import INTEGER_KINDS, PARAMETERS, unary_cases
+from vkmnn_suite.cases.coded import quantizer
+from vkmnn_suite.cases.elementwise import MORE_PAIRS, PAIRS, operands_of
+from vkmnn_suite.cases.unary import INTEGER_KINDS, PARAMETERS, unary_cases
 
 RNG = np.random.default_rng(1)
 INTEGER_BINARY = set(BINARY_KINDS) - {"AND", "OR", "XOR", "PRELU"}

@@ -17,9 +17,7 @@ from vkmnn.ir import Op, TensorInfo
 from vkmnn.ir.ops import UnaryAttrs
 from vkmnn.runtime.device import Device, open_profile
 from vkmnn.runtime.device_info import DeviceInfo, DeviceType
-from vkmnn.testing import mutation
 from vkmnn.testing.case import Case
-from vkmnn.testing.cases.normed import normed_case
 from vkmnn.testing.emulation import bench_for
 from vkmnn.testing.runner import compare
 from vkmnn.vulkan.backend import VulkanBackend
@@ -32,6 +30,8 @@ from vkmnn.vulkan.gemm.normed import (
     candidates_of,
 )
 from vkmnn.vulkan.gemm.problem import MatMulProblem
+from vkmnn_suite import mutation
+from vkmnn_suite.cases.normed import normed_case
 
 
 @pytest.fixture(scope="module")

@@ -17,12 +17,12 @@ from vkmnn.ir.ops import UnaryAttrs
 from vkmnn.runtime.device import open_profile
 from vkmnn.runtime.device_info import DeviceType
 from vkmnn.testing.case import Case
-from vkmnn.testing.cases.pooled import pooled_case
 from vkmnn.vulkan.backend import VulkanBackend
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.gemm.family import Apart, Target
 from vkmnn.vulkan.gemm.pooled import PooledProblem, PooledShared, candidates_of
 from vkmnn.vulkan.gemm.problem import ConvProblem
+from vkmnn_suite.cases.pooled import pooled_case
 
 
 class Taking:

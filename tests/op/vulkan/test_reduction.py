@@ -6,8 +6,8 @@ import pytest
 from tests.op.vulkan.harness import check, run_on_device
 from vkmnn.ir import Array
 from vkmnn.ir.ops import ReductionAttrs
-from vkmnn.testing.cases.reduction import AXES
-from vkmnn.testing.cases.shapes import floats, integers
+from vkmnn.testing.shapes import floats, integers
+from vkmnn_suite.cases.reduction import AXES
 
 
 def axes_of(*axes: int) -> Array:

@@ -19,7 +19,6 @@ from vkmnn.ir.ops import UnaryAttrs
 from vkmnn.runtime.device import open_profile
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.testing.case import Case
-from vkmnn.testing.cases.separable import HARD_SWISH, NONE, RELU6, Maker
 from vkmnn.vulkan.backend import VulkanBackend
 from vkmnn.vulkan.cost.chunks import Chunks, chunks_cost
 from vkmnn.vulkan.encoder import VulkanEncoder
@@ -31,6 +30,7 @@ from vkmnn.vulkan.gemm.separable import (
     candidates_of,
     separable_kernels,
 )
+from vkmnn_suite.cases.separable import HARD_SWISH, NONE, RELU6, Maker
 
 SAME = (1, 1, 1, 1)
 

@@ -1,1 +1,0 @@
-"""Random ONNX models on vkmnn: `python -m vkmnn.testing.fuzz`."""

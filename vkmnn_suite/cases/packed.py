@@ -1,0 +1,153 @@
+"""Cases of the kernels that read weights in codes of few bits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+import numpy as np
+
+from vkmnn.cpu_fallback.registry import AnyArray
+from vkmnn.ir import Activation
+from vkmnn.ir.ops import RESIDUAL_KINDS, GatherNBitsAttrs, MatMulNBitsAttrs
+from vkmnn.testing.case import Case, Variant, op_case, op_cases, shader_cases
+from vkmnn.testing.shapes import whole
+
+Shape = tuple[int, ...]
+
+# Rows (a shape), depth, columns and block: single numbers, blocks of half a chunk with an odd
+# number of them, tails of K in and out of step with vec4s, several panels, several blocks,
+# rows longer than what kernels have in shared memory, and than what invocations take at a time.
+_PRODUCTS: tuple[tuple[Shape, int, int, int], ...] = (
+    ((1,), 64, 33, 32),
+    ((2, 5), 100, 37, 16),
+    ((1,), 1, 1, 32),
+    ((9,), 131, 70, 64),
+    ((10,), 69, 33, 32),
+    ((), 96, 32, 96),
+    ((3, 11), 256, 41, 128),
+    ((0,), 32, 8, 32),
+    ((1,), 4196, 37, 64),
+    ((1,), 2204, 37, 16),
+)
+_CLAMP = Activation("CLIP", -40.0, 50.0)
+
+
+def _weights(
+    columns: int, depth: int, block: int, bits: int, *, zeros: bool
+) -> tuple[AnyArray, AnyArray, AnyArray | None]:
+    """Return codes, scales that are powers of two, and zeros: small products stay exact."""
+    rng = np.random.default_rng(columns * depth + bits)
+    blocks = -(-depth // block)
+    codes = rng.integers(0, 256, (columns, blocks, block * bits // 8), dtype=np.uint8)
+    scales = np.float32(2.0) ** rng.integers(-2, 2, (columns, blocks))
+    middle = 1 << bits - 1
+    offsets = rng.integers(middle - 5, middle + 5, (columns, blocks)).astype(np.uint8)
+    return codes, scales.astype(np.float32), offsets if zeros else None
+
+
+def products(bits: int) -> Iterator[Case]:
+    """Yield products of small whole numbers, which are exact, with all that an epilogue can do."""
+    for number, (rows, depth, columns, block) in enumerate(_PRODUCTS):
+        codes, scales, zeros = _weights(columns, depth, block, bits, zeros=number % 2 == 1)
+        x = whole(*rows, depth)
+        y = (*rows, columns)
+        added: list[AnyArray | None] = [None, None]
+        if number % 3 != 2:
+            added = [whole(columns, seed=2), whole(*y, seed=3)]
+        attrs = MatMulNBitsAttrs(
+            bits,
+            block,
+            depth,
+            columns,
+            _CLAMP if number % 2 else Activation(),
+            RESIDUAL_KINDS[number % len(RESIDUAL_KINDS)],
+        )
+        inputs = [x, codes, *added, scales, zeros]
+        yield op_case("MatMulNBits", attrs, inputs, constant=(1, 2, 4, 5), rtol=1e-5, atol=1e-4)
+    smooth = MatMulNBitsAttrs(bits, 32, 40, 33, Activation("SILU"))
+    codes, scales, zeros = _weights(33, 40, 32, bits, zeros=True)
+    inputs = [whole(5, 40) / 8, codes, None, None, scales, zeros]
+    yield op_case("MatMulNBits", smooth, inputs, constant=(1, 4, 5), rtol=1e-4, atol=1e-3)
+    yield from _normed_and_gated(bits)
+
+
+# Rows, depth, columns, block, and whether rows are normalised and columns gated: two columns only,
+# whole panels, a broken one, a depth that is not whole vec4s.
+_FUSED: tuple[tuple[Shape, int, int, int, bool, bool], ...] = (
+    ((1,), 64, 4, 32, True, True),
+    ((2, 3), 98, 64, 16, True, False),
+    ((9,), 131, 76, 64, False, True),
+    ((2, 5), 96, 76, 32, False, True),
+    ((1,), 256, 132, 64, True, True),
+    ((0,), 32, 8, 32, True, True),
+    ((1,), 2310, 40, 32, True, True),
+)
+
+
+def _normed_and_gated(bits: int) -> Iterator[Case]:
+    """Yield products of normalised rows, and of gates with what they gate."""
+    for number, (rows, depth, columns, block, normed, gated) in enumerate(_FUSED):
+        codes, scales, zeros = _weights(columns, depth, block, bits, zeros=number % 2 == 1)
+        scales = scales * np.float32(2.0 ** (4 - bits))  # weights as large as those of 4 bits
+        bias = whole(columns, seed=2) if number % 2 else None
+        gain = whole(depth, seed=4, low=1, high=4) / 4 if normed else None
+        activation = Activation("SILU") if gated else Activation()
+        attrs = MatMulNBitsAttrs(
+            bits, block, depth, columns, activation, epsilon=0.25 * normed, gated=gated
+        )
+        x = whole(*rows, depth) / 8
+        inputs = [x, codes, bias, None, scales, zeros, gain]
+        yield op_case("MatMulNBits", attrs, inputs, constant=(1, 4, 5, 6), rtol=1e-4, atol=1e-3)
+
+
+@shader_cases("matmul_codes")
+@shader_cases("matmul_codes_row")
+def matmul_codes(variant: Variant) -> Iterator[Case]:
+    """Broken panels and chunks, blocks of one and two chunks and of half a one, epilogues."""
+    return products(int(variant.axes["bits"]))
+
+
+_TABLES: tuple[tuple[int, int, int, Shape], ...] = (
+    (5, 64, 32, (3,)),
+    (1, 1, 32, ()),
+    (37, 100, 16, (2, 3)),
+    (70, 131, 64, (11,)),
+    (33, 40, 128, (0, 2)),
+)
+
+
+def tables(bits: int) -> Iterator[Case]:
+    """Yield rows of tables: negative indices, and some that are out of range."""
+    for number, (rows, depth, block, shape) in enumerate(_TABLES):
+        codes, scales, zeros = _weights(rows, depth, block, bits, zeros=number % 2 == 1)
+        rng = np.random.default_rng(number)
+        index = np.asarray(rng.integers(-rows - 1, rows + 1, shape), np.int64)
+        attrs = GatherNBitsAttrs(bits, block, depth, rows)
+        inputs = [codes, index, scales, zeros]
+        yield op_case("GatherNBits", attrs, inputs, constant=(0, 2, 3), rtol=0, atol=0)
+
+
+@shader_cases("gate_columns")
+def gate_columns(variant: Variant) -> Iterator[Case]:
+    """Products whose weights are written out first."""
+    return _normed_and_gated(4)
+
+
+@shader_cases("unpack_codes")
+def unpack_codes(variant: Variant) -> Iterator[Case]:
+    """Rows of a table, or the whole matrix of a product."""
+    bits = int(variant.axes["bits"])
+    return tables(bits) if variant.axes["form"] == "rows" else products(bits)
+
+
+@op_cases
+def products_of_codes() -> Iterator[Case]:
+    """Long rows, many rows, a wide matrix: what the rules take for them."""
+    for bits, (rows, depth, columns) in product(
+        (4, 8), ((1, 2048, 65), (70, 96, 131), (4, 32, 2000))
+    ):
+        codes, scales, zeros = _weights(columns, depth, 32, bits, zeros=bits == 8)
+        attrs = MatMulNBitsAttrs(bits, 32, depth, columns)
+        inputs = [whole(rows, depth), codes, None, None, scales, zeros]
+        yield op_case("MatMulNBits", attrs, inputs, constant=(1, 4, 5), rtol=1e-5, atol=1e-2)

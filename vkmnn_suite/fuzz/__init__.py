@@ -1,0 +1,1 @@
+"""Random ONNX models on vkmnn: `python -m vkmnn_suite.fuzz`."""

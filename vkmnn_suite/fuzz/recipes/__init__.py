@@ -1,0 +1,56 @@
+"""One recipe for each operator: it adds a valid node of it to a sketch."""
+
+from __future__ import annotations
+
+from vkmnn_suite.fuzz.recipes import (
+    attention,
+    boxes,
+    compaction,
+    contrib,
+    contrib_quantized,
+    control,
+    decoders,
+    elementwise,
+    indexing,
+    matrix,
+    movement,
+    normalization,
+    patterns,
+    quantized,
+    quantized_layers,
+    recurrent,
+    reduction,
+    shapes,
+    signal,
+    windows,
+)
+from vkmnn_suite.fuzz.recipes.table import EXCUSED, PATTERNS, RECIPES, Recipe, pattern, recipe
+
+__all__ = [
+    "EXCUSED",
+    "PATTERNS",
+    "RECIPES",
+    "Recipe",
+    "attention",
+    "boxes",
+    "compaction",
+    "contrib",
+    "contrib_quantized",
+    "control",
+    "decoders",
+    "elementwise",
+    "indexing",
+    "matrix",
+    "movement",
+    "normalization",
+    "pattern",
+    "patterns",
+    "quantized",
+    "quantized_layers",
+    "recipe",
+    "recurrent",
+    "reduction",
+    "shapes",
+    "signal",
+    "windows",
+]

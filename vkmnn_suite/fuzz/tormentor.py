@@ -1,0 +1,117 @@
+"""Puts malformed models through load, plan and run, in a process of its own.
+
+`python -m vkmnn_suite.fuzz.tormentor STARTS`: a line of JSON comes in for each model, and two
+go out, the last of which says that this is all. STARTS may be empty. The memory that a model may
+take is limited to 1 GiB above what the process has.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from vkmnn.inference_session import InferenceSession
+from vkmnn_suite.fuzz.files import make_damaged
+from vkmnn_suite.fuzz.hostile import Start, load_starts, make_hostile
+from vkmnn_suite.fuzz.ordeal import Outcome, undergo
+
+MEMORY_BYTES = 1 << 30
+FILES = (".vkmnn", ".mnn")
+"""Suffixes of files that are damaged as bytes."""
+
+
+def limit_memory() -> None:
+    """Let the process take 1 GiB more than it has; where the system can do that."""
+    try:
+        import resource
+
+        pages = int(Path("/proc/self/statm").read_text("ascii").split()[0])
+    except (ImportError, OSError):
+        return
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    wanted = pages * resource.getpagesize() + MEMORY_BYTES
+    resource.setrlimit(
+        resource.RLIMIT_AS, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard)
+    )
+
+
+def answer(command: dict[str, Any], starts: Sequence[Start]) -> dict[str, Any]:
+    """Do what a command says, for one model."""
+    if command.get("files") or Path(command.get("path", "")).suffix in FILES:
+        return _answer_file(command)
+    if "path" in command:
+        model, done = onnx.load(command["path"], load_external_data=False), [command["path"]]
+    else:
+        model, done = make_hostile(command["seed"], command["number"], starts, command["without"])
+    if "save" in command:
+        Path(command["save"]).write_bytes(model.SerializeToString())
+        return {**asdict(Outcome("saved")), "steps": done}
+    limit_memory()
+    outcome = undergo(model, command["devices"])
+    return {**asdict(outcome), "steps": done}
+
+
+def _answer_file(command: dict[str, Any]) -> dict[str, Any]:
+    """Do what a command says, for one file of another format."""
+    if "path" in command:
+        path = Path(command["path"])
+        data, suffix, done = path.read_bytes(), path.suffix, [path.name]
+    else:
+        starts = [Path(name) for name in command["files"]]
+        made = make_damaged(command["seed"], command["number"], starts, command["without"])
+        data, suffix, done = made
+    if "save" in command:
+        Path(command["save"]).with_suffix(suffix).write_bytes(data)
+        return {**asdict(Outcome("saved")), "steps": done}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"damaged{suffix}"
+        path.write_bytes(data)
+        limit_memory()
+        outcome = undergo(path, command["devices"])
+    return {**asdict(outcome), "steps": done}
+
+
+def main() -> None:
+    """Answer until the input ends."""
+    starts = load_starts(Path(sys.argv[1])) if sys.argv[1] else []
+    keep: list[InferenceSession] = []
+    # What a driver prints must not mix with the answers.
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as answer_to:
+        os.dup2(2, 1)
+        for line in sys.stdin:
+            command = json.loads(line)
+            if not keep:
+                keep = [_tiny(device) for device in command.get("devices", ())]
+            result = answer(command, starts)
+            gc.collect(0)
+            answer_to.write(json.dumps(result) + "\n" + json.dumps({"done": True}) + "\n")
+            answer_to.flush()
+
+
+def _tiny(device: str) -> InferenceSession:
+    """Return a session that keeps the device open, and has everything imported."""
+    from onnx import TensorProto, helper
+
+    info = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["y"])],
+        "tiny",
+        [info("x", TensorProto.FLOAT, [4])],
+        [info("y", TensorProto.FLOAT, [4])],
+    )
+    opset = helper.make_opsetid("", 17)
+    model = helper.make_model(graph, opset_imports=[opset], ir_version=8)
+    return InferenceSession(model.SerializeToString(), device, unsupported="raise")
+
+
+if __name__ == "__main__":
+    main()
