@@ -99,8 +99,7 @@ def _put_back(model: onnx.ModelProto) -> None:
 
 
 def _align_operands(graph: onnx.GraphProto) -> None:
-    """Append axes to second operands that broadcast along an axis, which onnx's converter gets
-    wrong.
+    """Append axes to second operands that broadcast along an axis; onnx's converter errs.
 
     Raises:
         ValueError: a rank is not known.
