@@ -111,7 +111,7 @@ class FuseActivation(PatternPass[_Match]):
 
 
 def _as_activation(attrs: UnaryAttrs) -> Activation | None:
-    """Return the activation that does what an op with these attributes does."""
+    """Return the activation that is equivalent to an op with these attributes."""
     known = attrs.kind in ACTIVATION_KINDS
     return Activation(attrs.kind, attrs.alpha, attrs.beta) if known else None
 

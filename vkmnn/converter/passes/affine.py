@@ -37,7 +37,7 @@ _FARTHEST = 1024.0
 
 @dataclass(frozen=True, slots=True)
 class Channels:
-    """The channel axis of a tensor: its place counted from the end, its size, the tensor's rank.
+    """The channel axis of a tensor, counted from the end, its size, and the tensor's rank.
 
     rank is None when unknown; then the axis is the last one.
     """
@@ -96,7 +96,7 @@ def affine_operand(op: Op[Any], index: GraphIndex) -> str | NoMatch:
 
 
 def read_affine(op: Op[Any], index: GraphIndex, fit: Fit, rank: int | None) -> Affine | NoMatch:
-    """Return what a Scale or BinaryOp does to its variable operand.
+    """Return the affine function of a Scale or BinaryOp.
 
     Args:
         op: the operator.
@@ -141,7 +141,7 @@ def read_affine(op: Op[Any], index: GraphIndex, fit: Fit, rank: int | None) -> A
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """How an op takes in an affine function of its result's channels.
+    """How an op absorbs an affine function of its result's channels.
 
     channels: the channel axis of its result, None when unknown.
     scale_weights: its weights with every output channel scaled; None when they are not constant.

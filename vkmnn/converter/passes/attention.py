@@ -28,7 +28,7 @@ VERY_NEGATIVE = -1e30
 
 @dataclass(frozen=True, slots=True)
 class _Mask:
-    """What is added to the scores: a tensor, or `fill` where a condition holds (or does not)."""
+    """An additive mask: a tensor, or `fill` where a condition holds (or does not)."""
 
     name: str = ""
     fill: str = ""
@@ -139,7 +139,7 @@ class FuseAttention(PatternPass[_Match]):
         index.replace(op, *new)
 
     def _mask(self, op: Op, mask: _Mask, new: list[Op], index: GraphIndex) -> str:
-        """Return the tensor to add, made by a Select when the model chose instead of adding."""
+        """Return the additive mask, from a Select if the model selects instead of adding."""
         if not mask.fill:
             return mask.name
         fill = index.constants[mask.fill].reshape(())

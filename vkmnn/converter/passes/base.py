@@ -1,4 +1,4 @@
-"""What a pass is: something that rewrites a graph in place and says how often it did."""
+"""The interface of passes: a pass rewrites a graph in place and counts its rewrites."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class PatternPass(IndexedPass, Generic[M]):
 
     @abstractmethod
     def match(self, op: Op[Any], index: GraphIndex) -> M | NoMatch:
-        """Return what `rewrite` needs to know, or the reason why the pattern does not apply."""
+        """Return the arguments of `rewrite`, or the reason why the pattern does not match."""
 
     @abstractmethod
     def rewrite(self, op: Op[Any], match: M, index: GraphIndex) -> None:

@@ -1,4 +1,4 @@
-"""Attention masks that only hide what comes later."""
+"""Causal attention masks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vkmnn.ir.ops import AttentionAttrs, CastAttrs, ConstantOfShapeAttrs, TriluA
 from vkmnn.shape.symbolic import is_cut
 
 _DEPTH = 8
-"""How many ops may make a mask."""
+"""Maximum number of ops that compute a mask."""
 
 
 class DetectCausalMasks(PatternPass["list[str]"]):

@@ -25,7 +25,7 @@ from vkmnn.ir.ops import (
 from vkmnn.records import dataclass
 
 _MAX_RANK = 6
-"""Axes of the result: every kernel can tell this many apart."""
+"""Maximum rank of the result, which every kernel supports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A tensor; a constant vector may stand for one with `trailing` further axes of size 1."""
+    """A tensor; a constant vector may have `trailing` further axes of size 1."""
 
     name: str
     trailing: int = 0
@@ -144,7 +144,7 @@ def _joined(steps: Steps, producer: Op, ops: Sequence[Op], index: GraphIndex) ->
 
 
 def _is_small(steps: Steps, name: str, result: str, index: GraphIndex) -> bool:
-    """True for one step that makes one number, of a lower rank than the result."""
+    """True for one step with a single result of a lower rank than the chain's."""
     shape, rank = index.shape(name), index.rank(result)
     single = shape is not None and all(size == 1 for size in shape)
     return single and len(steps) == 1 and rank is not None and len(shape or ()) < rank
@@ -182,7 +182,7 @@ def _tensor(operand: Operand, index: GraphIndex) -> str:
 
 
 def steps_of(op: Op, index: GraphIndex) -> Steps | NoMatch:
-    """Return the steps that do what an op does; the last one makes its result."""
+    """Return the steps of an op; the last one computes its result."""
     attrs = op.attrs
     if isinstance(attrs, ElementwiseAttrs):
         return _decoded(op, attrs)
@@ -290,7 +290,7 @@ def _scale(op: Op, x: Value, index: GraphIndex) -> Steps | None:
 
 
 def _is_choice(op: Op, index: GraphIndex) -> bool:
-    """True for a Select by a comparison that is made for it."""
+    """True for a Select whose comparison serves it alone."""
     condition = index.producer_of_type(op.inputs[0], "BinaryOp")
     return (
         condition is not None

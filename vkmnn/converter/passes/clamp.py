@@ -20,7 +20,7 @@ def _bounds(activation: Activation) -> tuple[float, float] | None:
 
 
 def compose_clamps(first: Activation, second: Activation) -> Activation | None:
-    """Return the one clamp that does what `first` and then `second` do, None if these are others.
+    """Return the clamp equivalent to `first` followed by `second`, None for other ops.
 
     A clamp is monotone, so clamping to [a, b] and then by `second` is clamping to
     [second(a), second(b)].

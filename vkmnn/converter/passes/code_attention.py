@@ -1,4 +1,4 @@
-"""Attention between codes: products of codes, and a Softmax of codes between them."""
+"""Quantised attention: quantised products, and a quantised Softmax between them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ class _Match:
 
 
 class FuseCodeAttention(PatternPass[_Match]):
-    """A product of codes, of what a Softmax makes of another: Attention that rounds as they do.
+    """Two quantised products with a quantised Softmax between them: attention with the same
+    rounding.
 
     An op between the first product and the Softmax may do something else to keys after the query
     than to others, as a mask of constants does: every code of a score has two results then.
@@ -88,7 +89,9 @@ class FuseCodeAttention(PatternPass[_Match]):
     def _tables(
         self, scores: _Product, hiding: Op[Any] | None, of_input: float, index: GraphIndex
     ) -> list[tuple[float, ...]] | None:
-        """Return what Softmax takes for every code of a score; of later keys, too, if need be."""
+        """Return the Softmax's input for every quantised score; masked keys may have a second
+        table.
+        """
         attrs = scores.attrs
         if not 0 <= attrs.high - attrs.low < MAX_TABLE:
             return None

@@ -1,4 +1,4 @@
-"""Sums of codes and constants by column into the product of codes that makes them."""
+"""Fuses a constant added per column, and requantisation, into the quantised product."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vkmnn.ir.ops import QuantizedMatMulAttrs
 from vkmnn.records import dataclass
 
 TABLE, AGAIN = 5, 6
-"""Inputs of a product of codes: what becomes of codes, how they are rounded a second time."""
+"""Inputs of a quantised product: its result, and its second requantisation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class _Match:
 
 
 class FuseCodeOffset(PatternPass[_Match]):
-    """CLIP(ROUND((codes · scale + constant) / unit)): the product rounds a second time."""
+    """CLIP(ROUND((q · scale + constant) / unit)): the product requantises a second time."""
 
     name = "fuse_code_offset"
     roots = frozenset({"UnaryOp", "BinaryOp"})
@@ -67,13 +67,13 @@ class FuseCodeOffset(PatternPass[_Match]):
 
 
 def is_open(producer: Op[QuantizedMatMulAttrs]) -> bool:
-    """True for a product of codes that does nothing yet after its first rounding."""
+    """True for a quantised product without a second requantisation."""
     attrs = producer.attrs
     return attrs.scale == 1.0 and attrs.add is None and not any(producer.inputs[TABLE:])
 
 
 def _by_column(name: str, codes: str, index: GraphIndex) -> Array | None:
-    """Return a finite constant that broadcasts along the last axis of the codes alone."""
+    """Return a finite constant that broadcasts along the last axis alone."""
     array, shape = index.constant(name), index.shape(codes)
     if array is None or array.dtype != np.float32 or shape is None or array.ndim > len(shape):
         return None

@@ -1,4 +1,4 @@
-"""Resizing of codes that are rounded to another scale before it, or after it."""
+"""Fuses the requantisation before or after a quantised Resize."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class _Sums:
 
 
 class RoundSums(PatternPass[_Sums]):
-    """Sums of pixels that become codes, of codes or of floats: the Resize rounds what it makes."""
+    """A Resize whose result is quantised: it rounds its sums itself."""
 
     name = "round_sums"
     roots = frozenset({"BinaryOp", "UnaryOp"})
@@ -93,5 +93,5 @@ class RoundSums(PatternPass[_Sums]):
 
 
 def _is_decoded(x: str, codes: str, index: GraphIndex) -> bool:
-    """Return whether x is codes times their scale, for a single op."""
+    """Return whether x is a dequantised tensor of a single reader."""
     return is_codes(codes, index) and index.read_once(x) and index.same_shape(codes, x)

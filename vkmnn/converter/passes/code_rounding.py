@@ -1,4 +1,4 @@
-"""How QuantizeLinear looks in a graph: steps of a scale, rounded and cut off at bounds."""
+"""QuantizeLinear as it appears in a graph: a division by a scale, rounding, and a clamp."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Rounding:
 
 
 def rounding_of(op: Op, index: GraphIndex) -> Rounding | None:
-    """Return what the op is the end of, where nothing else reads what lies between.
+    """Return the rounding that the op ends, if its intermediate results have no other reader.
 
     The end is a CLIP, or where the value may be NaN: MIN(SELECT(x > low, x, low), high).
     """
@@ -43,7 +43,7 @@ def rounding_of(op: Op, index: GraphIndex) -> Rounding | None:
 
 
 def _cut_off(op: Op, index: GraphIndex) -> tuple[str, float, float, tuple[Op, ...]]:
-    """Return what is cut off, the bounds, and the ops that do it but the last; "" for no such."""
+    """Return the clamped value, the bounds, and the clamping ops but the last; "" for none."""
     none: tuple[str, float, float, tuple[Op, ...]] = ("", 0.0, 0.0, ())
     if isinstance(op.attrs, UnaryAttrs):
         clip = op.attrs.kind == "CLIP"
@@ -63,7 +63,7 @@ def _cut_off(op: Op, index: GraphIndex) -> tuple[str, float, float, tuple[Op, ..
 
 
 def is_codes(name: str, index: GraphIndex) -> bool:
-    """True for whole numbers that an op makes of its results."""
+    """True for an op with whole numbers as results."""
     op = index.producer(name)
     if op is None:
         return False

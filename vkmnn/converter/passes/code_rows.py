@@ -1,4 +1,4 @@
-"""LayerNorm and Softmax that read codes and make codes."""
+"""LayerNorm and Softmax with quantised inputs and outputs."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class _Made:
 
 
 class RoundRows(PatternPass[_Made]):
-    """What a LayerNorm or Softmax makes, rounded to codes and read by nothing else."""
+    """A LayerNorm or Softmax whose result is quantised and has no other reader."""
 
     name = "round_rows"
     roots = frozenset({"UnaryOp", "BinaryOp"})
@@ -85,7 +85,7 @@ class RoundRows(PatternPass[_Made]):
 
 
 def has_codes(op: Op[Any]) -> bool:
-    """True for a LayerNorm or Softmax that reads or makes codes."""
+    """True for a LayerNorm or Softmax with a quantised input or output."""
     return op.attrs.of_input != 1.0 or op.attrs.ending is not None
 
 

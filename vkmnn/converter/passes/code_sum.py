@@ -1,4 +1,4 @@
-"""Sums of codes into the convolution or product of codes that makes one of the operands."""
+"""Fuses the sum of two quantised tensors into the convolution or product that computes one."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class _Scaled:
 
 
 class FuseCodeSum(PatternPass[_Match]):
-    """CLIP(ROUND((a · scale + b · scale) / unit)), where a sum of codes makes a or b.
+    """CLIP(ROUND((a · scale + b · scale) / unit)), where a quantised sum computes a or b.
 
     When both are, the end of the longer branch takes the other in.
     """
@@ -97,7 +97,7 @@ _Taken = tuple[Op[_Attrs], _Scaled, _Scaled]
 
 
 def _taken(one: _Scaled, other: _Scaled, index: GraphIndex) -> _Taken | None:
-    """Return the convolution that makes `one`, if it can take the other in."""
+    """Return the convolution that computes `one`, if it can absorb the other operand."""
     producer = index.producer_of_type(one.codes, "QuantizedConvolution", "QuantizedMatMul")
     if producer is None or producer.inputs[3] or one.codes == other.codes:
         return None

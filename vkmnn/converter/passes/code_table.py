@@ -1,4 +1,4 @@
-"""Functions of single codes: a table in the convolution or product that makes the codes."""
+"""Fuses functions of one quantised tensor, as lookup tables, into its producer."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _MOVES = ("Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze")
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """What makes codes, and the moves after it, first to last."""
+    """The producer of a quantised tensor, and the data movement after it."""
 
     producer: Op[Any]
     moves: tuple[Op[Any], ...]
 
     @property
     def moved(self) -> str:
-        """The codes as they are read."""
+        """The quantised tensor after the movement."""
         return (self.producer, *self.moves)[-1].outputs[0]
 
 
@@ -51,7 +51,7 @@ class _Match:
 
 
 class FuseCodeTable(PatternPass[_Match]):
-    """Elementwise ops of one tensor of codes and of numbers: computed once for every code.
+    """Elementwise ops of one quantised tensor and constants: tabulated for all 256 values.
 
     Codes may be reshaped and transposed before them; they are looked up where they are made.
 
@@ -121,14 +121,14 @@ class FuseCodeTable(PatternPass[_Match]):
         index.replace(op, *ops)
 
     def _named(self, name: str, index: GraphIndex) -> str:
-        """Return the name of what a table makes of codes before they are moved."""
+        """Return the name of a table's result before data movement."""
         made = index.unique_name(f"{name}:looked_up")
         index.add_info(made, DType.FLOAT32, index.shape(name))
         return made
 
 
 def _function(op: Op, index: GraphIndex) -> tuple[_Source, tuple[Op, ...]] | None:
-    """Return what makes the codes that an op is a function of, and the ops from them to it."""
+    """Return the producer of the tensor that an op is a function of, and the ops between."""
     sources: dict[str, _Source] = {}
     ops: dict[int, Op] = {}
     pending = [op]
@@ -155,7 +155,7 @@ def _function(op: Op, index: GraphIndex) -> tuple[_Source, tuple[Op, ...]] | Non
 
 
 def _source(name: str, index: GraphIndex) -> _Source | None:
-    """Return what makes codes, after moves."""
+    """Return the producer of a quantised tensor, through data movement."""
     moves: list[Op[Any]] = []
     producer = index.producer_of_type(name, *_MOVES, *_MAKERS)
     while producer is not None and producer.type in _MOVES:
@@ -165,7 +165,7 @@ def _source(name: str, index: GraphIndex) -> _Source | None:
 
 
 def _in_order(ops: dict[int, Op], index: GraphIndex) -> tuple[Op, ...]:
-    """Return the ops so that each comes after what it reads."""
+    """Return the ops in topological order."""
     later: Callable[[Op], int] = lambda one: sum(  # noqa: E731
         index.is_later(one, other) for other in ops.values() if other is not one
     )
@@ -173,7 +173,7 @@ def _in_order(ops: dict[int, Op], index: GraphIndex) -> tuple[Op, ...]:
 
 
 def _is_scaling(op: Op, index: GraphIndex) -> bool:
-    """True for a product or quotient with a number, which other passes take."""
+    """True for a multiplication or division by a number, which other passes absorb."""
     attrs = op.attrs
     if not isinstance(attrs, BinaryAttrs) or attrs.activation.kind != "NONE":
         return False
@@ -182,7 +182,7 @@ def _is_scaling(op: Op, index: GraphIndex) -> bool:
 
 
 def _values(producer: Op[Any], index: GraphIndex) -> Array | None:
-    """Return what a convolution or product makes of every code; None where that is not known."""
+    """Return the result of a convolution or product for every quantised value; None if unknown."""
     if producer.attrs.scale != 1.0 or producer.attrs.add is not None:
         return None
     inputs = [*producer.inputs, "", ""]
@@ -195,7 +195,7 @@ def _values(producer: Op[Any], index: GraphIndex) -> Array | None:
 
 
 def _bounds(producer: Op[Any], index: GraphIndex) -> tuple[float, float]:
-    """Return the bounds of codes before a table."""
+    """Return the bounds of quantised values before a table."""
     again = index.constant(producer.inputs[AGAIN]) if len(producer.inputs) > AGAIN else None
     if again is not None:
         return float(again[5].min()), float(again[6].max())

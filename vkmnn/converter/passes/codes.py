@@ -1,4 +1,4 @@
-"""Products by weights in codes: of one input side by side, with gates, of normalised rows."""
+"""Products by packed weights: merged side by side, with gates, with normalised rows."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _bias_type(ops: Sequence[_Product], index: GraphIndex) -> np.dtype[np.generi
 
 
 def _is_plain(op: Op[Any] | None, index: GraphIndex) -> bool:
-    """True for a product by constant codes, with a constant bias or none."""
+    """True for a product by packed constants, with a constant bias or none."""
     if op is None or not isinstance(op.attrs, MatMulNBitsAttrs) or op.attrs.gated:
         return False
     given = (_operand(op, place) for place in (_CODES, _BIAS, _SCALES, _ZEROS))
@@ -54,7 +54,7 @@ def _is_plain(op: Op[Any] | None, index: GraphIndex) -> bool:
 
 
 def _alike(ops: Sequence[_Product], index: GraphIndex) -> bool:
-    """True for products of one input, by codes of the same form."""
+    """True for products of one input by packed weights of the same form."""
     forms = {
         (op.inputs[0], op.attrs.bits, op.attrs.block, op.attrs.depth, bool(_operand(op, _ZEROS)),
          index.constants[op.inputs[_SCALES]].dtype)
@@ -74,7 +74,9 @@ def _add_joined(
 
 
 class MergeCodes(PatternPass["list[_Product]"]):
-    """Queries, keys and values by codes from one input: codes side by side, and a Split."""
+    """Queries, keys and values from one input: one product by joined packed weights, and a
+    Split.
+    """
 
     name = "merge_codes"
     roots = frozenset({"MatMulNBits"})
@@ -140,7 +142,7 @@ _HEADS = {
 
 
 def leads_to_attention(name: str, index: GraphIndex) -> bool:
-    """True where heads of attention are made of the tensor: turned, joined with a cache, read."""
+    """True if the tensor becomes heads of attention: reshaped, joined with a cache, read."""
     while name and not index.is_output(name):
         readers = [one for one in index.readers(name) if one.type != "Shape"]
         if len(readers) != 1 or readers[0].inputs.count(name) != 1:
@@ -162,7 +164,7 @@ class _Gate:
 
 
 class FuseGate(PatternPass[_Gate]):
-    """act(gate(x)) · up(x): one product with gates beside what they gate."""
+    """act(gate(x)) · up(x): one product with interleaved gate and up columns."""
 
     name = "fuse_gate"
     roots = frozenset({"MatMulNBits"})
@@ -206,7 +208,7 @@ class FuseGate(PatternPass[_Gate]):
 
 
 class FuseNorm(PatternPass["Op[LayerNormAttrs]"]):
-    """A product by codes of rows divided by their root mean square: it normalises them itself."""
+    """A product by packed weights of RMS-normalised rows: it normalises them itself."""
 
     name = "fuse_norm"
     roots = frozenset({"MatMulNBits"})

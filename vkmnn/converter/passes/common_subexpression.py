@@ -14,7 +14,7 @@ _Key = tuple[str, OpAttrs, int, tuple[object, ...]]
 
 
 class MergeCommonSubexpressions(IndexedPass):
-    """Of ops with the same type, attributes and inputs, only the first stays.
+    """Of ops with equal type, attributes and inputs, only the first remains.
 
     Small constants are compared by value, large ones by identity. An op that gives a graph output
     its name stays.

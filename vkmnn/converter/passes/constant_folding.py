@@ -1,4 +1,4 @@
-"""Evaluation of what depends on constants only."""
+"""Evaluation of ops with constant inputs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from vkmnn.shape import new_bytes
 log = logging.getLogger(__name__)
 
 SIZE_LIMIT = 16 * 2**20
-"""Bytes that a folded result may take when it is larger than what it was made from."""
+"""Maximum bytes of a folded result that is larger than its inputs."""
 
 CONTENT_SIZE_LIMIT = 16 * SIZE_LIMIT
 """The same for results whose content decides shapes: these have to be known anyway."""
@@ -95,7 +95,7 @@ def _known_shape(op: Op[Any], index: GraphIndex) -> list[Array] | None:
 
 
 def _limit(op: Op, inputs: Inputs, index: GraphIndex) -> int:
-    """Return how large a result may be that is kept; a tensor that is read twice counts once."""
+    """Return the maximum size of a kept result; a tensor that is read twice counts once."""
     given = {id(array): array.nbytes for array in inputs if array is not None}
     limit = CONTENT_SIZE_LIMIT if _decides_shapes(op, index) else SIZE_LIMIT
     return max(limit, sum(given.values()))

@@ -1,4 +1,4 @@
-"""Removal of what no output depends on."""
+"""Removal of ops that no output depends on."""
 
 from __future__ import annotations
 

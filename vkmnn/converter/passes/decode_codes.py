@@ -1,4 +1,4 @@
-"""Scales of codes into the op that makes them."""
+"""Fuses dequantisation into the producer of a quantised tensor."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Moved:
     moves: tuple[Op, ...]
 
     def again(self, made: str, last: str, index: GraphIndex) -> list[Op]:
-        """Return the same moves of another tensor; the last one makes `last`."""
+        """Return the same movement of another tensor; the last op produces `last`."""
         ops: list[Op] = []
         for op in self.moves:
             result = last if op is self.moves[-1] else index.unique_name(f"{op.outputs[0]}:decoded")
@@ -47,7 +47,7 @@ class Moved:
         return ops
 
     def name_for(self, last: str, index: GraphIndex) -> str:
-        """Return the name of what is moved instead: `last` itself where nothing moves it."""
+        """Return the name of the tensor to move instead: `last` itself without movement."""
         if not self.moves:
             return last
         name = index.unique_name(f"{self.source}:decoded")
@@ -56,7 +56,7 @@ class Moved:
 
 
 def moved(name: str, index: GraphIndex) -> Moved | None:
-    """Return what moves make a tensor; None where something else reads one of these."""
+    """Return the source of a chain of movements; None if one has another reader."""
     moves: list[Op] = []
     op = index.producer_of_type(name, *MOVES)
     while op is not None and index.read_once(name):
@@ -67,7 +67,7 @@ def moved(name: str, index: GraphIndex) -> Moved | None:
 
 
 def scaled_by(op: Op[BinaryAttrs], index: GraphIndex) -> tuple[Moved, float] | NoMatch:
-    """Return what is moved and then multiplied by one number, and that."""
+    """Return the source of a movement followed by a multiplication, and the factor."""
     parts = binary_parts(op, "MUL")
     scale = index.scalar(parts[1]) if parts else None
     if parts is None or scale is None:
@@ -88,7 +88,7 @@ class _Match:
 
 
 class DecodeCodes(PatternPass[_Match]):
-    """Codes times one number, which nothing else reads: what makes them multiplies.
+    """A quantised tensor times a number, without other readers: the producer multiplies.
 
     Changes of shape and of the order of axes may stand between.
     """
@@ -125,7 +125,7 @@ class _Joined:
 
 
 class DecodeParts(PatternPass[_Joined]):
-    """Joined codes times one number: each part is multiplied, where what makes it can do so."""
+    """Joined quantised tensors times a number: the producers of the parts multiply."""
 
     name = "decode_parts"
     roots = frozenset({"BinaryOp"})
@@ -156,7 +156,7 @@ class DecodeParts(PatternPass[_Joined]):
 
 
 def _can_multiply(name: str, scale: float, index: GraphIndex) -> bool:
-    """True for what a kernel makes that can multiply, for this reader alone."""
+    """True for an op whose kernel can multiply its result, for this reader alone."""
     found = moved(name, index)
     producer = index.producer(found.source) if found else None
     if producer is None:
@@ -177,7 +177,7 @@ _Attrs = TypeVar(
 
 
 def times(attrs: _Attrs, scale: float) -> _Attrs | None:
-    """Return what multiplies codes by a scale; None where they are none, or multiplied already."""
+    """Return the producer with a factor; None if it is not quantised, or has one already."""
     if isinstance(attrs, QuantizedConvolutionAttrs | QuantizedMatMulAttrs):
         return replace(attrs, scale=scale) if attrs.scale == 1.0 else None
     ending = attrs.ending

@@ -1,4 +1,4 @@
-"""Convolutions of what is quantised by its own range, with both scales: one op."""
+"""Dynamically quantised convolutions with both scales as one op."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class _Match:
 
 
 class FuseDynamicConvolution(PatternPass[_Match]):
-    """conv(codes, bytes) · (scale · constant), where the codes are of a tensor's own range.
+    """conv(q, bytes) · (scale · constant), where q is dynamically quantised.
 
     What rounds the tensor stays, where others read it.
     """

@@ -1,4 +1,4 @@
-"""Products of what is quantised by its own range, with both scales: one op."""
+"""Dynamically quantised products with both scales as one op."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class _Match:
 
 
 class FuseDynamicProduct(PatternPass[_Match]):
-    """(codes @ bytes) · (scale · constant), where the codes are of a tensor's own range.
+    """(q @ bytes) · (scale · constant), where q is dynamically quantised.
 
     What rounds the tensor stays, where others read it.
     """
@@ -77,7 +77,7 @@ def _is_plain(op: Op[QuantizedMatMulAttrs], index: GraphIndex) -> bool:
 
 
 def range_of(codes: str, index: GraphIndex) -> Op | None:
-    """Return the DynamicRange by which a tensor became codes less their zero point."""
+    """Return the DynamicRange that a tensor was quantised with."""
     less = binary_parts(index.producer(codes), "SUB")
     point = less[1] if less else ""
     found = index.producer_of_type(point, "DynamicRange")

@@ -13,7 +13,7 @@ from vkmnn.ir.ops import BinaryAttrs, UnaryAttrs
 from vkmnn.records import dataclass
 
 _DEPTH = 6
-"""How many ops below the last one a pattern's function may stand."""
+"""Maximum distance in ops of a pattern's function from the last op."""
 
 
 @dataclass(frozen=True, slots=True)

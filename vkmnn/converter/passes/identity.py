@@ -34,7 +34,7 @@ NEUTRAL_ELEMENTS: dict[str, tuple[float | bool, bool]] = {
     "AND": (True, True),
     "OR": (False, True),
 }
-"""The element that changes nothing, and whether it may stand on the left as well."""
+"""Neutral element, and whether it may be the left operand, too."""
 
 
 def _identity(op: Op, index: GraphIndex) -> str | NoMatch:
@@ -180,7 +180,7 @@ RULES: dict[str, Rule] = {
     "SpaceToDepth": _block,
     "BinaryOp": _binary,
 }
-"""How to tell, for each type, that an op returns one of its inputs; the rule returns that input."""
+"""Rules by type that return the input an op is equal to, if any."""
 
 
 class RemoveNoOps(PatternPass[str]):

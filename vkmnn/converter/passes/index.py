@@ -1,4 +1,4 @@
-"""Who produces and who reads each tensor of a graph, kept right while a pass edits the graph."""
+"""Producers and readers of a graph's tensors, kept current while a pass edits the graph."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FEW_INPUTS = 16
 
 
 class GraphIndex:
-    """Producers, readers, constants and shapes of a graph, and the edits that passes make.
+    """Producers, readers, constants and shapes of a graph, and the edits of passes.
 
     Every edit costs time in proportion to what it touches. `commit` brings the graph's op list up
     to date; its constants and infos are edited in place.
@@ -128,7 +128,7 @@ class GraphIndex:
         return tuple(int(value) for value in array.reshape(-1))
 
     def info(self, name: str) -> TensorInfo | None:
-        """Return what is known of a tensor's dtype and shape, None when nothing is."""
+        """Return the info of a tensor, None if it is unknown."""
         array = self.constants.get(name)
         if array is not None:
             return TensorInfo(name, DType.from_numpy(array.dtype), array.shape)
@@ -178,7 +178,7 @@ class GraphIndex:
     # --- edits ---------------------------------------------------------------------------------
 
     def replace(self, root: Op, *ops: Op) -> None:
-        """Put `ops` in the place of `root`, and drop the ops whose results nothing reads any more.
+        """Replace `root` by `ops`, and drop ops without readers.
 
         The new ops may read whatever is produced before `root`; the outputs of `root` that are
         still read have to be among theirs.
@@ -232,7 +232,7 @@ class GraphIndex:
         self._sweep(op.inputs)
 
     def make_constant(self, op: Op, arrays: Iterable[Array]) -> None:
-        """Remove an op and make its outputs constants."""
+        """Remove an op and turn its outputs into constants."""
         self._remove(op)
         self.constants.update(
             (name, array) for name, array in zip(op.outputs, arrays, strict=True) if name
@@ -240,7 +240,7 @@ class GraphIndex:
         self._sweep(op.inputs)
 
     def add_constant(self, base: str, array: Array) -> str:
-        """Add a constant under a name made from `base`; return the name."""
+        """Add a constant under a name derived from `base`; return the name."""
         name = self.unique_name(base)
         self.constants[name] = array
         return name

@@ -79,7 +79,7 @@ class _Reader:
         return None
 
     def mean(self, name: str) -> tuple[str, tuple[int, ...]] | None:
-        """Return y and the axes where the tensor is the mean of y over axes that are kept."""
+        """Return y and the axes of a mean with kept axes; None for other tensors."""
         op = self._take(name)
         if op is None or not isinstance(op.attrs, ReductionAttrs) or len(op.inputs) < 2:
             return None

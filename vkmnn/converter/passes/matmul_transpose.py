@@ -110,7 +110,7 @@ def _target(op: Op, match: _Transposed, new: list[Op], index: GraphIndex) -> str
 
 
 def _lists_dims(name: str, index: GraphIndex) -> bool:
-    """True for a Concat of dimensions without a literal 0, which would stand for an axis."""
+    """True for a Concat of dimensions without a literal 0, which would mean "copy"."""
     op = index.producer_of_type(name, "Concat")
     parts = [] if op is None else [index.constant(part) for part in op.inputs]
     return op is not None and all(part is None or 0 not in part for part in parts)
@@ -124,7 +124,7 @@ def _add(
     match: _Transposed,
     index: GraphIndex,
 ) -> str:
-    """Append an op that takes the place of one of the matched ops; return its result's name."""
+    """Append a replacement of one of the matched ops; return its result's name."""
     replaced = next(op for op in match.ops if op.type == kind)
     output = index.unique_name(replaced.outputs[0])
     name = index.unique_name(replaced.name)

@@ -1,4 +1,4 @@
-"""Products of codes of one input that feed attention: one product and a Split."""
+"""Merges quantised products of one input for attention: one product and a Split."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class MergeCodeProducts(PatternPass["list[_Product]"]):
 
 
 def _is_part(op: Op, index: GraphIndex) -> bool:
-    """True for a product of rows by a constant matrix of bytes, which makes codes."""
+    """True for a quantised product of rows by a constant byte matrix."""
     attrs = op.attrs
     if not isinstance(attrs, QuantizedMatMulAttrs) or attrs.transpose_a or op.inputs[3]:
         return False
@@ -98,7 +98,7 @@ def joined_columns(
 
 
 def _again(op: _Product, columns: int, index: GraphIndex) -> Array:
-    """Return how codes are rounded a second time; as they are where they are not."""
+    """Return the second requantisation, the identity without one."""
     if any(op.inputs[AGAIN : AGAIN + 1]):
         return index.constants[op.inputs[AGAIN]]
     low, high = op.attrs.low, op.attrs.high

@@ -13,7 +13,7 @@ from vkmnn.ir.graph import Op
 from vkmnn.ir.ops import MatMulAttrs, OpAttrs, SplitAttrs
 
 MAX_BYTES = 64 << 20
-"""Larger weights stay apart: they fill a device alone, and joining copies them."""
+"""Larger weights are not merged: they fill a device alone, and joining copies them."""
 
 
 class MergeMatMul(PatternPass["list[Op]"]):
@@ -72,7 +72,7 @@ class MergeMatMul(PatternPass["list[Op]"]):
 def put_together(
     ops: Sequence[Op], inputs: list[str], attrs: OpAttrs, sizes: Sequence[int], index: GraphIndex
 ) -> None:
-    """Put one product of several's columns, and a Split, in place of them.
+    """Replace products by one product of all columns, and a Split.
 
     Args:
         ops: the products, the first of the graph first.
@@ -122,7 +122,7 @@ def _same_kind(first: Op, second: Op, index: GraphIndex) -> bool:
 
 
 def _ends_in_attention(name: str, index: GraphIndex, steps: int = 8) -> bool:
-    """True when attention is reached in a few steps, whatever lies between."""
+    """True if attention follows within a few steps."""
     return steps > 0 and any(
         reader.type == "Attention"
         or any(_ends_in_attention(result, index, steps - 1) for result in reader.outputs)

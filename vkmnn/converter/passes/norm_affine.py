@@ -111,7 +111,7 @@ class FoldNormAffine(PatternPass[_Match]):
 
 
 def _is_rounded(op: Op, index: GraphIndex) -> bool:
-    """True for steps of a scale that become codes."""
+    """True for a division by a scale that is then quantised."""
     if binary_parts(op, "DIV") is None:
         return False
     readers = index.readers(op.outputs[0])

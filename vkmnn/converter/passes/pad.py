@@ -112,7 +112,7 @@ class FoldPad(PatternPass[_Match]):
 def _spatial_pads(
     pad: Op, axes: int, perm: Sequence[int] | None, index: GraphIndex
 ) -> Pads | NoMatch:
-    """Return the pads of the spatial axes, which `perm` moves: begins, then ends."""
+    """Return the padding of the spatial axes, permuted by `perm`: begins, then ends."""
     widths = index.ints(pad.inputs[1])
     named = index.ints(pad.inputs[3]) if any(pad.inputs[3:4]) else tuple(range(axes + 2))
     if widths is None or named is None:

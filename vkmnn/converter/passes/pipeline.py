@@ -201,7 +201,7 @@ def fold(graph: Graph, evaluate: Evaluator, meter: Meter) -> Graph:
 
 
 def _apply(one: IndexedPass, index: GraphIndex) -> int:
-    """Apply a pass; what it raises becomes an error that names the op it was looking at."""
+    """Apply a pass; its exceptions become errors that name the op in question."""
     try:
         return one.apply(index)
     except Exception as error:
@@ -215,7 +215,7 @@ def _apply(one: IndexedPass, index: GraphIndex) -> int:
 
 
 def _run_one(one: Pass, graph: Graph) -> int:
-    """Run a pass that knows no index; what it raises names the pass."""
+    """Run a pass without an index; its exceptions become errors that name it."""
     try:
         return one.run(graph)
     except VkmnnError:
@@ -225,7 +225,7 @@ def _run_one(one: Pass, graph: Graph) -> int:
 
 
 def _check(one: Pass, graph: Graph) -> None:
-    """Refuse what a plug-in's pass made of a graph, where that is not valid."""
+    """Reject an invalid graph from a plug-in's pass."""
     try:
         graph.validate()
     except ModelError as error:

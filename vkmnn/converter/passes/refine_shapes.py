@@ -11,7 +11,7 @@ from vkmnn.shape.symbolic import Facts, NamedShape, infer, infer_values
 
 
 class RefineShapes(IndexedPass):
-    """Completes `graph.infos`, and makes shape vectors that never change constants.
+    """Completes `graph.infos`, and turns invariant shape vectors into constants.
 
     Dimensions that are not known as ints get names, the same name for the same value
     ("2*batch"), so that other passes can prove shapes equal. An unnamed dimension of a graph input

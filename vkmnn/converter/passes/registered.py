@@ -19,7 +19,7 @@ END = "END"
 
 @dataclass(frozen=True, slots=True)
 class RegisteredPass:
-    """A class of passes, and the place: `BEGIN`, `END`, or the name of a pass."""
+    """A pass class and its position: `BEGIN`, `END`, or after a pass by name."""
 
     make: Callable[[], Pass]
     after: str

@@ -52,7 +52,7 @@ class _IntoProducer(PatternPass[_Match]):
     roots = frozenset({"BinaryOp"})
 
     def joined(self, attrs: _Attrs, binary: BinaryAttrs) -> _Attrs | NoMatch:
-        """Return the attributes of a producer that takes the other operand in as its residual."""
+        """Return the attributes of a producer with the other operand as its residual."""
         raise NotImplementedError
 
     def match(self, op: Op[BinaryAttrs], index: GraphIndex) -> _Match | NoMatch:
@@ -93,7 +93,7 @@ class _IntoProducer(PatternPass[_Match]):
 
 
 def ends_later(first: Op, second: Op, index: GraphIndex) -> bool:
-    """True when more ops lead from where two branches meet to `first` than to `second`."""
+    """True if `first` has more ops since the two branches diverged than `second`."""
     one, other = _branch(first, index), _branch(second, index)
     for length, name in enumerate(one):
         if name in other:

@@ -24,7 +24,7 @@ class Part:
 
     @property
     def width(self) -> int:
-        """How many columns."""
+        """Number of columns."""
         return self.stop - self.start
 
 
@@ -176,7 +176,7 @@ def _columns(name: str, index: GraphIndex) -> int | None:
 
 
 def _part(name: str, index: GraphIndex) -> Part | None:
-    """Return which columns of which tensor this is: of itself, where it is not cut from another."""
+    """Return the tensor and columns of a slice; the whole tensor if it is not one."""
     columns = _columns(name, index)
     if columns is None:
         return None

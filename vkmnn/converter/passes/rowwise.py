@@ -36,7 +36,7 @@ def _operand(op: Op[Any], place: int) -> str:
 
 
 def _packed_size(shape: tuple[int, ...]) -> int:
-    """Return how many numbers a matrix takes on the device, at most: panels are filled up."""
+    """Return an upper bound of a matrix's elements on the device, padding included."""
     return prod(-(-size // PANEL) * PANEL for size in shape)
 
 
@@ -67,7 +67,7 @@ class _Gate:
 
 
 class FuseFloatGate(PatternPass[_Gate]):
-    """act(gate(x)) · up(x): one product with gates beside what they gate."""
+    """act(gate(x)) · up(x): one product with interleaved gate and up columns."""
 
     name = "fuse_float_gate"
     roots = frozenset({"MatMul"})

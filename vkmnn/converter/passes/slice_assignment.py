@@ -14,7 +14,7 @@ from vkmnn.ir.ops import AxisAttrs, BinaryAttrs, OpAttrs, ScatterNDAttrs
 from vkmnn.records import dataclass
 
 GRID_BYTES = 1 << 20
-"""Parts of a grid of indices that take more are not made: nobody needs them if it is a box."""
+"""Larger index grids are not materialised: they are not needed if they are a box."""
 
 _VIEWS = ("Unsqueeze", "Reshape")
 _INDICES = 1  # of ScatterND
@@ -22,7 +22,7 @@ _INDICES = 1  # of ScatterND
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """What is assigned to.
+    """The target of an assignment.
 
     Attributes:
         begins: of the leading axes of the data.
@@ -38,7 +38,7 @@ class Box:
 
 
 class AssignSlices(PatternPass[Box]):
-    """ScatterND whose indices are all places of a box: the data around it, joined with the updates.
+    """ScatterND whose indices form a box: the surrounding data joined with the updates.
 
     The indices are a join, along their last axis, of ranges that are expanded to the sizes of the
     box, one for each axis; or a constant of that kind. They take 8 bytes for every axis and place,
@@ -119,7 +119,7 @@ class AssignSlices(PatternPass[Box]):
 
 
 def feeds_box(op: Op, index: GraphIndex) -> bool:
-    """Return whether an Expand makes a large part of a grid of indices that is likely a box."""
+    """Return whether an Expand is a large part of an index grid that is likely a box."""
     if op.type != "Expand":
         return False
     part, sizes = index.constant(op.inputs[0]), index.ints(op.inputs[1])
@@ -133,7 +133,7 @@ def feeds_box(op: Op, index: GraphIndex) -> bool:
 
 
 def _reaches_indices(name: str, index: GraphIndex) -> bool:
-    """Return whether a tensor ends, by views and a join, as indices of ScatterND alone."""
+    """Return whether a tensor reaches, by views and a join, the indices of ScatterND alone."""
     readers = index.readers(name)
     return (
         bool(readers)
@@ -150,7 +150,7 @@ def _reaches_indices(name: str, index: GraphIndex) -> bool:
 
 
 def _ranges(indices: str, grid: tuple[int, ...], index: GraphIndex) -> list[tuple[int, int]] | None:
-    """Return the range along each axis whose places, all together, are the indices."""
+    """Return the range along each axis if the indices form a box."""
     whole = index.constant(indices)
     if whole is not None:
         parts: list[Array | None] = [whole[..., axis] for axis in range(len(grid))]

@@ -7,7 +7,7 @@ from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.ir.graph import Op
 
 MIN_THRESHOLD = 17.0
-"""From here on softplus(x) - x < e^-17 is less than half a unit in the last place of x in fp32."""
+"""From here on softplus(x) - x < e^-17, less than half a unit in the last place of x in fp32."""
 
 
 class SimplifySoftplus(PatternPass[str]):

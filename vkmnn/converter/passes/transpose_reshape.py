@@ -55,7 +55,7 @@ def axis_groups(before: Shape, after: Shape) -> list[Group] | None:
 
 
 def _group_ends(before: Shape, after: Shape, i: int, j: int) -> tuple[int, int] | None:
-    """Return where the group that starts at axes i and j ends: where the products agree."""
+    """Return the ends of the group of axes from i and j: where the products agree."""
     first = second = 1
     while first != second or first == 1:
         grown, axis = (before, i) if first <= second else (after, j)
@@ -71,7 +71,7 @@ def _group_ends(before: Shape, after: Shape, i: int, j: int) -> tuple[int, int] 
 
 @dataclass(frozen=True, slots=True)
 class _Match:
-    """One Transpose and one Reshape; with `transpose_first`, in this order."""
+    """A Transpose and a Reshape; `transpose_first` gives the order."""
 
     value: str
     perm: Perm
@@ -147,7 +147,7 @@ class MergeTransposesAroundReshape(PatternPass[_Match]):
 
 
 def _raise(groups: list[Group], perm: Perm) -> Perm | None:
-    """Return the permutation before a reshape that does what `perm` does after it."""
+    """Return the permutation before a reshape that is equivalent to `perm` after it."""
     # Axes of size 1 that go lie best in front, among the batches.
     moved = [axis for group in groups if not group.after for axis in group.before]
     placed = 0
@@ -161,7 +161,7 @@ def _raise(groups: list[Group], perm: Perm) -> Perm | None:
 
 
 def _lower(groups: list[Group], perm: Perm) -> tuple[Perm, Perm] | None:
-    """Return how to do after a reshape what `perm` does before it.
+    """Return the movement after a reshape that is equivalent to `perm` before it.
 
     Returns:
         The axes of the old result in the order in which the new reshape gives them, and the
