@@ -41,7 +41,7 @@ _CLAMPS = {"NONE": (-inf, inf), "RELU": (0.0, inf)}
 
 @dataclass(slots=True)  # not frozen, which takes twice as long: plans make hundreds
 class Epilogue:
-    """How convolutions and products apply an activation: two parameters, a specialization."""
+    """An activation as kernels apply it: two parameters, a specialization constant."""
 
     alpha: float
     beta: float
@@ -61,7 +61,7 @@ def epilogue_of(activation: Activation) -> Epilogue:
 
 
 def residual_spec(residual: Tensor | None, kind: str) -> dict[str, int | bool]:
-    """Return how kernels take a residual in, in one of RESIDUAL_KINDS."""
+    """Return the specialization constants for a residual of one of RESIDUAL_KINDS."""
     spec: dict[str, int | bool] = {"HAS_RESIDUAL": residual is not None}
     if residual is not None and kind != "ADD_BEFORE":
         spec["RESIDUAL"] = kernels.Residual[kind].value

@@ -1,4 +1,4 @@
-"""The kernels of attention: which there are, and what each is expected to take."""
+"""The kernels of attention, and the predicted time of each."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class AttentionTile:
         return TILE_INVOCATIONS * self.rows * self.groups
 
     def call(self, aligned: Literal[1, 4], encoder: VulkanEncoder) -> ShaderCall:
-        """Return what to dispatch."""
+        """Return the dispatch."""
         shader = kernels.attention_tile(
             rows=self.rows,
             groups=self.groups,
@@ -91,7 +91,7 @@ class AttentionTile:
         return self.invocations <= room and shared_bytes <= limits.max_shared_memory
 
     def time(self, attrs: StridedAttentionAttrs, info: DeviceInfo, element_bytes: int) -> Cost:
-        """Return the time that the kernel is expected to take.
+        """Return the predicted time.
 
         A round is as many blocks of keys as there are groups: what it loads, the round before it
         asked for, so that it waits once.
@@ -127,7 +127,7 @@ class AttentionCoop:
     family = "coop"
 
     def call(self, aligned: Literal[1, 4], encoder: VulkanEncoder) -> ShaderCall:
-        """Return what to dispatch."""
+        """Return the dispatch."""
         shader = kernels.attention_coop(
             matrix=cast(kernels.AttentionCoopMatrix, self.matrix.name),
             groups=self.groups,
@@ -147,7 +147,7 @@ class AttentionCoop:
         return COOP_QUERIES + self.groups * (COOP_BLOCK + COOP_SCORES + COOP_PARTS)
 
     def time(self, attrs: StridedAttentionAttrs, info: DeviceInfo) -> Cost:
-        """Return the time that the kernel is expected to take: rounds as those of tiles.
+        """Return the predicted time, by the rounds of tiles.
 
         Both products read what is staged, as steps of a product do.
         """
@@ -188,7 +188,7 @@ class AttentionRotate:
     family = "rotate"
 
     def call(self, aligned: Literal[1, 4], encoder: VulkanEncoder) -> ShaderCall:
-        """Return what to dispatch."""
+        """Return the dispatch."""
         shader = kernels.attention_rotate(
             rows=self.rows,
             lanes=self.lanes,
@@ -198,7 +198,7 @@ class AttentionRotate:
         return shader, kernels.AttentionRotateParams
 
     def kept_words(self, attrs: StridedAttentionAttrs) -> int:
-        """Return the words that hold the codes of all scores, each invocation's side by side."""
+        """Return the words of all quantised scores, each invocation's consecutive."""
         queries = ceil_div(attrs.queries, self.rows) * self.rows * prod(attrs.batch)
         columns = ceil_div(attrs.width, COLUMNS)
         return queries * columns * ceil_div(attrs.keys, 4 * self.lanes) * self.lanes
@@ -206,13 +206,13 @@ class AttentionRotate:
 
 @dataclass(frozen=True, slots=True)
 class AttentionCodes:
-    """A workgroup computes a query of codes, and holds its scores in shared memory."""
+    """A workgroup computes one quantised query, with its scores in shared memory."""
 
     rows: int = 1
     family = "codes"
 
     def call(self, aligned: Literal[1, 4], encoder: VulkanEncoder) -> ShaderCall:
-        """Return what to dispatch."""
+        """Return the dispatch."""
         return kernels.attention_codes(aligned=aligned), kernels.AttentionCodesParams
 
 
@@ -225,7 +225,7 @@ def time_of(
     info: DeviceInfo,
     width: int,
 ) -> Cost:
-    """Return what a kernel is expected to take; `width`: bytes of an element."""
+    """Return the predicted time of a kernel; `width` is the bytes of an element."""
     if isinstance(kernel, AttentionCoop):
         return kernel.time(attrs, info)
     return kernel.time(attrs, info, width)
@@ -276,7 +276,7 @@ def _coop_kernels(info: DeviceInfo, aligned: Literal[1, 4]) -> list[AttentionCoo
 
 
 def _may_keep(kernel: AttentionRotate, attrs: StridedAttentionAttrs) -> bool:
-    """Return whether the codes of scores are bytes, and take little memory."""
+    """Return whether the quantised scores are bytes, and small enough to be stored."""
     few = attrs.codes is not None and len(attrs.codes.table) <= MAX_BYTE_CODES
     return few and kernel.kept_words(attrs) <= KEPT_WORDS
 
@@ -284,7 +284,7 @@ def _may_keep(kernel: AttentionRotate, attrs: StridedAttentionAttrs) -> bool:
 def _code_kernels(
     attrs: StridedAttentionAttrs, encoder: VulkanEncoder, in_bytes: bool
 ) -> list[Kernel]:
-    """Return the kernels of codes that can do it, the likely fastest first."""
+    """Return the quantised kernels for a problem, the likely fastest first."""
     rotations: list[Kernel] = []
     if "texel" in encoder.loads and ROTATE_CODES in rotate_lanes(encoder.info):
         rows = ROTATE_ROWS[ROTATE_CODES]

@@ -70,7 +70,7 @@ _log = logging.getLogger(__name__)
 
 
 class VulkanBackend(TunableBackend):
-    """One session's use of a Vulkan device.
+    """A session's use of a Vulkan device.
 
     Args:
         device: an opened device; shared, not closed with the backend.
@@ -293,7 +293,7 @@ class VulkanBackend(TunableBackend):
             raise
 
     def encode_in_order(self, segments: Sequence[Sequence[Command]]) -> tuple[Recording, list[int]]:
-        """Return the dispatches in running order, and where each segment ends.
+        """Return the dispatches in running order, and the end of each segment.
 
         Raises:
             OpsRejectedError: the device cannot run some of them.
@@ -311,7 +311,7 @@ class VulkanBackend(TunableBackend):
         return recording, ends
 
     def encode(self, segments: Sequence[Sequence[Command]]) -> tuple[Recording, list[int]]:
-        """Have the executions record; return the dispatches and where each segment ends."""
+        """Let the executions record; return the dispatches and the end of each segment."""
         encoder = self.new_encoder(_constant_bytes(segments))
         segments = join_ends(segments, encoder)
         repeats = Repeats(encoder)
@@ -341,11 +341,11 @@ class VulkanBackend(TunableBackend):
         return encoder.recording, ends
 
     def _narrow(self, command: Command) -> Sequence[Tensor | None]:
-        """Return the tensors of a command among which some may take 16 bits."""
+        """Return the tensors of a command that may be stored in 16 bits."""
         return (*command.inputs, *command.outputs) if self.settings.fp16 else ()
 
     def new_encoder(self, weight_bytes: int) -> VulkanEncoder:
-        """Return the encoder of a plan whose constants take about `weight_bytes`."""
+        """Return the encoder of a plan with about `weight_bytes` of constants."""
         return VulkanEncoder(
             self.device.info,
             self._chooser,
@@ -394,7 +394,7 @@ class VulkanBackend(TunableBackend):
     def sibling(
         self, device: Device | None = None, chooser: Chooser | None = None, **changes: Any
     ) -> VulkanBackend:
-        """Return a backend that differs from this one in what is given, and in nothing else.
+        """Return a backend that differs from this one in the given settings only.
 
         Args:
             device: another one, where this one is lost.
@@ -415,7 +415,7 @@ class VulkanBackend(TunableBackend):
         return self._chooser.table if isinstance(self._chooser, Preferences) else {}
 
     def suggest(self, tuned: Mapping[str, Mapping[str, str]]) -> None:
-        """Take what was measured on a device like this one; what was measured here goes first."""
+        """Accept measurements of a device like this one; its own take precedence."""
         found = (
             tuned.get(self._tuning_file().key) if tuned and self.settings.tuning != "off" else None
         )
@@ -427,15 +427,15 @@ class VulkanBackend(TunableBackend):
         self._forms.give(forms)
 
     def collect_forms(self) -> None:
-        """Note what is packed from now on, for `packed_forms`."""
+        """Record packed constants from now on, for `packed_forms`."""
         self._forms.collect(self.device.info.name)
 
     def packed_forms(self) -> list[PackedForm]:
-        """Return what has been packed since `collect_forms`."""
+        """Return the constants packed since `collect_forms`."""
         return self._forms.made
 
     def measured(self) -> tuple[str, Mapping[str, str]]:
-        """Return the device's key, and what was measured of the choices that plans have faced."""
+        """Return the device's key, and the measurements of its plans' choices."""
         met = self._chooser.met if isinstance(self._chooser, Preferences) else {}
         return self._tuning_file().key, met
 
@@ -452,7 +452,7 @@ class VulkanBackend(TunableBackend):
         progress: Callable[[int, int], object] | None,
         limit_s: float = inf,
     ) -> Tuning:
-        """Measure the kernels a plan could use; save those that make runs faster to disk."""
+        """Measure the kernels a plan could use; save the faster ones to disk."""
         table, tuning = tune(self, make_plan, feeds, runs, progress, limit_s)
         if tuning.kept:
             before = self.preferences
@@ -476,7 +476,7 @@ class VulkanBackend(TunableBackend):
         return TuningFile(cache_dir(), self.device.info)
 
     def widened(self, error: Float16OverflowError) -> VulkanBackend | None:
-        """Return a backend that keeps in float32 what has overflowed; see `Backend`."""
+        """Return a backend that keeps overflowed tensors in float32; see `Backend`."""
         settings = self.settings
         watch = settings.overflows if settings.fp16 else None
         full = watch.widened(error, settings.full) if watch is not None else None
@@ -516,7 +516,7 @@ class VulkanBackend(TunableBackend):
         return Visit(self.device.gate)
 
     def close(self) -> None:
-        """Free what a lost device still holds; plans must be closed before."""
+        """Free the resources of a lost device; plans must be closed before."""
         if self._foreseen is not None:
             self._foreseen.close()
         retire_unwanted()

@@ -1,4 +1,4 @@
-"""What of a plan the device cannot bind or dispatch, found before any of it is recorded."""
+"""Checks of a plan against the device's limits before anything is recorded."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PipelineKind = tuple["str | None", list[int]]
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A dispatch that the device does not take.
+    """A dispatch that exceeds a limit of the device.
 
     `tensor` is the one that it cannot bind, None where the dispatch has too many workgroups, or the
     device cannot run its shader at all. `share` is how much of the tensor, or of the workgroups,
@@ -39,7 +39,7 @@ def find_faults(
     size_of: Callable[[Tensor, int], int] = lambda tensor, limit: storage_bytes(tensor),
     kinds: dict[SpecializedShader, PipelineKind] | None = None,
 ) -> Iterator[Fault]:
-    """Yield what the device does not take; the same tensor may come more than once.
+    """Yield the faults of a plan; a tensor may appear more than once.
 
     Args:
         dispatches: what was recorded.

@@ -19,7 +19,7 @@ _Axis = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """A tensor of `images` times `channels` times `pixels`, and where a region begins in it."""
+    """A tensor of `images` times `channels` times `pixels`, and the offset of a region in it."""
 
     images: int
     channels: int
@@ -38,7 +38,7 @@ class _Side:
         return None if size // self.pixels % BLOCK else stride // BLOCK * self.images
 
     def begin(self, axes: Sequence[tuple[int, int]]) -> int | None:
-        """Return where it begins, in blocks; None where steps carry from pixels to channels.
+        """Return the region's offset in blocks; None if its steps carry from pixels to channels.
 
         Nor may they carry from channels to images.
 
@@ -118,7 +118,7 @@ def whole_blocks(region: Region, source: Sequence[int], output: Sequence[int]) -
 
 
 def keeps_its_place(region: Region, source: int, output: int, alignment: int | None) -> bool:
-    """Return whether bytes can be seen, or written, in place wherever floats can.
+    """Return whether bytes can be aliased, or written, in place wherever floats can.
 
     Args:
         region: of `whole_blocks`.

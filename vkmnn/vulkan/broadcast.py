@@ -18,7 +18,7 @@ MAX_AXES = 6
 
 @dataclass(frozen=True, slots=True)
 class Broadcast:
-    """How an element-wise kernel walks its operands.
+    """How an elementwise kernel addresses its operands.
 
     An invocation makes one element of `width` (4 or 1) words; there are `count` of them, numbered
     over `sizes` (outermost axis first). `strides[k]` are operand k's, in elements of `width` words,
@@ -37,7 +37,7 @@ class Broadcast:
         return len(self.sizes) <= MAX_AXES
 
     def padded_sizes(self) -> tuple[int, ...]:
-        """Return the sizes of axes 1 to MAX_AXES - 1 as kernels take them."""
+        """Return the sizes of axes 1 to MAX_AXES - 1 in the form of kernels."""
         padded = (*self.sizes, *[1] * (MAX_AXES - len(self.sizes)))
         return padded[1:]
 

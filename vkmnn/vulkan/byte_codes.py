@@ -1,4 +1,4 @@
-"""Activations whose elements are codes, which take a byte each on the device.
+"""Quantised activations of one byte an element on the device.
 
 See docs/decisions/quantized-graphs.md for the reasons.
 """
@@ -20,13 +20,13 @@ from vkmnn.vulkan.encoder import loads_of
 _SHIFTS = frozenset({"A_SHIFT", "X_SHIFT", "RESIDUAL_SHIFT", "Y_SHIFT"})
 
 Shifts = tuple[int, int, int]
-"""Of a left operand, a residual and a result."""
+"""Names of shifts: of a left operand, a residual and a result."""
 
 _BYTE = np.iinfo(np.int8)
 
 
 def code_shift(low: float, high: float, wish: int | None = None) -> int | None:
-    """Return what is added to signed bytes to make the whole numbers between two bounds, and zero.
+    """Return the shift from signed bytes to the whole numbers between two bounds and zero.
 
     That is `wish` where it will do. None where bytes cannot hold them.
     """
@@ -41,7 +41,7 @@ def code_shift(low: float, high: float, wish: int | None = None) -> int | None:
 
 
 def holds(shift: int, low: float, high: float) -> bool:
-    """Return whether signed bytes and a shift make both bounds."""
+    """Return whether signed bytes plus a shift can represent both bounds."""
     return low - shift >= _BYTE.min and high - shift <= _BYTE.max
 
 
@@ -53,7 +53,7 @@ def shift_of_codes(values: Array | None, wish: int | None = None) -> int | None:
 
 
 def keeps_rows_of_codes(info: DeviceInfo) -> bool:
-    """Return whether kernels of a device's choice read and make rows of codes in plain order.
+    """Return whether a device's kernels read and write rows of bytes in plain order.
 
     Those of CPU devices do, where subgroups exchange what each invocation loads.
     """
@@ -61,7 +61,7 @@ def keeps_rows_of_codes(info: DeviceInfo) -> bool:
 
 
 def code_spec(**tensors: Tensor | None) -> dict[str, int | bool]:
-    """Return the constants that tell a kernel which of its tensors hold codes, by their names."""
+    """Return the specialization constants that mark quantised tensors, by name."""
     spec: dict[str, int | bool] = {}
     for name, tensor in tensors.items():
         if tensor is not None and tensor.codes is not None:
@@ -70,13 +70,13 @@ def code_spec(**tensors: Tensor | None) -> dict[str, int | bool]:
 
 
 def shifts_of(*tensors: Tensor | None) -> Shifts:
-    """Return what is added to bytes of a left operand, a residual and a result; 0 for floats."""
+    """Return the shifts of a left operand, a residual and a result; 0 for floats."""
     left, residual, made = (t.codes or 0 if t is not None else 0 for t in tensors)
     return left, residual, made
 
 
 def with_shifts(spec: Mapping[str, int | bool]) -> dict[str, int | bool]:
-    """Return constants without those that say what is added to bytes: that follows the biases.
+    """Return the constants without shifts, which are stored after the biases.
 
     So one pipeline does for all zero points.
     """
@@ -85,12 +85,12 @@ def with_shifts(spec: Mapping[str, int | bool]) -> dict[str, int | bool]:
 
 
 def reads_or_makes_codes(attrs: SoftmaxAttrs | LayerNormAttrs) -> bool:
-    """Return whether a normalisation multiplies codes by their scale, or ends with codes."""
+    """Return whether a normalisation reads or writes quantised values."""
     return attrs.of_input != 1.0 or attrs.ending is not None
 
 
 def rounding_spec(ending: CodeMean | None) -> dict[str, float | bool]:
-    """Return the constants that tell a kernel to round to codes (`include/rounding.glsl.j2`)."""
+    """Return the specialization constants for rounding (`include/rounding.glsl.j2`)."""
     if ending is None:
         return {}
     return {

@@ -15,7 +15,7 @@ from vkmnn.vulkan.device_rules import SHUFFLES, CpuLanes, is_gpu, rotate_lanes
 from vkmnn.vulkan.encoder import ShaderCall, VulkanEncoder, ceil_div
 
 KEYS = 64
-"""Rows of a cache that a workgroup takes at a time: one for each invocation."""
+"""Cache rows per workgroup and round: one per invocation."""
 PARTS = (2, 4, 8, 16)
 PART_VECTORS = KEYS + 1
 """Vec4s that a part leaves: those of its invocations, its maximum and sum."""
@@ -24,13 +24,13 @@ ROUND_LOADS = 2  # that wait for one another: keys, then values
 WideLanes = Literal[8, 32]
 WIDE_LANES: tuple[WideLanes, ...] = (32, 8)
 SHARERS = 8
-"""Invocations that share a row where eight subgroups take a head."""
+"""Invocations that share a row in the kernel of eight subgroups."""
 AHEAD = 2  # rows that each of these asks for at once
 
 
 @dataclass(frozen=True, slots=True)
 class CachedProblem:
-    """What decides which kernel is fastest.
+    """The properties that determine the fastest kernel.
 
     Attributes:
         workgroups: one for every head and row.
@@ -52,13 +52,13 @@ class CachedProblem:
 
 @dataclass(frozen=True, slots=True)
 class CachedKernel:
-    """The rows of a cache are shared by `parts` workgroups, of which the last to arrive merges."""
+    """`parts` workgroups share the cache rows; the last to arrive merges."""
 
     parts: int = 1
     family = "cached"
 
     def call(self, encoder: VulkanEncoder) -> ShaderCall:
-        """Return what to dispatch."""
+        """Return the dispatch."""
         shader = kernels.cached_attention(
             split=0 if self.parts == 1 else 1,
             element=encoder.element,
@@ -71,7 +71,7 @@ class CachedKernel:
         return {}
 
     def time(self, problem: CachedProblem, info: DeviceInfo) -> Cost:
-        """Return the time that the kernel is expected to take where the cache is half full."""
+        """Return the predicted time for a half-full cache."""
         rounds = -(-problem.keys // (2 * KEYS * self.parts))
         loop = Loop(
             workgroups=problem.workgroups * self.parts,
@@ -88,14 +88,14 @@ class CachedKernel:
 
 @dataclass(frozen=True, slots=True)
 class CachedSubgroup:
-    """A workgroup is a subgroup of `lanes`, and keeps what it knows in registers."""
+    """A workgroup is a subgroup of `lanes` with its state in registers."""
 
     lanes: CpuLanes
     parts: int = 1
     family = "subgroup"
 
     def call(self, encoder: VulkanEncoder) -> ShaderCall:
-        """Return what to dispatch."""
+        """Return the dispatch."""
         shader = kernels.cached_attention_subgroup(lanes=self.lanes, element=encoder.element)
         return shader, kernels.CachedAttentionSubgroupParams
 
@@ -108,7 +108,7 @@ class CachedSubgroup:
         }
 
     def time(self, problem: CachedProblem, info: DeviceInfo) -> Cost:
-        """Return the time that the kernel is expected to take where the cache is half full."""
+        """Return the predicted time for a half-full cache."""
         loop = Loop(
             workgroups=problem.workgroups,
             invocations=self.lanes,
@@ -122,14 +122,14 @@ class CachedSubgroup:
 
 @dataclass(frozen=True, slots=True)
 class CachedWide:
-    """Eight subgroups of `lanes` take a head; eight invocations share a row. `parts` as above."""
+    """Eight subgroups of `lanes` per head; eight invocations share a row."""
 
     lanes: WideLanes
     parts: int = 1
     family = "wide"
 
     def call(self, encoder: VulkanEncoder) -> ShaderCall:
-        """Return what to dispatch."""
+        """Return the dispatch."""
         shader = kernels.cached_attention_wide(
             lanes=self.lanes, split=0 if self.parts == 1 else 1, element=encoder.element
         )
@@ -143,7 +143,7 @@ class CachedWide:
         }
 
     def time(self, problem: CachedProblem, info: DeviceInfo) -> Cost:
-        """Return the time that the kernel is expected to take where the cache is half full."""
+        """Return the predicted time for a half-full cache."""
         rows = self.lanes * AHEAD
         loop = Loop(
             workgroups=problem.workgroups * self.parts,
@@ -160,7 +160,7 @@ class CachedWide:
 
 
 def _merged(parts: int, info: DeviceInfo) -> Cost:
-    """Return what it takes the last of several workgroups to join what all have found."""
+    """Return the time in which the last workgroup merges the results of all."""
     device = class_of(info)
     part_bytes = 16.0 * PART_VECTORS * (parts + 1)
     return Cost(split=device.split_us + device.part_us * parts + part_bytes / device.part_bytes)

@@ -1,4 +1,4 @@
-"""What must hold for a plan's values, checked by the host or on the device; failures raise."""
+"""Checks of values, on the host or on the device; failures raise."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FIRST = 0x7FFFFFFF
 
 @dataclass(frozen=True, slots=True)
 class IndexRange:
-    """The values that an op allows in an index tensor, both ends included."""
+    """The range of allowed indices of an op, both ends included."""
 
     low: int
     high: int
@@ -47,7 +47,7 @@ class IndexRange:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A check that a kernel makes, and what to say when it fails."""
+    """A check by a kernel, and its error message."""
 
     op: str
     node: str

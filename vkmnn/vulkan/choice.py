@@ -1,4 +1,4 @@
-"""Which of several kernels does a job: executions rank the candidates, a chooser picks one."""
+"""Choice between kernels: executions rank candidates, a chooser selects one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Chooser(Protocol):
 
 
 class Preferences:
-    """A chooser that takes what was measured to be fastest, else what the rules rank first.
+    """A chooser that prefers measured candidates to ranked ones.
 
     Args:
         table: `repr` of a candidate by `choice_key`.
@@ -56,7 +56,7 @@ BY_RULE = Preferences({})
 
 
 def choice_key(what: str, problem: Hashable) -> str:
-    """Return the name under which the outcome of a choice is kept."""
+    """Return the key of a choice's outcome."""
     return f"{what}: {problem!r}"
 
 
@@ -81,7 +81,7 @@ def kernel_name(candidate: object) -> str:
 
 @dataclass(slots=True)  # not frozen, which takes twice as long: plans make hundreds
 class Choice:
-    """One decision made while the op `op` was encoded.
+    """A choice made while the op `op` was encoded.
 
     `beside` names another op whose dispatches depend on it, "" where there is none.
     """
@@ -95,5 +95,5 @@ class Choice:
 
     @property
     def key(self) -> str:
-        """The name under which the outcome is kept."""
+        """Key of the outcome."""
         return choice_key(self.what, self.problem)

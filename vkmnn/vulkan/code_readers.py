@@ -1,4 +1,4 @@
-"""Which tensors may be codes of a byte, and with which shift: planned before any gets its form."""
+"""Plans which tensors are stored as bytes, and with which shift, before layouts are assigned."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vkmnn.vulkan.layout_change import is_reordered
 from vkmnn.vulkan.splitting import Divider
 
 CodeReaders = dict[str, "int | None"]
-"""Names of tensors, with the shift that suits what reads them, if any."""
+"""Tensor names with the shift preferred by their readers, if any."""
 
 
 def code_readers(
@@ -26,7 +26,7 @@ def code_readers(
     *,
     fp16: bool = False,
 ) -> CodeReaders:
-    """Return the tensors that nothing reads but ops that take codes there.
+    """Return the tensors whose readers all accept bytes.
 
     Args:
         commands: the plan, in running order.
@@ -75,7 +75,7 @@ def _only_read_as_codes(
 def _orders_of_makers(
     commands: Sequence[Command], takers: Mapping[int, VulkanExecution[Any]]
 ) -> dict[str, Layout]:
-    """Return the order in which each result would be codes, if it can be."""
+    """Return the layout in which each result could be bytes, if any."""
     return {
         commands[number].outputs[0].name: execution.code_layout
         for number, execution in takers.items()
@@ -86,7 +86,7 @@ def _orders_of_makers(
 def _wishes(
     commands: Sequence[Command], takers: Mapping[int, VulkanExecution[Any]], names: frozenset[str]
 ) -> CodeReaders:
-    """Return the shifts that suit what reads the tensors: what is joined has to have the same."""
+    """Return the shifts that readers prefer: joined tensors need equal ones."""
     wishes: CodeReaders = dict.fromkeys(names)
     joined: set[str] = set()
     for number in sorted(takers, reverse=True):
@@ -112,7 +112,7 @@ def _without_codes(
     *,
     fp16: bool,
 ) -> list[int]:
-    """Return the ops that read codes only where they make some, and are not sure to do so.
+    """Return the ops that read bytes only if they write some, and may not do so.
 
     What ops are foreseen to make is no more than what they will make.
     """
@@ -141,7 +141,7 @@ def _without_codes(
 
 
 def _as_codes(tensor: Tensor, made: int | None, shift: int | None, order: Layout) -> Tensor:
-    """Return a tensor as it will be read; floats that codes are known for, where they are moved."""
+    """Return a tensor in its future form; moved floats may be quantised values."""
     moved = order is Layout.NC4HW4 and is_reordered(tensor)
     if made is None and (shift is None or not moved):
         return tensor
@@ -149,14 +149,14 @@ def _as_codes(tensor: Tensor, made: int | None, shift: int | None, order: Layout
 
 
 def _maybe_narrow(tensor: Tensor | None) -> Tensor | None:
-    """Return a tensor as it may be where floats may take 16 bits."""
+    """Return a tensor in its possible form where floats may take 16 bits."""
     if tensor is None or tensor.value is not None or tensor.codes is not None:
         return tensor
     return replace(tensor, fp16=is_float(tensor))
 
 
 def _begin_codes(commands: Sequence[Command]) -> bool:
-    """Return whether an op may make codes of what are none; most classes never do."""
+    """Return whether an op may quantise float inputs; most classes never do."""
     classes = {
         kind
         for kind in {type(command.execution) for command in commands}

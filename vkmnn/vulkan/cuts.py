@@ -1,4 +1,4 @@
-"""Along what an op can be cut: parts of its operands that give a part of its result."""
+"""Splitting of an op along an axis: parts of its operands that compute a part of its result."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What a part of an op takes and gives; an array stands in for an input whose content differs.
+    """Inputs and outputs of a part; an array replaces an input with different contents.
 
     None is an input that the part takes as it is.
     """
@@ -45,7 +45,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A way to cut an op: `part` gives the one from step `begin` to `end` of `size`.
+    """A way to split an op: `part` returns the part from step `begin` to `end` of `size`.
 
     Parts begin at multiples of `unit`. `touched` numbers the tensors that get smaller, inputs
     first, then outputs. `axis` is that of the result.
@@ -72,7 +72,7 @@ CUTS: Registry[str, FindCuts] = Registry("cuts of")
 def span_view(
     shape: Sequence[int], axis: int, begin: int, end: int
 ) -> tuple[View, tuple[int, int]]:
-    """Return where the elements from `begin` to `end` of an axis lie, and their size."""
+    """Return the view of elements `begin` to `end` of an axis, and its size."""
     inner = prod(shape[axis + 1 :])
     view = View(begin * inner, (shape[axis] * inner, 1))
     return view, (prod(shape[:axis]), (end - begin) * inner)

@@ -10,7 +10,7 @@ from vkmnn.runtime.device_info import DeviceInfo, DeviceType
 CpuLanes = Literal[8, 16]
 
 MAX_LOOP_ROUNDS = 65_000
-"""How often an invocation may go round its loops, all of them together, with a little to spare.
+"""Maximum iterations of an invocation's loops together, with a small margin.
 
 lavapipe (Mesa 22.3) ends every loop after 65,535 rounds, without a word. It counts the round in
 which a loop finds out that it is done.
@@ -44,7 +44,7 @@ def has_fast_dots(info: DeviceInfo) -> bool:
 
 
 def cpu_lanes(info: DeviceInfo) -> CpuLanes:
-    """Return how many invocations a CPU device runs at once: what its small workgroups have."""
+    """Return the SIMD width of a CPU device, which is the size of its small workgroups."""
     return 16 if info.subgroup_size >= 16 else 8
 
 

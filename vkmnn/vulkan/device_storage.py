@@ -1,4 +1,4 @@
-"""Memory of DeviceTensors: a buffer of its own for each, in plain order, 32 bits an element."""
+"""Memory of DeviceTensors: a buffer each, in plain order, 32 bits an element."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class VulkanStorage(Storage):
         return self.place.buffer.word(self.place.offset)
 
     def reader(self) -> Callable[[], int]:
-        """Return what reads the first element; see `Storage`."""
+        """Return a reader of the first element; see `Storage`."""
         self.vulkan.raise_unusable()
         counts, read, offset = self.vulkan.counts, self.place.buffer.word, self.place.offset
 
@@ -110,7 +110,7 @@ class VulkanStorage(Storage):
         return True
 
     def part(self, first: int, count: int) -> Storage | None:
-        """Return the same memory from a place of the first axis on; see `Storage`.
+        """Return the same memory from an index of the first axis on; see `Storage`.
 
         Kernels bind it only if that begins where the device lets ranges begin.
         """
@@ -146,7 +146,7 @@ class VulkanStorage(Storage):
 def new_tensor(
     device: Device, shape: tuple[int, ...], dtype: DType, kind: MemoryKind = MemoryKind.DEVICE
 ) -> DeviceTensor:
-    """Return a tensor of zeros in memory of its own.
+    """Return a tensor of zeros with its own memory.
 
     Raises:
         OutOfDeviceMemoryError: the memory is not there.

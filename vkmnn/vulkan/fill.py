@@ -23,7 +23,7 @@ def encode_fill(output: Tensor, value: float, encoder: VulkanEncoder) -> None:
 
 
 def _word_of(output: Tensor, value: float) -> int:
-    """Return the bits of a word that holds one element, two of fp16, or four codes."""
+    """Return the bits of a word of one element, two fp16 elements, or four bytes."""
     if output.codes is None:
         elements = np.full(2, value).astype(stored_dtype(output))
     else:

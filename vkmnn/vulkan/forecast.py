@@ -1,4 +1,4 @@
-"""What a plan is expected to take on a device, dispatch by dispatch and level by level."""
+"""Predicted time of a plan on a device, by dispatches and levels."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from vkmnn.vulkan.storage import storage_bytes
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A dispatch that a plan makes, and what is expected of it.
+    """A dispatch of a plan and its prediction.
 
     Args:
         level: dispatches of one level wait for nothing in it.
@@ -55,7 +55,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What a plan is expected to take.
+    """Predicted time of a plan.
 
     Args:
         info: the device.
@@ -69,12 +69,12 @@ class Forecast:
 
     @property
     def levels(self) -> int:
-        """Rounds of dispatches, each of which waits for the one before."""
+        """Levels of dispatches, each of which waits for the one before."""
         return len({step.level for step in self.steps})
 
     @property
     def padded_work(self) -> float:
-        """Multiplications of all products, with what fills tiles up, over those needed."""
+        """Multiplications of all products, padding of tiles included, over those needed."""
         needed = sum(step.needed for step in self.steps)
         return sum(step.done for step in self.steps) / needed if needed else 1.0
 
@@ -113,7 +113,7 @@ class Forecast:
 
 
 class PlanningBackend(VulkanBackend):
-    """Plans as the Vulkan backend does, and keeps what was recorded; nothing is computed.
+    """Plans as the Vulkan backend does and keeps the recordings; computes nothing.
 
     Args:
         device: of `open_profile`.
@@ -128,7 +128,7 @@ class PlanningBackend(VulkanBackend):
         watch = OverflowWatch("warn") if fp16 else None  # as in sessions by default
         super().__init__(device, chooser=Preferences({}), fp16=fp16, half=half, overflows=watch)
         self.recordings: list[tuple[Recording, int]] = []
-        """What was recorded, and how many command buffers it makes."""
+        """The recordings, and the number of command buffers."""
         self._places = places
 
     def encode(self, segments: Sequence[Sequence[Command]]) -> tuple[Recording, list[int]]:
@@ -148,12 +148,12 @@ class PlanningBackend(VulkanBackend):
         return [_Nothing(commands, kept) for commands in segments]
 
     def forecast(self) -> Forecast:
-        """Return what is expected of all plans made so far."""
+        """Return the prediction for all plans so far."""
         return forecast_of(self.recordings, self.device.info)
 
 
 def forecast_of(recordings: Sequence[tuple[Recording, int]], info: DeviceInfo) -> Forecast:
-    """Return what is expected of recordings that run one after the other.
+    """Return the prediction for consecutive recordings.
 
     Args:
         recordings: each with the number of command buffers that it makes.

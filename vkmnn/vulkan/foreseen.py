@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 MAX_PIPELINES = 64
-"""Of a model; half of what a device keeps for whoever asks next."""
+"""Maximum pipelines per model; half of those that a device keeps unused."""
 
 MAX_NOTES = 256
 _MAX_BYTES = 1 << 20
 
 
 class Note:
-    """Which pipelines a device needed for one model, in a file.
+    """The pipelines that a device needed for one model, in a file.
 
     No method raises: a note that cannot be read or written costs time, not results. Why is logged.
 
@@ -61,7 +61,7 @@ class Note:
         self.path = folder / "foreseen" / f"{key.hexdigest()[:32]}.json"
 
     def load(self) -> list[tuple[Shader, SpecValues]]:
-        """Return what was needed, with all constants; nothing where there is no valid file."""
+        """Return the pipelines with all constants; empty without a valid file."""
         try:
             noted = json.loads(read_file(self.path, _MAX_BYTES))
             return [
@@ -79,7 +79,7 @@ class Note:
             return []
 
     def store(self, needed: Needed) -> None:
-        """Write what was needed; readers see the old file or the new one, never a part."""
+        """Store the pipelines atomically."""
         data = json.dumps([[shader.name, dict(spec), shader.watched] for shader, spec in needed])
         try:
             write_file(self.path, data.encode())
@@ -130,7 +130,7 @@ class Foreseen:
         )
 
     def settle(self, needed: Needed) -> None:
-        """Leave out what has not begun; keep what was needed in the end, if it was not foreseen.
+        """Cancel pending pipelines; store those used, if they were not foreseen.
 
         Args:
             needed: all pipelines of a plan, in the order in which they are best begun.
@@ -142,7 +142,7 @@ class Foreseen:
             self._note.store(wanted)
 
     def close(self) -> None:
-        """Leave out what has not begun, and wait for the rest."""
+        """Cancel pending pipelines, and wait for running ones."""
         if self._warm_up is not None:
             self._warm_up.close()
         self._builders.close(cancel=True)

@@ -10,7 +10,7 @@ from vkmnn.vulkan.recording import PackedConstant
 
 
 class Forms:
-    """Packed forms by constant and name; once told to, it notes those that are packed here."""
+    """Packed constants by constant and form; records new ones on request."""
 
     def __init__(self) -> None:
         # The forms keep the arrays alive that the keys name by identity.
@@ -19,20 +19,20 @@ class Forms:
         self._device = ""
 
     def give(self, forms: Iterable[PackedForm]) -> None:
-        """Take what need not be packed, in place of what was given before."""
+        """Set the available packed forms, replacing earlier ones."""
         self._given = {(id(one.source), one.form): one for one in forms}
 
     def collect(self, device: str) -> None:
-        """Note from now on what is packed, on behalf of a device."""
+        """Record packed constants from now on, on behalf of a device."""
         self._made, self._device = {}, device
 
     @property
     def made(self) -> list[PackedForm]:
-        """What has been packed since `collect`, of the forms that files keep."""
+        """Constants packed since `collect`, in forms that files keep."""
         return list((self._made or {}).values())
 
     def packed(self, constant: PackedConstant, name: str) -> Array:
-        """Return a constant's packed form, made here unless it was given.
+        """Return a constant's packed form; packs it unless it is available.
 
         Raises:
             ModelError: the form that was given has another size than kernels read.

@@ -83,7 +83,7 @@ def change_layout(
 
 
 def same_order(shape: Sequence[int]) -> bool:
-    """Return whether a tensor lies the same in plain and in channel-blocked order."""
+    """Return whether a tensor has the same plain and channel-blocked order."""
     batch, channels, *spatial = shape
     return batch == 1 and prod(spatial) == 1 and channels % 4 == 0
 
@@ -111,7 +111,7 @@ class _Box:
     def sides(
         self, batch: int, channels: int, pixels: int
     ) -> tuple[tuple[View, tuple[int, int]], tuple[View, tuple[int, int]]]:
-        """Return where the box lies, and its size, in plain and in channel-blocked order."""
+        """Return the offset and size of the box in plain and in channel-blocked order."""
         plain = (self.image * channels + 4 * self.block) * pixels + self.pixel
         block = 4 * ((self.block * batch + self.image) * pixels + self.pixel)
         return (

@@ -1,4 +1,4 @@
-"""Places the tensors of a plan: activations by lifetime, constants shared, I/O apart."""
+"""Places the tensors of a plan: activations by lifetime, constants shared, I/O separate."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _Key = tuple[int, str, bool]  # identity of the source, packing, whether floats 
 
 
 class ConstantArena:
-    """One buffer of constants; freed when no plan uses any of them.
+    """A buffer of constants; freed when no plan uses any of them.
 
     `file` is the mapped file that it lies in, if it does.
     """
@@ -58,7 +58,7 @@ class ConstantArena:
 
 @dataclass(eq=False)
 class ConstantStorage:
-    """Where a constant lies; `source` keeps the array alive that its key names by identity."""
+    """Place of a constant; `source` keeps the array alive that its key identifies."""
 
     __slots__ = ("__weakref__", "arena", "range", "source")
 
@@ -82,7 +82,7 @@ class ConstantStore:
     def place(
         self, constants: Mapping[Tensor, PackedConstant], forms: Forms = NO_FORMS
     ) -> dict[Tensor, ConstantStorage]:
-        """Upload what is not there yet and return where each constant lies.
+        """Upload missing constants and return the places of all.
 
         Args:
             constants: what is wanted.
@@ -221,7 +221,7 @@ def _room(array: Array, alignment: int) -> int:
 
 
 def _write(buffer: Buffer, offset: int, array: Array) -> None:
-    """Write an array of any strides; mapped memory takes it without a copy in between."""
+    """Write an array with any strides; mapped memory needs no copy in between."""
     if array.nbytes == 0:
         return
     host = buffer.coherent_host
@@ -248,7 +248,7 @@ def _batches(items: Iterable[T], size: Callable[[T], int], limit: int) -> Iterab
 
 @dataclass(slots=True)
 class PlanMemory:
-    """Where every tensor of a plan lies.
+    """Places of a plan's tensors.
 
     `ranges` is keyed by root tensor (see `Recording.root`); `readback` holds the host-readable
     copies of kept tensors that do not live in host-readable memory themselves.
@@ -263,11 +263,11 @@ class PlanMemory:
     device: Device
 
     def place_on_device(self, tensor: DeviceTensor) -> BufferRange | None:
-        """Return where a tensor lies on this device; None where it lies elsewhere."""
+        """Return a tensor's place on this device; None if it is elsewhere."""
         return place_on(self.device, tensor)
 
     def copy_on_device(self, tensor: DeviceTensor, place: BufferRange, view: Array | None) -> bool:
-        """Copy a tensor of this device to a place of the plan; False where it lies elsewhere.
+        """Copy a tensor of this device to a place of the plan; False if it is elsewhere.
 
         Args:
             tensor: of the shape of what lies at the place.
@@ -297,7 +297,7 @@ class PlanMemory:
         self.device.counts["host_copies"] += 1
 
     def use(self) -> MemoryUse:
-        """Return how much device memory the plan takes."""
+        """Return the device memory of the plan in bytes."""
         return MemoryUse(
             self.activation_bytes,
             self.activation_lower_bound,
@@ -433,7 +433,7 @@ def image_with(device: Device, array: Array) -> BufferRange:
 
 
 def _place_images(device: Device, uses: Uses) -> tuple[dict[Tensor, BufferRange], list[Image]]:
-    """Return where the tensors lie that are kept in images, and these images.
+    """Return the places of tensors in images, and these images.
 
     Tensors whose lives do not meet share an image, where they want one of the same size.
     """
@@ -484,7 +484,7 @@ def constants_used(recording: Recording, roots: Iterable[Tensor]) -> dict[Tensor
 
 @dataclass(frozen=True, slots=True)
 class Uses:
-    """What dispatches do with the tensors that own storage.
+    """Uses of storage-owning tensors by dispatches.
 
     Attributes:
         spans: the steps of first and last use, in the order of first uses.
@@ -496,7 +496,7 @@ class Uses:
 
 
 def uses_of(recording: Recording) -> Uses:
-    """Return what the dispatches do with their tensors."""
+    """Return the uses of tensors by the dispatches."""
     spans: dict[Tensor, tuple[int, int]] = {}
     read: set[Tensor] = set()
     aliases = recording.aliases
@@ -517,7 +517,7 @@ def _lifetimes(
     copied: Sequence[Tensor],
     alignment: int,
 ) -> dict[Tensor, Lifetime]:
-    """Return the steps of first and last use of every tensor that has no place yet."""
+    """Return the first and last step of every tensor without a place."""
     spans = {root: span for root, span in uses.spans.items() if root not in placed}
     end = len(recording.dispatches)
     for tensor in copied:

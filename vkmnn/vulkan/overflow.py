@@ -1,4 +1,4 @@
-"""Which kernels watch for overflows in float16, and where they report them."""
+"""Selects the kernels to be watched for float16 overflow, and assigns report slots."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _BOUNDED = (
     *("attention_", "cached_attention", "gather", "image_pool", "image_raster", "pool", "raster"),
     *("select", "softmax_"),
 )
-"""How the names of kernels begin whose results do not exceed what they read, or 1."""
+"""Prefixes of kernels whose results cannot exceed their inputs, or 1."""
 
 _HALVES = frozenset({"f16", "f16vec2", "f16vec4", "r16f", "rg16f", "rgba16f"})
 
 
 @lru_cache(maxsize=2048)
 def watching(shader: Shader, limits: Limits) -> Shader:
-    """Return what runs instead of a shader; one whose float16 cannot overflow stays as it is.
+    """Return the watched variant of a shader; itself if its float16 cannot overflow.
 
     On a device without room for one more binding, all do.
     """
@@ -43,7 +43,7 @@ def watching(shader: Shader, limits: Limits) -> Shader:
 
 
 def origins(segments: Sequence[Sequence[Command]]) -> dict[str, Overflowed]:
-    """Return what to say of each op of a plan, by name."""
+    """Return descriptions of a plan's ops, by name."""
     commands = {c.op.name: c for segment in segments for c in segment}
     found = {}
     values: dict[str, str] = {}  # what the network calls tensors that are there in other forms
@@ -78,7 +78,7 @@ class Reports:
     seen: set[str]
 
     def look(self) -> None:
-        """Deal with what the last run has reported.
+        """Handle the reports of the last run.
 
         Raises:
             Float16OverflowError: as `OverflowWatch.note`.
@@ -100,7 +100,7 @@ class Reports:
 
 
 class Reporting:
-    """Gives the dispatches of a segment places for their reports.
+    """Assigns report slots to a segment's dispatches.
 
     Args:
         device: where they run.
@@ -114,13 +114,13 @@ class Reporting:
         self._watch = watch
 
     def shader(self, shader: Shader) -> Shader:
-        """Return what runs instead of a shader."""
+        """Return the shader to run in place of another."""
         return watching(shader, self._device.info.limits)
 
     def places(
         self, dispatches: Sequence[Dispatch], buffers: list[Buffer]
     ) -> tuple[dict[str, BufferRange], Reports | None]:
-        """Return a place for each op that may overflow, and what reads them.
+        """Return the slots of ops that may overflow, and their readers.
 
         Args:
             dispatches: those of the segment.

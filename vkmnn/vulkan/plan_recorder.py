@@ -24,7 +24,7 @@ from vkmnn.vulkan.storage import VECTOR_BYTES, storage_bytes
 def pipelines_used(
     recording: Recording, reporting: Reporting | None = None
 ) -> dict[SpecializedShader, tuple[Shader, Spec]]:
-    """Return what the recorded dispatches need, each pipeline once."""
+    """Return the pipelines of the dispatches, each once."""
     if reporting is None:
         return {d.pipeline: (d.shader, d.spec) for d in recording.dispatches}
     return {d.pipeline: (reporting.shader(d.shader), d.spec) for d in recording.dispatches}
@@ -32,7 +32,7 @@ def pipelines_used(
 
 @dataclass(frozen=True, slots=True)
 class Rebinder:
-    """A segment as it was recorded, to be recorded again for tensors that lie elsewhere.
+    """A recorded segment that can be recorded again for other tensors.
 
     Attributes:
         recorder: whose.
@@ -115,7 +115,7 @@ class PlanRecorder:
         )
 
     def bound(self, part: Rebinder, places: Mapping[str, BufferRange]) -> VulkanSegment | None:
-        """Record a segment again, on the same memory, but with other places for what it is given.
+        """Record a segment again on the same memory, with other places for its inputs and outputs.
 
         Args:
             part: what is recorded.
@@ -187,7 +187,7 @@ class PlanRecorder:
         return chosen
 
     def _status(self, dispatches: Sequence[Dispatch]) -> Status | None:
-        """Return where the dispatches report failed checks, None when they make none."""
+        """Return the place of reports on failed checks, None without checks."""
         tensor = self._recording.status
         if tensor is None or not self._recording.checks:
             return None
@@ -239,7 +239,7 @@ class PlanRecorder:
 
 
 class _Places(dict[Tensor, BufferRange]):
-    """Where tensors lie: those that own storage, and those within others when they are met."""
+    """Places of storage-owning tensors, and of aliases on first use."""
 
     def __init__(self, recording: Recording, owners: Mapping[Tensor, BufferRange]) -> None:
         super().__init__(owners)
@@ -262,6 +262,6 @@ def _place(
 
 
 def _fits(tensor: Tensor, place: BufferRange) -> bool:
-    """Return whether a place in plain order, 32 bits an element, is what the tensor wants."""
+    """Return whether the tensor wants plain order and 32 bits an element."""
     plain = tensor.layout is Layout.NCHW and not tensor.fp16
     return plain and place.nbytes == storage_bytes(tensor)

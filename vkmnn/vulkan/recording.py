@@ -1,4 +1,4 @@
-"""What executions have recorded of a plan: scheduling, placement and the plan itself read it."""
+"""Recorded dispatches of a plan, for scheduling, placement and the plan itself."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from vkmnn.vulkan.storage import to_storage
 Spec = Mapping[str, int | float | bool]
 
 SpecializedShader = tuple[str, str, tuple[tuple[str, int | float | bool], ...]]
-"""What names a pipeline on a device: a shader, and its constants in the order of their names."""
+"""Identity of a pipeline on a device: a shader, and its constants in the order of their names."""
 
 
 def specialized(shader: Shader, spec: Spec) -> SpecializedShader:
-    """Return the name of the pipeline that a shader makes with some constants set."""
+    """Return the identity of a shader's pipeline with some constants set."""
     return shader.name, shader.digest, tuple(sorted(spec.items()))
 
 
@@ -59,7 +59,7 @@ class PackedConstant:
 
 @dataclass(slots=True)
 class Dispatch:
-    """One recorded dispatch: tensors in binding order, push constants, workgroup counts.
+    """A recorded dispatch: tensors in binding order, push constants, workgroup counts.
 
     Dispatches of one `step` may run at once: their tensors share no memory. `pipeline` names what
     shader and constants make. `predict` asks its kernel for its time, where that knows it.
@@ -79,13 +79,13 @@ class Dispatch:
 
     @property
     def expected(self) -> Expected | None:
-        """What its kernel says of its time, None where it says nothing."""
+        """Predicted time of its kernel, None without one."""
         return self.predict() if self.predict else None
 
 
 @dataclass(slots=True)
 class Recording:
-    """All that a `VulkanEncoder` was told; nothing reaches the device before the plan is whole.
+    """The output of a `VulkanEncoder`; nothing reaches the device before the plan is complete.
 
     Executions do not see it: they speak to the encoder. The scheduler reorders `dispatches`; all
     others only read.
@@ -113,7 +113,7 @@ class Recording:
     counters: list[Tensor] = field(default_factory=list)
 
     def placement(self, tensor: Tensor) -> tuple[Tensor, int]:
-        """Return the tensor that owns the storage of `tensor`, and the byte where that begins."""
+        """Return the owner of a tensor's storage, and its byte offset there."""
         offset = 0
         while tensor in self.aliases:
             tensor, step = self.aliases[tensor]

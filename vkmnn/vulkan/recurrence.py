@@ -1,4 +1,4 @@
-"""How the steps of recurrent cells are shared out among workgroups."""
+"""Distribution of recurrent steps over workgroups."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CPU_UNITS_AT_ONCE = 512
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What decides how steps are shared out. `resets`: a GRU resets the state, not its product."""
+    """Properties that determine the distribution; `resets`: a GRU resets the state."""
 
     cell: str
     steps: int
@@ -36,13 +36,13 @@ class Problem:
 
     @property
     def gates(self) -> int:
-        """How many gates a unit has."""
+        """Number of gates per unit."""
         return RECURRENT_GATES[self.cell]
 
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """Workgroups of `local` invocations make `rows` sequences: all units, or some for one step.
+    """Workgroups of `local` invocations compute `rows` sequences: all units, or some for one step.
 
     With `lanes`, a workgroup is a subgroup whose lanes exchange the state. Else `slices` of its
     invocations share the sum of a unit. `blocks`: how many times as many units as fit at once one
@@ -59,11 +59,11 @@ class Sharing:
 
     @property
     def units(self) -> int:
-        """Units that a workgroup makes at a time."""
+        """Units computed by a workgroup at a time."""
         return self.local // self.slices
 
     def span(self, problem: Problem) -> int:
-        """Return how many units a workgroup makes in a step."""
+        """Return the units of a workgroup per step."""
         return problem.hidden if self.whole else self.units * self.blocks
 
     def pitch(self, problem: Problem) -> int:
@@ -72,22 +72,22 @@ class Sharing:
         return block * ceil_div(problem.hidden, block)
 
     def phases(self, problem: Problem) -> Phases:
-        """Return the phases of each dispatch of a step: resets come before what reads them all."""
+        """Return the phases of each dispatch of a step: resets precede their readers."""
         if not problem.resets:
             return ((0, 0),)
         return ((1, 2),) if self.whole else ((1, 1), (2, 2))
 
     def buffers(self, problem: Problem) -> int:
-        """Return how many states lie in shared memory."""
+        """Return the number of states in shared memory."""
         return 1 + self.whole + problem.resets
 
     def shared_bytes(self, problem: Problem) -> int:
-        """Return what a workgroup takes of shared memory."""
+        """Return the shared memory of a workgroup in bytes."""
         sums = 4 if problem.gates > 1 else 1
         return 4 * self.rows * (self.buffers(problem) * self.pitch(problem) + self.local * sums)
 
     def steps(self, problem: Problem) -> int:
-        """Return how many steps a dispatch makes, for the sake of its loops; 0: not even one."""
+        """Return the steps per dispatch, limited by its loops; 0 if not even one fits."""
         pitch = self.pitch(problem)
         states = ceil_div(self.rows * pitch, self.local) + 1
         tasks = ceil_div(self.rows * self.units, self.local) * (self.slices + 1) + 1

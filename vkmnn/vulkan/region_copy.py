@@ -26,14 +26,14 @@ MAX_INNER = 8
 """Elements of the innermost axis that one invocation may move."""
 
 Blocked = Literal["none", "source", "both"]
-"""Which tensors lie in channel-blocked order while addresses follow plain order."""
+"""Tensors in channel-blocked order whose addresses follow plain order."""
 
 _Axis = tuple[int, int, int]
 """Size, and the steps in the source and in the output."""
 
 
 def is_contiguous(region: Region) -> bool:
-    """Return whether a simplified region moves elements that lie side by side, in order."""
+    """Return whether a simplified region is contiguous on both sides."""
     return len(region.size) == 1 and region.src.strides == region.dst.strides == (1,)
 
 
@@ -64,7 +64,7 @@ def copy_region(
 
 
 def fits_blocked(source: Tensor, output: Tensor, encoder: VulkanEncoder) -> bool:
-    """Return whether what a copy by plain addresses reads or writes in blocks can be bound."""
+    """Return whether the blocks that a copy by plain addresses touches can be bound."""
     limit = encoder.info.limits.max_storage_buffer_range
     if max(storage_bytes(source), storage_bytes(output)) <= limit:
         return True
@@ -126,7 +126,7 @@ def inner_of(walk: Walk, blocked: Blocked, encoder: VulkanEncoder) -> int:
 
 
 def moves(elements: int, output: Tensor, encoder: VulkanEncoder) -> Expected:
-    """Return what a copy of some elements is expected to take, which touches nothing else."""
+    """Return the predicted time of a pure copy of some elements."""
     nbytes = 2 * elements * element_bytes(output)
     # Small workgroups share a core.
     return Expected(pass_cost(nbytes, encoder.info, ceil_div(elements, PER_CORE)))
@@ -139,7 +139,7 @@ def reach_of(source: Tensor, output: Tensor, blocked: Blocked) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """How a kernel walks over a region.
+    """How a kernel iterates over a region.
 
     Args:
         wide: in whole vec4s, which offsets and steps count then.
@@ -159,12 +159,12 @@ class Walk:
 
     @property
     def width(self) -> Literal[1, 4]:
-        """How many words an invocation moves."""
+        """Words moved by an invocation."""
         return 4 if self.wide and not self.coded else 1
 
     @property
     def count(self) -> int:
-        """How many elements, or vec4s, it moves."""
+        """Elements, or vec4s, moved."""
         return prod(size for size, _, _ in self.axes)
 
     @property
@@ -215,7 +215,7 @@ def _sizes(tensor: Tensor) -> tuple[int, int, int]:
 
 
 def _innermost_last(axis: _Axis) -> tuple[bool, int]:
-    """Order axes so that one that is contiguous on both sides comes last, else by output stride."""
+    """Order axes with a doubly contiguous one last, else by output stride."""
     _, src, dst = axis
     return src == 1 and dst == 1, -dst
 

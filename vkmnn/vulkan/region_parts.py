@@ -88,7 +88,7 @@ def _fits(source: Tensor, output: Tensor, encoder: VulkanEncoder) -> bool:
 
 
 def _groups(parts: Sequence[_Part]) -> list[list[_Part]]:
-    """Return the parts in groups of at most as many sources and regions as a dispatch takes."""
+    """Return the parts in groups that fit the sources and regions of a dispatch."""
     groups: list[list[_Part]] = []
     seen: set[Tensor] = set()
     for part in parts:
@@ -101,7 +101,7 @@ def _groups(parts: Sequence[_Part]) -> list[list[_Part]]:
 
 
 def _together(group: Sequence[_Part], encoder: VulkanEncoder) -> bool:
-    """Return whether one dispatch copies them; CPU devices take few axes at once faster."""
+    """Return whether one dispatch copies them; CPU devices are faster with few axes at once."""
     gpu = is_gpu(encoder.info)
     problem = tuple((part.walk.axes, part.blocked) for part in group)
     return encoder.choose("regions", problem, (gpu, not gpu))

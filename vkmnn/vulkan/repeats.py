@@ -19,7 +19,7 @@ Operands = Sequence["Tensor | None"]
 
 @dataclass(frozen=True, slots=True)
 class Taped:
-    """What an op recorded, for others to repeat.
+    """The recorded dispatches of an op, for equal ops.
 
     Attributes:
         dispatches: each with its tensors by number: those of the op, inputs first, then `beside`.
@@ -36,7 +36,7 @@ class Taped:
 
 
 class Repeats:
-    """Encodes the ops of one plan; what one has recorded is repeated for those that are like it.
+    """Encodes the ops of one plan; equal ops reuse the dispatches of the first.
 
     Ops are alike that have the same kernel and attributes, and tensors of the same shapes, types
     and forms, provided that the execution is `repeatable`.
@@ -69,7 +69,7 @@ class Repeats:
             self._taped[key] = self._tape(execution, tensors)
 
     def _tape(self, execution: VulkanExecution[Any], tensors: Operands) -> Taped | None:
-        """Encode an op and return what it recorded; None where more came of it than dispatches."""
+        """Encode an op and return its dispatches; None if it recorded anything else."""
         recording = self._encoder.recording
         first, chosen, before = len(recording.dispatches), len(recording.choices), _marks(recording)
         execution.on_encode(self._encoder)
@@ -95,7 +95,7 @@ class Repeats:
         return Taped(dispatches, frozenset(writes), beside, recording.choices[chosen:])
 
     def _repeat(self, taped: Taped, given: Operands) -> None:
-        """Record for these operands what another op has recorded for its own."""
+        """Record the dispatches of an equal op with these operands."""
         encoder = self._encoder
         recording, label = encoder.recording, encoder.label
         tensors: list[Any] = [*given]
@@ -131,7 +131,7 @@ class Repeats:
 
 
 def problem_key(op: Op, inputs: Operands, outputs: Sequence[Tensor]) -> tuple[Hashable, ...]:
-    """Return what is equal for ops that are alike."""
+    """Return a key that equal ops share."""
     which = None
     if len(inputs) > 1:
         # Which are the same one: x + x binds one tensor twice, and packs a constant once.
@@ -152,7 +152,7 @@ def problem_key(op: Op, inputs: Operands, outputs: Sequence[Tensor]) -> tuple[Ha
 def _origin(
     tensor: Tensor, operands: Operands, recording: Recording
 ) -> tuple[PackedConstant | None, int | None]:
-    """Return how a tensor was packed, and the operand of which it was made, if any."""
+    """Return a tensor's packing, and its source operand, if any."""
     packed = recording.packed.get(tensor)
     if packed is None:
         return None, None
@@ -163,7 +163,7 @@ def _origin(
 
 
 def _marks(recording: Recording) -> tuple[object, ...]:
-    """Return what changes where an op records more than dispatches, constants and choices."""
+    """Return counters of recorded items other than dispatches, constants and choices."""
     return (
         len(recording.aliases),
         len(recording.checks),

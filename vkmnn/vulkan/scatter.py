@@ -17,7 +17,7 @@ from vkmnn.vulkan.rows.reduction import column_local
 from vkmnn.vulkan.storage import kernel_dtype
 
 BLOCK = 64
-"""How many sorted values an invocation combines."""
+"""Sorted values combined by one invocation."""
 
 Place = Callable[[Tensor, Tensor, bool], None]
 """Records the row of each update into a tensor, and may clear these rows of a second one."""

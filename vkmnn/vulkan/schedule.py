@@ -1,4 +1,4 @@
-"""Order of dispatches: those that can run at once stand together between two barriers.
+"""Order of dispatches: independent ones are grouped between two barriers.
 
 A list scheduler by levels (Hu, "Parallel sequencing and assembly line problems", 1961): what the
 longest chain of dependent dispatches waits for goes first, and the rest fills in as late as it may.
@@ -18,8 +18,7 @@ from vkmnn.vulkan.recording import Dispatch, Recording
 from vkmnn.vulkan.storage import storage_bytes
 
 MAX_COMPARISONS = 2_000_000
-"""Uses of tensors that are compared to find what waits for what: a second or two. Beyond them, the
-dispatches keep their order."""
+"""Maximum comparisons of tensor uses: a second or two. Beyond it, dispatches keep their order."""
 
 MAX_CANDIDATES = 500
 """Dispatches that a wave may choose from."""
@@ -59,7 +58,7 @@ def schedule(recording: Recording, ends: Sequence[int]) -> None:
 def order(
     dispatches: Sequence[Dispatch], recording: Recording, sizes: dict[Tensor, int]
 ) -> list[list[int]]:
-    """Return the numbers of the dispatches in waves; one wave each when others take more memory."""
+    """Return dispatch numbers in waves; one wave each if grouping takes more memory."""
     one_by_one = [[number] for number in range(len(dispatches))]
     nodes = _nodes(dispatches, recording)
     if nodes is None or max((node.height for node in nodes), default=0) == len(nodes):
@@ -71,13 +70,13 @@ def order(
 
 
 def _sizes(recording: Recording) -> dict[Tensor, int]:
-    """Return the bytes of every tensor that dispatches write: the others are placed apart."""
+    """Return the bytes of every written tensor: others are placed separately."""
     roots = {recording.root(tensor) for tensor in recording.written}
     return {root: storage_bytes(root) for root in roots}
 
 
 def _nodes(dispatches: Sequence[Dispatch], recording: Recording) -> list[_Node] | None:
-    """Return what waits for what, or None where there is too much to compare."""
+    """Return the dependencies, or None if there are too many to compare."""
     nodes: list[_Node] = []
     # By root: (first byte, end, number) of every use so far.
     reads: defaultdict[Tensor, list[tuple[int, int, int]]] = defaultdict(list)
@@ -147,7 +146,7 @@ class _Alive:
         self._over: list[Tensor] = []
 
     def made(self, node: _Node) -> int:
-        """Return how many bytes more a dispatch would take."""
+        """Return the additional bytes of a dispatch."""
         return sum(self._sizes.get(root, 0) for root in node.roots - self._alive)
 
     def freed(self, node: _Node) -> int:
@@ -164,7 +163,7 @@ class _Alive:
                 self._over.append(root)
 
     def end_wave(self) -> None:
-        """Let go of what nothing needs any more."""
+        """Free tensors without further readers."""
         self.size -= sum(self._sizes.get(root, 0) for root in self._over)
         self._alive.difference_update(self._over)
         self._over.clear()

@@ -23,7 +23,7 @@ from vkmnn.vulkan.storage import element_bytes, read_view, stored_dtype, to_stor
 
 
 class Bindable(Protocol):
-    """What records a segment anew for tensors that lie elsewhere."""
+    """Records a segment again for other tensors."""
 
     @property
     def uploads(self) -> Sequence[Tensor]: ...
@@ -36,7 +36,7 @@ class Bindable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Edges:
-    """Where a segment meets the host.
+    """Exchange of a segment with the host.
 
     Attributes:
         uploads: tensors to write first, and where.
@@ -55,7 +55,7 @@ class Edges:
 
 @dataclass(frozen=True, slots=True)
 class Glance:
-    """How the host sees index tensors that lie in memory of the device alone.
+    """Access of the host to index tensors in device-only memory.
 
     Attributes:
         command: copies them; recorded once, since NVIDIA's driver takes half a millisecond for it.
@@ -119,14 +119,14 @@ class VulkanSegment(Segment):
         return True
 
     def run(self, host: dict[str, Array]) -> None:
-        """Run the segment on the arrays in `host` and add what it produces for the host."""
+        """Run the segment on the arrays in `host` and add its results for the host."""
         self._write(host)
         self._record_anew()
         self._replay()
         self._read(host)
 
     def begin(self, host: dict[str, Array]) -> None:
-        """Write what the segment needs from `host`, submit, and return."""
+        """Write the segment's inputs from `host`, submit, and return."""
         command = self._command
         if self._written:
             self._write(host)
@@ -151,7 +151,7 @@ class VulkanSegment(Segment):
             former.destroy()
 
     def end(self, host: dict[str, Array] | None) -> None:
-        """Wait, and add what the segment produced to `host`, if there is one.
+        """Wait, and add the segment's results to `host`, if given.
 
         Raises:
             InvalidInputError: a kernel found a value that it cannot compute with.

@@ -53,7 +53,7 @@ def stride_of(length: int) -> int:
 
 
 def select_rounds(length: int, lanes: int) -> int:
-    """Return how many rounds the loops of a lane take to select from a row."""
+    """Return the iterations of a lane to select from a row."""
     own = ceil_div(ceil_div(length, 4), lanes)
     return 8 * (own + 2 * ceil_div(own, 63) + 6) + 8 * own + 24
 

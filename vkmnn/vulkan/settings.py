@@ -10,7 +10,7 @@ from vkmnn.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class BackendSettings:
-    """How a `VulkanBackend` plans and runs.
+    """Settings of a `VulkanBackend`.
 
     Profiles, trials of the tuner and rebuilt sessions run on siblings of a session's backend, which
     `VulkanBackend.sibling` makes with `dataclasses.replace`: an option added here reaches all.

@@ -48,7 +48,7 @@ _slices: weakref.WeakValueDictionary[tuple[object, ...], Array] = weakref.WeakVa
 
 @dataclass(frozen=True, slots=True)
 class _Excess:
-    """Something that does not fit: number of the operand, inputs first; None for what is beside.
+    """An oversized operand by number, inputs first; None for anything else.
 
     `share` is how much of it would fit.
     """
@@ -75,7 +75,7 @@ class Divider:
     _made: dict[tuple[object, ...], Tensor] = field(default_factory=dict)
 
     def is_small(self, tensors: Iterable[Tensor | None]) -> bool:
-        """Return whether no tensor can take enough bytes, in whatever form, for a cut."""
+        """Return whether no tensor can be large enough, in any form, to need a split."""
         limit = self.info.limits.max_storage_buffer_range // SUSPECT
         # An element takes a whole vector at most: where it is the only channel of a block.
         # Constants lie in plain order, until kernels pack them.
@@ -90,7 +90,7 @@ class Divider:
     def divide(
         self, command: Command, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
     ) -> list[Command]:
-        """Return what takes the place of a command; empty where it can stay or cannot be cut.
+        """Return the replacement of a command; empty if it can stay or cannot be split.
 
         Args:
             command: an op with its operands.
@@ -124,7 +124,7 @@ class Divider:
         return commands
 
     def _parts(self, command: Command, cut: Cut, step: int) -> list[Command]:
-        """Return the slices, the parts, and what puts their results together.
+        """Return the slices, the parts, and the ops that join their results.
 
         Nothing where the backend does not take a part.
         """
@@ -163,7 +163,7 @@ class Divider:
         return commands
 
     def _stack(self, command: Command, cut: Cut, parts: list[Tensor]) -> list[Command]:
-        """Return what stacks the parts' results, and the op that takes the stack."""
+        """Return the stack of the parts' results, and the op that reads it."""
         assert cut.again is not None
         shape = list(parts[0].shape)
         shape[cut.axis] = len(parts)
@@ -192,7 +192,7 @@ class Divider:
         taken: Piece | Array | None,
         commands: list[Command],
     ) -> Tensor | None:
-        """Return what a part reads in place of an operand; slices are added to `commands`."""
+        """Return a part's operand; slices are added to `commands`."""
         if tensor is None or taken is None:
             return tensor
         if not isinstance(taken, Piece):
@@ -255,7 +255,7 @@ def _excess(fault: Fault, tensors: Sequence[Tensor | None], recording: Recording
 def _choose(
     cuts: Iterable[Cut], excesses: Sequence[_Excess], result: Tensor, blocked: bool
 ) -> tuple[Cut, int] | None:
-    """Return the cut to make and how many steps a part takes; None where no cut helps.
+    """Return the cut and the steps per part; None if no cut helps.
 
     One is preferred that brings everything into range, else one that helps most; then one whose
     parts lie in one piece each.
@@ -283,7 +283,7 @@ def _choose(
 
 
 def _even(cut: Cut, most: int, unit: int, result: Tensor) -> int:
-    """Return the steps of parts of about the same size, which begin where they can be bound."""
+    """Return the steps of parts of similar size at bindable offsets."""
     bytes_each = max(1, prod(result.shape) // cut.size * FP16_BYTES)
     unit = lcm(unit, GRANULE_BYTES // gcd(GRANULE_BYTES, bytes_each))
     if unit > most:
@@ -306,7 +306,7 @@ def _slice(tensor: Tensor, piece: Piece) -> Tensor:
 
 
 def in_form(tensor: Tensor | None, layout: Layout, fp16: bool) -> Tensor | None:
-    """Return a tensor that stands for another in some form, to see what would be bound of it."""
+    """Return a stand-in for a tensor in some form, to compute its bound size."""
     if tensor is None or (tensor.value is not None and fp16 == tensor.fp16):
         return tensor
     return replace(tensor, layout=layout if tensor.value is None else tensor.layout, fp16=fp16)

@@ -1,4 +1,4 @@
-"""How tensors are stored on a Vulkan device: element types and sizes, plain or channel-blocked.
+"""Storage of tensors on a Vulkan device: element types and sizes, plain or channel-blocked.
 
 Plain Vulkan 1.1 has no 8-, 16- or 64-bit storage, so every element takes four bytes: floats are
 float32, integers and bool are int32. Wider integers pass a range check on the way in. Where a
@@ -58,16 +58,16 @@ WeightElement = Literal["f32", "f16", "w8"]
 CodeElement = Literal["f32", "f16", "w8", "c8"]
 """The same where activations may be bytes as well: `c8`."""
 Element = Literal["f32", "f16", "i32"]
-"""What elements are in memory: the axis `element` of kernels."""
+"""Stored elements: the axis `element` of kernels."""
 
 
 def stored_element(tensor: Tensor) -> Element:
-    """Return what a tensor's elements are in memory."""
+    """Return the stored type of a tensor's elements."""
     return "i32" if kernel_dtype(tensor.dtype) == "i32" else stored_word(tensor)
 
 
 def stored_word(tensor: Tensor) -> FloatElement:
-    """Return the element of kernels that move what a tensor holds, whatever it means."""
+    """Return the element type of kernels that move a tensor's bits."""
     return "f16" if tensor.fp16 else "f32"
 
 
@@ -94,7 +94,7 @@ def element_bytes(tensor: Tensor) -> int:
 
 
 def storage_bytes(tensor: Tensor) -> int:
-    """Return the bytes that the tensor takes on the device: whole vec4s, at least one."""
+    """Return the bytes of the tensor on the device: whole vec4s, at least one."""
     # Planning asks several times per op, hence nothing is called but for other layouts.
     shape = tensor.shape
     plain = tensor.layout is Layout.NCHW
@@ -105,7 +105,7 @@ def storage_bytes(tensor: Tensor) -> int:
 
 
 def vec4_count(tensor: Tensor) -> int:
-    """Return how many vec4s of its elements the tensor takes; 0 when it is empty.
+    """Return the number of vec4s of the tensor; 0 if it is empty.
 
     A kernel that works on these treats every element alike, wherever it stands.
     """
@@ -113,7 +113,7 @@ def vec4_count(tensor: Tensor) -> int:
 
 
 def reject_integers(tensors: Iterable[Tensor | None]) -> None:
-    """Raise Rejection where a kernel that computes with floats cannot take these tensors."""
+    """Raise Rejection for integer tensors of a kernel that computes floats."""
     for tensor in tensors:
         if tensor is not None and kernel_dtype(tensor.dtype) != "f32":
             raise Rejection(

@@ -1,4 +1,4 @@
-"""NonMaxSuppression by tournament: what decides how its loops run."""
+"""NonMaxSuppression by tournament: loop counts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, CpuLanes, rotate_lanes
 from vkmnn.vulkan.encoder import ceil_div
 
 TOPS = 16
-"""Blocks of which a lane holds the best key."""
+"""Blocks per lane whose best key it holds."""
 # Dispatches of one row, at most: sorting takes fewer where all boxes of a long row may be kept.
 _MAX_PARTS = 64
 SHORT_LOOPS = 400
@@ -20,7 +20,7 @@ _MAX_SHORT_PARTS = 128
 
 @dataclass(frozen=True, slots=True)
 class Tournament:
-    """A subgroup of `lanes` takes a class; its loops go round at most `rounds` times a dispatch."""
+    """A subgroup of `lanes` per class; up to `rounds` iterations per dispatch."""
 
     lanes: CpuLanes
     rounds: int = MAX_LOOP_ROUNDS
@@ -36,7 +36,7 @@ class Tournament:
         return step * ceil_div(ceil_div(size, self.lanes * TOPS), step)
 
     def parts(self, size: int, most: int) -> int:
-        """Return how many dispatches it may take to choose `most` of `size` boxes; 0: no number.
+        """Return the maximum dispatches to select `most` of `size` boxes; 0 if unbounded.
 
         The kernel counts in the same way: a round for each turn of a loop, and one to end.
         """

@@ -44,7 +44,7 @@ MIN_ROUNDS_LATE = 3
 
 
 class TuningFile:
-    """What was measured on one device, by driver, version of vkmnn and shaders.
+    """Measurements of one device, by driver, version of vkmnn and shaders.
 
     No method raises: a file that cannot be read or written costs time, not results. Why is logged.
 
@@ -91,7 +91,7 @@ class TuningFile:
 
 
 class TunableBackend(Backend):
-    """A backend that can take other kernels than those of its rules, and time them."""
+    """A backend that can use and time other kernels than its rules select."""
 
     @property
     @abstractmethod
@@ -100,7 +100,7 @@ class TunableBackend(Backend):
 
     @abstractmethod
     def with_preferences(self, table: Mapping[str, str]) -> TunableBackend:
-        """Return a backend that takes these kernels."""
+        """Return a backend that prefers these kernels."""
 
     @abstractmethod
     def choices_of(
@@ -177,7 +177,7 @@ def tune(
 
 
 def _in_use(backend: TunableBackend, key: str, choice: TunedChoice) -> str:
-    """Return the candidate that the backend takes as long as nothing is tuned."""
+    """Return the candidate that the untuned backend uses."""
     return backend.preferences.get(key, choice.rule)
 
 
@@ -215,7 +215,7 @@ def _whole_runs(
 
 @dataclass(slots=True)
 class _Counter:
-    """Counts trials for whoever wants to show how far it is, and knows when time is over.
+    """Counts trials for progress, and knows the deadline.
 
     `tick_us` is the resolution that the device's clock was seen to have, `warm` whether it ran.
     """
@@ -229,7 +229,7 @@ class _Counter:
 
     @property
     def over(self) -> bool:
-        """Whether nothing new is to be tried."""
+        """Whether the deadline has passed."""
         return time.monotonic() >= self.end
 
     def advance(self) -> None:
@@ -312,7 +312,7 @@ def _warm_up(plan: TunablePlan, feeds: Mapping[str, Array], counter: _Counter) -
 
 
 def tick_of(rows: Sequence[Sequence[Sequence[Timing]]]) -> float:
-    """Return the microseconds of a tick of the clock that told these times; 0 where none is seen.
+    """Return the clock's tick in microseconds, from the times; 0 if none is visible.
 
     Some devices count in steps of a quarter of a microsecond: what gains less gained nothing.
     """

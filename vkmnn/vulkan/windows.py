@@ -19,7 +19,7 @@ from vkmnn.vulkan.storage import VECTOR_BYTES, element_bytes, storage_bytes
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """How many bytes a kernel binds of what it reads and of what it writes."""
+    """Bytes that a kernel binds of its input and of its output."""
 
     source: int
     output: int
@@ -49,7 +49,7 @@ def window(tensor: Tensor, first: int, count: int, encoder: VulkanEncoder) -> Te
 
 
 def chunk_starts(count: int, allowed: int, unit: int) -> Iterator[tuple[int, int]]:
-    """Yield (begin, end) of the fewest chunks of at most `allowed`, whole units but for the last.
+    """Yield (begin, end) of the fewest chunks of at most `allowed`, in whole units.
 
     Raises:
         ValueError: not even one unit fits.
@@ -161,5 +161,5 @@ def scratch_like(tensor: Tensor, elements: int, encoder: VulkanEncoder) -> Tenso
 
 
 def stored_as(tensor: Tensor, encoder: VulkanEncoder) -> AbstractContextManager[None]:
-    """Record kernels for what is stored as `tensor` is, whatever else the op at hand works on."""
+    """Record kernels for tensors stored like `tensor`, whatever the current op is."""
     return nullcontext() if tensor.fp16 else encoder.in_full()

@@ -39,8 +39,7 @@ class _Match:
 
 
 class FuseCodeAttention(PatternPass[_Match]):
-    """Two quantised products with a quantised Softmax between them: attention with the same
-    rounding.
+    """Two quantised products with a quantised Softmax between them.
 
     An op between the first product and the Softmax may do something else to keys after the query
     than to others, as a mask of constants does: every code of a score has two results then.
@@ -89,9 +88,7 @@ class FuseCodeAttention(PatternPass[_Match]):
     def _tables(
         self, scores: _Product, hiding: Op[Any] | None, of_input: float, index: GraphIndex
     ) -> list[tuple[float, ...]] | None:
-        """Return the Softmax's input for every quantised score; masked keys may have a second
-        table.
-        """
+        """Return the Softmax's input for every quantised score, and for masked keys."""
         attrs = scores.attrs
         if not 0 <= attrs.high - attrs.low < MAX_TABLE:
             return None

@@ -74,9 +74,7 @@ def _add_joined(
 
 
 class MergeCodes(PatternPass["list[_Product]"]):
-    """Queries, keys and values from one input: one product by joined packed weights, and a
-    Split.
-    """
+    """Queries, keys and values by packed weights of one input: one product and a Split."""
 
     name = "merge_codes"
     roots = frozenset({"MatMulNBits"})

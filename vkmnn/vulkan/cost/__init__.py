@@ -1,4 +1,4 @@
-"""What a kernel is expected to cost on a device: the numbers by class of device, and the formulas.
+"""Predicted cost of a kernel: constants by class of device, and formulas.
 
 docs/decisions/cost-model.md says what was measured, and what follows from data sheets.
 """

@@ -1,4 +1,4 @@
-"""The time of a product whose left operand the workgroups compute, chunk by chunk."""
+"""Time of a product whose left operand is computed by the workgroups, chunk by chunk."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOADED_RATE = 0.65
 
 @dataclass(frozen=True, slots=True)
 class Chunks:
-    """What a workgroup does in a chunk of K: it makes the left operand, then it multiplies.
+    """A workgroup's work per chunk of K: compute the left operand, then multiply.
 
     Args:
         workgroups: of the dispatch.

@@ -1,4 +1,4 @@
-"""Classes of devices: what a multiprocessor does in a microsecond, what a dispatch costs.
+"""Classes of devices: rates of a multiprocessor, costs of a dispatch.
 
 One row is measured, that of a server GPU (docs/decisions/cost-model.md). The others hold data
 sheets, and for what these do not tell the measured row scaled by clock and width.
@@ -19,7 +19,7 @@ _ANY_SIZE = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class DeviceClass:
-    """What devices of a class cost; times in microseconds, rates in a microsecond.
+    """Costs of a class of devices; times in microseconds, rates per microsecond.
 
     Args:
         name: how tables call it.

@@ -11,7 +11,7 @@ from vkmnn.vulkan.cost.tiles import MAX_RESIDENT, TINY_BYTES
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """What the workgroups of a dispatch do, each a number of rounds that wait for their loads.
+    """Work of a dispatch's workgroups: rounds that wait for their loads.
 
     Args:
         workgroups: of the dispatch.
@@ -96,6 +96,6 @@ def pass_cost(nbytes: float, info: DeviceInfo, workgroups: int = 0) -> Cost:
 
 
 def dispatch_us(info: DeviceInfo) -> float:
-    """Return what one dispatch more takes before it does anything, where the next waits for it."""
+    """Return the overhead of one more dependent dispatch."""
     device = class_of(info)
     return device.gap_us + device.start_us

@@ -47,7 +47,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What is expected of a dispatch.
+    """Prediction for a dispatch.
 
     Args:
         cost: the time that it takes.

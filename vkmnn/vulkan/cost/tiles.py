@@ -37,7 +37,7 @@ TINY_BYTES = 256 << 10
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """A product cut into tiles, and what one workgroup does.
+    """A product divided into tiles, and the work of a workgroup.
 
     Args:
         tiles: of the whole product.
@@ -114,7 +114,7 @@ def lanes_used(invocations: int, at_once: int) -> float:
 
 
 def weighed_us(us: float, done: int, needed: int) -> float:
-    """Return the time by which kernels are ranked: of nearly equal ones, what pads less wins.
+    """Return the time for ranking: of nearly equal kernels, the one with less padding wins.
 
     Where latency hides what padding costs in time, it still costs power, and with it clock.
 

@@ -1,4 +1,4 @@
-"""Tensors in 2-D images: where their texels lie, and the ops that have kernels for them."""
+"""Tensors in 2-D images: their layout, and the ops with kernels for them."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ _ZERO_OF_ZEROS = frozenset({"ADD", "SUB", "MUL", "MIN", "MAX", "PRELU"})
 def _unary_takes(
     execution: VulkanExecution[Any], inputs: Sequence[Tensor | None]
 ) -> set[int] | None:
-    """Take what lies in an image already, where lanes without a channel stay zero."""
+    """Accept tensors in images if lanes without a channel stay zero."""
     attrs, x = execution.attrs, inputs[0]
     if x is None or x.layout is not Layout.IMAGE or attrs.kind in _TESTS:
         return None
@@ -54,7 +54,7 @@ def record_unary(execution: VulkanExecution[Any], encoder: VulkanEncoder) -> Non
 def _binary_takes(
     execution: VulkanExecution[Any], inputs: Sequence[Tensor | None]
 ) -> set[int] | None:
-    """Take operands of which the one in the result's shape lies in an image already."""
+    """Accept operands if the one with the result's shape is in an image."""
     attrs, y = execution.attrs, execution.outputs[0]
     tensors = [tensor for tensor in inputs if tensor is not None]
     rank = len(y.shape)

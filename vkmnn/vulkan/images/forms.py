@@ -1,4 +1,4 @@
-"""Which ops work on images: when, and how they are recorded then."""
+"""Ops on images: conditions and recording."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Record = Callable[[VulkanExecution[Any], VulkanEncoder], None]
 
 @dataclass(frozen=True, slots=True)
 class ImageForm:
-    """What an op does with images.
+    """An op's implementation on images.
 
     Attributes:
         takes: returns the numbers of the inputs that are wanted in images, None where there is no
@@ -37,7 +37,7 @@ IMAGE_FORMS: Registry[str, ImageForm] = Registry("image kernels of")
 
 
 def image_form(op_type: str, takes: Takes) -> Callable[[Record], Record]:
-    """Register a function that records ops of a type whose tensors lie in images."""
+    """Register the function that records ops of a type on images."""
 
     def add(record: Record) -> Record:
         IMAGE_FORMS.register(op_type)(ImageForm(takes, record))
@@ -70,7 +70,7 @@ def image_layouts(command: Command, inputs: Sequence[Tensor | None], limit: int)
 
 
 def image_record(command: Command) -> Record | None:
-    """Return what records a command whose result lies in an image; None where it lies elsewhere."""
+    """Return the recorder of a command with an image result; None for others."""
     outputs = command.outputs
     if command.op.type == "ConvertTensor" or not outputs or outputs[0].layout is not Layout.IMAGE:
         return None

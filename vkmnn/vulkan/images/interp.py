@@ -16,7 +16,7 @@ from vkmnn.vulkan.images.place import MAX_RANK, place_of
 
 
 def _takes(execution: VulkanExecution[Any], inputs: Sequence[Tensor | None]) -> set[int] | None:
-    """Take what lies in an image already, where one dispatch resizes rows, columns or both."""
+    """Accept tensors in images if one dispatch resizes rows, columns or both."""
     x = inputs[0]
     if x is None or x.layout is not Layout.IMAGE or not isinstance(execution, InterpExecution):
         return None

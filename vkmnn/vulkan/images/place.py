@@ -1,4 +1,4 @@
-"""Where the texels of a tensor lie in a 2-D image, and which devices keep tensors there.
+"""Layout of a tensor in a 2-D image, and the devices that use images.
 
 A texel holds four channels of a pixel. Rows of the image are rows of the tensor, those of all
 images of the batch below each other, with the blocks of channels side by side: N*H rows of
@@ -24,7 +24,7 @@ _TEXTURES = frozenset({"Qualcomm", "ARM", "Imagination"})
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """How a tensor lies in an image: `columns` are those of the tensor; see the module."""
+    """Layout of a tensor in an image: `columns` are the tensor's; see the module."""
 
     batch: int
     blocks: int
@@ -45,12 +45,12 @@ class Place:
 
     @property
     def texels(self) -> int:
-        """How many there are."""
+        """Number of texels."""
         return self.width * self.height
 
 
 def place_of(shape: Sequence[int], limit: int) -> Place | None:
-    """Return how a tensor lies in an image; None where it is kept in a buffer.
+    """Return the layout of a tensor in an image; None for tensors in buffers.
 
     Args:
         shape: [N, C], [N, C, W] or [N, C, H, W].
@@ -68,7 +68,7 @@ def place_of(shape: Sequence[int], limit: int) -> Place | None:
 
 
 def image_size(info: DeviceInfo, storage: str) -> int:
-    """Return the most texels along an axis of an image; 0 where all is kept in buffers.
+    """Return the maximum texels along an axis of an image; 0 if images are not used.
 
     Args:
         info: the device.

@@ -114,7 +114,7 @@ def _boxes(attrs: RasterAttrs, inputs: Sequence[Tensor | None], output: Tensor) 
 
 
 def _takes(execution: VulkanExecution[Any], inputs: Sequence[Tensor | None]) -> set[int] | None:
-    """Take computed tensors of which one lies in an image already, where whole blocks move."""
+    """Accept computed tensors if one is in an image and whole blocks move."""
     attrs, output = execution.attrs, execution.outputs[0]
     shapes = [tensor.shape for tensor in (*inputs, output) if tensor is not None]
     if any(not MIN_RANK <= len(shape) <= MAX_RANK or 0 in shape for shape in shapes):

@@ -1,1 +1,1 @@
-"""What ops along an axis share: rows and columns, reductions, normalisation."""
+"""Shared parts of ops along an axis: rows and columns, reductions, normalisation."""

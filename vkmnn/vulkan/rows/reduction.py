@@ -1,4 +1,4 @@
-"""What ops along an axis share: the axis as [outer, size, inner], workgroups, reductions."""
+"""Shared parts of ops along an axis: the axis as [outer, size, inner], workgroups, reductions."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ class Line:
 
     @property
     def columns(self) -> int:
-        """How many lines along the axis there are."""
+        """Number of lines along the axis."""
         return self.outer * self.inner
 
     @property
     def width(self) -> Literal[1, 4]:
-        """How many neighbouring columns an invocation can take at once."""
+        """Neighbouring columns that an invocation can read at once."""
         return 4 if self.inner % 4 == 0 else 1
 
 
@@ -64,7 +64,7 @@ def line_of(shape: Sequence[int], first: int, last: int) -> Line:
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
-    """A workgroup per row: how its invocations meet (see include/group.glsl.j2), and how many."""
+    """A workgroup per row: its way to combine (include/group.glsl.j2), and its size."""
 
     lanes: Lanes
     local: int
@@ -101,7 +101,7 @@ def row_group(
 
 
 def lanes_of(encoder: VulkanEncoder) -> list[Lanes]:
-    """Return the ways in which a workgroup can meet on a device, the fastest first.
+    """Return the ways to combine in a workgroup on a device, fastest first.
 
     Kernels for CPU devices load through texel buffers.
     """
@@ -141,7 +141,7 @@ def column_local(count: int, encoder: VulkanEncoder) -> dict[str, int | float | 
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """What `encode_reduction` computes: finish(op of x - center).
+    """The reduction that `encode_reduction` computes: finish(op of x - center).
 
     `center` has one value per line, subtracted from every element when `subtract`; `divisor` and
     `epsilon` belong to the ways to finish DIVIDE and INVERSE_STD. All but `op` is for floats only.
