@@ -1,4 +1,4 @@
-"""What callers pass, checked against what the network declares: arrays, names and shapes."""
+"""Checks of callers' arguments against the network's declaration: arrays, names and shapes."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ _NUMPY_NAMES = {"float": "float32", "double": "float64"}
 
 
 def fed_array(info: TensorInfo, value: Any) -> Any:
-    """Return what was fed for an input: a C-contiguous array, or the DeviceTensor that it is.
+    """Return a fed value as a C-contiguous array, or the DeviceTensor itself.
 
     Args:
         info: the input.
@@ -184,7 +184,7 @@ def _exported(info: TensorInfo, value: Any) -> Any:
 
 
 def check_array(info: TensorInfo, array: Any) -> None:
-    """Refuse an array that is not what the input declares.
+    """Reject an array that differs from the input's declaration.
 
     Raises:
         InvalidInputError: not a numpy array, another dtype, rank or fixed dimension.
@@ -247,7 +247,7 @@ def checked_input_shapes(shapes: Any) -> dict[str, tuple[Dim, ...]]:
 
 
 def fits(declared: tuple[Dim, ...] | None, shape: tuple[int, ...]) -> bool:
-    """Whether sizes are possible, and not others than those that a model declares."""
+    """Whether sizes are possible, and consistent with the declared ones."""
     if declared is None:
         return True
     if len(shape) != len(declared):
@@ -283,7 +283,7 @@ def order_hint(info: TensorInfo, shape: tuple[int, ...]) -> str | None:
 def _nearly(
     declared: tuple[Dim, ...], whole: tuple[int, ...], made: str, name: str, kind: str
 ) -> str | None:
-    """Say what else than the order of axes keeps an array from the declared shape, if one thing.
+    """Return the one difference, besides the order of axes, from the declared shape.
 
     Args:
         declared: the shape.
@@ -333,7 +333,7 @@ def _orders(rank: int) -> list[tuple[str, tuple[int, ...]]]:
 
 
 def _looks(kind: str, rank: int, missing: int) -> str:
-    """Say what an array looks like whose axes have another order, or lack the batch."""
+    """Return the likely mistake for an array with another axis order, or without the batch."""
     if missing:
         axes = "the batch axis is missing" if missing == 1 else f"{missing} axes are missing"
         moved = {"NHWC": ", and channels stand last", "NCHW": ", and channels stand first"}

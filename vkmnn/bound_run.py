@@ -1,4 +1,4 @@
-"""What `InferenceSession.bind` returns."""
+"""The result of `InferenceSession.bind`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class BoundRun:
-    """A network whose inputs and outputs lie at fixed places; call it to run it.
+    """A network with fixed input and output tensors; call it to run it.
 
     It keeps its plan until it, or the session, is closed; its tensors stay for good.
     """
@@ -26,12 +26,12 @@ class BoundRun:
 
     @property
     def inputs(self) -> Mapping[str, DeviceTensor]:
-        """What a run reads, by name: write into them before it."""
+        """Inputs of a run by name; write to them before it."""
         return self._bound.inputs
 
     @property
     def outputs(self) -> Mapping[str, DeviceTensor]:
-        """What a run writes, by name."""
+        """Outputs of a run by name."""
         return self._bound.outputs
 
     @property
@@ -53,7 +53,7 @@ class BoundRun:
     __call__ = run
 
     def __repr__(self) -> str:
-        """Return the tensors at their places."""
+        """Return the bound tensors."""
         ins, outs = (
             ", ".join(f"{name} {list(one.shape)}" for name, one in tensors.items())
             for tensors in (self.inputs, self.outputs)

@@ -1,4 +1,4 @@
-"""What loading and planning a model may cost, and the meter that watches it.
+"""Limits for loading and planning a model, and the meter that enforces them.
 
 A model of some hundred bytes can ask for any amount of memory and time: chains of ops that double
 their input, fills of any shape, nested functions. Sizes are therefore worked out and charged
@@ -18,34 +18,35 @@ from pathlib import Path
 from vkmnn.errors import BudgetError, InvalidInputError
 
 DEFAULT_BYTES = 256 << 20
-"""A device needs what was computed twice more: packed for its kernels, and in its own memory."""
+"""Copies of computed constants: packed for kernels, and in device memory."""
 
 DEFAULT_FILLED_BYTES = 640 << 20
-"""The same with fills, which take no memory as constants: one value, repeated. Test models state
-their weights so, to be small files: VGG-19's are 548 MiB."""
+"""Limit for fills, which take no memory as constants: one value, repeated. Test models declare
+their weights this way to stay small: VGG-19's are 548 MiB.
+"""
 
 DEFAULT_NODES = 100_000
 
 BASE_SECONDS = 4.0
 SECONDS_PER_NODE = 0.01
 SECONDS_PER_MIB = 0.1
-"""Networks take 1 to 3 ms per node and less per MiB of weights on a slow processor core."""
+"""Seconds: networks take 1 to 3 ms per node and less per MiB of weights on a slow core."""
 
 GROWTH = 8
-"""How many times the size of a model's own weights what is made from them may take by default."""
+"""Default limit of derived constants, relative to the model's own weights."""
 
 FREE_SHARE = 0.75
-"""How much of the memory that is free when a plan is made its values may take by default."""
+"""Default share of the free memory for a plan's values."""
 
 INDEX_BYTES = 64
-"""What tables of the source of every element of an axis take per element while they are made."""
+"""Bytes per element of a table with the source of every element of an axis."""
 
 _GIB = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What one model may cost; `InferenceSession` and `Interpreter` take one.
+    """Limits for one model; an argument of `InferenceSession` and `Interpreter`.
 
     Args:
         bytes: memory for what is computed from constants while the model is loaded or planned, and
@@ -76,7 +77,7 @@ class Budget:
 
 
 class Meter:
-    """Counts what one load or one plan takes, and refuses what goes beyond the budget.
+    """Counts memory, nodes and time of a load or plan, and refuses to exceed the budget.
 
     Args:
         budget: what is allowed.
@@ -121,13 +122,13 @@ class Meter:
         self.allowed_seconds = BASE_SECONDS + more if seconds is None else seconds
 
     def renewed(self) -> Meter:
-        """Return a meter for what is made next: with as much time, beside what is held by now."""
+        """Return a meter for the next step: with the full time, and the current memory."""
         meter = Meter(self.budget, self._weights, self._nodes, self._clock)
         meter._bytes, meter._filled = self._bytes, self._filled
         return meter
 
     def has_time(self, seconds: float) -> bool:
-        """True when work that is likely to take so long is within the budget."""
+        """True if work of this duration is likely within the budget."""
         # A thread has had no more processor time than has passed, which is asked without the
         # kernel.
         if time.perf_counter() + seconds <= self._wall + self.allowed_seconds:
@@ -276,7 +277,7 @@ _RAISE_BYTES = "set VKMNN_MAX_BYTES higher if the model is trusted and the machi
 
 
 def unlimited() -> Meter:
-    """Return a meter for graphs that come from the program itself."""
+    """Return a meter for graphs of the program itself."""
     return Meter(Budget(1 << 62, 1 << 62, float("inf")))
 
 
@@ -308,7 +309,7 @@ def host_memory() -> int:
 
 
 def free_share() -> int:
-    """Return the part of the free memory that values may take by default, of what is free now."""
+    """Return the default share of the memory that is free now."""
     there = host_memory()
     return min(there, int(min(_free_memory() or [there]) * FREE_SHARE))
 
@@ -335,7 +336,7 @@ def check_shared_room(nbytes: int, allowed: int | None) -> None:
 
 
 def _free_memory() -> list[int]:
-    """Return what is free on the machine, and in the control group, where that can be told."""
+    """Return the free memory of the machine and the control group, if known."""
     found: list[int] = []
     try:
         lines = Path("/proc/meminfo").read_text("ascii").splitlines()
@@ -356,7 +357,7 @@ def _free_memory() -> list[int]:
 
 
 def _address_space() -> list[int]:
-    """Return what is left of the address space where it is limited."""
+    """Return the rest of a limited address space."""
     try:
         import resource
 

@@ -1,4 +1,4 @@
-"""Cache files that nobody else may have written: finding, reading and writing them, no hanging."""
+"""Cache files that no other user can have written; access never blocks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pathlib import Path
 _log = logging.getLogger(__name__)
 
 NO_FOLDER = Path(os.devnull) / "vkmnn"
-"""Stands for the cache folder where there is none: nothing is found in it, nothing written."""
+"""Placeholder for a missing cache folder: nothing is found in it, nothing written."""
 
 _OTHERS_WRITE = 0o022
 _POLL_S = 0.01
@@ -25,7 +25,7 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)
 
 
 def cache_dir() -> Path:
-    """`VKMNN_CACHE_DIR`: where caches are kept, by default `vkmnn` in the user's cache folder."""
+    """`VKMNN_CACHE_DIR`: the folder of caches, by default `vkmnn` in the user's cache folder."""
     text = os.environ.get("VKMNN_CACHE_DIR", "").strip()
     base = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA")
     try:
@@ -80,7 +80,7 @@ def write_file(path: Path, data: bytes) -> None:
 
 
 def own_folder(path: Path) -> None:
-    """Make a folder for the user alone, or see that it is: nobody else wrote what lies in it.
+    """Create a private folder, or check that an existing one is private.
 
     Raises:
         OSError: it cannot be made, or is not to be trusted.
@@ -169,7 +169,7 @@ def check_owner(path: Path) -> None:
 
 
 def _check_owner(status: os.stat_result, path: Path) -> None:
-    """Refuse what another user could have written (on Windows, folders of users are their own)."""
+    """Reject what another user could have written (on Windows, user folders are private)."""
     if not hasattr(os, "getuid"):
         return
     if status.st_uid not in (os.getuid(), 0) or status.st_mode & _OTHERS_WRITE:

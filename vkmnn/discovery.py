@@ -61,7 +61,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """Where a plug-in is: a module by name, or a file or folder.
+    """Source of a plug-in: a module by name, or a file or folder.
 
     `error` says why it cannot even be tried; `named` that the user asked for this one.
     """
@@ -75,7 +75,7 @@ class _Source:
 
     @property
     def where(self) -> str:
-        """Who announced it, and which module or file it is."""
+        """Announcer of the plug-in, and its module or file."""
         return f"{self.distribution or 'VKMNN_PLUGINS'} ({self.path or self.module})"
 
     def __str__(self) -> str:
@@ -148,7 +148,7 @@ def load_plugin(module: str | Path) -> Plugin:
 
 
 def survey() -> Iterator[tuple[str, str, PluginError | None]]:
-    """Load every plug-in whatever the others do; yield its name, where it is and what is wrong.
+    """Load every plug-in independently; yield its name, its source and its error.
 
     Raises:
         PluginError: `VKMNN_PLUGINS` names a file that is not there.
@@ -165,12 +165,12 @@ def survey() -> Iterator[tuple[str, str, PluginError | None]]:
 
 
 def priorities(registered: Sequence[str]) -> list[str]:
-    """Return a line for each kernel among registrations: its priority, and what it comes before."""
+    """Return a line for each registered kernel: its priority, and the kernels it precedes."""
     return list(importlib.import_module("vkmnn.plugin").priorities(registered))
 
 
 def _sources() -> list[_Source]:
-    """Return what `VKMNN_PLUGINS` names, or else what packages and folders announce."""
+    """Return the plug-ins in `VKMNN_PLUGINS`, or else those announced by packages and folders."""
     text = os.environ.get("VKMNN_PLUGINS", "").strip()
     if text:
         names = [] if text.lower() in _OFF else text.split(",")
@@ -295,7 +295,7 @@ def _check_same(source: _Source) -> None:
 
 
 def _inner_package(module: ModuleType) -> Path | None:
-    """Return the package of the same name in a folder that Python has taken for one.
+    """Return the inner package of the same name in a folder that Python mistook for one.
 
     That is a project beside which Python runs: `gates/gates/__init__.py`.
     """

@@ -29,7 +29,7 @@ _MAX_LISTED = 12
 
 
 def nearest(name: str, known: Iterable[str], what: str, most: int = 1) -> str:
-    """Return a hint for a name that is not known: the nearest ones, or what there is.
+    """Return a hint for an unknown name: the nearest known ones, or all of them.
 
     Args:
         name: as it was typed.
@@ -80,7 +80,7 @@ class VkmnnError(Exception):
         super().__init__(self.message)
 
     def __str__(self) -> str:
-        """Return the message, the place where it happened, and the hint."""
+        """Return message, location and hint."""
         text = self.message
         where = [
             part
@@ -106,11 +106,11 @@ class ModelFileError(ModelError):
 
 
 class BudgetError(ModelError):
-    """Loading or planning a model would take more memory, nodes or time than is allowed."""
+    """Loading or planning a model would exceed the allowed memory, nodes or time."""
 
 
 class MissingExtraError(VkmnnError, ImportError):
-    """A feature takes a package that is not installed; the hint says how to install it."""
+    """A feature needs a package that is not installed; the hint says how to install it."""
 
 
 class OutOfHostMemoryError(VkmnnError, MemoryError):
@@ -122,14 +122,14 @@ class ConversionError(VkmnnError):
 
 
 TENSOR_KINDS = frozenset({"Input", "Initializer"})
-"""What takes the operator's place in an `UnsupportedNode` that is a tensor of the model."""
+"""Placeholder for the operator in an `UnsupportedNode` that is a tensor of the model."""
 
 _CHANGE_TYPES = "export the model with dense tensors of float32 or float16, integers or booleans"
 
 
 @dataclass(frozen=True, slots=True)
 class UnsupportedNode:
-    """A node that vkmnn cannot run, and why, or what to use instead."""
+    """A node that vkmnn cannot run, with the reason or an alternative."""
 
     op: str
     domain: str
@@ -211,7 +211,7 @@ class PlacementError(VkmnnError):
 
 
 class DeviceNotFoundError(VkmnnError):
-    """No device matches the selector; says what was found and what to install."""
+    """No device matches the selector; the message lists those found and what to install."""
 
 
 class DeviceProfileError(VkmnnError):
@@ -219,7 +219,7 @@ class DeviceProfileError(VkmnnError):
 
 
 class DeviceError(VkmnnError):
-    """A Vulkan call failed for a reason that has no class of its own.
+    """A Vulkan call failed for a reason without a class of its own.
 
     Attributes:
         vk_result: the VkResult, if it was a single call that failed.
@@ -236,14 +236,14 @@ class DeviceLostError(DeviceError):
 
 
 class StateLostError(DeviceLostError):
-    """What a state held was lost with its device; its session has opened another device.
+    """A state's contents were lost with its device; its session has opened another one.
 
     The session goes on: a new state can be made, and filled by the runs that filled the lost one.
     """
 
 
 class OutOfDeviceMemoryError(DeviceError):
-    """An allocation failed; the message breaks down what was planned."""
+    """An allocation failed; the message breaks down the planned memory."""
 
 
 class DeviceLimitError(DeviceError):

@@ -1,4 +1,4 @@
-"""Constant folding: what is known before the network runs is computed before it runs.
+"""Constant folding: computes values that are known before the network runs.
 
 Four ask a `Folder`: the pass that folds what a model spells out; a session when it begins, for all
 its plans; a plan, once its shapes are known; and the plan again after data movement was lowered.
@@ -59,7 +59,7 @@ class Folder:
         self._meter = meter or unlimited()
 
     def compute(self, op: Op[Any], inputs: Sequence[Array | None]) -> list[Array]:
-        """Compute an op that has to be known; its results are charged before they are made.
+        """Compute an op that must be constant; its results are charged to the budget first.
 
         Raises:
             BudgetError: they would take more memory or time than allowed.
@@ -88,7 +88,7 @@ class Folder:
         limit: int,
         outputs: Sequence[TensorInfo] | None = None,
     ) -> list[Array] | None:
-        """Compute an op that may as well be left to the run; nothing is charged.
+        """Compute an op that may also run later; nothing is charged.
 
         Args:
             op: what to compute.
@@ -111,7 +111,7 @@ class Folder:
             return self._evaluate(op, inputs, outputs)
 
     def _filled(self, op: Op[Any], inputs: Sequence[Array | None]) -> list[Array]:
-        """Compute one element of a fill, and repeat it without memory of its own."""
+        """Compute one element of a fill, and broadcast it without allocating."""
         (dims,) = inputs
         assert dims is not None
         (one,) = self._evaluate(op, [np.ones_like(dims)])

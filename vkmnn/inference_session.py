@@ -314,7 +314,7 @@ class InferenceSession:
         inputs: Mapping[str, Any],
         outputs: Mapping[str, DeviceTensor | None] | Iterable[str] | None = None,
     ) -> BoundRun:
-        """Return a run on tensors at fixed places: `bound()` copies and allocates nothing.
+        """Bind tensors to inputs and outputs: `bound()` runs without copies and allocations.
 
         This applies to networks that run on the device as a single plan; others run as usual,
         between copies (`BoundRun.copies`).
@@ -428,7 +428,7 @@ class InferenceSession:
             self._overridable.session(infos.keys() - self._inputs.keys()).resize(sizes, arrays)
 
     def another(self) -> InferenceSession:
-        """Return a second session of the same network: on a device, weights are there once.
+        """Return a second session of the same network; on a device they share the weights.
 
         It has plans, and so memory for activations, of its own, and is closed by itself.
 
@@ -458,7 +458,7 @@ class InferenceSession:
         return self._session.core.counters()
 
     def trim(self) -> None:
-        """Free what makes later runs faster: plans of other shapes, staging, idle pipelines."""
+        """Free memory that speeds up later runs: plans of other shapes, staging, idle pipelines."""
         for core in self._overridable.open_sessions():
             core.trim()
 
@@ -531,7 +531,7 @@ class InferenceSession:
         return self._overridable.latest.memory()
 
     def __repr__(self) -> str:
-        """Return what goes in and out, and where it runs."""
+        """Return inputs, outputs and device."""
         ins, outs = ", ".join(self._inputs), ", ".join(self._outputs)
         return f"<vkmnn.InferenceSession ({ins}) -> ({outs}) on {self.device.name}>"
 
@@ -540,7 +540,7 @@ class InferenceSession:
         self._overridable.close()
 
     def __reduce__(self) -> NoReturn:
-        """Refuse to be copied or pickled: what is on a device belongs to one process."""
+        """Refuse to be copied or pickled: device objects belong to one process."""
         raise InvalidInputError(
             "a session can be neither copied nor pickled",
             hint="open one in each process, on the same file; threads may share one",
@@ -561,7 +561,7 @@ class InferenceSession:
 
 
 def _no_feeds(method: str, inputs: Iterable[str]) -> InvalidInputError:
-    """Return the error for a call with the feeds in the place of the names of outputs."""
+    """Return the error for feeds passed in place of output names."""
     return InvalidInputError(
         f"{method} takes the names of the outputs, and then the feeds",
         hint=f"write {method}(None, {{'{next(iter(inputs), 'x')}': array}}) for all outputs",
@@ -569,7 +569,7 @@ def _no_feeds(method: str, inputs: Iterable[str]) -> InvalidInputError:
 
 
 def _refuse(**arguments: object) -> None:
-    """Say where onnxruntime's arguments are taken."""
+    """Reject onnxruntime's arguments and say where they belong."""
     for name, value in arguments.items():
         if value is not None:
             raise InvalidInputError(

@@ -26,7 +26,7 @@ class MappedFile(mmap.mmap):
     """
 
     own = True
-    """Whether the pages are the file's, so that the system may take them and read them again."""
+    """Whether the pages are the file's, so that the system may drop and reread them."""
 
 
 class FileChangedError(OSError):
@@ -69,7 +69,7 @@ def read_file(descriptor: int) -> MappedFile:
 
 
 def _read(descriptor: int, part: memoryview, start: int) -> None:
-    """Fill memory with the bytes of a file from a place on."""
+    """Read a file into memory from an offset on."""
     done = 0
     while done < len(part):
         if hasattr(os, "preadv"):
@@ -85,7 +85,7 @@ def _read(descriptor: int, part: memoryview, start: int) -> None:
 
 
 def place_in_file(array: npt.NDArray[np.generic]) -> tuple[MappedFile, int] | None:
-    """Return the mapped file that an array's bytes are in, in their order, and where they begin.
+    """Return the mapped file that contains an array's bytes contiguously, and their offset.
 
     None for an array that lies elsewhere, or whose elements are not side by side.
     """
@@ -100,7 +100,7 @@ def place_in_file(array: npt.NDArray[np.generic]) -> tuple[MappedFile, int] | No
 
 
 def address_of(file: MappedFile) -> int:
-    """Return where a mapped file begins in memory: with a page."""
+    """Return the address of a mapped file, which is page-aligned."""
     return int(np.frombuffer(file, np.uint8).ctypes.data)
 
 

@@ -73,7 +73,7 @@ def load(
 
 
 class Model:
-    """A network to call; made by `vkmnn.load`.
+    """A callable network; created by `vkmnn.load`.
 
     Attributes:
         inputs: the inputs by name, in the order of positional arguments; those with a default
@@ -142,7 +142,7 @@ class Model:
         return {**feeds, **named}
 
     def __repr__(self) -> str:
-        """Return what goes in and out, and where it runs."""
+        """Return inputs, outputs and device."""
         ins, outs = (
             ", ".join(f"{info.name}: {info.dtype.value}{_shape(info)}" for info in infos.values())
             for infos in (self.inputs, self.outputs)
@@ -173,7 +173,7 @@ def _named_tuple(names: list[str]) -> Any:
 
 
 def _as_array(info: TensorInfo | None, value: Any) -> Array:
-    """Return an array of what was passed; what has no dtype of its own takes the input's."""
+    """Return an argument as an array; Python values get the input's dtype."""
     if info is None or hasattr(value, "__array__"):
         array: Array = np.asarray(value)
         return array

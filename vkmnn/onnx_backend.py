@@ -84,7 +84,7 @@ class VkmnnBackendRep(BackendRep):
         return {name: self._as_fed(name, one) for name, one in named}
 
     def _as_fed(self, name: str, value: Any) -> Any:
-        """Return an array, except for what is not a tensor of a plain element type."""
+        """Return an array, or the value itself if it is not a tensor of a plain type."""
         info = self._inputs.get(name)
         is_object = info is not None and info.dtype is DType.OBJECT
         return value if is_object else np.asarray(value)
@@ -197,7 +197,7 @@ class VkmnnBackend(Backend):
 
 
 def _selector(device: str) -> str | int:
-    """Return what `ScheduleConfig.device` calls a device."""
+    """Return the selector of `ScheduleConfig.device` for a device."""
     match = _DEVICE.fullmatch(device)
     if match is None:
         raise DeviceNotFoundError(

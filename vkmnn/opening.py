@@ -66,7 +66,7 @@ InputShapes: TypeAlias = Mapping[str, tuple[Dim, ...]]
 
 CPU_DEVICE = "cpu"
 _MAX_WHOLE = 1 << 24
-"""Bytes of a model that is kept for onnxruntime; files are read again."""
+"""Maximum bytes of a model that is kept for onnxruntime; files are read again."""
 _SMALL = 1 << 24
 """Operations of networks that a software device is likely to be slow at."""
 MAX_THREADS = 256
@@ -74,7 +74,7 @@ MAX_THREADS = 256
 
 @dataclass(frozen=True, slots=True)
 class CpuInfo:
-    """Takes the place of a DeviceInfo when numpy or a plug-in's backend is the device."""
+    """Replaces DeviceInfo if numpy or a plug-in's backend is the device."""
 
     name: str = "CPU (numpy backend)"
 
@@ -101,7 +101,7 @@ class Network:
 
     @property
     def outputs(self) -> list[TensorInfo]:
-        """The outputs; where the model gives one no shape, with what follows from its op.
+        """The outputs; missing shapes are inferred from their ops.
 
         Of sizes that are open, only those that inputs name have a name.
         """
@@ -118,7 +118,7 @@ class Network:
         return found
 
     def settled(self) -> Network:
-        """Return the network for further sessions, without the weights that passes have replaced.
+        """Return the network for further sessions, without weights that passes have replaced.
 
         It can no longer be optimised in another way, which nobody needs but callers that give
         inputs other sizes than the names which they share allow.
@@ -292,7 +292,7 @@ def load_network(
 
 
 def _origin(model: Model) -> str | Path | bytes | None:
-    """Return what to run an ONNX model from as a whole; None where it is large, or another one."""
+    """Return the source to run an ONNX model as a whole; None for large or other models."""
     if isinstance(model, str | Path):
         return model
     if isinstance(model, bytes):
@@ -329,7 +329,7 @@ def _read_again(
 
 
 def _written(model: Model) -> tuple[int, int] | None:
-    """Return the size of a file, and when it was written; None for what is not a file."""
+    """Return the size and modification time of a file; None for anything else."""
     if not isinstance(model, str | os.PathLike):
         return None
     try:
@@ -389,7 +389,7 @@ def _optimised(
     on_host: bool = True,
     without: Collection[str] = (),
 ) -> Graph:
-    """Return the graph that runs: optimised, or as it is; what the host can fold is folded."""
+    """Return the graph to run, optimised on request; what the host can fold is folded."""
     if not optimised:
         return source.copy()
     from vkmnn.converter.passes import optimize
@@ -456,7 +456,7 @@ def _converted(
 
 
 def _with_left_out(error: UnsupportedOpError) -> UnsupportedOpError:
-    """Say which plug-ins were left out: they may have had the operators."""
+    """Name the plug-ins that failed to load: they may have had the operators."""
     names = ", ".join(f"{plugin.name} ({plugin.error.message})" for plugin in left_out())
     if not names:
         return error
@@ -485,7 +485,7 @@ def _usual_front_end() -> FrontEnd:
 def open_session(
     network: Network, config: ScheduleConfig, device: OpenDevice | None = None
 ) -> OpenSession:
-    """Open a session on a network; plans are made once shapes are known.
+    """Open a session on a network; plans are created once shapes are known.
 
     Args:
         network: what to run.
@@ -549,7 +549,7 @@ def _host_opener(network: Network, engines: Sequence[str]) -> OpenHost:
 
 
 def is_fastest(config: ScheduleConfig) -> bool:
-    """Return whether a session is to measure what runs its network fastest."""
+    """Return whether a session measures which engine is fastest."""
     device = environment.device_word(config.device)
     return device == environment.FASTEST or (device == "auto" and environment.measures())
 
@@ -609,7 +609,7 @@ def _whole(network: Network) -> Graph | None:
 def _key(
     graph: Graph, config: ScheduleConfig, device: OpenDevice, candidates: Collection[str]
 ) -> str:
-    """Return what stands for a network, a device, and how it is run; weights' values do not."""
+    """Return a key for a network, a device, and its options; independent of the weights' values."""
     parts = hashlib.sha256()
     for op in graph.ops:
         parts.update(repr((op.type, op.inputs, op.outputs, op.attrs)).encode())
@@ -655,7 +655,7 @@ def _say_what_may_be_faster(graph: Graph, config: ScheduleConfig, device: OpenDe
 
 
 def _told_apart(network: Network, outputs: Sequence[str], shared: SharedSizes) -> Graph:
-    """Return the network's graph, optimised without names that inputs share for sizes."""
+    """Return the network's graph, optimised without dimension names that inputs share."""
     assert network.optimise is not None
     source = shared.told_apart(network.source)
     apart = replace(network, source=source, graph=network.optimise(source, network.meter.renewed()))
@@ -678,7 +678,7 @@ def _open_on_host(
     seconds: float,
     budget: Budget,
 ) -> Sequence[HostPart]:
-    """Return what runs ops on the host; imported when a network needs it."""
+    """Return the runner of host ops; imported only when a network needs it."""
     from vkmnn.host import open_on_host
 
     room = host_memory() // 2 if budget.bytes is None else budget.bytes
@@ -724,7 +724,7 @@ def _open_branches(
 
 
 def _subject(model: Model, config: ScheduleConfig, settings: object) -> str | None:
-    """Name a file and how it is opened, as it is now; None for what is not a file."""
+    """Return a name for a file's current version and its options; None for anything else."""
     if not isinstance(model, str | os.PathLike):
         return None
     try:
@@ -808,7 +808,7 @@ def open_device(config: ScheduleConfig, subject: str | None = None) -> OpenDevic
 
 
 def _overflow_watch(config: ScheduleConfig, precision: Precision) -> OverflowWatch | None:
-    """Return what becomes of overflows in float16; None where there are none, or nobody asks."""
+    """Return the overflow handling; None where there is no float16, or it is ignored."""
     if precision == "high" or config.on_overflow == "ignore":
         return None
     return OverflowWatch(config.on_overflow)
@@ -867,7 +867,7 @@ def _skipping(network: Network) -> Network:
 
 
 def _saving(network: Network, names: Sequence[str]) -> Graph:
-    """Return the network's graph with tensors that are kept for the caller as further outputs.
+    """Return the network's graph with saved tensors as additional outputs.
 
     Where passes have fused one away, they run again on a network that has it for an output.
     """

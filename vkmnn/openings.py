@@ -20,7 +20,7 @@ MAX_OPENINGS = 4
 
 
 class Openings:
-    """What runs a network at any input shapes that its operators allow.
+    """A network at any input shapes that its operators allow.
 
     The network begins as its file declares it. A shape that contradicts the file loads the file
     again, with the sizes that differ left open, as a further session; its weights are those that
@@ -48,7 +48,7 @@ class Openings:
         self._lock = threading.Lock()
 
     def fit(self, shapes: Mapping[str, tuple[int, ...]]) -> OpenPaths:
-        """Return what runs at these shapes, which is current from then on.
+        """Return the session for these shapes, and make it current.
 
         Raises:
             InvalidInputError: nothing open takes the shapes, and the model has been released.
@@ -103,7 +103,7 @@ class Openings:
         return self.current.core.closed
 
     def release_model(self) -> None:
-        """Let go of the network: what has a plan runs on."""
+        """Free the model; plans that exist continue to run."""
         self._network = None
         for one in self._all:
             one.core.forget_model()
@@ -131,7 +131,7 @@ def _fit(infos: Sequence[TensorInfo], shapes: Mapping[str, tuple[int, ...]]) -> 
 def _opened_up(
     infos: Sequence[TensorInfo], shapes: Mapping[str, tuple[int, ...]]
 ) -> dict[str, tuple[Dim, ...]]:
-    """Return the shapes of all inputs, with sizes open that are not what is wanted."""
+    """Return the shapes of all inputs, with sizes open that differ from the requested ones."""
     found: dict[str, tuple[Dim, ...]] = {}
     for info in infos:
         wanted = shapes.get(info.name)

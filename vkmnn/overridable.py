@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Reopen = Callable[[frozenset[str]], Session]
 
 MAX_SESSIONS = 8
-"""Sessions of one model that are kept, each for other inputs that runs override."""
+"""Maximum sessions of one model, each for other overridden inputs."""
 
 
 class OverridableInputs:
@@ -87,7 +87,7 @@ class OverridableInputs:
         return {name: info for name, info in self.infos.items() if name in feeds}
 
     def session(self, names: Iterable[str]) -> Session:
-        """Return the session that takes values for these inputs; after `close`, a closed one.
+        """Return the session with these as inputs; after `close`, a closed one.
 
         Raises:
             InvalidInputError: the session has released its model.

@@ -17,7 +17,7 @@ from vkmnn.schedule_config import NetworkPath, PathNames, Precision, ScheduleCon
 
 @dataclass(frozen=True, slots=True)
 class OpenPaths:
-    """What runs a network or its parts, and the devices of the parts, in running order."""
+    """Sessions of a network's parts, and the devices of the parts, in running order."""
 
     core: Session | Pipelines
     devices: tuple[DeviceInfo | CpuInfo, ...]
@@ -66,7 +66,7 @@ def open_paths(
 
 
 def _outputs(graphs: Sequence[Graph], opened: Sequence[OpenSession]) -> list[str]:
-    """Return what the whole session produces: results of parts, and what was to be saved."""
+    """Return the outputs of the whole session: of all parts, and saved tensors."""
     handed = [{info.name for info in _handed_over(graph, graphs)} for graph in graphs]
     named = [[info.name for info in graph.outputs] for graph in graphs]
     made = [[info.name for info in one.core.graph.outputs] for one in opened]
@@ -81,7 +81,7 @@ def _outputs(graphs: Sequence[Graph], opened: Sequence[OpenSession]) -> list[str
 
 
 def _with_handed_over(graph: Graph, graphs: Sequence[Graph]) -> Graph:
-    """Return a part with what other parts read of it as further outputs."""
+    """Return a part with the tensors that other parts read as additional outputs."""
     return replace(graph, outputs=[*graph.outputs, *_handed_over(graph, graphs)])
 
 
@@ -92,7 +92,7 @@ def _handed_over(graph: Graph, graphs: Sequence[Graph]) -> list[TensorInfo]:
 
 
 def _check_order(graphs: Sequence[Graph]) -> None:
-    """Refuse parts that read what only a later part produces, or produce the same."""
+    """Reject parts that read outputs of later parts, or produce the same tensor."""
     there: set[str] = set()
     later = [set(graph.producers()) for graph in graphs]
     for number, graph in enumerate(graphs):
@@ -160,7 +160,7 @@ def _check_used(given: Iterable[str], read: set[str]) -> None:
 
 
 def _tensors(graph: Graph, names: Sequence[str], kind: PathNames) -> list[str]:
-    """Return the tensors that names of a path stand for."""
+    """Return the tensors of a path's names."""
     inputs = {info.name for info in graph.inputs}
     producers = graph.producers()
     if kind is PathNames.TENSOR:
@@ -186,7 +186,7 @@ def _tensors(graph: Graph, names: Sequence[str], kind: PathNames) -> list[str]:
 
 
 def _results(ops: Sequence[Op], graph: Graph) -> list[str]:
-    """Return what ops of one node produce for others."""
+    """Return the outputs of a node's ops that others read."""
     inside = {id(op) for op in ops}
     readers, outputs = graph.consumers(), graph.output_names()
     return [
@@ -206,7 +206,7 @@ def _unknown(name: str, kind: str, known: Iterable[str]) -> InvalidInputError:
 
 
 def _info(graph: Graph, name: str) -> TensorInfo:
-    """Return the description of a tensor inside the network; sizes that nobody names are open."""
+    """Return the info of a tensor inside the network; unnamed sizes are open."""
     declared: Mapping[str, TensorInfo] = {
         info.name: info for info in (*graph.outputs, *graph.inputs)
     } | graph.infos

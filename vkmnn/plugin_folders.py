@@ -1,4 +1,4 @@
-"""Folders of plug-ins: each plug-in in a folder of its own, with a manifest.
+"""Folders of plug-ins: each plug-in has a folder with a manifest.
 
 A manifest is a file `vkmnn-plugin.json`:
 
@@ -30,7 +30,7 @@ _MAX_BYTES = 1 << 16
 
 
 def default_folder() -> Path:
-    """Return the folder whose plug-ins are always found: `vkmnn/plugins` in the user's data folder.
+    """Return the default plug-in folder: `vkmnn/plugins` in the user's data folder.
 
     Raises:
         RuntimeError: the user has no home, as services have none.
@@ -61,7 +61,7 @@ def in_default_folder() -> list[Manifest]:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a manifest says; with an `error`, only `name` and `file` count."""
+    """Content of a manifest; with an `error`, only `name` and `file` are valid."""
 
     file: Path
     name: str
@@ -96,7 +96,7 @@ def manifests(folders: Iterable[Path]) -> list[Manifest]:
 
 
 def read_manifest(file: Path) -> Manifest:
-    """Read a manifest; what is wrong with it is in its `error`."""
+    """Read a manifest; `error` describes its defects."""
     try:
         if file.stat().st_size > _MAX_BYTES:
             return _damaged(file, f"it is larger than {_MAX_BYTES} bytes")
@@ -111,7 +111,7 @@ def read_manifest(file: Path) -> Manifest:
 
 
 def _fault(content: Any, file: Path) -> str | None:
-    """Return what is wrong with the content of a manifest."""
+    """Return the defect of a manifest's content."""
     if not isinstance(content, dict):
         return "it holds no object"
     for key in _NEEDED:

@@ -38,7 +38,7 @@ class _Frozen:
 
 
 def _marks(kind: Any) -> tuple[Any, Any]:
-    """Return what the standard module attaches to a class's fields, and to the class."""
+    """Return the attributes that the standard module attaches to a class and its fields."""
     return kind.__dataclass_fields__["value"]._field_type, kind.__dataclass_params__
 
 
@@ -89,7 +89,7 @@ def _own_fields(cls: Any) -> dict[str, Field[Any]] | None:
 
 
 def _make(cls: Any, frozen: bool, own: dict[str, Field[Any]]) -> Any:
-    """Return the class made anew, with slots and methods."""
+    """Return the class recreated with slots and methods."""
     inherited = [fields(base) for base in reversed(cls.__mro__[1:]) if is_dataclass(base)]
     members = {item.name: item for items in (*inherited, own.values()) for item in items}
     taken = {slot for base in cls.__mro__[1:] for slot in _slots_of(base)}
@@ -136,7 +136,7 @@ class _Method:
         self.name = name
 
     def stub(self) -> Callable[..., Any]:
-        """Return what stands in the class until then."""
+        """Return the placeholder of a method in the class."""
 
         def first_call(self_: Any, /, *args: Any, **kwargs: Any) -> Any:
             method = _WRITERS[self.name](self.owner)

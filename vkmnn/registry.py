@@ -74,7 +74,7 @@ class Registry(Generic[K, T]):
         return iter(sorted(self._entries))
 
     def __len__(self) -> int:
-        """Return how many names are taken."""
+        """Return the number of entries."""
         return len(self._entries)
 
     def values(self) -> list[T]:
@@ -103,7 +103,7 @@ class Registry(Generic[K, T]):
 
 
 class Snapshot:
-    """All registries as they are now: to see what was added since, and to take it back."""
+    """The current content of all registries: to list additions, and to undo them."""
 
     def __init__(self) -> None:
         self._entries = {registry: dict(registry._entries) for registry in _REGISTRIES}
@@ -114,7 +114,7 @@ class Snapshot:
         return [name for name in registry if name not in before]
 
     def added(self) -> list[str]:
-        """Return what was registered since, as text such as "shape computer of Concat"."""
+        """Return the additions, as text such as "shape computer of Concat"."""
         return [
             f"{registry.what} {name}"
             for registry in _REGISTRIES
@@ -129,7 +129,7 @@ class Snapshot:
         return found - {""}
 
     def restore(self) -> None:
-        """Take back every registration made since."""
+        """Undo every registration since."""
         for registry in _REGISTRIES:
             registry._entries = dict(self._entries.get(registry, {}))
             registry._by_name = None
@@ -144,6 +144,6 @@ def module_of(entry: object) -> str:
 
 
 def _place(entry: object) -> str:
-    """Say where an entry comes from."""
+    """Return the source of an entry."""
     name = getattr(entry, "__qualname__", None)
     return f"{getattr(entry, '__module__', '')}.{name}" if name else repr(entry)

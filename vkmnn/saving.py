@@ -93,7 +93,7 @@ def convert(
 def _with_packed(
     graph: Graph, folder: Path, half: bool, device: str | int, budget: Budget | None
 ) -> Graph:
-    """Return the graph with the packed forms that a session of its file makes.
+    """Return the graph with the packed forms for sessions of its file.
 
     Raises:
         InvalidInputError: no shape is known, or the device packs nothing.
@@ -127,7 +127,7 @@ def _with_packed(
 
 
 def _with_measured(network: Network) -> Graph:
-    """Return the network with what was measured on this machine's device.
+    """Return the network with measurements of this machine's device.
 
     Raises:
         InvalidInputError: no shape is known, or nothing was measured.

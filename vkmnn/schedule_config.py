@@ -1,4 +1,4 @@
-"""How a session runs: the settings, their names, and MNN's way of writing them."""
+"""Configuration of a session: settings, their names, and MNN's spelling."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ PRECISIONS: Mapping[str, Precision] = {
     "float16": "normal",
     "low": "low",
 }
-"""What each name of a precision stands for."""
+"""Meaning of each precision name."""
 
 STORES: Mapping[Precision, str] = {
     "high": "",
     "normal": ", float16 storage",
     "low": ", float16 storage and products",
 }
-"""What headings say of a precision."""
+"""Headings for the precisions."""
 
 PRECISION_HELP = (
     '"high" or "fp32" (the default): float32 throughout; "normal" or "fp16": float16 storage with '
@@ -50,12 +50,12 @@ PRECISION_HELP = (
 
 
 class PathNames(enum.Enum):
-    """What the names of a path are names of."""
+    """Kind of the names in a path."""
 
     OP = "op"
     TENSOR = "tensor"
     ANY = "any"
-    """Of ops; where there is none of a name, of a tensor."""
+    """Names of ops, or of tensors if no op has the name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class NetworkPath:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleConfig:
-    """How a session runs (MNN ScheduleConfig).
+    """Configuration of a session (MNN ScheduleConfig).
 
     Args:
         device: "auto" (`VKMNN_DEVICE`, otherwise the best Vulkan device, otherwise the CPU
@@ -152,24 +152,24 @@ class ScheduleConfig:
 
     @property
     def plans_kept(self) -> int | None:
-        """For how many input shapes plans are kept; None for what 256 MiB hold."""
+        """Number of input shapes to keep plans for; None for as many as fit 256 MiB."""
         if self.max_plans is not None:
             return self.max_plans
         return {"low": 1, "high": 128}.get(self.memory)
 
     @property
     def cpu_threads(self) -> int:
-        """How many ops the CPU backend runs at once."""
+        """Number of ops that the CPU backend runs at once."""
         return 1 if self.power == "low" else self.threads
 
     @property
     def tuning_effort(self) -> Tuning | None:
-        """What is measured; None for what `VKMNN_TUNE` says."""
+        """Tuning effort; None for the one of `VKMNN_TUNE`."""
         by_power: Mapping[str, Tuning] = {"low": "off", "high": "on"}
         return self.tuning or by_power.get(self.power)
 
     def check_levels(self) -> None:
-        """Check memory, power, tuning, storage and what happens on overflows.
+        """Check memory, power, tuning, storage and overflow settings.
 
         Raises:
             InvalidInputError: one of them is unknown.
@@ -260,7 +260,7 @@ def precision_name(text: str) -> PrecisionName:
 
 
 def on_overflow_name(text: str) -> OnOverflow:
-    """Return `text` as what happens when floats overflow in float16.
+    """Return `text` as the reaction to float16 overflow.
 
     Raises:
         InvalidInputError: it is nothing of that kind.
@@ -273,7 +273,7 @@ def on_overflow_name(text: str) -> OnOverflow:
 
 
 def unsupported_name(text: str) -> Unsupported:
-    """Return `text` as what is done with operators that have no kernel.
+    """Return `text` as the handling of operators without a kernel.
 
     Raises:
         InvalidInputError: it is nothing of that kind.

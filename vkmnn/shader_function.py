@@ -68,13 +68,13 @@ class _Tensor(NamedTuple):
         return np.dtype(_DTYPES[re.sub(r"(?<=vec)\d$", "", self.kind.stored)])
 
     def bytes(self, size: int) -> int:
-        """Bytes that `size` numbers take: whole elements, and whole words for the fill."""
+        """Bytes of `size` numbers: whole elements, and whole words for the fill."""
         unit = max(self.kind.size, 4)
         return -(-size * self.dtype.itemsize // unit) * unit
 
 
 class ShaderFunction:
-    """A compiled template that is called with numpy arrays; made by `vkmnn.shader`.
+    """A compiled template that is called with numpy arrays; created by `vkmnn.shader`.
 
     Every call allocates, runs, and frees what it has allocated; nothing but the pipeline is kept.
     Threads may call it at the same time.

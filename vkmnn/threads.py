@@ -23,7 +23,7 @@ _LOOK_UP_S = 0.05
 
 
 class PatientFuture(Future[T]):
-    """A future whose waiters, and whoever settles it, may be interrupted at any point.
+    """A future whose waiters and producer may be interrupted at any point.
 
     Ctrl-C at the end of `Condition.__enter__` leaves the condition locked, and whoever touches it
     next waits for good. So the outcome is kept beside the base class's, waiters wait for a plain
@@ -117,7 +117,7 @@ class Workers:
         self._pool = ThreadPoolExecutor(count, thread_name_prefix=name) if count else None
 
     def submit(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Begin to work, and return what will hold the result."""
+        """Start the work and return its future."""
         future: Future[T] = PatientFuture()
         turns = [future]
 
@@ -143,7 +143,7 @@ class Workers:
         return future
 
     def close(self, *, cancel: bool = False) -> None:
-        """Wait for all work; with `cancel`, leave out what has not begun."""
+        """Wait for all work; with `cancel`, drop work that has not started."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=cancel)
 
@@ -162,7 +162,7 @@ class Workers:
 
 
 def _uninterrupted(call: Callable[[], object]) -> None:
-    """Call what must not end half-way; Ctrl-C takes effect afterwards.
+    """Call a function that must not stop half-way; Ctrl-C takes effect afterwards.
 
     A pool whose `submit` is interrupted may keep a lock that its threads wait for. Only the main
     thread is interrupted. For as long as its handler is replaced, no signal raises anything, so

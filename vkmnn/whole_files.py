@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import IO
 
 _NAME_BYTES = 100
-"""What is kept of a file's name in the one that it is written under, which may have 255 bytes."""
+"""Bytes of a file's name that its temporary name keeps; names are limited to 255 bytes."""
 
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """Yield a file that takes a path's place once the block has ended well.
+    """Yield a file that replaces a path once the block has succeeded.
 
     Until then, and where the block raises, the path is as it was. A path that is not a regular
     file, such as a pipe or `/dev/stdout`, is written to directly. A link stays one: its file is
@@ -51,7 +51,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
 
 def check_writable(path: Path) -> None:
-    """See whether `replacing` could begin: before work whose result is to be written.
+    """Check that `replacing` could begin, before work whose result is to be written.
 
     Raises:
         OSError: it could not.

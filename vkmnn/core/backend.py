@@ -18,7 +18,7 @@ from vkmnn.ir import Array, DType, Op, PackedForm
 from vkmnn.records import dataclass
 
 TensorPurpose = Literal["device", "upload", "readback"]
-"""What the host does with a tensor besides feeding it."""
+"""How the host uses a tensor besides feeding it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class TunedChoice:
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """What tuning a network found.
+    """Result of tuning a network.
 
     `choices` is empty where no op has a choice. `before_us` and `after_us` are the median times of
     whole runs, taken in turns, in microseconds: with the kernels that were in use, and with those
@@ -100,7 +100,7 @@ class MemoryUse:
 
 
 class TunablePlan(Protocol):
-    """What a backend needs of a plan in order to tune it."""
+    """The parts of a plan that a backend needs to tune it."""
 
     def execute(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """Run it once."""
@@ -155,7 +155,7 @@ class Segment(ABC):
         self.run(host)
 
     def end(self, host: dict[str, Array] | None) -> None:  # noqa: B027 - most never wait
-        """Finish what `begin` started; without `host`, results stay where they are."""
+        """Finish a run that `begin` started; without `host`, results stay on the device."""
 
     def replay(self) -> None:
         """Run a segment returned by `bound` on the current contents of its tensors."""
@@ -167,7 +167,7 @@ class Segment(ABC):
         outputs: Mapping[str, DeviceTensor],
         resident: Collection[str] = (),
     ) -> Segment | None:
-        """Return a second copy of the segment that reads and writes these tensors in place.
+        """Return a copy of the segment that reads and writes these tensors in place.
 
         It shares memory with this one and must be closed before it.
 
@@ -186,7 +186,7 @@ class Segment(ABC):
         return ()
 
     def timings(self) -> list[Timing]:
-        """Return the time of every step of the last run; needs a backend made by `timed`."""
+        """Return the time of every step of the last run; needs a backend from `timed`."""
         return []
 
     def calls(self) -> list[HostCall]:
@@ -198,11 +198,11 @@ class Segment(ABC):
         return MemoryUse()
 
     def close(self) -> None:  # noqa: B027 - most segments own nothing
-        """Release what the segment owns."""
+        """Release the segment's resources."""
 
 
 class Backend(ABC):
-    """One session's use of a device (MNN Backend).
+    """A session's use of a device (MNN Backend).
 
     `type` names it in placements ("VULKAN", "CPU"); `uses_geometry` says that data movement is to
     be lowered to Raster before executions are made; `records` that segments can be `bound`;
@@ -248,13 +248,13 @@ class Backend(ABC):
         """
 
     def on_execute_begin(self) -> None:  # noqa: B027 - most do all they do in segments
-        """Be told that a run starts.
+        """Called when a run starts.
 
         Called before the first segment of any backend, and only for backends that do not record.
         """
 
     def on_execute_end(self) -> None:  # noqa: B027 - see above
-        """Be told that a run has ended, whether or not it failed; the backup is told first."""
+        """Called when a run has ended, successfully or not; the backup first."""
 
     @abstractmethod
     def timed(self) -> Backend:
@@ -303,14 +303,14 @@ class Backend(ABC):
         """
 
     def collect_forms(self) -> None:  # noqa: B027 - as above
-        """Note what is packed from now on, for `packed_forms`."""
+        """Record packed constants from now on, for `packed_forms`."""
 
     def packed_forms(self) -> list[PackedForm]:
-        """Return what has been packed since `collect_forms`."""
+        """Return the constants packed since `collect_forms`."""
         return []
 
     def measured(self) -> tuple[str, Mapping[str, str]]:
-        """Return the device's key, and what was measured of the choices that plans have faced."""
+        """Return the device's key, and the measurements of its plans' choices."""
         return "", {}
 
     @property
@@ -319,7 +319,7 @@ class Backend(ABC):
         return False
 
     def holds(self, dtype: DType) -> bool:
-        """Whether the backend's memory can hold elements of a type that numpy has."""
+        """Whether the backend can store elements of a numpy type."""
         return True
 
     def new_tensor(
@@ -354,7 +354,7 @@ class Backend(ABC):
         return False
 
     def widened(self, error: Float16OverflowError) -> Backend | None:
-        """Return a backend that keeps in float32 what has overflowed; None if it is to be raised.
+        """Return a backend that keeps overflowed tensors in float32; None to raise instead.
 
         It may keep more than that, up to the whole network.
         """
@@ -365,4 +365,4 @@ class Backend(ABC):
         return nullcontext()
 
     def close(self) -> None:  # noqa: B027 - a backend may own nothing
-        """Release what the backend owns."""
+        """Release the backend's resources."""

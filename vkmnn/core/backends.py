@@ -10,7 +10,7 @@ from vkmnn.errors import PluginError, VkmnnError, unexpected_error
 from vkmnn.registry import Registry
 
 OpenBackend = Callable[[str], Backend]
-"""Opens a backend; gets what follows the colon in `device="F64:option"`, or ""."""
+"""Opens a backend from the text after the colon in `device="F64:option"`, or ""."""
 
 BACKENDS: Registry[str, OpenBackend] = Registry("backend")
 _TAKEN = ("CPU", "VULKAN", "AUTO")
@@ -39,7 +39,7 @@ def backend(name: str) -> Callable[[_B], _B]:
 
 
 def named_backend(device: object) -> str | None:
-    """Return the name of the registered backend that a device's selector stands for, or None."""
+    """Return the name of the registered backend that a device selector names, or None."""
     name = str(device).partition(":")[0].strip().upper()
     return name if name in BACKENDS else None
 

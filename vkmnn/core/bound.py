@@ -24,7 +24,7 @@ class Shared(Protocol):
 
 
 class Dependent(Protocol):
-    """What holds plans of a session, and is closed with it."""
+    """An object that holds plans of a session, and is closed with it."""
 
     def plan_anew(self) -> None:
         """Take other plans: the session plans in another way from now on."""

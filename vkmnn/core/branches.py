@@ -1,4 +1,4 @@
-"""If on the device: each branch is a network of its own, planned when first taken."""
+"""If on the device: each branch is a network, planned when it is first taken."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ The last argument is true if the host is not to, whether that pays or not.
 
 
 class BranchPart(NestedPart):
-    """One If: the host reads the condition, and the branch taken runs like any network."""
+    """An If: the host reads the condition, and the selected branch runs like any network."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class BranchPart(NestedPart):
             program.drop()
 
     def placed(self) -> list[PlacedOp]:
-        """Return where the ops of the branches taken so far run."""
+        """Return the placement of the branches taken so far."""
         (op,) = self.ops
         return [
             replace(one, name=f"{op.name}/{'then' if taken else 'else'}/{one.name}")
@@ -171,7 +171,7 @@ def with_branches(
 
 
 def _with_reason(op: Op, reason: str) -> Op:
-    """Return an op of the host that says why it is there."""
+    """Return an op of the host with the reason for its placement."""
     if not reason or not isinstance(op.attrs, HostGraphAttrs):
         return op
     return replace(op, attrs=replace(op.attrs, reason=reason))

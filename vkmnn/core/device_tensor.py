@@ -37,7 +37,7 @@ class Storage(ABC):
         return int(self.read().reshape(-1)[0])
 
     def reader(self) -> Callable[[], int]:
-        """Return what does as `integer`, for those who look often and keep the memory alive."""
+        """Return a faster `integer`, for frequent callers that keep the memory alive."""
         return self.integer
 
     def write_rows(self, other: Storage, axis: int, count: int) -> bool:
@@ -52,7 +52,7 @@ class Storage(ABC):
         return False
 
     def part(self, first: int, count: int) -> Storage | None:
-        """Return the same memory from a place of the first axis on; None if that is impossible."""
+        """Return the same memory from an index of the first axis on; None if that is impossible."""
         return None
 
 
@@ -124,7 +124,7 @@ class DeviceTensor:
 
     @property
     def is_mapped(self) -> bool:
-        """Whether `numpy` is a view: the host sees the memory, and the elements as they are.
+        """Whether `numpy` is a view: the host can read the memory, in the array's format.
 
         Devices store elements in 32 bits; float32 and int32 are as they are.
         """
@@ -175,7 +175,7 @@ class DeviceTensor:
             self.storage.write(array)
 
     def images(self, first: int, count: int) -> DeviceTensor | None:
-        """Return `count` places of the first axis, in the same memory; None if none can be had."""
+        """Return `count` entries of the first axis in the same memory; None if impossible."""
         storage = self.storage.part(first, count)
         shape = (count, *self._shape[1:])
         return None if storage is None else DeviceTensor(shape, self._dtype, storage)

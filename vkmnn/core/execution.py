@@ -26,7 +26,7 @@ class Rejection(Exception):  # noqa: N818 - the outcome of an offer, not a failu
 
 
 class Execution(Generic[AttrsT]):
-    """One op bound to a backend, and to its tensors.
+    """An op bound to a backend and to its tensors.
 
     Shapes, element types and contents of constants are final at construction. Layouts and widths
     are not: the backend negotiates them, and then calls `bind` with the resulting tensors.

@@ -1,4 +1,4 @@
-"""A session that measures, once, what runs its network fastest, and then uses that."""
+"""A session that measures once which engine runs its network fastest, and then uses it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from vkmnn.records import dataclass
 _log = logging.getLogger(__name__)
 
 MIN_RUNS, MAX_RUNS, ENOUGH_S = 3, 20, 0.05
-"""How often each is run after a first time: until it has taken long enough."""
+"""Number of runs after the first one, within a time limit."""
 
 MAX_FLOPS = 2e9
 """Operations of a network beyond which nothing but the device is tried."""
@@ -33,10 +33,10 @@ MAX_CHOICES = 256
 
 
 class Results(Protocol):
-    """Where measurements are kept between processes."""
+    """Storage of measurements between processes."""
 
     def get(self, key: str) -> Mapping[str, Any] | None:
-        """Return what was kept."""
+        """Return a stored measurement."""
 
     def put(self, key: str, value: Mapping[str, Any]) -> None:
         """Keep something."""
@@ -57,7 +57,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What runs the network on inputs of some shapes.
+    """The engine for inputs of some shapes.
 
     Attributes:
         name: the fastest.
@@ -75,7 +75,7 @@ class Choice:
         return Choice(other, ms, {**self.left, name: why})
 
     def __str__(self) -> str:
-        """Return what placements say."""
+        """Return the line shown in placements."""
         others = [f"{name} {ms:.3g} ms" for name, ms in self.ms.items() if name != self.name]
         others += [f"{name}: {why}" for name, why in self.left.items()]
         first = f"fastest: {self.name} {self.ms[self.name]:.3g} ms"
@@ -83,7 +83,7 @@ class Choice:
 
 
 class FastestSession(Session):
-    """Runs arrays by what was fastest for their shapes; tensors of the device stay on the device.
+    """Runs arrays on the fastest engine for their shapes; device tensors stay on the device.
 
     Args:
         arguments: those of `Session`.
@@ -145,7 +145,7 @@ class FastestSession(Session):
             self._choices.pop(next(iter(self._choices)), None)
 
     def _begin(self, feeds: Mapping[str, Value]) -> Begun | None:
-        """Only runs on the device can go on while others begin."""
+        """Begin asynchronously; only runs on the device can overlap."""
         key = self._key_of(feeds)
         choice = self._choices.get(key) if key is not None else None
         if key is not None and (choice is None or choice.name != self._own):
@@ -153,14 +153,14 @@ class FastestSession(Session):
         return super()._begin(feeds)
 
     def _key_of(self, feeds: Mapping[str, Value]) -> str | None:
-        """Return what stands for shapes of arrays; None for other values."""
+        """Return a key for the shapes of arrays; None for other values."""
         if not all(isinstance(one, np.ndarray | np.generic) for one in feeds.values()):
             return None
         shapes = sorted((name, shape) for name, shape in shapes_of(feeds).items())
         return hashlib.sha256(repr((self._key, shapes)).encode()).hexdigest()
 
     def _known(self, key: str) -> Choice | None:
-        """Return what was chosen, by this session or another; None to measure."""
+        """Return the choice of this session or another; None to measure."""
         choice = self._choices.get(key) or self._remembered(key)
         return choice if choice is not None and choice.name in self._names else None
 
@@ -226,7 +226,7 @@ class FastestSession(Session):
         return replace(placed, ops=ops, note=str(choice))
 
     def profile(self, feeds: Mapping[str, Value], runs: int) -> Profile:
-        """Profile what runs inputs of these shapes."""
+        """Profile the engine for inputs of these shapes."""
         key = self._key_of(feeds)
         choice = None if key is None else self._known(key)
         if choice is None or choice.name == self._own:
@@ -234,7 +234,7 @@ class FastestSession(Session):
         return self._session(choice.name).profile(feeds, runs)
 
     def forget_model(self) -> None:
-        """Let go of the network; from then on, only what is open runs it."""
+        """Free the model; afterwards only open sessions can run."""
         with self._lock:
             self._candidates = {}
             for one in self._opened.values():
@@ -251,7 +251,7 @@ class FastestSession(Session):
 
 
 def _time(run: Callable[[], object]) -> float:
-    """Return how many milliseconds a run takes at least."""
+    """Return the minimum milliseconds of a run."""
     best, total, count = float("inf"), 0.0, 0
     while count < MIN_RUNS or (total < ENOUGH_S and count < MAX_RUNS):
         start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""What stays in the range of float16: numbers, constants, and results of element-wise ops."""
+"""Range analysis for float16: numbers, constants, and results of elementwise ops."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FULL_UNARY_KINDS = frozenset(
         "COSH", "ASINH", "ACOSH", "ATANH", "ISNAN", "ISINF",
     }
 )  # fmt: skip
-"""Kinds of UnaryOp whose results lie beyond the range for ordinary operands, and rare ones."""
+"""Kinds of UnaryOp whose results exceed the range for ordinary operands, and rare ones."""
 
 STEP_KINDS = frozenset(
     {

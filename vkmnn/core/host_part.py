@@ -36,20 +36,20 @@ class NestedProgram(Protocol):
 
     @property
     def plans_made(self) -> int:
-        """How many plans were made."""
+        """Number of plans created."""
 
     def host_ops(self) -> list[Op]:
         """Return the ops in it that only the host runs."""
 
     def engines(self) -> set[str]:
-        """Return what runs these ops."""
+        """Return the engines of these ops."""
 
     def trim(self) -> None:
         """Close all plans except the most recently used."""
 
 
 class NestedPart(ABC):
-    """A HostPart that runs networks of its own on the session's backends."""
+    """A HostPart that runs nested networks on the session's backends."""
 
     @property
     @abstractmethod

@@ -1,4 +1,4 @@
-"""How much work the graphs inside an If, a Loop or a Scan are."""
+"""Work of the graphs inside an If, a Loop or a Scan."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ WORTH = 1 << 20
 """Floating-point operations that take the host as long as a submission takes a slow device."""
 
 _UNKNOWN_SIZE = 16
-"""What an axis is taken to have where nothing tells."""
+"""Assumed size of an unknown axis."""
 
 
 def operations(graph: Graph) -> int:
-    """Return about how many floating-point operations a network takes.
+    """Return the approximate floating-point operations of a network.
 
     Unknown axes count 16; WORTH is returned where not even a rank is known.
     """

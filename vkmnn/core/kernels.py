@@ -1,4 +1,4 @@
-"""Kernels that plug-ins add beside a backend's own: who registered them, and which one is taken.
+"""Kernels that plug-ins add to a backend's own: registration and selection.
 
 Of the kernels that fit an op, the one with the highest priority is asked first. vkmnn's own have
 priority 0, those of plug-ins 10 unless they say otherwise. Between equals, one for the op's element
@@ -24,12 +24,12 @@ OWN_PRIORITY = 0
 PLUGIN_PRIORITY = 10
 
 Make = Callable[..., Execution[Any]]
-"""Makes an execution from op, inputs and outputs, and what the backend passes besides."""
+"""Creates an execution from op, inputs, outputs, and further arguments of the backend."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A kernel and what it is for; `dtype` None stands for every element type."""
+    """A kernel and its scope; `dtype` None means every element type."""
 
     backend: str
     op: str
@@ -40,7 +40,7 @@ class Kernel:
 
     @property
     def key(self) -> str:
-        """What at most one kernel is registered for, as text."""
+        """Registration key, which is unique."""
         kind = self.dtype.value if self.dtype else "any type"
         return f"{self.op} on {self.backend} for {kind} by {self.provider}"
 
@@ -82,7 +82,7 @@ def create(
     outputs: Sequence[Tensor],
     *details: object,
 ) -> Execution[Any] | Rejection | None:
-    """Return an execution by the first kernel that takes the op.
+    """Return an execution by the first kernel that accepts the op.
 
     Args:
         backend: the backend's type.

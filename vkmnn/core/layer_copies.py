@@ -1,4 +1,4 @@
-"""Writes the layers that a plan has left out into the network that it has resolved."""
+"""Copies resolved layers to the repeated layers that a plan has skipped."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def resolve_layers(
     resolve: Callable[[Graph], Resolved],
     meter: Meter,
 ) -> Resolved | None:
-    """Return what `resolve` makes of a network, of whose layers it is given a few.
+    """Resolve a network from a few of its repeated layers.
 
     Args:
         graph: the network.
@@ -59,13 +59,13 @@ def resolve_layers(
 
 
 def _are_equal(pairs: Sequence[tuple[str, str]], infos: Mapping[str, TensorInfo]) -> bool:
-    """Whether both tensors of each pair have one type and shape."""
+    """Whether the tensors of each pair have equal types and shapes."""
     described = ((infos[one], infos[other]) for one, other in pairs)
     return all(a.dtype is b.dtype and a.shape == b.shape for a, b in described)
 
 
 def _places(ops: Sequence[Op], layer: int) -> range:
-    """Return where the ops of a marked layer stand; nowhere if others stand among them."""
+    """Return the positions of a marked layer's ops; empty if other ops are between them."""
     at = [i for i, op in enumerate(ops) if isinstance(op.source, Mark) and op.source.layer == layer]
     together = at and at[-1] - at[0] < len(at)
     return range(at[0], at[-1] + 1) if together else range(0)
@@ -74,7 +74,7 @@ def _places(ops: Sequence[Op], layer: int) -> range:
 def _are_whole(
     ops: Sequence[Op], model: range, made: set[str], before: set[str], copy: _Copy
 ) -> bool:
-    """Whether the second layer reads of the first what a copy will find in the one before it."""
+    """Whether the second layer reads only what a copy finds in its predecessor, too."""
     for index, op in enumerate(ops):
         for name in op.inputs:
             if name in before and index >= model.start:
@@ -86,7 +86,7 @@ def _are_whole(
 
 
 class _Copy:
-    """A layer that has been left out, as copied from the second one.
+    """A skipped layer, as a copy of the second one.
 
     Args:
         layer: the layer.
@@ -105,7 +105,7 @@ class _Copy:
         self._known: set[str] = set()
 
     def of(self, op: Op, made: set[str]) -> Op | None:
-        """Return the copy of an op; None where a name does not say what it is called here."""
+        """Return the copy of an op; None if a name has no counterpart."""
         name = self._layer.owners.get(op.name) or self._lowered(op.name)
         inputs = [self.name(one) for one in op.inputs]
         outputs = [self.name(one) for one in op.outputs]
@@ -117,7 +117,7 @@ class _Copy:
         return Op(op.type, name, inputs, outputs, op.attrs, source)
 
     def name(self, model: str) -> str:
-        """Return what a tensor of the second layer is called here; others keep their names."""
+        """Return the counterpart of a tensor of the second layer; other names stay."""
         name = self._names.get(model)
         if name is None:
             name = self._names[model] = self._lowered(model) or model

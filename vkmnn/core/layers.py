@@ -18,10 +18,10 @@ from vkmnn.records import dataclass
 from vkmnn.shape import reads_declared_contents
 
 MIN_LAYERS = 4
-"""Two that are resolved, one that is not, and the last."""
+"""Two layers that are resolved, one that is not, and the last."""
 
 PERIODS_TRIED = 4
-"""How many lengths of a layer are tried, those that most ops speak for."""
+"""Number of layer lengths to try, those that most ops suggest."""
 
 MAX_PERIOD = 256
 """Ops of the longest layer that is looked for."""
@@ -31,7 +31,7 @@ MAX_CONTENT_BYTES = 256
 
 
 class Mark(str):
-    """The source of an op of a layer that is resolved: the same text, and where the op stands."""
+    """Source of a resolved layer's op: the same text, and the op's position."""
 
     __slots__ = ("layer", "place")
 
@@ -40,7 +40,7 @@ class Mark(str):
 
     @classmethod
     def of(cls, op: Op, layer: int, place: int) -> Op:
-        """Return the op with a mark: number of the layer, 0 or 1, and place in the layer."""
+        """Return the op with a mark: number of the layer, 0 or 1, and position in the layer."""
         mark = cls(op.source)
         mark.layer, mark.place = layer, place
         return Op(op.type, op.name, op.inputs, op.outputs, op.attrs, mark)
@@ -48,7 +48,7 @@ class Mark(str):
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A layer that is left out.
+    """A skipped layer.
 
     Attributes:
         ops: its ops.
@@ -101,7 +101,7 @@ class _Search:
         self._kinds = [kinds.setdefault(self._kind(op), len(kinds)) for op in graph.ops]
 
     def _kind(self, op: Op) -> object:
-        """Return what is equal for ops that are alike, whatever they read.
+        """Return a key that equal ops share, whatever they read.
 
         What plug-ins compute may depend on anything: their ops are like no others.
         """
@@ -124,7 +124,7 @@ class _Search:
         return None
 
     def _periods(self) -> list[int]:
-        """Return how far apart ops of one kind are, in most cases."""
+        """Return the usual distances between ops of one kind."""
         last: dict[int, int] = {}
         gaps: Counter[int] = Counter()
         for index, kind in enumerate(self._kinds):
@@ -135,7 +135,7 @@ class _Search:
         return tried[:PERIODS_TRIED]
 
     def _longest(self, period: int) -> tuple[int, int]:
-        """Return where the longest row of layers begins that read least of one another.
+        """Return the start of the longest run of layers with the fewest crossing tensors.
 
         The second result is how many there are.
         """
@@ -155,7 +155,7 @@ class _Search:
         return begin, (end - begin) // period
 
     def _crossing(self, at: int, period: int) -> int:
-        """Return how many tensors of the layer that ends at an op the next one reads."""
+        """Return the number of a layer's tensors that the next one reads."""
         read = {name for op in self._ops[at : at + period] for name in op.inputs}
         return sum(at - period <= self._maker.get(name, -1) < at for name in read)
 
@@ -193,14 +193,14 @@ class _Search:
         return Layers([*ops[:start], *marked, *after], at[1], left_out, self._inputs(steps), handed)
 
     def _inputs(self, steps: Sequence[Mapping[str, str]]) -> list[tuple[str, str]]:
-        """Return the inputs of the network among what layers read, with those of the next layer."""
+        """Return the network inputs that layers read, with those of the next layer."""
         made = self._maker.keys() | self._graph.constants.keys()
         return [(a, b) for step in steps for a, b in step.items() if not {a, b} & made]
 
     def _step(
         self, first: int, period: int, before: Mapping[str, str] | None, row: range
     ) -> dict[str, str] | None:
-        """Return the names of the layer after the one that begins at `first`, by that one's.
+        """Return the mapping of names from one layer to the next.
 
         Args:
             first: where the layer begins.
@@ -235,7 +235,7 @@ class _Search:
     def _alike(
         self, op: Op, number: int, a: str, b: str, first: int, before: Mapping[str, str] | None
     ) -> bool:
-        """Whether input `number` of an op, `a`, and that of its like, `b`, are alike."""
+        """Whether input `number` of an op, `a`, and of its counterpart, `b`, are equivalent."""
         maker, other = self._maker.get(a), self._maker.get(b)
         if other is not None:
             if maker is not None and maker >= first:
@@ -254,7 +254,7 @@ class _Search:
         return not self._goes_by(op, number) or _same_content(one, two)
 
     def _goes_by(self, op: Op, number: int) -> bool:
-        """Whether what becomes of an op may depend on the content of a constant."""
+        """Whether the lowering of an op may depend on a constant's content."""
         return (
             number in OP_TYPES[op.type].content
             or self._is_lowered(op)
@@ -262,13 +262,13 @@ class _Search:
         )
 
     def _is_lowered(self, op: Op) -> bool:
-        """Whether geometry may make something else of an op."""
+        """Whether geometry may lower an op."""
         infos = self._graph.infos
         typed = bool(op.outputs) and op.outputs[0] in infos
         return op.type == "Interp" or (may_lower(op, infos) if typed else has_geometry(op.type))
 
     def _are_apart(self, start: int, period: int, count: int) -> bool:
-        """Whether layers are read by themselves and by the next one alone, but for the last."""
+        """Whether layers are read by themselves and their successor alone, except for the last."""
         last = start + (count - 1) * period
         for index, op in enumerate(self._ops[start:], start):
             own = (index - start) // period
@@ -279,7 +279,7 @@ class _Search:
         return True
 
     def _passes_on(self, start: int, period: int) -> bool:
-        """Whether a layer hands on what it was given, moved at most: copies would reach further."""
+        """Whether a layer passes an input on, moved at most: copies would reach further."""
         moved = {
             name
             for op in self._ops[start + period : start + 2 * period]

@@ -1,4 +1,4 @@
-"""Loop and Scan on the device: the body is a network of its own, run once an iteration."""
+"""Loop and Scan on the device: the body is a network, run once per iteration."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from vkmnn.ir import Array, DType, Graph, Op
 
 @dataclass(frozen=True, slots=True)
 class Axes:
-    """How a Scan goes over its inputs and stacks its outputs; one entry each."""
+    """Axes and directions of a Scan's inputs and outputs; one entry each."""
 
     inputs: tuple[tuple[int, bool], ...]  # axis, and whether backwards
     outputs: tuple[tuple[int, bool], ...]
@@ -58,13 +58,13 @@ class Body:
 
     @property
     def independent(self) -> bool:
-        """Whether no iteration reads what another one made."""
+        """Whether iterations are independent of each other."""
         scanned = 2 if self.axes is None else len(self.axes.inputs)
         return len(self.formal) == scanned
 
 
 class LoopPart(NestedPart):
-    """One Loop or Scan: its body runs on the session's backends, iteration by iteration.
+    """A Loop or Scan: its body runs on the session's backends, iteration by iteration.
 
     While shapes stay as they are, carried values go from one tensor on the device to another and
     back, and what the body reads from around it is uploaded once.
@@ -186,7 +186,7 @@ class LoopPart(NestedPart):
         given: Callable[[int], Sequence[Value]],
         rows: Sequence[list[Value]],
     ) -> int:
-        """Run as many iterations as make up whole sets of copies; return how many those are.
+        """Run iterations in whole batches of copies; return their number.
 
         Args:
             total: the iterations of the loop.
@@ -259,7 +259,7 @@ class LoopPart(NestedPart):
             )
 
     def fed(self, value: Value, dtype: DType, name: str) -> Value:
-        """Return a value as the body's network takes it."""
+        """Convert a value for the body's network."""
         if dtype is DType.OBJECT:
             return value
         if not isinstance(value, np.ndarray | np.generic) or value.dtype != dtype.numpy:
@@ -319,7 +319,7 @@ class LoopPart(NestedPart):
 
 
 class _Iterations:
-    """The iterations of one run of a LoopPart; `first` inputs and `skip` outputs come before."""
+    """The iterations of one run of a LoopPart; `first` inputs and `skip` outputs precede."""
 
     def __init__(
         self,
@@ -397,7 +397,7 @@ def _alike(one: Value, other: Value) -> bool:
 
 
 class _Resident:
-    """A body bound twice, with its carried values in tensors that change places every iteration."""
+    """A body bound twice, with carried values in tensors that are swapped every iteration."""
 
     def __init__(
         self,
@@ -450,7 +450,7 @@ class _Resident:
             self._inputs[name].copy_from(feed)
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """Run one iteration on what is new in it; return the outputs that are not carried."""
+        """Run one iteration on its new inputs; return the outputs that are not carried."""
         way = self._ways[self._next]
         for name, feed in feeds.items():
             way.inputs[name].copy_from(feed)

@@ -1,4 +1,4 @@
-"""What becomes of finite numbers that float16 cannot hold, and float32 could."""
+"""Handling of finite float32 numbers that overflow in float16."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _log = logging.getLogger(__name__)
 Action = Literal["warn", "high", "raise"]
 
 MAX_REPEATS = 4
-"""How often a session keeps further ops in float32 before it takes the whole network there."""
+"""Number of attempts to keep further ops in float32 before the whole network is."""
 
 HINT = (
     'open the session with on_overflow="high", which runs this op in float32, or with '
@@ -45,7 +45,7 @@ class Overflowed:
 def overflow_of(
     command: Command, tensors: Sequence[str], owner: Command | None = None
 ) -> Overflowed:
-    """Return what to say of a command whose operand, or result, is one of `tensors`.
+    """Return the description of a command with an operand or result in `tensors`.
 
     What overflows in one place does so wherever else it is narrowed, so whatever reads one of them
     has to keep float32.
@@ -62,7 +62,7 @@ def overflow_of(
 
 
 class OverflowWatch:
-    """What a session does when floats overflow: all backends and plans of the session share it.
+    """Reaction of a session to overflow, shared by all its backends and plans.
 
     Args:
         action: "warn" says it once for each op; "raise" raises; so does "high", for the session
@@ -102,7 +102,7 @@ class OverflowWatch:
                 )
 
     def widened(self, error: Float16OverflowError, full: frozenset[str]) -> frozenset[str] | None:
-        """Return what keeps float32 from now on, besides `full`; none of it: the whole network.
+        """Return further names to keep in float32 besides `full`; none means the whole network.
 
         Returns:
             None if the error is to be raised.

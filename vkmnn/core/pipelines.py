@@ -1,4 +1,4 @@
-"""Several sessions that run in order, each on a part of a network and a backend of its own."""
+"""Sessions in sequence, each for a part of a network on its own backend."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ class Pipelines:
 
 
 def _of(part: Session, values: Mapping[str, Value]) -> dict[str, Value]:
-    """Return what a part reads.
+    """Return the inputs of a part.
 
     Raises:
         InvalidInputError: it is not there: a part before it did not produce it.

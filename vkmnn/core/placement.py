@@ -1,4 +1,4 @@
-"""Where each op of a plan runs, and why."""
+"""Placement of a plan's ops, with reasons."""
 
 from __future__ import annotations
 

@@ -295,7 +295,7 @@ class Plan:
         return Placement(ops, self.main, self._copies)
 
     def memory(self) -> MemoryUse:
-        """Return the device memory that the plan takes."""
+        """Return the device memory of the plan in bytes."""
         uses = {segment.memory() for segment in self._segments}  # one per backend
         return MemoryUse(
             sum(use.activations for use in uses),
@@ -369,7 +369,7 @@ def _resolve(
 
 
 def _without_values(command: Command) -> Command:
-    """Return a command that only says what runs: its constants have no content."""
+    """Return a descriptive command whose constants have no content."""
 
     def described(tensor: Tensor | None) -> Tensor | None:
         if tensor is None:
@@ -400,7 +400,7 @@ def _settle(commands: Sequence[Command]) -> None:
 
 
 class _Tensors(dict[str, Tensor]):
-    """The tensors of a plan by name, each made when it is first asked for.
+    """The tensors of a plan by name, each created on first use.
 
     Constants that plans of the network have in common, `described`, are not made again.
     """
@@ -475,7 +475,7 @@ def _create_commands(
 
 
 def separate(outputs: dict[str, Any]) -> dict[str, Any]:
-    """Copy arrays that lie in the memory of others: the caller may write into any of them."""
+    """Copy arrays that share memory with others: the caller may write to any of them."""
     owners: dict[int, list[Array]] = {}
     for name, value in outputs.items():
         if not isinstance(value, np.ndarray):
@@ -498,7 +498,7 @@ def _unsupported(op: Op, reason: str) -> UnsupportedNode:
 def _crossings(
     commands: Sequence[Command], outputs: set[str], inputs: set[str]
 ) -> tuple[dict[str, dict[str, Tensor]], dict[str, dict[str, Tensor]], int]:
-    """Find what the host reads from and feeds to each backend, and count the copies."""
+    """Find the transfers between host and backends, and count the copies."""
     owner = {out.name: command.backend for command in commands for out in command.outputs}
     kept: dict[str, dict[str, Tensor]] = {}
     provided: dict[str, dict[str, Tensor]] = {}

@@ -28,19 +28,19 @@ Shapes = Mapping[str, tuple[int, ...]]
 Progress = Callable[[int, int], object] | None
 
 TUNING_RUNS = 5
-"""How often a candidate runs when a plan is tuned as `VKMNN_TUNE=on` asks."""
+"""Runs per candidate when `VKMNN_TUNE=on` tunes a plan."""
 
 MIN_PLANS, MAX_PLANS = 8, 128
 PLANS_BYTES = 256 << 20
-"""Where nothing says how many plans are kept: these numbers, and about so much device memory."""
+"""Default limits of kept plans: their numbers, and their device memory."""
 
 TUNING_SECONDS = 20.0
-"""When to stop trying candidates then: a user who runs a network did not ask to wait."""
+"""Seconds of tuning in that case: a user who runs a network did not ask to wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class Planner:
-    """What makes plans: the backends, and what a plan may take.
+    """Creates plans from backends within limits.
 
     `require_main` refuses plans that put an op on the backup; `max_plans` are kept, or, where that
     is None, as many as `PLANS_BYTES` hold.
@@ -137,7 +137,7 @@ class Plans:
         return plan.execute(feeds)
 
     def _kept(self, key: PlanKey, make: Callable[[], Plan]) -> Plan:
-        """Return the plan for a key and make it the current one."""
+        """Return the plan of a key and make it current."""
         if key in self._plans:
             return self._used(key)
         plan = self._plans[key] = make()
@@ -150,7 +150,7 @@ class Plans:
         return plan
 
     def _used(self, key: PlanKey) -> Plan:
-        """Return a plan that is kept and make it the current one."""
+        """Return a kept plan and make it current."""
         plan = self.current = self._plans[key]
         self._plans.move_to_end(key)
         return plan
@@ -223,7 +223,7 @@ class Plans:
         )
 
     def forget_arrays(self) -> None:
-        """Let go of constants in the host's memory: no plan can be made any more."""
+        """Release constants in host memory: no plan can be created any more."""
         self.forgotten = True
         self._static = None
         self.graph = without_constants(self.graph)

@@ -1,4 +1,4 @@
-"""Where a network spends its time, op by op."""
+"""Time of a network, op by op."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _COPY = "Copy"
 
 @dataclass(frozen=True, slots=True)
 class ProfileEntry:
-    """One step of the plan: a dispatch on a device, a copy to host memory, or a numpy execution.
+    """A step of the plan: a dispatch on a device, a copy to host memory, or a numpy execution.
 
     `name` is the op's, `source` the model's node that it came from, `microseconds` the median,
     `choice` tells who chose the kernel: "rule" or "tuned"; "" where there was no choice.

@@ -41,7 +41,7 @@ from vkmnn.shape import flops
 _log = logging.getLogger(__name__)
 
 OpenHost = Callable[[Sequence[Op], Mapping[str, Array], Collection[str]], Sequence[HostPart]]
-"""Opens HostGraph ops; takes the ops, constants, and the results that are read."""
+"""Opens HostGraph ops from the ops, constants, and required results."""
 
 
 def no_host(
@@ -68,7 +68,7 @@ def refuse_host_ops(program: Program) -> None:
 
 @dataclass(slots=True)
 class _Step:
-    """A stage and what runs it: plans of its graph, or parts for the host."""
+    """A stage with its plans or host parts."""
 
     stage: Stage
     plans: Plans | None
@@ -149,7 +149,7 @@ class Program:
 
     @property
     def planned(self) -> bool:
-        """Whether there is any placement to report."""
+        """Whether a placement is available."""
         all_plans = list(self._plans())
         return not all_plans or any(plans.current is not None for plans in all_plans)
 
@@ -165,7 +165,7 @@ class Program:
         return [plans.current for plans in self._plans() if plans.current is not None]
 
     def is_planned(self, shapes: Shapes) -> bool:
-        """Whether a run at these shapes would find its plan; of several stages, some plan each."""
+        """Whether a run at these shapes would find its plan, or a plan of each stage."""
         if self._whole is None:
             return all(plans.current is not None for plans in self._plans())
         return self._whole.has(shapes)
@@ -187,7 +187,7 @@ class Program:
         return away
 
     def engines(self) -> set[str]:
-        """Return what runs the ops of the host, those of nested networks included."""
+        """Return the engines of host ops, including those of nested networks."""
         own = {part.engine for part in self._parts() if not isinstance(part, NestedPart)}
         return own.union(*(program.engines() for program in self._nested()))
 
@@ -224,7 +224,7 @@ class Program:
 
     @property
     def plans_made(self) -> int:
-        """How many plans were made, those of nested networks included."""
+        """Number of plans created, including those of nested networks."""
         nested = sum(program.plans_made for program in self._nested())
         return nested + sum(plans.made for plans in self._plans())
 
@@ -242,11 +242,11 @@ class Program:
 
     @property
     def forgotten(self) -> bool:
-        """Whether no plan can be made any more: the network's constants are gone."""
+        """Whether no plan can be created any more: the network's constants are released."""
         return any(plans.forgotten for plans in self._plans())
 
     def forget_arrays(self) -> None:
-        """Let go of constants in the host's memory, where only plans to come would read them."""
+        """Release constants in host memory that only future plans would read."""
         for step in self._steps:
             if step.plans is not None:
                 step.plans.forget_arrays()
@@ -389,7 +389,7 @@ class Program:
     def run_watched(
         self, feeds: Mapping[str, Value], before: Callback, after: Callback
     ) -> dict[str, Value]:
-        """Run with a call before and after every step, which is one op; return what was computed.
+        """Run with a call before and after every op; return the computed values.
 
         Raises:
             InvalidInputError: an op that only the host runs was to be skipped.
@@ -513,7 +513,7 @@ _EXACT = "integers beyond the 32 bits that the device computes with"
 
 
 def kind_of(op: Op) -> str:
-    """Return the operator that a HostGraph op stands for."""
+    """Return the operator of a HostGraph op."""
     return op.attrs.kind if isinstance(op.attrs, HostGraphAttrs) else op.type
 
 
@@ -559,7 +559,7 @@ def _refuse_shared(
 
 
 def _is_whole(graph: Graph, stages: Sequence[Stage]) -> bool:
-    """Whether one stage takes all inputs and makes all outputs."""
+    """Whether one stage has all inputs and outputs."""
     if len(stages) != 1:
         return False
     inputs = {info.name for info in graph.inputs}
@@ -572,7 +572,7 @@ def _shapes(arrays: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
 
 
 def _op_call(step: _Step, given: Mapping[str, Value]) -> OpCall:
-    """Return how a step of one op is told to callbacks."""
+    """Return the description of a step of one op for callbacks."""
     (op,) = step.stage.ops
     kind, count = kind_of(op), 0
     if step.plans is not None:

@@ -150,7 +150,7 @@ def resolve(
 def lower(
     resolved: Resolved, outputs: set[str], evaluate: Evaluator, meter: Meter | None = None
 ) -> Resolved:
-    """Lower data movement to Raster, fold what became constant, collapse chains of copies.
+    """Lower data movement to Raster, fold new constants, collapse chains of copies.
 
     Raises:
         BudgetError: lowering would take more pieces or time than the meter allows.

@@ -146,7 +146,7 @@ class Session:
         return Program(graph, stages, self._planner, meter, open_host, static)
 
     def _agree(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        """Forget what names say about sizes where a caller's contradict them."""
+        """Remove size names that a caller's sizes contradict."""
         try:
             self._shared.refuse(shapes)
         except InvalidInputError as error:
@@ -235,7 +235,7 @@ class Session:
                 raise unexpected_error(error, "planning or running the network") from error
 
     def _widen(self, error: Float16OverflowError) -> None:
-        """Plan anew with float32 for what has overflowed; dependents keep their data.
+        """Plan again with float32 for overflowed tensors; dependents keep their data.
 
         Raises:
             Float16OverflowError: that is not wanted.
@@ -405,7 +405,7 @@ class Session:
             self._dependents.discard(dependent)
 
     def check_sizes(self, feeds: Mapping[str, Value]) -> None:
-        """Refuse sizes that contradict what the inputs' names say.
+        """Reject sizes that contradict the names of the inputs' dimensions.
 
         Raises:
             InvalidInputError: names the dimension and both inputs.
@@ -468,7 +468,7 @@ class Session:
         return {"plans": made, **self._main.counters()}
 
     def measured(self) -> tuple[str, Mapping[str, str]]:
-        """Return what was measured on the device; see `Backend.measured`."""
+        """Return the measurements on the device; see `Backend.measured`."""
         return self._main.measured()
 
     def trim(self) -> None:
@@ -480,7 +480,7 @@ class Session:
         self._main.trim()
 
     def forget_model(self) -> None:
-        """Let go of the network: only the plans that are kept can run from then on.
+        """Free the model; afterwards only cached plans can run.
 
         A run at other shapes is refused, and so is one op by op.
         """
@@ -608,12 +608,12 @@ class Session:
 
     @property
     def rebuilds(self) -> bool:
-        """Whether it opens a lost device anew."""
+        """Whether it reopens a lost device."""
         return self._rebuild
 
     @property
     def lost(self) -> bool:
-        """Whether its device is lost, and it does not open it anew, or has tried in vain.
+        """Whether its device is lost, and it does not reopen it, or failed to.
 
         With `rebuild`, every later call tries again.
         """

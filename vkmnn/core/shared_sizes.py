@@ -11,7 +11,7 @@ from vkmnn.ir import DType, Graph, TensorInfo
 
 
 class SharedSizes:
-    """What the inputs of a network say about sizes that have to be equal.
+    """Sizes of a network's inputs that have to be equal.
 
     Args:
         inputs: the inputs of the network.
@@ -32,7 +32,7 @@ class SharedSizes:
         return bool(self._places)
 
     def refuse(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        """Refuse shapes that give one name two sizes; inputs without a shape are left out.
+        """Reject shapes that give one name two sizes; inputs without a shape are skipped.
 
         Raises:
             InvalidInputError: names the dimension and both inputs.

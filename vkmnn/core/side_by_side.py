@@ -11,11 +11,11 @@ COPIES = 8
 """Iterations that are planned and run as one."""
 
 MAX_OPS = 256
-"""Bodies with more ops run in order: planning their copies takes longer than it saves."""
+"""Maximum ops of a body that is copied: planning copies of larger ones takes too long."""
 
 
 def copy_name(name: str, number: int) -> str:
-    """Return what a tensor is called in a copy."""
+    """Return the name of a tensor in a copy."""
     return f"{name}@{number}"
 
 

@@ -126,7 +126,7 @@ def _groups(graph: Graph) -> list[list[Op]]:
 
 
 def _plannable(op: Op, made: Mapping[str, bool]) -> bool:
-    """Whether the op's shapes depend on nothing computed in the same stage."""
+    """Whether the op's shapes are independent of values computed in the same stage."""
     content = OP_TYPES[op.type].content
     return all(made.get(op.inputs[index], True) for index in content if index < len(op.inputs))
 
@@ -134,7 +134,7 @@ def _plannable(op: Op, made: Mapping[str, bool]) -> bool:
 def _known_when_planned(
     op: Op, made: Mapping[str, bool], graph: Graph, infos: Mapping[str, TensorInfo]
 ) -> bool:
-    """Whether planning may compute an op: from shapes, constants and short inputs.
+    """Whether planning can compute an op: from shapes, constants and short inputs.
 
     Values computed from inputs run on numpy, and every new content requires a new plan.
     """

@@ -1,4 +1,4 @@
-"""What plans of a network share: layers, constants, and what follows from shapes that are fixed."""
+"""State shared by all plans of a network: layers, constants, values derived from static shapes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_PARTS = 32
 
 
 class StaticShapes:
-    """What plans of one network share, most of it where no shape can change (MNN's static models).
+    """State shared by a network's plans (MNN's static models).
 
     Shapes, folded constants and lowered data movement are the same for every session, and when a
     plan is made again: after its memory was released, for a profile, on a device that is reopened.
@@ -30,7 +30,7 @@ class StaticShapes:
         self._constants: dict[str, Tensor] = {}
 
     def layers(self, graph: Graph) -> Layers | None:
-        """Return the layers of a part of the network that are alike, found the first time."""
+        """Return the repeated layers of a part of the network, detected on first use."""
         key = _part(graph)
         found = self._layers.get(key)
         if found is None:
@@ -44,7 +44,7 @@ class StaticShapes:
         self._layers[_part(graph)] = list(graph.ops), None
 
     def constants(self, graph: Graph) -> Mapping[str, Tensor]:
-        """Return the constants of a part of the network, made the first time, among those of all.
+        """Return the constants of a part of the network, collected on first use.
 
         Whoever looks one up compares its value: a part may have another of the same name.
         """
@@ -61,7 +61,7 @@ class StaticShapes:
         lowered: bool,
         compute: Callable[[], Resolved],
     ) -> Resolved:
-        """Return what is known of a part of the network, computing it the first time.
+        """Return the resolved facts about a part of the network, computed on first use.
 
         Args:
             graph: the part; what it reads and produces says which one it is.

@@ -12,7 +12,7 @@ from vkmnn.records import dataclass
 
 
 class Usage(enum.Enum):
-    """What a tensor is in the plan (MNN's tensor usage)."""
+    """Role of a tensor in the plan (MNN's tensor usage)."""
 
     NORMAL = "normal"
     INPUT = "input"
@@ -92,7 +92,7 @@ class Tensor:
 
     @property
     def kind(self) -> Hashable:
-        """All but the name and the content: what is equal for tensors that kernels treat alike."""
+        """All properties but name and content: equal for tensors that kernels treat alike."""
         if self._kind is None:
             constant = self.value is not None
             kind = self.shape, self.info.dtype, self.layout, self.fp16, self.codes, constant
@@ -114,7 +114,7 @@ _set_name, _set_shape, _set_settled, _set_kind = (
 
 
 def are_plain(tensors: Iterable[Tensor | None]) -> bool:
-    """Whether all tensors have the form in which the plan makes them."""
+    """Whether all tensors have their default form."""
     # A loop is faster than all() and a generator, and planning asks for every op.
     for tensor in tensors:
         if tensor is None:

@@ -10,13 +10,13 @@ from vkmnn.records import dataclass
 
 
 class Decision(enum.Enum):
-    """What a callback wants; `True` and None count as GO_ON."""
+    """Decision of a callback; `True` and None mean GO_ON."""
 
     GO_ON = "go on"
     SKIP = "skip"
     """Before an op: leave it out; its results are zeros."""
     STOP = "stop"
-    """End the run; what has no result yet gets none."""
+    """Stop the run; later ops have no results."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ Callback = Callable[[OpCall, Mapping[str, Any]], "Decision | bool | None"]
 
 
 def decided(answer: object, no: Decision) -> Decision:
-    """Return what a callback has answered; False is `no`."""
+    """Return a callback's decision; False means `no`."""
     if isinstance(answer, Decision):
         return answer
     return no if answer is False else Decision.GO_ON
