@@ -45,6 +45,10 @@ def _is_low(node: onnx.NodeProto, inputs: Inputs) -> bool:
     return any(a is not None and a.dtype.kind == "f" and (a < _LOW).any() for a in inputs)
 
 
+def _is_float16(node: onnx.NodeProto, inputs: Inputs) -> bool:
+    return any(a is not None and a.dtype == np.float16 for a in inputs)
+
+
 def _causal_with_past(node: onnx.NodeProto, inputs: Inputs) -> bool:
     causal = any(a.name == "is_causal" and a.i for a in node.attribute)
     return causal and any(name for name in node.input[4:6])
@@ -165,6 +169,12 @@ DISPUTES: tuple[Dispute, ...] = (
         "Attention",
         "with past keys, onnxruntime's causal mask lets a query see keys that come after it",
         _causal_with_past,
+    ),
+    Dispute(
+        "Attention",
+        "onnxruntime keeps scores of float16 in float32; ONNX's function body rounds them, and"
+        " large ones become infinite",
+        _is_float16,
     ),
     Dispute(
         "AffineGrid",
