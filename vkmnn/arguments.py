@@ -178,7 +178,7 @@ def _exported(info: TensorInfo, value: Any) -> Any:
         raise InvalidInputError(
             f"input '{info.name}': the {type(value).__name__} is not an array that the host can "
             f"read: {error}",
-            hint="copy it to host memory, and detach it from what computes gradients",
+            hint="copy it to host memory and detach it from the autograd graph",
         ) from error
     return value
 

@@ -271,7 +271,7 @@ def _refuse_second(source: _Source) -> None:
             raise PluginError(
                 f"{source} cannot be loaded: another plug-in of that name is loaded, "
                 f"{other.distribution} ({other.module})",
-                hint="remove one of the two, or give it a name of its own",
+                hint="remove one of the two, or rename it",
             )
 
 

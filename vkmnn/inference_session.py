@@ -573,7 +573,7 @@ def _refuse(**arguments: object) -> None:
     for name, value in arguments.items():
         if value is not None:
             raise InvalidInputError(
-                f"vkmnn.InferenceSession takes no {name}",
+                f"vkmnn.InferenceSession has no argument {name}",
                 hint='write device="auto" or device=0; or use vkmnn.onnxruntime, which takes '
                 "onnxruntime's arguments: import vkmnn.onnxruntime as ort",
             )

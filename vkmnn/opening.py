@@ -140,7 +140,7 @@ class Network:
         """
         if self.reload is None:
             raise InvalidInputError(
-                "the input has another shape in the model, which is not kept for this network",
+                "the input has another shape in the model, which cannot change for this network",
                 hint="open the model with input_shapes={name: shape}",
             )
         return self.reload(shapes)

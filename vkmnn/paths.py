@@ -99,8 +99,8 @@ def _check_order(graphs: Sequence[Graph]) -> None:
         for info in graph.inputs:
             if info.name not in there and any(info.name in made for made in later[number + 1 :]):
                 raise InvalidInputError(
-                    f"configuration {number} reads '{info.name}', which a later one produces",
-                    hint="put the configurations into the order in which the parts run",
+                    f"configuration {number} reads '{info.name}', an output of a later one",
+                    hint="order the configurations as the parts run",
                 )
         again = there & graph.output_names()
         if again:
@@ -129,7 +129,7 @@ def _cut(graph: Graph, path: NetworkPath) -> Graph:
         raise InvalidInputError(
             f"no op leads from {', '.join(path.inputs) or 'the inputs'} to "
             f"{', '.join(path.outputs) or 'the outputs'}",
-            hint="inputs stand before outputs in the network",
+            hint="inputs must precede outputs in the network",
         )
     read = {name for op in ops for name in op.inputs}
     made = {name for op in ops for name in op.outputs}

@@ -52,7 +52,7 @@ class Registry(Generic[K, T]):
     def _taken(self, name: object) -> PluginError:
         first = next(entry for key, entry in self._entries.items() if key == name)
         return PluginError(
-            f"the {self.what} {name} is there already: {_place(first)}",
+            f"the {self.what} {name} is already registered: {_place(first)}",
             op=name if isinstance(name, str) else None,
             hint="choose another name, or load only one of the two plug-ins",
         )

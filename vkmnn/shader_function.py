@@ -103,7 +103,7 @@ class ShaderFunction:
         self._params = compiled.params
         if any(b["type"] == "image" for b in compiled.entry["bindings"]):
             raise ShaderError(
-                f"shader {compiled.name} binds images, which hold no numpy array as it is",
+                f"shader {compiled.name} binds images, which numpy arrays do not fit",
                 hint='declare its tensors with load="buffer" or load="texel", or dispatch it '
                 "through vkmnn.runtime",
             )
@@ -208,7 +208,7 @@ class ShaderFunction:
             if (environment.device_selector() if chosen == "auto" else chosen) == "cpu":
                 raise InvalidInputError(
                     'a shader needs a Vulkan device; "cpu" is the numpy backend',
-                    hint="`vkmnn devices` lists what there is",
+                    hint="`vkmnn devices` lists the devices",
                 )
             self._device = self._select()
         return self._device

@@ -40,7 +40,7 @@ class Nothing(VulkanExecution):
 )
 @pytest.mark.usefixtures("registrations")
 def test_a_name_is_taken_once(decorator, name, what):
-    with pytest.raises(PluginError, match=f"the {what} is there already: (vkmnn|OpType)"):
+    with pytest.raises(PluginError, match=f"the {what} is already registered: (vkmnn|OpType)"):
         decorator(name)(Nothing if decorator is vulkan_execution else OpAttrs)
 
 
@@ -92,7 +92,7 @@ def test_a_converter_of_several_operators():
         *(("Window", "acme", 2, True), ("Window", "", 2, False)),
     ):
         assert (find_converter(op, domain, opset) is convert) == found, (op, domain, opset)
-    with pytest.raises(PluginError, match="acme::Gate since opset 7 is there already"):
+    with pytest.raises(PluginError, match="acme::Gate since opset 7 is already registered"):
         converter("acme::7::Gate")(convert)
     for wrong in ("acme::Gate", "acme::x::Gate", "", "acme::1::"):
         with pytest.raises(PluginError, match="a converter of what"):

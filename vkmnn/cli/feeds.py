@@ -308,7 +308,7 @@ def fitting_feeds(
 def _text(arg: NodeArg, shape: tuple[int, ...]) -> Array:
     if arg.type != "tensor(string)":
         raise InvalidInputError(
-            f"no {arg.type} can be made up for input '{arg.name}'",
+            f"no {arg.type} can be generated for input '{arg.name}'",
             hint="run the model from Python: vkmnn.InferenceSession(model).run(None, feeds)",
         )
     return np.full(shape, "text", object)

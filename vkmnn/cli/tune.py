@@ -67,7 +67,7 @@ class Stop(AbstractContextManager["Stop"]):
 
     def _note(self, number: int, frame: object) -> None:
         if self.asked:
-            note("interrupted: nothing is kept")
+            note("interrupted: nothing was saved")
             raise KeyboardInterrupt
         self.asked = True
         note("stopping: what was measured is compared in whole runs; Ctrl-C again ends at once")

@@ -100,7 +100,7 @@ class Plan:
             except OpsRejectedError as error:
                 if error.reasons.keys() <= refused.keys():
                     raise DeviceError(
-                        f"cannot run what the plan needs beside the network: {error.message}",
+                        f"cannot run the plan's auxiliary dispatches: {error.message}",
                         hint='run this network with device="cpu"',
                     ) from error
                 refused |= error.reasons

@@ -553,7 +553,7 @@ def _refuse_shared(
         if tensor is not None and other is not None:
             raise InvalidInputError(
                 f"output '{name}' cannot lie where '{other}' lies",
-                hint="give it a tensor of its own",
+                hint="give it a separate tensor",
             )
         written[key] = name
 

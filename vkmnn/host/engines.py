@@ -158,7 +158,7 @@ class OnnxRuntime(HostEngine):
         if self._divides_by_sizes and any(_is_empty(value) for value in feeds.values()):
             raise EngineError("the process would end: it divides by sizes where Scan transposes")
         if any(not _is_square(feeds[name]) for name in self._square):
-            raise EngineError("the process would end: Inverse takes square matrices")
+            raise EngineError("Inverse needs square matrices (others crash onnxruntime)")
         try:
             if self._is_watched:
                 return self._run_watched(outputs, feeds, seconds)
@@ -277,7 +277,7 @@ def _refuse(hazard_of: Callable[[onnx.ModelProto], str | None], model: onnx.Mode
     except (TypeError, ValueError) as error:  # attributes of other types
         raise EngineError(_line(error)) from error
     if danger is not None:
-        raise EngineError(f"it would not come back: {danger}")
+        raise EngineError(f"it would not terminate: {danger}")
 
 
 def _is_square(value: Value) -> bool:

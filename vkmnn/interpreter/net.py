@@ -215,7 +215,8 @@ class Interpreter:
             raise InvalidInputError("the session is not one of this interpreter's, or is closed")
         if session.state is SessionStatus.NEEDS_RESIZE:
             raise InvalidInputError(
-                "the session has data that it has not taken yet", hint="call resize_session first"
+                "the session has new data that needs a resize",
+                hint="call resize_session first",
             )
         self._network = session.with_changes(self._loaded())
 
@@ -325,7 +326,7 @@ class Interpreter:
         """
         if not session.modes.debug:
             raise InvalidInputError(
-                "the session was made without callbacks", hint="use SessionModes(debug=True)"
+                "the session was created without callbacks", hint="use SessionModes(debug=True)"
             )
         _ = session.network  # ops are planned one by one
         if sync:

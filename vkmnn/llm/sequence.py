@@ -99,7 +99,7 @@ class Sequence:
             self._state.share(False)
         except VkmnnError as error:  # the text is complete, and the next call mends the caches
             self._doubt()
-            _log.info("steps that nobody waits for have failed: %s", error)
+            _log.info("discarded decode steps have failed: %s", error)
 
     # --- after errors ----------------------------------------------------------------------------
 

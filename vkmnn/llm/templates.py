@@ -147,7 +147,7 @@ def _started() -> subprocess.Popen[bytes]:
     system = {k: v for k, v in os.environ.items() if k.upper() == "SYSTEMROOT"}  # Windows' Python
     try:
         if getattr(sys, "frozen", False) or not sys.executable:
-            raise OSError("this program has no Python interpreter of its own")
+            raise OSError("no Python interpreter was found for a child process")
         return subprocess.Popen(
             [sys.executable, "-I", "-S", str(_WORKER), *limits, *sorted(folders)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=system,

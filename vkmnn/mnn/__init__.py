@@ -75,6 +75,6 @@ def get_model_uuid(path: str | Path) -> str:
 def __getattr__(name: str) -> NoReturn:
     """Raise for a missing name, with a hint on the alternative."""
     raise AttributeError(
-        f"module 'vkmnn.mnn' has no attribute '{name}': it answers what runs models; see "
+        f"module 'vkmnn.mnn' has no attribute '{name}': it covers running models only; see "
         f"{page('coming-from-mnn')}"
     )

@@ -19,7 +19,7 @@ class _Missing:
         if name.startswith(("MNN.", "vkmnn.mnn.")):  # the latter is `from MNN import cv`
             module = f"MNN.{name.rpartition('.')[2]}"
             raise ModuleNotFoundError(
-                f"vkmnn has no {module}: it answers what runs models; see "
+                f"vkmnn has no {module}: it covers running models only; see "
                 f"{page('coming-from-mnn')}",
                 name=module,
             )

@@ -144,6 +144,6 @@ def _device(config: Mapping[str, Any]) -> str | int:
     if name not in _GPU.values():
         raise InvalidInputError(f"there is no backend {backend!r}", hint='use "VULKAN" or "CPU"')
     if name not in ("VULKAN", "AUTO"):
-        warnings.warn(f"vkmnn.mnn has no backend {name}: Vulkan takes its place", stacklevel=4)
+        warnings.warn(f"vkmnn.mnn has no backend {name}: Vulkan is used instead", stacklevel=4)
     device: str | int = config.get("device", "auto")
     return device

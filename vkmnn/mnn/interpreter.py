@@ -172,7 +172,7 @@ class Interpreter:
         given: object = configs
         if not isinstance(given, list | tuple) or not given:
             raise InvalidInputError(
-                "a runtime is made of a sequence of configurations",
+                "createRuntime needs a sequence of configurations",
                 hint="write MNN.Interpreter.createRuntime((config,))",
             )
         made = [schedule(config) for config in configs]
@@ -190,7 +190,7 @@ class Interpreter:
         own = schedule(config)
         if runtime is not None:
             if not isinstance(runtime, Runtime):
-                raise InvalidInputError("a runtime is made by createRuntime")
+                raise InvalidInputError("the runtime must come from createRuntime")
             saved = own.save_tensors or runtime.config.save_tensors
             own = replace(runtime.config, save_tensors=saved, path=own.path)
         session = Session(self._network, Openings(self._network, [own]), own.threads)

@@ -258,7 +258,7 @@ def converted(array: Array, dtype: np.dtype[Any], what: str) -> Array:
     if want == 1 and array.size:
         limits = np.iinfo(dtype)
         if int(array.min()) < limits.min or int(array.max()) > limits.max:
-            raise InvalidInputError(f"{what} is {dtype}, which does not hold all the values")
+            raise InvalidInputError(f"{what} is {dtype}, which cannot represent all the values")
     result: Array = array.astype(dtype)
     return result
 

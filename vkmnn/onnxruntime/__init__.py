@@ -147,6 +147,6 @@ def register_execution_provider_library(name: str, path: str) -> NoReturn:
 def __getattr__(name: str) -> NoReturn:
     """Raise for a missing name, with a hint on the alternative."""
     raise AttributeError(
-        f"module 'vkmnn.onnxruntime' has no attribute '{name}': it answers what runs models; see "
+        f"module 'vkmnn.onnxruntime' has no attribute '{name}': it covers running models only; see "
         f"{page('coming-from-onnxruntime')}"
     )

@@ -165,7 +165,7 @@ class OrtValue:
         """
         check_device(device_type)
         if not isinstance(numpy_obj, np.ndarray):
-            raise TypeError(f"an OrtValue is made of a numpy array, not {type(numpy_obj).__name__}")
+            raise TypeError(f"an OrtValue needs a numpy array, not {type(numpy_obj).__name__}")
         array = np.ascontiguousarray(numpy_obj).reshape(numpy_obj.shape)
         native = array.astype(array.dtype.newbyteorder("="), copy=False)
         return cls(native, _is_vulkan(device_type))

@@ -90,7 +90,7 @@ def random_sample(inputs: Sequence[TensorInfo], sizes: Sizes, seed: int) -> Samp
         if info.shape is None or info.dtype is DType.OBJECT:
             what = "the rank" if info.shape is None else "numbers"
             raise InvalidInputError(
-                f"nothing can be made up for input '{info.name}': the model does not say {what}",
+                f"nothing can be generated for input '{info.name}': the model does not say {what}",
                 hint="give calibration data, or leave out the comparison",
             )
         dims = _dims(info, shapes.get(info.name), sizes)
@@ -148,7 +148,7 @@ def _pieces(info: TensorInfo, arrays: Mapping[str, Array]) -> list[Array]:
         raise InvalidInputError(
             f"{bad} of the {array.size} calibration values of input '{info.name}' are NaN or "
             "infinite",
-            hint="ranges cannot be found from these; remove those samples",
+            hint="no range can be computed from these; remove those samples",
         )
     found = _cut(array, info)
     if not found or not found[0].size:

@@ -29,7 +29,7 @@ def need_tools() -> None:
             from onnxruntime.capi._pybind_state import quantize_matmul_8bits
     except ImportError as error:
         raise MissingExtraError(
-            "quantising takes the package 'onnxruntime', 1.22 or newer, which is not installed",
+            "quantisation needs the package 'onnxruntime' 1.22 or newer, which is not installed",
             hint=_HINT,
         ) from error
     assert quantize_matmul_8bits is not None

@@ -442,7 +442,7 @@ class Device:
         _unwanted[self] = None  # until it is gone: an interruption may come before
         _forget(self)
         if not self.gate.shut(wait_s, park=park):
-            log.error("%s is still in use: its objects are left to the system", self.info.name)
+            log.error("%s is still in use: the system will free its objects", self.info.name)
             return False
         with self._lock:
             self.save_pipeline_cache()
@@ -704,7 +704,7 @@ def _open(
     disabled |= unknown
     if unknown:
         names = ", ".join(sorted(unknown))
-        log.info("left off, since the validation layer is too old for it: %s", names)
+        log.info("disabled, as the validation layer is too old: %s", names)
     features = info.features - disabled
     if "queue_priority" not in features:
         priority = "normal"
@@ -740,7 +740,7 @@ def _shared(
         if device is None:
             log.info("using device %d, %s: %s", info.index, info.name, reason)
             if info.device_profile:
-                log.warning("%s is made to look like %s", info.name, info.device_profile)
+                log.warning("%s emulates %s", info.name, info.device_profile)
             device = _devices[key] = Device(opens(), info, opens, key)
             _register_handlers()
         return device

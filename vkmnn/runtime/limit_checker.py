@@ -230,7 +230,9 @@ def check_shader(shader: Shader, needs: Footprint, info: DeviceInfo) -> None:
     for capability in sorted(needs.capabilities):
         feature = CAPABILITIES.get(capability, f"capability {capability}")
         if feature and feature not in info.features:
-            raise DeviceLimitError(f"{what} uses what the device lacks: {feature}", feature)
+            raise DeviceLimitError(
+                f"{what} needs features that the device lacks: {feature}", feature
+            )
     formats = (item.format for item in shader.bindings if item.type is BindingType.TEXEL)
     wanted = {*(f"texel_{name}" for name in formats), *_version_feature(needs)}
     if any(item.type is BindingType.IMAGE for item in shader.bindings):
@@ -238,7 +240,7 @@ def check_shader(shader: Shader, needs: Footprint, info: DeviceInfo) -> None:
     if shader.subgroup_size:
         wanted |= {"subgroup_size_control", "full_subgroups"}
     for feature in sorted(wanted - info.features):
-        raise DeviceLimitError(f"{what} uses what the device lacks: {feature}", feature)
+        raise DeviceLimitError(f"{what} needs features that the device lacks: {feature}", feature)
     x, y, z = needs.local_size
     checks = [
         ("max_workgroup_invocations", x * y * z, limits.max_workgroup_invocations),

@@ -41,7 +41,7 @@ class Measurements:
         try:
             write_file(self._path(key), json.dumps(dict(value)).encode())
         except OSError as error:
-            _log.warning("a measurement is not kept: %s", error)
+            _log.warning("a measurement could not be saved: %s", error)
 
     def _path(self, key: str) -> Path:
         return cache_dir() / self._kind / f"{key}.json"

@@ -63,7 +63,7 @@ class PipelineCacheFile:
         magic, key, length, digest = _HEADER.unpack_from(data)
         payload = data[_HEADER.size :]
         if magic != _MAGIC or key != self._key:
-            log.info("pipeline cache %s ignored: made for something else", self.path)
+            log.info("pipeline cache %s ignored: written for another device or version", self.path)
             return None
         if length != len(payload) or hashlib.sha256(payload).digest() != digest:
             log.warning("pipeline cache %s ignored: damaged", self.path)

@@ -140,7 +140,7 @@ class Bodies:
                 if size + len(part) > limits.body_bytes:
                     raise self._too_large()
                 if size > _SMALL and self.held + len(part) > limits.held_bytes:
-                    raise HttpError(503, "too_many_bytes", "too many bodies come at once")
+                    raise HttpError(503, "too_many_bytes", "too many request bodies at once")
                 parts.append(part)
                 self.held += len(part)
                 size += len(part)

@@ -195,7 +195,7 @@ class VulkanBackend(TunableBackend):
         execution = self.on_create(op, inputs, outputs)
         if isinstance(execution, Rejection):
             raise DeviceError(
-                f"cannot run what the plan needs beside the network: {execution.reason}",
+                f"cannot run the plan's auxiliary dispatches: {execution.reason}",
                 op=op.type,
                 node=op.name,
             )

@@ -80,7 +80,7 @@ def test_a_second_format(registrations: Snapshot) -> None:
     net = vkmnn.load(b"words: SQRT NEG", "cpu")  # type: ignore[arg-type]
     np.testing.assert_allclose(net(x), -np.sqrt(x))
     assert load_network(b"words: SQRT NEG").source.name == "words"
-    with pytest.raises(PluginError, match="front end for words is there already"):
+    with pytest.raises(PluginError, match="front end for words is already registered"):
         front_end("words")(Words)
 
 

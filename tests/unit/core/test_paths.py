@@ -230,7 +230,10 @@ def test_a_failure_ends_the_run() -> None:
         ([ops("x", "haed")], r"no op 'haed'(.|\n)*did you mean 'head'"),
         ([tensors("y", "h")], "'y' is not read on the way"),
         ([tensors("x", "x")], "no op leads from x to x"),
-        ([tensors("h", "y"), tensors("x", "h")], "0 reads 'h', which a later one produces"),
+        (
+            [tensors("h", "y"), tensors("x", "h")],
+            "0 reads 'h', which a later configuration produces",
+        ),
         ([tensors("x", "h"), tensors("x", "y h")], "1 produces 'h', as one before it does"),
         ([], "needs a configuration"),
     ],

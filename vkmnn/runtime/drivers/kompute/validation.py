@@ -25,7 +25,7 @@ def validated_manager(kp: Any, index: int) -> tuple[Any, LayerLog]:
     if not log.new_messages():
         manager.destroy()
         raise ValidationLayerError(
-            "the validation layer is not heard: its settings come from elsewhere",
+            "no message of the validation layer arrives: its settings come from elsewhere",
             hint="unset VK_LAYER_SETTINGS_PATH, and remove vk_layer_settings.txt from this folder",
         )
     return manager, log

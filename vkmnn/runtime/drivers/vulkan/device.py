@@ -257,7 +257,7 @@ class VulkanDevice(DriverDevice):
             lib.vkDestroyDevice(handle, NULL)
         else:
             # Destroying what the device may still use is undefined; the operating system cleans up.
-            log.error("%s still works: its objects are left to the system", self.info.name)
+            log.error("%s is still working: the system will free its objects", self.info.name)
             self.handle = NULL
             for _number, owned in live:
                 owned.finalizer.detach()

@@ -86,7 +86,7 @@ class ImportedBuffer(VulkanBuffer):
         pointer = ffi.cast("void *", address_of(self._file))
         usable = requirements.memoryTypeBits & _memory_types(device, pointer)
         if requirements.size > whole or not usable:
-            raise DeviceError("none of the device's memory types takes the file's pages")
+            raise DeviceError("none of the device's memory types can import the file's pages")
         source = struct(
             "VkImportMemoryHostPointerInfoEXT",
             lib.VK_STRUCTURE_TYPE_IMPORT_MEMORY_HOST_POINTER_INFO_EXT,

@@ -162,7 +162,7 @@ class PipelineFactory:
         own_header = self.cache_data()[:32]
         # VkPipelineCacheHeaderVersionOne: size, version, vendor, device, UUID of the cache.
         if len(data) < 32 or data[:32] != own_header:
-            log.info("pipeline cache of %s ignored: made by another driver", device.info.name)
+            log.info("pipeline cache of %s ignored: written by another driver", device.info.name)
             return
         temporary = Handles(device)
         try:

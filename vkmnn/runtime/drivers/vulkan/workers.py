@@ -37,7 +37,7 @@ def pin_workers() -> None:
             for worker, processor in zip(workers, allowed, strict=True):
                 os.sched_setaffinity(worker, {processor})
     except (OSError, ValueError) as error:  # a thread that has ended, a system that forbids it
-        log.info("the device's workers are left where they are: %s", error)
+        log.info("the device's worker threads are not pinned: %s", error)
 
 
 def workers_of(names: Mapping[int, str], python: Collection[int]) -> list[int]:
