@@ -384,7 +384,7 @@ def _kind(cpu_only: bool, geometry: bool) -> str:
     if cpu_only and geometry:
         raise ShaderError(
             "--cpu-only and --geometry exclude each other",
-            hint="what moves data runs on devices, by copies",
+            hint="data movement runs on devices, by copies",
         )
     return "cpu" if cpu_only else "geometry" if geometry else "kernel"
 

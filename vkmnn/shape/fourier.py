@@ -85,7 +85,7 @@ def transform_of(attrs: DFTAttrs, shape: Shape, axis: int, length: int | None) -
     if length is None:
         length = 2 * (rows - 1) if attrs.inverse and attrs.onesided else rows
     if length < 1:
-        raise ShapeError(f"a transform of length {length}", hint="it takes at least one element")
+        raise ShapeError(f"a transform of length {length}", hint="it needs at least one element")
     if attrs.onesided and not attrs.inverse and shape[-1] == 2:
         raise ShapeError("complex elements have no half of the results that says all")
     return Transform(axis, rows, shape[-1], length, attrs.inverse, attrs.onesided)

@@ -85,7 +85,7 @@ class Note:
             write_file(self.path, data.encode())
             _drop_oldest(self.path.parent)
         except OSError as error:
-            _log.info("foreseen pipelines %s not kept: %s", self.path, error)
+            _log.info("pipeline notes %s not saved: %s", self.path, error)
 
 
 def _shader(name: str, watches: bool = False) -> Shader:

@@ -218,7 +218,7 @@ class _Plan:
         reads = any(form.codes is not None for form in wanted)
         if codes is None and reads and execution.needs_codes():
             raise DeviceError(
-                "codes of a byte cannot become floats here",
+                "quantised bytes cannot be converted to floats here",
                 op=command.op.type,
                 node=command.op.name,
                 hint="report this, with the network",

@@ -67,7 +67,7 @@ class TuningFile:
         try:
             data = json.loads(read_file(self.path, _MAX_BYTES).decode("utf-8"))
             if data["key"] != self.key:
-                _log.info("tuning %s ignored: made for other shaders or drivers", self.path)
+                _log.info("tuning %s ignored: measured with other shaders or drivers", self.path)
                 return {}
             return {str(key): str(value) for key, value in data["choices"].items()}
         except FileNotFoundError:

@@ -276,7 +276,9 @@ def test_converters_are_chosen_by_version() -> None:
 def test_second_registration_is_refused() -> None:
     converter("Thing")(lambda context: None)
     converter("Thing", since=2)(lambda context: None)
-    with pytest.raises(PluginError, match=r"converter of .*Thing since opset 1 is already registered"):
+    with pytest.raises(
+        PluginError, match=r"converter of .*Thing since opset 1 is already registered"
+    ):
         converter("Thing", domain="ai.onnx")(lambda context: None)
 
 

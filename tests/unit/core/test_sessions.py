@@ -231,7 +231,9 @@ def test_arguments_as_onnxruntime_has_them(device: str) -> None:
 
 @pytest.mark.parametrize("name", ["sess_options", "providers", "provider_options"])
 def test_arguments_of_onnxruntime_are_explained(name: str) -> None:
-    with pytest.raises(InvalidInputError, match=rf"has no argument {name}(.|\n)*vkmnn\.onnxruntime"):
+    with pytest.raises(
+        InvalidInputError, match=rf"has no argument {name}(.|\n)*vkmnn\.onnxruntime"
+    ):
         vkmnn.InferenceSession(tanh_chain(["N", 3]), "cpu", **{name: ["CPUExecutionProvider"]})
 
 

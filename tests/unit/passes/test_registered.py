@@ -98,7 +98,7 @@ def test_a_pass_that_fails_or_breaks_the_graph_is_named() -> None:
 
     before = Snapshot()
     graph_pass(after=END)(Broken)
-    with pytest.raises(PluginError, match="pass broken left a graph that is not valid"):
+    with pytest.raises(PluginError, match="pass broken left an invalid graph"):
         optimize(network(), run_op)
     before.restore()
     Broken.run = lambda self, graph: 1 // 0  # type: ignore[method-assign]

@@ -243,7 +243,7 @@ def matmul(op: MnnOp) -> None:
 def _transposed(op: MnnOp, number: int) -> str:
     rank = op.rank(number)
     if rank is None or rank < 2:
-        raise op.unreadable("a transposed operand of which the rank is not known")
+        raise op.unreadable("a transposed operand of unknown rank")
     perm = [*range(rank - 2), rank - 1, rank - 2]
     return op.make("Transpose", op.inputs[number], perm=perm)
 

@@ -122,7 +122,7 @@ def split(op: MnnOp) -> None:
         equal = not points or origin == "TENSORFLOW"
         sizes = None if equal else op.constant([points[0]] * (count - 1))
         if sizes is not None and count != 1:
-            raise op.unreadable("parts of one size, of which the last may be smaller")
+            raise op.unreadable("equal parts with a smaller last one")
         _split(op, axis, None)
     elif origin == "CAFFE":
         _split_at(op, axis, points)
@@ -184,7 +184,7 @@ def strided_slice(op: MnnOp) -> None:
         op.finish("Slice", op.inputs[0], *more)
         return
     if len(op.inputs) != 4 or any(table.integer(f"{n}Mask") for n in ("ellipsis", "newAxis")):
-        raise op.unreadable("a slice that is written to, or makes new axes")
+        raise op.unreadable("a slice that is written to, or adds axes")
     starts, ends, steps = (op.integers(number) for number in (1, 2, 3))
     if (
         starts is None

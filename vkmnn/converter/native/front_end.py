@@ -61,7 +61,7 @@ class NativeFrontEnd(FrontEnd):
         if conversion.as_inputs:
             raise InvalidInputError(
                 f"'{min(conversion.as_inputs)}' is a constant in this file",
-                hint="feed it in the model that the file was made from",
+                hint="feed it in the original model",
             )
         graph = read_graph(source, conversion.meter)
         if conversion.shapes:

@@ -188,7 +188,9 @@ class GraphBuilder:
             if not name or dtype is None:
                 continue
             if declared is not None and declared.dtype is not dtype:
-                _LOG.info("the model says that '%s' is %s, which it is not", name, declared.dtype)
+                _LOG.info(
+                    "the model declares '%s' as %s, which contradicts its op", name, declared.dtype
+                )
             elif declared is not None:
                 shape = merge_shapes(shape, declared.shape)
             self._know(TensorInfo(name, dtype, shape))

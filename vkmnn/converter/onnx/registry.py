@@ -47,7 +47,7 @@ def _origin(op: object, domain: str, since: int) -> tuple[tuple[tuple[str, str],
         domain, since, op = parts[0], int(parts[1]), parts[2]
     if not isinstance(op, str) or not op or "::" in op:
         raise PluginError(
-            f"a converter of what? {op!r} is not an operator",
+            f"a converter needs an operator's name: {op!r} is not an operator",
             hint='write @converter("Gelu", domain="acme", since=1) or "acme::1::Gelu"',
         )
     return ((normal_domain(domain), op), since), f"{domain or 'ai.onnx'}::{op}"

@@ -287,5 +287,5 @@ def _external_path(location: str, name: str, folder: Path | None) -> Path:
 def _outside(name: str, location: str) -> ModelError:
     return ModelError(
         f"tensor '{name}' wants external data from '{location}', outside the model's folder",
-        hint="external data has to lie in the model's folder or below; the file may be malicious",
+        hint="external data must be in the model's folder or below; the file may be malicious",
     )

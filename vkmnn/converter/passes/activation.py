@@ -84,7 +84,7 @@ class FuseActivation(PatternPass[_Match]):
         if not (index.is_float(op.outputs[0]) or index.is_float(op.inputs[0])):
             return NoMatch("not known to be of a floating-point type")
         if any(producer.inputs[3:4]) and _residual_comes_last(producer.attrs):
-            return NoMatch("a residual comes between")
+            return NoMatch("there is a residual in between")
         if producer.attrs.activation.kind != "NONE":
             clamp = compose_clamps(producer.attrs.activation, activation)
             if clamp is None:

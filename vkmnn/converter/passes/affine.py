@@ -122,7 +122,7 @@ def read_affine(op: Op[Any], index: GraphIndex, fit: Fit, rank: int | None) -> A
         return NoMatch("the constant is not one value per channel")
     kind, activation = op.attrs.kind, op.attrs.activation
     if kind in ("MUL", "DIV") and not is_moderate(vector):
-        return NoMatch("the factor is too far from 1 for what is scaled to be stored otherwise")
+        return NoMatch("the factor is too far from 1 to rescale stored values")
     if kind == "MUL":
         return Affine(value, vector, None, activation)
     if kind == "DIV":
@@ -270,7 +270,7 @@ class FoldAffine(PatternPass[_Match]):
             return NoMatch("the value before is used elsewhere")
         attrs = producer.attrs
         if attrs.activation.kind != "NONE":
-            return NoMatch("an activation comes between")
+            return NoMatch("there is an activation in between")
         channels = _TARGETS[producer.type].channels(producer, index)
         if channels is None:
             return NoMatch("the number of channels is not known")

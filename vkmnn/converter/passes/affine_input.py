@@ -60,9 +60,9 @@ class FoldAffineInput(PatternPass[_Match]):
         if isinstance(affine, NoMatch):
             return affine
         if affine.activation.kind != "NONE":
-            return NoMatch("an activation comes between")
+            return NoMatch("there is an activation in between")
         if affine.shift is not None and affine.shift.any() and not _is_unpadded(attrs):
-            return NoMatch("the convolution pads what is shifted")
+            return NoMatch("the convolution pads the shifted tensor")
         bias = index.constant(op.inputs[2]) if any(op.inputs[2:3]) else None
         if bias is None and any(op.inputs[2:3]):
             return NoMatch("the bias is not constant")

@@ -54,12 +54,12 @@ class FuseCodeAttention(PatternPass[_Match]):
     def match(self, op: _Product, index: GraphIndex) -> _Match | NoMatch:
         softmax = index.producer_of_type(op.inputs[0], "Softmax")
         if softmax is None or not is_over_rows(softmax, index) or softmax.attrs.ending is None:
-            return NoMatch("no Softmax over rows that makes codes")
+            return NoMatch("no quantised Softmax over rows")
         hiding = index.producer_of_type(softmax.inputs[0], *_HIDING)
         made = softmax.inputs[0] if hiding is None else _computed(hiding, index)
         scores = index.producer_of_type(made, "QuantizedMatMul")
         if scores is None or not _is_bare(scores, index) or not _is_bare(op, index):
-            return NoMatch("no product of computed codes by one factor before or after")
+            return NoMatch("no quantised product with one factor before or after")
         if any(op.inputs[TABLE:]) or op.attrs.transpose_b:
             return NoMatch("more than products")
         ops = (scores, *([] if hiding is None else [hiding]), softmax)
@@ -69,10 +69,10 @@ class FuseCodeAttention(PatternPass[_Match]):
             return NoMatch("batches differ, keys are too many, or sizes are not known")
         tables = self._tables(scores, hiding, softmax.attrs.of_input, index)
         if tables is None:
-            return NoMatch("too many codes, or a mask that hides other keys than those that follow")
+            return NoMatch("too many quantised values, or a mask that is not causal")
         ending, factors = softmax.attrs.ending, [_factor(one, index) for one in (scores, op)]
         if ending.of_x != 1.0 or ending.scale != 1.0:
-            return NoMatch("probabilities that are not codes")
+            return NoMatch("the probabilities are not quantised")
         codes = CodeAttention(
             scores.attrs.low,
             tables[0],

@@ -51,7 +51,9 @@ class FuseCodeOffset(PatternPass[_Match]):
             inside = (*(one.outputs[0] for one in ops[:2]), parts[0])
             if all(index.read_once(one) for one in inside):
                 return _Match(producer, scale, offset, rounding, ops)
-        return NoMatch("no product of codes and constant by column that only the sum reads")
+        return NoMatch(
+            "no quantised product, plus a constant per column, with the sum as its only reader"
+        )
 
     def rewrite(self, op: Op, match: _Match, index: GraphIndex) -> None:
         producer, rounding = match.producer, match.rounding

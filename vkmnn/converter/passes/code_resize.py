@@ -39,7 +39,7 @@ class RoundResized(PatternPass[_Match]):
         parts = binary_parts(scaled, "MUL")
         scale = index.scalar(parts[1]) if parts else None
         if scaled is None or parts is None or scale is None or not is_codes(parts[0], index):
-            return NoMatch("no codes times a scale")
+            return NoMatch("the operand is not dequantised")
         if not index.read_once(rounding.value) or not index.same_shape(parts[0], x):
             return NoMatch("the floats are used elsewhere, or have another shape")
         ending = CodeMean(scale, rounding.unit, rounding.low, rounding.high)
@@ -73,7 +73,7 @@ class RoundSums(PatternPass[_Sums]):
         if resize is None or resize.attrs.mode == "nearest" or resize.attrs.ending is not None:
             return NoMatch("no sums of pixels, or rounded already")
         if resize.attrs.coordinate_mode == "tf_crop_and_resize":
-            return NoMatch("what lies outside is filled in")
+            return NoMatch("positions outside are filled in")
         x, ops = resize.inputs[0], (resize, *rounding.ops)
         if index.dtype(x) is not DType.FLOAT32 or not index.read_only_by(rounding.value, ops):
             return NoMatch("no floats, or they are used elsewhere")

@@ -35,12 +35,12 @@ class DecodeRows(PatternPass[_Read]):
 
     def match(self, op: Op[Any], index: GraphIndex) -> _Read | NoMatch:
         if op.attrs.of_input != 1.0 or not is_over_rows(op, index):
-            return NoMatch("codes are read already, or other lines than short rows")
+            return NoMatch("it is quantised already, or not over short rows")
         scaled = index.producer(op.inputs[0])
         parts = binary_parts(scaled, "MUL")
         scale = index.scalar(parts[1]) if parts else None
         if scaled is None or parts is None or scale is None or not is_codes(parts[0], index):
-            return NoMatch("no codes times a scale")
+            return NoMatch("the operand is not dequantised")
         if not index.read_once(op.inputs[0]) or not index.same_shape(parts[0], op.inputs[0]):
             return NoMatch("the floats are used elsewhere, or have another shape")
         return _Read(parts[0], scale, scaled)

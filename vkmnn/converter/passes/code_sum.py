@@ -63,11 +63,11 @@ class FuseCodeSum(PatternPass[_Match]):
             return NoMatch("a value between is used elsewhere")
         parts = [_scaled(name, index) for name in operands]
         if parts[0] is None or parts[1] is None:
-            return NoMatch("the operands are not codes times a scale")
+            return NoMatch("the operands are not dequantised")
         found = [_taken(parts[0], parts[1], index), _taken(parts[1], parts[0], index)]
         ends = [end for end in found if end is not None]
         if not ends:
-            return NoMatch("no convolution of codes that only the sum reads")
+            return NoMatch("no quantised convolution with the sum as its only reader")
         later = len(ends) > 1 and ends_later(ends[1][0], ends[0][0], index)
         producer, one, other = ends[later]
         bounds = (op.attrs.alpha, op.attrs.beta)

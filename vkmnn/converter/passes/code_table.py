@@ -74,7 +74,7 @@ class FuseCodeTable(PatternPass[_Match]):
         source, ops = found
         producer, codes = source.producer, source.moved
         if all(_is_scaling(one, index) for one in ops):
-            return NoMatch("codes times a scale")
+            return NoMatch("a plain dequantisation")
         if not index.same_shape(codes, op.outputs[0]):
             return NoMatch("the shapes differ, or are not known well enough")
         inside = [codes, *(one.outputs[0] for one in ops if one is not op)]
@@ -82,10 +82,10 @@ class FuseCodeTable(PatternPass[_Match]):
         if not all(index.read_only_by(name, ops) for name in inside):
             return NoMatch("a value within is used elsewhere")
         if not all(index.read_once(one.outputs[0]) for one in inner[: len(source.moves)]):
-            return NoMatch("codes are used elsewhere before they are moved")
+            return NoMatch("the quantised tensor has other readers")
         values = _values(producer, index)
         if values is None:
-            return NoMatch("it makes no codes, or too many")
+            return NoMatch("its result is not quantised, or too large")
         table = self._computed(ops, codes, values, index)
         return table if isinstance(table, NoMatch) else _Match(source, ops, table)
 
@@ -99,7 +99,7 @@ class FuseCodeTable(PatternPass[_Match]):
             inputs = [known[name] if name in known else index.constant(name) for name in one.inputs]
             made = folder.compute_if_small(one, inputs, values.nbytes * MAX_OPS)
             if made is None:
-                return NoMatch("no budget is left")
+                return NoMatch("the budget is used up")
             known[one.outputs[0]] = made[0].reshape(-1)
         table = known[ops[-1].outputs[0]]
         return np.ascontiguousarray(table, np.float32)

@@ -92,7 +92,7 @@ class MergeCodes(PatternPass["list[_Product]"]):
         if any(index.is_later(op, other) for other in group if other is not op):
             return NoMatch("not the first of its group")
         if sum(index.constants[one.inputs[_CODES]].nbytes for one in group) > MAX_BYTES:
-            return NoMatch("the codes are too large")
+            return NoMatch("the packed weights are too large")
         return sorted(group, key=lambda one: one is not op)
 
     def rewrite(self, op: _Product, match: list[_Product], index: GraphIndex) -> None:
@@ -178,7 +178,7 @@ class FuseGate(PatternPass[_Gate]):
         if op.attrs.columns != other.attrs.columns or op.attrs.columns % 2:
             return NoMatch("the number of columns is odd, or differs")
         if 2 * index.constants[op.inputs[_CODES]].nbytes > MAX_BYTES:
-            return NoMatch("the codes are too large")
+            return NoMatch("the packed weights are too large")
         for gate, gated in ((other, op), (op, other)):
             if gated.attrs.activation == NO_ACTIVATION:
                 return _Gate(gate, gated)

@@ -74,7 +74,7 @@ def scaled_by(op: Op[BinaryAttrs], index: GraphIndex) -> tuple[Moved, float] | N
         return NoMatch("not a product with one number")
     found = moved(parts[0], index)
     if found is None:
-        return NoMatch("the codes are read elsewhere")
+        return NoMatch("the quantised tensor has other readers")
     if not index.same_shape(parts[0], op.outputs[0]):
         return NoMatch("the number has more axes")
     return found, scale
@@ -103,10 +103,12 @@ class DecodeCodes(PatternPass[_Match]):
         found, scale = scaled
         producer = index.producer_of_type(found.source, *MAKERS)
         if producer is None:
-            return NoMatch("no codes before")
+            return NoMatch("the operand is not quantised")
         attrs = times(producer.attrs, scale)
         return (
-            NoMatch("no codes, or multiplied") if attrs is None else _Match(producer, found, attrs)
+            NoMatch("the operand is not quantised, or multiplied already")
+            if attrs is None
+            else _Match(producer, found, attrs)
         )
 
     def rewrite(self, op: Op, match: _Match, index: GraphIndex) -> None:
@@ -139,7 +141,7 @@ class DecodeParts(PatternPass[_Joined]):
         if join is None:
             return NoMatch("nothing is joined")
         if not all(_can_multiply(part, scale, index) for part in join.inputs):
-            return NoMatch("a part would take an op of its own")
+            return NoMatch("a part would need a separate op")
         return _Joined(join, found, op.inputs[1])
 
     def rewrite(self, op: Op, match: _Joined, index: GraphIndex) -> None:

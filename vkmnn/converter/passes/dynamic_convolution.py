@@ -50,7 +50,7 @@ class FuseDynamicConvolution(PatternPass[_Match]):
             each = channel_vector(factor, channels)
             if each is not None:
                 return _Match(product, found, each.astype(np.float32))
-        return NoMatch("no convolution of codes of a range, and its scale")
+        return NoMatch("no dynamically quantised convolution with its scale")
 
     def rewrite(self, op: Op, match: _Match, index: GraphIndex) -> None:
         product, source = match.product, merged_source((match.product, op))

@@ -49,7 +49,7 @@ class FuseDynamicProduct(PatternPass[_Match]):
             if not index.same_shape(op.outputs[0], sums):
                 continue
             return _Match(product, found, factor.reshape(-1))
-        return NoMatch("no product of codes of a range, and its scale")
+        return NoMatch("no dynamically quantised product with its scale")
 
     def rewrite(self, op: Op, match: _Match, index: GraphIndex) -> None:
         product, source = match.product, merged_source((match.product, op))

@@ -57,7 +57,7 @@ class FoldOperandScale(PatternPass[_Operands]):
                 continue
             found = _scaled(producer, index)
             if binary_parts(producer, "MUL", "DIV") is None:
-                found = NoMatch("not a scaling, or an activation comes between")
+                found = NoMatch("not a scaling, or there is an activation in between")
             if isinstance(found, NoMatch):
                 no_match = found
                 continue
@@ -98,7 +98,7 @@ class FoldResultScale(PatternPass[_Scaled]):
         if not index.read_once(value):
             return NoMatch("the value before is used elsewhere")
         if attrs.activation.kind != "NONE" or any(product.inputs[3:]):
-            return NoMatch("an activation or a residual comes between")
+            return NoMatch("an activation or there is a residual in between")
         if any(product.inputs[2:3]) and index.constant(product.inputs[2]) is None:
             return NoMatch("the bias is not constant")
         alpha = attrs.alpha * factor

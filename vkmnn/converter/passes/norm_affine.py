@@ -65,7 +65,7 @@ class FoldNormAffine(PatternPass[_Match]):
         if not index.read_once(value) or any(producer.outputs[1:]):
             return NoMatch("the value before is used elsewhere")
         if _is_rounded(op, index):
-            return NoMatch("it is rounded then, which its own division decides")
+            return NoMatch("its result is rounded after a division of its own")
         attrs, shape = producer.attrs, index.shape(producer.inputs[0])
         fit = _fit(attrs, index, producer.inputs[0])
         if shape is None or fit is None:
@@ -75,7 +75,7 @@ class FoldNormAffine(PatternPass[_Match]):
             return affine
         if isinstance(attrs, GroupNormAttrs):
             if attrs.activation.kind != "NONE":
-                return NoMatch("an activation comes between")
+                return NoMatch("there is an activation in between")
             attrs = replace(attrs, activation=affine.activation)
         elif affine.activation.kind != "NONE":
             return NoMatch("LayerNorm has no activation")

@@ -169,7 +169,7 @@ def optimize(
         BudgetError: it takes more time than allowed.
         InvalidInputError: `without` names no pass.
         ModelError: the graph is not valid in a way that only a pass noticed.
-        PluginError: a plug-in's pass left a graph that is not valid.
+        PluginError: a plug-in's pass left an invalid graph.
     """
     result = graph.copy()
     before = len(result.ops)
@@ -230,7 +230,7 @@ def _check(one: Pass, graph: Graph) -> None:
         graph.validate()
     except ModelError as error:
         raise PluginError(
-            f"pass {one.name} left a graph that is not valid: {error.message}",
+            f"pass {one.name} left an invalid graph: {error.message}",
             op=error.op,
             node=error.node,
             hint="VKMNN_PLUGINS=off runs vkmnn without plug-ins",

@@ -121,7 +121,7 @@ class FuseResidual(_IntoProducer):
         if binary.kind != "ADD":
             return NoMatch("not an ADD")
         if attrs.activation.kind != "NONE":
-            return NoMatch("an activation comes between")
+            return NoMatch("there is an activation in between")
         return replace(attrs, activation=binary.activation)
 
 

@@ -122,7 +122,7 @@ class MergeTransposesAroundReshape(PatternPass[_Match]):
             target = reshape_target(start, shape)
             if target is not None:
                 return _Match(first.inputs[0], compose(perm, q), target, shape, False, ops)
-        return NoMatch("both transposes take apart what the reshape joins or splits")
+        return NoMatch("both transposes separate axes that the reshape joins or splits")
 
     def rewrite(self, op: Op, match: _Match, index: GraphIndex) -> None:
         first, reshape, _ = match.ops
