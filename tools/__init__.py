@@ -1,4 +1,4 @@
-"""What `tasks.py` is made of: one module for each thing that a task needs, standard library alone.
+"""The modules behind `tasks.py`, one for each need of a task; standard library only.
 
 `process` runs commands, `apt` installs Debian packages, `environment` keeps `.venv`, `vulkan` finds
 devices, `kompute` builds the package `kp`, `drivers` knows the drivers that can be tried here,

@@ -16,7 +16,7 @@ MOVING = frozenset({"stable", "testing", "unstable", "sid"})  # names of release
 
 
 def prefix() -> list[str] | None:
-    """Return what makes `apt-get install` work here ([] or sudo), or None where it may not."""
+    """Return the prefix for `apt-get install` ([] or sudo), or None if it is not permitted."""
     if os.environ.get("VKMNN_NO_INSTALL") or not shutil.which("apt-get"):
         return None
     if os.geteuid() == 0:
@@ -56,7 +56,7 @@ def install(packages: Sequence[str]) -> bool:
 
 
 def release() -> dict[str, str]:
-    """Return what /etc/os-release says, {} where it is not there."""
+    """Return the content of /etc/os-release, {} if it is missing."""
     try:
         lines = Path("/etc/os-release").read_text("utf-8").splitlines()
     except OSError:
@@ -66,7 +66,7 @@ def release() -> dict[str, str]:
 
 
 def mirror() -> str:
-    """Return the address from which this machine takes Debian's packages.
+    """Return the mirror from which this machine fetches Debian's packages.
 
     Raises:
         CannotError: this is not Debian, or its apt names none.

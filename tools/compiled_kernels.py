@@ -42,7 +42,7 @@ _LINE = re.compile(r"^(?P<name>[A-Z][^:]*): (?P<value>\d+)", re.MULTILINE)
 
 @dataclass
 class Compiled:
-    """What a driver's compiler reports of the kernels.
+    """The report of a driver's compiler on the kernels.
 
     Attributes:
         device: its name.

@@ -59,7 +59,7 @@ COMPILERS = {
 
 
 def _compiled(compiler: Compiler, python: Path, pattern: str) -> dict[str, Any]:
-    """Compile all kernels for one GPU; return what `tools.compiled_kernels` writes.
+    """Compile all kernels for one GPU; return the output of `tools.compiled_kernels`.
 
     Raises:
         CannotError: the driver is not available for this machine.

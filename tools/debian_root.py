@@ -40,7 +40,7 @@ def is_made(root: Path) -> bool:
 
 
 def cannot() -> str | None:
-    """Return why no root can be made here, or None."""
+    """Return why no root can be created here, or None."""
     if not hasattr(os, "geteuid") or os.geteuid():
         return "a root of its own needs the user root"
     if shutil.which("debootstrap") is None and apt.prefix() is None:

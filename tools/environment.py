@@ -16,7 +16,7 @@ from tools.process import TaskError, step
 VENV = process.ROOT / ".venv"
 STAMP = VENV / "vkmnn-installed.json"
 UNFINISHED = VENV / "vkmnn-installing"
-"""There while pip works: what an interrupted pip leaves behind, the next one may not repair."""
+"""Marker of a running pip: an interrupted installation may be beyond repair."""
 OLDEST_PYTHON = (3, 10)
 
 
@@ -68,7 +68,7 @@ def make_venv() -> None:
 
 
 def fingerprint() -> str:
-    """Return the hash of what decides which packages `.venv` holds."""
+    """Return the hash of everything that determines the packages in `.venv`."""
     return hashlib.sha256((process.ROOT / "pyproject.toml").read_bytes()).hexdigest()
 
 

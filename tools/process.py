@@ -1,4 +1,4 @@
-"""Commands: run with their output shown or kept, in the checkout; errors that say what to do."""
+"""Commands with visible or captured output, run in the checkout, and their errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CANNOT = 3
 
 
 class TaskError(Exception):
-    """A task that cannot go on; the message says what to do, `status` is the exit status."""
+    """A task that cannot continue; the message says what to do, `status` is the exit status."""
 
     status = 1
 
@@ -66,7 +66,7 @@ def run_quiet(
 
 
 def ask(command: Sequence[object], failure: str, env: Mapping[str, str] | None = None) -> str:
-    """Return what a command prints.
+    """Return a command's output.
 
     Raises:
         TaskError: `failure` and what it printed as errors, when the exit status is not 0.
@@ -94,7 +94,7 @@ def run_loud(command: Sequence[object], env: Mapping[str, str] | None = None) ->
 
 
 def cache_folder() -> Path:
-    """Return the folder of what is fetched or built once for all checkouts."""
+    """Return the cache folder of downloads and builds for all checkouts."""
     chosen = os.environ.get("VKMNN_CACHE_DIR")
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(chosen) if chosen else Path(base, "vkmnn")

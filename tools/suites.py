@@ -1,4 +1,4 @@
-"""Which tests are run on a driver, and what came of them."""
+"""The tests of each driver, and their outcome."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ print(json.dumps([info.name, info.driver_version, layer, sorted(unknown)]))
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one part: numbers of tests, seconds, and pytest's exit status."""
+    """Outcome of one part: numbers of tests, seconds, and pytest's exit status."""
 
     part: str
     passed: int
@@ -85,7 +85,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What came of a driver."""
+    """Outcome of a driver."""
 
     driver: str
     device: str
@@ -146,7 +146,7 @@ def save(report: Report, path: Path) -> None:
 
 
 def load(path: Path) -> Report:
-    """Read what `save` wrote."""
+    """Read a file from `save`."""
     content = json.loads(path.read_text("utf-8"))
     outcomes = tuple(Outcome(**outcome) for outcome in content.pop("outcomes"))
     return Report(outcomes=outcomes, **content)

@@ -74,7 +74,7 @@ print(json.dumps(found))
 
 
 def probe_vulkan(env: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Return what Vulkan offers: {"loader": bool, "devices": [[name, type]], "layers": [name]}."""
+    """Return Vulkan's state: {"loader": bool, "devices": [[name, type]], "layers": [name]}."""
     nothing = {"loader": False, "devices": [], "layers": []}
     try:
         asked = subprocess.run(
@@ -106,7 +106,7 @@ def vulkan_hint() -> str:
 
 
 def ensure_vulkan() -> bool:
-    """Find a Vulkan device, or install Mesa's drivers; False, with what to do said, without one."""
+    """Find a Vulkan device, or install Mesa's drivers; return False, with advice, without one."""
     found = probe_vulkan()
     if not found["devices"] and apt.install(["libvulkan1", "mesa-vulkan-drivers"]):
         found = probe_vulkan()

@@ -53,7 +53,7 @@ class Section:
         return self._read(key, 0, _number, f"a whole number from 0 to {_LARGEST}")
 
     def tokens(self, key: str) -> frozenset[int]:
-        """Return tokens: one, or a list; -1 stands for none."""
+        """Return a token or a list of tokens; -1 means none."""
         return self._read(key, frozenset(), _tokens, "a token or a list of tokens")
 
     def special(self, key: str) -> str:
@@ -81,7 +81,7 @@ class Section:
         return isinstance(self._values.get(key), list)
 
     def wrong(self, key: str, wanted: str) -> ModelFileError:
-        """Return the error for a value that is not what `wanted` says."""
+        """Return the error for a value of the wrong kind."""
         return ModelFileError(
             f"'{self.path}' is not valid: '{self.name(key)}' is "
             f"{_shown(self._values.get(key))} instead of {wanted}",

@@ -23,10 +23,10 @@ from vkmnn.runtime.device_info import DeviceType
 from vkmnn.schedule_config import ScheduleConfig
 
 CHUNKS = (1, 8, 32, 128)
-"""Numbers of new tokens for which plans are made; prompts are cut and padded to them."""
+"""Numbers of new tokens with a plan; prompts are split and padded to them."""
 
 TEXTS = 8
-"""How many texts take steps at once: kernels take as many rows for little more than one."""
+"""Maximum texts per decode step: kernels take as many rows for little more than one."""
 
 DEFAULT_CAPACITY = 4096
 SORTED_BY_CPUS = 4096
@@ -102,7 +102,7 @@ class Decoder:
         return open_model(graph, config, budget)
 
     def _joins(self) -> bool:
-        """Tell whether a step of several texts takes less than a step of each.
+        """Return whether a batched step is faster than a step of each text.
 
         CPU devices compute on codes for as long as they read them: they gain nothing by reading
         them once for several rows, and the kernel for one row is the fastest.
@@ -134,7 +134,7 @@ class Decoder:
         return sum(array.nbytes for array in self._network.graph.constants.values())
 
     def feeds(self, tokens: Sequence[int], past: int, rows: Sequence[int]) -> dict[str, Array]:
-        """Return what a run is fed.
+        """Return the feeds of a run.
 
         Args:
             tokens: the new ones.
@@ -165,7 +165,7 @@ class Decoder:
         return 0 if self._is_cpu() and count > SORTED_BY_CPUS else count
 
     def _others(self, past: int) -> dict[str, Array]:
-        """Return what a run of one token is fed beside it."""
+        """Return the other feeds of a run of one token."""
         made = self.feeds([0], past, [0])
         del made[self._ids]
         return made
@@ -180,7 +180,7 @@ def _role(name: str, names: Any) -> str:
 
 
 def _pairs_of(layout: Layout, inputs: list[str], outputs: list[str]) -> dict[str, str]:
-    """Return caches: as the layout has them, and what else is called past or present."""
+    """Return pairs of caches: those of the layout, and others named past and present."""
     patterns = dict(layout.past)
     for a, b in (("past_key_values.*", "present.*"), ("past.*", "present.*"),
                  ("past_*", "present_*"), ("past_conv.*", "present_conv.*"),

@@ -25,7 +25,7 @@ _OUTPUTS = ("sentence_embedding", "last_hidden_state", "token_embeddings")
 
 
 class EmbeddingModel:
-    """An encoder with its tokenizer; made by `vkmnn.llm.load_embedding`.
+    """An encoder with its tokenizer; created by `vkmnn.llm.load_embedding`.
 
     A vector is the mean over a text's tokens, of length 1; or what the network calls
     `sentence_embedding`.

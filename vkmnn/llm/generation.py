@@ -17,7 +17,7 @@ from vkmnn.llm.text import Detokenizer, Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a text is generated.
+    """Options of text generation.
 
     Attributes:
         max_tokens: how many tokens it may have; None for as many as there is room for.
@@ -74,7 +74,7 @@ class Generated:
 
 
 class Generation:
-    """One text that is being generated: an iterator of its pieces, of which some may be empty.
+    """A text being generated: an iterator of its pieces, some of which may be empty.
 
     Args:
         sequence: the caches; what they share with the prompt is not run again.
@@ -149,7 +149,7 @@ class Generation:
         yield from self._flushed()
 
     def _prefill(self) -> list[int]:
-        """Run what the caches lack of the prompt; return the first token."""
+        """Run the part of the prompt that the caches lack; return the first token."""
         sequence, prompt = self._sequence, self._prompt
         if not prompt:
             raise InvalidInputError("the prompt is empty", hint="a prompt has one token at least")
@@ -206,7 +206,7 @@ class Generation:
         return chosen
 
     def _drawn(self) -> Drawing | None:
-        """Return how the device draws; None where it takes the likeliest."""
+        """Return the sampling on the device; None for the likeliest token."""
         sequence = self._sequence
         if self._drawing is None and self._draws:
             rows = len(sequence.tokens)
@@ -214,18 +214,18 @@ class Generation:
         return self._drawing
 
     def _announce(self, token: int) -> None:
-        """Say what will be run next, so that the steps of other texts may take it along."""
+        """Announce the next step, so that other texts' steps can include it."""
         if not self._options.sampling.likeliest:
             self._picks = Picks(self._sampler, [*self._sequence.tokens, token])
         self._sequence.announce(token, self._wanted() - 1, self._drawn(), self._picks)
 
     def _wanted(self) -> int:
-        """Return how many more steps are wanted after the next one, as far as that is known."""
+        """Return the further steps wanted after the next one, as far as known."""
         most = self._options.max_tokens
         return self._sequence.room if most is None else most - len(self.result.tokens) - 1
 
     def _told(self, token: int) -> str | None:
-        """Take a token; return what it adds to the text, or None if it ends it."""
+        """Process a token; return its text, or None if it ends the generation."""
         result, options = self.result, self._options
         if token in options.eos:
             result.finish_reason = "stop"
@@ -242,7 +242,7 @@ class Generation:
         return piece
 
     def _flushed(self) -> Iterator[str]:
-        """Yield what was held back at the end."""
+        """Yield held-back text at the end."""
         if self._stops.found is not None:
             return
         rest = self._stops.add(self._detokenizer.rest() if self._detokenizer else "")

@@ -28,18 +28,19 @@ Prompt = Any
 """A text, tokens (a list of int), or messages (a list of dictionaries with role and content)."""
 
 LAST_TOKEN = 2**31 - 1
-"""The largest number that the device takes for a token."""
+"""Largest token number that the device supports."""
 
 SEQUENCES = TEXTS
-"""How many texts may be generated at a time: each has caches of its own."""
+"""Maximum texts generated at a time: each has its own caches."""
 
 _ALONE, _TOGETHER = 8, 3
-"""Where nobody reads along, tokens after the first are waited for together: the host does its part
-for three at once. A text that ends by itself then takes a step longer, on average."""
+"""Tokens per wait if nobody reads along: the host handles three at once. A text that ends by itself
+then takes one step more, on average.
+"""
 
 
 class LanguageModel:
-    """A decoder with its tokenizer; made by `vkmnn.llm.load`.
+    """A decoder with its tokenizer; created by `vkmnn.llm.load`.
 
     Threads may generate at the same time; tokens of several texts are made by one run.
 
@@ -132,7 +133,7 @@ class LanguageModel:
         repetition_penalty: float | None = None,
         speculate: int = 0,
     ) -> Any:
-        """Return what the model writes after a prompt.
+        """Generate text from a prompt.
 
         Args:
             prompt: a text, tokens, or messages; a list of several prompts gives a list of results,
@@ -177,7 +178,7 @@ class LanguageModel:
     def pieces(
         self, prompt: Prompt, max_tokens: int | None = None, **how: Any
     ) -> Iterator[tuple[Generated, str]]:
-        """Yield the result as it grows, and what was added to its text, which may be nothing.
+        """Yield the growing result, and the text added to it, which may be empty.
 
         Raises:
             InvalidInputError: as `generate`; before the first piece.
@@ -294,7 +295,7 @@ class LanguageModel:
             raise
 
     def _has_free(self) -> bool:
-        """Tell whether some caches are free, or may be made."""
+        """Return whether caches are free or can be created."""
         with self._change:
             return bool(self._free) or self._made < SEQUENCES
 
@@ -329,7 +330,7 @@ class LanguageModel:
         return {"weights": self._decoder.weight_bytes, "caches": caches}
 
     def counters(self) -> dict[str, int]:
-        """Count what decoding should avoid; see `InferenceSession.counters`."""
+        """Return counters of avoidable work in decoding; see `InferenceSession.counters`."""
         return self._decoder.open.core.counters()
 
     def close(self) -> None:
@@ -355,7 +356,7 @@ class LanguageModel:
 
 
 class TextSession:
-    """A text that several calls write on; made by `LanguageModel.session`."""
+    """A text that several calls continue; created by `LanguageModel.session`."""
 
     def __init__(self, model: LanguageModel, sequence: Cached) -> None:
         self._model = model
@@ -367,7 +368,7 @@ class TextSession:
         return list(self._sequence.tokens)
 
     def generate(self, prompt: Prompt, max_tokens: int | None = None, **how: Any) -> Generated:
-        """Append a prompt, and what the model writes after it; as `LanguageModel.generate`.
+        """Append a prompt and the generated answer; as `LanguageModel.generate`.
 
         What raises an error leaves the text as it was. Messages replace the text: give the whole
         conversation, of which what is in the caches is not run again.
@@ -414,7 +415,7 @@ class TextSession:
 
 
 def _reseeded(options: Options, number: int) -> Options:
-    """Return options with a seed of its own for each text of a batch."""
+    """Return options with a separate seed for each text of a batch."""
     seed = options.sampling.seed
     if seed is None:
         return options

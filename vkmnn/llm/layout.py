@@ -22,7 +22,7 @@ _HEADLESS = ("bert", "roberta", "nomic_bert", "xlm-roberta", "mpnet", "distilber
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The files of a model's folder, and what its configuration says.
+    """Files of a model's folder, and its configuration.
 
     Attributes:
         folder: the folder.

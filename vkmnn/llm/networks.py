@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from vkmnn.converter.onnx.model_file import ModelFile
 
 ROWS = "vkmnn:rows"
-"""An input of the decoder: of which new tokens the logits are wanted, int64 [rows]."""
+"""Input of the decoder: rows whose logits are wanted, int64 [rows]."""
 
 _TOKENS, _PAST = "sequence_length", "past_sequence_length"
 _PASSED_ON = frozenset({"BinaryOp", "UnaryOp", "Cast", "Identity"})
@@ -50,7 +50,7 @@ def decoder_graph(
 
 
 def of_one_text(graph: Graph, roles: Mapping[str, str], caches: Collection[str]) -> Graph:
-    """Return a decoder of which the sizes are known to be those of one text.
+    """Return a decoder with the sizes of a single text.
 
     Exported models name sizes as they please, and the same size in several ways. Under one name
     each, passes can prove more shapes equal.
@@ -127,7 +127,7 @@ def _prepared(path: Path, fixed: Mapping[str, Array]) -> ModelFile:
 
 
 def _of_wanted_rows(graph: Graph, logits: str) -> Graph:
-    """Let the last product take only the rows that `ROWS` names."""
+    """Restrict the last product to the rows that `ROWS` selects."""
     made = {name: op for op in graph.ops for name in op.outputs}
     chain: list[Op[Any]] = []
     name = logits

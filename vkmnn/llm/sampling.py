@@ -1,4 +1,4 @@
-"""Which token comes next: the likeliest, or one drawn at random."""
+"""Selection of the next token: greedy, or sampled."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _Floats = npt.NDArray[np.float64]
 _Places = npt.NDArray[np.intp]
 
 _HEAD = 256
-"""How many of the likeliest tokens are sorted at first."""
+"""Number of likely tokens that are sorted first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How tokens are chosen.
+    """How tokens are selected.
 
     Attributes:
         temperature: 0 takes the likeliest token; 1 draws as the model says; more is wilder.
@@ -45,12 +45,12 @@ class Sampling:
 
     @property
     def likeliest(self) -> bool:
-        """Whether the likeliest token is taken, whatever was there."""
+        """Whether decoding is greedy, without penalties."""
         return self.temperature == 0.0 and self.forgets
 
     @property
     def forgets(self) -> bool:
-        """Whether it does not matter which tokens were there."""
+        """Whether earlier tokens do not influence the selection."""
         return self.repetition_penalty == 1.0
 
     def __post_init__(self) -> None:
@@ -82,7 +82,7 @@ class Sampler:
         self._random = np.random.default_rng(sampling.seed)
 
     def drawing(self, first: int, capacity: int) -> Drawing:
-        """Return how a device draws what `pick` would, from this number of tokens on.
+        """Return the device's equivalent of `pick`, from this number of tokens on.
 
         Args:
             first: how many tokens there are.
@@ -164,7 +164,7 @@ class Picks:
 
 
 def _penalised(logits: Array, there: Collection[int], penalty: float) -> Array:
-    """Divide positive logits of tokens that are there, and multiply negative ones."""
+    """Penalise tokens that have occurred: divide positive logits, multiply negative ones."""
     known = np.fromiter(set(there), np.int64)
     known = known[known < logits.size]
     made: Array = logits.copy()
@@ -174,7 +174,7 @@ def _penalised(logits: Array, there: Collection[int], penalty: float) -> Array:
 
 
 def drafted(tokens: list[int], most: int, width: int = 2) -> list[int]:
-    """Return what followed the last tokens where they stood before: a guess at what comes next.
+    """Return what followed an earlier occurrence of the last tokens, as a draft.
 
     Args:
         tokens: the text so far.

@@ -35,7 +35,7 @@ _SOURCES = ("input_ids", "input_features", "input_values")
 
 
 class _Part:
-    """A network and what it is fed."""
+    """A network and its feeds."""
 
     def __init__(self, model: Any, config: ScheduleConfig) -> None:
         network, self.open = open_model(model, config)
@@ -44,7 +44,7 @@ class _Part:
         self._types = network.graph.types
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
-        """Run once, with what the network takes of the feeds."""
+        """Run once, with the feeds that the network has inputs for."""
         given = {}
         for name, info in self.inputs.items():
             if name in feeds:
@@ -71,7 +71,7 @@ class _Part:
 
 
 class Seq2SeqModel:
-    """An encoder, its decoder and their tokenizer; made by `vkmnn.llm.load_seq2seq`.
+    """An encoder, its decoder and their tokenizer; created by `vkmnn.llm.load_seq2seq`.
 
     Attributes:
         name: of the folder.
@@ -125,7 +125,7 @@ class Seq2SeqModel:
         seed: int | None = None,
         repetition_penalty: float = 1.0,
     ) -> Generated:
-        """Return what the decoder makes of a source.
+        """Generate text from a source.
 
         Args:
             source: a text or a list of tokens; for models of speech, what their feature extractor
@@ -189,7 +189,7 @@ class Seq2SeqModel:
         raise InvalidInputError("config.json names no decoder_start_token_id", hint="pass `prompt`")
 
     def _encoded(self, source: Any) -> dict[str, Any]:
-        """Return what the encoder makes, and which of its places count."""
+        """Return the encoder's output, and its mask."""
         if self._source != "input_ids":
             features = np.asarray(source)
             if self._source == "input_features" and features.ndim == 1:
@@ -208,7 +208,7 @@ class Seq2SeqModel:
         return {"encoder_hidden_states": hidden, "encoder_attention_mask": mask}
 
     def _heard(self, samples: Array) -> Array:
-        """Return the spectrogram of a sound, of the size that the encoder takes."""
+        """Return the spectrogram of a sound, in the encoder's size."""
         shape = self._encoder.inputs[self._source].shape or ()
         bands, frames = (size if isinstance(size, int) else usual
                          for size, usual in zip(shape[1:3], (80, 3000), strict=True))  # fmt: skip

@@ -1,4 +1,4 @@
-"""One text in the caches of a decoder."""
+"""A text in the caches of a decoder."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Sequence:
 
     @property
     def room(self) -> int:
-        """How many more tokens there is room for."""
+        """Number of tokens that still fit."""
         return self._decoder.capacity - len(self.tokens)
 
     @property
@@ -66,7 +66,7 @@ class Sequence:
         return sum(self._state.memory(name).nbytes for name in self._decoder.caches)
 
     def warm_up(self) -> None:
-        """Run some tokens, so that the state knows what grows, and steps are recorded.
+        """Run some tokens, so that caches are detected and steps are recorded.
 
         Nothing remains of them.
         """
@@ -88,7 +88,7 @@ class Sequence:
         self._cuts = cuts
 
     def begin(self) -> None:
-        """Let steps be taken at once with those of other texts."""
+        """Allow batched steps with other texts."""
         self._begun = True
         self._with_caches(lambda: self._state.share(True))
 
@@ -104,7 +104,7 @@ class Sequence:
     # --- after errors ----------------------------------------------------------------------------
 
     def _with_caches(self, work: Callable[[], T]) -> T:
-        """Do what needs the caches, which are mended before, where something has failed.
+        """Run a function on the caches, which are repaired first after a failure.
 
         Where the device is lost during it, and another opened, it is done once more.
         """
@@ -126,7 +126,7 @@ class Sequence:
             self._sure = len(self.tokens)
 
     def _mend(self) -> None:
-        """Bring the caches to what `tokens` says, as far as they are not."""
+        """Bring the caches to the content of `tokens`."""
         if self._sure is None and self._cuts is not None and not self._state.lost:
             return
         self._doubt()
@@ -186,7 +186,7 @@ class Sequence:
         self._mend()
 
     def extend(self, tokens: Items[int], wanted: int = 1) -> Array:
-        """Append tokens; return the logits after the last `wanted` of them, [wanted, vocabulary].
+        """Append tokens; return the logits of the last `wanted` ones, [wanted, vocabulary].
 
         Args:
             tokens: what follows, one at least.
@@ -253,12 +253,12 @@ class Sequence:
         return chosen
 
     def announce(self, token: int, ahead: int, drawing: Drawing | None, pick: Pick | None) -> None:
-        """Say what `follow` will be called with next: the steps of others may take it along."""
+        """Announce the next call of `follow`, so that other texts' steps can include it."""
         if self._cuts and self._sure is None:
             self._state.announce(token, self._decoder.following, ahead, drawing, pick)
 
     def append(self, tokens: Items[int]) -> None:
-        """Append tokens of which no logits are wanted.
+        """Append tokens without computing logits.
 
         Raises:
             InvalidInputError: as `extend`.
@@ -273,7 +273,7 @@ class Sequence:
         return next((size for size in fits if size >= left), fits[-1])
 
     def _chunk_logits(self, part: list[int], wanted: int, size: int) -> Array:
-        """Run tokens, padded at the end to `size`; what the padding adds is forgotten."""
+        """Run tokens padded to `size`; the rows of the padding are discarded."""
         past, count = len(self.tokens), len(part)
         rows = list(range(count - wanted, count))
         padded = [*part, *[part[-1]] * (size - count)] if self._cuts else part
@@ -312,7 +312,7 @@ class Sequence:
         return {name: self._state.value(name).numpy() for name in self._decoder.caches}
 
     def load(self, path: str | Path) -> None:
-        """Read what `save` wrote, in place of the tokens so far.
+        """Replace the tokens by those of a file from `save`.
 
         Raises:
             ModelFileError: the file is damaged, or something else.

@@ -1,4 +1,4 @@
-"""Log-mel spectrograms: what Whisper's encoder hears."""
+"""Log-mel spectrograms, the input of Whisper's encoder."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _Floats = npt.NDArray[np.float64]
 
 
 def log_mel(samples: Any, bands: int = 80, seconds: float = 30.0) -> Array:
-    """Return the log-mel spectrogram of a sound, as Whisper's feature extractor makes it.
+    """Return the log-mel spectrogram of a sound, as Whisper's feature extractor computes it.
 
     Args:
         samples: numbers from -1 to 1, 16,000 a second, one channel; cut, or filled with silence.

@@ -1,4 +1,4 @@
-"""Stop texts, found in time proportional to the generated text, however long they are."""
+"""Stop texts, matched in time proportional to the generated text, whatever their length."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _Prefix:
 
 
 class Stops:
-    """Ends a text before the first stop text, and holds back what may be the start of one.
+    """Ends a text before the first stop text, and holds back a possible start of one.
 
     An Aho–Corasick automaton reads each character once. Its states are made when a text reaches
     them, so that long stop texts cost nothing until they match.
@@ -84,7 +84,7 @@ class Stops:
         return "".join(parts)
 
     def _after(self, state: _Prefix, character: str) -> _Prefix:
-        """Return the state after one more character: the longest prefix that ends there."""
+        """Return the state after one more character: the longest matching prefix."""
         new: list[_Prefix] = []
         place: _Prefix | None = state
         while place is not None:
@@ -104,7 +104,7 @@ class Stops:
         return known
 
     def _made(self, place: _Prefix, character: str) -> _Prefix | None:
-        """Make the prefix longer by a character, if a stop text begins with it."""
+        """Extend the prefix by a character, if a stop text begins with it."""
         at = place.length
 
         def next_of(stop: str) -> str:

@@ -19,7 +19,7 @@ from typing import Any
 _WARM_UP = (
     "{{ 'a b' | wordwrap(1) }}{{ 1 | pprint }}{{ strftime_now('%c') }}{{ raise_exception('') }}"
 )
-"""Has jinja2 import what it imports late, and the time zone read: files cannot be opened later."""
+"""Triggers late imports of jinja2 and reads the time zone: files cannot be opened later."""
 
 
 class RefusedError(Exception):
@@ -45,7 +45,7 @@ class Writer:
 
 
 def _environment() -> Any:
-    """Return a sandbox with what transformers gives to templates."""
+    """Return a sandbox with the functions that transformers gives to templates."""
     from jinja2.ext import Extension
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -74,7 +74,7 @@ def _json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Write JSON as it is; jinja2's own filter sorts keys and escapes what HTML would."""
+    """Write plain JSON; jinja2's own filter sorts keys and escapes HTML."""
     return json.dumps(
         value,
         ensure_ascii=ensure_ascii,

@@ -16,13 +16,13 @@ from vkmnn.errors import InvalidInputError, MissingExtraError, VkmnnError
 from vkmnn.llm.extras import need
 
 MEMORY_BYTES = 512 << 20
-"""Limit on the address space of the process that runs templates; at first it takes 30 MiB."""
+"""Address space of the template process; it starts with 30 MiB."""
 
 CPU_S = 1
-"""Processor seconds that a conversation may take; ordinary ones take a millisecond."""
+"""Processor seconds per conversation; ordinary ones take a millisecond."""
 
 WALL_S = 20.0
-"""Seconds on the clock that a conversation may take."""
+"""Wall-clock seconds per conversation."""
 
 MAX_CHARACTERS = 1 << 26
 """The most characters of a conversation, if the caller sets no limit."""

@@ -40,7 +40,7 @@ class TextTooLongError(InvalidInputError):
 
 
 class Tokenizer:
-    """The tokenizer of a folder: `tokenizer.json`, with what tokenizer_config.json adds.
+    """The tokenizer of a folder: `tokenizer.json` and tokenizer_config.json.
 
     Attributes:
         template: the chat template; None if the folder has none.
@@ -120,7 +120,7 @@ class Tokenizer:
         yield tokens
 
     def prepare(self) -> None:
-        """Do ahead what would delay the first long text and the first conversation."""
+        """Prepare lazily loaded parts before the first long text and the first conversation."""
         self.max_characters(1)
         if self.template is not None:
             self.template.start()
@@ -167,7 +167,7 @@ class Tokenizer:
             raise InvalidInputError(f"the tokenizer fails at the tokens: {error}") from error
 
     def conversation(self, messages: Sequence[Any], most: int | None = None) -> str:
-        """Return a conversation as the model's text, up to where its answer begins.
+        """Render a conversation as the model's prompt, up to the start of its answer.
 
         Args:
             messages: dictionaries with `role` and `content`, in their order.

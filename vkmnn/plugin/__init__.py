@@ -1,4 +1,4 @@
-"""All that the author of an operator imports.
+"""The API for authors of operators.
 
 An operator is registered by decorators, in any module that is loaded as a plug-in: its attributes
 (`op_type`), the shape of its output (`size_computer`), what it computes (`cpu_execution`), how a

@@ -33,7 +33,7 @@ _OTHERS: tuple[Registry[str, Any], ...] = (
 
 
 def check_registrations(before: Snapshot) -> None:
-    """Check what was registered since: op types are complete, and all else is for an op type.
+    """Check new registrations: op types are complete, and everything else belongs to one.
 
     Kernels must be for ops that their backend gets to see, and passes must have a place.
 
@@ -66,7 +66,7 @@ def check_registrations(before: Snapshot) -> None:
 
 
 def _check_custom(before: Snapshot) -> None:
-    """Refuse a Custom op of which only the shapes are known, or only the computation."""
+    """Reject a Custom op with shapes but no computation, or the reverse."""
     pair = (CUSTOM_SHAPES, "custom_op"), (CUSTOM_EXECUTIONS, "custom_execution")
     for (one, _), (other, decorator) in (pair, pair[::-1]):
         for name in before.names_added(one):

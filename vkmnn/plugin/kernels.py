@@ -73,7 +73,7 @@ def kernel(
 
 
 def _maker(made: Callable[..., Any], backend: str, op: str) -> Callable[..., Execution[Any]]:
-    """Return what makes executions; a function for the CPU becomes a class.
+    """Return the factory of executions; a function for the CPU becomes a class.
 
     Raises:
         PluginError: it is not of the backend's kind.
@@ -113,7 +113,7 @@ def shadowed(new: Kernel) -> list[str]:
 
 
 def priorities(registered: Sequence[str]) -> list[str]:
-    """Return a line for each kernel among registrations: its priority, and what it comes before.
+    """Return a line for each registered kernel: its priority, and the kernels it precedes.
 
     Args:
         registered: registrations as text, as `Plugin.registered` has them.

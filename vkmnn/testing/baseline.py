@@ -1,4 +1,4 @@
-"""The timing baseline: what each variant took on a device, and what a new time is against it."""
+"""The timing baseline: times of variants by device, and the comparison with new ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TICK_US = 1e-3  # times below a nanosecond are not told apart
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Microseconds on the device that a variant takes in one run of its largest case.
+    """Microseconds of a variant's largest case on the device.
 
     Attributes:
         median_us: of all runs.
@@ -116,7 +116,7 @@ class Baseline:
 
 
 def device_key(info: DeviceInfo) -> str:
-    """Return what a device is called in the file."""
+    """Return the name of a device in the file."""
     return f"{info.name}, {info.driver_name} {info.driver_version}"
 
 

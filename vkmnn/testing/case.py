@@ -1,4 +1,4 @@
-"""Cases: small networks that make the backend dispatch a kernel, and the tables of them."""
+"""Cases: small networks that make the backend dispatch a kernel, and their tables."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from vkmnn.runtime.shader import BindingType
 from vkmnn.shaders.library import BUILTIN, ShaderLibrary
 
 FP16_ROUNDING = 2.0**-9
-"""What storing a few intermediate results as fp16 may cost, as a part of the largest result."""
+"""Tolerance for a few intermediate results in fp16, relative to the largest result."""
 FP16_STEP = 2.0**-10
-"""What storing one result as fp16 may cost, as a part of it: devices may round either way."""
+"""Tolerance for one result in fp16, relative to it: devices may round either way."""
 FP16_MIN = 2.0**-24
 """The smallest float16 above 0."""
 
@@ -56,7 +56,7 @@ class Case:
 
     @property
     def storage(self) -> str:
-        """Where tensors lie: the argument of backends."""
+        """Storage of tensors: an argument of backends."""
         return "image" if self.images else "buffer"
 
     @property
@@ -65,7 +65,7 @@ class Case:
         return {name: tensor_info(name, array) for name, array in self.feeds.items()}
 
     def expected(self) -> list[Array]:
-        """Return what numpy computes, one array per output."""
+        """Return numpy's results, one array per output."""
         cpu = CpuBackend()
         graph, feeds = self.graph, self.feeds
         if self.fp16:
@@ -78,7 +78,7 @@ class Case:
 
 
 def _content(graph: Graph) -> set[str]:
-    """Return the tensors that plans are made from, such as the scales of a Resize."""
+    """Return the tensors whose contents plans depend on, such as the scales of a Resize."""
     return {
         op.inputs[i] for op in graph.ops for i in OP_TYPES[op.type].content if i < len(op.inputs)
     }
@@ -147,7 +147,7 @@ def blocked_case(
     rtol: float = 1e-5,
     atol: float = 1e-5,
 ) -> Case:
-    """Return the case of an op whose first input and whose output lie channel-blocked (NC4HW4).
+    """Return the case of an op with channel-blocked first input and output (NC4HW4).
 
     The op stands between poolings of one pixel, which leave values alone and want that layout.
     """
@@ -203,19 +203,19 @@ class Variant:
 
     @property
     def narrow(self) -> bool:
-        """Whether its weights are bytes: constants of operators on codes."""
+        """Whether its weights are bytes: constants of quantised operators."""
         return self.element in ("w8", "c8")
 
     @property
     def fp16(self) -> bool:
-        """Whether the variant works on floats of 16 bits."""
+        """Whether the variant works on 16-bit floats."""
         # Loads of float16 through texel buffers alone need no feature.
         needs = self.library.load(self.name).requires
         return self.axes.get("element") == "f16" or "storage16" in needs
 
     @property
     def half(self) -> bool:
-        """Whether the variant's arithmetic is float16, which kernels are offered on request."""
+        """Whether the variant computes in float16, as its kernels do on request."""
         return self.template.endswith("_half")
 
     @property
@@ -226,7 +226,7 @@ class Variant:
 
     @property
     def dtype(self) -> str:
-        """What the variant computes with: "f32" or "i32"."""
+        """Element type of the arithmetic: "f32" or "i32"."""
         return "i32" if self.axes.get("element") == "i32" else "f32"
 
 
@@ -240,7 +240,7 @@ OP_CASES: Registry[str, OpCaseMaker] = Registry("cases")
 
 
 def op_cases(function: OpM) -> OpM:
-    """Register a function that yields cases of an op, whatever kernel the rules take for them.
+    """Register a function that yields cases of an op for any kernel.
 
     What a kernel's cases share with them, the function of `shader_cases` yields from it.
     """

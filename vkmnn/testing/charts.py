@@ -17,7 +17,7 @@ _BAND_WIDTH, _BAND_REACH = 72, 2.0  # a ratio of 2 is at the edge
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A bar of a histogram: how many cases, and what it stands for."""
+    """A bar of a histogram: the number of cases, and its label."""
 
     x: float
     y: float
@@ -29,7 +29,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Dot:
-    """A variant's time: across what the baseline says, upwards what was measured."""
+    """A variant's time: the baseline's on the x axis, the measured one on the y axis."""
 
     x: float
     y: float
@@ -57,7 +57,7 @@ class Band:
 
 
 def histogram(entries: Sequence[Entry]) -> list[Bar]:
-    """Count the cases by their error as a part of what is allowed."""
+    """Count the cases by their error relative to the tolerance."""
     counts = [0] * len(_NAMES)
     for entry in entries:
         for case in entry.cases:

@@ -1,4 +1,4 @@
-"""Which devices a run is on."""
+"""Devices of a run."""
 
 from __future__ import annotations
 

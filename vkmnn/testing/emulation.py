@@ -1,4 +1,4 @@
-"""Devices that lack what a kernel needs, made to run it all the same.
+"""Emulation of features that a kernel needs and a device lacks.
 
 A kernel for subgroups of a size that a device does not have runs with its subgroups, and its
 cooperative matrices, emulated in shared memory (see `vkmnn.codegen.emulation`): its logic is
@@ -32,14 +32,14 @@ SHARED_MEMORY = 49_152
 
 
 class Bench(NamedTuple):
-    """Where a variant is tested: `emulated` says that something else than its SPIR-V runs."""
+    """The test bench of a variant; `emulated` means that a stand-in runs instead of its SPIR-V."""
 
     device: Device
     emulated: bool
 
 
 class _WishedDevice(Device):
-    """A device that seems to be what `info` says; it runs stand-ins for what it cannot run."""
+    """A device that reports the properties in `info` and runs stand-ins for unsupported kernels."""
 
     def __init__(self, real: Device, info: DeviceInfo, library: ShaderLibrary) -> None:
         self.__dict__.update(vars(real))
@@ -50,7 +50,7 @@ class _WishedDevice(Device):
     def start_pipelines(
         self, wanted: Iterable[tuple[Shader, SpecValues]], *, warm_up: bool = False
     ) -> PipelineBatch:
-        """Begin to build pipelines as the real device does, of stand-ins where it needs them."""
+        """Build pipelines in the background, with stand-ins where needed."""
         return self._real.start_pipelines(
             [(self._runnable(shader), spec) for shader, spec in wanted], warm_up=warm_up
         )

@@ -12,7 +12,7 @@ from vkmnn.errors import InvalidInputError
 
 
 def check_writable(path: Path, option: str) -> None:
-    """See that a file can be written at the end of a run; its folder is made.
+    """Check that a file can be written at the end of a run; create its folder.
 
     Raises:
         InvalidInputError: it cannot.

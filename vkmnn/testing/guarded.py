@@ -1,4 +1,4 @@
-"""Memory for kernel tests: every tensor lies alone, poisoned, with guard words after it.
+"""Memory for kernel tests: each tensor in its own poisoned buffer with guard words.
 
 What a kernel fails to write, or reads past a tensor, is then NaN or a large number, and what it
 writes past a tensor shows afterwards.
@@ -28,7 +28,7 @@ from vkmnn.vulkan.recording import Recording, specialized
 from vkmnn.vulkan.storage import VECTOR_BYTES, storage_bytes
 
 POISONS = (0x7FD5A5C3, 0x7F05A5C3)
-"""What is in every word before a run: NaN or a large float, large as an integer.
+"""Content of every word before a run: NaN as a float, a large integer.
 
 Of each tensor another one, so that poison which is read here and written there shows.
 """
@@ -39,7 +39,7 @@ GUARD_BYTES = 4096
 """After each tensor, within the range that is bound, so that drivers let kernels write there."""
 
 FOLD = 2
-"""How many workgroups lie side by side before a grid is folded."""
+"""Maximum adjacent workgroups before a grid is folded."""
 
 _NONE: Mapping[str, Shader] = MappingProxyType({})
 
@@ -102,7 +102,7 @@ class GuardedBackend(VulkanBackend):
     def place(
         self, recording: Recording, kept: Sequence[Tensor], provided: Sequence[Tensor]
     ) -> PlanMemory:
-        """Give every tensor a buffer of its own."""
+        """Allocate a separate buffer for every tensor."""
         bound = [tensor for dispatch in recording.dispatches for tensor in dispatch.tensors]
         bound += [*kept, *provided, *([recording.status] if recording.status else [])]
         constants = {
@@ -158,7 +158,7 @@ class GuardedBackend(VulkanBackend):
             buffer.write(0, _filled(buffer, poison, number, tensor.fp16))
 
     def check_memory(self) -> None:
-        """Check what the kernels wrote besides results; call it after a run, before `close`.
+        """Check for writes outside the results; call it after a run, before `close`.
 
         Raises:
             AssertionError: something was written past a tensor, lanes of a channel-blocked tensor
@@ -208,7 +208,7 @@ def _elements(tensor: Tensor, words: AnyArray) -> AnyArray:
 
 
 def _whole(tensor: Tensor, recording: Recording) -> Tensor:
-    """Return the tensor in whose storage another lies where that is all of it, guard included."""
+    """Return the tensor whose whole storage, guard included, another one shares."""
     root, offset = recording.placement(tensor)
     same = offset == 0 and storage_bytes(root) == storage_bytes(tensor)
     return root if same and root.layout is tensor.layout else tensor

@@ -114,7 +114,7 @@ class _AsWritten(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Find what is neither a test nor a helper of tests."""
+        """Find modules that are neither tests nor test helpers."""
         if not fullname.startswith("vkmnn.") or fullname.startswith("vkmnn.testing."):
             return None
         return PathFinder.find_spec(fullname, path, target)
@@ -132,7 +132,7 @@ def _import_as_written(config: pytest.Config) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Find the devices and the files; refuse at once what cannot work."""
+    """Find devices and files; refuse impossible options at once."""
     _import_as_written(config)
     config.addinivalue_line("markers", "vkmnn_shader: a test of one kernel variant on one device")
     given = [name for name, *_ in _OPTIONS if config.getoption(name)]
@@ -164,7 +164,7 @@ def _configure_main(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Tell a worker of pytest-xdist what was found out before it started."""
+    """Pass the findings to a worker of pytest-xdist."""
     stash = node.config.stash
     if VALIDATION in stash:
         node.workerinput[_WORKER] = (stash[_ALONE], stash[VALIDATION])
@@ -208,7 +208,7 @@ def _check_cases(config: pytest.Config) -> None:
 
 
 class _Reporter:
-    """Hands on what the tests report, and shows the outcome."""
+    """Forwards the tests' reports, and shows the outcome."""
 
     def __init__(self, config: pytest.Config, session: ShaderSession) -> None:
         self._config = config
@@ -248,7 +248,7 @@ class _Reporter:
 
 
 def _restricted(config: pytest.Config) -> bool:
-    """Tell whether some tests were left out on purpose."""
+    """Return whether some tests were deselected on purpose."""
     options = (
         "--vkmnn-kernel",
         "--vkmnn-sample",

@@ -44,7 +44,7 @@ class Tally:
 
     @property
     def state(self) -> str:
-        """What to show: "bad" (failures, or variants not dispatched), "good" or "none"."""
+        """Display state: "bad" (failures, or variants not dispatched), "good" or "none"."""
         return "bad" if self.failed or self.missing else "good" if self.passed else "none"
 
 
@@ -58,7 +58,7 @@ class Row:
 
     @property
     def outcome(self) -> str:
-        """What the row is filtered by."""
+        """Filter key of the row."""
         if self.missing:
             return "missing"
         return "beyond" if self.entry.reason else self.entry.outcome
@@ -121,7 +121,7 @@ def render(results: Results) -> str:
 
 
 def write_report(results: Results, path: Path) -> None:
-    """Write the page; it replaces what was there at once."""
+    """Write the page atomically."""
     write_atomically(path, render(results))
 
 

@@ -1,4 +1,4 @@
-"""What a run of the suite found: which variants ran where, with which errors and in what time."""
+"""Results of a run of the suite: variants, devices, errors and times."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ class Entry:
 
     @property
     def dispatching(self) -> int:
-        """How many cases dispatch the variant; the others run other kernels, or none."""
+        """Number of cases that dispatch the variant; the others run other kernels, or none."""
         return sum(self.variant in case["dispatched"] for case in self.cases)
 
     @property
     def worst(self) -> float:
-        """The largest error of all cases, as a part of what is allowed."""
+        """Largest error of all cases, relative to the tolerance."""
         return max((float(case["error"]) for case in self.cases), default=0.0)
 
     @property
@@ -107,7 +107,7 @@ class Results:
         return sorted({entry.template for entry in self.entries.values()})
 
     def undispatched(self, device: str) -> list[Entry]:
-        """Return what no test dispatched on a device that can run it."""
+        """Return the variants that no test dispatched on a device that supports them."""
         here = self.of(device)
         dispatched = {name for entry in here for case in entry.cases for name in case["dispatched"]}
         return [
@@ -133,7 +133,7 @@ class Results:
 
     @classmethod
     def load(cls, path: Path) -> Results:
-        """Read what `save` wrote.
+        """Read a file from `save`.
 
         Raises:
             InvalidInputError: the file cannot be read, or holds something else.

@@ -32,7 +32,7 @@ MAX_COMBINATIONS = 400
 
 
 class Picker:
-    """A chooser that takes `takes[what]` if it may, else candidate number `picks[what]`, or 0.
+    """A chooser that prefers `takes[what]`, else candidate number `picks[what]`, or 0.
 
     `seen` tells afterwards what there was to choose: the number of candidates by kind of choice.
     """
@@ -51,14 +51,14 @@ class Picker:
 
 
 class _NotRecorded(Segment):
-    """Stands for what a dry backend did not record."""
+    """Placeholder for what a dry backend did not record."""
 
     def run(self, host: dict[str, Array]) -> None:
         raise AssertionError("a dry run has nothing to replay")
 
 
 class _DryBackend(VulkanBackend):
-    """Encodes a network without touching the device; `pipelines` are what it would dispatch."""
+    """Encodes a network without using the device; `pipelines` are those it would dispatch."""
 
     pipelines: frozenset[SpecializedShader] = frozenset()
 
@@ -75,7 +75,7 @@ class _DryBackend(VulkanBackend):
 
 @dataclass(slots=True)
 class CaseResult:
-    """How one case went: the largest error as a part of what is allowed, and over all."""
+    """Result of one case: the largest error, relative to the tolerance and absolute."""
 
     case: str
     error: float
@@ -85,7 +85,7 @@ class CaseResult:
 
 @dataclass(slots=True)
 class VariantResult:
-    """How the cases of one variant went on one device."""
+    """Results of a variant's cases on one device."""
 
     variant: str
     template: str
@@ -208,7 +208,7 @@ def _check_refusal(case: Case, plan: Plan) -> None:
 
 
 def compare(got: AnyArray, want: AnyArray, case: Case) -> tuple[float, float]:
-    """Return the largest error as a part of what is allowed, and the largest difference.
+    """Return the largest error relative to the tolerance, and the largest difference.
 
     Raises:
         AssertionError: shapes, types or values differ.
@@ -238,7 +238,7 @@ def compare(got: AnyArray, want: AnyArray, case: Case) -> tuple[float, float]:
 
 
 def _fp16_results(got: AnyArray, want: AnyArray) -> tuple[AnyArray, AnyArray]:
-    """Return results with infinities for what float16 cannot hold, where both sides say so."""
+    """Return results with infinities beyond the range of float16, where both sides agree."""
     beyond = np.abs(want) >= FP16_MAX
     infinite = np.copysign(np.inf, want)
     limited = np.where(beyond & (np.abs(got) >= FP16_MAX), infinite, got)

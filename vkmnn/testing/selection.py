@@ -1,4 +1,4 @@
-"""Which variants a run is about, and how its tests are called."""
+"""The variants of a run, and the names of its tests."""
 
 from __future__ import annotations
 

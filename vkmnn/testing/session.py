@@ -1,4 +1,4 @@
-"""A run of the suite, from the options to the files: what the pytest plug-in does, without pytest.
+"""A run of the suite, from options to files, independent of pytest.
 
 Lives in the process that hears of all results.
 """
@@ -48,7 +48,7 @@ class ShaderSession:
         self._files: list[str] = []
 
     def header(self) -> list[str]:
-        """Return what is said before the tests: the devices, and which kernels are left out."""
+        """Return the text before the tests: devices, and excluded kernels."""
         left_out = [] if has_builtin() else [f"vkmnn shaders: {ABSENT}"]
         return left_out + [
             f"vkmnn shaders: {device.label} ({device.driver}), "
@@ -57,17 +57,17 @@ class ShaderSession:
         ]
 
     def add(self, found: Mapping[str, Any], outcome: str) -> None:
-        """Add what a test reported."""
+        """Add a test's report."""
         self._results.add(Entry(outcome=outcome, **found))
 
     def crashed(self, test: str, message: str) -> None:
-        """Note that a test ended without a report; `test` ends in its name in brackets."""
+        """Record a test that ended without a report; `test` ends in its name in brackets."""
         for target, variant in self._expected():
             if test.endswith(f"[{id_of(variant.name, target)}]"):
                 self._results.add(_entry(target, variant, "failed", message))
 
     def finish(self, *, restricted: bool, say: Callable[[str], None]) -> bool:
-        """Time what passed and write the files; `say` shows progress.
+        """Time the passed variants and write the files; `say` shows progress.
 
         Returns:
             False when a variant that the devices can run was not dispatched, although nothing was
@@ -87,7 +87,7 @@ class ShaderSession:
         return restricted or not any(map(results.undispatched, results.devices))
 
     def summary(self) -> list[str]:
-        """Return what is said after the tests."""
+        """Return the text after the tests."""
         if not self._results.entries:
             try:
                 none = not self._settings.variants()

@@ -44,7 +44,7 @@ def test_kernel(
     record_property: Callable[[str, object], None],
     pytestconfig: pytest.Config,
 ) -> None:
-    """A variant computes what numpy computes, in every case, and reports which kernels ran."""
+    """Test that a variant computes numpy's results in every case; reports the kernels that ran."""
     found: dict[str, Any] = {
         "device": target.label,
         "variant": variant.name,
@@ -68,7 +68,7 @@ def test_kernel(
 
 
 def _run(variant: Variant, device: Device, found: dict[str, Any], pipelines: int) -> None:
-    """Run the cases, all unless `pipelines` says how many; note what is known when one fails."""
+    """Run all cases, or as many as `pipelines` allows; add known facts to a failure."""
     cases = reach(variant, device)
     found["reached"] = True
     if pipelines:

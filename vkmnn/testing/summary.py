@@ -1,4 +1,4 @@
-"""What a run says in the terminal: coverage, what lies beyond the device, times that changed."""
+"""Summary of a run in the terminal: coverage, unsupported variants, changed times."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _COLUMNS = ("device", "variants", "passed", "failed", "beyond", "cases", "worst 
 
 
 def summary_lines(results: Results) -> list[str]:
-    """Return the coverage table and what is remarkable, as lines of text."""
+    """Return the coverage table and notable findings, as lines of text."""
     lines = _table([_COLUMNS, *(_row(results, device) for device in results.devices)])
     for device in results.devices:
         here = results.of(device)

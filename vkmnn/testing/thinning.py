@@ -1,4 +1,4 @@
-"""Which cases of a variant to run when few pipelines may be compiled for it."""
+"""Selection of a variant's cases when few pipelines may be compiled."""
 
 from __future__ import annotations
 

@@ -18,9 +18,9 @@ from vkmnn.testing.runner import Picker, dispatched_by
 from vkmnn.vulkan.backend import VulkanBackend
 
 PASSES = 3
-"""How often all variants are timed, one batch after the other; minutes may lie between."""
+"""Passes over all variants, batch by batch; minutes may separate them."""
 ROUNDS = 2
-"""How often the variants of a batch are timed in a pass, one after the other."""
+"""Rounds over the variants of a batch per pass."""
 RUNS = 5
 """Runs of a variant in a round."""
 _WARM_UP = 3
