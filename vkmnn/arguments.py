@@ -14,6 +14,7 @@ import numpy as np
 from vkmnn.core.device_tensor import DeviceTensor
 from vkmnn.errors import InvalidInputError, nearest, typed_memory_errors
 from vkmnn.ir import Dim, DType, TensorInfo
+from vkmnn.whole_files import check_writable
 
 NO_TYPES: Mapping[str, str] = {}
 
@@ -349,7 +350,7 @@ def target_path(path: object, suffix: str) -> Path:
         suffix: how its name has to end, with the dot.
 
     Raises:
-        InvalidInputError: it is not a path, or its name ends otherwise.
+        InvalidInputError: it is not a path, its name ends otherwise, or it cannot be written.
     """
     if not isinstance(path, str | os.PathLike):
         raise InvalidInputError(
@@ -361,4 +362,11 @@ def target_path(path: object, suffix: str) -> Path:
         raise InvalidInputError(
             f"'{target}' does not end with {suffix}", hint=f"name it {target.stem}{suffix}"
         )
+    try:
+        check_writable(target)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InvalidInputError(
+            f"'{target}' cannot be written: {reason}", hint="name a file in a folder of your own"
+        ) from error
     return target

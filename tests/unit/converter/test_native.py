@@ -579,3 +579,17 @@ def test_reshape_attributes_have_no_default_in_files() -> None:
 
 def test_the_identifier_is_that_of_the_schema():
     assert load_schema("vkmnn").identifier == IDENTIFIER
+
+
+def test_a_path_that_cannot_be_written_is_refused_before_any_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(*_: object, **__: object) -> None:
+        raise AssertionError("the model was loaded first")
+
+    monkeypatch.setattr("vkmnn.saving.load_network", load)
+    folder = tmp_path / "a.vkmnn"
+    folder.mkdir()
+    for path in (folder, tmp_path / "missing" / "b.vkmnn"):
+        with pytest.raises(InvalidInputError, match="cannot be written"):
+            vkmnn.convert("model.onnx", path)
