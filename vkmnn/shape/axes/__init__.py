@@ -12,7 +12,7 @@ from vkmnn.shape.axes import (  # noqa: F401 - they declare
     rows,
     windows,
 )
-from vkmnn.shape.axes.elementwise import elementwise
+from vkmnn.shape.axes.elementwise import elementwise, is_elementwise
 from vkmnn.shape.axes.loops import (
     AXES,
     NEUTRAL,
@@ -45,6 +45,7 @@ __all__ = [
     "common_loop",
     "elementwise",
     "is_broadcast",
+    "is_elementwise",
     "loops_of",
     "mixed",
     "numbering_of",

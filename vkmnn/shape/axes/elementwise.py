@@ -5,7 +5,7 @@ from __future__ import annotations
 from vkmnn.errors import ShapeError
 from vkmnn.ir import OP_TYPES, Dim, Op
 from vkmnn.ir.ops import ImageToTensorAttrs, StridedBinaryAttrs
-from vkmnn.shape.axes.loops import Known, Loop, Numbering, Shape, axes_of, mixed, parallel
+from vkmnn.shape.axes.loops import AXES, Known, Loop, Numbering, Shape, axes_of, mixed, parallel
 
 
 def aligned(rank: int, shape: Shape | None, axis: int) -> int | None:
@@ -33,6 +33,12 @@ def elementwise(op: Op, known: Known) -> list[Loop]:
         size = _size(shapes, reads) if result is None else result[axis]
         loops.append(parallel(size, reads, axis, broadcast=every))
     return loops
+
+
+def is_elementwise(op: Op) -> bool:
+    """Tell whether an op is declared to compute element by element, in whatever order of axes."""
+    declared = AXES.get(op.kernel)
+    return declared is not None and declared.make is elementwise and declared.numbering == {}
 
 
 def _size(shapes: list[Shape | None], reads: list[int | None]) -> Dim:

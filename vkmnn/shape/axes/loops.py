@@ -233,12 +233,25 @@ def _lacks_ranks(op: Op[Any], known: Known) -> bool:
 
 def _checked(op: Op[Any], loop: Loop, known: Known) -> Loop:
     """Return a loop with an entry for every input and output."""
+    if not _needs_check(op, loop, known):
+        return loop
     reads = _filled(op, loop.reads, known.inputs, "input")
     makes = loop.makes * len(op.outputs) if len(loop.makes) == 1 else loop.makes
     makes = _filled(op, makes, known.outputs, "output")
     if reads == loop.reads and makes == loop.makes:
         return loop
     return replace(loop, reads=reads, makes=makes)
+
+
+def _needs_check(op: Op[Any], loop: Loop, known: Known) -> bool:
+    """Tell whether a loop lacks entries, or has some for what there is not; most do not."""
+    if len(loop.reads) != len(known.inputs) or len(loop.makes) != len(op.outputs):
+        return True
+    for axes, shapes in ((loop.reads, known.inputs), (loop.makes, known.outputs)):
+        for axis, shape in zip(axes, shapes, strict=True):
+            if axis is not None and (shape is None or not 0 <= axis < len(shape)):
+                return True
+    return False
 
 
 def _filled(
