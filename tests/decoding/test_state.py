@@ -346,6 +346,66 @@ def test_sums_over_rows_leave_the_tail_out(device: str) -> None:
             memory.numpy()[state.length :] = np.nan
 
 
+def apart() -> Any:
+    """Return what keeps rows apart, or sums them, by ops that declare no more than their axes."""
+    nodes = [
+        helper.make_node("Concat", ["past", "x"], ["present"], axis=0),
+        helper.make_node("TopK", ["present", "two"], ["largest", "places"], axis=1),
+        helper.make_node("Tile", ["largest", "twice"], ["tiled"]),
+        helper.make_node("CumSum", ["tiled", "one"], ["sums"]),
+        helper.make_node("Einsum", ["sums", "present"], ["y"], equation="ra,rb->ab"),
+    ]
+    constants = [
+        numpy_helper.from_array(np.array([2]), "two"),
+        numpy_helper.from_array(np.array([1, 2]), "twice"),
+        numpy_helper.from_array(np.array(1), "one"),
+    ]
+    inputs = [value("past", ["p", 3]), value("x", ["s", 3])]
+    return model(nodes, inputs, [value("y", [4, 3]), value("present", ["t", 3])], constants)
+
+
+def test_ops_that_declare_their_axes_grow(device: str, caplog: pytest.LogCaptureFixture) -> None:
+    state = vkmnn.InferenceSession(apart(), device).state({"past": "present"}, capacity=20)
+    rng = np.random.default_rng(3)
+    rows = np.zeros((0, 3), np.float32)
+    for number in range(5):
+        x = rng.standard_normal((1 + number % 2, 3)).astype(np.float32)
+        rows = np.concatenate([rows, x])
+        (y,) = state.run(["y"], {"x": x})
+        largest = -np.sort(-rows, 1)[:, :2]
+        want = np.cumsum(np.tile(largest, (1, 2)), 1).T @ rows
+        np.testing.assert_allclose(y, want, rtol=1e-4, atol=1e-5)
+    assert "planned anew" not in caplog.text
+
+
+def late() -> Any:
+    """Return rows from where the length says, which is the first one when the caches are full."""
+    nodes = [
+        helper.make_node("Concat", ["past", "x"], ["present"], axis=0),
+        helper.make_node("Shape", ["present"], ["total"], start=0, end=1),
+        helper.make_node("Sub", ["room", "total"], ["start"]),
+        helper.make_node("Slice", ["present", "start", "end", "axis"], ["rows"]),
+        helper.make_node("ReduceSum", ["rows", "axis"], ["y"], keepdims=0),
+    ]
+    constants = [
+        numpy_helper.from_array(np.array([8]), "room"),
+        numpy_helper.from_array(np.array([2**31 - 1]), "end"),
+        numpy_helper.from_array(np.array([0]), "axis"),
+    ]
+    inputs = [value("past", ["p", 3]), value("x", ["s", 3])]
+    return model(nodes, inputs, [value("y", [3]), value("present", ["t", 3])], constants)
+
+
+def test_rows_that_the_length_cuts_off_are_planned_anew(device: str) -> None:
+    state = vkmnn.InferenceSession(late(), device).state({"past": "present"}, capacity=8)
+    rows = np.zeros((0, 3), np.float32)
+    for number in range(6):
+        x = np.full((1, 3), 10.0**number, np.float32)
+        rows = np.concatenate([rows, x])
+        (y,) = state.run(["y"], {"x": x})
+        np.testing.assert_allclose(y, rows[8 - len(rows) :].sum(0))
+
+
 def detector() -> Any:
     """Return a state of fixed size, as networks for voice activity have it: h = tanh(h + x)."""
     nodes = [

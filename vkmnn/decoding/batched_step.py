@@ -1,27 +1,23 @@
 """A step of several texts, made of the step of one.
 
 In the step of one text, everything that is computed from the text begins with an axis of one
-element; in that of several, this axis has an element for each. Ops either keep its elements apart,
-and then take more of them as they are, or the step cannot be joined: products over the axis, sums
-along it, and whatever else has no rule here.
+element; in that of several, this axis has an element for each. An op whose loop over this axis is
+parallel takes more steps; with any other, the step cannot be joined.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import field, replace
 from typing import Any
 
-import numpy as np
-
 from vkmnn.decoding.fuse_cached_attention import fused
 from vkmnn.decoding.padded_graph import TOTAL, CannotGrowError, live
+from vkmnn.errors import ShapeError
 from vkmnn.ir import Array, DType, Graph, Op, TensorInfo
-from vkmnn.ir.ops import SoftmaxAttrs, TransposeAttrs
 from vkmnn.records import dataclass
 from vkmnn.shape import compute_shapes
-
-_Places = tuple[int, ...]
+from vkmnn.shape.axes import Kind, Known, common_loop, loops_of, with_sizes
 
 
 def joined(graph: Graph, texts: int) -> Graph:
@@ -95,124 +91,54 @@ class _Joiner:
             return
         for info in results:
             self._note(info, f"of {op.type} '{op.name}'")
-        rule = _RULES.get(op.type)
-        if rule is None:
+        self.ops.append(self._several(op, places, infos, values))
+
+    def _several(
+        self,
+        op: Op[Any],
+        places: tuple[int, ...],
+        infos: Sequence[TensorInfo | None],
+        values: Sequence[Array | None],
+    ) -> Op[Any]:
+        """Return the op of several texts: its loop over the first axis takes more steps.
+
+        Args:
+            op: that of one text.
+            places: inputs that belong to the text.
+            infos: shapes of its inputs.
+            values: its constants.
+        """
+        shapes = [None if info is None else info.dims for info in infos]
+        results = [self.infos[name].dims if name else None for name in op.outputs]
+        alone = {place: 0 for place in places if place != _COUNTS.get(op.type)}
+        loop = common_loop(loops_of(op, Known(shapes, results, values)), alone, shapes)
+        makes = () if loop is None else zip(op.outputs, loop.makes, strict=True)
+        if loop is None or loop.kind is not Kind.PARALLEL:
             raise CannotGrowError(f"{op.type} '{op.name}' may mix texts")
-        made = rule(self, op, places)
-        if made is None:
-            raise CannotGrowError(f"{op.type} '{op.name}' mixes texts")
-        self.ops.append(made)
+        if any(axis != 0 for name, axis in makes if name):
+            raise CannotGrowError(f"{op.type} '{op.name}' moves the axis of texts")
+        return op if op.type in _COUNTS else self._sized(op, values)
 
-    def whole(self, op: Op[Any]) -> str:
-        """Return a constant with the sizes of a result."""
-        name = f"{op.outputs[0]}:joined"
-        self.constants[name] = np.array(self.own[op.outputs[0]].dims, np.int64)
-        return name
-
-    def axes(self, op: Op[Any], place: int, rank: int) -> set[int]:
-        """Return the axes that a constant operand names; all where there is none."""
-        name = op.inputs[place] if len(op.inputs) > place else ""
-        if not name:
-            return set(range(rank))
-        given = self.constants.get(name)
-        return {0} if given is None else {int(axis) % rank for axis in given.reshape(-1)}
-
-
-# --- rules: the op of several texts, or None where it mixes them ---------------------------------
-
-_Rule = Callable[[_Joiner, Op[Any], _Places], "Op[Any] | None"]
-
-
-def _each(joiner: _Joiner, op: Op[Any], places: _Places) -> Op[Any] | None:
-    """Element by element: operands of a text have as many axes as the result."""
-    rank = len(joiner.dims(op.outputs[0]))
-    return op if all(len(joiner.dims(op.inputs[place])) == rank for place in places) else None
+    def _sized(self, op: Op[Any], values: Sequence[Array | None]) -> Op[Any]:
+        """Return an op that is told the sizes of several texts, and computes them."""
+        names, result = list(op.inputs), next(filter(None, op.outputs))
+        for place, content in with_sizes(op, values, self.own[result].dims).items():
+            names[place] = f"{result}:texts"
+            self.constants[names[place]] = content
+            self.infos[names[place]] = replace(
+                self.infos[op.inputs[place]], name=names[place], shape=content.shape
+            )
+        made = replace(op, inputs=names)
+        infos = [self.own.get(name, self.infos[name]) if name else None for name in names]
+        values = [self.constants.get(name) if name else None for name in names]
+        try:
+            results = compute_shapes(made, infos, values)
+        except ShapeError as error:
+            raise CannotGrowError(f"{op.type} '{op.name}' does not take texts: {error}") from error
+        if any(info.name and info.dims != self.own[info.name].dims for info in results):
+            raise CannotGrowError(f"{op.type} '{op.name}' is told of one text")
+        return made
 
 
-def _product(joiner: _Joiner, op: Op[Any], places: _Places) -> Op[Any] | None:
-    """By a constant matrix: a row of the result follows from a row of the first operand."""
-    rank = len(joiner.dims(op.inputs[1]))
-    if 0 not in places or 1 in places or getattr(op.attrs, "transpose_a", False):
-        return None
-    if op.type != "MatMulNBits" and rank != 2:
-        return None
-    return _each(joiner, op, places) if len(joiner.dims(op.inputs[0])) > 1 else None
-
-
-def _along_axis(joiner: _Joiner, op: Op[Any], places: _Places) -> Op[Any] | None:
-    """Along an axis that is an attribute, all operands of a text."""
-    rank = len(joiner.dims(op.inputs[0]))
-    flat = isinstance(op.attrs, SoftmaxAttrs) and op.attrs.flatten
-    return op if op.attrs.axis % rank and 0 in places and not flat else None
-
-
-def _all_along_axis(joiner: _Joiner, op: Op[Any], places: _Places) -> Op[Any] | None:
-    return _along_axis(joiner, op, places) if len(places) == len(op.inputs) else None
-
-
-def _along_axes(joiner: _Joiner, op: Op[Any], places: _Places) -> Op[Any] | None:
-    """Along axes that the second operand names, numbered as those of the first."""
-    rank = len(joiner.dims(op.inputs[0]))
-    if getattr(op.attrs, "noop_with_empty_axes", False):
-        return None
-    return op if places == (0,) and 0 not in joiner.axes(op, 1, rank) else None
-
-
-def _more_axes(joiner: _Joiner, op: Op[Any], places: _Places) -> Op[Any] | None:
-    """Unsqueeze: the first axis of the result is that of the operand."""
-    rank = len(joiner.dims(op.outputs[0]))
-    return op if places == (0,) and 0 not in joiner.axes(op, 1, rank) else None
-
-
-def _sized(joiner: _Joiner, op: Op[Any], places: _Places) -> Op[Any] | None:
-    """Reshape and Expand: elements stay in order, with one more factor before them."""
-    return replace(op, inputs=[op.inputs[0], joiner.whole(op)]) if places == (0,) else None
-
-
-def _transpose(joiner: _Joiner, op: Op[Any], places: _Places) -> Op[Any] | None:
-    assert isinstance(op.attrs, TransposeAttrs)
-    return op if op.attrs.perm[:1] == (0,) else None
-
-
-def _gather(joiner: _Joiner, op: Op[Any], places: _Places) -> Op[Any] | None:
-    """Rows of a constant by the numbers of a text, or the same places of every text."""
-    axis = op.attrs.axis % len(joiner.dims(op.inputs[0]))
-    return op if places == ((1,) if axis == 0 else (0,)) else None
-
-
-def _coded_gather(joiner: _Joiner, op: Op[Any], places: _Places) -> Op[Any] | None:
-    """Rows of a constant in codes."""
-    (place,) = places if len(places) == 1 else (0,)
-    indices, result = joiner.dims(op.inputs[place]), joiner.dims(op.outputs[0])
-    return op if place and indices == result[:-1] else None
-
-
-def _slice(joiner: _Joiner, op: Op[Any], places: _Places) -> Op[Any] | None:
-    rank = len(joiner.dims(op.inputs[0]))
-    return op if places == (0,) and 0 not in joiner.axes(op, 3, rank) else None
-
-
-def _attended(joiner: _Joiner, op: Op[Any], places: _Places) -> Op[Any] | None:
-    """Append and Attention, which become one op that knows how many rows each text has."""
-    tensors = [name for name in op.inputs[:4] if name in joiner.own]
-    masks = [name for name in op.inputs[3:4] if name in joiner.own]
-    apart = all(len(joiner.dims(name)) == 4 for name in masks)
-    return op if {0, 1, 2} <= set(places) and tensors and apart else None
-
-
-_RULES: dict[str, _Rule] = {
-    **dict.fromkeys(
-        ("UnaryOp", "BinaryOp", "Select", "Cast", "Identity", "Elementwise", "Rotary"), _each
-    ),
-    **dict.fromkeys(("MatMul", "NormedMatMul", "MatMulNBits"), _product),
-    **dict.fromkeys(("Softmax", "LayerNorm", "ArgMax", "ArgMin", "TopK", "Split"), _along_axis),
-    **dict.fromkeys(("Concat", "GatherElements"), _all_along_axis),
-    **dict.fromkeys(("Reduction", "CumSum", "Squeeze"), _along_axes),
-    "Unsqueeze": _more_axes,
-    **dict.fromkeys(("Reshape", "Expand"), _sized),
-    "Transpose": _transpose,
-    "Gather": _gather,
-    "GatherNBits": _coded_gather,
-    "Slice": _slice,
-    **dict.fromkeys(("Append", "Attention"), _attended),
-}
+_COUNTS = {"Append": 2, "Attention": 4}
+"""Inputs that say how many rows there are: for each text where both are one CachedAttention."""

@@ -11,9 +11,8 @@ run, from the true shapes, and fed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
-from math import prod
 
 import numpy as np
 
@@ -23,18 +22,21 @@ from vkmnn.folding import Evaluator, Folder, keep
 from vkmnn.ir import OP_TYPES, Array, DType, Graph, Op, OpAttrs, TensorInfo
 from vkmnn.ir.ops import (
     AppendAttrs,
-    AttentionAttrs,
     AxisAttrs,
-    LayerNormAttrs,
-    MatMulAttrs,
-    ReductionAttrs,
     ReshapeAttrs,
-    SoftmaxAttrs,
-    SplitAttrs,
-    TransposeAttrs,
 )
 from vkmnn.records import dataclass
 from vkmnn.shape import compute_shapes
+from vkmnn.shape.axes import (
+    NEUTRAL,
+    Kind,
+    Known,
+    Loop,
+    Numbering,
+    common_loop,
+    loops_of,
+    numbering_of,
+)
 
 PAST, TOTAL, THERE = "vkmnn:past", "vkmnn:total", "vkmnn:there"
 """Inputs of the rewritten network: rows before and after the run, and which rows are there."""
@@ -260,7 +262,7 @@ class _Rewriter:
             if name in self.shorter:
                 if place not in content:
                     names[place] = self._fed(name)
-                elif op.type not in _SIZED:
+                elif not _may_follow(op, place):
                     raise CannotGrowError(f"the length decides what {op.type} '{op.name}' does")
         op = replace(op, inputs=names)
         infos = [self.infos[name] if name else None for name in names]
@@ -272,10 +274,7 @@ class _Rewriter:
         if decided and op.inputs[0] not in self.tails:
             self._sized(op, infos)
         elif any(name in self.tails for name in names if name):
-            rule = _RULES.get(op.type)
-            if rule is None:
-                raise CannotGrowError(f"{op.type} '{op.name}' may mix rows of the caches")
-            op = rule(self, op)
+            op = self._carry(op, bool(decided))
         self.ops.append(op)
 
     def _sized(self, op: Op, infos: Sequence[TensorInfo | None]) -> None:
@@ -375,21 +374,82 @@ class _Rewriter:
         self.constants[name] = array
         return name
 
-    def tail_from_end(self, op: Op, names: Sequence[str]) -> int:
-        """Return the tail's axis, counted from the last, in operands that broadcast."""
-        ends = {len(self.infos[n].dims) - self.tails[n] for n in names if n in self.tails}
-        if len(ends) != 1:
-            raise CannotGrowError(f"{op.type} '{op.name}' combines rows with rows")
-        (end,) = ends
-        for name in names:
-            dims = self.infos[name].dims
-            if name not in self.tails and len(dims) >= end and dims[-end] != 1:
-                raise CannotGrowError(
-                    f"{op.type} '{op.name}' combines the cache with what has no length"
-                )
-        return end
+    def _carry(self, op: Op, decided: bool) -> Op:
+        """Note the tails of an op's results; return the op, told what is not there.
 
-    def is_every_row(self, name: str) -> bool:
+        Args:
+            op: one that reads something with a tail.
+            decided: whether contents depend on the length.
+        """
+        if op.type == "Gather" and self._picks_every_row(op):
+            return op
+        tails = {place: self.tails[n] for place, n in enumerate(op.inputs) if n in self.tails}
+        known = self._facts(op, shorter=False)
+        loops = loops_of(op, known)
+        loop = common_loop(loops, tails, known.inputs)
+        if loop is None or loop.kind not in (Kind.PARALLEL, Kind.REDUCTION):
+            raise CannotGrowError(f"{op.type} '{op.name}' may mix rows of the caches")
+        if decided and not self._is_like_shorter(op, loops, loop):
+            raise CannotGrowError(f"the length decides what {op.type} '{op.name}' does")
+        sizes = [self.infos[op.inputs[place]].dims[axis] for place, axis in tails.items()]
+        for name, axis in zip(op.outputs, loop.makes, strict=True):
+            if name and axis is not None:
+                sizes.append(self.infos[name].dims[axis])
+                self.tails[name] = axis
+            elif name and loop.kind is Kind.PARALLEL:
+                raise CannotGrowError(f"{op.type} '{op.name}' may mix rows of the caches")
+        if any(size != loop.size for size in sizes):
+            raise CannotGrowError(f"{op.type} '{op.name}' joins the rows with another axis")
+        return op if loop.kind is Kind.PARALLEL else self._hidden(op, loop, tails)
+
+    def _hidden(self, op: Op, loop: Loop, tails: Mapping[int, int]) -> Op:
+        """Return an op that combines rows, without the tail among them."""
+        names = list(op.inputs)
+        if loop.told is not None:
+            names += [""] * (loop.told + 1 - len(names))
+            names[loop.told] = self.total()
+            return replace(op, inputs=names)
+        fill = NEUTRAL.get(loop.reduces)
+        for place in tails:
+            is_float = self.infos[names[place]].dtype.is_float
+            if fill is None or (np.isinf(fill) and not is_float):
+                raise CannotGrowError(f"{op.type} '{op.name}' counts the rows")
+            names[place] = self.without_tail(names[place], fill, op)
+        return replace(op, inputs=names)
+
+    def _facts(self, op: Op, *, shorter: bool) -> Known:
+        """Return what is known of an op when the caches are full, or lack one row."""
+        infos: list[TensorInfo | None] = []
+        for name in op.inputs:
+            info = self.infos[name] if name else None
+            if info is not None and shorter and name in self.tails:
+                axis, dims = self.tails[name], info.dims
+                info = replace(info, shape=(*dims[:axis], dims[axis] - 1, *dims[axis + 1 :]))
+            infos.append(info)
+        now = {**self.values, **self.shorter} if shorter else self.values
+        values = [now.get(name) if name else None for name in op.inputs]
+        made = compute_shapes(op, infos, values)
+        shapes = [None if info is None else info.dims for info in infos]
+        return Known(shapes, [info.dims for info in made], values)
+
+    def _is_like_shorter(self, op: Op, loops: Sequence[Loop], loop: Loop) -> bool:
+        """Tell whether contents that depend on the length are whole axes, and leave others be."""
+        others = loops_of(op, self._facts(op, shorter=True))
+        return all(one.kind is Kind.PARALLEL for one in (*loops, *others)) and any(
+            (one.reads, one.makes) == (loop.reads, loop.makes) for one in others
+        )
+
+    def _picks_every_row(self, op: Op) -> bool:
+        """Note the tail of a Gather that picks all rows in order; tell whether it does."""
+        data, indices = op.inputs
+        rank = len(self.infos[data].dims)
+        axis = getattr(op.attrs, "axis", 0) % rank
+        if self.tails.get(data) != axis or not self._is_every_row(indices):
+            return False
+        self.tails[op.outputs[0]] = axis + self.tails[indices]
+        return True
+
+    def _is_every_row(self, name: str) -> bool:
         """Tell whether a tensor holds 0, 1, … up to the number of rows, in this order."""
         made = self.made.get(name)
         if made is None or name not in self.tails:
@@ -466,210 +526,7 @@ def _needed(
     return [step for step in steps if id(step[0]) in kept]
 
 
-# --- rules: where the tail of a result is, and what has to happen first -------------------------
-
-_Rule = Callable[[_Rewriter, Op], Op]
-_SIZED = frozenset({"Reshape", "Expand", "Slice"})
-_NEUTRAL = {"SUM": 0.0, "L1": 0.0, "L2": 0.0, "SUM_SQUARE": 0.0, "PROD": 1.0,
-            "LOG_SUM_EXP": -np.inf}  # fmt: skip
-
-
-def _broadcast(rewriter: _Rewriter, op: Op) -> Op:
-    end = rewriter.tail_from_end(op, [name for name in op.inputs if name])
-    rewriter.tails[op.outputs[0]] = len(rewriter.infos[op.outputs[0]].dims) - end
-    return op
-
-
-def _rotary(rewriter: _Rewriter, op: Op) -> Op:
-    if any(rewriter.tails.get(name) == 3 for name in op.inputs):
-        raise CannotGrowError(f"Rotary '{op.name}' turns the rows")
-    return _broadcast(rewriter, op)
-
-
-def _expand(rewriter: _Rewriter, op: Op) -> Op:
-    name, out = op.inputs[0], rewriter.infos[op.outputs[0]].dims
-    end = len(rewriter.infos[name].dims) - rewriter.tails[name]
-    rewriter.tails[op.outputs[0]] = len(out) - end
-    return op
-
-
-def _reshape(rewriter: _Rewriter, op: Op) -> Op:
-    before, axis = rewriter.infos[op.inputs[0]].dims, rewriter.tails[op.inputs[0]]
-    after = rewriter.infos[op.outputs[0]].dims
-    for place, size in enumerate(after):
-        if size == before[axis] and prod(after[:place]) == prod(before[:axis]):
-            rewriter.tails[op.outputs[0]] = place
-            return op
-    raise CannotGrowError(f"{op.type} '{op.name}' joins the rows with another axis")
-
-
-def _transpose(rewriter: _Rewriter, op: Op) -> Op:
-    assert isinstance(op.attrs, TransposeAttrs)
-    rank = len(rewriter.infos[op.inputs[0]].dims)
-    perm = op.attrs.perm or tuple(reversed(range(rank)))
-    rewriter.tails[op.outputs[0]] = perm.index(rewriter.tails[op.inputs[0]])
-    return op
-
-
-def _softmax(rewriter: _Rewriter, op: Op) -> Op:
-    assert isinstance(op.attrs, SoftmaxAttrs)
-    name = op.inputs[0]
-    axis = op.attrs.axis % len(rewriter.infos[name].dims)
-    tail = rewriter.tails[name]
-    if op.attrs.flatten and tail != axis and tail > axis:
-        raise CannotGrowError(f"Softmax '{op.name}' runs over the rows and other axes")
-    rewriter.tails[op.outputs[0]] = tail
-    if tail == axis:
-        op = replace(op, inputs=[rewriter.without_tail(name, -np.inf, op)])
-    return op
-
-
-def _reduction(rewriter: _Rewriter, op: Op) -> Op:
-    assert isinstance(op.attrs, ReductionAttrs)
-    name = op.inputs[0]
-    rank, tail = len(rewriter.infos[name].dims), rewriter.tails[name]
-    given = rewriter.values.get(op.inputs[1]) if len(op.inputs) > 1 and op.inputs[1] else None
-    axes = {int(axis) % rank for axis in given.reshape(-1)} if given is not None else set()
-    if not axes and op.attrs.noop_with_empty_axes:
-        rewriter.tails[op.outputs[0]] = tail
-        return op
-    axes = axes or set(range(rank))
-    if tail not in axes:
-        before = sum(axis < tail for axis in axes)
-        rewriter.tails[op.outputs[0]] = tail if op.attrs.keepdims else tail - before
-        return op
-    fill = _NEUTRAL.get(op.attrs.kind)
-    if op.attrs.kind in ("MAX", "MIN") and rewriter.infos[name].dtype.is_float:
-        fill = -np.inf if op.attrs.kind == "MAX" else np.inf
-    if fill is None:
-        raise CannotGrowError(f"the {op.attrs.kind} of '{op.name}' counts the rows")
-    return replace(op, inputs=[rewriter.without_tail(name, fill, op), *op.inputs[1:]])
-
-
-def _matmul(rewriter: _Rewriter, op: Op) -> Op:
-    assert isinstance(op.attrs, MatMulAttrs)
-    tails, infos = rewriter.tails, rewriter.infos
-    ends = []
-    for name, transposed in zip(
-        op.inputs[:2], (op.attrs.transpose_a, op.attrs.transpose_b), strict=True
-    ):
-        rank = len(infos[name].dims)
-        if rank < 2:
-            raise CannotGrowError(f"MatMul '{op.name}' has an operand of one axis")
-        end = rank - tails[name] if name in tails else 0
-        ends.append(3 - end if transposed and end in (1, 2) else end)
-    first, second = ends
-    if first == 1 and second == 2:  # a sum over the rows
-        if any(name in tails for name in op.inputs[2:] if name):
-            raise CannotGrowError(f"MatMul '{op.name}' adds rows to a sum over rows")
-        names = [rewriter.without_tail(name, 0.0, op) for name in op.inputs[:2]]
-        return replace(op, inputs=[*names, *op.inputs[2:]])
-    if first == 1 or second == 2 or (first and second and not first == second > 2):
-        raise CannotGrowError(f"MatMul '{op.name}' combines rows with rows")
-    end = first or second
-    place = len(infos[op.outputs[0]].dims) - end
-    for name in op.inputs[2:]:
-        if name and (tails.get(name, -1) - len(infos[name].dims) != -end) and end == 1:
-            raise CannotGrowError(f"MatMul '{op.name}' adds what has no rows to rows")
-    tails[op.outputs[0]] = place
-    return op
-
-
-def _attention(rewriter: _Rewriter, op: Op) -> Op:
-    assert isinstance(op.attrs, AttentionAttrs)
-    tails, infos = rewriter.tails, rewriter.infos
-    query, keys, value = op.inputs[:3]
-    mask = op.inputs[3] if len(op.inputs) > 3 else ""
-    along = [tails.get(name, -1) - len(infos[name].dims) for name in (keys, value)]
-    if query in tails or along != [-2, -2] or op.attrs.causal or any(op.inputs[4:5]):
-        raise CannotGrowError(f"Attention '{op.name}' has rows elsewhere than in keys and values")
-    if mask:
-        dims = infos[mask].dims
-        columns = dims[-1] if dims else 1
-        if (tails[mask] != len(dims) - 1) if mask in tails else columns != 1:
-            raise CannotGrowError(f"the mask of Attention '{op.name}' does not follow the keys")
-    return replace(op, inputs=[query, keys, value, mask, rewriter.total(), *op.inputs[5:]])
-
-
-def _concat(rewriter: _Rewriter, op: Op) -> Op:
-    assert isinstance(op.attrs, AxisAttrs)
-    places = {rewriter.tails.get(name) for name in op.inputs}
-    (place,) = places if len(places) == 1 else (None,)
-    rank = len(rewriter.infos[op.inputs[0]].dims)
-    if place is None or place == op.attrs.axis % rank:
-        raise CannotGrowError(f"Concat '{op.name}' joins rows with other things")
-    rewriter.tails[op.outputs[0]] = place
-    return op
-
-
-def _gather(rewriter: _Rewriter, op: Op) -> Op:
-    assert isinstance(op.attrs, AxisAttrs)
-    data, indices = op.inputs
-    axis = op.attrs.axis % len(rewriter.infos[data].dims)
-    rank, tails = len(rewriter.infos[indices].dims), rewriter.tails
-    if tails.get(data) == axis and rewriter.is_every_row(indices):
-        tails[op.outputs[0]] = axis + tails[indices]
-        return op
-    if (data in tails) == (indices in tails) or tails.get(data) == axis:
-        raise CannotGrowError(f"Gather '{op.name}' picks among the rows")
-    if indices in tails:
-        tails[op.outputs[0]] = axis + tails[indices]
-    else:
-        tails[op.outputs[0]] = tails[data] if tails[data] < axis else tails[data] - 1 + rank
-    return op
-
-
-def _slice(rewriter: _Rewriter, op: Op) -> Op:
-    name, out = op.inputs[0], op.outputs[0]
-    tail = rewriter.tails[name]
-    names = [*op.inputs, "", "", ""][1:5]
-    given = [rewriter.values.get(n) if n else None for n in names]
-    rank = len(rewriter.infos[name].dims)
-    starts = [] if given[0] is None else [int(n) for n in given[0].reshape(-1)]
-    axes = range(len(starts)) if given[2] is None else [int(n) % rank for n in given[2].reshape(-1)]
-    steps = [1] * len(starts) if given[3] is None else [int(n) for n in given[3].reshape(-1)]
-    for axis, start, step in zip(axes, starts, steps, strict=True):
-        whole = rewriter.infos[name].dims[axis] == rewriter.infos[out].dims[axis]
-        decided = any(n in rewriter.shorter for n in op.inputs[1:])
-        if (axis == tail or decided) and not (whole and start == 0 and step == 1):
-            raise CannotGrowError(f"Slice '{op.name}' cuts the rows")
-    rewriter.tails[out] = tail
-    return op
-
-
-def _split(rewriter: _Rewriter, op: Op) -> Op:
-    assert isinstance(op.attrs, SplitAttrs)
-    tail = rewriter.tails.get(op.inputs[0])
-    if tail is None or op.attrs.axis % len(rewriter.infos[op.inputs[0]].dims) == tail:
-        raise CannotGrowError(f"Split '{op.name}' cuts the rows")
-    rewriter.tails.update({name: tail for name in op.outputs if name})
-    return op
-
-
-def _layer_norm(rewriter: _Rewriter, op: Op) -> Op:
-    assert isinstance(op.attrs, LayerNormAttrs)
-    tail = rewriter.tails.get(op.inputs[0])
-    if tail is None or tail >= op.attrs.axis % len(rewriter.infos[op.inputs[0]].dims):
-        raise CannotGrowError(f"LayerNorm '{op.name}' runs over the rows")
-    rewriter.tails.update({name: tail for name in op.outputs if name})
-    return op
-
-
-_RULES: dict[str, _Rule] = {
-    **dict.fromkeys(
-        ("UnaryOp", "BinaryOp", "Select", "Cast", "Identity", "Elementwise"), _broadcast
-    ),
-    **dict.fromkeys(("Reshape", "Squeeze", "Unsqueeze", "Flatten"), _reshape),
-    "Rotary": _rotary,
-    "Expand": _expand,
-    "Transpose": _transpose,
-    "Softmax": _softmax,
-    "Reduction": _reduction,
-    "MatMul": _matmul,
-    "Attention": _attention,
-    "Concat": _concat,
-    "Gather": _gather,
-    "Slice": _slice,
-    "Split": _split,
-    "LayerNorm": _layer_norm,
-}
+def _may_follow(op: Op, place: int) -> bool:
+    """Tell whether the length may decide a content: one that has an entry for each axis."""
+    how = (numbering_of(op) or {}).get(place, Numbering.KEPT)
+    return how is not Numbering.KEPT

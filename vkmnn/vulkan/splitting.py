@@ -21,12 +21,12 @@ from vkmnn.ir.dtype import DType
 from vkmnn.ir.ops import RasterAttrs
 from vkmnn.records import dataclass
 from vkmnn.runtime.device_info import DeviceInfo
-from vkmnn.vulkan import cut_rules  # noqa: F401 - fills CUTS
 from vkmnn.vulkan.bindable import Fault, find_faults, packed_bytes
-from vkmnn.vulkan.cuts import CUTS, Cut, Piece, along
+from vkmnn.vulkan.cuts import find_cuts
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution
 from vkmnn.vulkan.executions.raster import PartRasterExecution
+from vkmnn.vulkan.pieces import Cut, Piece, along
 from vkmnn.vulkan.recording import Recording
 from vkmnn.vulkan.storage import ELEMENT_BYTES, FP16_BYTES, VECTOR_BYTES, storage_bytes
 
@@ -97,10 +97,12 @@ class Divider:
             inputs: these in the forms that it wants.
             outputs: its results in the forms that it makes.
         """
-        find = CUTS.get(command.op.type)
         limit = self.info.limits.max_storage_buffer_range // SUSPECT
         tensors = [*inputs, *outputs]
-        if find is None or not any(t is not None and storage_bytes(t) > limit for t in tensors):
+        if not any(t is not None and storage_bytes(t) > limit for t in tensors):
+            return []
+        cuts = find_cuts(command.op, inputs, outputs)
+        if not cuts:
             return []
         assert isinstance(command.execution, VulkanExecution)
         encoder = self.new_encoder()
@@ -114,7 +116,7 @@ class Divider:
             return []
         excesses = [_excess(fault, tensors, recording) for fault in faults]
         blocked = any(t is not None and t.layout is Layout.NC4HW4 for t in tensors)
-        chosen = _choose(find(command.op, inputs, outputs), excesses, outputs[0], blocked)
+        chosen = _choose(cuts, excesses, outputs[0], blocked)
         if chosen is None:
             return []
         before = dict(self._made)

@@ -55,6 +55,20 @@ MIDDLES = {
     "resize": lambda net, v: net.op(
         "Interp", v, "", net.const([1.0, 2.0, 3.0, 1.0]), mode="nearest"
     ),
+    "slice": lambda net, v: net.op(
+        "Slice", v, net.ints(1, 0), net.ints(3, 2), net.ints(-2, 1), net.ints(1, 1)
+    ),
+    "slice of all axes": lambda net, v: net.op(
+        "Slice", v, net.ints(0, 1, 2, 0), net.ints(2, 5, 7, 2)
+    ),
+    "tile": lambda net, v: net.op("Tile", v, net.ints(1, 2, 1, 3)),
+    "place of the largest": lambda net, v: net.op(
+        "Cast", net.op("ArgMax", v, axis=-1), to=DType("float32")
+    ),
+    "the largest": lambda net, v: net.op("TopK", v, net.ints(2), axis=3, outputs=2),
+    "pad of axes": lambda net, v: net.op(
+        "Pad", v, net.ints(1, 0, 0, 2), "", net.ints(3, 1), mode="edge"
+    ),
     "resize of axes": lambda net, v: net.op(
         "Interp", v, "", "", net.ints(4, 9), mode="linear", axes=(2, 1)
     ),

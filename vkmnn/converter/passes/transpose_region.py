@@ -6,145 +6,14 @@ Transposes, with biases, normalisations, activations and residuals between them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import field, replace
-from typing import Any
-
-import numpy as np
+from collections.abc import Iterator
 
 from vkmnn.converter.passes.base import IndexedPass, merged_source
 from vkmnn.converter.passes.index import GraphIndex
+from vkmnn.converter.passes.renumbered import Moved, data_of, inverse, renumbered
 from vkmnn.converter.passes.transpose import Perm, compose, permutation
-from vkmnn.ir.graph import Array, Op
-from vkmnn.ir.ops import (
-    AxisAttrs,
-    InterpAttrs,
-    OpAttrs,
-    ReductionAttrs,
-    SoftmaxAttrs,
-    SplitAttrs,
-    TransposeAttrs,
-)
-from vkmnn.records import dataclass
-
-
-def inverse(perm: Perm) -> Perm:
-    """Return the permutation that undoes another."""
-    return tuple(perm.index(axis) for axis in range(len(perm)))
-
-
-@dataclass(frozen=True, slots=True)
-class _Moved:
-    """An op for operands with their axes in another order.
-
-    constants: its constant inputs in their new form, by place.
-    stays: its results are what they were; those of other ops have the new order, too.
-    """
-
-    attrs: OpAttrs
-    constants: Mapping[int, Array] = field(default_factory=dict)
-    stays: bool = False
-
-
-Move = Callable[[Op[Any], Perm, GraphIndex], "_Moved | None"]
-"""Returns an op whose axis i has become axis perm[i]; None when it cannot be moved."""
-
-
-def _broadcast(op: Op, perm: Perm, index: GraphIndex) -> _Moved | None:
-    constants = {}
-    for place, name in enumerate(op.inputs):
-        array = index.constant(name)
-        if array is None:
-            continue
-        if array.ndim > len(perm):
-            return None
-        if array.size != 1:
-            whole = array.reshape((1,) * (len(perm) - array.ndim) + array.shape)
-            array = np.ascontiguousarray(whole.transpose(inverse(perm)))
-        constants[place] = array
-    return _Moved(op.attrs, constants)
-
-
-def _settings(op: Op, index: GraphIndex) -> dict[int, Array] | None:
-    """Return the inputs after the first that are given, None when one is not constant."""
-    found = {place: index.constant(name) for place, name in enumerate(op.inputs) if name}
-    arrays = {place: array for place, array in found.items() if place}
-    known = {place: array for place, array in arrays.items() if array is not None}
-    return known if len(known) == len(arrays) else None
-
-
-def _has(perm: Perm, *axes: int) -> bool:
-    """Tell whether there are such axes; where there are not, the op's shape will say so."""
-    return all(-len(perm) <= axis < len(perm) for axis in axes)
-
-
-def _concat(op: Op[AxisAttrs], perm: Perm, index: GraphIndex) -> _Moved | None:
-    found = {place: index.constant(name) for place, name in enumerate(op.inputs)}
-    arrays = {place: array for place, array in found.items() if array is not None}
-    if any(array.ndim != len(perm) for array in arrays.values()) or not _has(perm, op.attrs.axis):
-        return None
-    moved = {place: array.transpose(inverse(perm)) for place, array in arrays.items()}
-    return _Moved(AxisAttrs(perm[op.attrs.axis]), moved)
-
-
-def _softmax(op: Op[SoftmaxAttrs], perm: Perm, index: GraphIndex) -> _Moved | None:
-    if op.attrs.flatten or not _has(perm, op.attrs.axis):
-        return None
-    return _Moved(replace(op.attrs, axis=perm[op.attrs.axis]))
-
-
-def _split(op: Op[SplitAttrs], perm: Perm, index: GraphIndex) -> _Moved | None:
-    sizes = _settings(op, index)
-    if sizes is None or not _has(perm, op.attrs.axis):
-        return None
-    return _Moved(replace(op.attrs, axis=perm[op.attrs.axis]), sizes)
-
-
-def _reduction(op: Op[ReductionAttrs], perm: Perm, index: GraphIndex) -> _Moved | None:
-    axes = index.ints(op.inputs[1]) if any(op.inputs[1:2]) else ()
-    if not axes or not _has(perm, *axes):
-        return None  # all axes, or none
-    moved = [perm[axis] for axis in axes]
-    kept = [axis for axis in perm if axis not in moved]
-    if not op.attrs.keepdims and kept != sorted(kept):
-        return None
-    return _Moved(op.attrs, {1: np.array(moved, np.int64)}, stays=not op.attrs.keepdims)
-
-
-def _interp(op: Op[InterpAttrs], perm: Perm, index: GraphIndex) -> _Moved | None:
-    arrays = _settings(op, index)
-    if arrays is None:
-        return None
-    if op.attrs.axes:
-        if not _has(perm, *op.attrs.axes):
-            return None
-        axes = tuple(perm[axis] for axis in op.attrs.axes)
-        return _Moved(replace(op.attrs, axes=axes), arrays)
-    if any(array.shape != (len(perm),) for array in arrays.values()):  # a region has twice as many
-        return None
-    return _Moved(op.attrs, {p: array[list(inverse(perm))] for p, array in arrays.items()})
-
-
-def _pad(op: Op, perm: Perm, index: GraphIndex) -> _Moved | None:
-    arrays = _settings(op, index)
-    if arrays is None or 3 in arrays or arrays[1].shape != (2 * len(perm),):
-        return None
-    pads = arrays[1].reshape(2, -1)[:, inverse(perm)].reshape(-1)
-    return _Moved(op.attrs, {**arrays, 1: pads})
-
-
-_MOVES: Mapping[str, Move] = {
-    "UnaryOp": _broadcast,
-    "Cast": _broadcast,
-    "BinaryOp": _broadcast,
-    "Select": _broadcast,
-    "Concat": _concat,
-    "Softmax": _softmax,
-    "Split": _split,
-    "Reduction": _reduction,
-    "Interp": _interp,
-    "Pad": _pad,
-}
+from vkmnn.ir.graph import Op
+from vkmnn.ir.ops import TransposeAttrs
 
 
 class _Region:
@@ -152,7 +21,7 @@ class _Region:
 
     def __init__(self, seed: Op, perm: Perm, index: GraphIndex) -> None:
         self.perm = perm
-        self.ops: dict[int, tuple[Op, _Moved]] = {}
+        self.ops: dict[int, tuple[Op, Moved]] = {}
         self._index = index
         self.seen: set[int] = set()
         pending = index.readers(seed.outputs[0])
@@ -166,17 +35,10 @@ class _Region:
                 self.ops[id(op)] = (op, moved)
                 pending.extend(self._neighbours(op, moved))
 
-    def _moved(self, op: Op) -> _Moved | None:
-        move = _MOVES.get(op.type)
-        if move is None or any(self._rank(name) != len(self.perm) for name in self._data(op)):
+    def _moved(self, op: Op) -> Moved | None:
+        if any(self._rank(name) != len(self.perm) for name in data_of(op, self._index)):
             return None
-        return move(op, self.perm, self._index)
-
-    def _data(self, op: Op) -> list[str]:
-        """Return the operands that an op broadcasts or copies, without the constants."""
-        if op.type in ("Reduction", "Interp", "Pad", "Split"):
-            return op.inputs[:1]
-        return [name for name in op.inputs if name and self._index.constant(name) is None]
+        return renumbered(op, self.perm, self._index)
 
     def _rank(self, name: str) -> int | None:
         producer = self._index.producer_of_type(name, "Transpose")
@@ -190,11 +52,11 @@ class _Region:
         found = self.ops.get(id(producer)) if producer is not None else None
         return found is not None and not found[1].stays
 
-    def _neighbours(self, op: Op, moved: _Moved) -> Iterator[Op]:
+    def _neighbours(self, op: Op, moved: Moved) -> Iterator[Op]:
         if not moved.stays:
             for name in op.outputs:
                 yield from self._index.readers(name)
-        for name in self._data(op):
+        for name in data_of(op, self._index):
             producer = self._index.producer(name)
             if producer is not None and producer.type != "Transpose":
                 yield producer
@@ -215,7 +77,7 @@ class _Region:
 
     def gain(self) -> int:
         """Return how many transposes fewer there are when the region is moved."""
-        taken = {name for op, _ in self.ops.values() for name in self._data(op)}
+        taken = {name for op, _ in self.ops.values() for name in data_of(op, self._index)}
         total = sum(self._gain_before(name) for name in taken if not self.is_moved(name))
         for op, moved in self.ops.values():
             if not moved.stays:

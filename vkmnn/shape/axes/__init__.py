@@ -1,0 +1,56 @@
+"""What every op does along each axis, declared once, beside the rules of its shapes.
+
+`loops_of` answers for any op; what is not declared is unknown, and nothing is done along it.
+"""
+
+from __future__ import annotations
+
+from vkmnn.shape.axes import (  # noqa: F401 - they declare
+    gathering,
+    movement,
+    products,
+    rows,
+    windows,
+)
+from vkmnn.shape.axes.elementwise import elementwise, is_elementwise
+from vkmnn.shape.axes.loops import (
+    AXES,
+    NEUTRAL,
+    Kind,
+    Known,
+    Loop,
+    Numbering,
+    Window,
+    axes_of,
+    common_loop,
+    is_broadcast,
+    loops_of,
+    mixed,
+    numbering_of,
+    parallel,
+    reduction,
+    sliding,
+    with_sizes,
+)
+
+__all__ = [
+    "AXES",
+    "NEUTRAL",
+    "Kind",
+    "Known",
+    "Loop",
+    "Numbering",
+    "Window",
+    "axes_of",
+    "common_loop",
+    "elementwise",
+    "is_broadcast",
+    "is_elementwise",
+    "loops_of",
+    "mixed",
+    "numbering_of",
+    "parallel",
+    "reduction",
+    "sliding",
+    "with_sizes",
+]

@@ -1,0 +1,92 @@
+"""Axes of ops that compute element by element."""
+
+from __future__ import annotations
+
+from vkmnn.errors import ShapeError
+from vkmnn.ir import OP_TYPES, Dim, Op
+from vkmnn.ir.ops import ImageToTensorAttrs, StridedBinaryAttrs
+from vkmnn.shape.axes.loops import AXES, Known, Loop, Numbering, Shape, axes_of, mixed, parallel
+
+
+def aligned(rank: int, shape: Shape | None, axis: int) -> int | None:
+    """Return the axis of an operand that broadcasting puts beside an axis of the result."""
+    own = axis - rank + len(shape) if shape is not None else -1
+    return own if own >= 0 else None
+
+
+@axes_of(
+    *("UnaryOp", "BinaryOp", "Elementwise", "Select", "Cast", "BitCast", "Identity"), numbering={}
+)
+def elementwise(op: Op, known: Known) -> list[Loop]:
+    """Return the loops of an op whose inputs broadcast to its result, contents left out."""
+    if isinstance(op.attrs, StridedBinaryAttrs):
+        raise ShapeError("views have axes of their own")
+    content = OP_TYPES[op.type].content
+    shapes = [None if n in content else shape for n, shape in enumerate(known.inputs)]
+    given = [shape for shape in shapes if shape is not None]
+    result = known.outputs[0]
+    rank = max(map(len, given)) if result is None else len(result)
+    every = frozenset(range(len(shapes)))
+    loops = []
+    for axis in range(rank):
+        reads = [aligned(rank, shape, axis) for shape in shapes]
+        size = _size(shapes, reads) if result is None else result[axis]
+        loops.append(parallel(size, reads, axis, broadcast=every))
+    return loops
+
+
+def is_elementwise(op: Op) -> bool:
+    """Tell whether an op is declared to compute element by element, in whatever order of axes."""
+    declared = AXES.get(op.kernel)
+    return declared is not None and declared.make is elementwise and declared.numbering == {}
+
+
+def _size(shapes: list[Shape | None], reads: list[int | None]) -> Dim:
+    """Return the size that axes broadcast to."""
+    sizes = {
+        shape[axis]
+        for shape, axis in zip(shapes, reads, strict=True)
+        if shape is not None and axis is not None
+    }
+    sizes = sizes - {1} or {1}
+    return sizes.pop() if len(sizes) == 1 else None
+
+
+@axes_of("Expand", numbering={1: Numbering.SIZES})
+def _expand(op: Op, known: Known) -> list[Loop]:
+    known.result()  # its rank is that of a content
+    return elementwise(op, known)
+
+
+@axes_of("Rotary")
+def _rotary(op: Op, known: Known) -> list[Loop]:
+    """Any axis but the columns, which are turned in pairs."""
+    *rows, columns = elementwise(op, known)
+    tables = frozenset({1, 2})
+    return [
+        *(parallel(loop.size, loop.reads, loop.makes, broadcast=tables) for loop in rows),
+        mixed(columns.size, columns.reads, columns.makes),
+    ]
+
+
+@axes_of("Scale")
+def _scale(op: Op, known: Known) -> list[Loop]:
+    shape = known.shape()
+    return [
+        parallel(size, [1, 0, 0] if axis == 1 else [axis], axis) for axis, size in enumerate(shape)
+    ]
+
+
+@axes_of("ImageToTensor")
+def _images(op: Op[ImageToTensorAttrs], known: Known) -> list[Loop]:
+    """Images, rows and columns; channels have numbers of their own among the attributes."""
+    single, moved, shape = op.attrs.single, op.attrs.channels_last, known.shape()
+    rank = len(shape) + single
+    loops = []
+    for axis in range(single, rank):
+        own = axis - single - (moved and axis > 0)
+        if axis == 1:
+            own = len(shape) - 1 if moved else 1 - single
+        loop = mixed if axis == 1 else parallel
+        loops.append(loop(shape[own], [own], axis))
+    return loops
