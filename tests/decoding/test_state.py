@@ -15,7 +15,7 @@ from tests.networks.decoders import decoder, grouped_attention
 from tests.onnxruntime_oracle import open_oracle
 from tests.unit.core.models import model, value
 from vkmnn.core.device_tensor import DeviceTensor
-from vkmnn.decoding import kv_state as state_module
+from vkmnn.decoding import state_tensors
 from vkmnn.errors import StateLostError
 from vkmnn.runtime import Buffer, Device, MemoryKind
 from vkmnn.runtime.device import enumerate_devices, open_device
@@ -106,7 +106,7 @@ def test_a_decoder_plans_nothing_after_its_first_steps(vulkan: None, fused: bool
 
 
 def test_it_grows_by_powers_of_two(vulkan: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state_module, "MIN_ROWS", 8)
+    monkeypatch.setattr(state_tensors, "MIN_ROWS", 8)
     proto = decoder(layers=1)
     session, oracle = vkmnn.InferenceSession(proto), Oracle(proto)
     state = session.state(PAIRS)
@@ -423,7 +423,7 @@ def test_a_failed_allocation_leaves_a_state_as_it_was(
     vulkan: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each allocation of a prompt, of steps and of growth fails once; the call is made again."""
-    monkeypatch.setattr(state_module, "MIN_ROWS", 4)
+    monkeypatch.setattr(state_tensors, "MIN_ROWS", 4)
     proto = decoder(layers=1)
     session = vkmnn.InferenceSession(proto)
     inputs = [np.array([[3, 1, 4]]), *(np.array([[number]]) for number in (5, 9, 2, 6))]

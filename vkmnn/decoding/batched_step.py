@@ -1,9 +1,9 @@
-"""A step of several texts, made of the step of one.
+"""Batches the decode step of one sequence over several.
 
-In the step of one text, everything that is computed from the text begins with an axis of one
-element; in that of several, this axis has an element for each. Ops either keep its elements apart,
-and then take more of them as they are, or the step cannot be joined: products over the axis, sums
-along it, and whatever else has no rule here.
+In the step of one sequence, the first axis of everything that is computed from it has one element;
+in the batched step, it has one for each sequence. Ops either keep the elements of this axis apart,
+and then take more of them unchanged, or the step cannot be batched: products over the axis, sums
+along it, and all ops without a rule.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from vkmnn.shape import compute_shapes
 _Places = tuple[int, ...]
 
 
-def joined(graph: Graph, texts: int) -> Graph:
-    """Return the step of several texts.
+def batched_step(graph: Graph, size: int) -> Graph:
+    """Return the step of several sequences.
 
     Args:
-        graph: that of one, with appends and attention apart: all inputs belong to the text, and
-            begin with an axis of one element.
-        texts: how many.
+        graph: that of one, with appends and attention apart: all inputs belong to the sequence,
+            and their first axis has one element.
+        size: how many sequences.
 
     Raises:
-        CannotGrowError: an op mixes texts, or is not known to keep them apart.
+        CannotGrowError: an op mixes sequences, or is not known to keep them apart.
     """
-    return _Joiner(graph, texts).result()
+    return _Joiner(graph, size).result()
 
 
 @dataclass(slots=True)
