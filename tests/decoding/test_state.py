@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -15,6 +15,7 @@ from tests.networks.decoders import decoder, grouped_attention
 from tests.onnxruntime_oracle import open_oracle
 from tests.unit.core.models import model, value
 from vkmnn.core.device_tensor import DeviceTensor
+from vkmnn.core.plan import Plan
 from vkmnn.decoding import state_tensors
 from vkmnn.errors import StateLostError
 from vkmnn.runtime import Buffer, Device, MemoryKind
@@ -378,6 +379,46 @@ def test_state_of_fixed_size_is_swapped(device: str) -> None:
         after = session.counters()
         assert after.get("recordings") == counts.get("recordings")
         state.reset()
+
+
+def _noted(close: Callable[[Any], None], closed: list[Any]) -> Callable[[Any], None]:
+    def noted(self: Any) -> None:
+        closed.append(self)
+        close(self)
+
+    return noted
+
+
+@pytest.mark.parametrize("fails", ["raises", "cannot be"])
+def test_a_recording_that_fails_leaves_nothing_open(
+    vulkan: None, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    """Swapped state takes two recordings: where the second fails, the first is closed, too."""
+    session = vkmnn.InferenceSession(detector())
+    state = session.state({"h": "hn", "c": "cn"})
+    x = {"x": np.ones((2, 5), np.float32)}
+    state.run(None, x)
+    made: list[Any] = []
+    closed: list[Any] = []
+
+    def bound(self: Plan, *arguments: Any) -> Any:
+        if made:
+            if fails == "raises":
+                raise vkmnn.OutOfDeviceMemoryError("for the test")
+            return None
+        made.extend((self, real(self, *arguments)))
+        for kind in (Plan, type(made[1])):
+            patch.setattr(kind, "close", _noted(kind.close, closed))
+        return made[1]
+
+    real = Plan.bound_segment
+    with monkeypatch.context() as patch:
+        patch.setattr(Plan, "bound_segment", bound)
+        with suppress(vkmnn.OutOfDeviceMemoryError):
+            state.run(None, x)
+    assert {id(one) for one in made} <= {id(one) for one in closed}
+    for _ in range(2):
+        state.run(None, x)
 
 
 def test_names_are_checked(device: str) -> None:
