@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 import numpy as np
 
 from vkmnn.budget import Budget, Meter, host_memory
+from vkmnn.control_flow.branches import Branches, with_branches
+from vkmnn.control_flow.inner_work import WORTH, operations
+from vkmnn.control_flow.loops import Axes, Body
 from vkmnn.core.backend import Backend
 from vkmnn.core.backends import named_backend, open_backend
-from vkmnn.core.branches import Branches
 from vkmnn.core.host_part import HostPart
-from vkmnn.core.inner_work import WORTH, operations
-from vkmnn.core.loops import Axes, Body
 from vkmnn.core.overflow import OverflowWatch
 from vkmnn.core.program import OpenHost
 from vkmnn.core.session import Session
@@ -519,8 +519,9 @@ def open_session(
         "meter": network.meter.renewed,
         "rebuild": config.on_device_lost == "rebuild",
         "open_host": _host_opener(network, environment.host_engines()),
-        "open_branches": partial(
-            _open_branches, budget=network.meter.budget, seconds=environment.timeout_s()
+        "nest": partial(
+            with_branches,
+            partial(_open_branches, budget=network.meter.budget, seconds=environment.timeout_s()),
         ),
         "static": network.static,
         "told_apart": partial(_told_apart, network, config.save_tensors)

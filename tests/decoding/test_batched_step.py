@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from vkmnn.cpu_fallback import run_op
-from vkmnn.decoding.batched_step import joined
+from vkmnn.decoding.batched_step import batched_step
 from vkmnn.decoding.padded_graph import CannotGrowError
 from vkmnn.ir import Array, DType, Graph, Op, OpAttrs, TensorInfo
 from vkmnn.ir.ops import (
@@ -31,7 +31,7 @@ from vkmnn.ir.ops import (
     UnaryAttrs,
 )
 
-TEXTS = 3
+BATCH = 3
 RNG = np.random.default_rng(5)
 
 
@@ -66,10 +66,10 @@ class Step:
 
     def check(self) -> None:
         """Compare the joined step with that of each text."""
-        made = joined(self.graph(), TEXTS)
+        made = batched_step(self.graph(), BATCH)
         last = self.ops[-1].outputs[0]
-        texts = [RNG.standard_normal(self.shape).astype(np.float32) for _ in range(TEXTS)]
-        many = {n: np.repeat(a, TEXTS, axis=0) for n, a in self.more.items()}
+        texts = [RNG.standard_normal(self.shape).astype(np.float32) for _ in range(BATCH)]
+        many = {n: np.repeat(a, BATCH, axis=0) for n, a in self.more.items()}
         feeds = {"x": np.concatenate(texts), **many}
         found = self._run(feeds, made.ops, made.constants)[last]
         assert made.outputs[0].shape == found.shape
@@ -156,7 +156,7 @@ def test_texts_stay_apart(step: Step) -> None:
 @pytest.mark.parametrize("step", REFUSED.values(), ids=REFUSED)
 def test_what_mixes_texts_is_refused(step: Step) -> None:
     with pytest.raises(CannotGrowError):
-        joined(step.graph(), TEXTS)
+        batched_step(step.graph(), BATCH)
 
 
 @pytest.mark.parametrize("depth", [8, 6])
@@ -175,6 +175,6 @@ def test_attention_has_to_know_how_many_rows_each_text_has(depth: int) -> None:
                 {"k": cache, "v": cache[::-1].copy(), "n": _ints(4)})  # fmt: skip
     if depth == 6:
         with pytest.raises(CannotGrowError, match="CachedAttention"):
-            joined(step.graph(), TEXTS)
+            batched_step(step.graph(), BATCH)
     else:
         step.check()

@@ -50,9 +50,9 @@ def _folder(name: str, path: Path) -> Path:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _joins_on_every_device() -> Iterator[None]:
+def _batches_on_every_device() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Decoder, "_joins", lambda _: True)
+        patch.setattr(Decoder, "_batches", lambda _: True)
         yield
 
 
@@ -218,11 +218,12 @@ def test_nothing_past_the_lengths_is_read(model: Any) -> None:
         ends = [next(stream)[0] for stream in streams]
         pool = model._decoder._pool
         while sum(next(stream, None) is not None for stream in streams):
-            pool._drain()
-            for row in pool._members():
-                for tensor, _ in row.member.caches().values():
+            pool._finish_all()
+            for seat in pool._taken():
+                valid = max(seat.rows if seat.active else 0, seat.tensors.length)
+                for tensor, _ in seat.tensors.rows().values():
                     array = tensor.numpy()
-                    array[:, :, max(row.rows if row.going else 0, row.member.length) :] = np.nan
+                    array[:, :, valid:] = np.nan
                     tensor.copy_from(array)
     assert [end.tokens for end in ends] == alone
 
@@ -243,25 +244,25 @@ def test_an_interrupted_step_is_run_again(
 
     texts = [model.sequence(prompt) for prompt in PROMPTS[:3]]
     sequences = [text.__enter__() for text in texts]
-    drawing = vkmnn.llm.generation.Sampler(vkmnn.llm.sampling.Sampling(temperature=1.0, seed=3))
+    sampler = vkmnn.llm.generation.Sampler(vkmnn.llm.sampling.Sampling(temperature=1.0, seed=3))
     made = []
     for sequence, prompt in zip(sequences, PROMPTS, strict=False):
         sequence.truncate(0)
-        made.append([drawing.pick(sequence.extend(prompt)[-1], []) if len(made) == 1
+        made.append([sampler.sample(sequence.extend(prompt)[-1], []) if len(made) == 1
                      else int(sequence.extend(prompt)[-1].argmax())])  # fmt: skip
-    draws = drawing.drawing(len(PROMPTS[1]), 330)
+    sampling = sampler.on_device(len(PROMPTS[1]), 330)
     for step in range(15):
         for number, sequence in enumerate(sequences):
-            how = draws if number == 1 else None
+            how = sampling if number == 1 else None
             if step in (3, 4, 9) and number == step % 3:
                 with monkeypatch.context() as patch:
                     patch.setattr(CommandBuffer, where, interrupted)
                     try:
-                        token = sequence.follow(made[number][-1], 9, how)
+                        token = sequence.step(made[number][-1], 9, how)
                     except KeyboardInterrupt:
-                        token = sequence.follow(made[number][-1], 9, how)
+                        token = sequence.step(made[number][-1], 9, how)
             else:
-                token = sequence.follow(made[number][-1], 9, how)
+                token = sequence.step(made[number][-1], 9, how)
             assert token is not None
             made[number].append(token)
     for text in texts:

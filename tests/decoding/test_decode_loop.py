@@ -15,8 +15,8 @@ import vkmnn
 from tests.llm import tiny
 from tests.llm.oracle import greedy
 from vkmnn.decoding import decode_step
-from vkmnn.decoding.decode_step import Following
-from vkmnn.decoding.step_ring import QUEUE, Follower
+from vkmnn.decoding.decode_step import DecoderIO
+from vkmnn.decoding.step_ring import RING_SIZE, StepRing
 from vkmnn.llm.sequence import Sequence
 from vkmnn.runtime.device import enumerate_devices
 from vkmnn.runtime.drivers.vulkan import command
@@ -63,11 +63,11 @@ def _likeliest(text: Sequence, token: int) -> int:
 
 def test_a_token_is_one_submission_and_nothing_else(model: Any, text: Sequence) -> None:
     text.extend(PROMPT)
-    token = text.follow(7, 0)
+    token = text.step(7, 0)
     before = model.counters()
     for _ in range(20):
         assert token is not None
-        token = text.follow(token, 0)
+        token = text.step(token, 0)
     after = model.counters()
     used = {name: after[name] - before[name] for name in after}
     assert used["submits"] == 20
@@ -143,7 +143,7 @@ def test_steps_ahead_change_nothing(model: Any, text: Sequence, ahead: int) -> N
     token = int(text.extend(PROMPT)[-1].argmax())
     made = [token]
     while len(made) < 12:
-        chosen = text.follow(made[-1], ahead)
+        chosen = text.step(made[-1], ahead)
         assert chosen is not None
         made.append(chosen)
     text.truncate(0)
@@ -160,32 +160,32 @@ def test_steps_waited_for_together_change_nothing(
     token = int(text.extend(PROMPT)[-1].argmax())
     expected = [token]
     while len(expected) < 12:
-        expected.append(text.follow(expected[-1], 0) or 0)
-    for together in (2, QUEUE, QUEUE + 1):
+        expected.append(text.step(expected[-1], 0) or 0)
+    for together in (2, RING_SIZE, RING_SIZE + 1):
         monkeypatch.setattr(text.waits, "together", together)
         text.truncate(len(PROMPT))
         made = [token]
         while len(made) < 12:
-            made.append(text.follow(made[-1], 11 - len(made)) or 0)
+            made.append(text.step(made[-1], 11 - len(made)) or 0)
         assert made == expected
         text.truncate(len(PROMPT) + 3)
-        assert text.follow(expected[3], 5) == expected[4]
-        other = text.follow((expected[4] + 1) % 320, 5)
+        assert text.step(expected[3], 5) == expected[4]
+        other = text.step((expected[4] + 1) % 320, 5)
         text.truncate(len(PROMPT) + 4)
-        assert text.follow((expected[4] + 1) % 320, 0) == other
+        assert text.step((expected[4] + 1) % 320, 0) == other
 
 
 def test_a_text_that_nobody_reads_along_is_waited_for_in_threes(
     model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun: list[int] = []
-    step = Follower.step
+    step = StepRing.step
 
-    def stepped(self: Follower, *arguments: Any) -> int:
+    def stepped(self: StepRing, *arguments: Any) -> int:
         begun.append(self.ended)
         return step(self, *arguments)
 
-    monkeypatch.setattr(Follower, "step", stepped)
+    monkeypatch.setattr(StepRing, "step", stepped)
     alone = "".join(model.stream(PROMPT, 30))
     assert not any(begun)
     begun.clear()
@@ -200,14 +200,14 @@ def test_a_text_that_nobody_reads_along_is_waited_for_in_threes(
 def test_what_was_queued_is_forgotten(text: Sequence) -> None:
     """Another token than the one expected, cuts and runs by the host, with steps under way."""
     text.extend(PROMPT)
-    first = text.follow(7, QUEUE)
+    first = text.step(7, RING_SIZE)
     assert first is not None
     other = (first + 1) % 320
-    after_other = text.follow(other, QUEUE)
+    after_other = text.step(other, RING_SIZE)
     assert text.tokens == [*PROMPT, 7, other]
     text.truncate(len(PROMPT) + 1)
     assert _likeliest(text, other) == after_other
-    last = text.follow(11, QUEUE)
+    last = text.step(11, RING_SIZE)
     text.truncate(0)
     text.extend([*PROMPT, 7, other])
     assert _likeliest(text, 11) == last
@@ -221,7 +221,7 @@ def test_an_interrupted_step_is_run_again(
     token = int(text.extend(PROMPT)[-1].argmax())
     expected = [token]
     for _ in range(6):
-        expected.append(text.follow(expected[-1], 0) or 0)
+        expected.append(text.step(expected[-1], 0) or 0)
     text.truncate(len(PROMPT))
     made, wait, submit = [token], CommandBuffer.wait, CommandBuffer.submit
 
@@ -233,16 +233,16 @@ def test_an_interrupted_step_is_run_again(
         raise KeyboardInterrupt
 
     for _ in range(3):
-        made.append(text.follow(made[-1], 1) or 0)
+        made.append(text.step(made[-1], 1) or 0)
         if where == "wait":
             monkeypatch.setattr(CommandBuffer, "wait", interrupted)
         else:
             monkeypatch.setattr(CommandBuffer, "submit", submitted)
         with pytest.raises(KeyboardInterrupt):
-            text.follow(made[-1], 2)
+            text.step(made[-1], 2)
         monkeypatch.setattr(CommandBuffer, "wait", wait)
         monkeypatch.setattr(CommandBuffer, "submit", submit)
-        made.append(text.follow(made[-1], 0) or 0)
+        made.append(text.step(made[-1], 0) or 0)
     assert made == expected
 
 
@@ -256,7 +256,7 @@ def test_nothing_past_the_length_is_read(model: Any, text: Sequence) -> None:
             array = memory.numpy()
             array[:, :, len(text.tokens) :] = np.nan
             memory.copy_from(array)
-        chosen = text.follow(made[-1], 0)
+        chosen = text.step(made[-1], 0)
         assert chosen is not None
         made.append(chosen)
     assert made == expected
@@ -264,14 +264,14 @@ def test_nothing_past_the_length_is_read(model: Any, text: Sequence) -> None:
 
 def test_a_full_text_ends(model: Any, text: Sequence) -> None:
     text.extend([3] * (model.capacity - 2))
-    token = text.follow(1, 10)
+    token = text.step(1, 10)
     assert token is not None
-    assert text.follow(token, 10) is not None
-    assert text.follow(5, 10) is None
+    assert text.step(token, 10) is not None
+    assert text.step(5, 10) is None
     assert len(text.tokens) == model.capacity
 
 
-def _odd(usual: Following) -> Following:
+def _odd(usual: DecoderIO) -> DecoderIO:
     """Return what hides the first key from every third token."""
 
     def feeds(past: int) -> dict[str, Any]:
@@ -279,7 +279,7 @@ def _odd(usual: Following) -> Following:
         made["attention_mask"][:, 0] = past % 3 != 1
         return made
 
-    return Following(usual.token, usual.scores, feeds)
+    return DecoderIO(usual.token, usual.logits, feeds)
 
 
 @pytest.mark.parametrize("rows", [0, 1 << 20])
@@ -290,21 +290,21 @@ def test_other_functions_of_the_length(
     monkeypatch.setattr(decode_step, "MAX_TABLE", rows)
     decoder = model._decoder
     text.extend(PROMPT)
-    text._state._state._close_loops()
-    monkeypatch.setattr(decoder, "following", _odd(decoder.following))
-    chosen = text.follow(7, 0)
+    text._state._state.tensors.close_recordings()
+    monkeypatch.setattr(text._loop, "io", _odd(decoder.io))
+    chosen = text.step(7, 0)
     assert (chosen is None) == (rows == 0)
     assert text.tokens == ([*PROMPT, 7] if rows else PROMPT)
     if not rows:
         assert text.extend([7]).shape == (1, 320)
         return
-    following = decoder.following
+    io = text._loop.io
     for token in (chosen, 3, 5):
         past = len(text.tokens)
-        found = text.follow(token, 0)
+        found = text.step(token, 0)
         text.truncate(past)
-        given = {**following.feeds(past), following.token: np.array([[token]])}
-        (logits,) = text._state.run([following.scores], given)
+        given = {**io.feeds(past), io.token: np.array([[token]])}
+        (logits,) = text._state.run([io.logits], given)
         text.tokens.append(token)
         assert found == int(logits.reshape(-1).argmax())
 
@@ -334,7 +334,7 @@ def test_draws_are_those_of_the_host(
     for name in ("plans", "recordings", "allocations"):
         assert after[name] == before[name], name
     assert after["host_copies"] - before["host_copies"] < 30  # 4 bytes a token, beside the prompt
-    monkeypatch.setattr(Sequence, "follow", lambda *_: None)
+    monkeypatch.setattr(Sequence, "step", lambda *_: None)
     assert [model.generate(PROMPT, 12, seed=seed, **how).tokens for seed in (1, 2)] == drawn
 
 

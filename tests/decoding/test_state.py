@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -15,7 +15,8 @@ from tests.networks.decoders import decoder, grouped_attention
 from tests.onnxruntime_oracle import open_oracle
 from tests.unit.core.models import model, value
 from vkmnn.core.device_tensor import DeviceTensor
-from vkmnn.decoding import kv_state as state_module
+from vkmnn.core.plan import Plan
+from vkmnn.decoding import state_tensors
 from vkmnn.errors import StateLostError
 from vkmnn.runtime import Buffer, Device, MemoryKind
 from vkmnn.runtime.device import enumerate_devices, open_device
@@ -106,7 +107,7 @@ def test_a_decoder_plans_nothing_after_its_first_steps(vulkan: None, fused: bool
 
 
 def test_it_grows_by_powers_of_two(vulkan: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state_module, "MIN_ROWS", 8)
+    monkeypatch.setattr(state_tensors, "MIN_ROWS", 8)
     proto = decoder(layers=1)
     session, oracle = vkmnn.InferenceSession(proto), Oracle(proto)
     state = session.state(PAIRS)
@@ -440,6 +441,46 @@ def test_state_of_fixed_size_is_swapped(device: str) -> None:
         state.reset()
 
 
+def _noted(close: Callable[[Any], None], closed: list[Any]) -> Callable[[Any], None]:
+    def noted(self: Any) -> None:
+        closed.append(self)
+        close(self)
+
+    return noted
+
+
+@pytest.mark.parametrize("fails", ["raises", "cannot be"])
+def test_a_recording_that_fails_leaves_nothing_open(
+    vulkan: None, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    """Swapped state takes two recordings: where the second fails, the first is closed, too."""
+    session = vkmnn.InferenceSession(detector())
+    state = session.state({"h": "hn", "c": "cn"})
+    x = {"x": np.ones((2, 5), np.float32)}
+    state.run(None, x)
+    made: list[Any] = []
+    closed: list[Any] = []
+
+    def bound(self: Plan, *arguments: Any) -> Any:
+        if made:
+            if fails == "raises":
+                raise vkmnn.OutOfDeviceMemoryError("for the test")
+            return None
+        made.extend((self, real(self, *arguments)))
+        for kind in (Plan, type(made[1])):
+            patch.setattr(kind, "close", _noted(kind.close, closed))
+        return made[1]
+
+    real = Plan.bound_segment
+    with monkeypatch.context() as patch:
+        patch.setattr(Plan, "bound_segment", bound)
+        with suppress(vkmnn.OutOfDeviceMemoryError):
+            state.run(None, x)
+    assert {id(one) for one in made} <= {id(one) for one in closed}
+    for _ in range(2):
+        state.run(None, x)
+
+
 def test_names_are_checked(device: str) -> None:
     session = vkmnn.InferenceSession(decoder(layers=1), device)
     with pytest.raises(vkmnn.InvalidInputError, match="no input is called like"):
@@ -483,7 +524,7 @@ def test_a_failed_allocation_leaves_a_state_as_it_was(
     vulkan: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each allocation of a prompt, of steps and of growth fails once; the call is made again."""
-    monkeypatch.setattr(state_module, "MIN_ROWS", 4)
+    monkeypatch.setattr(state_tensors, "MIN_ROWS", 4)
     proto = decoder(layers=1)
     session = vkmnn.InferenceSession(proto)
     inputs = [np.array([[3, 1, 4]]), *(np.array([[number]]) for number in (5, 9, 2, 6))]

@@ -24,8 +24,7 @@ from vkmnn.errors import (
     VkmnnError,
 )
 from vkmnn.llm import LanguageModel
-from vkmnn.llm.decoder import Decoder
-from vkmnn.llm.language_model import SEQUENCES
+from vkmnn.llm.decoder import MAX_BATCH, Decoder
 from vkmnn.runtime import Device
 from vkmnn.runtime.device import enumerate_devices, open_device
 from vkmnn.runtime.recorder import CommandBuffer
@@ -35,7 +34,7 @@ pytest.importorskip("huggingface_hub")
 pytestmark = pytest.mark.skipif(not enumerate_devices(), reason="no Vulkan device")
 
 SMALL = replace(tiny.LLAMA, layers=1, width=16, heads=2, kv_heads=1, depth=8, inner=16, rotary=8)
-PROMPTS = [[5 + number, 9, 20, number] for number in range(SEQUENCES)]
+PROMPTS = [[5 + number, 9, 20, number] for number in range(MAX_BATCH)]
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +110,7 @@ def test_a_batch_after_a_failed_call(model: LanguageModel, at: int) -> None:
             model.generate(PROMPTS, 4, temperature=1.0, seed=1)
         assert calls[0] >= at
     made = model.generate(PROMPTS, 4, temperature=1.0, seed=1)
-    assert model._made == len(model._free) == SEQUENCES
+    assert model._made == len(model._free) == MAX_BATCH
     alone = [model.generate(prompt, 4, temperature=1.0, seed=1 + number).tokens
              for number, prompt in enumerate(PROMPTS)]  # fmt: skip
     assert [one.tokens for one in made] == alone
@@ -126,7 +125,7 @@ def test_a_draw_of_another_text_is_not_repeated(model: LanguageModel) -> None:
     for stream in streams:
         next(stream)
     with pytest.MonkeyPatch.context() as patch:
-        _fail_once(patch, vkmnn.llm.sampling.Sampler, "pick", 2, lambda: MemoryError("a test"))
+        _fail_once(patch, vkmnn.llm.sampling.Sampler, "sample", 2, lambda: MemoryError("a test"))
         with pytest.raises(VkmnnError):
             list(streams[0])
     while sum(next(stream, None) is not None for stream in streams[1:]):
@@ -135,7 +134,7 @@ def test_a_draw_of_another_text_is_not_repeated(model: LanguageModel) -> None:
 
 
 def test_no_place_is_lost_with_a_text_that_cannot_begin(model: LanguageModel) -> None:
-    for _ in range(SEQUENCES + 1):
+    for _ in range(MAX_BATCH + 1):
         with pytest.MonkeyPatch.context() as patch:
             _fail_once(patch, Decoder, "new_state", 1, _no_memory)
             with pytest.raises(OutOfDeviceMemoryError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -83,6 +84,17 @@ OF_FACES = {
     *("tests/faces", "tests/memory/test_leaks.py", "tests/unit/test_bad_input.py"),
     *("tests/model/test_native_files.py", "tests/model/test_overflow.py"),
 }
+
+
+def test_the_engine_knows_nothing_of_texts():
+    """They are the business of `decoding/`, and of `llm/` above it."""
+    words = re.compile(r"(?i)token|vocabular|temperature|logit|sampler|decod|prompt|top_[kp]")
+    found = {
+        (path.name, word)
+        for path in (PACKAGE / "core").rglob("*.py")
+        for word in words.findall(path.read_text("utf-8"))
+    }
+    assert found == set()
 
 
 def test_sessions_of_onnxruntime_are_opened_with_exact_sums():

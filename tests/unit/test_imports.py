@@ -51,6 +51,9 @@ ALLOWED: dict[str, set[str]] = {
         *("errors", "registry", "threads", "budget", "ir", "shape", "geometry", "folding"),
         "whole_files",
     },
+    "control_flow": {  # networks inside If, Loop and Scan
+        *("errors", "budget", "ir", "shape", "core"),
+    },
     "cpu_fallback": {"errors", "ir", "registry", "shape", "core", "threads"},
     "runtime": {
         "errors",
@@ -80,7 +83,7 @@ ALLOWED: dict[str, set[str]] = {
     "arguments": {"errors", "ir", "core"},  # what callers pass, checked
     "opening": {  # from a model to a session: what every face stands on
         *("errors", "budget", "threads", "ir", "discovery", "converter", "core", "cpu_fallback"),
-        *("runtime", "vulkan", "schedule_config", "host"),
+        *("runtime", "vulkan", "schedule_config", "host", "control_flow"),
     },
     "paths": {  # parts of a network, by names
         *("errors", "ir", "core", "opening", "runtime", "schedule_config"),

@@ -43,6 +43,9 @@ _log = logging.getLogger(__name__)
 OpenHost = Callable[[Sequence[Op], Mapping[str, Array], Collection[str]], Sequence[HostPart]]
 """Opens HostGraph ops from the ops, constants, and required results."""
 
+NestNetworks = Callable[[OpenHost, Planner, Meter], OpenHost]
+"""Wraps an opener: networks inside If, Loop and Scan run on the planner, where they can."""
+
 
 def no_host(
     ops: Sequence[Op], constants: Mapping[str, Array], wanted: Collection[str]

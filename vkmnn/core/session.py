@@ -16,7 +16,6 @@ import numpy as np
 from vkmnn.budget import Meter, unlimited
 from vkmnn.core.backend import Backend, MemoryUse, Tuning
 from vkmnn.core.bound import Begun, Bound, Dependent
-from vkmnn.core.branches import OpenBranches, with_branches
 from vkmnn.core.device_tensor import DeviceTensor, HostStorage
 from vkmnn.core.execution import Command
 from vkmnn.core.futures import RunFuture, Submitter
@@ -24,7 +23,14 @@ from vkmnn.core.placement import Placement
 from vkmnn.core.plan import Plan
 from vkmnn.core.plans import TUNING_RUNS, Planner
 from vkmnn.core.profile import Profile
-from vkmnn.core.program import OpenHost, Program, Value, no_host, refuse_host_ops
+from vkmnn.core.program import (
+    NestNetworks,
+    OpenHost,
+    Program,
+    Value,
+    no_host,
+    refuse_host_ops,
+)
 from vkmnn.core.shared_sizes import SharedSizes, shapes_of
 from vkmnn.core.stages import Stage, cut, cut_everywhere
 from vkmnn.core.static import StaticShapes
@@ -70,8 +76,8 @@ class Session:
         meter: makes a meter of what one load or plan may take; None has no limits.
         rebuild: when the device is lost, reopen it, plan again and repeat the call once.
         open_host: opens the parts that run ops of type HostGraph.
-        open_branches: turns the graphs inside If, Loop and Scan into networks; None runs all of
-            them on the host.
+        nest: has the graphs inside If, Loop and Scan run as networks; None runs all of them on
+            the host.
         static: what sessions of a network of fixed shapes share.
         told_apart: returns the network without the names that inputs share for sizes, for callers
             whose sizes contradict them; None refuses such sizes.
@@ -92,7 +98,7 @@ class Session:
         meter: Callable[[], Meter] = unlimited,
         rebuild: bool = False,
         open_host: OpenHost = no_host,
-        open_branches: OpenBranches | None = None,
+        nest: NestNetworks | None = None,
         static: StaticShapes | None = None,
         told_apart: Callable[[SharedSizes], Graph] | None = None,
     ) -> None:
@@ -102,8 +108,7 @@ class Session:
         self._planner = Planner(main, backup, evaluate, folding.renewed, max_plans, require_main)
         self._folding = folding
         self._open_host = open_host
-        on_device = main.type != backup.type
-        self._open_branches = open_branches if on_device or main.threads > 1 else None
+        self._nest = nest
         self._watched: Program | None = None
         self._program = self._open_program(graph, static)
         if main.type != backup.type:
@@ -135,14 +140,8 @@ class Session:
     ) -> Program:
         """Return a program on the present planner, the networks inside it included."""
         open_host = self._open_host
-        if self._open_branches is not None:
-            open_host = with_branches(
-                open_host,
-                self._open_branches,
-                self._planner,
-                self._folding,
-                loops_only=self._main.type == self._backup.type,
-            )
+        if self._nest is not None:
+            open_host = self._nest(open_host, self._planner, self._folding)
         return Program(graph, stages, self._planner, meter, open_host, static)
 
     def _agree(self, shapes: Mapping[str, tuple[int, ...]]) -> None:

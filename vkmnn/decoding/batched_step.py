@@ -1,8 +1,8 @@
-"""A step of several texts, made of the step of one.
+"""Batches the decode step of one sequence over several.
 
-In the step of one text, everything that is computed from the text begins with an axis of one
-element; in that of several, this axis has an element for each. An op whose loop over this axis is
-parallel takes more steps; with any other, the step cannot be joined.
+In the step of one sequence, the first axis of everything computed from it has one element; in the
+batched step, it has one for each sequence. An op whose loop over this axis is parallel takes more
+steps; with any other, the step cannot be batched.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from vkmnn.shape import compute_shapes
 from vkmnn.shape.axes import Kind, Known, common_loop, loops_of, with_sizes
 
 
-def joined(graph: Graph, texts: int) -> Graph:
-    """Return the step of several texts.
+def batched_step(graph: Graph, size: int) -> Graph:
+    """Return the step of several sequences.
 
     Args:
-        graph: that of one, with appends and attention apart: all inputs belong to the text, and
-            begin with an axis of one element.
-        texts: how many.
+        graph: that of one, with appends and attention apart: all inputs belong to the sequence,
+            and their first axis has one element.
+        size: how many sequences.
 
     Raises:
-        CannotGrowError: an op mixes texts, or is not known to keep them apart.
+        CannotGrowError: an op mixes sequences, or is not known to keep them apart.
     """
-    return _Joiner(graph, texts).result()
+    return _Joiner(graph, size).result()
 
 
 @dataclass(slots=True)

@@ -1,311 +1,302 @@
-"""Caches of several states in one memory, side by side, and the steps that they take at once.
+"""Continuous batching: caches of several sequences in one memory, and their batched steps.
 
-Decoding is bound by reading the weights: a step of eight texts takes little longer than one of a
-single text. Each state asks for its next token alone, in any order and from any thread. The first
-that has none left starts a step of all that go on with the token they got last; the others find
-theirs made already. So nobody waits for anybody, texts begin and end between steps, and a text that
-asks for nothing takes no part.
+Decoding is bound by reading the weights: a step of eight sequences takes little longer than a step
+of one. Each sequence asks for its next token alone, in any order and from any thread. The first one
+without a token that is ready starts a step, which takes along all sequences whose next input is
+known; these find their tokens ready. So no sequence waits for another one, sequences start and end
+between steps, and one that asks for nothing takes no part.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import field, replace
 from typing import Protocol
 
 from vkmnn.core.backend import Segment, TensorPurpose
 from vkmnn.core.device_tensor import DeviceTensor
-from vkmnn.core.plan import Plan
 from vkmnn.core.program import Program
-from vkmnn.decoding.batched_ring import Joint, Places
-from vkmnn.decoding.batched_step import joined
+from vkmnn.decoding.batched_ring import BatchedRing, BatchTensors
+from vkmnn.decoding.batched_step import batched_step
 from vkmnn.decoding.decode_step import (
-    CHOSEN,
-    GOES_ON,
     LENGTH,
-    NEXT,
-    NUMBER,
-    Drawing,
-    Following,
+    LENGTH_STEP,
+    NEXT_LENGTH,
+    NEXT_TOKEN,
+    UNIFORM,
+    DecoderIO,
 )
+from vkmnn.decoding.kv_state import KVState
 from vkmnn.decoding.padded_graph import CannotGrowError
-from vkmnn.decoding.step_ring import QUEUE
-from vkmnn.ir import Array, DType, Graph, TensorInfo
+from vkmnn.decoding.sampling import DeviceSampling, StepSampler
+from vkmnn.decoding.state_tensors import StateTensors, resized
+from vkmnn.decoding.step_ring import RING_SIZE, recorded
+from vkmnn.ir import DType, Graph, TensorInfo
 from vkmnn.records import dataclass
 
 _log = logging.getLogger(__name__)
-
-Pick = Callable[[Array, int], int]
-"""Chooses the token after as many by scores on the host; asked again, it chooses the same."""
 
 ALIGNED_ROWS = 16
 """Caches have room for a multiple of it, so that each begins where devices bind memory."""
 
 
 class Member(Protocol):
-    """A state, as a pool sees it."""
+    """The steps of one sequence, as a pool sees them."""
 
-    length: int
+    state: KVState
+    io: DecoderIO
 
-    def caches(self) -> Mapping[str, tuple[DeviceTensor, int]]:
-        """Return what it holds, and the axes that grow."""
-
-    def settle_alone(self) -> None:
-        """Wait for steps of its own."""
-
-    def move(self, caches: Mapping[str, DeviceTensor], room: int) -> None:
-        """Take other memory; recordings on the memory before are closed."""
-
-    def chain(self, following: Following, candidates: int, alone: bool) -> Graph:
+    def step_graph(self, candidates: int, batched: bool) -> Graph:
         """Return a step on a token that the device knows."""
-
-    def planned(self, graph: Graph, infos: Mapping[str, TensorInfo]) -> Plan:
-        """Return a plan."""
 
 
 @dataclass(slots=True, eq=False)
-class _Row:
-    """A state on the pool.
+class BatchSeat:
+    """The place of a sequence on a pool.
 
     Attributes:
-        member: the state. place: where its caches are.
-        placed: whether they are on the pool.
-        shared: whether its text is being generated.
-        going: whether it takes part in steps: with this `token` next, after `rows` rows.
+        pool: the pool. member: the steps of the sequence. tensors: its caches.
+        index: the place.
+        placed: whether the caches are there.
+        batchable: whether tokens are being generated.
+        active: whether it takes part in steps: with this `token` next, after `rows` rows.
         until: rows up to which tokens are wanted, as far as that is known.
-        drawing: how to draw. pick: chooses on the host instead.
-        pending: tokens that have been chosen and not been asked for.
+        sampler: how tokens are chosen.
+        ready: tokens that have been chosen and not been asked for.
         expects: token and rows of the call that goes on.
     """
 
+    pool: CachePool
     member: Member
-    place: int
+    tensors: StateTensors
+    index: int
     placed: bool = False
-    shared: bool = False
-    going: bool = False
+    batchable: bool = False
+    active: bool = False
     token: int = 0
     rows: int = 0
     until: int = 0
-    drawing: Drawing | None = None
-    pick: Pick | None = None
-    pending: deque[int] = field(default_factory=deque)
+    sampler: StepSampler = None
+    ready: deque[int] = field(default_factory=deque)
     expects: tuple[int, int] = (-1, -1)
+
+    @property
+    def host_samples(self) -> bool:
+        """Whether the host chooses the tokens."""
+        return self.sampler is not None and not isinstance(self.sampler, DeviceSampling)
 
     def wants(self, room: int) -> bool:
         """Tell whether one more step is of use."""
-        few = self.rows - self.member.length < QUEUE
-        return self.going and self.shared and few and self.rows < min(self.until, room)
+        few = self.rows - self.tensors.length < RING_SIZE
+        return self.active and self.batchable and few and self.rows < min(self.until, room)
 
     def stop(self) -> None:
         """Take no part from now on; forget tokens that were not asked for."""
-        self.going = False
-        self.pending.clear()
+        self.active = False
+        self.ready.clear()
         self.expects = (-1, -1)
+
+    def place(self, room: int) -> bool:
+        """Move the caches to the pool, with room for this many rows; False if they do not fit."""
+        return self.pool.place(self, room)
+
+    def drain(self) -> None:
+        """Wait for the steps that the sequence takes part in; take part in none from now on."""
+        self.pool.drain(self)
+
+    def plan_anew(self) -> None:
+        """Forget the recordings of the pool."""
+        self.pool.plan_anew()
+
+    def leave(self) -> None:
+        """Give back the place."""
+        self.pool.leave(self)
 
 
 class CachePool:
-    """Memory for the caches of several states, and the recordings of their steps.
+    """Memory for the caches of several sequences, and the recordings of their batched steps.
+
+    Its methods are for `core.Session.call`.
 
     Args:
         program: the network.
-        most: how many states there may be.
+        max_batch: how many sequences there may be.
 
     Attributes:
-        busy: whether steps may be taken at once, or have been.
+        batching: whether steps may be batched, or have been.
         waited: CPU seconds that waiting for steps took.
     """
 
-    def __init__(self, program: Program, most: int) -> None:
+    def __init__(self, program: Program, max_batch: int) -> None:
         self._program = program
-        self._most = most
-        self._rows: list[_Row | None] = []
+        self._max_batch = max_batch
+        self._seats: list[BatchSeat | None] = []
         self._tensors: dict[str, DeviceTensor] = {}
         self._room = self._places = 0
-        self._joints: dict[tuple[int, int, bool], Joint] = {}
-        self._joint: Joint | None = None
-        self._taking: list[_Row] = []
-        self._goes_on = False  # the device knows what the next step runs
-        self._broken = False  # an error or an interruption: nothing that is queued is wanted
-        self._joins = True
-        self.busy = False
+        self._rings: dict[tuple[int, int, bool], BatchedRing] = {}
+        self._ring: BatchedRing | None = None
+        self._batch: list[BatchSeat] = []
+        self._chained = False  # the device knows what the next step runs
+        self._failed = False  # an error or an interruption: nothing that is queued is wanted
+        self._possible = True
+        self.batching = False
         self.waited = 0.0
 
-    # --- states ----------------------------------------------------------------------------------
+    # --- seats -----------------------------------------------------------------------------------
 
-    def add(self, member: Member) -> bool:
-        """Give a state a place; False where there is none left."""
-        if None in self._rows:
-            place = self._rows.index(None)
-            self._rows[place] = _Row(member, place)
-            return True
-        if len(self._rows) == self._most:
-            return False
-        self._rows.append(_Row(member, len(self._rows)))
-        return True
+    def join(self, member: Member) -> BatchSeat | None:
+        """Return a place for a sequence; None where none is free."""
+        if None in self._seats:
+            index = self._seats.index(None)
+        elif len(self._seats) < self._max_batch:
+            index = len(self._seats)
+            self._seats.append(None)
+        else:
+            return None
+        seat = self._seats[index] = BatchSeat(self, member, member.state.tensors, index)
+        return seat
 
-    def leave(self, member: Member) -> None:
-        """Take back the place of a state, which has other memory now, or none."""
-        row = self._row(member)
-        self._rows[row.place] = None
-        row.stop()
-        if row in self._taking:
-            self._taking, self._broken = [], True
-        if not any(self._rows):
-            self._close_joints()
+    def leave(self, seat: BatchSeat) -> None:
+        """Take back the place of a sequence, which has other memory now, or none."""
+        self._seats[seat.index] = None
+        seat.stop()
+        if seat in self._batch:
+            self._batch, self._failed = [], True
+        if not any(self._seats):
+            self._close_rings()
             self._tensors.clear()
             self._room = self._places = 0
-            self._rows.clear()
+            self._seats.clear()
 
-    def share(self, member: Member, shared: bool) -> None:
-        """Say whether a state's text is being generated."""
-        row = self._row(member)
-        row.shared = shared  # first: whatever settling raises, its text has ended
-        if not shared:
-            self.settle(member)
-        self.busy = self.busy or (self._joins and self._several())
+    def set_batchable(self, seat: BatchSeat, batchable: bool) -> None:
+        """Say whether tokens of a sequence are being generated."""
+        seat.batchable = batchable  # first: whatever draining raises, its text has ended
+        if not batchable:
+            self.drain(seat)
+        self.batching = self.batching or (self._possible and self._several())
 
-    def settle(self, member: Member) -> None:
-        """Let a state alone with its caches: it takes part in no step from now on."""
-        row = self._row(member)
-        was, row.going = row.going, False
-        if was and row in self._taking:
+    def drain(self, seat: BatchSeat) -> None:
+        """Let a sequence alone with its caches: it takes part in no step from now on."""
+        was, seat.active = seat.active, False
+        if was and seat in self._batch:
             with self._watched():
-                self._drain()
-        row.stop()
+                self._finish_all()
+        seat.stop()
 
-    def place(self, member: Member, room: int) -> bool:
-        """Give a state memory for `room` rows; False where its caches cannot be put together."""
-        held = member.caches()
+    def place(self, seat: BatchSeat, room: int) -> bool:
+        """Give caches memory for `room` rows; False where they cannot be put together."""
+        held = seat.tensors.rows()
         room = max(-(-room // ALIGNED_ROWS) * ALIGNED_ROWS, self._room)
-        places = 1 << (len(self._rows) - 1).bit_length()
+        places = 1 << (len(self._seats) - 1).bit_length()
         if any(not axis or tensor.shape[0] != 1 for tensor, axis in held.values()):
             return False
         if room == self._room and places == self._places:
-            caches = _images(self._tensors, self._row(member).place)
+            caches = _images(self._tensors, seat.index)
             for name, (tensor, axis) in held.items():
-                caches[name].copy_rows_from(tensor, axis, member.length)
-            self._row(member).placed = True
-            member.move(caches, room)
+                caches[name].copy_rows_from(tensor, axis, seat.tensors.length)
+            seat.placed = True
+            seat.tensors.move(caches, room)
             return True
         made = {
             name: self._program.backend.new_tensor(
-                (places, *_with(tensor.shape, axis, room)[1:]), DType.from_numpy(tensor.dtype)
+                (places, *resized(tensor.shape, axis, room)[1:]), DType.from_numpy(tensor.dtype)
             )
             for name, (tensor, axis) in held.items()
         }
         if any(one.images(n, 1) is None for one in made.values() for n in range(places)):
             return False
-        self._move_all(member, made, room, places)
+        self._move_all(seat, made, room, places)
         return True
 
     def _move_all(
-        self, member: Member, made: dict[str, DeviceTensor], room: int, places: int
+        self, new: BatchSeat, made: dict[str, DeviceTensor], room: int, places: int
     ) -> None:
         """Copy all caches into larger memory."""
         with self._watched():
-            self._drain()
-        moving = [row for row in self._members() if row.member is member or row.placed]
+            self._finish_all()
         moved = []
-        for row in moving:
-            row.member.settle_alone()
-            count = max(row.member.length, row.rows if row.going else 0)
-            own = _images(made, row.place)
-            for name, (tensor, axis) in row.member.caches().items():
+        for seat in [one for one in self._taken() if one is new or one.placed]:
+            seat.tensors.drain_recordings()
+            count = max(seat.tensors.length, seat.rows if seat.active else 0)
+            own = _images(made, seat.index)
+            for name, (tensor, axis) in seat.tensors.rows().items():
                 own[name].copy_rows_from(tensor, axis, count)
-            moved.append((row, own))
+            moved.append((seat, own))
         self._tensors, self._room, self._places = made, room, places
         with ExitStack() as all_of_it:  # whatever raises
-            all_of_it.callback(self._close_joints)
-            for row, own in moved:
-                row.placed = True
-                all_of_it.callback(row.member.move, own, room)
+            all_of_it.callback(self._close_rings)
+            for seat, own in moved:
+                seat.placed = True
+                all_of_it.callback(seat.tensors.move, own, room)
 
-    def _members(self) -> Iterator[_Row]:
-        return (row for row in self._rows if row is not None)
-
-    def _row(self, member: Member) -> _Row:
-        return next(row for row in self._members() if row.member is member)
+    def _taken(self) -> Iterator[BatchSeat]:
+        return (seat for seat in self._seats if seat is not None)
 
     # --- steps -----------------------------------------------------------------------------------
 
-    def follow(
-        self,
-        member: Member,
-        token: int,
-        following: Following,
-        ahead: int,
-        drawing: Drawing | None,
-        pick: Pick | None,
-    ) -> int | None:
-        """Run a token of a state, with the next ones of others; see `State.follow`.
+    def step(self, seat: BatchSeat, token: int, ahead: int, sampler: StepSampler) -> int | None:
+        """Run a token of a sequence, with the next ones of others; see `DecodeLoop.step`.
 
         Returns:
-            None where the state had better run it alone.
+            None where the sequence had better run it alone.
         """
-        row, length = self._row(member), member.length
-        if self._broken:
-            self._forget()
-        goes_on = (
-            row.going
-            and row.expects == (token, length)
-            and row.drawing is drawing
-            and row.pick is pick
-        )
-        if not (goes_on and row.pending):
-            if not (self._joins and row.shared and self._places > 1 and self._several()):
-                self.settle(member)
-                self.busy = (self._joins and self._several()) or any(
-                    one.going for one in self._members()
+        length = seat.tensors.length
+        if self._failed:
+            self._recover()
+        goes_on = seat.active and seat.expects == (token, length) and seat.sampler is sampler
+        if not (goes_on and seat.ready):
+            if not (self._possible and seat.batchable and self._places > 1 and self._several()):
+                self.drain(seat)
+                self.batching = (self._possible and self._several()) or any(
+                    one.active for one in self._taken()
                 )
                 return None
             if not goes_on:
-                self._start(row, token, drawing, pick)
-        row.until = length + 1 + ahead
+                self._start(seat, token, sampler)
+        seat.until = length + 1 + ahead
         try:
             with self._watched():
-                while not row.pending:
-                    self._advance(row, following)
+                while not seat.ready:
+                    self._advance(seat)
         except CannotGrowError as error:
             _log.info("texts take turns: %s", error)
-            self._joins = False
-            row.stop()
+            self._possible = False
+            seat.stop()
             return None
-        chosen = row.pending.popleft()
-        row.expects = chosen, length + 1
+        chosen = seat.ready.popleft()
+        seat.expects = chosen, length + 1
         return chosen
 
-    def announce(
-        self, member: Member, token: int, ahead: int, drawing: Drawing | None, pick: Pick | None
-    ) -> None:
-        """Say what `follow` will be called with next, so that others' steps may take it along."""
-        row = self._row(member)
-        if self._joins and row.shared and row.placed and not self._broken:
-            self._start(row, token, drawing, pick)
-            row.expects, row.until = (token, member.length), member.length + 1 + ahead
+    def prefetch(self, seat: BatchSeat, token: int, ahead: int, sampler: StepSampler) -> None:
+        """Say what `step` will be called with next, so that others' steps may take it along."""
+        if self._possible and seat.batchable and seat.placed and not self._failed:
+            self._start(seat, token, sampler)
+            length = seat.tensors.length
+            seat.expects, seat.until = (token, length), length + 1 + ahead
 
     def _several(self) -> bool:
-        return sum(row.shared for row in self._members()) > 1
+        return sum(seat.batchable for seat in self._taken()) > 1
 
-    def _start(self, row: _Row, token: int, drawing: Drawing | None, pick: Pick | None) -> None:
-        """Let a state take part."""
-        self.settle(row.member)
-        row.member.settle_alone()
-        row.token, row.rows, row.going = token, row.member.length, True
-        row.drawing, row.pick = drawing, pick
-        self._goes_on = False
+    def _start(self, seat: BatchSeat, token: int, sampler: StepSampler) -> None:
+        """Let a sequence take part."""
+        self.drain(seat)
+        seat.tensors.drain_recordings()
+        seat.token, seat.rows, seat.active = token, seat.tensors.length, True
+        seat.sampler = sampler
+        self._chained = False
 
-    def _advance(self, row: _Row, following: Following) -> None:
-        """Finish the oldest step with this state; queue more, as far as they are of use."""
-        if row not in self._taking:
-            self._drain()
+    def _advance(self, seat: BatchSeat) -> None:
+        """Finish the oldest step with this sequence; queue more, as far as they are of use."""
+        if seat not in self._batch:
+            self._finish_all()
         if not self._queued():
-            self._compose(row, following)
-        while self._queued() < QUEUE and self._all_want():
+            self._compose(seat)
+        while self._queued() < RING_SIZE and self._all_want():
             self._submit()
-        self._take()
+        self._finish()
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
@@ -315,162 +306,158 @@ class CachePool:
         except CannotGrowError:
             raise
         except BaseException:
-            self._broken = True
+            self._failed = True
             raise
 
     def _queued(self) -> int:
-        return self._joint.queued if self._joint is not None else 0
+        return self._ring.queued if self._ring is not None else 0
 
     def _all_want(self) -> bool:
         """Tell whether one more step may be queued: all want it, and the device knows its tokens.
 
-        While a text that is being generated takes no part, the next step may be one with it.
+        While a sequence that is being generated takes no part, the next step may be one with it.
         """
-        missing = any(row.shared and row not in self._taking for row in self._members())
+        missing = any(seat.batchable and seat not in self._batch for seat in self._taken())
         return not missing and all(
-            row.wants(self._room) and row.pick is None for row in self._taking
+            seat.wants(self._room) and not seat.host_samples for seat in self._batch
         )
 
-    def _compose(self, row: _Row, following: Following) -> None:
-        """Queue a step of this state and of others that want one."""
-        taking = [one for one in self._members() if one is row or one.wants(self._room)]
-        draws = {one.place: one.drawing for one in taking if one.drawing is not None}
-        texts = 1 << max(taking[-1].place, 1).bit_length()
-        candidates = max(
-            (one.candidates(following.vocabulary) for one in draws.values()), default=0
-        )
-        key = texts, candidates, any(one.pick is not None for one in taking)
-        joint = self._joints.get(key)
-        if joint is None:
-            joint = self._joints[key] = self._new_joint(row.member, following, *key)
-        if joint is not self._joint or taking != self._taking or not self._goes_on:
-            tokens = {one.place: one.token for one in taking}
-            joint.set(tokens, {one.place: one.rows for one in taking}, draws)
-        self._joint, self._taking, self._goes_on = joint, taking, True
+    def _compose(self, seat: BatchSeat) -> None:
+        """Queue a step of this sequence and of others that want one."""
+        batch = [one for one in self._taken() if one is seat or one.wants(self._room)]
+        sampling = {
+            one.index: one.sampler for one in batch if isinstance(one.sampler, DeviceSampling)
+        }
+        size = 1 << max(batch[-1].index, 1).bit_length()
+        vocabulary = seat.member.io.vocabulary
+        candidates = max((one.candidates(vocabulary) for one in sampling.values()), default=0)
+        key = size, candidates, any(one.host_samples for one in batch)
+        ring = self._rings.get(key)
+        if ring is None:
+            ring = self._rings[key] = self._new_ring(seat.member, *key)
+        if ring is not self._ring or batch != self._batch or not self._chained:
+            tokens = {one.index: one.token for one in batch}
+            ring.set(tokens, {one.index: one.rows for one in batch}, sampling)
+        self._ring, self._batch, self._chained = ring, batch, True
         self._submit()
 
     def _submit(self) -> None:
-        assert self._joint is not None
-        drawn = [row for row in self._taking if row.drawing is not None]
-        self._joint.submit(
-            {row.place: float(row.drawing.numbers[row.rows]) for row in drawn if row.drawing}
+        assert self._ring is not None
+        self._ring.submit(
+            {
+                seat.index: float(seat.sampler.uniforms[seat.rows])
+                for seat in self._batch
+                if isinstance(seat.sampler, DeviceSampling)
+            }
         )
-        for row in self._taking:
-            row.rows += 1
+        for seat in self._batch:
+            seat.rows += 1
 
-    def _take(self) -> None:
-        """Finish the oldest step, and give each state its token."""
-        joint = self._joint
-        assert joint is not None
-        before = joint.waited
-        tokens, scores = joint.finish()
-        self.waited += joint.waited - before
-        for row in self._taking:
-            if not row.going:
-                self._goes_on = False
-            elif row.pick is not None and scores is not None:
-                row.token = row.pick(scores[row.place], row.rows)
-                self._goes_on = False
+    def _finish(self) -> None:
+        """Finish the oldest step, and give each sequence its token."""
+        ring = self._ring
+        assert ring is not None
+        before = ring.waited
+        tokens, logits = ring.finish()
+        self.waited += ring.waited - before
+        for seat in self._batch:
+            sampler = seat.sampler
+            if not seat.active:
+                self._chained = False
+                continue
+            if logits is None or sampler is None or isinstance(sampler, DeviceSampling):
+                seat.token = int(tokens[seat.index])
             else:
-                row.token = int(tokens[row.place])
-            if row.going:
-                row.pending.append(row.token)
+                seat.token = sampler(logits[seat.index], seat.rows)
+                self._chained = False
+            seat.ready.append(seat.token)
 
-    def _drain(self) -> None:
-        """Finish all steps that are queued; each state keeps its tokens."""
+    def _finish_all(self) -> None:
+        """Finish all steps that are queued; each sequence keeps its tokens."""
         while self._queued():
-            self._take()
+            self._finish()
 
-    def _forget(self) -> None:
-        """Wait for what is queued after an error; each state begins anew."""
-        if self._joint is not None:
-            self._joint.forget()
-        for row in self._members():
-            row.stop()
-        self._goes_on = self._broken = False
+    def _recover(self) -> None:
+        """Wait for what is queued after an error; each sequence begins anew."""
+        if self._ring is not None:
+            self._ring.drain()
+        for seat in self._taken():
+            seat.stop()
+        self._chained = self._failed = False
 
     # --- recordings ------------------------------------------------------------------------------
 
-    def _new_joint(
-        self, member: Member, following: Following, texts: int, candidates: int, scored: bool
-    ) -> Joint:
-        """Record the step of as many texts.
+    def _new_ring(
+        self, member: Member, size: int, candidates: int, host_samples: bool
+    ) -> BatchedRing:
+        """Record the step of as many sequences.
 
         Raises:
             CannotGrowError: that is impossible.
         """
-        graph = member.chain(following, candidates, alone=False)
-        if not scored:
-            chosen = [info for info in graph.outputs if info.name in (CHOSEN, NEXT)]
+        graph, io = member.step_graph(candidates, batched=True), member.io
+        if not host_samples:
+            chosen = [info for info in graph.outputs if info.name in (NEXT_TOKEN, NEXT_LENGTH)]
             graph = replace(graph, outputs=chosen)
-        graph = joined(graph, texts)
+        graph = batched_step(graph, size)
         infos = {info.name: info for info in graph.inputs}
-        plan = member.planned(graph, infos)
-        places = self._new_places(graph, infos, following, scored)
-        caches = {name: tensor.images(0, texts) for name, tensor in self._tensors.items()}
-        segments: list[Segment] = []
-        for turn in range(QUEUE):
-            after = (turn + 1) % QUEUE
-            own = {following.token: places.tokens[turn], LENGTH: places.lengths[turn]}
-            there = {name: one for name, one in caches.items() if one is not None}
-            inputs = {**there, **places.of(turn), **own}
-            outputs = {NEXT: places.lengths[after], CHOSEN: places.tokens[after]}
-            if scored:
-                outputs[following.scores] = places.scores[turn]
-            segment = plan.bound_segment(inputs, outputs, {*inputs, *outputs})
-            if segment is None:
-                for one in segments:
-                    one.close()
-                plan.close()
-                raise CannotGrowError("a step of several texts is not one plan of the device")
-            segments.append(segment)
-        return Joint(plan, segments, places)
+        tensors = self._new_tensors(graph, infos, io, host_samples)
+        images = {name: tensor.images(0, size) for name, tensor in self._tensors.items()}
+        caches = {name: one for name, one in images.items() if one is not None}
+        plan = member.state.planned(graph, infos)
 
-    def _new_places(
-        self, graph: Graph, infos: Mapping[str, TensorInfo], following: Following, scored: bool
-    ) -> Places:
+        def record(turn: int) -> Segment | None:
+            after = (turn + 1) % RING_SIZE
+            own = {io.token: tensors.tokens[turn], LENGTH: tensors.lengths[turn]}
+            inputs = {**caches, **tensors.inputs(turn), **own}
+            outputs = {NEXT_LENGTH: tensors.lengths[after], NEXT_TOKEN: tensors.tokens[after]}
+            if host_samples:
+                outputs[io.logits] = tensors.logits[turn]
+            return plan.bound_segment(inputs, outputs, {*inputs, *outputs})
+
+        segments = recorded(plan, RING_SIZE, record, "a step of several texts")
+        return BatchedRing(plan, segments, tensors)
+
+    def _new_tensors(
+        self, graph: Graph, infos: Mapping[str, TensorInfo], io: DecoderIO, host_samples: bool
+    ) -> BatchTensors:
         new = self._program.backend.new_tensor
 
         def each(info: TensorInfo, purpose: TensorPurpose = "readback") -> list[DeviceTensor]:
-            return [new(info.dims, info.dtype, purpose) for _ in range(QUEUE)]
+            return [new(info.dims, info.dtype, purpose) for _ in range(RING_SIZE)]
 
-        known = {*self._tensors, following.token, LENGTH, NUMBER}
+        known = {*self._tensors, io.token, LENGTH, UNIFORM}
         settings = {
             name: new(info.dims, info.dtype, "upload")
             for name, info in infos.items()
             if name not in known
         }
-        assert GOES_ON in settings
-        numbers = each(infos[NUMBER], "upload") if NUMBER in infos else []
-        scores = next((i for i in graph.outputs if scored and i.name == following.scores), None)
-        return Places(
-            each(infos[following.token]),
+        assert LENGTH_STEP in settings
+        logits = [info for info in graph.outputs if host_samples and info.name == io.logits]
+        return BatchTensors(
+            each(infos[io.token]),
             each(infos[LENGTH]),
-            numbers,
-            [] if scores is None else each(scores),
+            each(infos[UNIFORM], "upload") if UNIFORM in infos else [],
+            each(logits[0]) if logits else [],
             settings,
         )
 
     def plan_anew(self) -> None:
         """Forget recordings, and steps that are queued."""
-        for row in self._members():
-            row.stop()
-        self._broken = False
-        self._close_joints()
+        for seat in self._taken():
+            seat.stop()
+        self._failed = False
+        self._close_rings()
 
-    def _close_joints(self) -> None:
-        closing = list(self._joints.values())
-        self._joints.clear()
-        self._joint, self._taking, self._goes_on = None, [], False
-        for joint in closing:
-            joint.close()
+    def _close_rings(self) -> None:
+        closing = list(self._rings.values())
+        self._rings.clear()
+        self._ring, self._batch, self._chained = None, [], False
+        for ring in closing:
+            ring.close()
 
 
-def _images(tensors: Mapping[str, DeviceTensor], place: int) -> dict[str, DeviceTensor]:
+def _images(tensors: Mapping[str, DeviceTensor], index: int) -> dict[str, DeviceTensor]:
     """Return the parts of tensors at a place."""
-    found = {name: tensor.images(place, 1) for name, tensor in tensors.items()}
+    found = {name: tensor.images(index, 1) for name, tensor in tensors.items()}
     return {name: tensor for name, tensor in found.items() if tensor is not None}
-
-
-def _with(shape: tuple[int, ...], axis: int, size: int) -> tuple[int, ...]:
-    return (*shape[:axis], size, *shape[axis + 1 :])

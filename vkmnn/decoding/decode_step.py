@@ -1,15 +1,15 @@
-"""A step whose token is chosen on the device, and is what the next step reads.
+"""A self-feeding decode step: sampled on the device, fed to the next step.
 
-A rewritten network (`growing`) reads one token and what follows from the number of rows in the
-caches: positions, masks, the length itself. Here that number is on the device, and each step counts
-it up; what follows from it is computed from it; and the likeliest token, or one that is drawn, is
-written to where the next step reads it. So a step takes nothing from the host, and steps can be
-queued.
+A network rewritten for caches of a fixed size (`padded_graph`) reads one token and what depends on
+the number of rows in the caches: positions, masks, the length itself. Here that number is on the
+device, and each step increments it; what depends on it is computed from it; and the likeliest
+token, or a sampled one, is written to where the next step reads it. So a step takes nothing from
+the host, and steps can be queued.
 
-What follows from the number of rows is found by computing it for some of them. Most of it is the
-number itself, or shows one more element of an axis with every row: then nothing else is kept of how
-the network computes it. Masks that hide only what is past the rows are left out; those that show
-a fixed number of the last rows become the attention's window.
+How tensors depend on the number of rows is found by computing them for some numbers. Most are the
+number itself, or show one more element of an axis with every row: then nothing else of how the
+network computes them is kept. Masks that hide only rows past the length are left out; those that
+show a fixed number of the last rows become the attention's window.
 """
 
 from __future__ import annotations
@@ -36,24 +36,21 @@ from vkmnn.ir.ops import (
 )
 from vkmnn.records import dataclass
 
-LENGTH, NEXT, CHOSEN = PAST, TOTAL, "vkmnn:chosen"
+LENGTH, NEXT_LENGTH, NEXT_TOKEN = PAST, TOTAL, "vkmnn:next_token"
 """Rows before the step, and after it; the token that was chosen."""
 
-DRAWS, SHARPNESS, TOP_K, TOP_P = (
-    f"vkmnn:{name}" for name in ("draws", "sharpness", "top_k", "top_p")
+UNIFORMS, INVERSE_TEMPERATURE, TOP_K, TOP_P = (
+    f"vkmnn:{name}" for name in ("uniforms", "inverse_temperature", "top_k", "top_p")
 )
-"""Of steps that draw: numbers from 0 to 1 by the rows before a step, and what `Drawing` says."""
+"""Of steps that sample: random numbers by the rows before a step; and as in `DeviceSampling`."""
 
-NUMBER, GOES_ON = "vkmnn:number", "vkmnn:goes_on"
-"""Of steps that are to be joined: the number of this step, and 1 where another may follow."""
+UNIFORM, LENGTH_STEP = "vkmnn:uniform", "vkmnn:length_step"
+"""Of steps to be batched: the random number of this step; 1, or 0 for a sequence left out."""
 
-_HERE = "vkmnn:here"
+_VALID = "vkmnn:valid"
 _PROBES = 48
-MAX_SIZE = 1 << 16
+MAX_PROBED = 1 << 16
 """Elements of a tensor whose dependence on the number of rows is looked at."""
-
-SORTED = (64, 1024)
-"""How many of the likeliest tokens are sorted, unless all are."""
 
 MAX_TABLE = 1 << 21
 """Elements of a table of all that the host would feed."""
@@ -61,84 +58,64 @@ MAX_TABLE = 1 << 21
 VERY_NEGATIVE = -1e30
 """Added to a score, it hides a key beside others that are not hidden."""
 
-_MASKS = {"CachedAttention": 8, "Attention": 3}
+_MASK_PLACES = {"CachedAttention": 8, "Attention": 3}
 """Which input is a mask, of ops that are told how many keys there are."""
 
 
 @dataclass(frozen=True, slots=True)
-class Following:
-    """How a network is run on its own tokens.
+class DecoderIO:
+    """What is a token among the inputs and outputs of a decoder.
 
     Attributes:
         token: the input that takes the token, [1, 1].
-        scores: the output of which the last axis has a number for every token.
+        logits: the output of which the last axis has a number for every token.
         feeds: what the other inputs take, by the number of rows in the caches.
-        vocabulary: how many tokens there are; 0 where that is not known, and none can be drawn.
+        vocabulary: how many tokens there are; 0 where that is not known, and the device cannot
+            sample.
     """
 
     token: str
-    scores: str
+    logits: str
     feeds: Callable[[int], Mapping[str, Array]]
     vocabulary: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Drawing:
-    """How tokens are drawn.
-
-    Attributes:
-        numbers: from 0 to 1, one for every step, by the number of rows before it.
-        sharpness: what scores are multiplied by.
-        top_k: how many of the likeliest tokens are drawn from; 0 for all.
-        top_p: only the likeliest that have this probability together.
-    """
-
-    numbers: Array
-    sharpness: float
-    top_k: int
-    top_p: float
-
-    def candidates(self, vocabulary: int) -> int:
-        """Return how many tokens are sorted: few numbers of them, and so few plans."""
-        fits = (size for size in SORTED if 0 < self.top_k <= size < vocabulary)
-        return next(fits, vocabulary)
 
 
 Evaluator = Callable[[Op[Any], "list[Array | None]"], "list[Array]"]
 
 
-def chained(
+def decode_step(
     grown: Grown,
-    following: Following,
+    io: DecoderIO,
     feeds: Callable[[int], Mapping[str, Array]],
     evaluate: Evaluator,
     candidates: int = 0,
-    alone: bool = True,
+    batched: bool = False,
 ) -> Graph:
-    """Return the network of a step that reads a token and `LENGTH`, and makes `CHOSEN` and `NEXT`.
+    """Return a step that reads a token and `LENGTH`, and writes `NEXT_TOKEN` and `NEXT_LENGTH`.
 
     Args:
         grown: the network as rewritten for one row a step.
-        following: which of its inputs and outputs are tokens and scores.
+        io: which of its inputs and outputs are tokens and logits.
         feeds: what the host would feed it beside the token, by the number of rows.
         evaluate: computes one op on arrays.
-        candidates: from how many of the likeliest tokens one is drawn; 0 takes the likeliest.
-        alone: whether the step is of this text alone. Others read `GOES_ON`, which is added to
-            `LENGTH`, and `NUMBER` instead of a table of numbers, and return the scores, too.
+        candidates: from how many of the likeliest tokens one is sampled; 0 takes the likeliest.
+        batched: whether the step is to be batched with those of other sequences. It reads
+            `LENGTH_STEP`, which is added to `LENGTH`, and `UNIFORM` instead of a table of numbers,
+            and returns the logits, too.
 
     Raises:
         CannotGrowError: an input depends on the number of rows in a way that is not known.
     """
-    return _Chain(grown, following, evaluate, candidates, alone).result(feeds)
+    return _DecodeStep(grown, io, evaluate, candidates, batched).result(feeds)
 
 
 @dataclass(slots=True)
-class _Chain:
+class _DecodeStep:
     grown: Grown
-    following: Following
+    io: DecoderIO
     evaluate: Evaluator
     candidates: int
-    alone: bool = True
+    batched: bool = False
     feeds: Callable[[int], Mapping[str, Array]] | None = None
     ops: list[Op[Any]] = field(default_factory=list)
     constants: dict[str, Array] = field(default_factory=dict)
@@ -149,37 +126,37 @@ class _Chain:
 
     def result(self, feeds: Callable[[int], Mapping[str, Array]]) -> Graph:
         """Build the network."""
-        grown, following, graph = self.grown, self.following, self.grown.graph
+        grown, io, graph = self.grown, self.io, self.grown.graph
         infos = {info.name: info for info in graph.inputs}
-        token, scores = infos[following.token], self._scores()
-        if token.dims != (1, 1) or scores.dims[:-1] not in ((1, 1), (1,)):
+        token, logits = infos[io.token], self._logits()
+        if token.dims != (1, 1) or logits.dims[:-1] not in ((1, 1), (1,)):
             raise CannotGrowError("a step has more than one token")
-        more = self._constant("one", [1]) if self.alone else GOES_ON
-        self._op("BinaryOp", [LENGTH, more], NEXT, BinaryAttrs("ADD"))
+        more = LENGTH_STEP if self.batched else self._constant("one", [1])
+        self._op("BinaryOp", [LENGTH, more], NEXT_LENGTH, BinaryAttrs("ADD"))
         self.feeds = feeds
         probed = {past: feeds(past) for past in _probes(grown.capacity)}
-        fed = set(probed[0]) | {LENGTH, NEXT}
+        fed = set(probed[0]) | {LENGTH, NEXT_LENGTH}
         for name in fed & infos.keys():
             self.known[name] = {past: made[name] for past, made in probed.items()}
-        self.made = {LENGTH, NEXT}
+        self.made = {LENGTH, NEXT_LENGTH}
         for op in graph.ops:
             if not self._know(op):
                 self._keep(op)
         if self.candidates:
-            index = self._drawn(scores)
+            index = self._sampled(logits)
         else:
             most = ArgReduceAttrs(-1, keepdims=False)
-            index = self._op("ArgMax", [scores.name], f"{CHOSEN}:index", most)
+            index = self._op("ArgMax", [logits.name], f"{NEXT_TOKEN}:index", most)
         if token.dtype is not DType.INT64:
-            index = self._op("Cast", [index], f"{CHOSEN}:cast", CastAttrs(token.dtype))
-        self._reshaped(index, (1, 1), CHOSEN)
+            index = self._op("Cast", [index], f"{NEXT_TOKEN}:cast", CastAttrs(token.dtype))
+        self._reshaped(index, (1, 1), NEXT_TOKEN)
         return replace(
             graph,
             inputs=[*(info for info in graph.inputs if info.name not in fed), *self._settings()],
             outputs=[
-                TensorInfo(NEXT, DType.INT64, (1,)),
-                TensorInfo(CHOSEN, token.dtype, (1, 1)),
-                *([] if self.alone else [scores]),
+                TensorInfo(NEXT_LENGTH, DType.INT64, (1,)),
+                TensorInfo(NEXT_TOKEN, token.dtype, (1, 1)),
+                *([logits] if self.batched else []),
             ],
             ops=self.ops,
             constants={**graph.constants, **self.constants},
@@ -189,20 +166,23 @@ class _Chain:
     def _settings(self) -> list[TensorInfo]:
         """Return the inputs beside the token and the caches."""
         made = [TensorInfo(LENGTH, DType.INT64, (1,))]
-        if not self.alone:
-            made.append(TensorInfo(GOES_ON, DType.INT64, (1,)))
+        if self.batched:
+            made.append(TensorInfo(LENGTH_STEP, DType.INT64, (1,)))
         if self.candidates:
-            made += [TensorInfo(n, DType.FLOAT32, (1, 1)) for n in (SHARPNESS, TOP_K, TOP_P)]
-            numbers = (DRAWS, (self.grown.capacity,)) if self.alone else (NUMBER, (1, 1))
-            made.append(TensorInfo(numbers[0], DType.FLOAT32, numbers[1]))
+            names = (INVERSE_TEMPERATURE, TOP_K, TOP_P)
+            made += [TensorInfo(name, DType.FLOAT32, (1, 1)) for name in names]
+            if self.batched:
+                made.append(TensorInfo(UNIFORM, DType.FLOAT32, (1, 1)))
+            else:
+                made.append(TensorInfo(UNIFORMS, DType.FLOAT32, (self.grown.capacity,)))
         return made
 
-    def _scores(self) -> TensorInfo:
-        return next(i for i in self.grown.graph.outputs if i.name == self.following.scores)
+    def _logits(self) -> TensorInfo:
+        return next(i for i in self.grown.graph.outputs if i.name == self.io.logits)
 
-    def _drawn(self, scores: TensorInfo) -> str:
-        """Draw one of the likeliest tokens: sort, sum, count the sums up to the number drawn."""
-        size, at = self.candidates, f"{CHOSEN}:"
+    def _sampled(self, logits: TensorInfo) -> str:
+        """Sample one of the likeliest tokens: sort, sum, count the sums up to a random number."""
+        size, at = self.candidates, f"{NEXT_TOKEN}:"
 
         def binary(kind: str, first: str, second: str, name: str) -> str:
             return self._op("BinaryOp", [first, second], at + name, BinaryAttrs(kind))
@@ -216,15 +196,16 @@ class _Chain:
             inputs = [name, self._constant("along", [1])]
             return self._op("Reduction", inputs, f"{name}:{kind}", ReductionAttrs(kind))
 
-        flat = self._reshaped(scores.name, (1, scores.dims[-1]), at + "scores")
-        if scores.dtype is not DType.FLOAT32:
+        flat = self._reshaped(logits.name, (1, logits.dims[-1]), at + "logits")
+        if logits.dtype is not DType.FLOAT32:
             flat = self._op("Cast", [flat], at + "floats", CastAttrs(DType.FLOAT32))
         values, indices = at + "values", at + "indices"
         count = self._constant("candidates", [size])
         self.ops.append(Op("TopK", values, [flat, count], [values, indices], TopKAttrs()))
         nothing = self._constant("nothing", 0, np.float32)
         one = self._constant("one_float", 1, np.float32)
-        powers = binary("MUL", binary("SUB", values, cut(values, 0), "below"), SHARPNESS, "powers")
+        below = binary("SUB", values, cut(values, 0), "below")
+        powers = binary("MUL", below, INVERSE_TEMPERATURE, "powers")
         weights = self._op("UnaryOp", [powers], at + "exp", UnaryAttrs("EXP"))
         ranks = self._constant("ranks", np.arange(size), np.float32)
         first = binary("LESS", ranks, TOP_K, "first")
@@ -234,9 +215,9 @@ class _Chain:
         limit = binary("MUL", cut(sums, size - 1), TOP_P, "limit")
         kept = binary("LESS", binary("SUB", sums, weights, "before"), limit, "kept")
         mass = reduced("MAX", self._op("Select", [kept, sums, nothing], at + "held", OpAttrs()))
-        number = NUMBER
-        if self.alone:
-            number = self._op("Gather", [DRAWS, LENGTH], at + "number", AxisAttrs(0))
+        number = UNIFORM
+        if not self.batched:
+            number = self._op("Gather", [UNIFORMS, LENGTH], at + "uniform", AxisAttrs(0))
         target = binary("MUL", mass, number, "target")
         passed = binary("LESS_EQUAL", sums, target, "passed")
         passed = binary("AND", passed, binary("LESS", sums, mass, "inside"), "both")
@@ -265,7 +246,7 @@ class _Chain:
                     arrays = self.evaluate(op, operands)
             except VkmnnError:  # a table may be shorter than the caches
                 return False
-            if any(array.size > MAX_SIZE for array in arrays):
+            if any(array.size > MAX_PROBED for array in arrays):
                 return False
             for name, array in zip(op.outputs, arrays, strict=True):
                 if name:
@@ -276,7 +257,7 @@ class _Chain:
 
     def _keep(self, op: Op[Any]) -> None:
         """Add an op that runs, and before it what it reads."""
-        place = _MASKS.get(op.type)
+        place = _MASK_PLACES.get(op.type)
         mask = op.inputs[place] if place is not None and len(op.inputs) > place else ""
         window = self._window(mask) if mask else None
         if place is not None and window is not None and not (window and op.attrs.window):
@@ -367,23 +348,23 @@ class _Chain:
             ):
                 shape = tuple(room if n == axis else 1 for n in range(whole.ndim))
                 if whole.dtype == np.bool_ and whole.all() and whole.size == room:
-                    self._reshaped(self._here(), whole.shape, name)
+                    self._reshaped(self._valid(), whole.shape, name)
                     return True
-                here = self._reshaped(self._here(), shape, f"{name}:here")
+                here = self._reshaped(self._valid(), shape, f"{name}:here")
                 shown = self._constant(f"{name}:whole", whole, whole.dtype)
                 none = self._constant(f"{name}:none", hidden.reshape(()), whole.dtype)
                 self._op("Select", [here, shown, none], name, OpAttrs())
                 return True
         return False
 
-    def _here(self) -> str:
+    def _valid(self) -> str:
         """Return which rows are there after the step, bool [1, capacity]."""
-        if _HERE not in self.made:
-            self.made.add(_HERE)
+        if _VALID not in self.made:
+            self.made.add(_VALID)
             columns = self._constant("columns", np.arange(self.grown.capacity)[None])
-            rows = self._reshaped(LENGTH, (1, 1), f"{_HERE}:rows")
-            self._op("BinaryOp", [columns, rows], _HERE, BinaryAttrs("LESS_EQUAL"))
-        return _HERE
+            rows = self._reshaped(LENGTH, (1, 1), f"{_VALID}:rows")
+            self._op("BinaryOp", [columns, rows], _VALID, BinaryAttrs("LESS_EQUAL"))
+        return _VALID
 
     def _reshaped(self, source: str, shape: tuple[int, ...], name: str) -> str:
         sizes = self._constant(f"{name}:shape", np.array(shape, np.int64))
@@ -394,7 +375,7 @@ class _Chain:
         return output
 
     def _constant(self, name: str, value: Any, dtype: Any = np.int64) -> str:
-        name = f"vkmnn:chain:{name}"
+        name = f"vkmnn:step:{name}"
         self.constants[name] = np.asarray(value, dtype)
         return name
 

@@ -11,9 +11,10 @@ import numpy as np
 from vkmnn.arguments import checked_number
 from vkmnn.core.device_tensor import DeviceTensor
 from vkmnn.core.session import Session
-from vkmnn.decoding.cache_pool import CachePool, Pick
-from vkmnn.decoding.decode_step import Drawing, Following
-from vkmnn.decoding.kv_state import State
+from vkmnn.decoding.cache_pool import CachePool
+from vkmnn.decoding.decode_loop import DecodeLoop
+from vkmnn.decoding.decode_step import DecoderIO
+from vkmnn.decoding.kv_state import KVState
 from vkmnn.decoding.step_ring import Waits
 from vkmnn.errors import InvalidInputError
 from vkmnn.ir import Array
@@ -33,7 +34,7 @@ class SessionState:
         waits: CPU seconds that waiting for the device has taken, in all runs in place.
     """
 
-    def __init__(self, session: Session, state: State, pairs: Mapping[str, str], check: Check):
+    def __init__(self, session: Session, state: KVState, pairs: Mapping[str, str], check: Check):
         self._session = session
         self._state = state
         self._pairs = dict(pairs)
@@ -43,7 +44,7 @@ class SessionState:
     @property
     def length(self) -> int:
         """How many rows the caches hold; 0 where nothing grows."""
-        return self._state.length
+        return self._state.tensors.length
 
     @property
     def lost(self) -> bool:
@@ -57,7 +58,7 @@ class SessionState:
 
         Args:
             output_names: which outputs to return; None, or an empty list, for those that are not
-                state. State is copied to the host only when it is asked for.
+                state. KVState is copied to the host only when it is asked for.
             feeds: as for `InferenceSession.run`, but for the inputs that are state.
 
         Raises:
@@ -84,35 +85,9 @@ class SessionState:
         self._session.check_sizes(feeds)  # what the state holds was planned by them
         return self._state.run(feeds)
 
-    def follow(
-        self,
-        token: int,
-        following: Following,
-        ahead: int = 0,
-        drawing: Drawing | None = None,
-        pick: Pick | None = None,
-    ) -> int | None:
-        """Run a token, and return the next one, which the device chooses; see `State.follow`.
-
-        Raises:
-            InvalidInputError: the state is full, or closed.
-        """
-        return self._session.call(self._state.follow, token, following, ahead, drawing, pick)
-
-    def announce(
-        self,
-        token: int,
-        following: Following,
-        ahead: int,
-        drawing: Drawing | None,
-        pick: Pick | None,
-    ) -> None:
-        """Say what `follow` will be called with next; see `State.announce`."""
-        self._session.call(self._state.announce, token, following, ahead, drawing, pick)
-
-    def share(self, shared: bool) -> None:
-        """Say whether its text is being generated; then steps may be taken with other states."""
-        self._session.call(self._state.share, shared)
+    def decode_loop(self, io: DecoderIO, pool: CachePool | None = None) -> DecodeLoop:
+        """Return steps on tokens that the device chooses; call them by `core.Session.call`."""
+        return self._session.call(DecodeLoop, self._state, io, pool)
 
     def value(self, name: str) -> DeviceTensor:
         """Return what a state input will read in the next run.
@@ -192,7 +167,6 @@ def open_state(
     capacity: int | None,
     initial: Mapping[str, Array],
     check: Check,
-    pool: CachePool | None = None,
     waits: Waits | None = None,
 ) -> SessionState:
     """Return state that a session keeps between runs.
@@ -203,15 +177,14 @@ def open_state(
         capacity: the maximum number of rows in a cache; None for no limit.
         initial: initial values; by default caches are empty and everything else is zero.
         check: checks what the other inputs are fed.
-        pool: where its caches lie beside those of others, to take steps at once with them.
         waits: how steps are waited for; another one by default.
 
     Raises:
         InvalidInputError: the initial rows exceed the capacity, or the session has been closed.
     """
 
-    def make() -> State:
-        state = State(session.program, pairs, capacity, initial, pool, waits)
+    def make() -> KVState:
+        state = KVState(session.program, pairs, capacity, initial, waits)
         session.attach(state)
         return state
 

@@ -1,22 +1,29 @@
-"""Steps on tokens that the device chooses, some of them queued before the host looks."""
+"""Recordings of a decode step in a ring: each writes what the next one reads."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from vkmnn.core.backend import Segment
 from vkmnn.core.device_tensor import DeviceTensor
 from vkmnn.core.plan import Plan
-from vkmnn.decoding.decode_step import DRAWS, SHARPNESS, TOP_K, TOP_P, Drawing
+from vkmnn.decoding.decode_step import (
+    INVERSE_TEMPERATURE,
+    TOP_K,
+    TOP_P,
+    UNIFORMS,
+)
+from vkmnn.decoding.padded_graph import CannotGrowError
+from vkmnn.decoding.sampling import DeviceSampling
 from vkmnn.errors import VkmnnError
 from vkmnn.ir import Array
 from vkmnn.records import dataclass
 
-QUEUE = 4
+RING_SIZE = 4
 """Recordings of a step, and so the number of steps that may be queued."""
 
 REFILL = 3
@@ -26,7 +33,8 @@ One after the other they cost less than one at a time: what a token runs on the 
 processor's caches, where a device that computes on the CPU has put weights meanwhile.
 """
 
-_NOTHING: dict[str, Array] = {}  # is what the host feeds
+NO_FEEDS: dict[str, Array] = {}
+"""What the host feeds a step that feeds itself."""
 
 
 @dataclass(slots=True)
@@ -43,19 +51,99 @@ class Waits:
     together: int = 1
 
 
-class Follower:
-    """The recordings of a step, taken in turns; each writes what the next one reads.
+def recorded(
+    plan: Plan, count: int, record: Callable[[int], Segment | None], what: str
+) -> list[Segment]:
+    """Return recordings of a plan; where one fails, close the others and the plan.
+
+    Args:
+        plan: the plan.
+        count: how many recordings.
+        record: makes one by its number; None where the network is not one plan of the device.
+        what: what is recorded, for the message.
+
+    Raises:
+        CannotGrowError: a recording is None.
+    """
+    segments: list[Segment] = []
+    try:
+        for turn in range(count):
+            segment = record(turn)
+            if segment is None:
+                raise CannotGrowError(f"{what} is not one plan of the device")
+            segments.append(segment)
+    except BaseException:
+        for one in segments:
+            one.close()
+        plan.close()
+        raise
+    return segments
+
+
+class Ring:
+    """Recordings that are submitted in turn and finished in order.
+
+    Args:
+        plan: of the step.
+        segments: its recordings.
+    """
+
+    def __init__(self, plan: Plan, segments: Sequence[Segment]) -> None:
+        self._plan = plan
+        self._segments = list(segments)
+        self._turn = 0
+        self._queue: deque[int] = deque()
+        self._begun: set[int] = set()
+
+    @property
+    def queued(self) -> int:
+        """Steps that have been submitted, and whose result has not been taken."""
+        return len(self._queue)
+
+    def _free_turn(self) -> int:
+        """Return the number of the next recording, once it does not run any more."""
+        if self._turn in self._begun:  # an interruption hid whether it runs
+            self._segments[self._turn].end(None)
+        return self._turn
+
+    def _finish(self) -> int:
+        """Wait for the oldest step; return its number. Interrupted, it remains to be waited for."""
+        turn = self._queue[0]
+        try:
+            self._segments[turn].end(None)
+        except VkmnnError:
+            self._begun.discard(self._queue.popleft())
+            raise
+        self._begun.discard(turn)
+        return self._queue.popleft()
+
+    def drain(self) -> None:
+        """Wait for what is queued; its tokens are not wanted."""
+        while self._queue:
+            self._finish()
+
+    def close(self) -> None:
+        """Release the recordings, which are waited for, and the plan."""
+        self._queue.clear()
+        for segment in self._segments:
+            segment.close()
+        self._plan.close()
+
+
+class StepRing(Ring):
+    """The recordings of a step of one sequence.
 
     Args:
         plan: of the step.
         segments: its recordings.
         tokens: for each recording, where it finds the token, [1, 1].
         lengths: for each recording, where it finds the number of rows, [1].
-        settings: of steps that draw, where they find how; empty for others.
+        settings: of steps that sample, where they find how; empty for others.
         waits: what waiting for steps is added to.
 
     Attributes:
         ended: how many of the queued steps are known to have ended.
+        live: whether it may go on: nothing has been drained or closed since its last step.
     """
 
     def __init__(
@@ -67,43 +155,35 @@ class Follower:
         settings: Mapping[str, DeviceTensor],
         waits: Waits,
     ) -> None:
-        self._plan = plan
-        self._segments = list(segments)
+        super().__init__(plan, segments)
         self._tokens = list(tokens)
         self._lengths = list(lengths)
         self._chosen = [token.storage.reader() for token in (*tokens[1:], tokens[0])]
         self._next_turns = [*range(1, len(segments)), 0]
         self._settings = dict(settings)
-        self._drawing: Drawing | None = None
-        self._turn = 0
-        self._queue: deque[int] = deque()
-        self._begun: set[int] = set()
+        self._sampling: DeviceSampling | None = None
         self._after = (-1, -1)
         self._waits = waits
         self.ended = 0
+        self.live = False
 
-    @property
-    def queued(self) -> int:
-        """Steps that have been submitted, and whose token has not been taken."""
-        return len(self._queue)
-
-    def step(self, token: int, rows: int, wanted: int, drawing: Drawing | None) -> int:
+    def step(self, token: int, rows: int, wanted: int, sampling: DeviceSampling | None) -> int:
         """Run a token after `rows` rows; return the one that the device chose.
 
         Args:
             token: the one to run.
             rows: how many rows the caches hold.
             wanted: how many steps to have queued, this one included.
-            drawing: how to draw; None takes the likeliest.
+            sampling: how to sample; None takes the likeliest.
         """
-        if self._after != (token, rows) or self._drawing is not drawing:
-            self._begin(token, rows, drawing)
+        if self._after != (token, rows) or self._sampling is not sampling:
+            self._begin(token, rows, sampling)
         queue = self._queue
         if len(queue) < REFILL:
             while len(queue) < wanted:
                 turn = self._turn
                 self._begun.add(turn)
-                self._segments[turn].begin(_NOTHING)
+                self._segments[turn].begin(NO_FEEDS)
                 queue.append(turn)
                 self._turn = self._next_turns[turn]
         self._after = (-1, -1)
@@ -118,27 +198,27 @@ class Follower:
         self._after = (chosen, rows + 1)
         return chosen
 
-    def _begin(self, token: int, rows: int, drawing: Drawing | None) -> None:
+    def _begin(self, token: int, rows: int, sampling: DeviceSampling | None) -> None:
         """Make this token the next one to be run, with `rows` rows in the caches."""
-        self.forget()
-        if drawing is not None and self._drawing is not drawing:
-            self._set(drawing)
-        self._drawing = drawing
-        if self._turn in self._begun:  # an interruption hid whether it runs
-            self._segments[self._turn].end(None)
-        place = self._tokens[self._turn]
+        self.drain()
+        if sampling is not None and self._sampling is not sampling:
+            self._set(sampling)
+        self._sampling = sampling
+        turn = self._free_turn()
+        place = self._tokens[turn]
         place.copy_from(np.array([[token]], place.dtype))
-        self._lengths[self._turn].copy_from(np.array([rows], np.int64))
+        self._lengths[turn].copy_from(np.array([rows], np.int64))
+        self.live = True
 
-    def _set(self, drawing: Drawing) -> None:
-        numbers = np.zeros(self._settings[DRAWS].shape, np.float32)
-        given = drawing.numbers[: numbers.size]
-        numbers[: given.size] = given
-        self._settings[DRAWS].copy_from(numbers)
+    def _set(self, sampling: DeviceSampling) -> None:
+        uniforms = np.zeros(self._settings[UNIFORMS].shape, np.float32)
+        given = sampling.uniforms[: uniforms.size]
+        uniforms[: given.size] = given
+        self._settings[UNIFORMS].copy_from(uniforms)
         for name, value in (
-            (SHARPNESS, drawing.sharpness),
-            (TOP_K, drawing.top_k or np.inf),
-            (TOP_P, drawing.top_p),
+            (INVERSE_TEMPERATURE, sampling.inverse_temperature),
+            (TOP_K, sampling.top_k or np.inf),
+            (TOP_P, sampling.top_p),
         ):
             self._settings[name].copy_from(np.array([[value]], np.float32))
 
@@ -149,27 +229,14 @@ class Follower:
             self._segments[self._queue[more]].end(None)
             self.ended = more
 
-    def _finish(self) -> int:
-        """Wait for the oldest step; return its number. Interrupted, it remains to be waited for."""
-        turn = self._queue[0]
-        try:
-            self._segments[turn].end(None)
-        except VkmnnError:
-            self._begun.discard(self._queue.popleft())
-            raise
-        self._begun.discard(turn)
-        return self._queue.popleft()
-
-    def forget(self) -> None:
+    def drain(self) -> None:
         """Wait for what is queued; its tokens are not wanted."""
         self._after = (-1, -1)
         self.ended = 0
-        while self._queue:
-            self._finish()
+        self.live = False
+        super().drain()
 
     def close(self) -> None:
         """Release the recordings, which are waited for, and the plan."""
-        self._queue.clear()
-        for segment in self._segments:
-            segment.close()
-        self._plan.close()
+        self.live = False
+        super().close()

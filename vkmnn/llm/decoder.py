@@ -11,7 +11,8 @@ import numpy as np
 from vkmnn.arguments import check_feeds, checked_number
 from vkmnn.budget import Budget
 from vkmnn.decoding.cache_pool import CachePool
-from vkmnn.decoding.decode_step import Following
+from vkmnn.decoding.decode_loop import DecodeLoop
+from vkmnn.decoding.decode_step import DecoderIO
 from vkmnn.decoding.session_state import SessionState, matched_pairs, open_state
 from vkmnn.decoding.step_ring import Waits
 from vkmnn.errors import InvalidInputError, ModelFileError
@@ -25,7 +26,7 @@ from vkmnn.schedule_config import ScheduleConfig
 CHUNKS = (1, 8, 32, 128)
 """Numbers of new tokens with a plan; prompts are split and padded to them."""
 
-TEXTS = 8
+MAX_BATCH = 8
 """Maximum texts per decode step: kernels take as many rows for little more than one."""
 
 DEFAULT_CAPACITY = 4096
@@ -89,11 +90,11 @@ class Decoder:
         graph = of_one_text(graph, self._roles, self._pairs)
         self._network, self.open = self._opened(graph, config, budget)
         try:
-            self._pool = CachePool(self.open.core.program, TEXTS) if self._joins() else None
+            self._pool = CachePool(self.open.core.program, MAX_BATCH) if self._batches() else None
         except BaseException:
             self.close()
             raise
-        self.following = Following(self._ids, self.logits, self._others, self._sortable())
+        self.io = DecoderIO(self._ids, self.logits, self._others, self._sortable())
         self._check = partial(check_feeds, self._fed, types=self._network.graph.types)
 
     def _opened(
@@ -101,7 +102,7 @@ class Decoder:
     ) -> tuple[Any, OpenSession]:
         return open_model(graph, config, budget)
 
-    def _joins(self) -> bool:
+    def _batches(self) -> bool:
         """Return whether a batched step is faster than a step of each text.
 
         CPU devices compute on codes for as long as they read them: they gain nothing by reading
@@ -113,15 +114,16 @@ class Decoder:
     def _is_cpu(self) -> bool:
         return getattr(self.open.device, "type", None) is DeviceType.CPU
 
-    def new_state(self, waits: Waits, shared: bool = False) -> SessionState:
-        """Return caches for one more sequence.
+    def new_state(self, waits: Waits, shared: bool = False) -> tuple[SessionState, DecodeLoop]:
+        """Return caches for one more sequence, and its steps.
 
         Args:
             waits: how its steps are waited for.
-            shared: whether it is one of the `TEXTS` that may take steps at once.
+            shared: whether it is one of the `MAX_BATCH` whose steps may be batched.
         """
-        core, pool = self.open.core, self._pool if shared else None
-        return open_state(core, self._pairs, self.capacity, {}, self._check, pool, waits)
+        core = self.open.core
+        state = open_state(core, self._pairs, self.capacity, {}, self._check, waits)
+        return state, state.decode_loop(self.io, self._pool if shared else None)
 
     @property
     def caches(self) -> list[str]:

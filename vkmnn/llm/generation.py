@@ -6,9 +6,9 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from vkmnn.decoding.decode_step import Drawing
+from vkmnn.decoding.sampling import DeviceSampling, StepSampler
 from vkmnn.errors import InvalidInputError
-from vkmnn.llm.sampling import Picks, Sampler, Sampling, drafted
+from vkmnn.llm.sampling import Sampler, Sampling, TextSampler, drafted
 from vkmnn.llm.sequence import DRAFTS
 from vkmnn.llm.sequence import Sequence as Cached
 from vkmnn.llm.stops import Stops
@@ -101,10 +101,11 @@ class Generation:
         self._prompt = list(prompt)
         self._options = options
         self._sampler = Sampler(options.sampling)
-        self._forgets = options.sampling.forgets
-        self._draws = self._forgets and not options.sampling.likeliest
-        self._drawing: Drawing | None = None
-        self._picks: Picks | None = None
+        sampling = options.sampling
+        self._greedy = sampling.likeliest
+        self._on_device = sampling.forgets and (self._greedy or sequence.samples_on_device)
+        self._device_sampling: DeviceSampling | None = None
+        self._host_sampler: TextSampler | None = None
         self._tokenizer = tokenizer
         self._detokenizer = Detokenizer(tokenizer) if tokenizer else None
         self._stops = Stops(options.stop)
@@ -125,7 +126,7 @@ class Generation:
             return
         sequence, guesses = self._sequence, self._options.speculate
         if not guesses:
-            self._announce(pending[-1])
+            sequence.prefetch(pending[-1], self._wanted() - 1, self._first_sampler(pending[-1]))
         waits = sequence.waits
         waits.together = 1
         while True:
@@ -141,7 +142,7 @@ class Generation:
                 break
             start, busy = time.perf_counter(), time.thread_time() - waits.seconds
             last = pending[-1]
-            chosen = None if guesses else self._followed(last)
+            chosen = None if guesses else self._step(last)
             pending = self._checked(last) if chosen is None else [chosen]
             result.runs += 1
             result.decode_seconds += time.perf_counter() - start
@@ -163,13 +164,13 @@ class Generation:
         self.result.cached_tokens = len(sequence.tokens)
         left = prompt[len(sequence.tokens) :]
         if len(left) == 1 and self._options.sampling.likeliest and self._options.max_tokens != 0:
-            chosen = sequence.follow(left[0], 0)
+            chosen = sequence.step(left[0], 0)
             if chosen is not None:
                 return [chosen]
         logits = sequence.extend(left)
         if self._options.max_tokens == 0:
             return []
-        return [self._sampler.pick(logits[-1], prompt)]
+        return [self._sampler.sample(logits[-1], prompt)]
 
     def _checked(self, token: int) -> list[int]:
         """Run a token and guesses; return the next tokens."""
@@ -181,43 +182,39 @@ class Generation:
         logits = sequence.extend([token, *guesses], 1 + len(guesses))
         made: list[int] = []
         for row, guess in zip(logits, [*guesses, None], strict=True):
-            made.append(self._sampler.pick(row, [*text, *made]))
+            made.append(self._sampler.sample(row, [*text, *made]))
             if made[-1] != guess:
                 break
         sequence.truncate(held + len(made))
         return made
 
-    def _followed(self, token: int) -> int | None:
-        """Run a token on the device alone, or with those of other texts; None if that cannot be."""
-        sequence = self._sequence
-        if self._forgets:
-            drawing = self._drawing
-            if drawing is None and self._draws:
-                drawing = self._drawn()
-            chosen = sequence.follow(token, self._wanted(), drawing)
+    def _first_sampler(self, token: int) -> StepSampler:
+        """Return how the token after this one, the first that is run, is chosen."""
+        if not self._on_device:
+            return self._sampled_on_host(token)
+        if not self._greedy:
+            rows, room = len(self._sequence.tokens), self._sequence.room
+            self._device_sampling = self._sampler.on_device(rows, rows + room)
+        return self._device_sampling
+
+    def _sampled_on_host(self, token: int) -> TextSampler:
+        """Return what samples on the host, the same until it is not used for a step."""
+        if self._host_sampler is None:
+            self._host_sampler = TextSampler(self._sampler, [*self._sequence.tokens, token])
+        return self._host_sampler
+
+    def _step(self, token: int) -> int | None:
+        """Run a token, alone or in a batch with other texts; None if the host has to sample."""
+        sequence, wanted = self._sequence, self._wanted()
+        if self._on_device:
+            chosen = sequence.step(token, wanted, self._device_sampling)
             if chosen is not None:
-                self._picks = None
+                self._host_sampler = None
                 return chosen
-        if self._picks is None:
-            self._picks = Picks(self._sampler, [*sequence.tokens, token])
-        chosen = sequence.follow(token, self._wanted(), None, self._picks)
+        chosen = sequence.step(token, wanted, self._sampled_on_host(token))
         if chosen is None:
-            self._picks = None  # the host goes on by itself
+            self._host_sampler = None  # the host goes on by itself
         return chosen
-
-    def _drawn(self) -> Drawing | None:
-        """Return the sampling on the device; None for the likeliest token."""
-        sequence = self._sequence
-        if self._drawing is None and self._draws:
-            rows = len(sequence.tokens)
-            self._drawing = self._sampler.drawing(rows, rows + sequence.room)
-        return self._drawing
-
-    def _announce(self, token: int) -> None:
-        """Announce the next step, so that other texts' steps can include it."""
-        if not self._options.sampling.likeliest:
-            self._picks = Picks(self._sampler, [*self._sequence.tokens, token])
-        self._sequence.announce(token, self._wanted() - 1, self._drawn(), self._picks)
 
     def _wanted(self) -> int:
         """Return the further steps wanted after the next one, as far as known."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from vkmnn.arguments import checked_number
 from vkmnn.errors import InvalidInputError, ModelFileError
-from vkmnn.llm.decoder import TEXTS, Decoder
+from vkmnn.llm.decoder import MAX_BATCH, Decoder
 from vkmnn.llm.generation import Generated, Generation, Options
 from vkmnn.llm.layout import Layout
 from vkmnn.llm.sampling import Sampling
@@ -29,9 +29,6 @@ Prompt = Any
 
 LAST_TOKEN = 2**31 - 1
 """Largest token number that the device supports."""
-
-SEQUENCES = TEXTS
-"""Maximum texts generated at a time: each has its own caches."""
 
 _ALONE, _TOGETHER = 8, 3
 """Tokens per wait if nobody reads along: the host handles three at once. A text that ends by itself
@@ -236,7 +233,7 @@ class LanguageModel:
         return self.tokenizer if self.has_tokenizer else None
 
     def _batch(self, prompts: list[list[int]], options: Options) -> list[Generated]:
-        """Generate several texts, a token of each in turn, `SEQUENCES` at a time."""
+        """Generate several texts, a token of each in turn, `MAX_BATCH` at a time."""
         results: list[Generated] = []
         going: list[Generator[str, None, None]] = []
         waiting = deque(enumerate(prompts))
@@ -279,7 +276,7 @@ class LanguageModel:
 
     def _take(self, tokens: Sequence[int]) -> Cached:
         with self._change:
-            while not self._free and self._made >= SEQUENCES:
+            while not self._free and self._made >= MAX_BATCH:
                 self._change.wait()
             if self._free:
                 best = max(self._free, key=lambda one: one.shared(tokens))  # else, the oldest
@@ -297,7 +294,7 @@ class LanguageModel:
     def _has_free(self) -> bool:
         """Return whether caches are free or can be created."""
         with self._change:
-            return bool(self._free) or self._made < SEQUENCES
+            return bool(self._free) or self._made < MAX_BATCH
 
     def _give_back(self, sequence: Cached) -> None:
         with self._change:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vkmnn.arguments import checked_number
-from vkmnn.decoding.decode_step import Drawing
+from vkmnn.decoding.sampling import DeviceSampling
 from vkmnn.errors import InvalidInputError
 from vkmnn.ir import Array
 
@@ -75,25 +75,25 @@ class Sampling:
 
 
 class Sampler:
-    """Draws tokens of one text."""
+    """Samples the tokens of one text."""
 
     def __init__(self, sampling: Sampling) -> None:
         self._how = sampling
         self._random = np.random.default_rng(sampling.seed)
 
-    def drawing(self, first: int, capacity: int) -> Drawing:
-        """Return the device's equivalent of `pick`, from this number of tokens on.
+    def on_device(self, first: int, capacity: int) -> DeviceSampling:
+        """Return the device's equivalent of `sample`, from this number of tokens on.
 
         Args:
             first: how many tokens there are.
             capacity: how many there may be.
         """
         how = self._how
-        numbers = np.zeros(capacity, np.float32)
-        numbers[first:] = deepcopy(self._random).random(capacity - first)
-        return Drawing(numbers, 1.0 / how.temperature, how.top_k, how.top_p)
+        uniforms = np.zeros(capacity, np.float32)
+        uniforms[first:] = deepcopy(self._random).random(capacity - first)
+        return DeviceSampling(uniforms, 1.0 / how.temperature, how.top_k, how.top_p)
 
-    def pick(self, logits: Array, there: Collection[int]) -> int:
+    def sample(self, logits: Array, there: Collection[int]) -> int:
         """Return the next token.
 
         Args:
@@ -141,8 +141,8 @@ def _likeliest(scores: _Floats, mass: float) -> tuple[_Places, _Floats]:
         count *= 16
 
 
-class Picks:
-    """Draws the tokens that follow a text, one after the other.
+class TextSampler:
+    """Samples the tokens of a text one after the other, on the host.
 
     Args:
         sampler: how.
@@ -156,10 +156,10 @@ class Picks:
     def __call__(self, scores: Array, rows: int) -> int:
         """Return the token after the first `rows` ones, which is part of the text then.
 
-        A step that failed is taken again: what was drawn in it stays.
+        A step that failed is taken again: what was sampled in it stays.
         """
         if rows == len(self._text):
-            self._text.append(self._sampler.pick(scores, self._text))
+            self._text.append(self._sampler.sample(scores, self._text))
         return self._text[rows]
 
 

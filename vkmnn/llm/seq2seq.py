@@ -168,7 +168,7 @@ class Seq2SeqModel:
         result = Generated(prompt_tokens=len(begin))
         logits = made["logits"]
         while True:
-            token = sampler.pick(np.asarray(logits)[0, -1], [*begin, *result.tokens])
+            token = sampler.sample(np.asarray(logits)[0, -1], [*begin, *result.tokens])
             if token in self.layout.eos:
                 result.finish_reason = "stop"
                 break

@@ -11,8 +11,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from vkmnn.decoding.cache_pool import Pick
-from vkmnn.decoding.decode_step import Drawing
+from vkmnn.decoding.sampling import StepSampler
 from vkmnn.decoding.step_ring import Waits
 from vkmnn.errors import InvalidInputError, ModelFileError, StateLostError, VkmnnError
 from vkmnn.ir import Array
@@ -36,7 +35,7 @@ class Sequence:
 
     Args:
         decoder: the network.
-        shared: whether it may take steps at once with others.
+        shared: whether its steps may be batched with those of others.
 
     Attributes:
         tokens: those that the caches hold.
@@ -47,9 +46,10 @@ class Sequence:
         self._decoder = decoder
         self._shared = shared
         self.waits = Waits()
-        self._state = decoder.new_state(self.waits, shared)
+        self._state, self._loop = decoder.new_state(self.waits, shared)
+        self._call = decoder.open.core.call
         self._cuts: bool | None = None
-        self._begun = False  # steps may be taken at once with those of others
+        self._begun = False  # steps may be batched with those of others
         self._sure: int | None = None  # after an error, how many tokens the caches surely hold
         self.tokens: list[int] = []
 
@@ -81,7 +81,7 @@ class Sequence:
         cuts = True
         try:
             self._state.truncate(1)
-            self._state.follow(0, self._decoder.following)
+            self._call(self._loop.step, 0, 0, None)
         except InvalidInputError:  # part of the state does not grow: it cannot go back
             cuts = False
         self._state.reset()
@@ -90,13 +90,13 @@ class Sequence:
     def begin(self) -> None:
         """Allow batched steps with other texts."""
         self._begun = True
-        self._with_caches(lambda: self._state.share(True))
+        self._with_caches(lambda: self._call(self._loop.set_batchable, True))
 
     def end(self) -> None:
-        """Take no more part in the steps of others; the tokens stay."""
+        """Take no more part in batched steps; the tokens stay."""
         self._begun = False
         try:
-            self._state.share(False)
+            self._call(self._loop.set_batchable, False)
         except VkmnnError as error:  # the text is complete, and the next call mends the caches
             self._doubt()
             _log.info("discarded decode steps have failed: %s", error)
@@ -131,13 +131,13 @@ class Sequence:
             return
         self._doubt()
         if self._state.lost:
-            self._state = self._decoder.new_state(self.waits, self._shared)
+            self._state, self._loop = self._decoder.new_state(self.waits, self._shared)
             self._cuts = None
         if self._cuts is None:
             self._sure = 0
             self._warm_up()
         if self._begun:
-            self._state.share(True)
+            self._call(self._loop.set_batchable, True)
         kept = min(self._state.length, self._sure or 0) if self._cuts else 0
         if kept:
             self._state.truncate(kept)
@@ -218,27 +218,30 @@ class Sequence:
             done += len(part)
         return rows
 
-    def follow(
-        self, token: int, ahead: int, drawing: Drawing | None = None, pick: Pick | None = None
-    ) -> int | None:
-        """Append a token; return the next one, which the device chose.
+    @property
+    def samples_on_device(self) -> bool:
+        """Whether the device can sample tokens."""
+        return bool(self._decoder.io.vocabulary)
+
+    def step(self, token: int, ahead: int, sampler: StepSampler = None) -> int | None:
+        """Append a token; return the next one.
 
         Args:
             token: the next one of the text.
             ahead: how many more are likely to be wanted after it.
-            drawing: how to draw; None takes the likeliest. The same object for a whole text.
-            pick: chooses by scores on the host, in steps that other texts take, too.
+            sampler: how the next one is chosen; None takes the likeliest. The same object for a
+                whole text. The host samples only in steps that are batched with other texts'.
 
         Returns:
             None where the network cannot be run like this; nothing has been appended then.
         """
-        tokens, decoder = self.tokens, self._decoder
-        if not tokens or len(tokens) >= decoder.capacity or not self._cuts:
+        tokens = self.tokens
+        if not tokens or len(tokens) >= self._decoder.capacity or not self._cuts:
             return None
         try:
             if self._sure is not None:
                 self._mend()
-            chosen = self._state.follow(token, decoder.following, ahead, drawing, pick)
+            chosen = self._call(self._loop.step, token, ahead, sampler)
             if chosen is not None:
                 tokens.append(token)
             return chosen
@@ -247,15 +250,15 @@ class Sequence:
         except BaseException:
             self._doubt()
             raise
-        chosen = self._state.follow(token, decoder.following, ahead, drawing, pick)
+        chosen = self._call(self._loop.step, token, ahead, sampler)
         if chosen is not None:
             tokens.append(token)
         return chosen
 
-    def announce(self, token: int, ahead: int, drawing: Drawing | None, pick: Pick | None) -> None:
-        """Announce the next call of `follow`, so that other texts' steps can include it."""
+    def prefetch(self, token: int, ahead: int, sampler: StepSampler) -> None:
+        """Announce the next call of `step`, so that batched steps of other texts can include it."""
         if self._cuts and self._sure is None:
-            self._state.announce(token, self._decoder.following, ahead, drawing, pick)
+            self._call(self._loop.prefetch, token, ahead, sampler)
 
     def append(self, tokens: Items[int]) -> None:
         """Append tokens without computing logits.
@@ -263,7 +266,7 @@ class Sequence:
         Raises:
             InvalidInputError: as `extend`.
         """
-        if len(tokens) > 1 or self.follow(tokens[0], 0) is None:
+        if len(tokens) > 1 or self.step(tokens[0], 0) is None:
             self.extend(tokens)
 
     def _chunk(self, left: int) -> int:

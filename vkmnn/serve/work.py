@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vkmnn.llm.language_model import SEQUENCES
+from vkmnn.llm.decoder import MAX_BATCH
 from vkmnn.serve.turns import Turns
 
 
@@ -17,9 +17,9 @@ class Work:
     """
 
     def __init__(self, waiting: int) -> None:
-        self.texts = Turns(waiting, SEQUENCES, "vkmnn-serve")
+        self.texts = Turns(waiting, MAX_BATCH, "vkmnn-serve")
         self.tokenising = Turns(waiting, 1, "vkmnn-serve-tokens")
-        self.embedding = Turns(waiting, SEQUENCES, "vkmnn-serve-vectors")
+        self.embedding = Turns(waiting, MAX_BATCH, "vkmnn-serve-vectors")
 
     def close(self) -> None:
         """Finish all jobs, then end the threads."""

@@ -15,12 +15,12 @@ from vkmnn.decoding.session_state import SessionState
 from vkmnn.errors import VkmnnError
 from vkmnn.inference_session import InferenceSession
 from vkmnn.ir import Array
-from vkmnn.llm.language_model import SEQUENCES
+from vkmnn.llm.decoder import MAX_BATCH
 from vkmnn_suite.faults.library import Fault
 from vkmnn_suite.faults.sessions import is_gone
 from vkmnn_suite.faults.trial import Trials
 
-PROMPTS = [[5 + number, 9, 20, number] for number in range(SEQUENCES)]
+PROMPTS = [[5 + number, 9, 20, number] for number in range(MAX_BATCH)]
 """A batch that takes all places for texts."""
 _TOKENS, _CAPACITY = 3, 32
 

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 import vkmnn
 from tests.onnxruntime_oracle import open_oracle
 from vkmnn import InferenceSession
-from vkmnn.core.side_by_side import COPIES
+from vkmnn.control_flow.side_by_side import COPIES
 from vkmnn.ir import Array
 from vkmnn.plugin import CpuKernel, kernel
 

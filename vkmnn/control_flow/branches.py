@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 
 from vkmnn.budget import Meter
+from vkmnn.control_flow.loops import Body, LoopPart
 from vkmnn.core.host_part import HostPart, NestedPart, Value
-from vkmnn.core.loops import Body, LoopPart
 from vkmnn.core.placement import PlacedOp
 from vkmnn.core.plans import Planner
 from vkmnn.core.program import OpenHost, Program
@@ -122,16 +122,16 @@ class BranchPart(NestedPart):
 
 
 def with_branches(
-    open_host: OpenHost,
-    open_branches: OpenBranches,
-    planner: Planner,
-    meter: Meter,
-    loops_only: bool = False,
+    open_branches: OpenBranches, open_host: OpenHost, planner: Planner, meter: Meter
 ) -> OpenHost:
     """Return an opener that uses `open_branches` where it can and `open_host` elsewhere.
 
-    `loops_only` takes no more than loops whose iterations carry nothing: threads share them.
+    Without a device it takes no more than loops whose iterations carry nothing, which threads
+    share, if there are threads.
     """
+    loops_only = planner.main.type == planner.backup.type
+    if loops_only and planner.main.threads < 2:
+        return open_host
 
     def program(graph: Graph) -> Program:
         return Program(graph, cut(graph), planner, meter, opened)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from vkmnn.control_flow.side_by_side import COPIES, MAX_OPS, copy_name, side_by_side
 from vkmnn.core.backend import TensorPurpose
 from vkmnn.core.bound import Bound
 from vkmnn.core.device_tensor import DeviceTensor
@@ -17,7 +18,6 @@ from vkmnn.core.host_part import NestedPart, Value
 from vkmnn.core.placement import PlacedOp
 from vkmnn.core.plans import Planner
 from vkmnn.core.program import Program
-from vkmnn.core.side_by_side import COPIES, MAX_OPS, copy_name, side_by_side
 from vkmnn.errors import HostError, IntegerRangeError
 from vkmnn.ir import Array, DType, Graph, Op
 

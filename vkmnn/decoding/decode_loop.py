@@ -1,0 +1,183 @@
+"""Decode steps on tokens that the device chooses."""
+
+from __future__ import annotations
+
+import logging
+
+from vkmnn.core.backend import Segment
+from vkmnn.decoding.cache_pool import BatchSeat, CachePool
+from vkmnn.decoding.decode_step import LENGTH, NEXT_LENGTH, NEXT_TOKEN, DecoderIO, decode_step
+from vkmnn.decoding.kv_state import KVState
+from vkmnn.decoding.padded_graph import CannotGrowError, padded
+from vkmnn.decoding.sampling import DeviceSampling, StepSampler
+from vkmnn.decoding.step_ring import RING_SIZE, StepRing, recorded
+from vkmnn.ir import Array, DType, Graph
+
+_log = logging.getLogger(__name__)
+
+
+class DecodeLoop:
+    """Steps of one sequence that feed themselves, alone or in a batch with others.
+
+    The constructor and the methods are for `core.Session.call`.
+
+    Args:
+        state: the caches.
+        io: what is a token among the inputs and outputs of the network.
+        pool: memory that the caches share with those of other sequences, so that steps may be
+            batched; None for none.
+    """
+
+    def __init__(self, state: KVState, io: DecoderIO, pool: CachePool | None = None) -> None:
+        self.state = state
+        self.io = io
+        self._tensors = state.tensors
+        self._seat: BatchSeat | None = None if pool is None else pool.join(self)
+        self._tensors.seat = self._seat
+        self._ring: StepRing | None = None
+        self._sampling: DeviceSampling | None = None  # of the last step
+        self._possible = True
+
+    def step(self, token: int, ahead: int, sampler: StepSampler) -> int | None:
+        """Run a token that the host knows; return the next one.
+
+        Steps on the tokens that follow are queued, and are forgotten unless the next call goes on
+        with what this one returned.
+
+        Args:
+            token: what is run.
+            ahead: how many steps after this one are wanted, as far as that is known.
+            sampler: how the next one is chosen. The host chooses in batched steps only.
+
+        Returns:
+            None if the network cannot be run like this; nothing has been run then.
+
+        Raises:
+            InvalidInputError: the state is closed, or full.
+        """
+        seat, tensors = self._seat, self._tensors
+        if seat is not None and seat.pool.batching:
+            chosen = self._batched(seat, token, ahead, sampler)
+            if chosen is not None:
+                return chosen
+        if sampler is not None and not isinstance(sampler, DeviceSampling):
+            return None
+        ring, length = self._ring, tensors.length
+        if ring is None or not ring.live or sampler is not self._sampling or length >= tensors.room:
+            ring = self._ring_for(sampler)
+            if ring is None:
+                return None
+            self._ring, self._sampling = ring, sampler
+        wanted = min(1 + ahead, RING_SIZE, tensors.room - length)
+        chosen = ring.step(token, length, wanted, sampler)
+        tensors.length = length + 1
+        return chosen
+
+    def _batched(self, seat: BatchSeat, token: int, ahead: int, sampler: StepSampler) -> int | None:
+        """Run a token in a step that other sequences take, too; None where none do."""
+        tensors = self._tensors
+        if not self._can_step() or not self._samples(sampler):
+            return None
+        tensors.make_room(tensors.length + 1)
+        if tensors.seat is None:
+            return None
+        pool = seat.pool
+        before = pool.waited
+        chosen = pool.step(seat, token, ahead, sampler)
+        self.state.waits.seconds += pool.waited - before
+        tensors.length += chosen is not None
+        return chosen
+
+    def prefetch(self, token: int, ahead: int, sampler: StepSampler) -> None:
+        """Say what `step` will be called with next: batched steps of others may take it along."""
+        seat, tensors = self._seat, self._tensors
+        if seat is None or tensors.seat is None or not seat.pool.batching:
+            return
+        if self._can_step() and self._samples(sampler) and tensors.length < tensors.room:
+            seat.pool.prefetch(seat, token, ahead, sampler)
+
+    def set_batchable(self, batchable: bool) -> None:
+        """Say whether tokens are being generated, so that steps may be batched with others'."""
+        if self._seat is not None and self._tensors.seat is not None:
+            self._seat.pool.set_batchable(self._seat, batchable)
+
+    def _samples(self, sampler: StepSampler) -> bool:
+        """Tell whether tokens can be chosen like this in a step."""
+        return bool(self.io.vocabulary) or not isinstance(sampler, DeviceSampling)
+
+    def _can_step(self) -> bool:
+        return self._possible and self.state.steps_in_place
+
+    # --- recordings ------------------------------------------------------------------------------
+
+    def _ring_for(self, sampling: DeviceSampling | None) -> StepRing | None:
+        """Return recordings with room for one more row; None if there cannot be any."""
+        state, tensors = self.state, self._tensors
+        state.check_open()
+        if not state.begun or not self._samples(sampling):
+            return None
+        candidates = 0 if sampling is None else sampling.candidates(self.io.vocabulary)
+        ring = self._recorded_ring(candidates)
+        if ring is not None and tensors.length < tensors.room and not self._others_queued(ring):
+            return ring
+        state.drain()
+        if not self._can_step():
+            return None
+        tensors.make_room(tensors.length + 1)
+        return self._recorded_ring(candidates) or self._new_ring(candidates)
+
+    def _recorded_ring(self, candidates: int) -> StepRing | None:
+        ring = self._tensors.recordings.get(candidates)
+        assert ring is None or isinstance(ring, StepRing)
+        return ring
+
+    def _others_queued(self, ring: StepRing) -> bool:
+        others = (one for one in self._tensors.recordings.values() if one is not ring)
+        return any(isinstance(one, StepRing) and one.queued for one in others)
+
+    def _new_ring(self, candidates: int) -> StepRing | None:
+        """Record the steps; None, from now on, if that is impossible."""
+        try:
+            ring = self._tensors.recordings[candidates] = self._record(candidates)
+        except CannotGrowError as error:
+            _log.info("tokens are chosen on the host: %s", error)
+            self._possible = False
+            return None
+        return ring
+
+    def step_graph(self, candidates: int, batched: bool) -> Graph:
+        """Return the step on a token that the device knows; see `decode_step`.
+
+        Raises:
+            CannotGrowError: there is none.
+        """
+        state, io, evaluate = self.state, self.io, self.state.evaluate
+        shapes = state.padded_shapes(io.feeds(0))
+        _, _, grown = state.padded({**shapes, io.token: (1, 1)}, 1, apart=batched)
+        assert grown is not None
+
+        def feeds(past: int) -> dict[str, Array]:
+            own = {name: padded(value, shapes[name]) for name, value in io.feeds(past).items()}
+            return own | grown.feeds(past, past + 1, evaluate)
+
+        return decode_step(grown, io, feeds, evaluate, candidates, batched)
+
+    def _record(self, candidates: int) -> StepRing:
+        graph = self.step_graph(candidates, batched=False)
+        io, caches = self.io, self._tensors.caches
+        infos = {info.name: info for info in graph.inputs}
+        new, token = self.state.program.backend.new_tensor, infos[io.token]
+        tokens = [new(token.dims, token.dtype, "readback") for _ in range(RING_SIZE)]
+        lengths = [new((1,), DType.INT64) for _ in range(RING_SIZE)]
+        known = {*caches, io.token, LENGTH}
+        settings = {n: new(i.dims, i.dtype) for n, i in infos.items() if n not in known}
+        plan = self.state.planned(graph, infos)
+
+        def record(turn: int) -> Segment | None:
+            inputs = {**caches, **settings, io.token: tokens[turn], LENGTH: lengths[turn]}
+            after = (turn + 1) % RING_SIZE
+            outputs = {NEXT_LENGTH: lengths[after], NEXT_TOKEN: tokens[after]}
+            return plan.bound_segment(inputs, outputs, {*inputs, *outputs})
+
+        segments = recorded(plan, RING_SIZE, record, "a step")
+        return StepRing(plan, segments, tokens, lengths, settings, self.state.waits)

@@ -1,0 +1,41 @@
+"""How the next token is chosen: on the device, or by the host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from vkmnn.ir import Array
+from vkmnn.records import dataclass
+
+CANDIDATES = (64, 1024)
+"""How many of the likeliest tokens are sorted, unless all are."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSampling:
+    """How the device samples tokens.
+
+    Attributes:
+        uniforms: random numbers from 0 to 1, one for every step, by the number of rows before it.
+        inverse_temperature: what logits are multiplied by.
+        top_k: how many of the likeliest tokens are sampled from; 0 for all.
+        top_p: only the likeliest that have this probability together.
+    """
+
+    uniforms: Array
+    inverse_temperature: float
+    top_k: int
+    top_p: float
+
+    def candidates(self, vocabulary: int) -> int:
+        """Return how many tokens are sorted: few numbers of them, and so few plans."""
+        fits = (size for size in CANDIDATES if 0 < self.top_k <= size < vocabulary)
+        return next(fits, vocabulary)
+
+
+HostSampler: TypeAlias = Callable[[Array, int], int]
+"""Chooses the token after this many others from logits; asked again, it chooses the same."""
+
+StepSampler: TypeAlias = "DeviceSampling | HostSampler | None"
+"""How tokens are chosen; None takes the likeliest. A sequence keeps the same object."""

@@ -1,0 +1,263 @@
+"""The tensors of a state: caches with room to grow, and values that two tensors hold in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from vkmnn.core.device_tensor import DeviceTensor
+from vkmnn.core.program import Program
+from vkmnn.errors import InvalidInputError
+from vkmnn.ir import Array, DType
+
+MIN_ROWS = 256
+"""Initial room in caches: unused rows cost little."""
+
+Shape = tuple[int, ...]
+
+
+class Recorded(Protocol):
+    """Runs that are recorded on the tensors of a state."""
+
+    def drain(self) -> None:
+        """Wait for the runs that are queued; their results are not wanted."""
+
+    def close(self) -> None:
+        """Release the recordings and their plans."""
+
+
+class Seat(Protocol):
+    """A part of memory that several states share."""
+
+    def place(self, room: int) -> bool:
+        """Move the caches to the part, with room for this many rows; False if they do not fit."""
+
+    def drain(self) -> None:
+        """Wait for the steps that the state takes part in, and take part in none from now on."""
+
+    def plan_anew(self) -> None:
+        """Forget the recordings of all who share the memory."""
+
+    def leave(self) -> None:
+        """Give back the part."""
+
+
+class StateTensors:
+    """What a state holds between runs, in memory that plans are recorded on.
+
+    A call that fails leaves `length` and the rows of the caches as they were: memory is allocated,
+    and rows are copied, before anything here changes.
+
+    Args:
+        program: the network.
+        pairs: each input with the output that feeds it in the next run.
+        capacity: the maximum number of rows in a cache; None for no limit.
+
+    Attributes:
+        length: rows of the caches.
+        axes: the axis that grows, of each input that is a cache.
+        values: by input, what an ordinary run returned; caches and swapped tensors go before it.
+        caches: by input, memory for `room` rows.
+        swapped: by input, two tensors of one size; a run reads the one at `turn`, and writes the
+            other.
+        recordings: what has been recorded on the memory, by any key; closed when it moves.
+        seat: the part of shared memory in which the caches lie, or None.
+    """
+
+    def __init__(self, program: Program, pairs: Mapping[str, str], capacity: int | None) -> None:
+        self._program = program
+        self.pairs = dict(pairs)
+        self.capacity = capacity
+        self.length = 0
+        self.room = 0
+        self.axes: dict[str, int] = {}
+        self.values: dict[str, DeviceTensor] = {}
+        self.caches: dict[str, DeviceTensor] = {}
+        self.swapped: dict[str, tuple[DeviceTensor, DeviceTensor]] = {}
+        self.turn = 0
+        self.recordings: dict[object, Recorded] = {}
+        self.seat: Seat | None = None
+
+    @property
+    def only_caches(self) -> bool:
+        """Whether all of the state has rows."""
+        return self.axes.keys() == self.pairs.keys()
+
+    def upload(self, value: DeviceTensor | Array) -> DeviceTensor:
+        """Return a tensor on the device with these elements."""
+        if isinstance(value, DeviceTensor):
+            return value
+        tensor = self._program.backend.new_tensor(value.shape, DType.from_numpy(value.dtype))
+        tensor.copy_from(value)
+        return tensor
+
+    def current(self, name: str) -> DeviceTensor:
+        """Return what the next run reads; the rows of a cache as a tensor of their own."""
+        if name in self.axes and name in self.caches:
+            cache, axis = self.caches[name], self.axes[name]
+            return self._copied(cache, axis, resized(cache.shape, axis, self.length), self.length)
+        if name in self.swapped:
+            return self.swapped[name][self.turn]
+        return self.values[name]
+
+    def rows(self) -> dict[str, tuple[DeviceTensor, int]]:
+        """Return the tensors that hold rows, and their axes; none before the first run."""
+        held = {**self.values, **self.caches}
+        return {name: (held[name], axis) for name, axis in self.axes.items() if name in held}
+
+    # --- room ------------------------------------------------------------------------------------
+
+    def make_room(self, total: int) -> None:
+        """Have room for this many rows; it grows by powers of two.
+
+        Raises:
+            InvalidInputError: they exceed the capacity.
+        """
+        self.check_capacity(total)
+        if total > self.room:
+            self._grow_to(total)
+
+    def check_capacity(self, total: int) -> None:
+        """Refuse more rows than the capacity."""
+        if self.capacity is not None and total > self.capacity:
+            raise InvalidInputError(
+                f"the state is full: it holds {self.length} of {self.capacity} rows, and "
+                f"{total - self.length} would be added",
+                hint="make it with more capacity, or reset it",
+            )
+
+    def _grow_to(self, total: int) -> None:
+        room = max(MIN_ROWS, 1 << max(total - 1, 0).bit_length())
+        room = min(room, self.capacity or room)
+        if self.seat is not None:
+            if self.only_caches and self.seat.place(room):
+                return
+            self.leave_seat()
+        self.close_recordings()
+        self.room = 0  # until all caches have as much: some may have more than others
+        for name, (old, axis) in self.rows().items():
+            shape = resized(old.shape, axis, room)
+            if name not in self.caches or old.shape != shape:
+                self.caches[name] = self._copied(old, axis, shape, self.length)
+        self.room = room
+
+    def _copied(self, old: DeviceTensor, axis: int, shape: Shape, rows: int) -> DeviceTensor:
+        """Return a new tensor of this shape, with the first rows of another one."""
+        tensor = self._program.backend.new_tensor(shape, DType.from_numpy(old.dtype))
+        tensor.copy_rows_from(old, axis, rows)
+        return tensor
+
+    def move(self, caches: Mapping[str, DeviceTensor], room: int) -> None:
+        """Use other memory, which holds the same rows."""
+        self.caches, self.room = dict(caches), room
+        self.close_recordings()
+
+    # --- results of an ordinary run --------------------------------------------------------------
+
+    def take_over(self, values: dict[str, DeviceTensor], axes: dict[str, int], length: int) -> None:
+        """Copy the results of an ordinary run into the memory that holds the state."""
+        kept = self.values, self.axes, self.length
+        self.values, self.axes, self.length = values, axes, length
+        try:
+            if axes:
+                self._take_over_rows()
+            self._take_over_fixed({n: value for n, value in values.items() if n not in axes})
+        except BaseException:
+            self.values, self.axes, self.length = kept
+            raise
+
+    def _take_over_fixed(self, fixed: Mapping[str, DeviceTensor]) -> None:
+        """Copy values that keep their size to where they are swapped."""
+        if any(pair[0].shape != fixed[name].shape for name, pair in self.swapped.items()):
+            self.close_recordings()
+            self.swapped.clear()
+            self.turn = 0
+        for name, value in fixed.items():
+            if name in self.swapped:
+                self.swapped[name][self.turn].copy_from(value)
+            else:
+                other = self._program.backend.new_tensor(value.shape, DType.from_numpy(value.dtype))
+                self.swapped[name] = value, other
+
+    def _take_over_rows(self) -> None:
+        """Copy rows from values to caches."""
+        fits = all(
+            resized(self.values[name].shape, axis, self.room) == self.caches[name].shape
+            for name, axis in self.axes.items()
+            if name in self.caches
+        )
+        if self.caches and not fits:  # another batch, for example
+            self.leave_seat()
+        if self.length > self.room or not fits:
+            self.close_recordings()
+            self.caches.clear()
+            self.room = 0
+        if self.length > self.room:
+            self._grow_to(self.length)
+        else:
+            for name, axis in self.axes.items():
+                self.caches[name].copy_rows_from(self.values[name], axis, self.length)
+
+    # --- changes of length -----------------------------------------------------------------------
+
+    def truncate(self, length: int) -> None:
+        """Keep the first rows."""
+        if not self.caches:
+            self.values = {
+                name: self._copied(value, axis, resized(value.shape, axis, length), length)
+                for name, (value, axis) in self.rows().items()
+            }
+        self.length = length
+
+    def load(self, values: dict[str, DeviceTensor], length: int) -> None:
+        """Hold these rows; where that fails, none, and the length stays."""
+        if self.caches:
+            before, self.length = self.length, 0  # none have to be kept
+            try:
+                if length > self.room:
+                    self._grow_to(length)
+                for name, axis in self.axes.items():
+                    self.caches[name].copy_rows_from(values[name], axis, length)
+            except BaseException:
+                self.length = before
+                raise
+        self.values, self.length = values, length
+
+    # --- recordings ------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """Wait for all steps that are queued: nobody asked for them."""
+        self.drain_recordings()
+        if self.seat is not None:
+            self.seat.drain()
+
+    def drain_recordings(self) -> None:
+        """Wait for the queued steps that no other state takes part in."""
+        for one in self.recordings.values():
+            one.drain()
+
+    def close_recordings(self) -> None:
+        """Release everything that is recorded on the memory."""
+        closing = list(self.recordings.values())
+        self.recordings.clear()  # first: none may be used again, whatever closing raises
+        for one in closing:
+            one.close()
+
+    def leave_seat(self) -> None:
+        """Share memory with no other state from now on."""
+        seat, self.seat = self.seat, None
+        if seat is not None:
+            seat.leave()
+
+    def drop(self) -> None:
+        """Release the memory; `values` stay."""
+        self.caches.clear()
+        self.swapped.clear()
+        self.room = self.turn = 0
+        self.leave_seat()
+        self.close_recordings()
+
+
+def resized(shape: Shape, axis: int | None, size: int) -> Shape:
+    """Return a shape with another size of one axis; None changes none."""
+    return shape if axis is None else (*shape[:axis], size, *shape[axis + 1 :])
