@@ -12,6 +12,8 @@ from vkmnn.ir.dtype import (
 from vkmnn.ir.graph import (
     MAX_PLANNED_SIZES,
     PACKING,
+    QUANTIZATION,
+    SIGNATURES,
     TRAINABLE,
     USAGE,
     Array,
@@ -37,6 +39,8 @@ __all__ = [
     "NARROW_INTEGERS",
     "OP_TYPES",
     "PACKING",
+    "QUANTIZATION",
+    "SIGNATURES",
     "TRAINABLE",
     "USAGE",
     "Activation",

@@ -32,6 +32,10 @@ USAGE, TRAINABLE = "mnn.usage", "mnn.trainable"
 """Properties of models: what they are for, "TRAIN" among others, and a list, in JSON, of the names
 of the constants that training changes."""
 
+QUANTIZATION, SIGNATURES = "vkmnn.quantization", "tflite.signatures"
+"""Properties of models: in JSON, scales, zero points and their axis by the names of quantised
+inputs and outputs; and the signatures of a TFLite file."""
+
 MAX_PLANNED_SIZES = 64
 """Combinations of sizes that a session plans for when it opens, at most."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -205,17 +205,24 @@ class TensorNames:
         names: the file's names, which may be empty or repeat.
         prefix: begins every name.
         what: the kind of file, for messages.
+        public: names that callers use, by number, which no other tensor gets.
 
     Attributes:
         known: names that stand for others, by number: a body's inputs are tensors around it.
     """
 
-    def __init__(self, names: Sequence[str], prefix: str, what: str) -> None:
-        self.names: list[str] = []
+    def __init__(
+        self,
+        names: Sequence[str],
+        prefix: str,
+        what: str,
+        public: Mapping[int, str] | None = None,
+    ) -> None:
         self.plain = list(names)
         self.what = what
-        self.known: dict[int, str] = {}
-        taken: set[str] = set()
+        self.known: dict[int, str] = dict(public or {})
+        self.names: list[str] = []
+        taken = set(self.known.values())
         for number, name in enumerate(names):
             one = f"{prefix}{name}"
             while not name or one in taken:
