@@ -156,19 +156,23 @@ class Writer:
 
 
 class Oracle:
-    """LiteRT's interpreter, by its reference kernels."""
+    """LiteRT's interpreter: by its reference kernels, or the optimised ones where it lacks them."""
 
-    def __init__(self, model: bytes, *, every: bool = False, reference: bool = True) -> None:
+    def __init__(self, model: bytes, *, every: bool = False) -> None:
         litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs ai-edge-litert")
         kinds = litert.OpResolverType
-        self.interpreter = litert.Interpreter(
-            model_content=model,
-            experimental_op_resolver_type=(
-                kinds.BUILTIN_REF if reference else kinds.BUILTIN_WITHOUT_DEFAULT_DELEGATES
-            ),
-            experimental_preserve_all_tensors=every,
-        )
-        self.interpreter.allocate_tensors()
+        for kind in (kinds.BUILTIN_REF, kinds.BUILTIN_WITHOUT_DEFAULT_DELEGATES):
+            try:
+                self.interpreter = litert.Interpreter(
+                    model_content=model,
+                    experimental_op_resolver_type=kind,
+                    experimental_preserve_all_tensors=every,
+                )
+                self.interpreter.allocate_tensors()
+                break
+            except (ValueError, RuntimeError):
+                if kind is kinds.BUILTIN_WITHOUT_DEFAULT_DELEGATES:
+                    raise
 
     def run(self, *arrays: np.ndarray) -> list[np.ndarray]:
         """Return the outputs for arrays in the order of the inputs, whose sizes may be others."""
