@@ -138,8 +138,10 @@ class Writer:
 
         self.signatures.append(
             {
-                **{"inputs": maps(inputs), "outputs": maps(outputs)},
-                **{"signature_key": key, "subgraph_index": subgraph},
+                "inputs": maps(inputs),
+                "outputs": maps(outputs),
+                "signature_key": key,
+                "subgraph_index": subgraph,
             }
         )
 
@@ -148,8 +150,11 @@ class Writer:
         return write(
             SCHEMA,
             {
-                **{"version": 3, "operator_codes": self.codes, "subgraphs": self.subgraphs},
-                **{"buffers": self.buffers, "description": self.description},
+                "version": 3,
+                "operator_codes": self.codes,
+                "subgraphs": self.subgraphs,
+                "buffers": self.buffers,
+                "description": self.description,
                 "signature_defs": self.signatures or None,
             },
         )

@@ -167,7 +167,9 @@ def test_json_of_lists(cli: Cli, arguments: list[str], words: str) -> None:
     assert str(PAGE.parent) not in cli("devices", *arguments).err
 
 
-@pytest.mark.parametrize(("more", "key"), [(["--format", "mnn"], "ops"), (["--plugins"], "plugins")])
+@pytest.mark.parametrize(
+    ("more", "key"), [(["--format", "mnn"], "ops"), (["--plugins"], "plugins")]
+)
 def test_json_of_ops(cli: Cli, more: list[str], key: str) -> None:
     assert key in json.loads(cli("ops", *more, "--json").out)
 

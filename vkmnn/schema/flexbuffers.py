@@ -95,7 +95,7 @@ class _Reader:
         if _FIXED <= kind < _FIXED_END + 1:
             count = (kind - _FIXED) // 3 + 2
             kind = (kind - _FIXED) % 3 + _INT
-        elif kind == _VECTOR or kind == _BOOLS or _TYPED <= kind <= _TYPED_END:
+        elif kind in (_VECTOR, _BOOLS) or _TYPED <= kind <= _TYPED_END:
             count = int(self.number(at - width, width, _UINT))
             kind = {_VECTOR: -1, _BOOLS: _BOOL}.get(kind, kind - _TYPED + _INT)
         else:

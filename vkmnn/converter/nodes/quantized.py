@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -117,5 +118,5 @@ def _pair(op: SourceOp, dtype: int, by: Quantization) -> list[str]:
     return op.scope.memoised("", ("pair", by.key, dtype), pair).split("\n")
 
 
-def _axis(by: Quantization) -> dict[str, int]:
+def _axis(by: Quantization) -> dict[str, Any]:
     return {"axis": by.axis} if by.per_axis else {}

@@ -129,11 +129,26 @@ class Scope:
             domain: of its operator.
             attributes: its attributes; empty lists are left out.
         """
+        if not self._folded(op, inputs, outputs):
+            self._append(op, inputs, outputs, node, dtype, domain, attributes)
+
+    def copy(self, name: str, output: str) -> None:
+        """Name a tensor as a result of the graph, which a node has to make, even of a constant."""
+        self._append("Identity", [name], [output], output, None, "", {})
+
+    def _append(
+        self,
+        op: str,
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        node: str,
+        dtype: int | None,
+        domain: str,
+        attributes: dict[str, Any],
+    ) -> None:
         from onnx import helper
 
         found = self.types.get(inputs[0], FLOAT) if dtype is None and inputs else dtype
-        if self._folded(op, inputs, outputs):
-            return
         name = self._node_name(node)
         # An empty list has no type; the converter says so where one is needed.
         attributes = {key: value for key, value in attributes.items() if value != []}

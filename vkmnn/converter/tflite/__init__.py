@@ -7,6 +7,7 @@ QuantizeLinear; operators that only move values move the quantised ones.
 from __future__ import annotations
 
 from vkmnn.converter.tflite import (  # noqa: F401 - they register operators
+    control,
     convolution,
     elementwise,
     indexing,
@@ -15,6 +16,7 @@ from vkmnn.converter.tflite import (  # noqa: F401 - they register operators
     reduction,
     resizing,
     strided_slice,
+    variables,
 )
 from vkmnn.converter.tflite.front_end import TfliteFrontEnd
 from vkmnn.converter.tflite.nodes import LiteOp, reads_custom

@@ -86,7 +86,7 @@ def convolution_3d(op: LiteOp) -> None:
 
 @reads("TRANSPOSE_CONV", "CONV_3D_TRANSPOSE")
 def transposed(op: LiteOp) -> None:
-    """ConvTranspose; the first input has the sizes of the result, the third is what is convolved."""
+    """ConvTranspose; the first input has the sizes of the result, the third is convolved."""
     op.need(3)
     rank = 4 if op.type == "TRANSPOSE_CONV" else 5
     strides, _ = _window(op, rank - 2, dilated=False)
@@ -103,7 +103,12 @@ def transposed(op: LiteOp) -> None:
     bias = _transposed_bias(op)
     operands = [x, op.weights(1, order), *([bias] if bias else [])]
     pads, extra = _transposed_pads(op, wanted[1:-1], [one or 0 for one in given], kernel, strides)
-    options = {"strides": strides, "kernel_shape": kernel, "pads": pads, "output_padding": extra}
+    options: dict[str, Any] = {
+        "strides": strides,
+        "kernel_shape": kernel,
+        "pads": pads,
+        "output_padding": extra,
+    }
     op.give_first(op.make("ConvTranspose", *operands, **options), rank)
 
 

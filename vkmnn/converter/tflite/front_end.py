@@ -12,7 +12,7 @@ from vkmnn.converter.onnx import OnnxFrontEnd
 from vkmnn.converter.tflite.model import LiteModel
 from vkmnn.converter.tflite.tensors import SCHEMA
 from vkmnn.errors import ModelError, ModelFileError
-from vkmnn.ir import Graph
+from vkmnn.ir import Graph, GraphState
 from vkmnn.schema import Buffer
 
 SUFFIX = ".tflite"
@@ -59,7 +59,13 @@ class TfliteFrontEnd(FrontEnd):
         buffer = Buffer(source.data, SCHEMA, "TFLite")
         model = LiteModel(buffer, source.data, conversion.meter, conversion.shapes)
         onnx = OnnxFrontEnd()
-        return onnx.convert(onnx.read(model.convert(source.name, source.signature)), conversion)
+        made = model.convert(source.name, source.signature)
+        graph = onnx.convert(onnx.read(made), conversion)
+        graph.states = [
+            GraphState(state.name, state.output, state.initial)
+            for state in model.variables.states.values()
+        ]
+        return graph
 
 
 def _parts(model: str | os.PathLike[str]) -> tuple[Path, str]:

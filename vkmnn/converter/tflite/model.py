@@ -56,7 +56,6 @@ class Subgraph:
         inputs: numbers of its inputs.
         outputs: numbers of its outputs.
         decoded: constants that a DEQUANTIZE decodes, by the name of its result.
-        handles: resources that a tensor stands for, by its name.
         outer: the subgraph around it; None for the model's.
     """
 
@@ -76,7 +75,6 @@ class Subgraph:
         scope.reserve(self.names.names)
         self.inputs, self.outputs = self.table.integers("inputs"), self.table.integers("outputs")
         self.decoded: dict[str, tuple[str, Quantization | None]] = {}
-        self.handles: dict[str, str] = {}
         if arguments is not None:
             if len(arguments) != len(self.inputs):
                 raise model.buffer.fail(
@@ -163,6 +161,8 @@ class LiteModel:
         shapes: shapes of inputs in place of the file's.
 
     Attributes:
+        scope: where the nodes of the main subgraph go.
+        calls: how many subgraphs have been read in the place of operators.
         fixed: whether the sizes that the file states hold: no input is open, or has others.
     """
 
@@ -176,7 +176,9 @@ class LiteModel:
         self.tensors = Tensors(buffer, root.tables("buffers"), whole)
         self.description = root.text("description")
         self.variables = Variables()
+        self.scope = Scope()
         self.depth = 0
+        self.calls = 0
         self.fixed = True
         self._operators: dict[int, Operator] = {}
         self._tables: dict[int, tuple[Table, list[LiteTensor], list[str]]] = {}
@@ -219,21 +221,21 @@ class LiteModel:
         chosen = self._signature(signature)
         number = chosen.integer("subgraph_index") if chosen else 0
         inputs, outputs = self._faces(number, chosen)
-        scope = Scope()
+        scope = self.scope
         public = {tensor: name for name, tensor in (outputs | inputs).items()}
         main = Subgraph(self, number, scope, public=public)
         shapes = {name: self._input(main, tensor, name) for name, tensor in inputs.items()}
         main.read()
         self.reading.check()
-        for name, tensor in outputs.items():
+        for face, tensor in outputs.items():
             main.constants([tensor])
             made = main.names[tensor]
             if made not in scope.types:
-                raise self.buffer.fail(f"nothing makes the output '{name}'")
-            if made != name:
-                scope.emit("Identity", [made], [name], name)
-            elif name in scope.constants:  # of which no node makes an output
-                scope.emit("Identity", [scope.constant(scope.constants.pop(name))], [name], name)
+                raise self.buffer.fail(f"nothing makes the output '{face}'")
+            if made == face and face in scope.constants:
+                made = scope.constant(scope.constants.pop(face))
+            if made != face:
+                scope.copy(made, face)
         states = self.variables.finish(scope)
         shapes |= {state.name: (state.dtype, list(state.initial.shape)) for state in states}
         results = [*outputs, *(state.output for state in states)]

@@ -17,8 +17,8 @@ def reshape(op: LiteOp) -> None:
     """Reshape to the second input or, without one, to the option."""
     op.need(1)
     if op.has(1):
-        shape = op.vector(1)
-        if op.value(1) is not None and op.value(1).dtype.kind not in "iu":
+        shape, known = op.vector(1), op.value(1)
+        if known is not None and known.dtype.kind not in "iu":
             raise op.damaged("its new shape is not of integers")
     else:
         shape = op.constant(op.listed("new_shape"))

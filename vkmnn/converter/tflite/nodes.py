@@ -293,7 +293,7 @@ class LiteOp(SourceOp):
         else:
             wanted = self.results[number].dtype
             same = not wanted or self.type_of(name) == wanted
-            more = {} if same else {"to": wanted}
+            more: dict[str, Any] = {} if same else {"to": wanted}
             operator = "Identity" if same else "Cast"
             output = self.outputs[number]
             self.scope.emit(operator, [name], [output], self.name, wanted or None, **more)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from vkmnn.converter.nodes import BOOL, FLOAT, INT32, INT64
@@ -20,7 +22,7 @@ def reduction(op: LiteOp) -> None:
     op.need(2)
     truth = op.type in ("REDUCE_ANY", "REDUCE_ALL")
     x = op.cast(op.inputs[0], INT32) if truth else op.real(0)
-    options = {"keepdims": int(op.flag("keep_dims")), "noop_with_empty_axes": 1}
+    options: dict[str, Any] = {"keepdims": int(op.flag("keep_dims")), "noop_with_empty_axes": 1}
     whole = op.type == "MEAN" and op.type_of(x) != FLOAT
     x = op.cast(x, FLOAT) if whole else x
     made = op.make(_REDUCTIONS[op.type], x, op.vector(1), **options)
@@ -49,7 +51,7 @@ def running_sum(op: LiteOp) -> None:
     found = op.integers(1)
     if found is not None:
         axis = op.constant(found[0] if found else 0)
-    options = {name: int(op.flag(name)) for name in ("exclusive", "reverse")}
+    options: dict[str, Any] = {name: int(op.flag(name)) for name in ("exclusive", "reverse")}
     op.give(op.make("CumSum", op.real(0), axis, **options))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from vkmnn.converter.tflite.nodes import LiteOp, reads
 
 
@@ -12,7 +14,10 @@ def resize(op: LiteOp) -> None:
     linear = op.type == "RESIZE_BILINEAR"
     aligned, half = op.flag("align_corners"), op.flag("half_pixel_centers")
     mode = "align_corners" if aligned else "half_pixel" if half else "asymmetric"
-    options = {"mode": "linear" if linear else "nearest", "coordinate_transformation_mode": mode}
+    options: dict[str, Any] = {
+        "mode": "linear" if linear else "nearest",
+        "coordinate_transformation_mode": mode,
+    }
     if not linear:
         options["nearest_mode"] = "round_prefer_ceil" if aligned or half else "floor"
     x = op.first(0, 4) if linear else op.moved_first(0, 4)

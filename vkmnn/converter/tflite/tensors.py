@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -68,7 +69,7 @@ _DTYPES = {
     "UINT64": "<u8",
 }
 _PACKED = {"INT4": (4, True), "UINT4": (4, False), "INT2": (2, True)}
-"""Bits of the types of which a byte holds several, the lowest first; and whether they are signed."""
+"""Types of which a byte holds several values, the lowest bits first: bits, and whether signed."""
 
 _MAX_RANK = 16
 _MAX_DIM = 1 << 40
@@ -204,7 +205,8 @@ class Tensors:
                     hint="quantise the model by tensors or by channels",
                 )
             return None
-        scale, zero = by.vector("scale"), by.vector("zero_point")
+        scale: Any = by.vector("scale")
+        zero: Any = by.vector("zero_point")
         if not scale.size or TYPES.get(kind) not in (*QUANTISED, INT32, INT64):
             return None
         axis = by.integer("quantized_dimension")
