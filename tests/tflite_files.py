@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vkmnn.schema import load_schema, write
+from vkmnn.schema import Buffer, Table, load_schema, write
 
 SCHEMA = load_schema("tflite")
 OPERATORS, TYPES = SCHEMA.enums["BuiltinOperator"], SCHEMA.enums["TensorType"]
@@ -194,3 +194,42 @@ class Oracle:
             one.set_tensor(detail["index"], array)
         one.invoke()
         return [np.array(one.get_tensor(detail["index"])) for detail in one.get_output_details()]
+
+
+def values_of(table: Table) -> dict[str, Any]:
+    """Return a table of a file as what `write` takes."""
+    found: dict[str, Any] = {}
+    for name, field in SCHEMA.tables[table.kind].items():
+        if field.form == "scalar":
+            found[name] = table.scalar(name)
+        elif field.form == "text":
+            found[name] = table.text(name) or None
+        elif field.form == "table":
+            inner = table.table(name)
+            found[name] = None if inner is None else values_of(inner)
+        elif field.form == "tables":
+            found[name] = [values_of(one) for one in table.tables(name)] or None
+        elif field.form == "union":
+            inner = table.union(name)
+            found[name] = None if inner is None else (inner.kind, values_of(inner))
+        else:
+            listed = table.texts(name) if field.form == "texts" else table.vector(name)
+            found[name] = listed if len(listed) else None
+    return found
+
+
+def parsed(model: bytes) -> dict[str, Any]:
+    """Return a whole file as what `write` takes."""
+    return values_of(Buffer(memoryview(model), SCHEMA, "TFLite").root())
+
+
+def with_every_result(model: bytes) -> bytes:
+    """Return a file whose outputs are the results of all operators of its first subgraph."""
+    values = parsed(model)
+    graph = values["subgraphs"][0]
+    made = [int(n) for op in graph["operators"] for n in op["outputs"]]
+    graph["outputs"] = made
+    for number, tensor in enumerate(graph["tensors"]):
+        tensor["name"] = f"t{number}"
+    values["signature_defs"] = None
+    return write(SCHEMA, values)

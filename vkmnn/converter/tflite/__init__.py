@@ -13,6 +13,7 @@ from vkmnn.converter.tflite import (  # noqa: F401 - they register operators
     indexing,
     movement,
     quantized,
+    recurrent,
     reduction,
     resizing,
     strided_slice,

@@ -182,11 +182,12 @@ def pooling(op: LiteOp) -> None:
     kernel = op.positive("filter_height", "filter_width")
     strides = op.positive("stride_h", "stride_w")
     options = {"kernel_shape": kernel, "strides": strides, **op.padding(kernel, strides)}
+    if op.type == "AVERAGE_POOL_2D":
+        op.averaged(4, lambda x: op.make("AveragePool", x, **options))
+        return
     x = op.first(0, 4)
     if op.type == "MAX_POOL_2D":
         made = op.make("MaxPool", x, **options)
-    elif op.type == "AVERAGE_POOL_2D":
-        made = op.make("AveragePool", x, **options)
     else:
         made = op.make("Sqrt", op.make("AveragePool", op.make("Mul", x, x), **options))
     op.give_first(made, 4)

@@ -32,6 +32,13 @@ CUSTOM = "CUSTOM"
 OPERATORS = {number: name for name, number in SCHEMA.enums["BuiltinOperator"].items()}
 
 
+_VALUES = Quantization(np.ones(1, np.float32), np.zeros(1, np.int64))
+"""Quantised values as numbers."""
+
+_HALVES_AWAY = Quantization(np.array([1 - 2**-20], np.float32), np.zeros(1, np.int64))
+"""The same, where a half is just above itself before it is rounded to the next even number."""
+
+
 class LiteOp(SourceOp):
     """One operator of a file.
 
@@ -147,6 +154,23 @@ class LiteOp(SourceOp):
         if by is None:
             return self.cast(moved, FLOAT) if self.type_of(moved) == FLOAT16 else moved
         return decode(self, moved, by.moved(first_order(rank)) if by.per_axis else by)
+
+    def averaged(self, rank: int, average: Callable[[str], str], active: bool = True) -> None:
+        """Make averages of the first input, with channels first, the output.
+
+        Averages of quantised values are rounded as TFLite does it: halves away from the value 0.
+        """
+        by, to = self.quantization(0), self.result_quantization()
+        kind = self.member("ActivationFunctionType", "fused_activation_function") if active else ""
+        if (
+            by is None
+            or not by.same_as(to)
+            or not (kind in ("", "NONE") or self._implied(kind, by))
+        ):
+            self.give_first(average(self.first(0, rank)), rank, active)
+            return
+        values = decode(self, self.moved_first(0, rank), _VALUES)
+        self.pass_first(encode(self, average(values), _HALVES_AWAY, self.results[0].dtype), rank)
 
     def moved_first(self, number: int, rank: int) -> str:
         """Return an input with channels first, with its values as they are."""

@@ -20,13 +20,17 @@ def resize(op: LiteOp) -> None:
     }
     if not linear:
         options["nearest_mode"] = "round_prefer_ceil" if aligned or half else "floor"
-    x = op.first(0, 4) if linear else op.moved_first(0, 4)
-    given = op.integers(1)
-    shape = op.shape_of(x)
-    if given is not None and shape is not None and None not in shape[:2]:
-        sizes = op.constant([*shape[:2], *given])
+
+    def resized(x: str) -> str:
+        given, shape = op.integers(1), op.shape_of(x)
+        if given is not None and shape is not None and None not in shape[:2]:
+            sizes = op.constant([*shape[:2], *given])
+        else:
+            start = op.make("Shape", x, end=2)
+            sizes = op.make("Concat", start, op.vector(1), axis=0)
+        return op.make("Resize", x, "", "", sizes, **options)
+
+    if linear:
+        op.averaged(4, resized, active=False)
     else:
-        start = op.make("Shape", x, end=2)
-        sizes = op.make("Concat", start, op.vector(1), axis=0)
-    made = op.make("Resize", x, "", "", sizes, **options)
-    op.give_first(made, 4, active=False) if linear else op.pass_first(made, 4)
+        op.pass_first(resized(op.moved_first(0, 4)), 4)

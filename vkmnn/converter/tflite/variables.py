@@ -86,6 +86,20 @@ class Variables:
         state = self.state(subgraph.scope, name, initial, tensor.dtype)
         subgraph.names.known[number] = state.name
 
+    def assign_tensor(self, op: LiteOp, number: int, value: str) -> None:
+        """Give the variable that an operator's input is another value.
+
+        Raises:
+            UnreadableError: the input is no variable, or the operator stands in a body.
+        """
+        public = op.inputs[number]
+        name = next((one for one, state in self.states.items() if state.value == public), "")
+        if not name:
+            raise op.unreadable(f"a state, input {number}, that is not a variable of its own")
+        self.assign(op, name, value)
+        place = op.table.integers("inputs")[number]
+        op.subgraph.names.known[place] = value
+
     def assign(self, op: LiteOp, name: str, value: str) -> None:
         """Give a variable of a name another value.
 
