@@ -52,12 +52,15 @@ class NodeArg:
 
     `type` is ONNX's, "tensor(float)", and `dtype` numpy's name of the elements, "float32". Symbols
     in the shape are strings, unknown sizes None; it is None where not even the rank is known.
+    `quantization` is scale and zero point where the elements are quantised values, as TFLite's
+    models have them: real = scale * (value - zero).
     """
 
     name: str
     type: str
     shape: list[int | str | None] | None
     dtype: str
+    quantization: tuple[float, int] | None = None
 
 
 class InferenceSession:
@@ -129,16 +132,20 @@ class InferenceSession:
         )
         shapes = checked_input_shapes(input_shapes)
         network, self._session, self._overridable = OverridableInputs.open(
-            model, config, budget, shapes=shapes, unsupported=unsupported
+            model, config, budget, shapes=shapes, unsupported=unsupported, keeps_states=True
         )
         network = network.settled()  # before weights are packed, which takes memory
         self._network: Network | None = network
         self._config = config
-        self._types = network.graph.types
-        self._inputs = {info.name: info for info in network.graph.inputs}
-        self._output_infos = network.outputs
+        graph = network.graph
+        self._types = graph.types
+        self._quantization = graph.quantization
+        self._inputs = {info.name: info for info in graph.without_states(graph.inputs)}
+        self._output_infos = graph.without_states(network.outputs)
         self._outputs = {info.name: info for info in self._output_infos}
+        self._states = tuple(graph.states)
         self._session.plan_ahead()
+        self._kept = self._new_kept()
 
     @property
     def device(self) -> DeviceInfo | CpuInfo:
@@ -161,15 +168,21 @@ class InferenceSession:
 
     def get_inputs(self) -> list[NodeArg]:
         """Return the inputs that `run` expects."""
-        return [_node_arg(info, self._types) for info in self._inputs.values()]
+        return [self._node_arg(info) for info in self._inputs.values()]
 
     def get_outputs(self) -> list[NodeArg]:
         """Return the outputs that `run` returns."""
-        return [_node_arg(info, self._types) for info in self._output_infos]
+        return [self._node_arg(info) for info in self._output_infos]
 
     def get_overridable_initializers(self) -> list[NodeArg]:
         """Return the inputs that have a default value, which runs may feed or leave out."""
-        return [_node_arg(info, self._types) for info in self._overridable.infos.values()]
+        return [self._node_arg(info) for info in self._overridable.infos.values()]
+
+    def _node_arg(self, info: TensorInfo) -> NodeArg:
+        shape = None if info.shape is None else list(info.shape)
+        kind = self._types.get(info.name, info.dtype.onnx)
+        by = self._quantization.get(info.name)
+        return NodeArg(info.name, kind, shape, info.dtype.value, by)
 
     def run(
         self,
@@ -193,15 +206,38 @@ class InferenceSession:
         """
         if feeds is None:
             raise _no_feeds("run", self._inputs)
+        if self._kept is not None:
+            return self._kept.run(self._wanted(output_names), feeds)
         core, arrays = self._checked(feeds)
         wanted = self._wanted(output_names)
         results = core.run(arrays)
         return [results[name] for name in wanted]
 
+    def reset_state(self) -> None:
+        """Begin anew: what the network keeps between runs has its first values again.
+
+        Models of TFLite may have such variables; others have nothing to reset.
+        """
+        if self._kept is not None:
+            self._kept.close()
+            self._kept = self._new_kept()
+
+    def _new_kept(self) -> SessionState | None:
+        """Return runs that hand the network's own states on; None where it has none."""
+        if not self._states:
+            return None
+        pairs = {state.input: state.output for state in self._states}
+        core = self._session.core
+        made = core.new_state(pairs, None, {one.input: one.initial for one in self._states})
+        return SessionState(
+            core, made, pairs, lambda feeds: check_feeds(self._inputs, feeds, self._types)
+        )
+
     def _checked(self, feeds: Mapping[str, Any]) -> tuple[Session, dict[str, Any]]:
         """Return the session that takes these feeds, and the feeds in order."""
         fed = self._overridable.fed(feeds)
         arrays = check_feeds({**self._inputs, **fed}, feeds, self._types)
+        arrays |= {state.input: state.initial for state in self._states}
         return self._overridable.session(fed), arrays
 
     def _wanted(self, names: Iterable[str] | None) -> list[str]:
@@ -246,6 +282,10 @@ class InferenceSession:
         """
         core, arrays = self._checked(feeds)
         wanted = self._wanted(output_names)
+        kept = self._kept
+        if kept is not None:
+            fed = {name: arrays[name] for name in self._inputs}
+            return core.submit_call(lambda: kept.run(wanted, fed))
         return core.submit(arrays, lambda made: [made[name] for name in wanted])
 
     def run_on_device(
@@ -264,6 +304,8 @@ class InferenceSession:
         """
         if feeds is None:
             raise _no_feeds("run_on_device", self._inputs)
+        if self._kept is not None:
+            return [self.upload(array) for array in self.run(output_names, feeds)]
         core, arrays = self._checked(feeds)
         wanted = self._wanted(output_names)
         results = core.run_on_device(arrays, wanted)
@@ -328,6 +370,7 @@ class InferenceSession:
             InvalidInputError: a name, element type or shape does not match, or an output would
                 overlap an input.
         """
+        self._refuse_states("bind")
         core, fed = self._checked(inputs)
         tensors = {
             name: value if isinstance(value, DeviceTensor) else self.upload(value)
@@ -363,6 +406,7 @@ class InferenceSession:
         Raises:
             InvalidInputError: a name is not known, or a value does not fit.
         """
+        self._refuse_states("state")
         if capacity is not None:
             capacity = checked_number(capacity, "the capacity of a state", 1)
         matched = matched_pairs(pairs, self._inputs, self._outputs)
@@ -384,6 +428,13 @@ class InferenceSession:
         return open_state(
             core, matched, capacity, first, lambda feeds: check_feeds(fed, feeds, self._types)
         )
+
+    def _refuse_states(self, method: str) -> None:
+        if self._states:
+            raise InvalidInputError(
+                f"{method} is not for networks that keep variables of their own between runs",
+                hint="call run, and reset_state to begin anew",
+            )
 
     def prepare(self, shapes: Iterable[Mapping[str, Any]]) -> None:
         """Plan for input shapes ahead, so that no run with them has to.
@@ -425,6 +476,7 @@ class InferenceSession:
                     hint=f"give every input a shape, for each plan: {', '.join(self._inputs)}",
                 )
             arrays = {name: fed_array(infos[name], value) for name, value in fed.items()}
+            sizes |= {state.input: state.initial.shape for state in self._states}
             self._overridable.session(infos.keys() - self._inputs.keys()).resize(sizes, arrays)
 
     def another(self) -> InferenceSession:
@@ -442,9 +494,10 @@ class InferenceSession:
             )
         session = object.__new__(type(self))
         vars(session).update(vars(self))
-        session._session = open_session(self._network, self._config)
+        session._session = open_session(self._network, self._config, keeps_states=True)
         session._overridable = self._overridable.beside(session._session.core)
         session._session.plan_ahead()
+        session._kept = session._new_kept()
         return session
 
     def counters(self) -> dict[str, int]:
@@ -577,8 +630,3 @@ def _refuse(**arguments: object) -> None:
                 hint='write device="auto" or device=0; or use vkmnn.onnxruntime, which takes '
                 "onnxruntime's arguments: import vkmnn.onnxruntime as ort",
             )
-
-
-def _node_arg(info: TensorInfo, types: Mapping[str, str]) -> NodeArg:
-    shape = None if info.shape is None else list(info.shape)
-    return NodeArg(info.name, types.get(info.name, info.dtype.onnx), shape, info.dtype.value)

@@ -185,6 +185,7 @@ def open_model(
     shapes: InputShapes | None = None,
     optimised: bool = True,
     unsupported: Unsupported = "cpu",
+    keeps_states: bool = False,
 ) -> tuple[Network, OpenSession]:
     """Load a model and open a session on it; the driver is loaded at the same time.
 
@@ -197,6 +198,7 @@ def open_model(
         shapes: shapes of inputs in place of the file's.
         optimised: False runs the network as the file has it.
         unsupported: what becomes of nodes that cannot be converted.
+        keeps_states: as for `open_session`.
 
     Raises:
         VkmnnError: as `load_network` and `open_session`.
@@ -217,7 +219,7 @@ def open_model(
         if _selector(config) != CPU_DEVICE:
             # Meanwhile the other thread waits for drivers, which are loaded from disk.
             from vkmnn.vulkan import backend  # noqa: F401
-        return network, open_session(network, config, device.result())
+        return network, open_session(network, config, device.result(), keeps_states)
 
 
 def load_network(
@@ -483,7 +485,10 @@ def _usual_front_end() -> FrontEnd:
 
 
 def open_session(
-    network: Network, config: ScheduleConfig, device: OpenDevice | None = None
+    network: Network,
+    config: ScheduleConfig,
+    device: OpenDevice | None = None,
+    keeps_states: bool = False,
 ) -> OpenSession:
     """Open a session on a network; plans are created once shapes are known.
 
@@ -491,11 +496,18 @@ def open_session(
         network: what to run.
         config: how.
         device: what `open_device` returns for this configuration; None to open it now.
+        keeps_states: the caller hands the network's states on from one run to the next.
 
     Raises:
         DeviceNotFoundError: the device asked for is not there.
-        InvalidInputError: the configuration holds an unknown value.
+        InvalidInputError: the configuration holds an unknown value, or nobody keeps the states
+            that the network has.
     """
+    if network.graph.states and not keeps_states:
+        raise InvalidInputError(
+            "the network has variables that are kept between runs, which is not done here",
+            hint="run it in a vkmnn.InferenceSession",
+        )
     precision_name(config.precision)
     if config.on_device_lost not in get_args(OnDeviceLost):
         raise InvalidInputError(

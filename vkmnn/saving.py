@@ -107,7 +107,7 @@ def _with_packed(
         network = load_network(path, budget)
     opened_on = open_device(config)
     opened_on.backend.collect_forms()
-    opened = open_session(network, config, opened_on)
+    opened = open_session(network, config, opened_on, keeps_states=True)
     try:
         opened.plan_ahead()
         if opened.core.current is None:

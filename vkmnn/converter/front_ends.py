@@ -5,6 +5,6 @@ That of vkmnn's own files, which needs no converter, is registered before.
 
 from __future__ import annotations
 
-from vkmnn.converter import mnn, onnx
+from vkmnn.converter import mnn, onnx, tflite
 
-__all__ = ["mnn", "onnx"]
+__all__ = ["mnn", "onnx", "tflite"]

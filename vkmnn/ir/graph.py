@@ -33,6 +33,10 @@ USAGE, TRAINABLE = "mnn.usage", "mnn.trainable"
 training changes.
 """
 
+QUANTIZATION, SIGNATURES = "vkmnn.quantization", "tflite.signatures"
+"""Properties of models: in JSON, scales, zero points and their axis by the names of quantised
+inputs and outputs; and the signatures of a TFLite file."""
+
 MAX_PLANNED_SIZES = 64
 """Combinations of sizes that a session plans for when it opens, at most."""
 
@@ -146,6 +150,21 @@ class PackedForm:
     device: str
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class GraphState:
+    """What a session keeps between runs: an output that becomes an input of the next one.
+
+    Attributes:
+        input: the input that has its value before a run.
+        output: the output that has its value after it.
+        initial: its value before the first run.
+    """
+
+    input: str
+    output: str
+    initial: Array
+
+
 @dataclass(slots=True)
 class Graph:
     """A network: ops in topological order over named tensors.
@@ -156,7 +175,8 @@ class Graph:
     ONNX types of inputs and outputs whose element type is OBJECT: "seq(tensor(float))".
     `planned_sizes` are sizes of named dimensions that sessions plan for when they open, `tuned` the
     kernels that were measured to be fastest, by choice, for each device that was tried. `packed`
-    are forms of constants that sessions take instead of packing these themselves.
+    are forms of constants that sessions take instead of packing these themselves. `states` are
+    inputs and outputs that sessions keep to themselves, from one run to the next.
     """
 
     name: str
@@ -171,6 +191,7 @@ class Graph:
     planned_sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     tuned: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     packed: Sequence[PackedForm] = ()
+    states: Sequence[GraphState] = ()
 
     def copy(self) -> Graph:
         """Return a copy that shares the arrays of constants."""
@@ -211,6 +232,19 @@ class Graph:
             return frozenset()
         listed = names if isinstance(names, list) else []
         return frozenset(name for name in listed if isinstance(name, str))
+
+    @property
+    def quantization(self) -> dict[str, tuple[float, int]]:
+        """Scale and zero point of inputs and outputs of quantised values, by the model's file."""
+        try:
+            listed = json.loads(self.metadata.properties.get(QUANTIZATION, "{}"))
+            return {
+                str(name): (float(scales[0]), int(zeros[0]))
+                for name, (scales, zeros, _) in listed.items()
+                if len(scales) == 1
+            }
+        except (ValueError, TypeError, AttributeError, IndexError):
+            return {}
 
     def producers(self) -> dict[str, Op]:
         """Map each produced tensor to its op."""
@@ -282,3 +316,23 @@ class Graph:
         for info in self.outputs:
             if info.name not in known:
                 raise ModelError(f"output '{info.name}' is not produced by any op")
+        self._validate_states()
+
+    def _validate_states(self) -> None:
+        inputs, outputs = ({info.name: info for info in one} for one in (self.inputs, self.outputs))
+        for number, state in enumerate(self.states):
+            info = inputs.get(state.input)
+            if (
+                info is None
+                or info.dtype is not DType.from_numpy(state.initial.dtype)
+                or info.shape != state.initial.shape
+                or state.output not in outputs
+            ):
+                raise ModelError(f"state '{state.input}' is not an input and an output that fit")
+            if any(state.input == other.input for other in self.states[:number]):
+                raise ModelError(f"state '{state.input}' is there twice")
+
+    def without_states(self, infos: Sequence[TensorInfo]) -> list[TensorInfo]:
+        """Return those inputs or outputs that are not state."""
+        hidden = {name for state in self.states for name in (state.input, state.output)}
+        return [info for info in infos if info.name not in hidden]

@@ -19,6 +19,7 @@ from vkmnn.ir import (
     Array,
     DType,
     Graph,
+    GraphState,
     ModelMetadata,
     Op,
     OpAttrs,
@@ -30,7 +31,7 @@ from vkmnn.schema import Buffer, Table, load_schema
 from vkmnn.shape import is_too_large
 
 WHAT = "vkmnn"
-FORMAT = 1
+FORMATS = (1, 2)
 _PACKED_TYPES = (DType.FLOAT32, DType.FLOAT16, DType.INT32)
 _MAX_RANK = 32
 _MAX_DIM = 1 << 48
@@ -57,9 +58,9 @@ def open_buffer(whole: memoryview) -> tuple[Buffer, int, int, str]:
             hint="the file is truncated or of another kind; convert the model again",
         )
     root = Buffer(whole, schema, WHAT).root()
-    if root.integer("format") != FORMAT:
+    if root.integer("format") not in FORMATS:
         raise ModelError(
-            f"the file has format {root.integer('format')}, this vkmnn reads format {FORMAT}",
+            f"the file has format {root.integer('format')}, this vkmnn reads format {FORMATS[-1]}",
             hint="a newer vkmnn wrote it; upgrade, or convert the model with this one",
         )
     start, size, external = root.integer("data"), root.integer("data_size"), root.text("external")
@@ -112,6 +113,7 @@ class _Reader:
                 one.text("device"): _texts(one.tables("choices")) for one in table.tables("tuned")
             },
             packed=forms,
+            states=[self.state(one) for one in table.tables("states")],
         )
         names = [info.name for info in graph.inputs]
         if len(set(names)) != len(names) or not constants.keys().isdisjoint(names):
@@ -151,6 +153,22 @@ class _Reader:
                 f"it plans for more than {MAX_PLANNED_SIZES} combinations of sizes, or none"
             )
         return found
+
+    def state(self, table: Table) -> GraphState:
+        name, output = (self.name(table.integer(field)) for field in ("input", "output"))
+        dtype, dims = self.dtype(table, "dtype"), table.integers("dims")
+        if dtype is DType.OBJECT or not all(0 <= dim < _MAX_DIM for dim in dims):
+            raise self.fail(f"state '{name}' is {dtype.name} of shape {dims}")
+        size = prod(dims) * dtype.numpy.itemsize
+        self.meter.weigh(size)
+        raw = table.vector("data")
+        if len(dims) > _MAX_RANK or (raw.size not in (0, size)):
+            raise self.fail(f"state '{name}' of shape {dims} does not have {raw.size} bytes")
+        if not raw.size:
+            return GraphState(name, output, np.zeros(dims, dtype.numpy))
+        return GraphState(
+            name, output, _clean(raw.view(_little(dtype.numpy)).reshape(dims).copy(), dtype)
+        )
 
     def dtype(self, table: Table, field: str) -> DType:
         name = table.text(field)

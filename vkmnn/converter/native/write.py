@@ -12,12 +12,12 @@ import numpy as np
 
 from vkmnn.converter.native.values import UnstorableError, encode
 from vkmnn.errors import ConversionError, InvalidInputError
-from vkmnn.ir import HOST_GRAPH, OP_TYPES, PACKING, Array, DType, Graph, Op, TensorInfo
+from vkmnn.ir import HOST_GRAPH, OP_TYPES, PACKING, Array, DType, Graph, GraphState, Op, TensorInfo
 from vkmnn.schema import load_schema, write
 from vkmnn.schema.writer import TooLargeError
 from vkmnn.whole_files import replacing
 
-FORMAT = 1
+FORMAT, WITH_STATES = 1, 2
 ALIGNMENT = 64
 """Alignment of constants, which suits mappings for any element type."""
 
@@ -195,7 +195,7 @@ class _Names:
         self, constants: Sequence[Stored], forms: Sequence[Stored], engine: str
     ) -> dict[str, Any]:
         graph, metadata = self.graph, self.graph.metadata
-        tables = {
+        tables: dict[str, Any] = {
             "name": graph.name,
             "inputs": [self.tensor(info) for info in graph.inputs],
             "outputs": [self.tensor(info) for info in graph.outputs],
@@ -211,6 +211,7 @@ class _Names:
                 {"device": device, "choices": _pairs(choices)}
                 for device, choices in graph.tuned.items()
             ],
+            "states": [self.state(state) for state in graph.states] or None,
             "packed": [
                 {"packing": PACKING, "device": device, "forms": list(map(self.form, several))}
                 for device, several in groupby(forms, lambda form: form.device)
@@ -222,10 +223,22 @@ class _Names:
         fields = ("producer", "domain", "version", "description", "graph_name")
         about = {name: getattr(metadata, name) for name in (*fields, "graph_description")}
         about["properties"] = _pairs(metadata.properties)
-        return {"format": FORMAT, "engine": engine, "graph": tables, "metadata": about}
+        version = WITH_STATES if graph.states else FORMAT
+        return {"format": version, "engine": engine, "graph": tables, "metadata": about}
 
     def name(self, name: str) -> int:
         return self.names.setdefault(name, len(self.names)) if name else -1
+
+    def state(self, state: GraphState) -> dict[str, Any]:
+        initial = np.ascontiguousarray(state.initial)
+        little = initial.astype(initial.dtype.newbyteorder("<"), copy=False)
+        return {
+            "input": self.name(state.input),
+            "output": self.name(state.output),
+            "dtype": DType.from_numpy(initial.dtype).name,
+            "dims": state.initial.shape,
+            "data": little.tobytes() if little.view(np.uint8).any() else None,
+        }
 
     def tensor(self, info: TensorInfo) -> dict[str, Any]:
         fields: dict[str, Any] = {"name": self.name(info.name), "dtype": info.dtype.name}

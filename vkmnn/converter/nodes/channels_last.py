@@ -45,3 +45,9 @@ def _moved(op: SourceOp, name: str, order: list[int], to: str, back: str) -> str
 def spatial(op: SourceOp, name: str, rank: int, body: Callable[[str], str]) -> str:
     """Return what `body` makes of a tensor with channels first, with channels last again."""
     return to_last(op, body(to_first(op, name, rank)), rank)
+
+
+def note_last(op: SourceOp, name: str, made: str) -> None:
+    """Note that `made`, with channels last, was written of `name`, with channels first."""
+    op.scope.notes.setdefault((made, _FIRST), name)
+    op.scope.notes.setdefault((name, _LAST), made)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -129,11 +129,26 @@ class Scope:
             domain: of its operator.
             attributes: its attributes; empty lists are left out.
         """
+        if not self._folded(op, inputs, outputs):
+            self._append(op, inputs, outputs, node, dtype, domain, attributes)
+
+    def copy(self, name: str, output: str) -> None:
+        """Name a tensor as a result of the graph, which a node has to make, even of a constant."""
+        self._append("Identity", [name], [output], output, None, "", {})
+
+    def _append(
+        self,
+        op: str,
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        node: str,
+        dtype: int | None,
+        domain: str,
+        attributes: dict[str, Any],
+    ) -> None:
         from onnx import helper
 
         found = self.types.get(inputs[0], FLOAT) if dtype is None and inputs else dtype
-        if self._folded(op, inputs, outputs):
-            return
         name = self._node_name(node)
         # An empty list has no type; the converter says so where one is needed.
         attributes = {key: value for key, value in attributes.items() if value != []}
@@ -205,17 +220,24 @@ class TensorNames:
         names: the file's names, which may be empty or repeat.
         prefix: begins every name.
         what: the kind of file, for messages.
+        public: names that callers use, by number, which no other tensor gets.
 
     Attributes:
         known: names that stand for others, by number: a body's inputs are tensors around it.
     """
 
-    def __init__(self, names: Sequence[str], prefix: str, what: str) -> None:
-        self.names: list[str] = []
+    def __init__(
+        self,
+        names: Sequence[str],
+        prefix: str,
+        what: str,
+        public: Mapping[int, str] | None = None,
+    ) -> None:
         self.plain = list(names)
         self.what = what
-        self.known: dict[int, str] = {}
-        taken: set[str] = set()
+        self.known: dict[int, str] = dict(public or {})
+        self.names: list[str] = []
+        taken = set(self.known.values())
         for number, name in enumerate(names):
             one = f"{prefix}{name}"
             while not name or one in taken:

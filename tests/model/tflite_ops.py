@@ -1,0 +1,555 @@
+"""One TFLite file for each kind of operator, in float and, where it matters, quantised."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tests.tflite_files import Options, Writer
+
+_RANDOM = np.random.default_rng(7)
+
+
+def normal(*shape: int, scale: float = 1.0) -> np.ndarray:
+    return _RANDOM.normal(0, scale, shape).astype(np.float32)
+
+
+def ints(*values: Any) -> np.ndarray:
+    return np.array(values, np.int32)
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """A constant operand; of quantised values where it has a scale."""
+
+    array: np.ndarray
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Coded:
+    """An operand of quantised values that is fed."""
+
+    array: np.ndarray
+    scale: float
+    zero: int = 0
+
+
+@dataclass(frozen=True)
+class Result:
+    """What an operator makes."""
+
+    shape: Sequence[int]
+    kind: str = "FLOAT32"
+    scale: float | None = None
+    zero: int = 0
+
+
+@dataclass(frozen=True)
+class Case:
+    """A file, what it is fed, and how far results may be from the reference.
+
+    `limit` is relative to the largest number; of integers it is how far apart they may be.
+    """
+
+    model: bytes
+    feeds: list[np.ndarray]
+    limit: float = 1e-5
+
+
+Operand = np.ndarray | Fixed | Coded | None
+
+
+def one(
+    kind: str,
+    operands: Sequence[Operand],
+    results: Sequence[Result] | Result,
+    options: Options | None = None,
+    *,
+    limit: float = 1e-5,
+    version: int = 1,
+    custom: bytes = b"",
+) -> Case:
+    """Return a file of one operator; arrays are fed, `Fixed` ones are constants."""
+    writer, numbers, feeds, fed = Writer(), [], [], []
+    for operand in operands:
+        if operand is None:
+            numbers.append(-1)
+        elif isinstance(operand, Fixed):
+            numbers.append(writer.constant(operand.array, **operand.more))
+        else:
+            coded = isinstance(operand, Coded)
+            array = operand.array if isinstance(operand, Coded) else operand
+            more = (
+                {"scale": operand.scale, "zero": operand.zero} if isinstance(operand, Coded) else {}
+            )
+            kinds = {"float32": "FLOAT32", "bool": "BOOL"}
+            name = kinds.get(array.dtype.name, array.dtype.name.upper())
+            number = writer.tensor(array.shape, name, **more)
+            numbers.append(number)
+            feeds.append(array)
+            fed.append(number)
+            del coded
+    made = [results] if isinstance(results, Result) else list(results)
+    outputs = [writer.tensor(one.shape, one.kind, scale=one.scale, zero=one.zero) for one in made]
+    writer.op(kind, numbers, outputs, options, version=version, custom=custom)
+    writer.faces(fed, outputs)
+    return Case(writer.finish(), feeds, limit)
+
+
+PICTURE = normal(1, 7, 9, 4)
+LINE = normal(3, 5)
+POSITIVE = np.abs(normal(3, 5)) + np.float32(0.1)
+BYTES = _RANDOM.integers(-128, 128, (1, 7, 9, 4)).astype(np.int8)
+WINDOW = {"stride_w": 1, "stride_h": 1}
+SAME, VALID = {"padding": 0}, {"padding": 1}
+
+
+def pool(kind: str, padding: int, **more: Any) -> Case:
+    options = {"padding": padding, "stride_w": 2, "stride_h": 1, **more}
+    options |= {"filter_width": 3, "filter_height": 2}
+    shape = (1, 7, 5, 4) if padding == 0 else (1, 6, 4, 4)
+    return one(kind, [PICTURE], Result(shape), ("Pool2DOptions", options))
+
+
+def unary(kind: str, array: np.ndarray = LINE, options: Options | None = None, **more: Any) -> Case:
+    return one(kind, [array], Result(array.shape), options, **more)
+
+
+def reduce(kind: str, array: np.ndarray, axes: list[int], keep: bool, **more: Any) -> Case:
+    shape = [
+        1 if axis in axes else size
+        for axis, size in enumerate(array.shape)
+        if keep or axis not in axes
+    ]
+    result = Result(shape, "BOOL" if array.dtype == bool else "FLOAT32")
+    return one(
+        kind, [array, Fixed(ints(*axes))], result, ("ReducerOptions", {"keep_dims": keep}), **more
+    )
+
+
+WIDE = normal(2, 3, 4, 5)
+
+CASES: dict[str, Case] = {
+    "conv same": one(
+        "CONV_2D",
+        [PICTURE, Fixed(normal(6, 3, 3, 4)), Fixed(normal(6))],
+        Result((1, 4, 5, 6)),
+        ("Conv2DOptions", {**SAME, "stride_w": 2, "stride_h": 2, "fused_activation_function": 3}),
+    ),
+    "conv dilated": one(
+        "CONV_2D",
+        [PICTURE, Fixed(normal(6, 2, 3, 4)), Fixed(normal(6))],
+        Result((1, 7, 9, 6)),
+        ("Conv2DOptions", {**SAME, **WINDOW, "dilation_w_factor": 2, "dilation_h_factor": 3}),
+    ),
+    "conv of groups": one(
+        "CONV_2D",
+        [PICTURE, Fixed(normal(6, 2, 2, 2)), Fixed(normal(6))],
+        Result((1, 6, 8, 6)),
+        ("Conv2DOptions", {**VALID, **WINDOW, "fused_activation_function": 1}),
+        version=6,
+    ),
+    "depthwise": one(
+        "DEPTHWISE_CONV_2D",
+        [PICTURE, Fixed(normal(1, 3, 3, 8)), Fixed(normal(8))],
+        Result((1, 4, 5, 8)),
+        (
+            "DepthwiseConv2DOptions",
+            {**SAME, "stride_w": 2, "stride_h": 2, "depth_multiplier": 2},
+        ),
+    ),
+    "transpose conv": one(
+        "TRANSPOSE_CONV",
+        [Fixed(ints(1, 14, 18, 3)), Fixed(normal(3, 3, 3, 4)), PICTURE, Fixed(normal(3))],
+        Result((1, 14, 18, 3)),
+        ("TransposeConvOptions", {**SAME, "stride_w": 2, "stride_h": 2}),
+        version=3,
+    ),
+    "transpose conv valid": one(
+        "TRANSPOSE_CONV",
+        [Fixed(ints(1, 15, 28, 3)), Fixed(normal(3, 3, 2, 4)), PICTURE],
+        Result((1, 15, 28, 3)),
+        ("TransposeConvOptions", {**VALID, "stride_w": 3, "stride_h": 2}),
+    ),
+    "conv 3d": one(
+        "CONV_3D",
+        [normal(1, 4, 5, 6, 2), Fixed(normal(2, 3, 2, 2, 3)), Fixed(normal(3))],
+        Result((1, 2, 5, 3, 3)),
+        ("Conv3DOptions", {**SAME, "stride_d": 2, "stride_w": 2, "stride_h": 1}),
+    ),
+    "conv 3d transpose": one(
+        "CONV_3D_TRANSPOSE",
+        [Fixed(ints(1, 4, 10, 6, 2)), Fixed(normal(2, 3, 2, 2, 3)), normal(1, 2, 5, 3, 3)],
+        Result((1, 4, 10, 6, 2)),
+        ("Conv3DOptions", {**SAME, "stride_d": 2, "stride_w": 2, "stride_h": 2}),
+    ),
+    "fully connected": one(
+        "FULLY_CONNECTED",
+        [normal(2, 3, 4), Fixed(normal(5, 4)), Fixed(normal(5))],
+        Result((6, 5)),
+        ("FullyConnectedOptions", {"fused_activation_function": 1}),
+    ),
+    "fully connected keeping axes": one(
+        "FULLY_CONNECTED",
+        [normal(2, 3, 4), Fixed(normal(5, 4)), None],
+        Result((2, 3, 5)),
+        ("FullyConnectedOptions", {"keep_num_dims": True}),
+        version=5,
+    ),
+    "fully connected by two tensors": one(
+        "FULLY_CONNECTED", [normal(2, 4), normal(5, 4), None], Result((2, 5)), version=1
+    ),
+    "batch matmul": one(
+        "BATCH_MATMUL",
+        [normal(2, 3, 4), normal(2, 4, 5)],
+        Result((2, 3, 5)),
+        ("BatchMatMulOptions", {}),
+    ),
+    "batch matmul transposed": one(
+        "BATCH_MATMUL",
+        [normal(2, 4, 3), Fixed(normal(1, 5, 4))],
+        Result((2, 3, 5)),
+        ("BatchMatMulOptions", {"adj_x": True, "adj_y": True}),
+    ),
+    **{
+        f"{kind} {name}": pool(kind, padding)
+        for kind in ("AVERAGE_POOL_2D", "MAX_POOL_2D", "L2_POOL_2D")
+        for name, padding in (("same", 0), ("valid", 1))
+    },
+    "average pool with relu6": pool("AVERAGE_POOL_2D", 0, fused_activation_function=3),
+    **{
+        kind: one(kind, [PICTURE, Fixed(normal(1, 1, 4) + 2)], Result(PICTURE.shape))
+        for kind in ("ADD", "SUB", "MUL", "DIV", "MAXIMUM", "MINIMUM", "SQUARED_DIFFERENCE")
+    },
+    "ADD with relu": one(
+        "ADD",
+        [PICTURE, PICTURE[:, :1]],
+        Result(PICTURE.shape),
+        ("AddOptions", {"fused_activation_function": 1}),
+    ),
+    "MUL with relu_n1_to_1": one(
+        "MUL", [LINE, LINE], Result(LINE.shape), ("MulOptions", {"fused_activation_function": 2})
+    ),
+    "SUB with relu6": one(
+        "SUB",
+        [ints(9, -3, 4), ints(1, 1, 1)],
+        Result((3,), "INT32"),
+        ("SubOptions", {"fused_activation_function": 3}),
+    ),
+    "ADD_N": one("ADD_N", [LINE, LINE[::-1].copy(), LINE], Result(LINE.shape)),
+    "POW": one("POW", [POSITIVE, LINE], Result(LINE.shape)),
+    "FLOOR_DIV": one("FLOOR_DIV", [LINE * 5, POSITIVE], Result(LINE.shape)),
+    "FLOOR_DIV of integers": one(
+        "FLOOR_DIV", [ints(7, -7, 7, -7), ints(2, 2, -2, -2)], Result((4,), "INT32")
+    ),
+    "FLOOR_MOD": one("FLOOR_MOD", [LINE * 5, POSITIVE], Result(LINE.shape), limit=1e-4),
+    "FLOOR_MOD of integers": one(
+        "FLOOR_MOD", [ints(7, -7, 7, -7), ints(2, 2, -2, -3)], Result((4,), "INT32")
+    ),
+    **{
+        kind: one(kind, [ints(1, 2, 3, 4), ints(3, 2, 1, 4)], Result((4,), "BOOL"))
+        for kind in ("EQUAL", "NOT_EQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL")
+    },
+    **{
+        kind: one(
+            kind, [np.array([0, 0, 1, 1], bool), np.array([0, 1, 0, 1], bool)], Result((4,), "BOOL")
+        )
+        for kind in ("LOGICAL_AND", "LOGICAL_OR")
+    },
+    "LOGICAL_NOT": one("LOGICAL_NOT", [np.array([0, 1], bool)], Result((2,), "BOOL")),
+    "BITWISE_XOR": one("BITWISE_XOR", [ints(1, 6, -3), ints(3, 5, 9)], Result((3,), "INT32")),
+    "RIGHT_SHIFT": one("RIGHT_SHIFT", [ints(16, -7, 33), ints(2, 1, 3)], Result((3,), "INT32")),
+    **{
+        kind: unary(kind)
+        for kind in (
+            *("RELU", "RELU6", "RELU_N1_TO_1", "ELU", "LOGISTIC", "TANH", "EXP", "ABS"),
+            *("NEG", "SIN", "COS", "FLOOR", "CEIL", "SQUARE", "HARD_SWISH", "SIGN"),
+        )
+    },
+    "RELU_0_TO_1": unary("RELU_0_TO_1"),
+    "ROUND": unary("ROUND", np.float32([0.5, 1.5, -0.5, -1.5, 2.4, 2.6])),
+    **{kind: unary(kind, POSITIVE) for kind in ("LOG", "SQRT", "RSQRT")},
+    "GELU": unary("GELU", options=("GeluOptions", {})),
+    "GELU approximately": unary("GELU", options=("GeluOptions", {"approximate": True})),
+    "LEAKY_RELU": unary("LEAKY_RELU", options=("LeakyReluOptions", {"alpha": 0.3})),
+    "PRELU": one("PRELU", [PICTURE, Fixed(normal(1, 1, 4))], Result(PICTURE.shape)),
+    "SOFTMAX": unary("SOFTMAX", options=("SoftmaxOptions", {"beta": 2.0})),
+    "LOG_SOFTMAX": unary("LOG_SOFTMAX"),
+    "ATAN2": one(
+        "ATAN2",
+        [np.float32([1, -1, 2, -2, 0, 3, -3]), np.float32([2, 2, -1, -1, 5, 0, 0])],
+        Result((7,)),
+    ),
+    "L2_NORMALIZATION": unary("L2_NORMALIZATION", PICTURE, ("L2NormOptions", {})),
+    "CAST to integers": one(
+        "CAST",
+        [np.float32([1.7, -1.7, 3])],
+        Result((3,), "INT32"),
+        ("CastOptions", {"out_data_type": 2}),
+    ),
+    "CAST to truth": one(
+        "CAST", [ints(0, 2, -1)], Result((3,), "BOOL"), ("CastOptions", {"out_data_type": 6})
+    ),
+    "FAKE_QUANT": unary(
+        "FAKE_QUANT", options=("FakeQuantOptions", {"min": -1.5, "max": 2.0, "num_bits": 6})
+    ),
+    "SELECT of rows": one(
+        "SELECT", [np.array([1, 0, 1], bool), LINE, LINE * 2], Result(LINE.shape)
+    ),
+    "SELECT_V2": one("SELECT_V2", [LINE[:1] > 0, LINE, np.float32([5])], Result(LINE.shape)),
+    "RESHAPE": one("RESHAPE", [WIDE, Fixed(ints(4, -1))], Result((4, 30))),
+    "RESHAPE by option": one(
+        "RESHAPE", [WIDE], Result((6, 20)), ("ReshapeOptions", {"new_shape": [6, -1]})
+    ),
+    "TRANSPOSE": one("TRANSPOSE", [WIDE, Fixed(ints(2, 0, 3, 1))], Result((4, 2, 5, 3))),
+    "SQUEEZE": one(
+        "SQUEEZE", [normal(1, 3, 1)], Result((3, 1)), ("SqueezeOptions", {"squeeze_dims": [0]})
+    ),
+    "SQUEEZE of all": one("SQUEEZE", [normal(1, 3, 1)], Result((3,)), ("SqueezeOptions", {})),
+    "EXPAND_DIMS": one("EXPAND_DIMS", [LINE, Fixed(ints(-1))], Result((3, 5, 1))),
+    "SHAPE": one("SHAPE", [WIDE], Result((4,), "INT32"), ("ShapeOptions", {"out_type": 2})),
+    "RANK": one("RANK", [WIDE], Result((), "INT32")),
+    "CONCATENATION": one(
+        "CONCATENATION", [LINE, LINE * 2], Result((3, 10)), ("ConcatenationOptions", {"axis": -1})
+    ),
+    "PACK": one(
+        "PACK", [LINE, LINE * 2], Result((3, 2, 5)), ("PackOptions", {"values_count": 2, "axis": 1})
+    ),
+    "UNPACK": one("UNPACK", [LINE], [Result((5,))] * 3, ("UnpackOptions", {"num": 3, "axis": 0})),
+    "SPLIT": one(
+        "SPLIT",
+        [Fixed(ints(2).reshape(())), WIDE],
+        [Result((2, 3, 2, 5))] * 2,
+        ("SplitOptions", {"num_splits": 2}),
+    ),
+    "SPLIT_V": one(
+        "SPLIT_V",
+        [WIDE, Fixed(ints(1, -1)), Fixed(ints(3).reshape(()))],
+        [Result((2, 3, 4, 1)), Result((2, 3, 4, 4))],
+        ("SplitVOptions", {"num_splits": 2}),
+    ),
+    "SLICE": one(
+        "SLICE", [WIDE, Fixed(ints(0, 1, 0, 2)), Fixed(ints(1, -1, 2, 3))], Result((1, 2, 2, 3))
+    ),
+    "SLICE at places computed": one(
+        "SLICE", [WIDE, ints(0, 1, 0, 2), Fixed(ints(1, 2, 2, 3))], Result((1, 2, 2, 3))
+    ),
+    "STRIDED_SLICE": one(
+        "STRIDED_SLICE",
+        [WIDE, Fixed(ints(0, -1, 3)), Fixed(ints(0, 9, 0)), Fixed(ints(1, 1, -2))],
+        Result((2, 2, 5)),
+        ("StridedSliceOptions", {"begin_mask": 1, "end_mask": 5, "shrink_axis_mask": 2}),
+    ),
+    "STRIDED_SLICE with ellipsis": one(
+        "STRIDED_SLICE",
+        [WIDE, Fixed(ints(1, 0, 1)), Fixed(ints(2, 0, 4)), Fixed(ints(1, 1, 2))],
+        Result((1, 3, 4, 2)),
+        ("StridedSliceOptions", {"ellipsis_mask": 2}),
+    ),
+    "TILE": one("TILE", [LINE, Fixed(ints(2, 3))], Result((6, 15))),
+    "FILL": one("FILL", [Fixed(ints(2, 3)), np.float32(4)], Result((2, 3))),
+    "RANGE": one(
+        "RANGE",
+        [Fixed(np.array(2, np.int32)), np.array(9, np.int32), Fixed(np.array(3, np.int32))],
+        Result((3,), "INT32"),
+    ),
+    "REVERSE_V2": one("REVERSE_V2", [WIDE, Fixed(ints(1))], Result(WIDE.shape)),
+    "REVERSE_SEQUENCE": one(
+        "REVERSE_SEQUENCE",
+        [WIDE, Fixed(ints(2, 1, 4, 3, 5))],
+        Result(WIDE.shape),
+        ("ReverseSequenceOptions", {"seq_dim": 2, "batch_dim": 3}),
+    )
+    if False
+    else one(
+        "REVERSE_SEQUENCE",
+        [normal(4, 3, 2), Fixed(ints(2, 1))],
+        Result((4, 3, 2)),
+        ("ReverseSequenceOptions", {"seq_dim": 0, "batch_dim": 2}),
+    ),
+    "BROADCAST_TO": one("BROADCAST_TO", [LINE, Fixed(ints(2, 3, 5))], Result((2, 3, 5)), version=2),
+    "BROADCAST_ARGS": one(
+        "BROADCAST_ARGS", [Fixed(ints(3, 1)), ints(2, 1, 4)], Result((3,), "INT32")
+    ),
+    "ZEROS_LIKE": one("ZEROS_LIKE", [LINE], Result(LINE.shape)),
+    "CUMSUM": one(
+        "CUMSUM",
+        [LINE, Fixed(ints(1).reshape(()))],
+        Result(LINE.shape),
+        ("CumsumOptions", {"exclusive": True, "reverse": True}),
+    ),
+    "PAD": one("PAD", [LINE, Fixed(np.int32([[1, 2], [0, 3]]))], Result((6, 8))),
+    "PADV2": one(
+        "PADV2", [LINE, Fixed(np.int32([[1, 0], [0, 1]])), Fixed(np.float32(7))], Result((4, 6))
+    ),
+    "MIRROR_PAD": one(
+        "MIRROR_PAD",
+        [LINE, Fixed(np.int32([[2, 1], [3, 0]]))],
+        Result((6, 8)),
+        ("MirrorPadOptions", {"mode": 0}),
+    ),
+    "MIRROR_PAD symmetric": one(
+        "MIRROR_PAD",
+        [LINE, Fixed(np.int32([[3, 1], [2, 5]]))],
+        Result((7, 12)),
+        ("MirrorPadOptions", {"mode": 1}),
+    ),
+    **{
+        f"{kind} {name}": one(
+            kind,
+            [PICTURE, Fixed(ints(11, 12))],
+            Result((1, 11, 12, 4)),
+            ({"B": "ResizeBilinearOptions"}.get(kind[7], "ResizeNearestNeighborOptions"), options),
+        )
+        for kind in ("RESIZE_BILINEAR", "RESIZE_NEAREST_NEIGHBOR")
+        for name, options in (
+            ("plain", {}),
+            ("aligned", {"align_corners": True}),
+            ("half", {"half_pixel_centers": True}),
+        )
+    },
+    "DEPTH_TO_SPACE": one(
+        "DEPTH_TO_SPACE",
+        [PICTURE],
+        Result((1, 14, 18, 1)),
+        ("DepthToSpaceOptions", {"block_size": 2}),
+    ),
+    "SPACE_TO_DEPTH": one(
+        "SPACE_TO_DEPTH",
+        [normal(1, 6, 8, 3)],
+        Result((1, 3, 4, 12)),
+        ("SpaceToDepthOptions", {"block_size": 2}),
+    ),
+    "SPACE_TO_BATCH_ND": one(
+        "SPACE_TO_BATCH_ND",
+        [PICTURE, Fixed(ints(2, 3)), Fixed(np.int32([[1, 0], [0, 3]]))],
+        Result((6, 4, 4, 4)),
+    ),
+    "BATCH_TO_SPACE_ND": one(
+        "BATCH_TO_SPACE_ND",
+        [normal(6, 4, 4, 2), Fixed(ints(2, 3)), Fixed(np.int32([[1, 0], [0, 3]]))],
+        Result((1, 7, 9, 2)),
+    ),
+    "GATHER": one(
+        "GATHER", [WIDE, ints(2, 0)], Result((2, 2, 4, 5)), ("GatherOptions", {"axis": 1})
+    ),
+    "GATHER of batches": one(
+        "GATHER",
+        [WIDE, Fixed(np.int32([[3, 0], [1, 1]]))],
+        Result((2, 3, 2, 5)),
+        ("GatherOptions", {"axis": 2, "batch_dims": 1}),
+    ),
+    "GATHER_ND": one("GATHER_ND", [WIDE, Fixed(np.int32([[1, 2], [0, 0]]))], Result((2, 4, 5))),
+    "EMBEDDING_LOOKUP": one("EMBEDDING_LOOKUP", [ints(2, 0), Fixed(LINE)], Result((2, 5))),
+    "ARG_MAX": one(
+        "ARG_MAX",
+        [WIDE, Fixed(ints(-1).reshape(()))],
+        Result((2, 3, 4), "INT32"),
+        ("ArgMaxOptions", {"output_type": 2}),
+    ),
+    "ARG_MIN": one(
+        "ARG_MIN",
+        [WIDE, Fixed(ints(1).reshape(()))],
+        Result((2, 4, 5), "INT64"),
+        ("ArgMinOptions", {"output_type": 4}),
+    ),
+    **{
+        f"{kind} {'kept' if keep else 'gone'}": reduce(kind, WIDE, [1, 3], keep)
+        for kind in ("MEAN", "SUM", "REDUCE_MAX", "REDUCE_MIN", "REDUCE_PROD")
+        for keep in (True, False)
+    },
+    **{kind: reduce(kind, WIDE > 0.5, [2], False) for kind in ("REDUCE_ANY", "REDUCE_ALL")},
+    "MEAN of integers": one(
+        "MEAN",
+        [np.int32([[1, 2, 4], [-1, -2, -5]]), Fixed(ints(1))],
+        Result((2,), "INT32"),
+        ("ReducerOptions", {}),
+    ),
+    "TOPK_V2": one(
+        "TOPK_V2",
+        [WIDE, Fixed(ints(3).reshape(()))],
+        [Result((2, 3, 4, 3)), Result((2, 3, 4, 3), "INT32")],
+    ),
+    "WHERE": one("WHERE", [LINE > 0], Result((1, 2), "INT64")),
+    "ONE_HOT": one(
+        "ONE_HOT",
+        [
+            ints(1, 3, -1, 0),
+            Fixed(ints(3).reshape(())),
+            Fixed(np.float32(2)),
+            Fixed(np.float32(-1)),
+        ],
+        Result((4, 3)),
+        ("OneHotOptions", {"axis": -1}),
+    ),
+    "SCATTER_ND": one(
+        "SCATTER_ND", [Fixed(np.int32([[1], [3], [1]])), LINE, Fixed(ints(4, 5))], Result((4, 5))
+    ),
+    "SPARSE_TO_DENSE": one(
+        "SPARSE_TO_DENSE",
+        [Fixed(ints(1, 3)), Fixed(ints(5)), np.float32([7, 8]), Fixed(np.float32(-1))],
+        Result((5,)),
+        ("SparseToDenseOptions", {}),
+    ),
+    "DYNAMIC_UPDATE_SLICE": one(
+        "DYNAMIC_UPDATE_SLICE", [WIDE, normal(2, 1, 4, 5), ints(0, 9, 0, 0)], Result(WIDE.shape)
+    ),
+    "DYNAMIC_UPDATE_SLICE inside": one(
+        "DYNAMIC_UPDATE_SLICE", [WIDE, normal(1, 2, 2, 5), ints(1, 1, 1, 0)], Result(WIDE.shape)
+    ),
+    "UNIQUE": one(
+        "UNIQUE",
+        [ints(3, 1, 3, 2, 1)],
+        [Result((3,), "INT32"), Result((5,), "INT32")],
+        ("UniqueOptions", {}),
+    ),
+    "SEGMENT_SUM": one("SEGMENT_SUM", [LINE, Fixed(ints(0, 0, 1))], Result((2, 5))),
+    **{
+        f"UNSORTED_SEGMENT_{kind}": one(
+            f"UNSORTED_SEGMENT_{kind}",
+            [LINE, ints(1, 0, 1), Fixed(ints(2).reshape(()))],
+            Result((2, 5)),
+        )
+        for kind in ("SUM", "PROD", "MAX", "MIN")
+    },
+    "MATRIX_DIAG": one("MATRIX_DIAG", [LINE], Result((3, 5, 5))),
+    "MATRIX_SET_DIAG": one("MATRIX_SET_DIAG", [normal(2, 3, 4), normal(2, 3)], Result((2, 3, 4))),
+    "BUCKETIZE": one(
+        "BUCKETIZE",
+        [LINE],
+        Result(LINE.shape, "INT32"),
+        ("BucketizeOptions", {"boundaries": [-1.0, 0.0, 0.5]}),
+    ),
+    "NON_MAX_SUPPRESSION_V4": one(
+        "NON_MAX_SUPPRESSION_V4",
+        [
+            np.float32([[0, 0, 1, 1], [0, 0.1, 1, 1.1], [0, 2, 1, 3], [0, 2, 1, 3.1]]),
+            np.float32([0.9, 0.75, 0.6, 0.95]),
+            Fixed(ints(3).reshape(())),
+            Fixed(np.float32(0.5)),
+            Fixed(np.float32(0.1)),
+        ],
+        [Result((3,), "INT32"), Result((), "INT32")],
+    ),
+    "NON_MAX_SUPPRESSION_V5": one(
+        "NON_MAX_SUPPRESSION_V5",
+        [
+            np.float32([[0, 0, 1, 1], [0, 0.1, 1, 1.1], [0, 2, 1, 3], [0, 2, 1, 3.1]]),
+            np.float32([0.9, 0.75, 0.6, 0.95]),
+            *(
+                Fixed(one)
+                for one in (ints(3).reshape(()), np.float32(0.5), np.float32(0.1), np.float32(0))
+            ),
+        ],
+        [Result((3,), "INT32"), Result((3,)), Result((), "INT32")],
+    ),
+    "DEQUANTIZE": one("DEQUANTIZE", [Coded(BYTES, 0.1, 3)], Result(BYTES.shape)),
+    "QUANTIZE": one("QUANTIZE", [LINE], Result(LINE.shape, "INT8", 0.02, 5)),
+    "QUANTIZE again": one(
+        "QUANTIZE", [Coded(BYTES, 0.1, 3)], Result(BYTES.shape, "UINT8", 0.13, 120), limit=1
+    ),
+}

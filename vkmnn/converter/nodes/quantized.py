@@ -1,0 +1,122 @@
+"""Quantised tensors as pairs of DequantizeLinear and QuantizeLinear, which become codes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from vkmnn.converter.nodes.scope import (
+    FLOAT,
+    INT8,
+    INT16,
+    INT32,
+    NUMPY_TYPES,
+    UINT8,
+    UINT16,
+)
+from vkmnn.converter.nodes.source_op import SourceOp
+from vkmnn.ir import Array
+
+QUANTISED = (INT8, UINT8, INT16, UINT16)
+"""Element types that QuantizeLinear gives."""
+
+_DECODED = (*QUANTISED, INT32)
+
+
+@dataclass(frozen=True, eq=False)
+class Quantization:
+    """What quantised values stand for: real = scale · (value - zero).
+
+    Attributes:
+        scale: one scale, or one for each index of an axis.
+        zero: as many zero points.
+        axis: the axis, where there are several.
+    """
+
+    scale: npt.NDArray[np.float32]
+    zero: npt.NDArray[np.int64]
+    axis: int = 0
+
+    @property
+    def key(self) -> tuple[bytes, bytes, int]:
+        """What identifies it among others."""
+        return self.scale.tobytes(), self.zero.tobytes(), self.axis
+
+    @property
+    def per_axis(self) -> bool:
+        """Whether there are several scales."""
+        return self.scale.size > 1
+
+    def moved(self, order: Sequence[int]) -> Quantization:
+        """Return it for the tensor whose axes are in another order."""
+        return Quantization(
+            self.scale, self.zero, list(order).index(self.axis) if self.per_axis else 0
+        )
+
+    def same_as(self, other: Quantization | None) -> bool:
+        """Return whether values of both stand for the same numbers."""
+        return other is not None and self.key[:2] == other.key[:2]
+
+    def decoded(self, array: Array) -> npt.NDArray[np.float32]:
+        """Return the numbers that an array of quantised values stands for."""
+        shape = [1] * array.ndim
+        if self.per_axis:
+            shape[self.axis] = self.scale.size
+        zero, scale = self.zero.reshape(shape), self.scale.reshape(shape)
+        result: npt.NDArray[np.float32] = ((array.astype(np.int64) - zero) * scale).astype("f4")
+        return result
+
+
+def decode(op: SourceOp, name: str, by: Quantization) -> str:
+    """Return the tensor of floats that a quantised one stands for."""
+    kind = op.type_of(name)
+    if kind not in _DECODED:
+        array = op.scope.constants.get(name)
+        if array is not None:
+            return op.scope.constant(by.decoded(array), op.name)
+        raise op.unreadable(f"a quantised tensor of element type {kind}")
+    return op.scope.memoised(
+        name,
+        ("decoded", by.key),
+        lambda: op.make("DequantizeLinear", name, *_pair(op, kind, by), dtype=FLOAT, **_axis(by)),
+    )
+
+
+def encode(op: SourceOp, name: str, by: Quantization, dtype: int, output: str | None = None) -> str:
+    """Return a tensor of floats as quantised values of an element type.
+
+    Args:
+        op: the operator whose node it is.
+        name: the tensor.
+        by: scale and zero point.
+        dtype: the element type.
+        output: what the result is called; a new name if None.
+    """
+    if dtype not in QUANTISED:
+        raise op.unreadable(f"a result of quantised values of element type {dtype}")
+    made = output or op.scope.fresh(op.name)
+    inputs = [name, *_pair(op, dtype, by)]
+    op.scope.emit("QuantizeLinear", inputs, [made], op.name, dtype, **_axis(by))
+    return made
+
+
+def _pair(op: SourceOp, dtype: int, by: Quantization) -> list[str]:
+    """Return the names of scale and zero point, which are written once for each use."""
+
+    def pair() -> str:
+        scale = by.scale if by.per_axis else by.scale.reshape(())
+        name = op.constant(scale, np.float32)
+        if dtype == INT32:
+            return name
+        zero = by.zero if by.per_axis else by.zero.reshape(())
+        return f"{name}\n{op.constant(zero, NUMPY_TYPES[dtype])}"
+
+    return op.scope.memoised("", ("pair", by.key, dtype), pair).split("\n")
+
+
+def _axis(by: Quantization) -> dict[str, Any]:
+    return {"axis": by.axis} if by.per_axis else {}

@@ -1,0 +1,96 @@
+"""TFLite's files as a front end."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vkmnn.converter.front_end import Conversion, FrontEnd, front_end
+from vkmnn.converter.onnx import OnnxFrontEnd
+from vkmnn.converter.tflite.model import LiteModel
+from vkmnn.converter.tflite.tensors import SCHEMA
+from vkmnn.errors import ModelError, ModelFileError
+from vkmnn.ir import Graph, GraphState
+from vkmnn.schema import Buffer
+
+SUFFIX = ".tflite"
+_SIGNATURE = "#"
+
+
+@dataclass(frozen=True, slots=True)
+class TfliteFile:
+    """The bytes of a file, the name for its graph, and the signature that is asked for."""
+
+    data: memoryview
+    name: str
+    signature: str
+
+
+@front_end("TFLite")
+class TfliteFrontEnd(FrontEnd):
+    """Reads paths, with `#` and a signature behind them where the first is not meant; and bytes."""
+
+    def recognises(self, model: object, start: bytes) -> bool:
+        if start[4:8] == SCHEMA.identifier:
+            return True
+        if not isinstance(model, str | os.PathLike):
+            return False
+        path, _ = _parts(model)
+        return path.suffix.lower() == SUFFIX
+
+    def read(self, model: Any) -> TfliteFile:
+        if isinstance(model, bytes):
+            return _checked(model, "the model", "model", "")
+        path, signature = _parts(model)
+        try:
+            data = path.read_bytes()
+        except (OSError, ValueError) as error:
+            missing = (
+                "does not exist" if isinstance(error, FileNotFoundError) else f"is unread: {error}"
+            )
+            raise ModelFileError(
+                f"the model file '{path}' {missing}", hint="check the path and its permissions"
+            ) from error
+        return _checked(data, f"'{path}'", path.stem, signature)
+
+    def convert(self, source: TfliteFile, conversion: Conversion) -> Graph:
+        buffer = Buffer(source.data, SCHEMA, "TFLite")
+        model = LiteModel(buffer, source.data, conversion.meter, conversion.shapes)
+        onnx = OnnxFrontEnd()
+        made = model.convert(source.name, source.signature)
+        graph = onnx.convert(onnx.read(made), conversion)
+        graph.states = [
+            GraphState(state.name, state.output, state.initial)
+            for state in model.variables.states.values()
+        ]
+        return graph
+
+
+def _parts(model: str | os.PathLike[str]) -> tuple[Path, str]:
+    """Return the path and the signature that is asked for."""
+    path = Path(os.fspath(model))
+    before, mark, signature = path.name.rpartition(_SIGNATURE)
+    if mark and before.lower().endswith(SUFFIX) and not path.exists():
+        return path.with_name(before), signature
+    return path, ""
+
+
+def _checked(data: bytes, what: str, name: str, signature: str) -> TfliteFile:
+    if data[4:8] != SCHEMA.identifier:
+        from vkmnn.converter.foreign import likely_kind
+
+        kind = likely_kind(data[:4096])
+        known = f"is {kind.name}, not" if kind else "is not"
+        raise ModelFileError(
+            f"{what} {known} a TFLite model: it does not begin like one",
+            hint=kind.advice if kind else "the download or the conversion did not finish",
+        )
+    try:
+        Buffer(memoryview(data), SCHEMA, "TFLite").root()
+    except ModelError as error:
+        raise ModelFileError(
+            f"{what} is not a TFLite model: {error.message}", hint="the file is damaged"
+        ) from error
+    return TfliteFile(memoryview(data), name, signature)

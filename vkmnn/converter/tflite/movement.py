@@ -1,0 +1,358 @@
+"""Operators that move values: quantised ones move as they are."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from vkmnn.converter.nodes import INT64
+from vkmnn.converter.nodes.scope import NUMPY_TYPES
+from vkmnn.converter.tflite.nodes import LiteOp, reads
+
+END = 2**31 - 1
+"""An end beyond every axis."""
+
+
+@reads("RESHAPE")
+def reshape(op: LiteOp) -> None:
+    """Reshape to the second input or, without one, to the option."""
+    op.need(1)
+    if op.has(1):
+        shape, known = op.vector(1), op.value(1)
+        if known is not None and known.dtype.kind not in "iu":
+            raise op.damaged("its new shape is not of integers")
+    else:
+        shape = op.constant(op.listed("new_shape"))
+    op.pass_on(op.make("Reshape", op.inputs[0], shape, allowzero=1))
+
+
+@reads("TRANSPOSE")
+def transpose(op: LiteOp) -> None:
+    """Transpose; the order is the second input."""
+    op.need(2)
+    order = op.settled(1, "an order of axes")
+    rank = len(order)
+    if sorted(one % max(rank, 1) for one in order) != list(range(rank)):
+        raise op.damaged(f"its order of axes is {order}")
+    name = op.inputs[0]
+    op.pass_on(op.make("Transpose", name, perm=[one % rank for one in order]) if rank else name)
+
+
+@reads("SQUEEZE")
+def squeeze(op: LiteOp) -> None:
+    """Squeeze; without axes, all of size 1."""
+    op.need(1)
+    axes = op.listed("squeeze_dims")
+    more = [op.constant(axes)] if axes else []
+    op.pass_on(op.make("Squeeze", op.inputs[0], *more))
+
+
+@reads("EXPAND_DIMS")
+def expand_dims(op: LiteOp) -> None:
+    """Unsqueeze; the axis is the second input."""
+    op.need(2)
+    op.pass_on(op.make("Unsqueeze", op.inputs[0], op.vector(1)))
+
+
+@reads("SHAPE", "RANK")
+def shape(op: LiteOp) -> None:
+    """Shape, and how many axes there are."""
+    op.need(1)
+    found = op.shape(0)
+    if op.type == "RANK" and found is not None:
+        op.scope.set_constant(op.outputs[0], np.array(len(found), np.int32))
+    elif found is not None and None not in found:
+        dtype = NUMPY_TYPES[op.results[0].dtype]
+        op.scope.set_constant(op.outputs[0], np.array(found, dtype))
+    else:
+        sizes = op.make("Shape", op.inputs[0], dtype=INT64)
+        op.give(sizes if op.type == "SHAPE" else op.make("Size", sizes, dtype=INT64))
+
+
+def _alike(op: LiteOp) -> list[str] | None:
+    """Return the inputs as they are where all of them and the output share scale and type."""
+    to = op.result_quantization()
+    for number in range(len(op.inputs)):
+        by = op.quantization(number)
+        if (by is None) != (to is None) or (by is not None and not by.same_as(to)):
+            return None
+    return op.inputs
+
+
+@reads("CONCATENATION")
+def concatenation(op: LiteOp) -> None:
+    """Concat; quantised values of other scales are requantised."""
+    op.need(1)
+    axis, alike = op.integer("axis"), _alike(op)
+    kind = op.member("ActivationFunctionType", "fused_activation_function")
+    if alike is not None and kind == "NONE":
+        op.finish("Concat", *alike, axis=axis)
+    else:
+        op.give_active(op.make("Concat", *op.reals(), axis=axis))
+
+
+@reads("PACK")
+def pack(op: LiteOp) -> None:
+    """Concat along a new axis."""
+    op.need(1)
+    axis = op.integer("axis")
+    alike = _alike(op)
+    parts = [op.make("Unsqueeze", name, op.constant([axis])) for name in alike or op.reals()]
+    made = op.make("Concat", *parts, axis=axis)
+    op.give(made) if alike is None else op.finish("Identity", made)
+
+
+@reads("UNPACK")
+def unpack(op: LiteOp) -> None:
+    """Slices along an axis, without that axis."""
+    op.need(1, 0)
+    axis = op.integer("axis")
+    for number in range(len(op.outputs)):
+        op.pass_on(op.make("Gather", op.inputs[0], op.constant(number), axis=axis), number)
+
+
+@reads("SPLIT", "SPLIT_V")
+def split(op: LiteOp) -> None:
+    """Split into equal parts, or by sizes of which one may be -1."""
+    equal = op.type == "SPLIT"
+    op.need(2 if equal else 3)
+    data, at = (1, 0) if equal else (0, 2)
+    (axis,) = op.settled(at, "an axis")[:1] or [0]
+    count = len(op.outputs)
+    if equal:
+        parts = op.make_several("Split", count, op.inputs[data], axis=axis, num_outputs=count)
+    else:
+        sizes = op.settled(1, "sizes of parts")
+        if len(sizes) != count or sizes.count(-1) > 1 or min(sizes, default=0) < -1:
+            raise op.damaged(f"it has {count} parts of the sizes {sizes[:8]}")
+        if -1 in sizes:
+            whole = (op.shape(data) or ())[axis] if op.shape(data) else None
+            if whole is None:
+                raise op.unreadable("a part whose size follows from an open one")
+            sizes[sizes.index(-1)] = whole - sum(size for size in sizes if size != -1)
+        parts = op.make_several("Split", count, op.inputs[data], op.constant(sizes), axis=axis)
+    for number, part in enumerate(parts):
+        op.scope.types[part] = op.type_of(op.inputs[data])
+        op.pass_on(part, number, data)
+
+
+@reads("SLICE")
+def slice_by_size(op: LiteOp) -> None:
+    """Slice by begins and sizes; a size of -1 goes to the end."""
+    op.need(3)
+    begins, sizes = op.integers(1), op.integers(2)
+    if begins is not None and sizes is not None and len(begins) == len(sizes):
+        pairs = zip(begins, sizes, strict=True)
+        ends = [END if size == -1 else begin + size for begin, size in pairs]
+        bounds = op.constant(begins), op.constant(ends)
+    else:
+        begin, size = op.vector(1), op.vector(2)
+        open_ = op.make("Less", size, op.constant(0))
+        end = op.make("Where", open_, op.constant(END), op.make("Add", begin, size), dtype=INT64)
+        bounds = begin, end
+    op.pass_on(op.make("Slice", op.inputs[0], *bounds))
+
+
+@reads("TILE", "BROADCAST_TO")
+def repeat(op: LiteOp) -> None:
+    """Tile and Expand."""
+    op.need(2)
+    kind = "Tile" if op.type == "TILE" else "Expand"
+    op.pass_on(op.make(kind, op.inputs[0], op.vector(1)))
+
+
+@reads("BROADCAST_ARGS")
+def broadcast_shape(op: LiteOp) -> None:
+    """The shape that tensors of two shapes broadcast to."""
+    op.need(2)
+    parts = [op.make("ConstantOfShape", op.vector(number)) for number in range(2)]
+    op.give(op.make("Shape", op.make("Add", *parts), dtype=INT64))
+
+
+@reads("FILL")
+def fill(op: LiteOp) -> None:
+    """Expand of one value."""
+    op.need(2)
+    op.pass_on(op.make("Expand", op.inputs[1], op.vector(0)), source=1)
+
+
+@reads("ZEROS_LIKE")
+def zeros(op: LiteOp) -> None:
+    """Zeros in the shape of a tensor."""
+    op.need(1)
+    zero = op.constant(0, NUMPY_TYPES[op.type_of(op.inputs[0])])
+    op.finish("Expand", zero, op.make("Shape", op.inputs[0], dtype=INT64))
+
+
+@reads("RANGE")
+def count(op: LiteOp) -> None:
+    """Range of scalars."""
+    op.need(3)
+    scalar = op.constant([])
+    parts = [
+        op.make("Reshape", name, scalar) if op.rank(n) else name
+        for n, name in enumerate(op.inputs[:3])
+    ]
+    op.finish("Range", *parts)
+
+
+@reads("REVERSE_V2")
+def reverse(op: LiteOp) -> None:
+    """Slice backwards along the axes in the second input."""
+    op.need(2)
+    axes = op.settled(1, "axes")
+    many = len(axes)
+    bounds = [op.constant([one] * many) for one in (-1, -(2**63))]
+    steps = op.constant([-1] * many)
+    name = op.inputs[0]
+    op.pass_on(op.make("Slice", name, *bounds, op.constant(axes), steps) if axes else name)
+
+
+@reads("REVERSE_SEQUENCE")
+def reverse_sequence(op: LiteOp) -> None:
+    """ReverseSequence; other axes than the first two are moved there."""
+    op.need(2)
+    batch, time, rank = op.integer("batch_dim"), op.integer("seq_dim"), op.known_rank(0)
+    batch, time = batch % max(rank, 1), time % max(rank, 1)
+    if batch == time:
+        raise op.damaged("its batch and its time are one axis")
+    order = [batch, time, *(axis for axis in range(rank) if axis not in (batch, time))]
+    if {batch, time} == {0, 1}:
+        made = op.make(
+            "ReverseSequence", op.inputs[0], op.long(1), batch_axis=batch, time_axis=time
+        )
+    else:
+        moved = op.make("Transpose", op.inputs[0], perm=order)
+        made = op.make("ReverseSequence", moved, op.long(1), batch_axis=0, time_axis=1)
+        made = op.make("Transpose", made, perm=[order.index(axis) for axis in range(rank)])
+    op.pass_on(made)
+
+
+@reads("PAD", "PADV2")
+def pad(op: LiteOp) -> None:
+    """Pad by zero, which of quantised values is the zero point, or by the third input."""
+    op.need(2)
+    by = op.quantization(0)
+    if op.type == "PADV2":
+        op.need(3)
+        value = op.inputs[2]
+        if op.rank(2):
+            value = op.make("Reshape", value, op.constant([]))
+    else:
+        zero = int(by.zero[0]) if by is not None else 0
+        value = op.constant(zero, NUMPY_TYPES[op.type_of(op.inputs[0])])
+    op.pass_on(op.make("Pad", op.inputs[0], _pads(op), value))
+
+
+def _pads(op: LiteOp) -> str:
+    """Return the pads before all axes, then those after them, of rows with one of each."""
+    pairs = op.integers(1)
+    if pairs is not None:
+        return op.constant([*pairs[::2], *pairs[1::2]])
+    turned = op.make("Transpose", op.long(1), perm=[1, 0])
+    return op.make("Reshape", turned, op.constant([-1]))
+
+
+@reads("MIRROR_PAD")
+def mirror_pad(op: LiteOp) -> None:
+    """Pad by reflection; if symmetric, by parts of the tensor, backwards, since edges repeat."""
+    op.need(2)
+    name = op.inputs[0]
+    if op.member("MirrorPadMode", "mode") == "REFLECT":
+        op.pass_on(op.make("Pad", name, _pads(op), mode="reflect"))
+        return
+    pairs = op.settled(1, "pads")
+    for axis in range(len(pairs) // 2):
+        before, after = pairs[2 * axis : 2 * axis + 2]
+        if before < 0 or after < 0:
+            raise op.damaged(f"its pads are {pairs[:8]}")
+        parts = [name]
+        if before:
+            parts.insert(0, _backwards(op, name, axis, before - 1, -(2**63)))
+        if after:
+            parts.append(_backwards(op, name, axis, -1, -1 - after))
+        name = op.make("Concat", *parts, axis=axis) if len(parts) > 1 else name
+    op.pass_on(name)
+
+
+def _backwards(op: LiteOp, name: str, axis: int, start: int, end: int) -> str:
+    bounds = [op.constant([one]) for one in (start, end, axis, -1)]
+    return op.make("Slice", name, *bounds)
+
+
+@reads("SPACE_TO_BATCH_ND", "BATCH_TO_SPACE_ND")
+def batches(op: LiteOp) -> None:
+    """Blocks of the spatial axes that become batches, and back; padded before, or cropped after."""
+    op.need(3)
+    block, edges = op.settled(1, "sizes of blocks"), op.settled(2, "pads")
+    count = len(block)
+    sizes = op.shape(0)
+    if sizes is None or None in sizes[1:] or len(sizes) <= count or len(edges) != 2 * count:
+        raise op.unreadable("blocks of open sizes")
+    if min(block, default=1) < 1 or min(edges, default=0) < 0:
+        raise op.damaged(f"it has blocks of {block} and pads of {edges}")
+    inner = [size or 0 for size in sizes[1:]]
+    name = op.inputs[0]
+    if op.type == "SPACE_TO_BATCH_ND":
+        by, rest = op.quantization(0), [0] * (len(sizes) - 1 - count)
+        zero = op.constant(int(by.zero[0]) if by else 0, NUMPY_TYPES[op.type_of(name)])
+        pads = op.constant([0, *edges[::2], *rest, 0, *edges[1::2], *rest])
+        name = op.make("Pad", name, pads, zero) if any(edges) else name
+        padded = [inner[n] + edges[2 * n] + edges[2 * n + 1] for n in range(count)]
+        if any(size % one for size, one in zip(padded, block, strict=True)):
+            raise op.damaged(f"its blocks of {block} do not divide {padded}")
+        split = [
+            part for size, one in zip(padded, block, strict=True) for part in (size // one, one)
+        ]
+        apart = op.make("Reshape", name, op.constant([-1, *split, *inner[count:]]))
+        places = [2 + 2 * n for n in range(count)]
+        order = [*places, 0, *(1 + 2 * n for n in range(count))]
+        order += range(2 * count + 1, 2 * count + len(inner) - count + 1)
+        moved = op.make("Transpose", apart, perm=order)
+        result = [size // one for size, one in zip(padded, block, strict=True)]
+        op.pass_on(op.make("Reshape", moved, op.constant([-1, *result, *inner[count:]])))
+        return
+    apart = op.make("Reshape", name, op.constant([*block, -1, *inner]))
+    order = [count, *(axis for n in range(count) for axis in (count + 1 + n, n))]
+    order += range(2 * count + 1, count + 1 + len(inner))
+    moved = op.make("Transpose", apart, perm=order)
+    joined = [size * one for size, one in zip(inner, block, strict=False)]
+    made = op.make("Reshape", moved, op.constant([-1, *joined, *inner[count:]]))
+    if any(edges):
+        ends = [joined[n] - edges[2 * n + 1] for n in range(count)]
+        axes = op.constant(list(range(1, count + 1)))
+        made = op.make("Slice", made, op.constant(edges[::2]), op.constant(ends), axes)
+    op.pass_on(made)
+
+
+@reads("MATRIX_DIAG")
+def diagonal(op: LiteOp) -> None:
+    """Square matrices with vectors on their diagonals."""
+    op.need(1)
+    size = (op.shape(0) or (None,))[-1]
+    if size is None:
+        raise op.unreadable("a diagonal of an open size")
+    eye = op.constant(np.eye(size), NUMPY_TYPES[op.type_of(op.inputs[0])])
+    op.finish("Mul", op.make("Unsqueeze", op.inputs[0], op.constant([-1])), eye)
+
+
+@reads("MATRIX_SET_DIAG")
+def with_diagonal(op: LiteOp) -> None:
+    """Matrices whose diagonals are replaced."""
+    op.need(2)
+    sizes = (op.shape(0) or (None, None))[-2:]
+    if None in sizes or len(sizes) < 2:
+        raise op.unreadable("a diagonal of an open size")
+    rows, columns = (size or 0 for size in sizes)
+    eye = op.constant(np.eye(rows, columns), bool)
+    line = op.make("Unsqueeze", op.inputs[1], op.constant([-1 if rows <= columns else -2]))
+    op.finish("Where", eye, line, op.inputs[0], dtype=op.type_of(op.inputs[0]))
+
+
+@reads("DENSIFY")
+def densify(op: LiteOp) -> None:
+    """Identity: sparse constants are read as dense ones."""
+    op.need(1)
+    found = op.value(0)
+    if found is None:
+        raise op.unreadable("a sparse tensor that is computed")
+    op.scope.set_constant(op.outputs[0], found)

@@ -1,0 +1,379 @@
+"""What a reader of a TFLite operator sees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vkmnn.converter.nodes import (
+    FLOAT,
+    FLOAT16,
+    INT32,
+    INT64,
+    Readers,
+    Scope,
+    SourceOp,
+    lists_operators,
+)
+from vkmnn.converter.nodes.channels_last import first_order, last_order, note_last, to_first
+from vkmnn.converter.nodes.quantized import QUANTISED, Quantization, decode, encode
+from vkmnn.converter.nodes.scope import NUMPY_TYPES
+from vkmnn.converter.tflite.tensors import SCHEMA, LiteTensor, enum_name
+from vkmnn.ir import Array
+from vkmnn.schema import Table
+from vkmnn.schema.flexbuffers import read_flexbuffer
+
+if TYPE_CHECKING:
+    from vkmnn.converter.tflite.model import Subgraph
+
+CUSTOM = "CUSTOM"
+OPERATORS = {number: name for name, number in SCHEMA.enums["BuiltinOperator"].items()}
+
+
+_VALUES = Quantization(np.ones(1, np.float32), np.zeros(1, np.int64))
+"""Quantised values as numbers."""
+
+_HALVES_AWAY = Quantization(np.array([1 - 2**-20], np.float32), np.zeros(1, np.int64))
+"""The same, where a half is just above itself before it is rounded to the next even number."""
+
+
+class LiteOp(SourceOp):
+    """One operator of a file.
+
+    Attributes:
+        table: the operator in the file.
+        options: its parameters; None where it has none.
+        subgraph: where it stands.
+        tensors: its inputs as the file has them; None for one that is absent.
+        results: its outputs as the file has them.
+    """
+
+    def __init__(
+        self,
+        scope: Scope,
+        kind: str,
+        name: str,
+        table: Table,
+        subgraph: Subgraph,
+        numbers: tuple[Sequence[int], Sequence[int]],
+    ) -> None:
+        inputs, outputs = numbers
+        names = subgraph.names
+        super().__init__(
+            scope,
+            kind,
+            name,
+            [names[number] if number != -1 else "" for number in inputs],
+            [names[number] for number in outputs],
+        )
+        self.table, self.subgraph = table, subgraph
+        self.options = table.union("builtin_options") or table.union("builtin_options_2")
+        self.tensors: list[LiteTensor | None] = [
+            subgraph.tensors[number] if number != -1 else None for number in inputs
+        ]
+        self.results = [subgraph.tensors[number] for number in outputs]
+
+    # --- parameters ------------------------------------------------------------------------------
+
+    def integer(self, field: str, default: int = 0) -> int:
+        """Return an option that is a whole number; the default where there are no options."""
+        options = self._options(field)
+        return default if options is None else options.integer(field)
+
+    def flag(self, field: str) -> bool:
+        """Return an option that is true or false."""
+        return bool(self.integer(field))
+
+    def number(self, field: str, default: float = 0.0) -> float:
+        """Return an option that is a number."""
+        options = self._options(field)
+        return default if options is None else float(options.scalar(field))
+
+    def listed(self, field: str) -> list[int]:
+        """Return an option that is a list of whole numbers."""
+        options = self._options(field)
+        return [] if options is None else options.integers(field)
+
+    def text(self, field: str) -> str:
+        """Return an option that is a text."""
+        options = self._options(field)
+        return "" if options is None else options.text(field)
+
+    def member(self, enum: str, field: str) -> str:
+        """Return an option that is a member of an enumeration, by its name; "" if there is none."""
+        return enum_name(enum, self.integer(field))
+
+    def _options(self, field: str) -> Table | None:
+        if self.options is not None and field not in SCHEMA.tables[self.options.kind]:
+            raise self.damaged(f"it has parameters {self.options.kind}")
+        return self.options
+
+    def custom_options(self) -> dict[str, Any]:
+        """Return the parameters of a custom operator: a FlexBuffer's map."""
+        if self.table.integer("large_custom_options_offset"):
+            raise self.unreadable("options that lie outside its table")
+        raw = self.table.vector("custom_options").tobytes()
+        found = read_flexbuffer(raw) if raw else {}
+        if not isinstance(found, dict):
+            raise self.damaged("its options are not a map")
+        return found
+
+    # --- operands --------------------------------------------------------------------------------
+
+    def quantization(self, number: int) -> Quantization | None:
+        """Return what the values of an input stand for; None where they are plain numbers."""
+        tensor = self.tensors[number] if number < len(self.tensors) else None
+        if tensor is None or tensor.dtype not in QUANTISED:
+            return None
+        return tensor.quantization
+
+    def result_quantization(self, number: int = 0) -> Quantization | None:
+        """Return what the values of an output stand for; None where they are plain numbers."""
+        tensor = self.results[number] if number < len(self.results) else None
+        if tensor is None or tensor.dtype not in QUANTISED:
+            return None
+        return tensor.quantization
+
+    def real(self, number: int) -> str:
+        """Return an input as plain numbers: quantised values are decoded."""
+        name, by = self.inputs[number], self.quantization(number)
+        if by is not None:
+            return decode(self, name, by)
+        return self.cast(name, FLOAT) if self.type_of(name) == FLOAT16 else name
+
+    def reals(self) -> list[str]:
+        """Return all inputs as plain numbers."""
+        return [self.real(number) for number in range(len(self.inputs))]
+
+    def first(self, number: int, rank: int) -> str:
+        """Return an input as plain numbers, with channels first."""
+        by = self.quantization(number)
+        moved = to_first(self, self.inputs[number], rank)
+        if by is None:
+            return self.cast(moved, FLOAT) if self.type_of(moved) == FLOAT16 else moved
+        return decode(self, moved, by.moved(first_order(rank)) if by.per_axis else by)
+
+    def averaged(self, rank: int, average: Callable[[str], str], active: bool = True) -> None:
+        """Make averages of the first input, with channels first, the output.
+
+        Averages of quantised values are rounded as TFLite does it: halves away from the value 0.
+        """
+        by, to = self.quantization(0), self.result_quantization()
+        kind = self.member("ActivationFunctionType", "fused_activation_function") if active else ""
+        if (
+            by is None
+            or not by.same_as(to)
+            or not (kind in ("", "NONE") or self._implied(kind, by))
+        ):
+            self.give_first(average(self.first(0, rank)), rank, active)
+            return
+        values = decode(self, self.moved_first(0, rank), _VALUES)
+        self.pass_first(encode(self, average(values), _HALVES_AWAY, self.results[0].dtype), rank)
+
+    def moved_first(self, number: int, rank: int) -> str:
+        """Return an input with channels first, with its values as they are."""
+        return to_first(self, self.inputs[number], rank)
+
+    def pass_first(self, name: str, rank: int) -> None:
+        """Make a tensor of the first input's values, with channels first, the output."""
+        by, to = self.quantization(0), self.result_quantization()
+        self.pass_on(self.make("Transpose", name, perm=last_order(rank)))
+        if by is None if to is None else to.same_as(by):
+            note_last(self, name, self.outputs[0])
+
+    def source(self, number: int) -> tuple[str, Quantization | None]:
+        """Return an input and what its values stand for; of a decoded constant, the constant."""
+        name = self.inputs[number]
+        found = self.subgraph.decoded.get(name)
+        return found if found is not None else (name, self.quantization(number))
+
+    def weights(self, number: int, order: Sequence[int]) -> str:
+        """Return an input, in another order of axes, as plain numbers; constants stay quantised."""
+        name, by = self.source(number)
+        axes = list(order)
+
+        def moved() -> str:
+            array = self.scope.constants.get(name)
+            if array is None:
+                return self.make("Transpose", name, perm=axes)
+            if array.ndim != len(axes):
+                raise self.damaged(f"its weights have {array.ndim} axes, not {len(axes)}")
+            return self.scope.constant(np.ascontiguousarray(array.transpose(axes)), self.name)
+
+        there = self.scope.memoised(name, ("order", tuple(axes)), moved)
+        if by is None:
+            return self.cast(there, FLOAT) if self.type_of(there) == FLOAT16 else there
+        return decode(self, there, by.moved(axes))
+
+    def bias(self, number: int, weights: int = 1) -> str | None:
+        """Return an input of biases as plain numbers; None where it is absent.
+
+        Quantised ones have the product of the scales of the input and of the weights.
+        """
+        if not self.has(number):
+            return None
+        name, tensor = self.inputs[number], self.tensors[number]
+        if tensor is None or tensor.dtype not in (INT32, INT64):
+            return self.real(number)
+        by = tensor.quantization
+        if by is None:
+            x, w = self.quantization(0), self.quantization(weights)
+            if x is None or w is None:
+                raise self.damaged("its bias has no scale")
+            scale = (x.scale * w.scale).astype(np.float32)
+            by = Quantization(scale, np.zeros(scale.size, np.int64))
+        return decode(self, name, by)
+
+    def shape(self, number: int) -> tuple[int | None, ...] | None:
+        """Return the sizes of an input as far as they are known; None if even the rank is not."""
+        return self.shape_of(self.inputs[number])
+
+    def known_rank(self, number: int) -> int:
+        """Return how many axes an input has.
+
+        Raises:
+            UnreadableError: it is not known.
+        """
+        rank = self.rank(number)
+        if rank is None:
+            raise self.unreadable("an input of unknown rank")
+        return rank
+
+    def settled(self, number: int, what: str) -> list[int]:
+        """Return an input that has to be a constant as a list.
+
+        Raises:
+            UnreadableError: it is computed.
+        """
+        found = self.integers(number)
+        if found is None:
+            raise self.unreadable(f"{what} computed at run time")
+        return found
+
+    def long(self, number: int) -> str:
+        """Return an input as integers of 64 bits."""
+        return self.cast(self.inputs[number], INT64)
+
+    def vector(self, number: int) -> str:
+        """Return an input as a vector of integers of 64 bits."""
+        found = self.value(number)
+        if found is not None:
+            return self.constant(found.reshape(-1))
+        return self.make("Reshape", self.long(number), self.constant([-1]))
+
+    # --- results ---------------------------------------------------------------------------------
+
+    def give(self, name: str, number: int = 0) -> None:
+        """Make plain numbers an output: encoded, or converted to its element type."""
+        self.need(0, number + 1)
+        output, by = self.outputs[number], self.result_quantization(number)
+        wanted = self.results[number].dtype
+        if by is not None:
+            encode(self, name, by, wanted, output)
+        elif wanted and self.type_of(name) != wanted:
+            self.scope.emit("Cast", [name], [output], self.name, wanted, to=wanted)
+        else:
+            self.scope.emit("Identity", [name], [output], self.name)
+
+    def give_active(self, name: str, kind: str | None = None) -> None:
+        """Make plain numbers the output, after the operator's fused activation."""
+        self.give(self.activated(name, kind))
+
+    def give_first(self, name: str, rank: int, active: bool = True) -> None:
+        """Make plain numbers with channels first the output, which has channels last."""
+        name = self.activated(name) if active else name
+        by, wanted = self.result_quantization(), self.results[0].dtype
+        if by is not None:
+            name = encode(self, name, by, wanted)
+        elif wanted and self.type_of(name) != wanted:
+            name = self.cast(name, wanted)
+        self.finish("Transpose", name, perm=last_order(rank))
+        note_last(self, name, self.outputs[0])
+
+    def activated(self, name: str, kind: str | None = None) -> str:
+        """Return plain numbers after the fused activation, unless the output implies it."""
+        if kind is None:
+            kind = self.member("ActivationFunctionType", "fused_activation_function")
+        by = self.result_quantization()
+        return name if by is not None and self._implied(kind, by) else self.active(name, kind)
+
+    def _implied(self, kind: str, by: Quantization) -> bool:
+        """Return whether the output has no values outside an activation's limits."""
+        limits = np.iinfo(NUMPY_TYPES[self.results[0].dtype])
+        zero, scale = int(by.zero[0]), float(by.scale[0])
+        if kind not in ("RELU", "RELU6") or zero > limits.min:
+            return False
+        return kind == "RELU" or (limits.max - zero) * scale <= 6 * (1 + 1e-6)
+
+    def pass_on(self, name: str, number: int = 0, source: int = 0) -> None:
+        """Make a tensor of the values of an input an output; requantised if the scales differ."""
+        by, to = self.quantization(source), self.result_quantization(number)
+        if by is not None and (to is None or not by.same_as(to)):
+            self.give(decode(self, name, by), number)
+        elif by is None and to is not None:
+            self.give(name, number)
+        else:
+            wanted = self.results[number].dtype
+            same = not wanted or self.type_of(name) == wanted
+            more: dict[str, Any] = {} if same else {"to": wanted}
+            operator = "Identity" if same else "Cast"
+            output = self.outputs[number]
+            self.scope.emit(operator, [name], [output], self.name, wanted or None, **more)
+
+    def padding(
+        self, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int] | None = None
+    ) -> dict[str, Any]:
+        """Return ONNX's attributes for the operator's padding, SAME or VALID."""
+        from vkmnn.converter.nodes.same import same_padding
+
+        kind = self.member("Padding", "padding")
+        if kind == "VALID":
+            return {"pads": [0] * (2 * len(kernel))}
+        if kind != "SAME":
+            raise self.damaged(f"it has padding {self.integer('padding')}")
+        shape = self.shape(0)
+        sizes = (None,) * len(kernel) if shape is None else shape[1:-1]
+        if len(sizes) != len(kernel):
+            raise self.damaged(f"its input has shape {shape}")
+        return same_padding(sizes, kernel, strides, dilations)
+
+    def positive(self, *fields: str) -> list[int]:
+        """Return options that are sizes or steps.
+
+        Raises:
+            ModelError: one of them is not positive.
+        """
+        found = [self.integer(field, 1) for field in fields]
+        for field, number in zip(fields, found, strict=True):
+            if not 0 < number < 1 << 31:
+                raise self.damaged(f"its {field} is {number}")
+        return found
+
+
+Reader = Callable[[LiteOp], None]
+READERS: Readers[LiteOp] = Readers("TFLite")
+reads = READERS.reads
+
+CUSTOM_READERS: Readers[LiteOp] = Readers("TFLite's custom")
+reads_custom = CUSTOM_READERS.reads
+
+
+@lists_operators("tflite")
+def read_ops() -> dict[str, bool]:
+    """Return every operator that a file may have, and whether it is read; custom ones by name."""
+    builtin = {
+        name: name in READERS
+        for name in OPERATORS.values()
+        if name not in (CUSTOM, "PLACEHOLDER_FOR_GREATER_OP_CODES", "DELEGATE")
+    }
+    return {**builtin, **dict.fromkeys(CUSTOM_READERS, True)}
+
+
+def value_of(op: LiteOp, number: int, what: str) -> Array:
+    """Return an input that has to be a constant."""
+    found = op.value(number)
+    if found is None:
+        raise op.unreadable(f"{what} computed at run time")
+    return found
