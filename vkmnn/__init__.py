@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from vkmnn._version import __version__ as __version__
 from vkmnn.errors import (
     BudgetError,
     ConversionError,
@@ -54,8 +55,6 @@ if TYPE_CHECKING:
     from vkmnn.saving import convert
     from vkmnn.schedule_config import NetworkPath, PathNames
     from vkmnn.shader_function import ShaderFunction, shader
-
-__version__ = "0.1.0"
 
 __all__ = [
     "BoundRun",

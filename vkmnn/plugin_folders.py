@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import vkmnn
+from vkmnn._version import __version__
 from vkmnn.cache_files import check_owner
 from vkmnn.errors import PluginError, page
 from vkmnn.records import dataclass
@@ -134,7 +134,7 @@ def _too_new(least: str) -> str | None:
         wanted = tuple(int(part) for part in least.split("."))
     except ValueError:
         return f'"vkmnn" is {least!r}, not a version such as "0.1"'
-    parts = vkmnn.__version__.split(".")
+    parts = __version__.split(".")
     here = tuple(int(part) for part in parts if part.isdigit())
     return None if wanted <= here else f"it needs vkmnn {least}; this is {'.'.join(parts)}"
 

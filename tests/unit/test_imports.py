@@ -22,6 +22,7 @@ SUITE = "vkmnn_suite"  # the folder beside it: one part, on top of it
 
 # part of vkmnn -> the parts that it may import. Reads from the bottom to the top.
 ALLOWED: dict[str, set[str]] = {
+    "_version": set(),
     "records": set(),
     "errors": set(),
     "threads": set(),
@@ -158,7 +159,8 @@ ALLOWED: dict[str, set[str]] = {
     },
     "__main__": {"cli"},
 }
-EVERYWHERE = {"records"}  # stands in for a module of the standard library
+EVERYWHERE = {"records", "_version"}  # a stand-in for a standard module; a constant
+FACES = {"cli", "bench", SUITE}  # what may import the package `vkmnn` for its public names
 PUBLIC_NAMES = "__init__"  # vkmnn/__init__.py gathers the public names, from anywhere but the cli
 
 # package of others -> the only parts that may import it at run time (by dotted prefix).
@@ -314,6 +316,8 @@ def complaint(found: Import) -> str | None:
         if target not in ALLOWED[importer] | EVERYWHERE:
             return f"{here}, but {importer} may import only {sorted(ALLOWED[importer])}"
         return None
+    if found.target == "vkmnn" and importer not in FACES and not found.typing_only:
+        return f"{here}: only {sorted(FACES)} use vkmnn as its users do"
     top = found.target.split(".")[0]
     if top in ("vkmnn", SUITE) or top in sys.stdlib_module_names or found.typing_only:
         return None
@@ -377,6 +381,10 @@ def test_imports_run_one_way():
         ("vkmnn.interpreter", "if TYPE_CHECKING:\n    import onnx", False),
         ("vkmnn.interpreter", "if TYPE_CHECKING:\n    pass\nelse:\n    import onnx", True),
         ("vkmnn.core.session", "import requests", True),
+        ("vkmnn.runtime.pipeline_cache", "import vkmnn", True),
+        ("vkmnn.runtime.pipeline_cache", "from vkmnn import __version__", True),
+        ("vkmnn.runtime.pipeline_cache", "from vkmnn._version import __version__", False),
+        ("vkmnn.cli.checks", "import vkmnn", False),
         ("vkmnn.core.session", "import json.decoder", False),
         ("vkmnn", "from vkmnn.cli import main", True),
         ("vkmnn", "from vkmnn_suite import fuzz", True),

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-import vkmnn
+from vkmnn._version import __version__
 from vkmnn.cli.console import LogHandler, document, out, show_error
 from vkmnn.cli.options import SHORT, App, option
 from vkmnn.errors import InvalidInputError, VkmnnError, nearest
@@ -110,7 +110,7 @@ SeedOption = Annotated[int, typer.Option("--seed", help="Seed for random inputs.
 
 
 def _tell_version() -> None:
-    typer.echo(f"vkmnn {vkmnn.__version__} (Python {platform.python_version()})")
+    typer.echo(f"vkmnn {__version__} (Python {platform.python_version()})")
 
 
 def _version(wanted: bool) -> None:

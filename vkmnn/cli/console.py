@@ -23,7 +23,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-import vkmnn
+from vkmnn._version import __version__
 from vkmnn.errors import VkmnnError
 
 _PIPED_WIDTH = 200
@@ -287,7 +287,7 @@ def document(command: str, facts: Mapping[str, Any]) -> None:
     """
     if not wants_json():
         return
-    whole = {"command": command, "vkmnn": vkmnn.__version__, **facts}
+    whole = {"command": command, "vkmnn": __version__, **facts}
     typer.echo(json.dumps(_plain(whole), indent=2, allow_nan=False))
 
 

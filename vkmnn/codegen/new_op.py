@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import jinja2
 import typer
 
-import vkmnn
+from vkmnn._version import __version__
 from vkmnn.codegen.console import fail, out
 from vkmnn.codegen.jsonpos import parse
 from vkmnn.codegen.places import MACRO_FILE, SHADERS, TEMPLATE_SUFFIX
@@ -283,7 +283,7 @@ class NewOp:
             "attribute_sets": [required, changed] if required != changed else [changed],
             "package": self.package,
             "distribution": self.distribution,
-            "version": vkmnn.__version__,
+            "version": __version__,
         }
 
 

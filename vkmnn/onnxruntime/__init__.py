@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from typing import NoReturn
 
-import vkmnn
+from vkmnn import _version
 from vkmnn.errors import page
 from vkmnn.onnxruntime.binding import IOBinding
 from vkmnn.onnxruntime.enums import (
@@ -77,7 +77,7 @@ def get_version_string() -> str:
 
 def get_build_info() -> str:
     """Return the build information of vkmnn."""
-    return f"vkmnn {vkmnn.__version__}, with the API of onnxruntime {__version__}"
+    return f"vkmnn {_version.__version__}, with the API of onnxruntime {__version__}"
 
 
 def set_default_logger_severity(severity: int) -> None:

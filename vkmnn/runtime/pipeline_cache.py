@@ -11,7 +11,7 @@ import logging
 import struct
 from pathlib import Path
 
-import vkmnn
+from vkmnn._version import __version__
 from vkmnn.cache_files import read_file, write_file
 from vkmnn.runtime.device_info import DeviceInfo
 
@@ -33,7 +33,7 @@ def device_key(info: DeviceInfo) -> bytes:
         str(info.subgroup_size),
         ".".join(map(str, info.api_version)),
         info.device_profile,
-        vkmnn.__version__,
+        __version__,
     )
     return hashlib.sha256("\0".join(parts).encode()).digest()
 

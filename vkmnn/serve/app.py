@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Match, Route, Router
 from starlette.types import Message, Receive, Scope, Send
 
-import vkmnn
+from vkmnn._version import __version__
 from vkmnn.serve.access import Access
 from vkmnn.serve.inference_api import InferenceApi
 from vkmnn.serve.limits import Bodies, HttpError, Limits, as_http
@@ -155,7 +155,7 @@ class App:
     async def _about(self, request: Request) -> Response:
         models = self._models
         return JSONResponse({
-            "name": "vkmnn", "version": vkmnn.__version__,
+            "name": "vkmnn", "version": __version__,
             "models": {"language": list(models.language), "embedding": list(models.embedding),
                        "networks": list(models.networks)},
             "routes": [route.path for route in self._routes],

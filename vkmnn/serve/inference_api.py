@@ -14,7 +14,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-import vkmnn
+from vkmnn._version import __version__
 from vkmnn.inference_session import InferenceSession, NodeArg
 from vkmnn.ir import Array
 from vkmnn.serve.limits import Bodies, HttpError, Limits, field, length_of
@@ -61,7 +61,7 @@ class InferenceApi:
 
     async def server(self, request: Request) -> Response:
         """GET /v2."""
-        return JSONResponse({"name": "vkmnn", "version": vkmnn.__version__,
+        return JSONResponse({"name": "vkmnn", "version": __version__,
                              "extensions": ["binary_tensor_data"]})  # fmt: skip
 
     async def live(self, request: Request) -> Response:

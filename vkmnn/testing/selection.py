@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from itertools import combinations
 from typing import Any
 
+from vkmnn._version import __version__
 from vkmnn.errors import MissingExtraError, PluginError
 from vkmnn.shaders.library import BUILTIN
 from vkmnn.testing.case import Variant, variants
@@ -47,9 +48,8 @@ def chosen_variants(patterns: Sequence[str], *, strength: int = 0) -> list[Varia
             raise PluginError(text, hint="repair or uninstall the package") from error
     fitting = [v for v in variants() if _fits(v.name, patterns)]
     if not (builtin or fitting) and any(_fits(name, patterns) for name, *_ in BUILTIN.variants()):
-        raise MissingExtraError(
-            ABSENT, hint="pip install vkmnn-suite, or run pytest in a checkout of vkmnn"
-        )
+        hint = f"pip install vkmnn-suite=={__version__}, or run pytest in a checkout of vkmnn"
+        raise MissingExtraError(ABSENT, hint=hint)
     return _covering(fitting, strength) if strength else fitting
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-import vkmnn
+from vkmnn._version import __version__
 from vkmnn.errors import InvalidInputError, MissingExtraError, VkmnnError
 from vkmnn.testing.baseline import Baseline, Measured, compare, device_key
 from vkmnn.testing.devices import Target, targets, unvalidated
@@ -43,7 +43,7 @@ class ShaderSession:
         self._results = Results(
             devices={t.label: _record(t, reasons[t.label]) for t in self._targets},
             date=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-            version=vkmnn.__version__,
+            version=__version__,
         )
         self._files: list[str] = []
 

@@ -508,8 +508,3 @@ def index_spec(shader: Shader, count: int) -> dict[str, bool]:
 def ceil_div(value: int, divisor: int) -> int:
     """Return value / divisor, rounded up."""
     return -(-value // divisor)
-
-
-def as_int32(array: Array) -> Array:
-    """Return the array as int32."""
-    return array.astype(np.int32, copy=False)

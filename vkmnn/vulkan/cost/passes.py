@@ -93,9 +93,3 @@ def pass_cost(nbytes: float, info: DeviceInfo, workgroups: int = 0) -> Cost:
     busy = min(workgroups or cores_of(info), cores_of(info))
     loads = max(nbytes / device.memory_bytes, nbytes / (busy * device.core_bytes))
     return Cost(start=device.start_us, latency=device.round_us, loads=loads)
-
-
-def dispatch_us(info: DeviceInfo) -> float:
-    """Return the overhead of one more dependent dispatch."""
-    device = class_of(info)
-    return device.gap_us + device.start_us
