@@ -227,10 +227,13 @@ class InferenceSession:
         if not self._states:
             return None
         pairs = {state.input: state.output for state in self._states}
-        core = self._session.core
-        made = core.new_state(pairs, None, {one.input: one.initial for one in self._states})
-        return SessionState(
-            core, made, pairs, lambda feeds: check_feeds(self._inputs, feeds, self._types)
+        initial = {one.input: one.initial for one in self._states}
+        return open_state(
+            self._session.core,
+            pairs,
+            None,
+            initial,
+            lambda feeds: check_feeds(self._inputs, feeds, self._types),
         )
 
     def _checked(self, feeds: Mapping[str, Any]) -> tuple[Session, dict[str, Any]]:
