@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,16 +13,13 @@ import pytest
 import vkmnn
 from tests.llm import tiny
 from tests.llm.oracle import greedy
+from tests.vulkan_calls import count_vulkan
 from vkmnn.decoding import decode_step
 from vkmnn.decoding.decode_step import DecoderIO
 from vkmnn.decoding.step_ring import RING_SIZE, StepRing
 from vkmnn.llm.sequence import Sequence
 from vkmnn.runtime.device import enumerate_devices
-from vkmnn.runtime.drivers.vulkan import command
 from vkmnn.runtime.recorder import CommandBuffer
-
-PYTHON_CALLS = 42
-"""Functions of Python that a token may call: a microsecond each."""
 
 PROMPT = [5, 100, 7, 3, 250, 9]
 FOLDERS: dict[str, Callable[[Path], Path]] = {
@@ -77,25 +73,18 @@ def test_a_token_is_one_submission_and_nothing_else(model: Any, text: Sequence) 
 
 
 def test_what_the_host_calls_for_a_token(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Functions of Python and of Vulkan, the difference of a longer and a shorter text."""
+    """Functions of Vulkan, the difference of a longer and a shorter text."""
     if model.device.driver != "vulkan":
         pytest.skip("counts the calls of the driver 'vulkan'")
     used: list[Counter[str]] = []
     lengths: list[int] = []
     for tokens in (5, 25):
         calls: Counter[str] = Counter()
-        _count_vulkan(calls, monkeypatch)
-
-        def called(_frame: Any, event: str, _: Any, calls: Counter[str] = calls) -> None:
-            calls["Python"] += event == "call"
+        count_vulkan(calls, monkeypatch)
 
         for _ in range(2):  # the first time, steps are recorded
             calls.clear()
-            sys.setprofile(called)
-            try:
-                made = model.generate(PROMPT, tokens)
-            finally:
-                sys.setprofile(None)
+            made = model.generate(PROMPT, tokens)
         used.append(calls)
         lengths.append(len(made.tokens))
         monkeypatch.undo()
@@ -103,32 +92,9 @@ def test_what_the_host_calls_for_a_token(model: Any, monkeypatch: pytest.MonkeyP
     tokens, submissions = lengths[1] - lengths[0], more["vkQueueSubmit"]
     assert tokens >= 5  # some models end their texts by themselves
     assert tokens <= submissions < tokens + 5  # some are under way when a text ends
-    assert more.pop("Python") <= submissions * PYTHON_CALLS
     for name in ("vkWaitForFences", "vkGetFenceStatus"):  # the number depends on the time
         more.pop(name, None)
     assert more == {"vkResetFences": submissions, "vkQueueSubmit": submissions}
-
-
-def _count_vulkan(calls: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    lib = command.lib
-
-    def counted(name: str) -> Callable[..., Any]:
-        function = getattr(lib, name)
-
-        def call(*arguments: Any) -> Any:
-            calls[name] += 1
-            calls["Python"] -= 1  # this function
-            return function(*arguments)
-
-        return call
-
-    class Counted:
-        def __getattr__(self, name: str) -> Any:
-            made = counted(name) if name.startswith("vk") else getattr(lib, name)
-            setattr(self, name, made)
-            return made
-
-    monkeypatch.setattr(command, "lib", Counted())
 
 
 def test_tokens_are_those_of_onnxruntime_while_the_caches_double(model: Any) -> None:

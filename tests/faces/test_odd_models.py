@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -15,9 +14,6 @@ from onnx import TensorProto, helper, numpy_helper
 import vkmnn
 from vkmnn import InferenceSession
 from vkmnn.errors import VkmnnError
-
-SECONDS = 20.0
-"""Processor time that an odd model may take; the slowest takes a second."""
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3) - 2
 LONG = "a" * 1_000_000
@@ -526,13 +522,9 @@ def device(request: pytest.FixtureRequest) -> str:
 
 
 def run(made: Model | str, feeds: dict[str, np.ndarray], device: str) -> list[np.ndarray]:
-    start = time.process_time()
-    try:
-        data = made if isinstance(made, str) else made.SerializeToString()
-        with InferenceSession(data, device) as session:
-            return session.run(None, feeds)
-    finally:
-        assert time.process_time() - start < SECONDS
+    data = made if isinstance(made, str) else made.SerializeToString()
+    with InferenceSession(data, device) as session:
+        return session.run(None, feeds)
 
 
 @pytest.mark.parametrize("name", RIGHT)

@@ -181,10 +181,8 @@ LONG = {
 
 @pytest.mark.parametrize("name", LONG)
 def test_constants_that_take_long(name: str, device: str) -> None:
-    start = time.thread_time()
     error = refuse(LONG[name], device, Budget(bytes=4096 * MIB), "VKMNN_MAX_SECONDS", "'much")
     assert isinstance(error, BudgetError)
-    assert time.thread_time() - start < 4
 
 
 def test_memory_on_the_way() -> None:
