@@ -40,6 +40,8 @@ _MARK_BEGIN, _MARK_END = "\x01", "\x02"
 _MARK = re.compile(f"{_MARK_BEGIN}\\d+:\\d+{_MARK_END}")
 _DIRECTIVE = re.compile(r"\s*#\s*(version|extension)\b")
 _DOC = re.compile(r"\s*\{#-?(.*?)-?#\}", re.DOTALL)
+_PURPOSE = re.compile(r"\s*Computes: (.*?)\n(?=\S|\s*\n)", re.DOTALL)
+"""The first of a header's parts: Computes, Grid, Shared memory, Axes, Operands, Constants, Show."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,9 +156,12 @@ class Renderer:
         }
 
     def doc(self, file: str) -> str:
-        """Return the template's opening comment, or an empty string."""
+        """Return what the template's header says that it computes, or an empty string."""
         match = _DOC.match((self.folders[0] / file).read_text(encoding="utf-8"))
-        return " ".join(match.group(1).split()) if match else ""
+        if match is None:
+            return ""
+        purpose = _PURPOSE.match(match.group(1))
+        return " ".join((purpose or match).group(1).split())
 
     def render(self, variant: Variant, *, emulated: bool = False) -> Rendered:
         """Render one variant; raises `ShaderError` with file and line.

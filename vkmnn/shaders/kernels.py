@@ -366,10 +366,8 @@ def arg_reduce(
 ) -> Shader:
     """Return a variant of `arg_reduce`.
 
-    Index of the largest key along the middle axis of [outer, size, inner], which is cut into
-    `chunks` pieces of `chunk` (the last may be shorter). lanes 1: an invocation makes one index;
-    else a workgroup. Source f32, i32: keys are made of the elements, INVERTED for the smallest;
-    source pair: keys and indices of pieces. PARTIAL: keys are stored, too.
+    the index of the largest key along the middle axis of [outer, size, inner], in `chunks` pieces
+    of `chunk` (the last may be shorter).
     """
     return _find(
         "arg_reduce",
@@ -493,8 +491,7 @@ def attention_codes(
 ) -> Shader:
     """Return a variant of `attention_codes`.
 
-    Attention of codes for any device: a workgroup makes one query. Its scores lie in shared
-    memory, as products of queries and keys first, then as exponentials, then as codes.
+    quantised attention on any device.
     """
     return _find(
         "attention_codes",
@@ -628,12 +625,7 @@ def attention_coop(
 ) -> Shader:
     """Return a variant of `attention_coop`.
 
-    Attention by cooperative matrices of float16: a workgroup makes 16 queries of up to 64
-    columns, with a softmax that is corrected as its maximum grows, as in attention_tile. The
-    blocks of 64 keys go in turn to `groups` of 128 invocations. Scores and results of a block are
-    a fragment for each subgroup, summed in float32; probabilities are rounded to float16 before
-    they meet the values, and divided by the sum of what they were rounded to. `matrix`:
-    "m16x16x16s32" are M x N x K elements, in subgroups of 32.
+    attention by cooperative matrices of float16, with a running softmax as in attention_tile.
     """
     return _find(
         "attention_coop",
@@ -774,13 +766,8 @@ def attention_rotate(
 ) -> Shader:
     """Return a variant of `attention_rotate`.
 
-    Attention for CPU devices: a workgroup is one subgroup of `lanes` invocations and makes `rows`
-    queries of up to 64 columns, 4 * lanes keys at a time, with a softmax that is corrected as its
-    maximum grows (Milakov and Gimelshein 2018; Dao et al. 2022, FlashAttention). A lane loads the
-    vec4s of its own queries and of its own four keys; the others' queries reach it by a rotation
-    of the subgroup. Of codes (`c8`, in floats), scores and softmax are rounded: what all keys add
-    up to is found first, then scores are computed once more, or read where KEEPS says that their
-    codes have been kept, a byte each.
+    attention on CPU devices, with a running softmax (Milakov and Gimelshein 2018; Dao et al.
+    2022, FlashAttention).
     """
     return _find(
         "attention_rotate",
@@ -926,12 +913,8 @@ def attention_tile(
 ) -> Shader:
     """Return a variant of `attention_tile`.
 
-    Attention for any device: a workgroup makes `rows` queries of up to 64 columns, with a softmax
-    that is corrected as its maximum grows (Milakov and Gimelshein 2018; Dao et al. 2022,
-    FlashAttention). The blocks of 32 keys go in turn to `groups` of invocations, eight for each
-    query; at the end their maxima, sums and results meet. Queries, keys and values pass through
-    shared memory in pieces of 64 elements; values of a block and the next keys are loaded while
-    its scores are computed.
+    attention on any device, with a running softmax (Milakov and Gimelshein 2018; Dao et al. 2022,
+    FlashAttention).
     """
     return _find(
         "attention_tile",
@@ -1177,12 +1160,9 @@ def cached_attention(
 ) -> Shader:
     """Return a variant of `cached_attention`.
 
-    A few rows of queries on a cache: a workgroup turns the query of one head and row and the new
-    keys, and attends to the rows of the cache and to the new ones, with a softmax that is
-    corrected as its maximum grows (include/cached_attention.glsl.j2). Where `split`, the rows of
-    the cache are shared by pc.parts workgroups, of which the first takes the new ones, too, and
-    the last to arrive merges what all have found (include/last_arriver.glsl.j2): for each a vec4
-    of every lane, and its maximum and sum.
+    attention of a few query rows on a KV cache: rotary embedding of the query of a head and row
+    and of the new keys, attention to cached and new rows, with a running softmax
+    (include/cached_attention.glsl.j2).
     """
     return _find(
         "cached_attention",
@@ -1323,12 +1303,7 @@ def cached_attention_subgroup(
 ) -> Shader:
     """Return a variant of `cached_attention_subgroup`.
 
-    A few rows of queries on a cache, for CPU devices (include/cached_attention.glsl.j2): a
-    workgroup is one subgroup of `lanes` invocations and takes one head and row. Everything stays
-    in registers: such devices load and store shared memory one invocation after another. A lane
-    scores one row of the cache at a time, with vec4s of the query that the lanes hold for each
-    other; then it weighs vec4s of its own columns. KEY_VECTORS, VALUE_VECTORS: how many vec4s of
-    a key and of a value a lane holds.
+    cached_attention on CPU devices.
     """
     return _find(
         "cached_attention_subgroup",
@@ -1473,12 +1448,7 @@ def cached_attention_wide(
 ) -> Shader:
     """Return a variant of `cached_attention_wide`.
 
-    A few rows of queries on a cache, for GPUs (include/cached_attention.glsl.j2): eight subgroups
-    of `lanes` invocations take one head and row. Eight invocations share a row of the cache, so
-    that they read 128 bytes side by side; they score it, and weigh its columns, without a
-    barrier: every eight keep a maximum, a sum and a result of their own, which meet at the end,
-    in a subgroup first. KEY_VECTORS, VALUE_VECTORS: how many vec4s of a key and of a value an
-    invocation holds. Where `split`, the rows are shared as in cached_attention.
+    cached_attention on GPUs with subgroup shuffles.
     """
     return _find(
         "cached_attention_wide",
@@ -1682,12 +1652,8 @@ def conv_codes_coop(
 ) -> Shader:
     """Return a variant of `conv_codes_coop`.
 
-    Convolution of codes as an implicit GEMM by cooperative matrices of bytes, summed in whole
-    numbers. k counts fours of channel blocks, tap by tap: `taps` says for each four which texel
-    it is, counted from a pixel's first tap, how many of its blocks there are, and the tap's place
-    as depth and height · 65536 + width. Weights are rows [group][channel][four] of sixteen bytes.
-    x is bytes less a number: pads are the bytes of zero, and `offset` is, for each channel, the
-    sum of its weights, which that number multiplies.
+    quantised convolution as an implicit GEMM by cooperative matrices of signed bytes, summed in
+    32-bit integers.
     """
     return _find(
         "conv_codes_coop",
@@ -1845,14 +1811,7 @@ def conv_coop(
 ) -> Shader:
     """Return a variant of `conv_coop`.
 
-    Convolution of float16 tensors as an implicit GEMM by cooperative matrices, summed in float32.
-    split: several workgroups share a tile, each a part of K. k counts pairs of channel blocks,
-    tap by tap: `taps` says for each pair which texel it is, counted from a pixel's first tap, how
-    far the second block is (0: there is none), and the tap's place as depth and height · 65536 +
-    width. Weights are rows [group][channel][pair] of eight elements. PHASED: `phases`
-    convolutions of the same sizes, which write pixels of one output; `taps` has a table for each
-    of them, and how far each lies from the first pixel; weights are
-    [group][phase][channel][pair].
+    convolution of float16 tensors as an implicit GEMM by cooperative matrices, summed in float32.
     """
     return _find(
         "conv_coop",
@@ -2096,11 +2055,7 @@ def conv_dot(
 ) -> Shader:
     """Return a variant of `conv_dot`.
 
-    Convolution of codes as implicit GEMM by dot products of four bytes each: pixels are rows,
-    taps times blocks of four input channels the inner axis, and tiles of both operands pass
-    through shared memory as words. Weights are [panel][K / 4][columns of a tile], words of bytes
-    along K. x is bytes less a number: pads are the bytes of zero, and `offset` is, for each
-    channel, the sum of its weights, which that number multiplies. `taps`: as in conv_shared.
+    quantised convolution as an implicit GEMM by integer dot products of four bytes.
     """
     return _find(
         "conv_dot",
@@ -2167,9 +2122,9 @@ def conv_fold(
 ) -> Shader:
     """Return a variant of `conv_fold`.
 
-    Puts four neighbours of a row into the channels of a pixel, for convolutions of one input
-    channel: pixel p of a row of y holds x[p - pad], x[p - pad + step], … of the same row, and
-    zeros for what lies outside.
+    Computes: four neighbours of a row as the channels of a pixel, for convolutions of one input
+    channel. Pixel p of a row of y holds x[p - pad], x[p - pad + step], ... of the same row, zeros
+    outside.
     """
     return _find(
         "conv_fold",
@@ -2291,9 +2246,7 @@ def conv_gather(
 ) -> Shader:
     """Return a variant of `conv_gather`.
 
-    Convolution with groups that do not fall on channel blocks; an invocation makes one pixel of
-    one channel block and gathers single input channels. Weights are [block][tap][ic]; `in_blocks`
-    and `group_blocks` count channels here.
+    convolution whose groups do not start at channel blocks.
     """
     return _find(
         "conv_gather",
@@ -2427,8 +2380,7 @@ def conv_half(
 ) -> Shader:
     """Return a variant of `conv_half`.
 
-    As `conv_shared`, with float16 arithmetic within a step along K. Weights are constants, of
-    which every output channel was divided by a power of two (`gemm/half.py`).
+    as conv_shared, with float16 arithmetic within a step along K.
     """
     return _find(
         "conv_half",
@@ -2557,10 +2509,7 @@ def conv_rotate(
 ) -> Shader:
     """Return a variant of `conv_rotate`.
 
-    Convolution as implicit GEMM for CPU devices: a workgroup is one subgroup of `lanes`
-    invocations and makes `rows` pixels of `lanes` channel blocks; lane l owns channel block l of
-    the panel, weights are [panel][tap][ic][lanes]. A lane loads its own pixels; the others reach
-    it by a rotation of the subgroup, so lane l works on pixel (l + j) mod lanes in step j.
+    convolution as an implicit GEMM on CPU devices.
     """
     return _find(
         "conv_rotate",
@@ -2681,16 +2630,7 @@ def conv_row(
 ) -> Shader:
     """Return a variant of `conv_row`.
 
-    Convolution of codes by windows three wide as F(4, 3) along rows, for CPU devices: a workgroup
-    is one subgroup of `lanes` invocations and makes four pixels of each of half as many tiles,
-    for `lanes` channel blocks. A lane transforms the six pixels of a tile, half of which it
-    loads, and another lane the others, and the weights of its own block; as in conv_rotate, tiles
-    reach the other lanes by a rotation. With as many tiles as lanes, the loop would be too long
-    for what processors keep of decoded instructions. Sums are 32-bit integers that may wrap
-    around: whatever the twenty-fourfold of a result was, an odd factor and a shift give back its
-    lower bits. Weights are [panel][row of taps][C / 4][tap][lanes], ivec4s of a word for each
-    input channel. Pixels are tiles here, and `stride` and `out_stride` go from one to the next;
-    `row` lies between pixels.
+    quantised convolution by windows three wide as F(4, 3) along rows, on CPU devices.
     """
     return _find(
         "conv_row",
@@ -2800,12 +2740,7 @@ def conv_separable(
 ) -> Shader:
     """Return a variant of `conv_separable`.
 
-    A convolution of each channel by itself and the product of one tap over all channels that
-    follows it, for GPUs: a workgroup makes the first for the pixels of its tile, a chunk of
-    channels after the other, into shared memory, and multiplies that by the weights of its
-    columns. `rows` pixels of four columns are an invocation's; groups of invocations share the
-    channels of a chunk, and their sums meet in shared memory. Weights are [block][tap] and
-    [panel][channel][columns of a tile]; one spatial axis is missing or of size 1.
+    a depthwise convolution and the pointwise one after it, on GPUs.
     """
     return _find(
         "conv_separable",
@@ -2952,14 +2887,8 @@ def conv_shared(
 ) -> Shader:
     """Return a variant of `conv_shared`.
 
-    Convolution as implicit GEMM for GPUs: pixels are rows, taps times input channels the inner
-    axis, and tiles of both operands pass through shared memory. Weights are [panel][K][columns of
-    a tile]. `taps` has an entry for every four channels of every tap: its position in the window
-    and its distance in x. split: several workgroups share a tile, each a part of K. PHASED:
-    `phases` convolutions of the same sizes, which write pixels of one output; `taps` has a table
-    for each of them, and how far each lies from the first pixel; weights are
-    [group][phase][panel]. POOLED: x is the maximum of 3 x 3 texels, which only kernels of floats
-    with one tap take.
+    convolution as an implicit GEMM on GPUs. Rows are pixels, columns output channels, K is taps x
+    input channels.
     """
     return _find(
         "conv_shared",
@@ -3094,9 +3023,7 @@ def conv_strip(
 ) -> Shader:
     """Return a variant of `conv_strip`.
 
-    Convolution of each channel by itself with a square kernel, unrolled: an invocation makes
-    `pixels` neighbouring pixels of a row of one channel block and loads every input texel once.
-    Weights are [block][tap]; one spatial axis is missing or of size 1.
+    depthwise convolution with a square kernel, unrolled.
     """
     return _find(
         "conv_strip",
@@ -3236,10 +3163,7 @@ def conv_tile(
 ) -> Shader:
     """Return a variant of `conv_tile`.
 
-    Convolution as implicit GEMM in a register tile: an invocation makes `pixels` pixels of
-    `blocks` channel blocks. Across pixels, neighbouring invocations own neighbouring pixels and
-    share their weights [panel][tap][ic][blocks]; across channels, they own neighbouring channel
-    blocks and share their pixels, with weights [panel][tap][ic][local_size_x].
+    convolution as an implicit GEMM in a register tile, on any device.
     """
     return _find(
         "conv_tile",
@@ -3399,8 +3323,7 @@ def convert_layout(
 ) -> Shader:
     """Return a variant of `convert_layout`.
 
-    Converts between plain [N][C][S] and channel-blocked [ceil(C/4)][N][S][4]; an invocation moves
-    one channel block of one pixel. x has the elements `element`, y `result`.
+    conversion between plain [N][C][S] and channel-blocked [ceil(C/4)][N][S][4].
     """
     return _find(
         "convert_layout",
@@ -3568,9 +3491,8 @@ def cum_sum(
 ) -> Shader:
     """Return a variant of `cum_sum`.
 
-    Running sums, or products, along the middle axis of [outer, size, inner], which is cut into
-    `chunks` pieces of `chunk` (the last may be shorter); an invocation makes one piece. OFFSET:
-    what comes before each piece is given as [outer, chunks, inner].
+    running sums, or products, along the middle axis of [outer, size, inner], in `chunks` pieces
+    of `chunk` (the last may be shorter).
     """
     return _find(
         "cum_sum",
@@ -3703,9 +3625,7 @@ def det(
 ) -> Shader:
     """Return a variant of `det`.
 
-    Determinants of [count, size, size], by elimination with row pivots in `work`, a copy of the
-    matrices; an invocation makes one. Elements of a matrix are `count` words apart, so that
-    neighbours read neighbouring words.
+    determinants of [count, size, size], by elimination with row pivots in `work`, a copy.
     """
     return _find(
         "det",
@@ -3769,11 +3689,7 @@ def dynamic_codes(
 ) -> Shader:
     """Return a variant of `dynamic_codes`.
 
-    Codes of numbers by a scale and a zero point that are computed, as ONNX's
-    DynamicQuantizeLinear makes them. "rows": less their zero point, in the order of `x`; "words":
-    as bytes less 128, four to a word; an invocation takes four vec4s. "tile": the same words, of
-    rows in tiles, as `matmul_pack` has them; an invocation makes four of a lane. `ends` is what
-    products bind as their bias: see `gemm/dynamic.py`.
+    quantised values by a computed scale and zero point (ONNX DynamicQuantizeLinear).
     """
     return _find(
         "dynamic_codes",
@@ -3838,9 +3754,7 @@ def dynamic_range(
 ) -> Shader:
     """Return a variant of `dynamic_range`.
 
-    Smallest and largest of zero and all elements, and what quantises from the one to the other: a
-    workgroup takes `chunk` vec4s. Several leave their extremes in `y`, as (smallest, largest,
-    smallest, largest); one that reads all, or those (PAIRS), makes scale and zero point.
+    minimum and maximum of zero and all elements, and the scale and zero point for that range.
     """
     return _find(
         "dynamic_range",
@@ -3927,10 +3841,7 @@ def elementwise(
 ) -> Shader:
     """Return a variant of `elementwise`.
 
-    y = a chain of steps over up to four operands with broadcasting over up to six axes.
-    Specialization constants say what each step computes of which values, so that a driver
-    compiles those alone. Values are numbered: operands 0 to 3, numbers 4 to 11, from 12 on the
-    results of the steps. An invocation makes one element of `width` words.
+    a chain of steps over up to four operands, with broadcasting over up to six axes.
     """
     return _find(
         "elementwise",
@@ -4440,9 +4351,7 @@ def group_norm(
 ) -> Shader:
     """Return a variant of `group_norm`.
 
-    Normalises channel-blocked images: y = act((x - mean) / sqrt(variance + epsilon) * scale +
-    bias). A workgroup takes `blocks` channel blocks of one image. Mode own: each channel has
-    statistics of its own, blocks is 1; mode joint: all channels of the blocks share them.
+    y = act((x - mean) / sqrt(variance + epsilon) * scale + bias) of channel-blocked images.
     """
     return _find(
         "group_norm",
@@ -4555,8 +4464,7 @@ def image_conv(
 ) -> Shader:
     """Return a variant of `image_conv`.
 
-    Convolution of images, with weights in an image or a buffer; an invocation makes four texels
-    of a row, of one block of channels. Pairs are (height, width).
+    convolution of images, with weights in an image or a buffer.
     """
     return _find(
         "image_conv",
@@ -5047,8 +4955,7 @@ def linear_attention(
 ) -> Shader:
     """Return a variant of `linear_attention`.
 
-    `steps` steps of LinearAttention from step `first` on; an invocation owns a column of a state
-    [depth, width], and makes that column of what the queries of its head read.
+    `steps` steps of LinearAttention from step `first` on.
     """
     return _find(
         "linear_attention",
@@ -5129,10 +5036,8 @@ def lrn(
 ) -> Shader:
     """Return a variant of `lrn`.
 
-    Local response normalisation across channels (ONNX LRN): y = x / (bias + ratio * sum of
-    squares)^BETA, summed over the channels from `before` below to `after` above. `count`
-    elements; form 1 and 4: plain [outer, channels, inner] of words or vec4s; blocked:
-    channel-blocked texels, `inner` of them per block.
+    local response normalisation across channels (ONNX LRN): y = x / (bias + ratio * sum of
+    squares)^BETA, summed over the channels from `before` below to `after` above.
     """
     return _find(
         "lrn",
@@ -5228,11 +5133,7 @@ def matmul_codes(
 ) -> Shader:
     """Return a variant of `matmul_codes`.
 
-    Rows of floats by weights in codes of `bits` bits, which become floats in registers. `lanes`
-    8: for CPU devices; a workgroup is one subgroup and makes 32 columns of `rows` rows, whose
-    elements the lanes load for each other. `lanes` 0: 32 columns as well, by eight invocations
-    each, which share K and add up in shared memory; a part of the rows lies there, ready to be
-    multiplied.
+    rows of floats by packed weights of `bits` bits, dequantised in registers.
     """
     return _find(
         "matmul_codes",
@@ -5367,11 +5268,7 @@ def matmul_codes_coop(
 ) -> Shader:
     """Return a variant of `matmul_codes_coop`.
 
-    Product of codes by constant codes by cooperative matrices of bytes, summed in whole numbers.
-    The left operand is whole numbers in float32, of which words of four bytes are made on the way
-    to shared memory; `b` is rows of uvec4s along k, sixteen bytes each. Bytes of a are codes less
-    `a_shift`: `sums`, of b along K, make up for that. With POINTED, codes with the number in
-    `point` added are from 0 to 255.
+    quantised product by cooperative matrices of signed bytes, summed in 32-bit integers.
     """
     return _find(
         "matmul_codes_coop",
@@ -5456,11 +5353,7 @@ def matmul_codes_row(
 ) -> Shader:
     """Return a variant of `matmul_codes_row`.
 
-    A row of floats by weights in codes of `bits` bits, for GPUs and products of few columns:
-    eight neighbouring columns for each workgroup, a quarter of a panel, so that the grid is
-    larger than that of matmul_codes. Eight invocations share a chunk of K, and every eight take
-    another one; while one part of the row is multiplied, the next one and its codes are on their
-    way.
+    one row of floats by packed weights of `bits` bits, for few columns on GPUs.
     """
     return _find(
         "matmul_codes_row",
@@ -5615,10 +5508,7 @@ def matmul_coop(
 ) -> Shader:
     """Return a variant of `matmul_coop`.
 
-    Matrix product of float16 operands by cooperative matrices, summed in float32. Both operands
-    are rows of uvec4s along k, eight elements each, which the strides of `a` and `b` count.
-    split: several workgroups share a tile, each a part of K. Where one sees the whole of it, it
-    may normalise the rows of `a`: see include/moments.glsl.j2.
+    matrix product of float16 operands by cooperative matrices, summed in float32.
     """
     return _find(
         "matmul_coop",
@@ -5736,12 +5626,7 @@ def matmul_dot(
 ) -> Shader:
     """Return a variant of `matmul_dot`.
 
-    Product of codes by dot products of four bytes each: tiles of both operands pass through
-    shared memory as words of four along K, and groups of invocations may share K. The left
-    operand, and with B_PLAIN the right one, are whole numbers in float32, of which words are made
-    on the way; else `b` is words, panel by panel [K / 4][columns]. Bytes are codes less `a_shift`
-    and WEIGHT_SHIFT: `sums`, of b along K, make up for the former. With POINTED, codes with the
-    number in `point` added are from 0 to 255.
+    quantised product by integer dot products of four bytes.
     """
     return _find(
         "matmul_dot",
@@ -5859,9 +5744,7 @@ def matmul_gemv(
 ) -> Shader:
     """Return a variant of `matmul_gemv`.
 
-    Product of up to `rows` rows by a matrix: bound by the loads of b, so that neighbours load
-    neighbouring vec4s of it. A workgroup makes WIDTH vec4s of every row; its invocations share K,
-    and a tree in shared memory adds what they have.
+    product of up to `rows` rows by a matrix, bound by the loads of b.
     """
     return _find(
         "matmul_gemv",
@@ -5992,8 +5875,7 @@ def matmul_half(
 ) -> Shader:
     """Return a variant of `matmul_half`.
 
-    As `matmul_shared`, with float16 arithmetic within a step along K. The right operand is a
-    constant, of which every column was divided by a power of two (`gemm/half.py`).
+    as matmul_shared, with float16 arithmetic within a step along K.
     """
     return _find(
         "matmul_half",
@@ -6090,12 +5972,7 @@ def matmul_pack(
 ) -> Shader:
     """Return a variant of `matmul_pack`.
 
-    Brings an operand of a matrix product into the form its kernels read, zero padded. "a": vec4s
-    along k, with vec4 k4 of a row at row·out_row + k4·out_step of its batch; an invocation moves
-    four of them ("a4": which lie together already). "b": [batch][panel][k][WIDTH] of vec4s along
-    the columns. "tile": rows of codes, four to a word or floats, as words:
-    [tile][k4][LANES][WIDTH] of ivec4s, where word g of lane l is of row g·LANES + l of a tile of
-    ROWS; an invocation moves four of a lane.
+    an operand of a matrix product in the order of its kernels, zero-padded.
     """
     return _find(
         "matmul_pack",
@@ -6214,12 +6091,7 @@ def matmul_rotate(
 ) -> Shader:
     """Return a variant of `matmul_rotate`.
 
-    Matrix product for CPU devices: a workgroup is one subgroup of `lanes` invocations and makes
-    `rows` rows of one panel of 4 * lanes columns. A lane loads its own rows of a; the others
-    reach them by a rotation of the subgroup, so lane l works on row (l + j) mod lanes in step j.
-    Of bytes (`w8`, `c8`), an ivec4 of `b` holds four k of four columns. Of codes (`c8`), those of
-    `a` lie tile by tile and block of k by block (`matmul_pack`): a lane loads its rows of a tile
-    at once. With SHIFTED, what is added to bytes comes after the biases.
+    matrix product on CPU devices.
     """
     return _find(
         "matmul_rotate",
@@ -6362,10 +6234,7 @@ def matmul_shared(
 ) -> Shader:
     """Return a variant of `matmul_shared`.
 
-    Matrix product for GPUs: tiles of both operands pass through shared memory, every invocation
-    keeps a tile of results in registers. split: several workgroups share a tile, each a part of
-    K. Where one sees the whole of it, it may normalise the rows of `a`: see
-    include/staged_norms.glsl.j2.
+    matrix product on GPUs.
     """
     return _find(
         "matmul_shared",
@@ -6555,10 +6424,7 @@ def nms_choose(
 ) -> Shader:
     """Return a variant of `nms_choose`.
 
-    Second step of NonMaxSuppression: a workgroup goes through the sorted boxes of one class, as
-    many at a time as it has lanes. Each lane compares its box with those chosen before, then with
-    those of its own group that are chosen first. What does not fit one dispatch goes on in the
-    next: `state` holds how far a row is, and how many boxes it has.
+    second step of NonMaxSuppression: selects from the sorted boxes.
     """
     return _find(
         "nms_choose",
@@ -6612,9 +6478,8 @@ def nms_gather(
 ) -> Shader:
     """Return a variant of `nms_gather`.
 
-    Last step of NonMaxSuppression: writes (image, class, box) of what was chosen of all rows, one
-    after the other, then zeros; and how many there are. A workgroup writes those of one row, and
-    a part of the zeros.
+    last step of NonMaxSuppression: (image, class, box) of the selected boxes of all rows, then
+    zeros; and their number.
     """
     return _find(
         "nms_gather",
@@ -6669,11 +6534,8 @@ def nms_sort(
 ) -> Shader:
     """Return a variant of `nms_sort`.
 
-    First step of NonMaxSuppression: a workgroup sorts the boxes of one class whose scores exceed
-    a threshold by falling score; equal ones stay in order. Few boxes are counted: how many come
-    before each. Of many, lanes own pieces, so that sorting by four bits at a time (radix sort)
-    keeps their order. `order` and `spare` are [rows, size]; the result is in `order`. width 4:
-    rows are whole vec4s.
+    first step of NonMaxSuppression: sorts the boxes of a class whose scores exceed a threshold by
+    falling score; equal ones keep their order.
     """
     return _find(
         "nms_sort",
@@ -6745,13 +6607,7 @@ def nms_tournament(
 ) -> Shader:
     """Return a variant of `nms_tournament`.
 
-    NonMaxSuppression without sorting, for CPU devices: a workgroup is one subgroup of `lanes`
-    invocations and takes one class. Its lanes hold the best key of each block of `block` scores
-    in registers. Round by round, the best of all leaves its block and is kept unless a box that
-    was kept before suppresses it. Nothing marks what has left: that is all that comes before the
-    last one in order. So a dispatch whose loops may not go on tells the next one in `state` only
-    where that one was (its place + 1, or -1 where nothing is left to do), and how many boxes are
-    kept. width 4: rows are whole vec4s.
+    NonMaxSuppression without sorting, on CPU devices.
     """
     return _find(
         "nms_tournament",
@@ -6848,8 +6704,8 @@ def norm_apply(
 ) -> Shader:
     """Return a variant of `norm_apply`.
 
-    y = (x - mean) * deviation * scale + bias, with an activation in form channels, over plain
-    rows whose mean and inverse standard deviation are known; an invocation makes one element.
+    y = (x - mean) * deviation * scale + bias over plain rows with known mean and inverse standard
+    deviation; with an activation in form channels.
     """
     return _find(
         "norm_apply",
@@ -6955,12 +6811,7 @@ def norm_rows(
 ) -> Shader:
     """Return a variant of `norm_rows`.
 
-    Normalises plain rows: y = (x - mean) / sqrt(variance + epsilon) * scale + bias; a workgroup
-    makes one row. With RMS nothing is subtracted. With HOLD, the vec4s of an invocation, it keeps
-    the row in registers; HOLD 0 reads a longer row three times. Form aligned: rows are whole
-    vec4s, scale and bias too. Form rows: a row may start and end inside a vec4, and these
-    elements are stored one by one. Form channels: so, too, with factors per channel and an
-    activation, and without HOLD. OF_INPUT is what x is multiplied by: the scale of its codes.
+    y = (x - mean) / sqrt(variance + epsilon) * scale + bias over plain rows.
     """
     return _find(
         "norm_rows",
@@ -7210,8 +7061,8 @@ def pool_index(
 ) -> Shader:
     """Return a variant of `pool_index`.
 
-    Maximum of a sliding window over plain [images][spatial] and the flat index of the first
-    element that has it; an invocation makes one element. Triples are (depth, height, width).
+    the maximum of a sliding window over plain [images][spatial], and the flat index of its first
+    occurrence.
     """
     return _find(
         "pool_index",
@@ -7450,9 +7301,8 @@ def radix_count(
 ) -> Shader:
     """Return a variant of `radix_count`.
 
-    Stable sort by four bits, of which some may be `flipped`: how often each value of them occurs
-    in each of `pieces` pieces of `piece` keys (255 at most), as [16, pieces]. An invocation
-    counts a piece.
+    stable sort by four bits, of which some may be `flipped`: counts of each of their values in
+    each of `pieces` pieces of `piece` keys (255 at most), as [16, pieces].
     """
     return _find(
         "radix_count",
@@ -7514,9 +7364,8 @@ def radix_move(
 ) -> Shader:
     """Return a variant of `radix_move`.
 
-    Stable sort by four bits, of which some may be `flipped`: moves keys and their indices to
-    where those of their piece and value begin, which `table` [16, pieces] says. An invocation
-    moves a piece. Not INDEXED: places are the indices.
+    stable sort by four bits, of which some may be `flipped`: moves keys and their indices to the
+    start of their piece and value, by `table` [16, pieces].
     """
     return _find(
         "radix_move",
@@ -7613,10 +7462,7 @@ def raster(
 ) -> Shader:
     """Return a variant of `raster`.
 
-    Copies one region of up to six axes, the innermost last; each invocation moves one element of
-    `width` words, whatever their type. blocked: x (source), or both tensors, are channel-blocked,
-    of `images` times channels times pixels, while addresses count elements in plain order; four
-    words of a blocked source are a block of channels.
+    a copy of one region of up to six axes, the innermost last.
     """
     return _find(
         "raster",
@@ -7668,11 +7514,8 @@ def raster_parts(
 ) -> Shader:
     """Return a variant of `raster_parts`.
 
-    Copies up to sixteen regions of up to six sources into parts of one output that do not
-    overlap, each as `raster` does. Invocations are numbered region by region; of each, `regions`
-    has 24 numbers: its first invocation, offsets in source and output, which source, of a
-    channel-blocked source images, channels and pixels (images 0: plain), five sizes, and six
-    strides of the source and of the output.
+    copies of up to sixteen regions of up to six sources into disjoint parts of one output, each
+    as raster does.
     """
     return _find(
         "raster_parts",
@@ -7811,15 +7654,7 @@ def recurrent(
 ) -> Shader:
     """Return a variant of `recurrent`.
 
-    Steps of LSTM (gates 4), GRU (3) and RNN (1). A workgroup makes `span` units of `rows`
-    sequences in one direction: with all units it goes through `count` steps, with some of them
-    through one. Its invocations share the state in SLICES; `part` holds what each has summed.
-    Weights are [direction][from][to] with the gates of a unit side by side, `from` padded to
-    whole blocks. With lanes, a workgroup of a CPU device is one subgroup of as many. A lane makes
-    every number of the state that it reads itself, so it keeps them, and the others reach them by
-    a rotation: there is no shared memory and no barrier. Weights are in the order in which they
-    are read: [direction][block of to][block of from][vec4][lane], both padded; the vec4s of a
-    lane hold its rotations, one after the other, with their gates.
+    steps of LSTM (gates 4), GRU (3) and RNN (1).
     """
     return _find(
         "recurrent",
@@ -7903,9 +7738,8 @@ def reduce_columns(
 ) -> Shader:
     """Return a variant of `reduce_columns`.
 
-    Reduces [outer, size, inner] along the middle axis, which is cut into `chunks` pieces of
-    `chunk` (the last may be shorter), to [outer, chunks, inner]; an invocation makes one value,
-    or four side by side (width 4; inner counts vec4s then).
+    a reduction of [outer, size, inner] along the middle axis, in `chunks` pieces of `chunk` (the
+    last may be shorter), to [outer, chunks, inner].
     """
     return _find(
         "reduce_columns",
@@ -7961,9 +7795,9 @@ def reduce_exact(
 ) -> Shader:
     """Return a variant of `reduce_exact`.
 
-    Reductions of integers whose results need sums of 64 bits, which two words hold: mean and L2
-    norm, both truncated as ONNX does, and the logarithm of the sum; along the middle axis of
-    [outer, size, inner], an invocation makes one element.
+    reductions of integers that need sums of 64 bits, in two words: mean and L2 norm, both
+    truncated as ONNX does, and the logarithm of the sum, along the middle axis of [outer, size,
+    inner].
     """
     return _find(
         "reduce_exact",
@@ -8037,9 +7871,8 @@ def reduce_rows(
 ) -> Shader:
     """Return a variant of `reduce_rows`.
 
-    Reduces plain rows, each cut into `chunks` pieces of `chunk` elements (the last may be
-    shorter); a workgroup makes one value of one piece. ALIGNED: all pieces start and end with a
-    vec4.
+    a reduction of plain rows, each in `chunks` pieces of `chunk` elements (the last may be
+    shorter).
     """
     return _find(
         "reduce_rows",
@@ -8125,9 +7958,7 @@ def roi_align(
 ) -> Shader:
     """Return a variant of `roi_align`.
 
-    Samples bins of regions (ONNX RoiAlign); an invocation makes one bin of one channel. What has
-    more samples than a loop may count takes several dispatches, which go through `rows` lines of
-    samples and add to what stands in y. Pairs are (height, width).
+    samples of bins of regions (ONNX RoiAlign).
     """
     return _find(
         "roi_align",
@@ -8281,11 +8112,8 @@ def rotary(
 ) -> Shader:
     """Return a variant of `rotary`.
 
-    y = x [batch, heads, rows, depth], whose first `width` columns are turned by pairs: (a, b)
-    becomes (a cos - b sin, b cos + a sin). Pairs are half of `width` apart, or side by side
-    (INTERLEAVED). Tables [batch or 1, rows, columns] have a number for every column, or one for
-    every pair (PAIRS). A unit is `aligned` columns; `batch` is how far the tables go from one
-    image to the next.
+    rotary embedding of x [batch, heads, rows, depth]: the first `width` columns are rotated by
+    pairs, (a, b) becomes (a cos - b sin, b cos + a sin).
     """
     return _find(
         "rotary",
@@ -8363,10 +8191,7 @@ def scale(
 ) -> Shader:
     """Return a variant of `scale`.
 
-    y = act(x * scale + bias) with one scale and bias per channel: x is [outer, channels, inner],
-    inner counting elements of `width` words. SPLAT: one word of scale and bias serves the four
-    lanes; else they are vec4s of neighbouring channels. `blocks` of either make an image, which
-    has `channels` words of them.
+    y = act(x * scale + bias) with a scale and a bias per channel.
     """
     return _find(
         "scale",
@@ -8412,8 +8237,8 @@ def scatter_claim(
 ) -> Shader:
     """Return a variant of `scatter_claim`.
 
-    Scatter of many updates: the last of those that go to one row has it, and `winner` of the row
-    is its number and one more; it was 0. An invocation takes one update.
+    scatter of many updates: `winner` of a row becomes the number of its last update plus one; it
+    was 0.
     """
     return _find(
         "scatter_claim",
@@ -8503,9 +8328,7 @@ def scatter_elements(
 ) -> Shader:
     """Return a variant of `scatter_elements`.
 
-    y[…, index[i, j, …] on the axis, …] takes updates[i, j, …]. An invocation owns one line along
-    the axis and takes its updates `first` to `last` in order, so that repeated indices do not
-    race.
+    y[..., index[i, j, ...] on the axis, ...] updated by updates[i, j, ...].
     """
     return _find(
         "scatter_elements",
@@ -8584,9 +8407,7 @@ def scatter_nd(
 ) -> Shader:
     """Return a variant of `scatter_nd`.
 
-    Combines updates[t][inner] with y at index tuple t, tuples `first` to `last`. An invocation
-    owns one inner position and takes the tuples in order, so that of repeated ones the last
-    stays, and none is lost.
+    y at index tuple t combined with updates[t][inner], for tuples `first` to `last`.
     """
     return _find(
         "scatter_nd",
@@ -8661,9 +8482,7 @@ def scatter_place(
 ) -> Shader:
     """Return a variant of `scatter_place`.
 
-    Scatter of many updates: the row of the data that each one goes to. kind tuples: of an index
-    tuple; kind elements: of an index along an axis, where the index tensor has up to six
-    alternating axes. CLEARS: nobody has these rows yet. An invocation makes one.
+    scatter of many updates: the target row of each.
     """
     return _find(
         "scatter_place",
@@ -8727,11 +8546,7 @@ def scatter_runs(
 ) -> Shader:
     """Return a variant of `scatter_runs`.
 
-    Scatter with a reduction: `count` values of `inner` elements in the order of their rows `key`.
-    An invocation combines the runs of equal rows in one block of values, at one inner position.
-    Runs that begin and end inside go to y; the first and the last may go on in other blocks, and
-    are entries 2b and 2b + 1 of the next level, of block b. LAST: there is no other block.
-    INDEXED: which value is whose is in `source`.
+    scatter with a reduction: `count` values of `inner` elements in the order of their rows `key`.
     """
     return _find(
         "scatter_runs",
@@ -8787,9 +8602,8 @@ def scatter_write(
 ) -> Shader:
     """Return a variant of `scatter_write`.
 
-    Scatter of updates [count, inner] to rows of y: entry n to row[n], if it is the `winner`
-    there. LISTED: no two entries go to one row, and `winner` is the number of each one's update.
-    An invocation moves `width` words.
+    scatter of updates [count, inner] to rows of y: entry n to row[n], if it is the `winner`
+    there.
     """
     return _find(
         "scatter_write",
@@ -8926,8 +8740,8 @@ def softmax_apply(
 ) -> Shader:
     """Return a variant of `softmax_apply`.
 
-    y = exp(x - peak) / sum, or (x - peak) - log(sum), over [outer, size, inner] with peak and sum
-    given as [outer, inner]; an invocation makes one element.
+    y = exp(x - peak) / sum, or (x - peak) - log(sum), over [outer, size, inner], with peak and
+    sum as [outer, inner].
     """
     return _find(
         "softmax_apply",
@@ -8992,8 +8806,7 @@ def softmax_columns(
 ) -> Shader:
     """Return a variant of `softmax_columns`.
 
-    Softmax, or its logarithm, along the middle axis of [outer, size, inner]; an invocation makes
-    one column, or four side by side (width 4; inner counts vec4s then).
+    softmax, or its logarithm, along the middle axis of [outer, size, inner].
     """
     return _find(
         "softmax_columns",
@@ -9057,10 +8870,7 @@ def softmax_rows(
 ) -> Shader:
     """Return a variant of `softmax_rows`.
 
-    Softmax, or its logarithm, of plain rows; a workgroup makes one row. With HOLD, the vec4s of
-    an invocation, it keeps the row in registers; HOLD 0 reads a longer row three times. Rows of
-    sizes that 4 does not divide (aligned 1) start and end inside a vec4: these elements are
-    stored one by one. OF_INPUT is what x is multiplied by: the scale of its codes.
+    softmax, or its logarithm, of plain rows.
     """
     return _find(
         "softmax_rows",
@@ -9139,8 +8949,7 @@ def top_k_blocks(
     """Return a variant of `top_k_blocks`.
 
     TopK by selection: the first key of each block of `block` elements along the middle axis of
-    [outer, size, inner], as one row of `stride` words for each line; an invocation makes one.
-    width 4: lines are whole vec4s, and so are blocks.
+    [outer, size, inner], as one row of `stride` words for each line.
     """
     return _find(
         "top_k_blocks",
@@ -9222,9 +9031,8 @@ def top_k_expand(
 ) -> Shader:
     """Return a variant of `top_k_expand`.
 
-    TopK by selection: the keys of all elements of `keep` chosen blocks of each line of [outer,
-    size, inner], as rows of `stride` words; what lies past a line's end comes last. An invocation
-    makes `width` keys. width 4: lines are whole vec4s, and so are blocks.
+    TopK by selection: the keys of all elements of `keep` selected blocks of each line of [outer,
+    size, inner], as rows of `stride` words; elements past a line's end sort last.
     """
     return _find(
         "top_k_expand",
@@ -9289,8 +9097,8 @@ def top_k_keys(
 ) -> Shader:
     """Return a variant of `top_k_keys`.
 
-    Makes keys of [outer, size, inner] that come first when they are largest, as one row of
-    `stride` words for each line along the middle axis; an invocation makes one key.
+    keys of [outer, size, inner] that order the largest first, as one row of `stride` words for
+    each line along the middle axis.
     """
     return _find(
         "top_k_keys",
@@ -9370,8 +9178,8 @@ def top_k_merge(
 ) -> Shader:
     """Return a variant of `top_k_merge`.
 
-    Later steps of TopK: merges pairs of sorted runs of `run` keys and keeps the first `keep` of
-    each pair. An invocation finds the place of one key among those of the other run by bisection.
+    later steps of TopK: merges pairs of sorted runs of `run` keys and keeps the first `keep` of
+    each pair.
     """
     return _find(
         "top_k_merge",
@@ -9451,9 +9259,7 @@ def top_k_rank(
 ) -> Shader:
     """Return a variant of `top_k_rank`.
 
-    First step of TopK: sorts each block of `run` keys and keeps the first `keep` of them. An
-    invocation counts the keys of its block that come before its own. Not INDEXED: positions are
-    the indices.
+    first step of TopK: sorts each block of `run` keys and keeps the first `keep`.
     """
     return _find(
         "top_k_rank",
@@ -9524,11 +9330,8 @@ def top_k_select(
 ) -> Shader:
     """Return a variant of `top_k_select`.
 
-    TopK by selection: the `keep` greatest of each row of `length` keys, and of equal ones those
-    that stand before, in the order of their places. A workgroup takes a row. Four bits at a time,
-    from the highest, it counts how many keys there are of each value, until those that stay are
-    known. `index` of a key is its place; in BLOCKS, the row holds blocks of `block` elements each
-    whose numbers are in `chosen`.
+    TopK by selection: the `keep` greatest of each row of `length` keys, the earlier of equal
+    ones, in the order of their positions.
     """
     return _find(
         "top_k_select",
@@ -9692,9 +9495,7 @@ def unpack_codes(
 ) -> Shader:
     """Return a variant of `unpack_codes`.
 
-    Codes of `bits` bits become floats, a word at a time: `form` matrix writes y[k][column], four
-    columns at a time, rows writes y[i][k] for row index[i] of a table, zeros where there is no
-    such row.
+    packed weights of `bits` bits as floats, a word at a time.
     """
     return _find(
         "unpack_codes",
@@ -9765,9 +9566,7 @@ def winograd_in(
 ) -> Shader:
     """Return a variant of `winograd_in`.
 
-    Transforms the input of a Winograd convolution F(m, 3): an invocation takes one tile of one
-    channel block. Results are [position][block][tile], the input of one product per position. Of
-    codes, less CENTER, they are whole numbers, for exact products.
+    the input transform of a Winograd convolution F(m, 3).
     """
     return _find(
         "winograd_in",
@@ -9843,9 +9642,7 @@ def winograd_out(
 ) -> Shader:
     """Return a variant of `winograd_out`.
 
-    Transforms the products of a Winograd convolution F(m, 3) into its output: an invocation makes
-    m x m pixels of one channel block. Products of codes are whole numbers, in PARTS whose sum may
-    take 32 bits.
+    the output transform of a Winograd convolution F(m, 3).
     """
     return _find(
         "winograd_out",
