@@ -1012,8 +1012,7 @@ def binary(
 ) -> Shader:
     """Return a variant of `binary`.
 
-    y = activation(KIND(a, b)) with broadcasting over up to six axes; an invocation makes one
-    element of `width` words. Form test: y is a bool.
+    y = activation(KIND(a, b)), with broadcasting over up to six axes.
     """
     return _find(
         "binary",
@@ -7166,9 +7165,7 @@ def pool_strip(
 ) -> Shader:
     """Return a variant of `pool_strip`.
 
-    Maximum or average of a square window over channel-blocked texels, unrolled: an invocation
-    makes `pixels` neighbouring pixels of a row and loads every input texel once. Columns come
-    first: each is reduced over the window's rows, then each pixel over its columns.
+    maximum or average of a square window over channel-blocked texels, unrolled.
     """
     return _find(
         "pool_strip",
@@ -9405,9 +9402,7 @@ def unary(
 ) -> Shader:
     """Return a variant of `unary`.
 
-    y = KIND(x), element by element, on n4 flat groups of four; form test: y is a bool.
-    Definitions are those of the ONNX operators; alpha and beta are theirs, lo and hi are the
-    bounds of an integer CLIP.
+    y = KIND(x), element by element, by the definitions of the ONNX operators.
     """
     return _find(
         "unary",
