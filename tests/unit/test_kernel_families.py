@@ -86,7 +86,7 @@ def test_types_decide_which_families_are_asked() -> None:
 def test_registrations_are_taken_back(registrations: Snapshot) -> None:
     matmul_family(Whole)
     assert registrations.added() == ["kernel family for products Whole"]
-    with pytest.raises(PluginError, match="kernel family for products Whole is there already"):
+    with pytest.raises(PluginError, match="kernel family for products Whole is already registered"):
         matmul_family(Whole)
 
 
