@@ -183,7 +183,7 @@ def test_a_plugin_that_ends_the_process(tmp_path: Path) -> None:
 
 def test_a_plugin_that_takes_a_name_of_vkmnn(tmp_path: Path) -> None:
     path = write(tmp_path, "plug_greedy", "Softmax")
-    with pytest.raises(PluginError, match="op type Softmax is there already") as caught:
+    with pytest.raises(PluginError, match="op type Softmax is already registered") as caught:
         vkmnn.load_plugin(path)
     assert str(path) in str(caught.value)
     assert caught.value.op == "Softmax"

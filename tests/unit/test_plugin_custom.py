@@ -114,7 +114,7 @@ def test_what_cannot_be() -> None:
         session.run(None, {"x": X})
     session.close()
     assert "test.Scale" in str(caught.value.hint)
-    with pytest.raises(PluginError, match="Scale is there already"):
+    with pytest.raises(PluginError, match="Scale is already registered"):
         register()
 
 
