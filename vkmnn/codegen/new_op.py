@@ -236,7 +236,7 @@ class NewOp:
         needed = {
             *("AnyArray", "Infos", "Inputs", "NodeContext", "Op", "OpAttrs", "Outputs", "Values"),
             *("converter", "cpu_execution", "op_type", "required", "same_dtype", "same_shape"),
-            *("size_computer", "widen"),
+            *("axes_of", "elementwise_same_shape", "size_computer", "widen"),
         }
         if kernel:
             needed |= {"DeviceInfo", "VulkanEncoder", "VulkanExecution", "vec4_count"}

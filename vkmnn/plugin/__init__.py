@@ -1,10 +1,10 @@
 """The API for authors of operators.
 
 An operator is registered by decorators, in any module that is loaded as a plug-in: its attributes
-(`op_type`), the shape of its output (`size_computer`), what it computes (`cpu_execution`), how a
-device runs it (`vulkan_execution`, or `geometry` for data movement), and which ONNX node stands for
-it (`converter`). vkmnn's own operators use the same decorators; docs/extending/operator.md has an
-example.
+(`op_type`), the shape of its output (`size_computer`), what it does along its axes (`axes_of`),
+what it computes (`cpu_execution`), how a device runs it (`vulkan_execution`, or `geometry` for data
+movement), and which ONNX node stands for it (`converter`). vkmnn's own operators use the same
+decorators; docs/extending/operator.md has an example.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ from vkmnn.plugin.check import check_registrations
 from vkmnn.plugin.kernels import kernel, priorities
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.runtime.shader import Shader
-from vkmnn.shape import size_computer
+from vkmnn.shape import axes, size_computer
+from vkmnn.shape.axes import axes_of, elementwise, elementwise_same_shape
 from vkmnn.shape.common import (
     Infos,
     Outputs,
@@ -145,6 +146,8 @@ __all__ = [
     "VulkanEncoder",
     "VulkanExecution",
     "activation_spec",
+    "axes",
+    "axes_of",
     "backend",
     "broadcast_shapes",
     "ceil_div",
@@ -156,6 +159,8 @@ __all__ = [
     "custom_execution",
     "custom_op",
     "dtype_of",
+    "elementwise",
+    "elementwise_same_shape",
     "front_end",
     "geometry",
     "graph_pass",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from difflib import get_close_matches
 from typing import Any
 
@@ -17,6 +18,7 @@ from vkmnn.ir import OP_TYPES
 from vkmnn.ir.custom import CUSTOM
 from vkmnn.plugin.kernels import lowered_away
 from vkmnn.registry import Registry, Snapshot
+from vkmnn.shape.axes import AXES
 from vkmnn.shape.custom import CUSTOM_SHAPES
 from vkmnn.shape.registry import COMPUTERS as SHAPE_COMPUTERS
 from vkmnn.shape.symbolic.rules import SHAPE_RULES, VALUE_RULES
@@ -27,7 +29,7 @@ from vkmnn.vulkan.execution import EXECUTIONS as VULKAN_EXECUTIONS
 _NEEDED = ((SHAPE_COMPUTERS, "size_computer"), (CPU_EXECUTIONS, "cpu_execution"))
 
 _OTHERS: tuple[Registry[str, Any], ...] = (
-    *(SHAPE_COMPUTERS, SHAPE_RULES, VALUE_RULES),
+    *(SHAPE_COMPUTERS, SHAPE_RULES, VALUE_RULES, AXES),
     *(CPU_EXECUTIONS, GEOMETRY_COMPUTERS, VULKAN_EXECUTIONS),
 )
 
@@ -51,6 +53,8 @@ def check_registrations(before: Snapshot) -> None:
     for other in _OTHERS:
         for name in before.names_added(other):
             _check_op(f"{other.what} {name}", name)
+    for name in before.names_added(AXES):
+        _check_numbering(name)
     for key in before.names_added(KERNELS):
         found = KERNELS[key]
         _check_op(f"kernel {key}", found.op)
@@ -89,6 +93,19 @@ def _check_op(what: str, name: str) -> None:
         op=name,
         hint=f"did you mean {near[0]}?" if near else f'add it with @op_type("{name}")',
     )
+
+
+def _check_numbering(name: str) -> None:
+    """Refuse a declaration of axes that names attributes or contents that the op lacks."""
+    declared = OP_TYPES[name.partition(":")[0]]
+    known: set[str | int] = {*(one.name for one in fields(declared.attrs)), *declared.content}
+    for key in AXES[name].numbering or ():
+        if key not in known:
+            raise PluginError(
+                f"axes of {name}: there is no attribute or content {key!r} to renumber",
+                op=name,
+                hint=f"there are {', '.join(map(repr, sorted(known, key=str))) or 'none'}",
+            )
 
 
 def _check_place(name: str) -> None:

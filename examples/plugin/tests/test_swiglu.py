@@ -10,6 +10,10 @@ import onnx
 import pytest
 import vkmnn
 from onnx import TensorProto, helper
+from vkmnn.plugin import Op
+from vkmnn.testing.axes import check_axes
+
+from vkmnn_swiglu.swiglu import SwiGLUAttrs
 
 Array = npt.NDArray[Any]
 
@@ -64,6 +68,14 @@ def test_the_formula(device: str, shape: tuple[int, ...], attributes: dict[str, 
     y: Array = session.run(None, dict(zip(INPUTS, arrays, strict=True)))[0]
     assert y.shape == shape
     np.testing.assert_allclose(y, expected(*arrays, **attributes), rtol=1e-5, atol=1e-6)
+
+
+def test_the_declared_axes() -> None:
+    """Compare parts along each axis with the whole, by numpy."""
+    random = np.random.default_rng(0)
+    arrays = [random.standard_normal((2, 3, 5)).astype(np.float32) for _ in INPUTS]
+    attrs = SwiGLUAttrs(**ATTRIBUTES[0])
+    check_axes(Op(OP, "op", INPUTS, ["y"], attrs), arrays)
 
 
 def test_inputs_of_different_shapes_are_refused() -> None:

@@ -20,8 +20,10 @@ from vkmnn.plugin import (
     Values,
     VulkanEncoder,
     VulkanExecution,
+    axes_of,
     converter,
     cpu_execution,
+    elementwise_same_shape,
     op_type,
     reject_integers,
     required,
@@ -47,6 +49,10 @@ class SwiGLUAttrs(OpAttrs):
 @size_computer("SwiGLU")
 def _shape(op: Op, inputs: Infos, values: Values) -> Outputs:
     return [(same_dtype(inputs, 0, 1), same_shape(inputs, 0, 1))]
+
+
+# Element by element: devices may compute parts. Not if the formula looks at other elements.
+axes_of("SwiGLU", numbering={})(elementwise_same_shape)
 
 
 @cpu_execution("SwiGLU")

@@ -8,11 +8,12 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from tests.unit.shape.axis_cases import Use, uses
+from tests.unit.shape.axis_cases import uses
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.converter.passes.renumbered import data_of, inverse, renumbered
 from vkmnn.ir import OP_TYPES, Array, DType, Graph, Op, TensorInfo
 from vkmnn.shape.axes import AXES, numbering_of
+from vkmnn.testing.axes import Use
 
 MOVED = {"ArgMax", "ArgMin", "BinaryOp", "BitCast", "Cast", "Concat", "Elementwise", "Identity",
          "Interp", "Pad", "Reduction", "Select", "Slice", "Softmax", "Split", "Tile", "TopK",

@@ -105,7 +105,7 @@ class _Region:
 
 
 class MoveTransposes(IndexedPass):
-    """Transposes around elementwise ops, joins, reductions: to where most of them cancel.
+    """Transposes around ops that work in any order of axes: to where most of them cancel.
 
     The ops between compute in the order of the axes before the first Transpose. It is done where
     fewer transposes are left.

@@ -12,7 +12,7 @@ from vkmnn.shape.axes import (  # noqa: F401 - they declare
     rows,
     windows,
 )
-from vkmnn.shape.axes.elementwise import elementwise, is_elementwise
+from vkmnn.shape.axes.elementwise import elementwise, elementwise_same_shape, is_elementwise
 from vkmnn.shape.axes.loops import (
     AXES,
     NEUTRAL,
@@ -44,6 +44,7 @@ __all__ = [
     "axes_of",
     "common_loop",
     "elementwise",
+    "elementwise_same_shape",
     "is_broadcast",
     "is_elementwise",
     "loops_of",

@@ -35,10 +35,19 @@ def elementwise(op: Op, known: Known) -> list[Loop]:
     return loops
 
 
+def elementwise_same_shape(op: Op, known: Known) -> list[Loop]:
+    """Return the loops of an op whose inputs have the shape of its result, and never broadcast."""
+    return [
+        parallel(loop.size, loop.reads, axis) for axis, loop in enumerate(elementwise(op, known))
+    ]
+
+
 def is_elementwise(op: Op) -> bool:
     """Tell whether an op is declared to compute element by element, in whatever order of axes."""
     declared = AXES.get(op.kernel)
-    return declared is not None and declared.make is elementwise and declared.numbering == {}
+    if declared is None or declared.numbering != {}:
+        return False
+    return declared.make in (elementwise, elementwise_same_shape)
 
 
 def _size(shapes: list[Shape | None], reads: list[int | None]) -> Dim:
