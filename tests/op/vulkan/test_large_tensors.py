@@ -252,6 +252,39 @@ ROWS = {
     "OneHot": Row(
         o.AxisAttrs(-1), [ints(20, 80), np.array(20), np.array([0, 1], np.float32)], (1,)
     ),
+    "BitCast": Row(o.BitCastAttrs(DType.INT32), [floats(9, 300)]),
+    "Det": Row(OpAttrs(), [floats(150, 3, 3)]),
+    "MatMul: matrices by a vector": Row(o.MatMulAttrs(), [floats(6, 30, 18), floats(18)]),
+    "QuantizedConvolution: channels": Row(
+        o.QuantizedConvolutionAttrs(
+            (3, 3), (1, 1), (1, 1), (1,) * 4, 1, "NOTSET", -128.0, 127.0
+        ),
+        [codes(1, 3, 12, 11), codes(36, 3, 3, 3) // 9, codes(36), None,
+         np.exp2(codes(36) // 15)], (1, 2, 4),
+    ),
+    "QuantizedConvolution: groups": Row(
+        o.QuantizedConvolutionAttrs(
+            (1, 1), (1, 1), (1, 1), (0,) * 4, 6, "NOTSET", -128.0, 127.0
+        ),
+        [codes(1, 12, 13, 13), codes(24, 2, 1, 1), codes(24), None,
+         np.float32([1 / 64] * 24)], (1, 2, 4),
+    ),
+    "RoiAlign": Row(
+        o.RoiAlignAttrs((6, 5), 2),
+        [floats(1, 9, 9, 8), np.float32([[0, 0, 5, 6], [1, 2, 7, 7], [3, 1, 4, 8]] * 3),
+         np.zeros(9, np.int64)],
+    ),
+    "RoiPool": Row(
+        o.RoiPoolAttrs((6, 5)), [floats(1, 9, 9, 8), np.float32([[0, 1, 1, 5, 6]] * 7)],
+    ),
+    "DeformColumns": Row(
+        o.DeformColumnsAttrs((2, 2), (1, 1), (1, 1), (0,) * 4),
+        [floats(8, 3, 6, 6), floats(8, 8, 5, 5) / 4],
+    ),
+    "LinearAttention": Row(
+        o.LinearAttentionAttrs(2, 2), [floats(9, 5, 24), floats(9, 5, 24), floats(9, 5, 40)],
+        outputs=2,
+    ),
     "Transpose": Row(o.TransposeAttrs((0, 2, 3, 1)), [floats(2, 6, 17, 19)]),
     "Transpose: a matrix": Row(o.TransposeAttrs(), [floats(41, 43)]),
     "Concat": Row(o.AxisAttrs(1), [floats(2, 300), floats(2, 801)]),
