@@ -16,7 +16,7 @@ from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.converter.passes.renumbered import renumbered
 from vkmnn.core.tensor import Tensor, Usage
 from vkmnn.cpu_fallback import run_op
-from vkmnn.decoding.batched_step import joined
+from vkmnn.decoding.batched_step import batched_step
 from vkmnn.decoding.padded_graph import CannotGrowError, Growth, grow
 from vkmnn.errors import PluginError, ShapeError
 from vkmnn.ir import OP_TYPES, Array, DType, Graph, Op, TensorInfo
@@ -96,7 +96,7 @@ def is_batched(use: Use) -> bool:
     ]
     for some in (texts[:1], texts):
         try:
-            joined(graph_of(use, some), 3)
+            batched_step(graph_of(use, some), 3)
         except (CannotGrowError, KeyError):
             continue
         return bool(some)

@@ -18,6 +18,7 @@ import numpy as np
 
 from vkmnn.budget import Meter
 from vkmnn.decoding.fuse_cached_attention import ROW_AXIS, fused
+from vkmnn.errors import ShapeError
 from vkmnn.folding import Evaluator, Folder, keep
 from vkmnn.ir import OP_TYPES, Array, DType, Graph, Op, OpAttrs, TensorInfo
 from vkmnn.ir.ops import (
@@ -384,7 +385,7 @@ class _Rewriter:
         if op.type == "Gather" and self._picks_every_row(op):
             return op
         tails = {place: self.tails[n] for place, n in enumerate(op.inputs) if n in self.tails}
-        known = self._facts(op, shorter=False)
+        known = self._known_of(op)
         loops = loops_of(op, known)
         loop = common_loop(loops, tails, known.inputs)
         if loop is None or loop.kind not in (Kind.PARALLEL, Kind.REDUCTION):
@@ -417,24 +418,28 @@ class _Rewriter:
             names[place] = self.without_tail(names[place], fill, op)
         return replace(op, inputs=names)
 
-    def _facts(self, op: Op, *, shorter: bool) -> Known:
-        """Return what is known of an op when the caches are full, or lack one row."""
+    def _known_of(self, op: Op) -> Known:
+        """Return what is known of an op when the caches are full."""
+        shapes = [self.infos[name].dims if name else None for name in op.inputs]
+        results = [self.infos[name].dims if name else None for name in op.outputs]
+        return Known(shapes, results, [self.values.get(name) for name in op.inputs])
+
+    def _is_like_shorter(self, op: Op, loops: Sequence[Loop], loop: Loop) -> bool:
+        """Tell whether the loops are the same where the caches lack one row, and all parallel."""
         infos: list[TensorInfo | None] = []
         for name in op.inputs:
             info = self.infos[name] if name else None
-            if info is not None and shorter and name in self.tails:
+            if info is not None and name in self.tails:
                 axis, dims = self.tails[name], info.dims
                 info = replace(info, shape=(*dims[:axis], dims[axis] - 1, *dims[axis + 1 :]))
             infos.append(info)
-        now = {**self.values, **self.shorter} if shorter else self.values
-        values = [now.get(name) if name else None for name in op.inputs]
-        made = compute_shapes(op, infos, values)
+        values = [self.shorter.get(name, self.values.get(name)) for name in op.inputs]
+        try:
+            results = [info.dims for info in compute_shapes(op, infos, values)]
+        except ShapeError:
+            return False
         shapes = [None if info is None else info.dims for info in infos]
-        return Known(shapes, [info.dims for info in made], values)
-
-    def _is_like_shorter(self, op: Op, loops: Sequence[Loop], loop: Loop) -> bool:
-        """Tell whether contents that depend on the length are whole axes, and leave others be."""
-        others = loops_of(op, self._facts(op, shorter=True))
+        others = loops_of(op, Known(shapes, results, values))
         return all(one.kind is Kind.PARALLEL for one in (*loops, *others)) and any(
             (one.reads, one.makes) == (loop.reads, loop.makes) for one in others
         )

@@ -9,7 +9,7 @@ whether it may number texts, and whether the op works in another order of axes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from enum import Enum
 from typing import Any, TypeVar
 
@@ -233,43 +233,33 @@ def _lacks_ranks(op: Op[Any], known: Known) -> bool:
 
 def _checked(op: Op[Any], loop: Loop, known: Known) -> Loop:
     """Return a loop with an entry for every input and output."""
-    if not _needs_check(op, loop, known):
-        return loop
+    makes = loop.makes * len(known.outputs) if len(loop.makes) == 1 else loop.makes
     reads = _filled(op, loop.reads, known.inputs, "input")
-    makes = loop.makes * len(op.outputs) if len(loop.makes) == 1 else loop.makes
     makes = _filled(op, makes, known.outputs, "output")
     if reads == loop.reads and makes == loop.makes:
         return loop
-    return replace(loop, reads=reads, makes=makes)
-
-
-def _needs_check(op: Op[Any], loop: Loop, known: Known) -> bool:
-    """Tell whether a loop lacks entries, or has some for what there is not; most do not."""
-    if len(loop.reads) != len(known.inputs) or len(loop.makes) != len(op.outputs):
-        return True
-    for axes, shapes in ((loop.reads, known.inputs), (loop.makes, known.outputs)):
-        for axis, shape in zip(axes, shapes, strict=True):
-            if axis is not None and (shape is None or not 0 <= axis < len(shape)):
-                return True
-    return False
+    # In a third of the time of `replace`: a plan asks for hundreds.
+    more = loop.kind, loop.reduces, loop.window, loop.broadcast, loop.longer, loop.told, loop.attrs
+    return Loop(loop.size, reads, makes, *more)
 
 
 def _filled(
     op: Op[Any], axes: Sequence[int | None], shapes: Sequence[Shape | None], what: str
 ) -> tuple[int | None, ...]:
-    filled: list[int | None] = [None] * len(shapes)
-    for place, (axis, shape) in enumerate(zip(axes, shapes, strict=False)):
-        absent = shape is None and what == "input"
-        if axis is None or absent:
+    filled = [*axes[: len(shapes)], *[None] * (len(shapes) - len(axes))]
+    for place, axis in enumerate(filled):
+        shape = shapes[place]
+        if axis is None:
             continue
-        if axis < 0 or (shape is not None and axis >= len(shape)):
+        if shape is None and what == "input":  # an absent one
+            filled[place] = None
+        elif axis < 0 or (shape is not None and axis >= len(shape)):
             raise PluginError(
                 f"a loop runs along axis {axis} of {what} {place}, of shape {shape}",
                 op=op.type,
                 node=op.name,
                 hint="count axes from the front, or raise ShapeError where the op does not fit",
             )
-        filled[place] = axis
     return tuple(filled)
 
 
