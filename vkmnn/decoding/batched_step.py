@@ -112,10 +112,10 @@ class _Joiner:
         results = [self.infos[name].dims if name else None for name in op.outputs]
         alone = {place: 0 for place in places if place != _COUNTS.get(op.type)}
         loop = common_loop(loops_of(op, Known(shapes, results, values)), alone, shapes)
-        makes = () if loop is None else zip(op.outputs, loop.makes, strict=True)
+        writes = () if loop is None else zip(op.outputs, loop.writes, strict=True)
         if loop is None or loop.kind is not Kind.PARALLEL:
             raise CannotGrowError(f"{op.type} '{op.name}' may mix texts")
-        if any(axis != 0 for name, axis in makes if name):
+        if any(axis != 0 for name, axis in writes if name):
             raise CannotGrowError(f"{op.type} '{op.name}' moves the axis of texts")
         return op if op.type in _COUNTS else self._sized(op, values)
 

@@ -393,7 +393,7 @@ class _Rewriter:
         if decided and not self._is_like_shorter(op, loops, loop):
             raise CannotGrowError(f"the length decides what {op.type} '{op.name}' does")
         sizes = [self.infos[op.inputs[place]].dims[axis] for place, axis in tails.items()]
-        for name, axis in zip(op.outputs, loop.makes, strict=True):
+        for name, axis in zip(op.outputs, loop.writes, strict=True):
             if name and axis is not None:
                 sizes.append(self.infos[name].dims[axis])
                 self.tails[name] = axis
@@ -406,9 +406,9 @@ class _Rewriter:
     def _hidden(self, op: Op, loop: Loop, tails: Mapping[int, int]) -> Op:
         """Return an op that combines rows, without the tail among them."""
         names = list(op.inputs)
-        if loop.told is not None:
-            names += [""] * (loop.told + 1 - len(names))
-            names[loop.told] = self.total()
+        if loop.count_input is not None:
+            names += [""] * (loop.count_input + 1 - len(names))
+            names[loop.count_input] = self.total()
             return replace(op, inputs=names)
         fill = NEUTRAL.get(loop.reduces)
         for place in tails:
@@ -441,7 +441,7 @@ class _Rewriter:
         shapes = [None if info is None else info.dims for info in infos]
         others = loops_of(op, Known(shapes, results, values))
         return all(one.kind is Kind.PARALLEL for one in (*loops, *others)) and any(
-            (one.reads, one.makes) == (loop.reads, loop.makes) for one in others
+            (one.reads, one.writes) == (loop.reads, loop.writes) for one in others
         )
 
     def _picks_every_row(self, op: Op) -> bool:

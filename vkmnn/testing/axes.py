@@ -59,7 +59,7 @@ class Use:
                 first, last = begin * times, end * times
             taken[place] = np.take(array, range(first, last), axis)
         whole = [np.empty(_ints(shape), np.bool_) for shape in known.outputs]
-        dims = _sliced(whole[0], loop.makes[0], loop, begin, end).shape
+        dims = _sliced(whole[0], loop.writes[0], loop, begin, end).shape
         for place, content in with_sizes(self.op, known.values, dims).items():
             taken[place] = content
         attrs = loop.attrs(begin, end) if loop.attrs else self.op.attrs
@@ -91,14 +91,14 @@ def check_parts(use: Use) -> None:
     whole = use.results()
     for loop in use.loops(Kind.PARALLEL, Kind.WINDOW):
         size = _steps(loop)
-        if size < 2 or (loop.window is not None and loop.window.is_blind) or None in loop.makes:
+        if size < 2 or (loop.window is not None and loop.window.is_blind) or None in loop.writes:
             continue
         for begin, end in ((0, size // 2), (size // 2, size), (size - 1, size)):
             if use.op.type == "Squeeze" and end - begin == 1 and len(use.arrays) == 1:
                 continue  # the one element would vanish, too
             wanted = [
                 _sliced(array, axis, loop, begin, end)
-                for array, axis in zip(whole, loop.makes, strict=True)
+                for array, axis in zip(whole, loop.writes, strict=True)
             ]
             _compare(use.part(loop, begin, end), wanted, loop)
 
@@ -136,21 +136,21 @@ def check_neutral(use: Use) -> None:
             if axis is not None and array is not None
         }
         floats = all(array.dtype.kind == "f" for _, array in reads.values())
-        if not floats or (fill is None and loop.told is None):
+        if not floats or (fill is None and loop.count_input is None):
             continue
         for place, (axis, array) in reads.items():
             if not is_broadcast(loop, place, array.shape):
                 shape = (*array.shape[:axis], 2, *array.shape[axis + 1 :])
                 tail = np.full(shape, np.nan if fill is None else fill, array.dtype)
                 fed[place] = np.concatenate([array, tail], axis)
-        if loop.told is not None:
-            more = loop.told + 1 - len(fed)
+        if loop.count_input is not None:
+            more = loop.count_input + 1 - len(fed)
             fed, inputs = fed + [None] * more, inputs + [""] * more
-            fed[loop.told], inputs[loop.told] = np.array([loop.size]), "count"
+            fed[loop.count_input], inputs[loop.count_input] = np.array([loop.size]), "count"
         made = use.results(fed, replace(use.op, inputs=inputs))
         found = [
             array if axis is None else np.take(array, range(_steps(loop)), axis)
-            for array, axis in zip(made, loop.makes, strict=True)
+            for array, axis in zip(made, loop.writes, strict=True)
         ]
         _compare(found, whole, loop)
 

@@ -56,7 +56,7 @@ def _is_apart(loop: Loop) -> bool:
     """Tell whether parts of an op along a loop give parts of its results."""
     if loop.window is not None:
         return not loop.window.is_blind
-    return loop.kind is Kind.PARALLEL and None not in loop.makes
+    return loop.kind is Kind.PARALLEL and None not in loop.writes
 
 
 def _cut_along(op: Op[Any], loop: Loop, known: Known) -> Cut:
@@ -68,7 +68,7 @@ def _cut_along(op: Op[Any], loop: Loop, known: Known) -> Cut:
         for place, axis in enumerate(loop.reads)
         if axis is not None and not (loop.size != 1 and is_broadcast(loop, place, shapes[place]))
     }
-    makes = [axis for axis in loop.makes if axis is not None]
+    writes = [axis for axis in loop.writes if axis is not None]
     size = loop.size
     assert isinstance(size, int)  # all shapes are static
 
@@ -86,7 +86,7 @@ def _cut_along(op: Op[Any], loop: Loop, known: Known) -> Cut:
             else:
                 taken[place] = ranged(shapes[place], axis, begin, end)
         given = tuple(
-            ranged(shape, axis, begin, end) for shape, axis in zip(results, makes, strict=True)
+            ranged(shape, axis, begin, end) for shape, axis in zip(results, writes, strict=True)
         )
         for place, content in with_sizes(op, known.values, given[0].shape).items():
             taken[place] = content
@@ -94,7 +94,7 @@ def _cut_along(op: Op[Any], loop: Loop, known: Known) -> Cut:
 
     touched = frozenset(reads) | {len(shapes) + number for number in range(len(results))}
     unit = _unit(op, loop, shapes, results)
-    return Cut(size, unit, makes[0], touched, part)
+    return Cut(size, unit, writes[0], touched, part)
 
 
 def _static(shape: Sequence[int | str | None] | None) -> tuple[int, ...]:
@@ -118,7 +118,7 @@ def _unit(
     results: Sequence[tuple[int, ...]],
 ) -> int:
     """Return what the parts of an op's kernels begin at multiples of."""
-    axis, size = loop.makes[0], max(1, loop.size if isinstance(loop.size, int) else 1)
+    axis, size = loop.writes[0], max(1, loop.size if isinstance(loop.size, int) else 1)
     if op.type in _CHANNELS and axis == 1:
         own = loop.reads[0]
         taken = [] if own is None else [shapes[0][own] // size]

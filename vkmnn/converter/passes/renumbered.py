@@ -230,8 +230,8 @@ def _keys(loops: Iterable[Loop], known: Known) -> list[tuple[object, ...]]:
     return [
         (
             loop.size,
-            _told_apart(loop.reads, loop, known),
-            loop.makes,
+            _significant(loop.reads, loop, known),
+            loop.writes,
             loop.kind,
             loop.reduces,
             loop.window,
@@ -254,15 +254,15 @@ def _placed(
             axis if axis is None or axis + new >= rank else perm[axis + new]
             for axis, new in zip(loop.reads, more, strict=True)
         ]
-        makes = loop.makes
+        writes = loop.writes
         if not stays:
-            makes = tuple([None if axis is None else perm[axis] for axis in makes])
-        told = _told_apart(reads, loop, after)
-        keys.append((loop.size, told, makes, loop.kind, loop.reduces, loop.window))
+            writes = tuple([None if axis is None else perm[axis] for axis in writes])
+        told = _significant(reads, loop, after)
+        keys.append((loop.size, told, writes, loop.kind, loop.reduces, loop.window))
     return keys
 
 
-def _told_apart(reads: Sequence[int | None], loop: Loop, known: Known) -> tuple[int | None, ...]:
+def _significant(reads: Sequence[int | None], loop: Loop, known: Known) -> tuple[int | None, ...]:
     """Return the axes of operands, without those that are broadcast."""
     if not loop.broadcast:
         return tuple(reads)

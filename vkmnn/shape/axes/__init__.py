@@ -1,6 +1,6 @@
-"""What every op does along each axis, declared once, beside the rules of its shapes.
+"""The behaviour of every op along each axis, declared once, beside its shape rules.
 
-`loops_of` answers for any op; what is not declared is unknown, and nothing is done along it.
+`loops_of` returns the loops of any op; axes without a loop are unknown and left alone.
 """
 
 from __future__ import annotations

@@ -73,8 +73,8 @@ def _rotary(op: Op, known: Known) -> list[Loop]:
     *rows, columns = elementwise(op, known)
     tables = frozenset({1, 2})
     return [
-        *(parallel(loop.size, loop.reads, loop.makes, broadcast=tables) for loop in rows),
-        mixed(columns.size, columns.reads, columns.makes),
+        *(parallel(loop.size, loop.reads, loop.writes, broadcast=tables) for loop in rows),
+        mixed(columns.size, columns.reads, columns.writes),
     ]
 
 

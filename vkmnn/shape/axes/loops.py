@@ -1,9 +1,9 @@
 """The language in which an op says what it does along each axis: loops, and how to declare them.
 
 An op computes in nested loops. Each runs along one axis of some operands and results, and either
-keeps its elements apart, combines them, slides a window over them, or mixes them. From this follow
-the parts into which an op can be cut, whether an axis may have a tail of meaningless elements,
-whether it may number texts, and whether the op works in another order of axes.
+keeps its elements apart, combines them, slides a window over them, or mixes them. This determines
+how an op can be split, whether an axis may end in meaningless elements, whether it can serve as a
+batch axis, and whether the op works with its axes in another order.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ NONE: frozenset[int] = frozenset()
 
 
 class Kind(Enum):
-    """What becomes of the elements along a loop."""
+    """Relation between the elements along a loop and the results."""
 
-    PARALLEL = "each result follows from the operands' elements of the same number"
-    REDUCTION = "elements are combined, in any order and any grouping"
-    WINDOW = "each result follows from a range of elements"
-    MIXED = "each result may follow from all elements, and from their order"
+    PARALLEL = "result i depends on element i of the operands only"
+    REDUCTION = "elements are combined, in any order and grouping"
+    WINDOW = "each result depends on a range of elements"
+    MIXED = "each result may depend on all elements and their order"
 
 
 class Numbering(Enum):
@@ -39,7 +39,7 @@ class Numbering(Enum):
     AXES = "numbers of axes"
     PER_AXIS = "an entry for each axis, or begins and then ends; of the named axes, if any"
     SIZES = "as PER_AXIS: sizes of the result"
-    KEPT = "it does not depend on the order of axes"
+    KEPT = "independent of the order of axes"
 
 
 NEUTRAL: Mapping[str, float] = {
@@ -49,7 +49,7 @@ NEUTRAL: Mapping[str, float] = {
     "MAX": -np.inf,
     "MIN": np.inf,
 }
-"""Elements that change no reduction; those that are infinite exist in floating point only."""
+"""Neutral elements of reductions; infinite ones exist in floating point only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,35 +101,35 @@ class Loop:
     """One loop of an op.
 
     Attributes:
-        size: how many steps it takes; an axis that is some times longer takes as many elements at
-            each. None where it is not known.
-        reads: the axis of each input, None where every step reads the input as a whole.
-        makes: the axis of each output, None where no axis of it is the loop's.
-        kind: what becomes of the elements.
-        reduces: of a REDUCTION, how elements are combined: of REDUCTION_KINDS.
-        window: of a WINDOW.
-        broadcast: inputs that may have one element along their axis instead.
-        longer: inputs that may have more elements along their axis, which nobody reads.
-        told: of a REDUCTION, the input by which the op can be told how many elements there are.
-        attrs: returns the attributes of the op for the steps from `begin` to `end`, where these
-            depend on how many there are.
+        size: number of steps, None if unknown. The length of an axis may be a multiple of it; each
+            step then covers several elements.
+        reads: axis of each input, None if every step reads the whole input.
+        writes: axis of each output, None if the loop runs along none of its axes.
+        kind: relation between elements and results.
+        reduces: how a REDUCTION combines elements, one of REDUCTION_KINDS; "" for any other way.
+        window: the window of a WINDOW.
+        broadcast: inputs that may have a single element along their axis.
+        longer: inputs that may extend beyond the loop along their axis.
+        count_input: input by which a REDUCTION can be limited to the first elements, if any.
+        attrs: function of `begin` and `end` that returns the op's attributes for these steps, None
+            if they do not depend on the number of steps.
     """
 
     size: Dim
     reads: tuple[int | None, ...]
-    makes: tuple[int | None, ...]
+    writes: tuple[int | None, ...]
     kind: Kind = Kind.PARALLEL
     reduces: str = ""
     window: Window | None = None
     broadcast: frozenset[int] = NONE
     longer: frozenset[int] = NONE
-    told: int | None = None
+    count_input: int | None = None
     attrs: Callable[[int, int], OpAttrs] | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of an op's tensors; None is for what is absent or unknown."""
+    """Shapes and constant values of an op's tensors; None if absent or unknown."""
 
     inputs: Sequence[Shape | None]
     outputs: Sequence[Shape | None]
@@ -173,21 +173,21 @@ AXES: Registry[str, Axes] = Registry("axes of")
 def axes_of(
     *op_types: str, numbering: Mapping[str | int, Numbering] | None = None
 ) -> Callable[[_F], _F]:
-    """Declare what ops of these types do along each axis; decorates what lists the loops.
+    """Declare what ops of these types do along each axis; decorates a function that lists loops.
 
-    The function gets the op and what is known of its tensors. It lists a loop for each axis of
-    which something is known; what is not listed is unknown, and nothing is done along it. `reads`
-    and `makes` may be shorter than the op's inputs and outputs: the rest is None, but a single
-    entry of `makes` stands for all outputs. It raises ShapeError where nothing can be said.
+    The function takes the op and a `Known`, and returns a loop for each axis with a known
+    behaviour. Axes without a loop are unknown and left alone. `reads` and `writes` may be shorter
+    than the op's inputs and outputs: missing entries are None, but a single entry of `writes`
+    applies to all outputs. The function raises ShapeError if it cannot tell.
 
     Args:
         op_types: names of ops; `Custom:acme.Gate` for Custom ops.
-        numbering: attributes, by name, and contents, by number of input, that refer to axes, and
-            how, if the op works in every order of axes once these are renumbered; {} where nothing
-            refers to any. None: the op is bound to the order of its axes.
+        numbering: how attributes, by name, and contents, by number of input, refer to axes, for
+            an op that works in any order of axes once they are renumbered; {} if nothing refers to
+            axes. None: the op depends on the order of its axes.
 
     Raises:
-        PluginError: there is a declaration.
+        PluginError: a type has a declaration already.
     """
 
     def add(make: _F) -> _F:
@@ -198,10 +198,10 @@ def axes_of(
 
 
 def loops_of(op: Op[Any], known: Known) -> list[Loop]:
-    """Return what is known of the loops of an op; empty where that is nothing.
+    """Return the declared loops of an op; empty if it has no declaration or ranks are unknown.
 
     Raises:
-        PluginError: the declaration of an op's axes failed, or names axes that there are not.
+        PluginError: the declaration fails, or names axes that do not exist.
     """
     declared = AXES.get(op.kernel)
     if declared is None or _lacks_ranks(op, known):
@@ -218,7 +218,7 @@ def loops_of(op: Op[Any], known: Known) -> list[Loop]:
 
 
 def numbering_of(op: Op[Any]) -> Mapping[str | int, Numbering] | None:
-    """Return how an op refers to axes; None where it is bound to their order, or unknown."""
+    """Return how an op refers to axes; None if it depends on their order, or is undeclared."""
     declared = AXES.get(op.kernel)
     return None if declared is None else declared.numbering
 
@@ -233,14 +233,22 @@ def _lacks_ranks(op: Op[Any], known: Known) -> bool:
 
 def _checked(op: Op[Any], loop: Loop, known: Known) -> Loop:
     """Return a loop with an entry for every input and output."""
-    makes = loop.makes * len(known.outputs) if len(loop.makes) == 1 else loop.makes
+    writes = loop.writes * len(known.outputs) if len(loop.writes) == 1 else loop.writes
     reads = _filled(op, loop.reads, known.inputs, "input")
-    makes = _filled(op, makes, known.outputs, "output")
-    if reads == loop.reads and makes == loop.makes:
+    writes = _filled(op, writes, known.outputs, "output")
+    if reads == loop.reads and writes == loop.writes:
         return loop
     # In a third of the time of `replace`: a plan asks for hundreds.
-    more = loop.kind, loop.reduces, loop.window, loop.broadcast, loop.longer, loop.told, loop.attrs
-    return Loop(loop.size, reads, makes, *more)
+    more = (
+        loop.kind,
+        loop.reduces,
+        loop.window,
+        loop.broadcast,
+        loop.longer,
+        loop.count_input,
+        loop.attrs,
+    )
+    return Loop(loop.size, reads, writes, *more)
 
 
 def _filled(
@@ -283,7 +291,7 @@ def common_loop(
 
 
 def is_broadcast(loop: Loop, place: int, shape: Shape | None) -> bool:
-    """Tell whether an input has one element for all steps of a loop."""
+    """Tell whether an input has a single element for all steps of a loop."""
     axis = loop.reads[place]
     return axis is not None and place in loop.broadcast and shape is not None and shape[axis] == 1
 
@@ -291,14 +299,14 @@ def is_broadcast(loop: Loop, place: int, shape: Shape | None) -> bool:
 def with_sizes(
     op: Op[Any], values: Sequence[Array | None], dims: Sequence[int]
 ) -> dict[int, Array]:
-    """Return the contents, by input, that tell an op that its result has these sizes."""
-    told = {}
+    """Return the contents, by input, that give the sizes of an op's result, for these sizes."""
+    contents = {}
     for place, how in (numbering_of(op) or {}).items():
         value = values[place] if isinstance(place, int) and place < len(values) else None
         if how is Numbering.SIZES and value is not None and value.size:
             named = getattr(op.attrs, "axes", ()) or range(len(dims))
-            told[int(place)] = np.array([dims[axis] for axis in named], value.dtype)
-    return told
+            contents[int(place)] = np.array([dims[axis] for axis in named], value.dtype)
+    return contents
 
 
 # --- ways to write loops --------------------------------------------------------------------------
@@ -309,46 +317,52 @@ Places = int | None | Sequence[int | None]
 def parallel(
     size: Dim,
     reads: Sequence[int | None],
-    makes: Places,
+    writes: Places,
     *,
     broadcast: frozenset[int] = NONE,
     longer: frozenset[int] = NONE,
     attrs: Callable[[int, int], OpAttrs] | None = None,
 ) -> Loop:
-    """Return a loop that keeps its elements apart; one axis in `makes` is that of all outputs."""
-    return Loop(size, tuple(reads), _each(makes), broadcast=broadcast, longer=longer, attrs=attrs)
+    """Return a loop that keeps its elements apart; one axis in `writes` is that of all outputs."""
+    return Loop(size, tuple(reads), _each(writes), broadcast=broadcast, longer=longer, attrs=attrs)
 
 
-def mixed(size: Dim, reads: Sequence[int | None], makes: Places = None) -> Loop:
+def mixed(size: Dim, reads: Sequence[int | None], writes: Places = None) -> Loop:
     """Return a loop that mixes its elements."""
-    return Loop(size, tuple(reads), _each(makes), Kind.MIXED)
+    return Loop(size, tuple(reads), _each(writes), Kind.MIXED)
 
 
 def reduction(
     kind: str,
     size: Dim,
     reads: Sequence[int | None],
-    makes: Places = None,
+    writes: Places = None,
     *,
     broadcast: frozenset[int] = NONE,
-    told: int | None = None,
+    count_input: int | None = None,
 ) -> Loop:
-    """Return a loop that combines its elements; with `makes`, each is then set against the rest."""
+    """Return a loop that combines its elements; with `writes`, results keep the axis (Softmax)."""
     return Loop(
-        size, tuple(reads), _each(makes), Kind.REDUCTION, kind, broadcast=broadcast, told=told
+        size,
+        tuple(reads),
+        _each(writes),
+        Kind.REDUCTION,
+        kind,
+        broadcast=broadcast,
+        count_input=count_input,
     )
 
 
 def sliding(
     size: Dim,
     reads: Sequence[int | None],
-    makes: Places,
+    writes: Places,
     window: Window,
     attrs: Callable[[int, int], OpAttrs] | None = None,
 ) -> Loop:
     """Return a loop that slides a window; only the first input is read through it."""
-    return Loop(size, tuple(reads), _each(makes), Kind.WINDOW, window=window, attrs=attrs)
+    return Loop(size, tuple(reads), _each(writes), Kind.WINDOW, window=window, attrs=attrs)
 
 
-def _each(makes: Places) -> tuple[int | None, ...]:
-    return tuple(makes) if isinstance(makes, Sequence) else (makes,)
+def _each(writes: Places) -> tuple[int | None, ...]:
+    return tuple(writes) if isinstance(writes, Sequence) else (writes,)

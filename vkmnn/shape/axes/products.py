@@ -45,8 +45,8 @@ def _matmul(
     rows = len(a) - 1 - (not attrs.transpose_a) if len(a) > 1 else None
     columns = len(b) - 1 - attrs.transpose_b if len(b) > 1 else None
     if rows is not None:
-        makes = rank - 1 - (columns is not None)
-        loops.append(parallel(a[rows], [rows, None, None, makes], makes))
+        writes = rank - 1 - (columns is not None)
+        loops.append(parallel(a[rows], [rows, None, None, writes], writes))
     if columns is not None:
         fours = getattr(attrs, "gated", False)  # two gates, and what they gate
         size = b[columns]
@@ -139,7 +139,7 @@ def _attention(op: Op[AttentionAttrs], known: Known) -> list[Loop]:
     if attrs.causal or attrs.codes or any(op.inputs[4:5]):
         loops.append(mixed(k[-2], keys))
     else:
-        loops.append(reduction("", k[-2], keys, broadcast=masked, told=4))
+        loops.append(reduction("", k[-2], keys, broadcast=masked, count_input=4))
     return [
         *loops,
         reduction("SUM", q[-1], [len(q) - 1, len(k) - 1]),
