@@ -553,3 +553,83 @@ CASES: dict[str, Case] = {
         "QUANTIZE", [Coded(BYTES, 0.1, 3)], Result(BYTES.shape, "UINT8", 0.13, 120), limit=1
     ),
 }
+
+
+def detector(**more: Any) -> Case:
+    """Return SSD's last operator, on random boxes."""
+    from flatbuffers import flexbuffers
+
+    options = {
+        **{"max_detections": 6, "max_classes_per_detection": 1, "detections_per_class": 4},
+        **{"use_regular_nms": False, "nms_score_threshold": 0.3, "nms_iou_threshold": 0.4},
+        **{"num_classes": 3, "y_scale": 10.0, "x_scale": 10.0, "h_scale": 5.0, "w_scale": 5.0},
+        **more,
+    }
+    builder = flexbuffers.Builder()
+    builder.MapFromElements(options)
+    custom = bytes(builder.Finish())
+    random = np.random.default_rng(1)
+    boxes = random.normal(0, 1, (1, 20, 4)).astype(np.float32)
+    scores = random.uniform(0, 1, (1, 20, 4)).astype(np.float32)
+    anchors = random.uniform(0.1, 0.9, (20, 4)).astype(np.float32)
+    rows = options["max_detections"] * options["max_classes_per_detection"]
+    results = [Result((1, rows, 4)), Result((1, rows)), Result((1, rows)), Result((1,))]
+    operands = [boxes, scores, Fixed(anchors)]
+    return one("TFLite_Detection_PostProcess", operands, results, custom=custom, limit=1e-5)
+
+
+CASES |= {
+    "detections": detector(),
+    "detections of two classes": detector(max_classes_per_detection=2),
+    "detections by class": detector(use_regular_nms=True),
+    "detections by class, many": detector(use_regular_nms=True, max_detections=15),
+}
+
+
+def chained(
+    model: Writer, inputs: Sequence[int], outputs: Sequence[int], *feeds: np.ndarray
+) -> Case:
+    model.faces(inputs, outputs)
+    return Case(model.finish(), list(feeds))
+
+
+def spectrum(kind: str) -> Case:
+    writer = Writer()
+    x, y, z = (
+        *(writer.tensor((2, 4, 8)), writer.tensor((2, 4, 5), "COMPLEX64")),
+        writer.tensor((2, 4, 5)),
+    )
+    writer.op("RFFT2D", [x, writer.constant(ints(4, 8))], [y])
+    writer.op(kind, [y], [z])
+    return chained(writer, [x], [z], normal(2, 4, 8))
+
+
+def densified() -> Case:
+    """A matrix whose rows are dense and whose columns are compressed, made dense, and multiplied."""
+    dense = np.float32([[0, 3, 0], [0, 0, 0], [5, 0, 7], [0, 2, 0]])
+    writer = Writer()
+    x, y = writer.tensor((2, 3)), writer.tensor((2, 4))
+    levels = [
+        {"format": 0, "dense_size": 4},
+        {
+            **{"format": 1, "array_segments": ("Uint8Vector", {"values": [0, 1, 1, 3, 4]})},
+            "array_indices": ("Int32Vector", {"values": [1, 0, 2, 1]}),
+        },
+    ]
+    sparsity = {"traversal_order": [0, 1], "dim_metadata": levels}
+    packed = writer.tensor((4, 3), data=np.float32([3, 5, 7, 2]), sparsity=sparsity)
+    weights = writer.tensor((4, 3))
+    writer.op("DENSIFY", [packed], [weights])
+    writer.op("FULLY_CONNECTED", [x, weights, -1], [y])
+    del dense
+    return chained(writer, [x], [y], normal(2, 3))
+
+
+CASES |= {
+    **{kind: spectrum(kind) for kind in ("REAL", "IMAG", "COMPLEX_ABS")},
+    "DENSIFY": densified(),
+    **{
+        f"STABLEHLO_{kind}": one(f"STABLEHLO_{kind}", [LINE, POSITIVE], Result(LINE.shape))
+        for kind in ("ADD", "MULTIPLY", "MAXIMUM", "MINIMUM")
+    },
+}

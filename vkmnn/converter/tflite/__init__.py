@@ -9,6 +9,7 @@ from __future__ import annotations
 from vkmnn.converter.tflite import (  # noqa: F401 - they register operators
     control,
     convolution,
+    detection,
     elementwise,
     indexing,
     movement,
@@ -16,6 +17,8 @@ from vkmnn.converter.tflite import (  # noqa: F401 - they register operators
     recurrent,
     reduction,
     resizing,
+    spectra,
+    stablehlo,
     strided_slice,
     variables,
 )
