@@ -567,9 +567,17 @@ def detector(**more: Any) -> Case:
     from flatbuffers import flexbuffers
 
     options = {
-        **{"max_detections": 6, "max_classes_per_detection": 1, "detections_per_class": 4},
-        **{"use_regular_nms": False, "nms_score_threshold": 0.3, "nms_iou_threshold": 0.4},
-        **{"num_classes": 3, "y_scale": 10.0, "x_scale": 10.0, "h_scale": 5.0, "w_scale": 5.0},
+        "max_detections": 6,
+        "max_classes_per_detection": 1,
+        "detections_per_class": 4,
+        "use_regular_nms": False,
+        "nms_score_threshold": 0.3,
+        "nms_iou_threshold": 0.4,
+        "num_classes": 3,
+        "y_scale": 10.0,
+        "x_scale": 10.0,
+        "h_scale": 5.0,
+        "w_scale": 5.0,
         **more,
     }
     builder = flexbuffers.Builder()
@@ -612,14 +620,14 @@ def spectrum(kind: str) -> Case:
 
 
 def densified() -> Case:
-    """A matrix whose rows are dense and whose columns are compressed, made dense, and multiplied."""
-    dense = np.float32([[0, 3, 0], [0, 0, 0], [5, 0, 7], [0, 2, 0]])
+    """[[0, 3, 0], [0, 0, 0], [5, 0, 7], [0, 2, 0]], compressed by rows, in a product."""
     writer = Writer()
     x, y = writer.tensor((2, 3)), writer.tensor((2, 4))
     levels = [
         {"format": 0, "dense_size": 4},
         {
-            **{"format": 1, "array_segments": ("Uint8Vector", {"values": [0, 1, 1, 3, 4]})},
+            "format": 1,
+            "array_segments": ("Uint8Vector", {"values": [0, 1, 1, 3, 4]}),
             "array_indices": ("Int32Vector", {"values": [1, 0, 2, 1]}),
         },
     ]
@@ -628,7 +636,6 @@ def densified() -> Case:
     weights = writer.tensor((4, 3))
     writer.op("DENSIFY", [packed], [weights])
     writer.op("FULLY_CONNECTED", [x, weights, -1], [y])
-    del dense
     return chained(writer, [x], [y], normal(2, 3))
 
 

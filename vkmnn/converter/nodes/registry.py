@@ -46,6 +46,14 @@ class Readers(Generic[O]):
         """
         return self._functions.register(*types)
 
+    def remove(self, kind: str) -> None:
+        """Forget the function that reads operators of a type.
+
+        Raises:
+            PluginError: there is none.
+        """
+        self._functions.remove(kind)
+
     def __contains__(self, kind: object) -> bool:
         """Return whether operators of a type are read."""
         return kind in self._functions

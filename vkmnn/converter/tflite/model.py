@@ -74,6 +74,7 @@ class Subgraph:
         self.names = TensorNames(names, prefix, "TFLite", public)
         scope.reserve(self.names.names)
         self.inputs, self.outputs = self.table.integers("inputs"), self.table.integers("outputs")
+        self._shared: dict[tuple[int, str, tuple[int | None, ...]], str] = {}
         self.decoded: dict[str, tuple[str, Quantization | None]] = {}
         if arguments is not None:
             if len(arguments) != len(self.inputs):
@@ -89,8 +90,14 @@ class Subgraph:
             if number == -1 or number in self.names.known:
                 continue
             name, tensor = self.names[number], self.tensors[number]
-            if tensor.data is not None and tensor.dtype and name not in self.scope.types:
-                self.scope.set_constant(name, tensor.data)
+            if tensor.data is not None and tensor.dtype:
+                # Tensors that share a buffer are one constant.
+                key = tensor.buffer, tensor.kind, tensor.shape
+                known = self._shared.setdefault(key, name)
+                if known not in self.scope.types:
+                    self.scope.set_constant(known, tensor.data)
+                if known != name and known in self.scope.constants:
+                    self.names.known[number] = known
             elif tensor.is_variable:
                 self.model.variables.tensor(self, number)
 
@@ -132,6 +139,7 @@ class Subgraph:
         self._check([number for number in inputs if number != -1] + outputs)
         self.constants(inputs)
         op = LiteOp(self.scope, kind.name, name, table, self, (inputs, outputs))
+        self.model.reading.meter.check_time(op.type, op.name)
         with self.model.reading.operator(op):
             if kind.custom:
                 self._custom(op)
@@ -173,9 +181,10 @@ class LiteModel:
         self.codes = root.tables("operator_codes")
         self.subgraphs = root.tables("subgraphs")
         self.signatures = root.tables("signature_defs")
-        self.tensors = Tensors(buffer, root.tables("buffers"), whole)
+        self.tensors = Tensors(buffer, root.tables("buffers"), whole, meter)
         self.description = root.text("description")
         self.variables = Variables()
+        meter.weigh(len(whole))
         self.scope = Scope()
         self.depth = 0
         self.calls = 0
@@ -243,7 +252,7 @@ class LiteModel:
         producer = "TFLite" if not self.description else f"TFLite: {self.description[:80]}"
         return finish_model(
             *(scope, shapes, results, name, producer, self._properties(quantised)),
-            domains={"com.microsoft": 1},
+            shapes={one: scope.shapes[one] for one in results if one in scope.shapes},
         )
 
     def _faces(self, number: int, chosen: Table | None) -> tuple[dict[str, int], dict[str, int]]:

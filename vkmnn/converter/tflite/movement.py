@@ -331,6 +331,7 @@ def diagonal(op: LiteOp) -> None:
     size = (op.shape(0) or (None,))[-1]
     if size is None:
         raise op.unreadable("a diagonal of an open size")
+    op.charge(8 * size * size)
     eye = op.constant(np.eye(size), NUMPY_TYPES[op.type_of(op.inputs[0])])
     op.finish("Mul", op.make("Unsqueeze", op.inputs[0], op.constant([-1])), eye)
 
@@ -343,6 +344,7 @@ def with_diagonal(op: LiteOp) -> None:
     if None in sizes or len(sizes) < 2:
         raise op.unreadable("a diagonal of an open size")
     rows, columns = (size or 0 for size in sizes)
+    op.charge(8 * rows * columns)
     eye = op.constant(np.eye(rows, columns), bool)
     line = op.make("Unsqueeze", op.inputs[1], op.constant([-1 if rows <= columns else -2]))
     op.finish("Where", eye, line, op.inputs[0], dtype=op.type_of(op.inputs[0]))

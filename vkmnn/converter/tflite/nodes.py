@@ -75,6 +75,14 @@ class LiteOp(SourceOp):
         ]
         self.results = [subgraph.tensors[number] for number in outputs]
 
+    def charge(self, nbytes: int) -> None:
+        """Count bytes that are computed from what the file says.
+
+        Raises:
+            BudgetError: they exceed the budget.
+        """
+        self.subgraph.model.reading.meter.charge(nbytes, self.type, self.name)
+
     # --- parameters ------------------------------------------------------------------------------
 
     def integer(self, field: str, default: int = 0) -> int:
@@ -200,6 +208,7 @@ class LiteOp(SourceOp):
                 return self.make("Transpose", name, perm=axes)
             if array.ndim != len(axes):
                 raise self.damaged(f"its weights have {array.ndim} axes, not {len(axes)}")
+            self.charge(array.nbytes)
             return self.scope.constant(np.ascontiguousarray(array.transpose(axes)), self.name)
 
         there = self.scope.memoised(name, ("order", tuple(axes)), moved)

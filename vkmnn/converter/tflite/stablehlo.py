@@ -138,6 +138,7 @@ def iota(op: LiteOp) -> None:
     shape, axis = op.results[0].shape, op.integer("iota_dimension")
     if None in shape or not 0 <= axis < len(shape) or op.results[0].dtype not in NUMPY_TYPES:
         raise op.unreadable("indexes of open sizes")
+    op.charge(8 * (shape[axis] or 0))
     line: Array = np.arange(shape[axis] or 0).astype(NUMPY_TYPES[op.results[0].dtype])
     line = line.reshape([-1 if one == axis else 1 for one in range(len(shape))])
     sizes = op.constant([size or 0 for size in shape])
