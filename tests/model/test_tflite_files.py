@@ -17,8 +17,10 @@ from tests.model.test_tflite_ops import compare
 from tests.model.tflite_ops import CASES
 from tests.tflite_files import OPERATORS, SCHEMA, Oracle, Writer, parsed
 from vkmnn.cli.app import run_cli
-from vkmnn.converter.tflite import LiteOp, reads_custom
-from vkmnn.converter.tflite.nodes import CUSTOM_READERS, read_ops
+from vkmnn.converter.tflite import reads_custom
+from vkmnn.converter.tflite.custom import CUSTOM_READERS
+from vkmnn.converter.tflite.front_end import read_ops
+from vkmnn.converter.tflite.nodes import LiteOp
 from vkmnn.errors import ModelError, UnsupportedOpError, VkmnnError
 from vkmnn.opening import load_network
 from vkmnn.schema import write

@@ -99,7 +99,7 @@ def transposed(op: LiteOp) -> None:
     x, bias = op.first(2, rank), _transposed_bias(op)
     operands = [x, op.weights(1, order), *([bias] if bias else [])]
     options: dict[str, Any] = {"strides": strides, "kernel_shape": kernel}
-    wanted = op.integers(0) or list(op.results[0].shape)
+    wanted: list[int | None] = [*(op.integers(0) or op.results[0].shape)]
     given = (op.shape(2) or (None,) * rank)[1:-1]
     if len(wanted) != rank or len(given) != rank - 2:
         raise op.damaged(f"its result has {len(wanted)} axes")

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from vkmnn.converter.nodes import FLOAT, INT64
+from vkmnn.converter.tflite.custom import reads_custom
 from vkmnn.converter.tflite.indexing import padded
-from vkmnn.converter.tflite.nodes import LiteOp, reads_custom
+from vkmnn.converter.tflite.nodes import LiteOp
 
 _MOST = 1 << 16
 

@@ -10,9 +10,9 @@ from vkmnn.budget import Meter
 from vkmnn.converter.nodes import Reading, Scope, TensorNames, finish_model
 from vkmnn.converter.nodes.quantized import QUANTISED, Quantization
 from vkmnn.converter.onnx.model_file import ModelFile
+from vkmnn.converter.tflite.custom import CUSTOM_READERS
 from vkmnn.converter.tflite.nodes import (
     CUSTOM,
-    CUSTOM_READERS,
     OPERATORS,
     READERS,
     LiteOp,
