@@ -13,10 +13,7 @@ from vkmnn.converter.tflite.custom import CUSTOM_READERS
 from vkmnn.converter.tflite.nodes import READERS
 from vkmnn.converter.tflite.operators import read_ops
 
-MARK = (
-    "<!-- written by `python -m vkmnn.converter.tflite.table docs/coming-from-tflite.md`; "
-    "do not edit below -->\n"
-)
+MARK = "<!-- written by `python -m vkmnn.converter.tflite.table`; do not edit below -->\n"
 
 
 def with_table(text: str) -> str:
