@@ -224,6 +224,13 @@ def test_int8_networks_run_on_quantised_values() -> None:
     assert kinds["Transpose"] <= 2
 
 
+@pytest.mark.parametrize(("name", "count"), [("lstm_float", 1), ("gru_float", 1)])
+def test_loops_of_keras_are_recurrent_operators(name: str, count: int) -> None:
+    kinds = Counter(op.type for op in load_network(FILES / f"{name}.tflite").graph.ops)
+    assert kinds["Recurrent"] == count
+    assert kinds["MatMul"] == 2  # of all steps at once, and of the layer behind
+
+
 # --- what is not read ----------------------------------------------------------------------------
 
 

@@ -19,6 +19,7 @@ from vkmnn.converter.tflite.nodes import (
 )
 from vkmnn.converter.tflite.tensors import LiteTensor, Tensors
 from vkmnn.converter.tflite.variables import Variables
+from vkmnn.converter.tflite.vectors import Vectors
 from vkmnn.errors import InvalidInputError, ModelError, nearest
 from vkmnn.ir import QUANTIZATION, SIGNATURES, Dim
 from vkmnn.schema import Buffer, Table
@@ -55,6 +56,7 @@ class Subgraph:
         tensors: the same as the file has them.
         inputs: numbers of its inputs.
         outputs: numbers of its outputs.
+        vectors: what is known of vectors that are computed.
         decoded: constants that a DEQUANTIZE decodes, by the name of its result.
         outer: the subgraph around it; None for the model's.
     """
@@ -74,6 +76,7 @@ class Subgraph:
         self.names = TensorNames(names, prefix, "TFLite", public)
         scope.reserve(self.names.names)
         self.inputs, self.outputs = self.table.integers("inputs"), self.table.integers("outputs")
+        self.vectors = Vectors()
         self._shared: dict[tuple[int, str, tuple[int | None, ...]], str] = {}
         self.decoded: dict[str, tuple[str, Quantization | None]] = {}
         if arguments is not None:
