@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import vkmnn
-from tests.tflite_files import Oracle, Writer
+from tests.tflite_files import SCHEMA, Oracle, Writer
+from vkmnn.budget import Budget, Meter
+from vkmnn.converter.tflite import operators as _operators  # noqa: F401 - they register themselves
+from vkmnn.converter.tflite.model import LiteModel
+from vkmnn.schema import Buffer
 
 X = np.float32([1, -2, 3])
 
@@ -76,6 +81,15 @@ def test_branches(device: str) -> None:
 @pytest.mark.parametrize("device", ["cpu", "auto"])
 def test_loops(device: str) -> None:
     both(repetition(), *((np.int32(start), X) for start in (0, 3, 7)), device=device)
+
+
+def test_bodies_are_written_once() -> None:
+    buffer = Buffer(memoryview(repetition()), SCHEMA, "TFLite")
+    model = LiteModel(buffer, buffer.data, Meter(Budget()), {}).convert("loop", "").proto
+    (loop,) = (node for node in model.graph.node if node.op_type == "Loop")
+    body = next(one.g for one in loop.attribute if one.name == "body")
+    kinds = Counter(node.op_type for node in body.node)
+    assert (kinds["Add"], kinds["Mul"], kinds["Less"]) == (1, 1, 1)
 
 
 def composite() -> bytes:

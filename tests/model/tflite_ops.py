@@ -30,6 +30,11 @@ class Fixed:
 
 
 @dataclass(frozen=True)
+class Packed(Fixed):
+    """A constant of four bits, two to a byte."""
+
+
+@dataclass(frozen=True)
 class Coded:
     """An operand of quantised values that is fed."""
 
@@ -78,10 +83,13 @@ def one(
     for operand in operands:
         if operand is None:
             numbers.append(-1)
+        elif isinstance(operand, Packed):
+            nibbles = operand.array.reshape(-1).astype(np.uint8) & 15
+            data = (nibbles[::2] | nibbles[1::2] << 4).tobytes()
+            numbers.append(writer.tensor(operand.array.shape, "INT4", data=data, **operand.more))
         elif isinstance(operand, Fixed):
             numbers.append(writer.constant(operand.array, **operand.more))
         else:
-            coded = isinstance(operand, Coded)
             array = operand.array if isinstance(operand, Coded) else operand
             more = (
                 {"scale": operand.scale, "zero": operand.zero} if isinstance(operand, Coded) else {}
@@ -92,7 +100,6 @@ def one(
             numbers.append(number)
             feeds.append(array)
             fed.append(number)
-            del coded
     made = [results] if isinstance(results, Result) else list(results)
     outputs = [writer.tensor(one.shape, one.kind, scale=one.scale, zero=one.zero) for one in made]
     writer.op(kind, numbers, outputs, options, version=version, custom=custom)
@@ -551,5 +558,353 @@ CASES: dict[str, Case] = {
     "QUANTIZE": one("QUANTIZE", [LINE], Result(LINE.shape, "INT8", 0.02, 5)),
     "QUANTIZE again": one(
         "QUANTIZE", [Coded(BYTES, 0.1, 3)], Result(BYTES.shape, "UINT8", 0.13, 120), limit=1
+    ),
+}
+
+
+def detector(**more: Any) -> Case:
+    """Return SSD's last operator, on random boxes."""
+    from flatbuffers import flexbuffers
+
+    options = {
+        "max_detections": 6,
+        "max_classes_per_detection": 1,
+        "detections_per_class": 4,
+        "use_regular_nms": False,
+        "nms_score_threshold": 0.3,
+        "nms_iou_threshold": 0.4,
+        "num_classes": 3,
+        "y_scale": 10.0,
+        "x_scale": 10.0,
+        "h_scale": 5.0,
+        "w_scale": 5.0,
+        **more,
+    }
+    builder = flexbuffers.Builder()
+    builder.MapFromElements(options)
+    custom = bytes(builder.Finish())
+    random = np.random.default_rng(1)
+    boxes = random.normal(0, 1, (1, 20, 4)).astype(np.float32)
+    scores = random.uniform(0, 1, (1, 20, 4)).astype(np.float32)
+    anchors = random.uniform(0.1, 0.9, (20, 4)).astype(np.float32)
+    rows = options["max_detections"] * options["max_classes_per_detection"]
+    results = [Result((1, rows, 4)), Result((1, rows)), Result((1, rows)), Result((1,))]
+    operands = [boxes, scores, Fixed(anchors)]
+    return one("TFLite_Detection_PostProcess", operands, results, custom=custom, limit=1e-5)
+
+
+CASES |= {
+    "detections": detector(),
+    "detections of two classes": detector(max_classes_per_detection=2),
+    "detections by class": detector(use_regular_nms=True),
+    "detections by class, many": detector(use_regular_nms=True, max_detections=15),
+}
+
+
+def chained(
+    model: Writer, inputs: Sequence[int], outputs: Sequence[int], *feeds: np.ndarray
+) -> Case:
+    model.faces(inputs, outputs)
+    return Case(model.finish(), list(feeds))
+
+
+def spectrum(kind: str) -> Case:
+    writer = Writer()
+    x, y, z = (
+        *(writer.tensor((2, 4, 8)), writer.tensor((2, 4, 5), "COMPLEX64")),
+        writer.tensor((2, 4, 5)),
+    )
+    writer.op("RFFT2D", [x, writer.constant(ints(4, 8))], [y])
+    writer.op(kind, [y], [z])
+    return chained(writer, [x], [z], normal(2, 4, 8))
+
+
+def densified() -> Case:
+    """[[0, 3, 0], [0, 0, 0], [5, 0, 7], [0, 2, 0]], compressed by rows, in a product."""
+    writer = Writer()
+    x, y = writer.tensor((2, 3)), writer.tensor((2, 4))
+    levels = [
+        {"format": 0, "dense_size": 4},
+        {
+            "format": 1,
+            "array_segments": ("Uint8Vector", {"values": [0, 1, 1, 3, 4]}),
+            "array_indices": ("Int32Vector", {"values": [1, 0, 2, 1]}),
+        },
+    ]
+    sparsity = {"traversal_order": [0, 1], "dim_metadata": levels}
+    packed = writer.tensor((4, 3), data=np.float32([3, 5, 7, 2]), sparsity=sparsity)
+    weights = writer.tensor((4, 3))
+    writer.op("DENSIFY", [packed], [weights])
+    writer.op("FULLY_CONNECTED", [x, weights, -1], [y])
+    return chained(writer, [x], [y], normal(2, 3))
+
+
+CASES |= {
+    **{kind: spectrum(kind) for kind in ("REAL", "IMAG", "COMPLEX_ABS")},
+    "DENSIFY": densified(),
+    **{
+        f"STABLEHLO_{kind}": one(f"STABLEHLO_{kind}", [LINE, POSITIVE], Result(LINE.shape))
+        for kind in ("ADD", "MULTIPLY", "MAXIMUM", "MINIMUM")
+    },
+}
+
+
+def coded(kind: str, shape: Sequence[int], scale: float, zero: int) -> Coded:
+    """Return random quantised values of a type."""
+    limits = np.iinfo(kind.lower())
+    array = _RANDOM.integers(limits.min, limits.max + 1, shape).astype(kind.lower())
+    return Coded(array, scale, zero)
+
+
+def quantised(kind: str, dtype: str, *, weights: str = "INT8") -> Case:
+    """Return a convolution, depthwise convolution or product of quantised values."""
+    zero = {"INT8": -7, "UINT8": 120, "INT16": 0}[dtype]
+    scale = 0.05 if dtype != "INT16" else 0.0004
+    x = coded(dtype, (2, 12) if kind == "FULLY_CONNECTED" else (1, 6, 7, 4), scale, zero)
+    per_axis = weights != "UINT8"
+    shape, axis, outputs = {
+        "CONV_2D": ((5, 3, 3, 4), 0, 5),
+        "DEPTHWISE_CONV_2D": ((1, 3, 3, 8), 3, 8),
+        "FULLY_CONNECTED": ((6, 12), 0, 6),
+        "TRANSPOSE_CONV": ((5, 3, 3, 4), 0, 5),
+    }[kind]
+    scales = _RANDOM.uniform(0.005, 0.02, outputs if per_axis else 1).astype(np.float32)
+    if weights == "UINT8":
+        array = _RANDOM.integers(0, 256, shape).astype(np.uint8)
+        zeros = 130
+    else:
+        array, zeros = _RANDOM.integers(-127, 128, shape).astype(np.int8), 0
+    filters = Fixed(array, {"scale": scales, "zero": zeros, "axis": axis})
+    wide = np.int64 if dtype == "INT16" else np.int32
+    bias = _RANDOM.integers(-900, 900, outputs).astype(wide)
+    biases = Fixed(bias, {"scale": np.float32(scale) * scales})
+    out = {"INT8": ("INT8", 0.11, 5), "UINT8": ("UINT8", 0.11, 133), "INT16": ("INT16", 0.0007, 0)}
+    window = {**SAME, **WINDOW}
+    options = {
+        "CONV_2D": ("Conv2DOptions", {**window, "fused_activation_function": 1}),
+        "DEPTHWISE_CONV_2D": ("DepthwiseConv2DOptions", {**window, "depth_multiplier": 2}),
+        "FULLY_CONNECTED": ("FullyConnectedOptions", {}),
+        "TRANSPOSE_CONV": ("TransposeConvOptions", {**SAME, "stride_w": 2, "stride_h": 2}),
+    }[kind]
+    made = {"FULLY_CONNECTED": (2, 6), "TRANSPOSE_CONV": (1, 12, 14, 5)}.get(
+        kind, (1, 6, 7, outputs)
+    )
+    operands: list[Operand] = [x, filters, biases]
+    if kind == "TRANSPOSE_CONV":
+        operands = [Fixed(ints(*made)), filters, x, biases]
+    limit = 1 if dtype != "INT16" else 4
+    return one(kind, operands, Result(made, *out[dtype]), options, limit=limit, version=3)
+
+
+def moved(
+    kind: str, operands: Sequence[Operand], shape: Sequence[int], options: Options | None = None
+) -> Case:
+    """Return an operator that moves quantised values: the results are exact."""
+    first = next(operand for operand in operands if isinstance(operand, Coded))
+    dtype = first.array.dtype.name.upper()
+    result = Result(shape, dtype, first.scale, first.zero)
+    return one(kind, operands, result, options, version=1 if kind == "RESHAPE" else 2, limit=0)
+
+
+CODES = coded("INT8", (1, 6, 8, 4), 0.06, 4)
+OTHER = coded("INT8", (1, 6, 8, 4), 0.04, -11)
+BYTE = coded("UINT8", (1, 6, 8, 4), 0.06, 131)
+SHORT = coded("INT16", (1, 6, 8, 4), 0.0003, 0)
+
+
+def same(operand: Coded, scale: float | None = None, zero: int | None = None) -> Result:
+    """Return a result like an operand, or of another scale."""
+    kind = operand.array.dtype.name.upper()
+    by = (operand.scale, operand.zero) if scale is None else (scale, zero or 0)
+    return Result(operand.array.shape, kind, *by)
+
+
+CASES |= {
+    **{
+        f"{kind} in {dtype}": quantised(
+            kind, dtype, weights="UINT8" if dtype == "UINT8" else "INT8"
+        )
+        for kind in ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED")
+        for dtype in ("INT8", "UINT8", "INT16")
+    },
+    "TRANSPOSE_CONV in INT8": quantised("TRANSPOSE_CONV", "INT8"),
+    **{
+        f"{kind} in INT8": one(kind, [CODES, OTHER], same(CODES, 0.09, -3), limit=1, version=2)
+        for kind in ("ADD", "SUB", "MUL", "SQUARED_DIFFERENCE")
+    },
+    **{
+        f"{kind} in UINT8": one(kind, [BYTE, BYTE], same(BYTE, 0.1, 101), limit=1)
+        for kind in ("ADD", "MUL")
+    },
+    "ADD in INT16": one(
+        "ADD",
+        [SHORT, SHORT],
+        same(SHORT, 0.0007, 0),
+        ("AddOptions", {"pot_scale_int16": False}),
+        limit=2,
+        version=3,
+    ),
+    "MUL in INT16": one("MUL", [SHORT, SHORT], same(SHORT, 0.005, 0), limit=2, version=4),
+    "MAXIMUM in INT8": one("MAXIMUM", [CODES, CODES], same(CODES), limit=0, version=2),
+    "LESS in INT8": one("LESS", [CODES, OTHER], Result(CODES.array.shape, "BOOL"), version=2),
+    **{
+        f"{kind} in INT8": one(
+            kind,
+            [CODES],
+            same(CODES, *by),
+            options,
+            limit=1,
+            version=1 if kind in ("ELU", "HARD_SWISH") else 2,
+        )
+        for kind, by, options in (
+            ("RELU", (0.03, -128), None),
+            ("RELU6", (6 / 255, -128), None),
+            ("LOGISTIC", (1 / 256, -128), None),
+            ("TANH", (1 / 128, 0), None),
+            ("SOFTMAX", (1 / 256, -128), ("SoftmaxOptions", {"beta": 1.0})),
+            ("LOG_SOFTMAX", (16 / 256, 127), None),
+            ("HARD_SWISH", (0.05, -20), None),
+            ("LEAKY_RELU", (0.06, -1), ("LeakyReluOptions", {"alpha": 0.2})),
+            ("ELU", (0.06, -100), None),
+            ("ABS", (0.06, -128), None),
+            ("L2_NORMALIZATION", (1 / 128, 0), ("L2NormOptions", {})),
+            ("GELU", (0.05, -100), ("GeluOptions", {})),
+        )
+    },
+    **{
+        f"{kind} in INT16": one(kind, [SHORT], same(SHORT, 1 / 32768, 0), limit=16, version=3)
+        for kind in ("LOGISTIC", "TANH")
+    },
+    "PRELU in INT8": one(
+        "PRELU",
+        [CODES, Fixed(np.int8([[[-80, 3, 60, 9]]]), {"scale": 0.01, "zero": 3})],
+        same(CODES, 0.06, 2),
+        limit=1,
+    ),
+    **{
+        f"{kind} in {name}": one(
+            kind,
+            [operand],
+            Result((1, 6, 4, 4), name, operand.scale, operand.zero),
+            (
+                "Pool2DOptions",
+                {**SAME, "stride_w": 2, "stride_h": 1, "filter_width": 2, "filter_height": 2},
+            ),
+            limit=0,
+            version=2,
+        )
+        for kind in ("AVERAGE_POOL_2D", "MAX_POOL_2D")
+        for name, operand in (("INT8", CODES), ("UINT8", BYTE), ("INT16", SHORT))
+    },
+    "MEAN in INT8": one(
+        "MEAN",
+        [CODES, Fixed(ints(1, 2))],
+        Result((1, 4), "INT8", 0.02, 3),
+        ("ReducerOptions", {}),
+        limit=1,
+        version=2,
+    ),
+    "REDUCE_MAX in INT8": one(
+        "REDUCE_MAX",
+        [CODES, Fixed(ints(3))],
+        Result((1, 6, 8), "INT8", 0.06, 4),
+        ("ReducerOptions", {}),
+        limit=0,
+        version=2,
+    ),
+    "ARG_MAX in INT8": one(
+        "ARG_MAX",
+        [CODES, Fixed(ints(3).reshape(()))],
+        Result((1, 6, 8), "INT32"),
+        ("ArgMaxOptions", {"output_type": 2}),
+        version=2,
+    ),
+    "RESHAPE in INT8": moved("RESHAPE", [CODES, Fixed(ints(4, -1))], (4, 48)),
+    "TRANSPOSE in INT8": moved("TRANSPOSE", [CODES, Fixed(ints(0, 3, 1, 2))], (1, 4, 6, 8)),
+    "PAD in INT8": moved(
+        "PAD", [CODES, Fixed(np.int32([[0, 0], [1, 0], [0, 2], [0, 0]]))], (1, 7, 10, 4)
+    ),
+    "PAD in UINT8": moved(
+        "PAD", [BYTE, Fixed(np.int32([[0, 0], [1, 0], [0, 2], [0, 0]]))], (1, 7, 10, 4)
+    ),
+    "SLICE in INT8": moved(
+        "SLICE", [CODES, Fixed(ints(0, 1, 0, 2)), Fixed(ints(1, -1, 2, 2))], (1, 5, 2, 2)
+    ),
+    "STRIDED_SLICE in INT8": moved(
+        "STRIDED_SLICE",
+        [CODES, *(Fixed(ints(*n)) for n in ((0, 1, 0, 0), (1, 6, 8, 4), (1, 2, 3, 1)))],
+        (1, 3, 3, 4),
+        ("StridedSliceOptions", {}),
+    ),
+    "CONCATENATION in INT8": moved(
+        "CONCATENATION", [CODES, CODES], (1, 6, 8, 8), ("ConcatenationOptions", {"axis": 3})
+    ),
+    "CONCATENATION in UINT8 of two scales": one(
+        "CONCATENATION",
+        [BYTE, coded("UINT8", (1, 6, 8, 4), 0.03, 100)],
+        Result((1, 6, 8, 8), "UINT8", 0.06, 131),
+        ("ConcatenationOptions", {"axis": 3}),
+        limit=1,
+    ),
+    "SPACE_TO_DEPTH in INT8": moved(
+        "SPACE_TO_DEPTH", [CODES], (1, 3, 4, 16), ("SpaceToDepthOptions", {"block_size": 2})
+    ),
+    "RESIZE_BILINEAR in INT8": one(
+        "RESIZE_BILINEAR",
+        [CODES, Fixed(ints(12, 16))],
+        Result((1, 12, 16, 4), "INT8", 0.06, 4),
+        ("ResizeBilinearOptions", {"half_pixel_centers": True}),
+        limit=1,
+        version=3,
+    ),
+    "RESIZE_NEAREST_NEIGHBOR in INT8": moved(
+        "RESIZE_NEAREST_NEIGHBOR",
+        [CODES, Fixed(ints(12, 16))],
+        (1, 12, 16, 4),
+        ("ResizeNearestNeighborOptions", {}),
+    ),
+    "GATHER in INT8": moved(
+        "GATHER", [CODES, Fixed(ints(3, 0))], (1, 6, 8, 2), ("GatherOptions", {"axis": 3})
+    ),
+    "BATCH_MATMUL in INT8": one(
+        "BATCH_MATMUL",
+        [coded("INT8", (2, 3, 4), 0.05, 2), coded("INT8", (2, 4, 5), 0.04, 0)],
+        Result((2, 3, 5), "INT8", 0.2, -4),
+        ("BatchMatMulOptions", {}),
+        limit=1,
+        version=2,
+    ),
+    "EMBEDDING_LOOKUP in INT8": one(
+        "EMBEDDING_LOOKUP",
+        [ints(2, 0), Fixed(np.int8([[1, -2], [3, 4], [127, -90]]), {"scale": 0.1})],
+        Result((2, 2)),
+        version=3,
+    ),
+    "FULLY_CONNECTED by INT4": one(
+        "FULLY_CONNECTED",
+        [
+            normal(2, 6),
+            Packed(
+                _RANDOM.integers(-7, 8, (5, 6)).astype(np.int8),
+                {"scale": np.float32([0.1, 0.2, 0.3, 0.1, 0.2])},
+            ),
+            None,
+        ],
+        Result((2, 5)),
+        ("FullyConnectedOptions", {}),
+        limit=0.05,
+        version=12,
+    ),
+    "FULLY_CONNECTED by INT8, of floats": one(
+        "FULLY_CONNECTED",
+        [
+            normal(2, 16),
+            Fixed(_RANDOM.integers(-127, 128, (5, 16)).astype(np.int8), {"scale": 0.02}),
+            Fixed(normal(5)),
+        ],
+        Result((2, 5)),
+        ("FullyConnectedOptions", {}),
+        limit=0.03,
+        version=3,
     ),
 }

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 _TF2ONNX = "python -m tf2onnx.convert"
-_MNN = "or by `MNNConvert` into a .mnn file, which vkmnn reads"
 _EXPORT = "load it in PyTorch and export it: torch.onnx.export(model, args, 'model.onnx')"
 _OPTIMUM = "optimum-cli export onnx --model FOLDER OUTPUT"
 _SOURCE = "give the model that it was made from, as an .onnx file"
@@ -159,12 +158,6 @@ _BY_CONTENT = (
     _Format("an error message in XML", _AGAIN, _both(_XML, _has(b"<Error>", b"<Code>"))),
     _Format("a GGUF file", _GGUF, _at(0, b"GGUF")),
     _Format("a GGML file", _GGUF, _at(0, b"lmgg", b"tjgg", b"fmgg")),
-    _Format(
-        "a TensorFlow Lite model",
-        f"convert it: {_TF2ONNX} --tflite FILE --output model.onnx; {_MNN}",
-        _at(4, b"TFL3"),
-        (".tflite",),
-    ),
     _Format("a .vkmnn file", _SOURCE, _at(4, b"VKMN"), (".vkmnn",)),
     _Format("an ORT-format model", _SOURCE, _at(4, b"ORTM"), (".ort",)),
     _Format("an ExecuTorch program", _SOURCE, _at(4, b"ET12", b"ET13"), (".pte",)),

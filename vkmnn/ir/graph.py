@@ -33,7 +33,7 @@ USAGE, TRAINABLE = "mnn.usage", "mnn.trainable"
 training changes.
 """
 
-QUANTIZATION, SIGNATURES = "vkmnn.quantization", "tflite.signatures"
+QUANTIZATION, SIGNATURES = "tflite.quantization", "tflite.signatures"
 """Properties of models: in JSON, scales, zero points and their axis by the names of quantised
 inputs and outputs; and the signatures of a TFLite file."""
 

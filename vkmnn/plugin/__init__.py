@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from vkmnn.converter import mnn as _mnn  # noqa: F401 - their front ends register themselves,
 from vkmnn.converter import native as _native  # noqa: F401 - which must not look like a plug-in's
+from vkmnn.converter import tflite as _tflite  # noqa: F401
 from vkmnn.converter.front_end import Conversion, FrontEnd, front_end
 from vkmnn.converter.onnx import NodeContext, UnsupportedCaseError, converter
 from vkmnn.converter.passes import GraphIndex, IndexedPass, NoMatch, Pass, PatternPass
 from vkmnn.converter.passes.base import merged_source
 from vkmnn.converter.passes.registered import BEGIN, END, graph_pass
+from vkmnn.converter.tflite.custom import reads_custom
 from vkmnn.core.backend import Backend, Segment, Timing
 from vkmnn.core.backends import backend
 from vkmnn.core.execution import Command, Execution, Layouts, Rejection
@@ -181,6 +183,7 @@ __all__ = [
     "pack_nc4hw4",
     "placed_execution",
     "priorities",
+    "reads_custom",
     "reject_integers",
     "required",
     "row_strides",

@@ -110,7 +110,6 @@ CONTENTS: dict[bytes, tuple[str, str]] = {
     b"PK\x03\x04archive" + bytes(range(256)): ("a zip archive", "torch.onnx.export"),
     b"version https://git-lfs.github.com/spec/v1\noid": ("Git LFS pointer", "git lfs pull"),
     b"\x89HDF\r\n\x1a\n" + bytes(64): ("HDF5", "tf2onnx"),
-    b"\x1c\0\0\0TFL3" + bytes(64): ("TensorFlow Lite", "tf2onnx"),
     b"\x18\0\0\0ORTM" + bytes(64): ("ORT-format", "made from"),
     b"<!DOCTYPE html><html>": ("web page", "download the file"),
     b"\n <HTML><body>404": ("web page", "download the file"),
@@ -177,7 +176,6 @@ def test_other_file_formats_are_named(content: bytes, tmp_path: Path) -> None:
         ("m.keras", "Keras"),
         ("m.joblib", "scikit-learn"),
         ("m.gguf", "GGUF"),
-        ("m.tflite", "TensorFlow Lite"),
         ("m.safetensors", "safetensors"),
     ],
 )

@@ -9,7 +9,9 @@ from onnx import defs
 from vkmnn.converter.onnx import supported_ops
 from vkmnn.converter.onnx.support import unsupported_ops
 from vkmnn.converter.onnx.table import operator_table
+from vkmnn.converter.tflite.table import with_table
 
+PAGE = Path(__file__).parents[3] / "docs" / "coming-from-tflite.md"
 DOCUMENT = Path(__file__).parents[3] / "docs" / "operators.md"
 
 # What the first version promises.
@@ -33,6 +35,11 @@ def test_document_is_up_to_date() -> None:
     if int(written[1]) != defs.onnx_opset_version():
         pytest.skip("written for another version of onnx")
     assert text == operator_table(), "run `python -m vkmnn.converter.onnx.table docs/operators.md`"
+
+
+def test_the_operators_of_tflite_are_up_to_date() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert text == with_table(text), f"run `python -m vkmnn.converter.tflite.table {PAGE}`"
 
 
 def test_promised_operators_are_supported() -> None:

@@ -30,6 +30,7 @@ def finish_model(
     producer: str,
     properties: Mapping[str, str] | None = None,
     domains: Mapping[str, int] | None = None,
+    shapes: Mapping[str, Sequence[int | str | None]] | None = None,
 ) -> ModelFile:
     """Return a scope as the model that ONNX's converter takes.
 
@@ -41,10 +42,12 @@ def finish_model(
         producer: who wrote the file.
         properties: metadata of the model.
         domains: operator sets besides ONNX's own, and their versions.
+        shapes: shapes of outputs, where they are to be declared.
     """
     from onnx import helper
 
     weights: dict[int, Bytes] = {}
+    declared = shapes or {}
     initializers = []
     for number, (one, array) in enumerate(scope.constants.items()):
         if array.nbytes < _LARGE:
@@ -56,7 +59,10 @@ def finish_model(
         scope.nodes,
         name,
         [helper.make_tensor_value_info(one, *about) for one, about in inputs.items()],
-        [helper.make_tensor_value_info(one, scope.types.get(one, FLOAT), None) for one in outputs],
+        [
+            helper.make_tensor_value_info(one, scope.types.get(one, FLOAT), declared.get(one))
+            for one in outputs
+        ],
         initializers,
     )
     opsets = [helper.make_opsetid("", OPSET)]

@@ -46,6 +46,19 @@ class Readers(Generic[O]):
         """
         return self._functions.register(*types)
 
+    def summary(self, kind: str) -> str:
+        """Return the first line of the documentation of a type's reader; "" where there is none."""
+        function = self._functions.get(kind)
+        return ((function.__doc__ if function else "") or "").strip().partition("\n")[0]
+
+    def remove(self, kind: str) -> None:
+        """Forget the function that reads operators of a type.
+
+        Raises:
+            PluginError: there is none.
+        """
+        self._functions.remove(kind)
+
     def __contains__(self, kind: object) -> bool:
         """Return whether operators of a type are read."""
         return kind in self._functions

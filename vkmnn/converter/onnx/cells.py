@@ -284,6 +284,8 @@ def _shape(f: Formulas, node: onnx.NodeProto, given: list[Any], attributes: Any)
         return Lifted(whole, at[0]) if whole is not None and at in ([0], [1]) else None
     if _is_scalar(f, value):
         return value
+    if op == "Reshape" and isinstance(value, Linear | Sum):
+        return _reshaped(f, value, given[1])
     if not isinstance(value, Row) or not value.kept:
         return None
     shape, axes = f.shape(value.source) or (), given[1] if len(given) > 1 else None
@@ -294,6 +296,15 @@ def _shape(f: Formulas, node: onnx.NodeProto, given: list[Any], attributes: Any)
         sizes = axes.tolist() if isinstance(axes, np.ndarray) and op == "Reshape" else []
         gone = sizes in ([-1, shape[2]], [shape[1 - value.axis], shape[2]])
     return Row(value.source, value.axis, value.offset, False) if gone else None
+
+
+def _reshaped(f: Formulas, value: Linear | Sum, target: Formula) -> Formula:
+    """Return rows in the shape that they have, without the axis of a single one, or lifted."""
+    sizes = target.tolist() if isinstance(target, np.ndarray) else []
+    if isinstance(value, Linear):
+        return value if sizes in ([value.bias.size], [-1, value.bias.size]) else None
+    lifted = len(sizes) == 3 and sizes[0] == 1 and sizes[2] in f.widths.values()
+    return Lifted(value, 0) if lifted else None
 
 
 def _axes(given: list[Any], attributes: Any) -> list[int] | None:

@@ -161,7 +161,7 @@ def _not_onnx(what: str, head: bytes, path: Path | None, otherwise: str) -> Mode
 
     kind = likely_kind(head, path)
     if kind is None:
-        hint = "export or download it again; vkmnn reads .onnx, .vkmnn and .mnn files"
+        hint = "export or download it again; vkmnn reads .onnx, .vkmnn, .mnn and .tflite files"
         return ModelFileError(f"{what} is not an ONNX model: {otherwise}", hint=hint)
     return ModelFileError(f"{what} is {kind.name}, not an ONNX model", hint=kind.advice)
 

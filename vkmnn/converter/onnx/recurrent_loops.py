@@ -19,6 +19,7 @@ from vkmnn.converter.onnx.cells import (
     Count,
     Formula,
     Formulas,
+    Lifted,
     Linear,
     Matrix,
     Outer,
@@ -184,6 +185,10 @@ class _Reader:
                 if value.place != place or not _same(value.value, h_next):
                     return None
                 continue
+            if isinstance(value, Lifted) and isinstance(start, Buffer) and value.axis == 0:
+                if not _same(value.value, h_next):
+                    return None
+                continue
             if not isinstance(start, Count) or not isinstance(value, Count):
                 return None
             if value.offset != start.offset + 1:
@@ -315,6 +320,8 @@ class _Reader:
                 continue
             if place in finals:
                 writer.glue("Squeeze", [finals[place], zero], output)
+            elif isinstance(self.f.get(self._made[place]), Lifted):  # the last row alone
+                writer.glue("Identity", [results[1]], output)
             else:
                 self._hand_out(place, x, results[0], output, writer)
         for output in outputs[len(self._carried) : len(self._carried) + len(self._stacked)]:

@@ -1,25 +1,13 @@
 """TFLite's model files: each operator becomes nodes of ONNX, whose converter does the rest.
 
 `docs/coming-from-tflite.md` says what is read. Quantised tensors are pairs of DequantizeLinear and
-QuantizeLinear; operators that only move values move the quantised ones.
+QuantizeLinear; operators that only move values move the quantised ones. The readers of operators
+are imported when a file is read.
 """
 
 from __future__ import annotations
 
-from vkmnn.converter.tflite import (  # noqa: F401 - they register operators
-    control,
-    convolution,
-    elementwise,
-    indexing,
-    movement,
-    quantized,
-    recurrent,
-    reduction,
-    resizing,
-    strided_slice,
-    variables,
-)
+from vkmnn.converter.tflite.custom import reads_custom
 from vkmnn.converter.tflite.front_end import TfliteFrontEnd
-from vkmnn.converter.tflite.nodes import LiteOp, reads_custom
 
-__all__ = ["LiteOp", "TfliteFrontEnd", "reads_custom"]
+__all__ = ["TfliteFrontEnd", "reads_custom"]

@@ -64,6 +64,9 @@ def repetition(op: LiteOp) -> None:
             for n, name in enumerate(op.inputs)
         ]
 
+    def kept(made: list[str]) -> list[str]:
+        return [made[n] for n in carried]
+
     condition = _checked(op, _body(op, "cond_subgraph_index", "cond"), 1)
     body = _checked(op, _body(op, "body_subgraph_index", "body"), count)
     with op.subgraph.model.variables.inside():
@@ -71,7 +74,7 @@ def repetition(op: LiteOp) -> None:
             op,
             [op.inputs[n] for n in carried],
             lambda scope, given: condition(scope, whole(given)),
-            lambda scope, given: [body(scope, whole(given))[n] for n in carried],
+            lambda scope, given: kept(body(scope, whole(given))),
             [op.outputs[n] for n in carried],
         )
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from vkmnn.converter.nodes import INT64
 from vkmnn.converter.tflite.nodes import LiteOp, reads
 
 
@@ -95,21 +96,35 @@ def transposed(op: LiteOp) -> None:
     sizes = _weight_sizes(op, 1, rank)
     kernel = sizes[1:3] if rank == 4 else sizes[:3]
     order = [3, 0, 1, 2] if rank == 4 else [4, 3, 0, 1, 2]
-    wanted = op.integers(0) or [size or 0 for size in op.results[0].shape]
-    given = (op.shape(2) or (None,) * rank)[1:-1]
-    if len(wanted) != rank or None in given or 0 in wanted[1:-1]:
-        raise op.unreadable("a transposed convolution whose sizes are computed")
-    x = op.first(2, rank)
-    bias = _transposed_bias(op)
+    x, bias = op.first(2, rank), _transposed_bias(op)
     operands = [x, op.weights(1, order), *([bias] if bias else [])]
-    pads, extra = _transposed_pads(op, wanted[1:-1], [one or 0 for one in given], kernel, strides)
-    options: dict[str, Any] = {
-        "strides": strides,
-        "kernel_shape": kernel,
-        "pads": pads,
-        "output_padding": extra,
-    }
+    options: dict[str, Any] = {"strides": strides, "kernel_shape": kernel}
+    wanted: list[int | None] = [*(op.integers(0) or op.results[0].shape)]
+    given = (op.shape(2) or (None,) * rank)[1:-1]
+    if len(wanted) != rank or len(given) != rank - 2:
+        raise op.damaged(f"its result has {len(wanted)} axes")
+    if None in given or None in wanted[1:-1]:
+        op.give_first(_cropped(op, operands, kernel, strides, options), rank)
+        return
+    known = [one or 0 for one in wanted[1:-1]], [one or 0 for one in given]
+    options |= _transposed_pads(op, *known, kernel, strides)
     op.give_first(op.make("ConvTranspose", *operands, **options), rank)
+
+
+def _cropped(
+    op: LiteOp, operands: list[str], kernel: list[int], strides: list[int], options: dict[str, Any]
+) -> str:
+    """Return a result of open sizes: all of it, from which the middle of the sizes is cut."""
+    count = len(kernel)
+    extra = [max(step - size, 0) for size, step in zip(kernel, strides, strict=True)]
+    whole = op.make("ConvTranspose", *operands, **options, output_padding=extra)
+    sizes = op.make("Shape", whole, dtype=INT64, start=2)
+    sizes = op.make("Sub", sizes, op.constant(extra))
+    wanted = op.make("Slice", op.vector(0), op.constant([1]), op.constant([1 + count]))
+    over = op.make("Max", op.make("Sub", sizes, wanted), op.constant([0]))
+    start = op.make("Div", over, op.constant([2]))
+    axes = op.constant(list(range(2, 2 + count)))
+    return op.make("Slice", whole, start, op.make("Add", start, wanted), axes)
 
 
 def _transposed_bias(op: LiteOp) -> str | None:
@@ -124,7 +139,7 @@ def _transposed_bias(op: LiteOp) -> str | None:
 
 def _transposed_pads(
     op: LiteOp, wanted: list[int], given: list[int], kernel: list[int], strides: list[int]
-) -> tuple[list[int], list[int]]:
+) -> dict[str, list[int]]:
     """Return pads, and what is added at the end, so that the result has the sizes wanted."""
     begins, ends, extra = [], [], []
     same = op.member("Padding", "padding") == "SAME"
@@ -136,7 +151,7 @@ def _transposed_pads(
         begins.append(total // 2)
         ends.append(total - total // 2)
         extra.append(max(out - full, 0))
-    return begins + ends, extra
+    return {"pads": begins + ends, "output_padding": extra}
 
 
 @reads("FULLY_CONNECTED")

@@ -10,6 +10,7 @@ from vkmnn.converter.nodes import BOOL, FLOAT, INT32
 from vkmnn.converter.nodes.scope import NUMPY_TYPES
 from vkmnn.converter.tflite.nodes import LiteOp, reads
 from vkmnn.converter.tflite.tensors import TYPES
+from vkmnn.converter.tflite.vectors import note_sum
 
 _ARITHMETIC = {
     "ADD": "Add", "SUB": "Sub", "MUL": "Mul", "DIV": "Div", "MAXIMUM": "Max", "MINIMUM": "Min",
@@ -32,6 +33,8 @@ _UNARY = {
 def arithmetic(op: LiteOp) -> None:
     """A function of two tensors that broadcast, and a fused activation of some."""
     op.need(2)
+    if op.type == "ADD":
+        note_sum(op)
     made = op.make(_ARITHMETIC[op.type], op.real(0), op.real(1))
     op.give_active(made) if op.type in _FUSED else op.give(made)
 

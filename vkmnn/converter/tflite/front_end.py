@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from vkmnn.converter.front_end import Conversion, FrontEnd, front_end
+from vkmnn.converter.nodes import lists_operators
 from vkmnn.converter.onnx import OnnxFrontEnd
-from vkmnn.converter.tflite.model import LiteModel
-from vkmnn.converter.tflite.tensors import SCHEMA
 from vkmnn.errors import ModelError, ModelFileError
 from vkmnn.ir import Graph, GraphState
-from vkmnn.schema import Buffer
+from vkmnn.schema import Buffer, load_schema
 
 SUFFIX = ".tflite"
+_IDENTIFIER = b"TFL3"
 _SIGNATURE = "#"
 
 
@@ -33,7 +34,7 @@ class TfliteFrontEnd(FrontEnd):
     """Reads paths, with `#` and a signature behind them where the first is not meant; and bytes."""
 
     def recognises(self, model: object, start: bytes) -> bool:
-        if start[4:8] == SCHEMA.identifier:
+        if start[4:8] == _IDENTIFIER:
             return True
         if not isinstance(model, str | os.PathLike):
             return False
@@ -56,7 +57,10 @@ class TfliteFrontEnd(FrontEnd):
         return _checked(data, f"'{path}'", path.stem, signature)
 
     def convert(self, source: TfliteFile, conversion: Conversion) -> Graph:
-        buffer = Buffer(source.data, SCHEMA, "TFLite")
+        from vkmnn.converter.tflite import operators  # noqa: F401
+        from vkmnn.converter.tflite.model import LiteModel
+
+        buffer = Buffer(source.data, load_schema("tflite"), "TFLite")
         model = LiteModel(buffer, source.data, conversion.meter, conversion.shapes)
         onnx = OnnxFrontEnd()
         made = model.convert(source.name, source.signature)
@@ -66,6 +70,14 @@ class TfliteFrontEnd(FrontEnd):
             for state in model.variables.states.values()
         ]
         return graph
+
+
+@lists_operators("tflite")
+def read_ops() -> Mapping[str, bool]:
+    """Return every operator that a file may have, and whether it is read; custom ones by name."""
+    from vkmnn.converter.tflite import operators
+
+    return operators.read_ops()
 
 
 def _parts(model: str | os.PathLike[str]) -> tuple[Path, str]:
@@ -78,7 +90,7 @@ def _parts(model: str | os.PathLike[str]) -> tuple[Path, str]:
 
 
 def _checked(data: bytes, what: str, name: str, signature: str) -> TfliteFile:
-    if data[4:8] != SCHEMA.identifier:
+    if data[4:8] != _IDENTIFIER:
         from vkmnn.converter.foreign import likely_kind
 
         kind = likely_kind(data[:4096])
@@ -88,7 +100,7 @@ def _checked(data: bytes, what: str, name: str, signature: str) -> TfliteFile:
             hint=kind.advice if kind else "the download or the conversion did not finish",
         )
     try:
-        Buffer(memoryview(data), SCHEMA, "TFLite").root()
+        Buffer(memoryview(data), load_schema("tflite"), "TFLite").root()
     except ModelError as error:
         raise ModelFileError(
             f"{what} is not a TFLite model: {error.message}", hint="the file is damaged"

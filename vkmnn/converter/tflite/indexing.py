@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 
 from vkmnn.converter.nodes import BOOL, FLOAT, INT32, INT64
 from vkmnn.converter.nodes.quantized import decode
 from vkmnn.converter.nodes.scope import NUMPY_TYPES
 from vkmnn.converter.tflite.nodes import LiteOp, reads
-
-_LARGEST_GRID = 1 << 22
 
 
 @reads("GATHER")
@@ -78,8 +78,9 @@ def one_hot(op: LiteOp) -> None:
         raise op.damaged(f"its axis is {axis}")
     depth = op.value(1)
     if depth is not None:
-        if not 0 <= int(depth.reshape(-1)[0]) <= _LARGEST_GRID:
-            raise op.damaged(f"its depth is {depth}")
+        if depth.size != 1 or int(depth.reshape(-1)[0]) < 0:
+            raise op.damaged("its depth is not a number")
+        op.charge(8 * int(depth.reshape(-1)[0]))
         places = op.constant(np.arange(int(depth.reshape(-1)[0])))
     else:
         ends = op.constant(0), op.make("Reshape", op.long(1), op.constant([])), op.constant(1)
@@ -136,9 +137,8 @@ def update_slice(op: LiteOp) -> None:
         op.pass_on(op.inputs[1], source=1)
         return
     depth = moved[-1] + 1
+    op.charge(8 * depth * prod(inner[:depth]))
     grid = np.indices(inner[:depth], dtype=np.int64)
-    if grid.size > _LARGEST_GRID:
-        raise op.unreadable(f"a part of {inner}, which takes too many indexes")
     starts = op.make("Slice", op.vector(2), op.constant([0]), op.constant([depth]))
     limits = [size - one for size, one in zip(sizes[:depth], inner, strict=False)]
     starts = op.make("Min", op.make("Max", starts, op.constant([0])), op.constant(limits))

@@ -10,15 +10,16 @@ from vkmnn.budget import Meter
 from vkmnn.converter.nodes import Reading, Scope, TensorNames, finish_model
 from vkmnn.converter.nodes.quantized import QUANTISED, Quantization
 from vkmnn.converter.onnx.model_file import ModelFile
+from vkmnn.converter.tflite.custom import CUSTOM_READERS
 from vkmnn.converter.tflite.nodes import (
     CUSTOM,
-    CUSTOM_READERS,
     OPERATORS,
     READERS,
     LiteOp,
 )
 from vkmnn.converter.tflite.tensors import LiteTensor, Tensors
 from vkmnn.converter.tflite.variables import Variables
+from vkmnn.converter.tflite.vectors import Vectors
 from vkmnn.errors import InvalidInputError, ModelError, nearest
 from vkmnn.ir import QUANTIZATION, SIGNATURES, Dim
 from vkmnn.schema import Buffer, Table
@@ -55,6 +56,7 @@ class Subgraph:
         tensors: the same as the file has them.
         inputs: numbers of its inputs.
         outputs: numbers of its outputs.
+        vectors: what is known of vectors that are computed.
         decoded: constants that a DEQUANTIZE decodes, by the name of its result.
         outer: the subgraph around it; None for the model's.
     """
@@ -74,6 +76,8 @@ class Subgraph:
         self.names = TensorNames(names, prefix, "TFLite", public)
         scope.reserve(self.names.names)
         self.inputs, self.outputs = self.table.integers("inputs"), self.table.integers("outputs")
+        self.vectors = Vectors()
+        self._shared: dict[tuple[int, str, tuple[int | None, ...]], str] = {}
         self.decoded: dict[str, tuple[str, Quantization | None]] = {}
         if arguments is not None:
             if len(arguments) != len(self.inputs):
@@ -89,8 +93,14 @@ class Subgraph:
             if number == -1 or number in self.names.known:
                 continue
             name, tensor = self.names[number], self.tensors[number]
-            if tensor.data is not None and tensor.dtype and name not in self.scope.types:
-                self.scope.set_constant(name, tensor.data)
+            if tensor.data is not None and tensor.dtype:
+                # Tensors that share a buffer are one constant.
+                key = tensor.buffer, tensor.kind, tensor.shape
+                known = self._shared.setdefault(key, name)
+                if known not in self.scope.types:
+                    self.scope.set_constant(known, tensor.data)
+                if known != name and known in self.scope.constants:
+                    self.names.known[number] = known
             elif tensor.is_variable:
                 self.model.variables.tensor(self, number)
 
@@ -132,6 +142,7 @@ class Subgraph:
         self._check([number for number in inputs if number != -1] + outputs)
         self.constants(inputs)
         op = LiteOp(self.scope, kind.name, name, table, self, (inputs, outputs))
+        self.model.reading.meter.check_time(op.type, op.name)
         with self.model.reading.operator(op):
             if kind.custom:
                 self._custom(op)
@@ -173,9 +184,10 @@ class LiteModel:
         self.codes = root.tables("operator_codes")
         self.subgraphs = root.tables("subgraphs")
         self.signatures = root.tables("signature_defs")
-        self.tensors = Tensors(buffer, root.tables("buffers"), whole)
+        self.tensors = Tensors(buffer, root.tables("buffers"), whole, meter)
         self.description = root.text("description")
         self.variables = Variables()
+        meter.weigh(len(whole))
         self.scope = Scope()
         self.depth = 0
         self.calls = 0
@@ -243,7 +255,7 @@ class LiteModel:
         producer = "TFLite" if not self.description else f"TFLite: {self.description[:80]}"
         return finish_model(
             *(scope, shapes, results, name, producer, self._properties(quantised)),
-            domains={"com.microsoft": 1},
+            shapes={one: scope.shapes[one] for one in results if one in scope.shapes},
         )
 
     def _faces(self, number: int, chosen: Table | None) -> tuple[dict[str, int], dict[str, int]]:

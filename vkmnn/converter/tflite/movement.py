@@ -7,6 +7,7 @@ import numpy as np
 from vkmnn.converter.nodes import INT64
 from vkmnn.converter.nodes.scope import NUMPY_TYPES
 from vkmnn.converter.tflite.nodes import LiteOp, reads
+from vkmnn.converter.tflite.vectors import note_cut, note_joined, note_reshaped, replaced_row
 
 END = 2**31 - 1
 """An end beyond every axis."""
@@ -17,6 +18,7 @@ def reshape(op: LiteOp) -> None:
     """Reshape to the second input or, without one, to the option."""
     op.need(1)
     if op.has(1):
+        note_reshaped(op)
         shape, known = op.vector(1), op.value(1)
         if known is not None and known.dtype.kind not in "iu":
             raise op.damaged("its new shape is not of integers")
@@ -83,8 +85,14 @@ def concatenation(op: LiteOp) -> None:
     """Concat; quantised values of other scales are requantised."""
     op.need(1)
     axis, alike = op.integer("axis"), _alike(op)
+    note_joined(op)
+    replaced = replaced_row(op)
     kind = op.member("ActivationFunctionType", "fused_activation_function")
-    if alike is not None and kind == "NONE":
+    if replaced is not None and alike is not None and kind == "NONE":
+        source, at, row = replaced
+        place = op.make("Reshape", op.cast(at, INT64), op.constant([1, 1]))
+        op.finish("ScatterND", source, place, row)
+    elif alike is not None and kind == "NONE":
         op.finish("Concat", *alike, axis=axis)
     else:
         op.give_active(op.make("Concat", *op.reals(), axis=axis))
@@ -95,6 +103,7 @@ def pack(op: LiteOp) -> None:
     """Concat along a new axis."""
     op.need(1)
     axis = op.integer("axis")
+    note_joined(op)
     alike = _alike(op)
     parts = [op.make("Unsqueeze", name, op.constant([axis])) for name in alike or op.reals()]
     made = op.make("Concat", *parts, axis=axis)
@@ -139,6 +148,7 @@ def split(op: LiteOp) -> None:
 def slice_by_size(op: LiteOp) -> None:
     """Slice by begins and sizes; a size of -1 goes to the end."""
     op.need(3)
+    note_cut(op)
     begins, sizes = op.integers(1), op.integers(2)
     if begins is not None and sizes is not None and len(begins) == len(sizes):
         pairs = zip(begins, sizes, strict=True)
@@ -331,6 +341,7 @@ def diagonal(op: LiteOp) -> None:
     size = (op.shape(0) or (None,))[-1]
     if size is None:
         raise op.unreadable("a diagonal of an open size")
+    op.charge(8 * size * size)
     eye = op.constant(np.eye(size), NUMPY_TYPES[op.type_of(op.inputs[0])])
     op.finish("Mul", op.make("Unsqueeze", op.inputs[0], op.constant([-1])), eye)
 
@@ -343,6 +354,7 @@ def with_diagonal(op: LiteOp) -> None:
     if None in sizes or len(sizes) < 2:
         raise op.unreadable("a diagonal of an open size")
     rows, columns = (size or 0 for size in sizes)
+    op.charge(8 * rows * columns)
     eye = op.constant(np.eye(rows, columns), bool)
     line = op.make("Unsqueeze", op.inputs[1], op.constant([-1 if rows <= columns else -2]))
     op.finish("Where", eye, line, op.inputs[0], dtype=op.type_of(op.inputs[0]))

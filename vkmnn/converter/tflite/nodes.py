@@ -15,11 +15,11 @@ from vkmnn.converter.nodes import (
     Readers,
     Scope,
     SourceOp,
-    lists_operators,
 )
 from vkmnn.converter.nodes.channels_last import first_order, last_order, note_last, to_first
 from vkmnn.converter.nodes.quantized import QUANTISED, Quantization, decode, encode
 from vkmnn.converter.nodes.scope import NUMPY_TYPES
+from vkmnn.converter.tflite.custom import CUSTOM_READERS
 from vkmnn.converter.tflite.tensors import SCHEMA, LiteTensor, enum_name
 from vkmnn.ir import Array
 from vkmnn.schema import Table
@@ -74,6 +74,14 @@ class LiteOp(SourceOp):
             subgraph.tensors[number] if number != -1 else None for number in inputs
         ]
         self.results = [subgraph.tensors[number] for number in outputs]
+
+    def charge(self, nbytes: int) -> None:
+        """Count bytes that are computed from what the file says.
+
+        Raises:
+            BudgetError: they exceed the budget.
+        """
+        self.subgraph.model.reading.meter.charge(nbytes, self.type, self.name)
 
     # --- parameters ------------------------------------------------------------------------------
 
@@ -200,6 +208,7 @@ class LiteOp(SourceOp):
                 return self.make("Transpose", name, perm=axes)
             if array.ndim != len(axes):
                 raise self.damaged(f"its weights have {array.ndim} axes, not {len(axes)}")
+            self.charge(array.nbytes)
             return self.scope.constant(np.ascontiguousarray(array.transpose(axes)), self.name)
 
         there = self.scope.memoised(name, ("order", tuple(axes)), moved)
@@ -356,11 +365,7 @@ Reader = Callable[[LiteOp], None]
 READERS: Readers[LiteOp] = Readers("TFLite")
 reads = READERS.reads
 
-CUSTOM_READERS: Readers[LiteOp] = Readers("TFLite's custom")
-reads_custom = CUSTOM_READERS.reads
 
-
-@lists_operators("tflite")
 def read_ops() -> dict[str, bool]:
     """Return every operator that a file may have, and whether it is read; custom ones by name."""
     builtin = {

@@ -132,6 +132,7 @@ class _Lstm:
         steps = (op.shape_of(x) or (None,))[0]
         if steps is None:
             raise op.unreadable("projections or normalisation over an open number of steps")
+        op.subgraph.model.reading.count(20 * steps)
         output, cell = (_plain(op, number) for number in at.states)
         sums = {}
         for number in self.gates:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from vkmnn.budget import Meter
 from vkmnn.converter.nodes import (
     BOOL,
     DOUBLE,
@@ -113,9 +114,13 @@ class Tensors:
         buffer: the FlatBuffer.
         buffers: its table of buffers.
         whole: the file, in which the data of large buffers lie.
+        meter: counts what is unpacked.
     """
 
-    def __init__(self, buffer: Buffer, buffers: list[Table], whole: memoryview) -> None:
+    def __init__(
+        self, buffer: Buffer, buffers: list[Table], whole: memoryview, meter: Meter
+    ) -> None:
+        self._meter = meter
         self._fail = buffer.fail
         self._buffers = buffers
         self._whole = whole
@@ -168,6 +173,7 @@ class Tensors:
         if sparse is not None:
             from vkmnn.converter.tflite.sparse import dense_places
 
+            self._meter.charge(8 * count, "DENSIFY", table.text("name"))
             places = dense_places(sparse, shape, self._fail)
             packed = self._values(kind, raw, places.size)
             values = np.zeros(count, packed.dtype)
@@ -183,6 +189,7 @@ class Tensors:
         if raw.size < size or (raw.size > size and not bits):
             raise self._fail(f"a constant of {count} elements has {raw.size} bytes, not {size}")
         if bits:
+            self._meter.charge(count, "a constant", kind)
             places = np.arange(0, 8, bits, dtype=np.uint8)
             small = raw[:size].view(np.uint8)[:, None] >> places & ((1 << bits) - 1)
             flat = small.reshape(-1)[:count].astype(np.int8)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -80,6 +81,8 @@ class Variables:
         if self.depth or not tensor.dtype or None in tensor.shape:
             raise subgraph.model.buffer.fail(f"the variable '{name}' has no fixed place and size")
         shape = [size or 0 for size in tensor.shape]
+        meter = subgraph.model.reading.meter
+        meter.charge(prod(shape) * NUMPY_TYPES[tensor.dtype].itemsize, "a variable", name)
         by = tensor.quantization
         zero = 0 if by is None else int(by.zero[0])
         initial = np.full(shape, zero, NUMPY_TYPES[tensor.dtype])
@@ -166,6 +169,7 @@ def _state(op: LiteOp, name: str, shape: tuple[int | None, ...] | None, dtype: i
             raise op.unreadable(
                 f"the variable '{name}', of which neither a value nor a size is known"
             )
+        op.charge(prod(size or 0 for size in shape or ()) * NUMPY_TYPES[dtype].itemsize)
         initial = np.zeros([size or 0 for size in shape or ()], NUMPY_TYPES[dtype])
     return variables.state(op.subgraph.model.scope, name, initial, dtype)
 
