@@ -15,16 +15,16 @@ from vkmnn.vulkan.gemm import families
 from vkmnn.vulkan.gemm.family import (
     Bid,
     ConvKernel,
+    Kernel,
     MatMulKernel,
     Place,
-    Target,
-    conv_family,
-    matmul_family,
-    rank_matmul,
+    kernel_family,
+    rank,
     spread,
 )
 from vkmnn.vulkan.gemm.job import MatMulJob
 from vkmnn.vulkan.gemm.problem import MatMulProblem
+from vkmnn.vulkan.gemm.target import Target
 from vkmnn.vulkan.tuning import MAX_CANDIDATES
 
 families.load_all()
@@ -51,16 +51,16 @@ class Whole(MatMulKernel):
 
 @pytest.mark.usefixtures("registrations")
 def test_place_comes_before_cost() -> None:
-    before = rank_matmul(PROBLEM, Target(LARGE_GPU))
-    matmul_family(Whole)
-    ranked = rank_matmul(PROBLEM, Target(LARGE_GPU))
+    before = rank(PROBLEM, Target(LARGE_GPU))
+    kernel_family(Whole)
+    ranked = rank(PROBLEM, Target(LARGE_GPU))
     assert ranked == [Whole(1), Whole(0), *before, Whole(2)]
 
 
 def test_who_measures_meets_every_family() -> None:
     """Of the first eight kernels, three at most are of one family; the first stays the first."""
     large = MatMulProblem((), (), (), 197, 768, 3072)
-    ranked = rank_matmul(large, Target(COOPMAT_GPU, fp16=True))
+    ranked = rank(large, Target(COOPMAT_GPU, "f16"))
     found = spread(ranked)
     assert found[0] == ranked[0]
     assert sorted(map(repr, found)) == sorted(map(repr, ranked))
@@ -76,18 +76,18 @@ def test_who_measures_meets_every_family() -> None:
 
 @pytest.mark.usefixtures("registrations")
 def test_types_decide_which_families_are_asked() -> None:
-    matmul_family(Whole)
-    integers = rank_matmul(replace(PROBLEM, dtype="i32"), Target(LARGE_GPU))
+    kernel_family(Whole)
+    integers = rank(replace(PROBLEM, dtype="i32"), Target(LARGE_GPU))
     assert integers
     assert {kernel.family for kernel in integers} == {"tile"}
-    assert rank_matmul(replace(PROBLEM, dtype="i4"), Target(LARGE_GPU)) == []
+    assert rank(replace(PROBLEM, dtype="i4"), Target(LARGE_GPU)) == []
 
 
 def test_registrations_are_taken_back(registrations: Snapshot) -> None:
-    matmul_family(Whole)
-    assert registrations.added() == ["kernel family for products Whole"]
-    with pytest.raises(PluginError, match="kernel family for products Whole is already registered"):
-        matmul_family(Whole)
+    kernel_family(Whole)
+    assert registrations.added() == ["kernel family Whole"]
+    with pytest.raises(PluginError, match="kernel family Whole is already registered"):
+        kernel_family(Whole)
 
 
 @dataclass
@@ -114,16 +114,27 @@ class Nameless(MatMulKernel):
     record = Whole.record
 
 
+@dataclass(frozen=True)
+class Aimless(Kernel[MatMulProblem, MatMulJob]):
+    """Does not say which problems it solves."""
+
+    family = "aimless"
+    rank = Whole.rank
+    record = Whole.record
+
+
 def test_half_a_family_is_refused(registrations: Snapshot) -> None:
     with pytest.raises(PluginError, match=r"Abstract.*is not a family of kernels") as raised:
-        conv_family(Abstract)
-    assert "rank, panel and record" in str(raised.value)
-    with pytest.raises(PluginError, match=r"NotFrozen.*is not a family of kernels"):
-        matmul_family(NotFrozen)
-    with pytest.raises(PluginError, match=r"Nameless.*is not a family of kernels"):
-        matmul_family(Nameless)
-    with pytest.raises(PluginError, match=r"Whole.*is not a family of kernels"):
-        conv_family(Whole)  # type: ignore[type-var]
+        kernel_family(Abstract)
+    assert "from ConvKernel" in str(raised.value)
+    assert "panel, rank and record" in str(raised.value)
+    with pytest.raises(PluginError, match=r"NotFrozen.*is not a family of kernels") as raised:
+        kernel_family(NotFrozen)
+    assert "from MatMulKernel" in str(raised.value)
+    assert "write rank and record" in str(raised.value)
+    for family in (Nameless, Aimless):
+        with pytest.raises(PluginError, match=rf"{family.__name__}.*is not a family of kernels"):
+            kernel_family(family)
     with pytest.raises(PluginError, match="is not a family of kernels"):
-        matmul_family(int)  # type: ignore[type-var]
+        kernel_family(int)  # type: ignore[type-var]
     assert not registrations.added()

@@ -18,9 +18,10 @@ from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.executions.layer_norm import LayerNormExecution
 from vkmnn.vulkan.executions.matmul import MatMulExecution
 from vkmnn.vulkan.gemm.coop_tiles import matrix_of
-from vkmnn.vulkan.gemm.family import Apart, Target
+from vkmnn.vulkan.gemm.family import Apart
 from vkmnn.vulkan.gemm.job import MatMulJob, RowNorms
 from vkmnn.vulkan.gemm.normed import NormedKernel, NormedProblem, candidates_of
+from vkmnn.vulkan.gemm.target import Target
 
 
 class NormedPairs:

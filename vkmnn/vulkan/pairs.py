@@ -14,9 +14,10 @@ from vkmnn.core.tensor import Usage
 from vkmnn.ir import Layout
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.executions.convolution import ConvolutionExecution
-from vkmnn.vulkan.gemm.family import Apart, Target
+from vkmnn.vulkan.gemm.family import Apart
 from vkmnn.vulkan.gemm.job import ConvJob
 from vkmnn.vulkan.gemm.separable import SeparableKernel, SeparableProblem, candidates_of
+from vkmnn.vulkan.gemm.target import Target
 
 
 class Pairs:

@@ -14,9 +14,10 @@ from vkmnn.vulkan.device_rules import is_gpu
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.executions.convolution import ConvolutionExecution
 from vkmnn.vulkan.executions.pooling import PoolingExecution
-from vkmnn.vulkan.gemm.family import Apart, Target
+from vkmnn.vulkan.gemm.family import Apart
 from vkmnn.vulkan.gemm.job import ConvJob
 from vkmnn.vulkan.gemm.pooled import PooledProblem, PooledShared, candidates_of
+from vkmnn.vulkan.gemm.target import Target
 from vkmnn.vulkan.pairs import is_blocked, readers_of
 
 
@@ -51,7 +52,7 @@ class PooledPairs:
         job, pooling = self._job(second), command.execution
         assert isinstance(pooling, PoolingExecution)
         window = pooling.window3
-        if window is None or job.narrow:
+        if window is None or job.int8_weights:
             return False
         problem = PooledProblem(job.problem, window.in_size, window.stride, window.begin)
         candidates = candidates_of(problem, Target.of(self._encoder), self._encoder)

@@ -22,7 +22,7 @@ from vkmnn.testing.emulation import bench_for
 from vkmnn.testing.runner import compare
 from vkmnn.vulkan.backend import VulkanBackend
 from vkmnn.vulkan.encoder import VulkanEncoder
-from vkmnn.vulkan.gemm.family import Apart, Target
+from vkmnn.vulkan.gemm.family import Apart
 from vkmnn.vulkan.gemm.normed import (
     NormedCoop,
     NormedProblem,
@@ -30,6 +30,7 @@ from vkmnn.vulkan.gemm.normed import (
     candidates_of,
 )
 from vkmnn.vulkan.gemm.problem import MatMulProblem
+from vkmnn.vulkan.gemm.target import Target
 from vkmnn_suite import mutation
 from vkmnn_suite.cases.normed import normed_case
 
@@ -170,7 +171,7 @@ def test_what_stays_apart(what: str, matrices: Device) -> None:
 
 def first(problem: NormedProblem, info: DeviceInfo, *, fp16: bool = True) -> Any:
     encoder = VulkanEncoder(info)
-    found = candidates_of(problem, Target(info, fp16=fp16), encoder)
+    found = candidates_of(problem, Target(info, "f16" if fp16 else "f32"), encoder)
     return found[0] if found else None
 
 
@@ -216,7 +217,7 @@ def test_matrices_come_before_shared_memory() -> None:
     problem = NormedProblem(product(64, 64, 64), True)
     encoder = VulkanEncoder(COOPMAT_GPU)
     for fp16 in (False, True):
-        found = candidates_of(problem, Target(COOPMAT_GPU, fp16=fp16), encoder)
+        found = candidates_of(problem, Target(COOPMAT_GPU, "f16" if fp16 else "f32"), encoder)
         assert any(isinstance(one, NormedCoop) for one in found) is fp16
         assert any(isinstance(one, NormedShared) for one in found)
 

@@ -25,7 +25,7 @@ from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.fp16 import Fp16Rule
 from vkmnn.vulkan.gemm.dynamic import Dynamic, code_numbers, code_words
-from vkmnn.vulkan.gemm.encode import encode_convolution, plain_end_us
+from vkmnn.vulkan.gemm.encode import encode, plain_end_us
 from vkmnn.vulkan.gemm.job import ConvJob
 from vkmnn.vulkan.gemm.problem import ConvProblem
 from vkmnn.vulkan.gemm.requantize import Requantize
@@ -88,9 +88,9 @@ class DirectConvolution(ConvolutionBase[_Direct]):
         self._encode(self.job(encoder), encoder)
 
     def _encode(self, job: ConvJob, encoder: VulkanEncoder) -> None:
-        rest = job if job.ends else rewrite(job, encoder)
+        rest = job if job.plain_io else rewrite(job, encoder)
         if rest:
-            encode_convolution(rest, encoder)
+            encode(rest, encoder)
 
     @abstractmethod
     def job(self, encoder: VulkanEncoder) -> ConvJob:

@@ -29,20 +29,16 @@ from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
 from vkmnn.vulkan.gemm.dynamic import Dynamic, code_numbers
-from vkmnn.vulkan.gemm.encode import encode_matmul, plain_end_us
-from vkmnn.vulkan.gemm.family import (
-    MATMUL_FAMILIES,
-    Apart,
-    MatMulKernel,
-    Target,
-    rank_matmul,
-)
+from vkmnn.vulkan.gemm.encode import encode, plain_end_us
+from vkmnn.vulkan.gemm.family import FAMILIES, Apart, MatMulKernel, rank
 from vkmnn.vulkan.gemm.job import Bytes, MatMulJob, RowNorms
 from vkmnn.vulkan.gemm.normed import NormedKernel, NormedProblem, candidates_of
 from vkmnn.vulkan.gemm.operands import lies_by_rows
 from vkmnn.vulkan.gemm.problem import MAX_BATCH_AXES, MatMulProblem
 from vkmnn.vulkan.gemm.requantize import Requantize
 from vkmnn.vulkan.gemm.rowwise import encode_stages
+from vkmnn.vulkan.gemm.target import Target
+from vkmnn.vulkan.gemm.traits import Trait
 from vkmnn.vulkan.gemm.weights import shift_of
 from vkmnn.vulkan.storage import kernel_dtype
 
@@ -73,7 +69,7 @@ class ProductExecution(VulkanExecution[_Product]):
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the product."""
         if 0 not in self.output.shape:
-            encode_matmul(self.job(encoder), encoder)
+            encode(self.job(encoder), encoder)
 
     def job(self, encoder: VulkanEncoder) -> MatMulJob:
         """Return what is to be recorded."""
@@ -275,6 +271,12 @@ class RowwiseProblem:
     norm: str
     gated: bool
 
+    @property
+    def needs(self) -> Trait:
+        """What kernels must support."""
+        norms = Trait.NONE if self.norm == "NONE" else Trait.NORM_ROWS
+        return norms | Trait.GATED if self.gated else norms
+
 
 @vulkan_execution("NormedMatMul")
 class NormedMatMulExecution(ProductExecution[NormedMatMulAttrs]):
@@ -323,20 +325,20 @@ def rowwise_candidates(
     problem: RowwiseProblem, encoder: VulkanEncoder
 ) -> list[MatMulKernel | NormedKernel | Stages]:
     """Return what can compute a product, the likely fastest first."""
-    product, target = problem.product, Target.of(encoder)
+    product = problem.product
+    rowwise = Target.of(encoder, problem.needs)
+    found: list[MatMulKernel | NormedKernel | Stages] = []
     # Rows that are filled up with zeros have another mean.
-    whole = problem.norm != "STD" or product.k % 4 == 0
-    ranked = encoder.once(
-        ("ranked products", len(MATMUL_FAMILIES), product, target.key),
-        lambda: rank_matmul(product, target),
-    )
-    found: list[MatMulKernel | NormedKernel | Stages]
-    found = [kernel for kernel in ranked if kernel.rowwise and whole]
+    if problem.norm != "STD" or product.k % 4 == 0:
+        key = "ranked products", len(FAMILIES), product, rowwise
+        found += encoder.once(key, lambda: rank(product, rowwise))
     few = product.m <= ROWWISE_ROWS[is_gpu(encoder.info)]
     found.insert(len(found) if few else 0, Stages())
     if problem.norm == "NONE" or problem.gated:
         return found
-    fused = candidates_of(NormedProblem(product, problem.norm == "STD"), target, encoder)
+    fused = candidates_of(
+        NormedProblem(product, problem.norm == "STD"), Target.of(encoder), encoder
+    )
     kernels = [kernel for kernel in fused if not isinstance(kernel, Apart)]
     first = fused[:1] != [Apart()] and not few
     return [*kernels, *found] if first else [*found, *kernels]

@@ -9,6 +9,7 @@ from vkmnn.records import dataclass
 from vkmnn.vulkan.gemm.dynamic import Dynamic
 from vkmnn.vulkan.gemm.problem import ConvProblem, MatMulProblem
 from vkmnn.vulkan.gemm.requantize import Requantize
+from vkmnn.vulkan.gemm.traits import Trait
 from vkmnn.vulkan.gemm.weights import Weights
 
 
@@ -39,19 +40,27 @@ class ConvJob:
     dynamic: Dynamic | None = None
 
     @property
-    def ends(self) -> bool:
+    def plain_io(self) -> bool:
         """Whether it reads or stores what the host has."""
         return self.plain_x or self.plain_y
 
     @property
-    def narrow(self) -> bool:
+    def int8_weights(self) -> bool:
         """Whether the weights are bytes."""
         return self.weights.shift is not None
 
     @property
-    def dots(self) -> bool:
-        """Whether the weights are signed bytes, and x is codes of a byte."""
-        return self.weights.shift == 0 and self.x.codes is not None
+    def needs(self) -> Trait:
+        """What kernels must support."""
+        needs = Trait.INT8_WEIGHTS if self.int8_weights else Trait.NONE
+        return needs | Trait.PLAIN_IO if self.plain_io else needs
+
+    @property
+    def allows(self) -> Trait:
+        """What kernels may make use of."""
+        allows = Trait.NONE if self.weights.tensor.value is None else Trait.FP16_MATH
+        dots = self.weights.shift == 0 and self.x.codes is not None
+        return allows | Trait.INT8_DOT if dots else allows
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +98,7 @@ class MatMulJob:
     `transposed_a`, `transposed_b`: the last two axes of that operand are swapped. With
     `requantize`, all tensors hold codes, and `bias` is what it packed. `shift`: `b` is a
     constant that kernels read as bytes, and add this to. `norms` and `gated` (of every four
-    columns, two gate the others) are for kernels that are `rowwise`. `plain_y`: y is float32 where
+    columns, two gate the others) are for kernels that support them. `plain_y`: y is float32 where
     the operands are float16. `bytes`: both operands are codes that bytes hold.
     `left`: kernels are to read `a` as bytes, and add this to them. With `dynamic`, `a` is codes
     that it made, or where kernels read bytes, numbers of which it makes them; `bias` is its `ends`.
@@ -116,11 +125,26 @@ class MatMulJob:
     dynamic: Dynamic | None = None
 
     @property
-    def narrow(self) -> bool:
+    def int8_weights(self) -> bool:
         """Whether the right operand is read as bytes."""
         return self.shift is not None
 
     @property
-    def dots(self) -> bool:
-        """Whether dot products of bytes can multiply the operands."""
-        return self.bytes is not None
+    def needs(self) -> Trait:
+        """What kernels must support."""
+        needs = Trait.INT8_WEIGHTS if self.int8_weights else Trait.NONE
+        if self.left is not None:
+            needs |= Trait.INT8_ACTIVATIONS
+        if self.plain_y:
+            needs |= Trait.PLAIN_IO
+        if self.norms:
+            needs |= Trait.NORM_ROWS
+        return needs | Trait.GATED if self.gated else needs
+
+    @property
+    def allows(self) -> Trait:
+        """What kernels may make use of."""
+        allows = Trait.FP16_MATH if self.problem.constant else Trait.NONE
+        if self.shift == 0:
+            allows |= Trait.SIGNED_WEIGHTS
+        return allows | Trait.INT8_DOT if self.bytes is not None else allows

@@ -14,6 +14,7 @@ from vkmnn.vulkan.gemm.family import ConvKernel
 from vkmnn.vulkan.gemm.job import ConvJob
 from vkmnn.vulkan.gemm.problem import ConvProblem
 from vkmnn.vulkan.gemm.taps import split_taps
+from vkmnn.vulkan.gemm.traits import Trait
 
 GPU_LOCAL = 64
 """Invocations of a workgroup on GPUs."""
@@ -33,7 +34,7 @@ class LoopKernel(ConvKernel):
     pixels: int
     local: int
 
-    narrow: ClassVar[bool] = True
+    supports = Trait.INT8_WEIGHTS
     sized: ClassVar[bool] = True
     """Whether the size of a workgroup is a specialization constant."""
 

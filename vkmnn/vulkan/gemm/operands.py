@@ -25,7 +25,7 @@ EIGHT = 8
 
 def weight_element(job: ConvJob | MatMulJob, encoder: VulkanEncoder) -> WeightElement:
     """Return the element of kernels whose weights, or right operand, may be bytes."""
-    return "w8" if job.narrow else encoder.element
+    return "w8" if job.int8_weights else encoder.element
 
 
 def product_element(job: MatMulJob, encoder: VulkanEncoder) -> CodeElement:
@@ -36,7 +36,7 @@ def product_element(job: MatMulJob, encoder: VulkanEncoder) -> CodeElement:
 def conv_element(job: ConvJob, encoder: VulkanEncoder) -> CodeElement:
     """Return the element of a convolution's kernels: that of codes where a tensor holds them."""
     coded = [t for t in (job.x, job.residual, job.y) if t is not None and t.codes is not None]
-    return "c8" if job.narrow and coded else weight_element(job, encoder)
+    return "c8" if job.int8_weights and coded else weight_element(job, encoder)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from vkmnn.ir.ops import NO_ACTIVATION
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.activation import epilogue_of
 from vkmnn.vulkan.encoder import VulkanEncoder
-from vkmnn.vulkan.gemm.encode import encode_matmul
+from vkmnn.vulkan.gemm.encode import encode
 from vkmnn.vulkan.gemm.job import MatMulJob
 from vkmnn.vulkan.rows.norm import Factor, RowNorm, encode_row_norm
 
@@ -29,10 +29,10 @@ def encode_stages(job: MatMulJob, encoder: VulkanEncoder, gain: Tensor | None = 
         job = replace(job, a=x)
     if gated:
         whole = encoder.scratch(job.problem.m * job.problem.n)
-        encode_matmul(replace(job, y=whole, activation=NO_ACTIVATION), encoder)
+        encode(replace(job, y=whole, activation=NO_ACTIVATION), encoder)
         encode_gate(whole, job.y, job.activation, encoder)
     else:
-        encode_matmul(job, encoder)
+        encode(job, encoder)
 
 
 def encode_gate(x: Tensor, y: Tensor, activation: Activation, encoder: VulkanEncoder) -> None:

@@ -22,11 +22,12 @@ from vkmnn.vulkan.cost.terms import Expected
 from vkmnn.vulkan.cost.tiles import weighed_us
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div, index_spec
-from vkmnn.vulkan.gemm.encode import convolution_kernels
-from vkmnn.vulkan.gemm.family import Apart, Target
+from vkmnn.vulkan.gemm.encode import kernels_for
+from vkmnn.vulkan.gemm.family import Apart
 from vkmnn.vulkan.gemm.job import ConvJob
 from vkmnn.vulkan.gemm.problem import ConvProblem
 from vkmnn.vulkan.gemm.split import dispatch_tiles
+from vkmnn.vulkan.gemm.target import Target
 from vkmnn.vulkan.gemm.weights import bias_tensor, pack_channels, pack_panels, packed_elements
 
 VEC4_BYTES = 16
@@ -303,8 +304,8 @@ def candidates_of(
     def find() -> list[Candidate]:
         apart_us = class_of(target.info).gap_us
         for one in (problem.depthwise, problem.projection) if target.gpu else ():
-            expected = convolution_kernels(one, target, encoder)[0].predict(one, target)
+            expected = kernels_for(one, target, encoder)[0].predict(one, target)
             apart_us += expected.cost.total if expected else 0.0
         return separable_kernels(problem, target, apart_us)
 
-    return encoder.once(("separable", problem, target.key), find) if problem.fits else []
+    return encoder.once(("separable", problem, target), find) if problem.fits else []

@@ -24,7 +24,7 @@ from vkmnn.vulkan.cost.passes import pass_cost
 from vkmnn.vulkan.device_rules import CpuLanes, cpu_lanes, is_gpu, rotate_lanes
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.gemm.cpu_tiles import min_nanoseconds
-from vkmnn.vulkan.gemm.encode import encode_convolution
+from vkmnn.vulkan.gemm.encode import encode
 from vkmnn.vulkan.gemm.job import ConvJob
 from vkmnn.vulkan.gemm.loops import GPU_LOCAL
 from vkmnn.vulkan.gemm.problem import ConvProblem, Gemm
@@ -200,7 +200,7 @@ def by_winograd(job: ConvJob, encoder: VulkanEncoder) -> ConvJob | None:
     # Transforms multiply by up to 100: float32 between them, whatever the tensors are.
     with encoder.in_full():
         transformed = job.weights.seen_as(f"winograd{m}", lambda w: transform_weights(w, m))
-        encode_convolution(ConvJob(gemm_problem(problem, m), transformed, before, after), encoder)
+        encode(ConvJob(gemm_problem(problem, m), transformed, before, after), encoder)
     epilogue = epilogue_of(job.activation)
     spec = {**epilogue.spec, **residual_spec(job.residual, job.join)}
     ending = Epilogue(epilogue.alpha, epilogue.beta, spec)

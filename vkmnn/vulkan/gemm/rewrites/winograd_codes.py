@@ -22,7 +22,7 @@ from vkmnn.vulkan.byte_codes import code_spec
 from vkmnn.vulkan.device_rules import CpuLanes, cpu_lanes, is_gpu, rotate_lanes
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.gemm.cpu_tiles import min_nanoseconds
-from vkmnn.vulkan.gemm.encode import encode_convolution
+from vkmnn.vulkan.gemm.encode import encode
 from vkmnn.vulkan.gemm.families.row import ConvRow, in_rows
 from vkmnn.vulkan.gemm.job import ConvJob
 from vkmnn.vulkan.gemm.problem import ConvProblem
@@ -40,6 +40,7 @@ from vkmnn.vulkan.gemm.rewrites.winograd import (
     transform_input,
     transform_output,
 )
+from vkmnn.vulkan.gemm.traits import Trait
 
 # Nanoseconds of one core for a tile of a channel block, (input, output), measured on lavapipe, by
 # the invocations that run at once; and what each further part of the sums adds to the latter.
@@ -73,7 +74,7 @@ def by_whole_winograd(job: ConvJob, encoder: VulkanEncoder) -> ConvJob | None:
         f"whole{m}x{parts}", lambda w: transform_whole(w, FORMS[m], parts)
     )
     with encoder.in_full():
-        encode_convolution(ConvJob(product, weights, before, after), encoder)
+        encode(ConvJob(product, weights, before, after), encoder)
     epilogue = requantize.epilogue_with(
         {
             **residual_spec(job.residual, job.join),
@@ -159,7 +160,7 @@ def _largest(problem: ConvProblem, m: int, parts: int) -> int:
 def _direct_nanoseconds(job: ConvJob, lanes: CpuLanes) -> float:
     """Return what a direct convolution takes on one core."""
     tiles = min_nanoseconds(job.problem, lanes, (lanes,))
-    if lanes != 8 or not job.dots or not in_rows(job.problem):
+    if lanes != 8 or Trait.INT8_DOT not in job.allows or not in_rows(job.problem):
         return tiles
     return min(tiles, sum(ConvRow(lanes).nanoseconds(job.problem)))
 
