@@ -19,6 +19,7 @@ from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import vulkan_execution
 from vkmnn.vulkan.executions.convolution import ConvolutionBase
 from vkmnn.vulkan.gemm.encode import encode, kernels_for
+from vkmnn.vulkan.gemm.epilogue import Epilogue
 from vkmnn.vulkan.gemm.job import ConvJob
 from vkmnn.vulkan.gemm.problem import ConvProblem
 from vkmnn.vulkan.gemm.target import Target
@@ -105,8 +106,7 @@ class DeconvolutionExecution(ConvolutionBase[DeconvolutionAttrs]):
                     _weights(w, attrs.group, phases),
                     source,
                     self.output,
-                    bias,
-                    activation=attrs.activation,
+                    Epilogue(bias, ending=attrs.activation),
                 )
                 encode(job, encoder)
 

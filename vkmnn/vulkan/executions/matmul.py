@@ -22,7 +22,6 @@ from vkmnn.vulkan.byte_codes import (
     code_shift,
     keeps_rows_of_codes,
     shift_of_codes,
-    shifts_of,
 )
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, is_gpu
 from vkmnn.vulkan.encoder import VulkanEncoder
@@ -30,6 +29,7 @@ from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
 from vkmnn.vulkan.gemm.dynamic import Dynamic, code_numbers
 from vkmnn.vulkan.gemm.encode import encode, plain_end_us
+from vkmnn.vulkan.gemm.epilogue import Ending, Epilogue
 from vkmnn.vulkan.gemm.family import FAMILIES, Apart, MatMulKernel, rank
 from vkmnn.vulkan.gemm.job import Bytes, MatMulJob, RowNorms
 from vkmnn.vulkan.gemm.normed import NormedKernel, NormedProblem, candidates_of
@@ -91,9 +91,10 @@ class ProductExecution(VulkanExecution[_Product]):
             self.output,
             transposed_a,
             transposed_b,
-            self.optional(2),
-            self.optional(3),
         )
+
+    def _epilogue(self, mode: str, ending: Ending) -> Epilogue:
+        return Epilogue(self.optional(2), self.optional(3), mode, ending)
 
 
 @vulkan_execution("MatMul")
@@ -123,8 +124,7 @@ class MatMulExecution(ProductExecution[MatMulAttrs]):
         return replace(
             super().job(encoder),
             alpha=attrs.alpha,
-            activation=attrs.activation,
-            join=attrs.residual,
+            epilogue=self._epilogue(attrs.residual, attrs.activation),
             plain_y=encoder.fp16 and not self.output.fp16,
         )
 
@@ -196,14 +196,10 @@ class QuantizedMatMulExecution(ProductExecution[QuantizedMatMulAttrs]):
             again=self.optional(6),
         )
         left = self._left if job.a.codes is None or self._left is None else job.a.codes
-        shifts = left or 0, *shifts_of(None, job.residual, job.y)[1:]
-        bias = end.pack(self.optional(2), job.problem.n, encoder, shifts=shifts)
         shift = shift_of(job.b)
         return replace(
             job,
-            bias=bias,
-            join=end.join,
-            requantize=end,
+            epilogue=self._epilogue(end.residual_mode, end),
             shift=shift,
             bytes=self._bytes(shift),
             left=left,
@@ -244,17 +240,15 @@ class DynamicQuantizeMatMulExecution(ProductExecution[DynamicQuantizeMatMulAttrs
         shift = shift_of(job.b)
         assert shift is not None
         by, point = (self.operand(5), self.operand(6)), self.operand(6)
-        dynamic = Dynamic.of(by, self.operand(4), job.bias, job.problem.n, encoder)
+        columns, bias = job.problem.n, self.optional(2)
+        dynamic = Dynamic.of(by, self.operand(4), bias, columns, attrs.activation, encoder)
         return replace(
             job,
             a=job.a if self._bytes else code_numbers(job.a, dynamic, encoder),
-            bias=dynamic.ends,
-            activation=attrs.activation,
-            join=attrs.residual,
+            epilogue=self._epilogue(attrs.residual, dynamic),
             shift=shift,
             bytes=Bytes(0, shift, point),
             left=0 if self._bytes else None,
-            dynamic=dynamic,
         )
 
 
@@ -314,8 +308,7 @@ class NormedMatMulExecution(ProductExecution[NormedMatMulAttrs]):
             norms = RowNorms(attrs.epsilon, centered=attrs.norm == "STD")
         return replace(
             super().job(encoder),
-            activation=attrs.activation,
-            join=attrs.residual,
+            epilogue=self._epilogue(attrs.residual, attrs.activation),
             norms=norms,
             gated=attrs.gated,
         )

@@ -58,7 +58,7 @@ class LoopKernel(ConvKernel):
         """Record the dispatches; with several, the residual must be added at the beginning."""
         problem = job.problem
         *parts, last = split_taps(problem.kernel, self.inner_rounds(problem))
-        assert not parts or job.join == "ADD_BEFORE"
+        assert not parts or job.epilogue.mode == "ADD_BEFORE"
         texels = ceil_div(problem.channels, 4) * problem.out_block
         for part in parts:
             before = replace(
@@ -66,11 +66,11 @@ class LoopKernel(ConvKernel):
                 problem=part.problem(problem),
                 weights=part.weights(job.weights, problem.kernel),
                 y=encoder.scratch(texels * 4),
-                activation=NO_ACTIVATION,
-                requantize=None,
+                epilogue=replace(job.epilogue, ending=NO_ACTIVATION),
             )
             self._dispatch(before, encoder)
-            job = replace(job, bias=None, residual=before.y)
+            rest = replace(job.epilogue, bias=None, residual=before.y)
+            job = replace(job, epilogue=rest)
         if parts:
             weights = last.weights(job.weights, problem.kernel)
             job = replace(job, problem=last.problem(problem), weights=weights)

@@ -15,7 +15,6 @@ from typing import ClassVar
 from vkmnn.core.tensor import Tensor
 from vkmnn.records import dataclass
 from vkmnn.shaders import kernels
-from vkmnn.vulkan.activation import epilogue_of, residual_spec
 from vkmnn.vulkan.cost.chunks import Chunks, chunks_cost
 from vkmnn.vulkan.cost.devices import class_of
 from vkmnn.vulkan.cost.terms import Expected
@@ -176,7 +175,7 @@ class SeparableKernel:
         one, two = first.problem, second.problem
         problem = SeparableProblem(one, two)
         shader = kernels.conv_separable(rows=self.rows, element=encoder.element)
-        inner, outer = epilogue_of(first.activation), epilogue_of(second.activation)
+        inner, outer = first.epilogue.call, second.epilogue.call
         tiles = self.workgroups(problem)
         params = kernels.ConvSeparableParams(
             pixels=one.pixels,
@@ -197,7 +196,7 @@ class SeparableKernel:
         )
         spec = {
             **outer.spec,
-            **residual_spec(second.residual, second.join),
+            **second.epilogue.spec,
             **index_spec(shader, one.pixels),
             **self._sizes(one),
             "INNER": inner.spec["ACTIVATION"],
@@ -237,9 +236,9 @@ class SeparableKernel:
             encoder,
             packed_elements(1, two.outputs, two.in_blocks * 4, 1, self.columns),
         )
-        shift = bias_tensor(first.bias, one.channels, encoder)
-        bias = bias_tensor(second.bias, two.channels, encoder)
-        return [first.x, taps, shift, weights, bias, second.residual or bias, second.y]
+        shift = bias_tensor(first.epilogue.bias, one.channels, encoder)
+        bias = bias_tensor(second.epilogue.bias, two.channels, encoder)
+        return [first.x, taps, shift, weights, bias, second.epilogue.residual or bias, second.y]
 
 
 Candidate = SeparableKernel | Apart

@@ -34,13 +34,12 @@ def encode_wide(job: ConvJob, encoder: VulkanEncoder) -> None:
     first = replace(
         job,
         weights=_part(job.weights, 0),
-        bias=None,
         y=encoder.scratch(4 * texels, full=True),
-        requantize=Requantize(high, -inf, inf),
+        epilogue=replace(job.epilogue, bias=None, ending=Requantize(high, -inf, inf)),
     )
     encode(first, encoder)
-    last = replace(job, weights=_part(job.weights, 1), residual=first.y, join="ADD_BEFORE")
-    encode(last, encoder)
+    last = replace(job.epilogue, residual=first.y, mode="ADD_BEFORE")
+    encode(replace(job, weights=_part(job.weights, 1), epilogue=last), encoder)
 
 
 def _part(weights: Weights, number: int) -> Weights:

@@ -183,7 +183,7 @@ class MatMulCodesCoop(CoopKernel, MatMulKernel):
         gemm, codes = job.problem.gemm, job.bytes
         assert codes is not None
         operands = self.pack(job, encoder)
-        bound = bind_matmul(job, operands)
+        bound = bind_matmul(job, operands, encoder)
         *inputs, y = bound.tensors
         shader = kernels.matmul_codes_coop(
             tile=cast(kernels.MatmulCodesCoopTile, self.tile.name),

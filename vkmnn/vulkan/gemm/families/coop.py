@@ -81,7 +81,7 @@ class MatMulCoop(CoopKernel, MatMulKernel):
     def record(self, job: MatMulJob, encoder: VulkanEncoder) -> None:
         """Record the dispatch."""
         gemm = job.problem.gemm
-        bound = bind_matmul(job, self.pack(job, encoder))
+        bound = bind_matmul(job, self.pack(job, encoder), encoder)
         shader = kernels.matmul_coop(
             tile=self.tile.name,
             step=self.tile.step,

@@ -237,7 +237,7 @@ class MatMulDot(MatMulKernel):
         gemm, codes, plain = job.problem.gemm, job.bytes, job.b.value is None
         assert codes is not None
         operands = self.pack(job, encoder)
-        bound = bind_matmul(job, operands)
+        bound = bind_matmul(job, operands, encoder)
         *inputs, y = bound.tensors
         unused = inputs[2]
         shader = kernels.matmul_dot(

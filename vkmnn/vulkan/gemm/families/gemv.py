@@ -182,7 +182,7 @@ class MatMulGemv(GemvKernel, MatMulKernel):
     def record(self, job: MatMulJob, encoder: VulkanEncoder) -> None:
         """Record the dispatch."""
         gemm = job.problem.gemm
-        bound = bind_rowwise(job, self.pack(job, encoder))
+        bound = bind_rowwise(job, self.pack(job, encoder), encoder)
         shader = kernels.matmul_gemv(
             rows=self.rows,
             aligned=alignment(job),

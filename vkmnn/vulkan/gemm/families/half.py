@@ -51,7 +51,7 @@ class MatMulHalf(SharedKernel, MatMulKernel):
         """Record the dispatch."""
         gemm = job.problem.gemm
         right, powers = half_right(job, self.tile.chained, encoder)
-        bound = bind_matmul(job, (left_operand(job, encoder), right))
+        bound = bind_matmul(job, (left_operand(job, encoder), right), encoder)
         shader = kernels.matmul_half(
             tile=cast(kernels.MatmulHalfTile, self.tile.name),
             split=self.split,

@@ -218,7 +218,7 @@ class MatMulTile(MatMulKernel):
     def record(self, job: MatMulJob, encoder: VulkanEncoder) -> None:
         """Record the dispatch."""
         gemm = job.problem.gemm
-        bound = bind_rowwise(job, self.pack(job, encoder))
+        bound = bind_rowwise(job, self.pack(job, encoder), encoder)
         shader = kernels.matmul_tile(
             tile=self.rows,
             aligned=alignment(job),

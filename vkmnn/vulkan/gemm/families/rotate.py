@@ -171,7 +171,7 @@ class MatMulRotate(MatMulKernel):
     def record(self, job: MatMulJob, encoder: VulkanEncoder) -> None:
         """Record the dispatch."""
         gemm = job.problem.gemm
-        bound = bind_matmul(job, self.pack(job, encoder))
+        bound = bind_matmul(job, self.pack(job, encoder), encoder)
         shader = kernels.matmul_rotate(
             rows=self.rows,
             lanes=self.lanes,

@@ -122,7 +122,7 @@ class MatMulShared(SharedKernel, MatMulKernel):
     def record(self, job: MatMulJob, encoder: VulkanEncoder) -> None:
         """Record the dispatch."""
         gemm = job.problem.gemm
-        bound = bind_matmul(job, self.pack(job, encoder))
+        bound = bind_matmul(job, self.pack(job, encoder), encoder)
         element = weight_element(job, encoder)
         shader = kernels.matmul_shared(
             tile=cast(kernels.MatmulSharedTile, self.tile.name),

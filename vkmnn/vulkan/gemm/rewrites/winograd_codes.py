@@ -17,7 +17,6 @@ from weakref import ReferenceType, ref
 import numpy as np
 
 from vkmnn.ir import Array
-from vkmnn.vulkan.activation import residual_spec
 from vkmnn.vulkan.byte_codes import code_spec
 from vkmnn.vulkan.device_rules import CpuLanes, cpu_lanes, is_gpu, rotate_lanes
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
@@ -62,7 +61,7 @@ def by_whole_winograd(job: ConvJob, encoder: VulkanEncoder) -> ConvJob | None:
     parts = count_parts(job, m, encoder, job.problem.outputs) if m else 0
     if not parts:
         return job
-    problem, requantize = job.problem, job.requantize
+    problem, epilogue, requantize = job.problem, job.epilogue, job.epilogue.requantize
     assert requantize is not None
     product = _product(problem, m, parts)
     tiles = product.pixels
@@ -75,16 +74,16 @@ def by_whole_winograd(job: ConvJob, encoder: VulkanEncoder) -> ConvJob | None:
     )
     with encoder.in_full():
         encode(ConvJob(product, weights, before, after), encoder)
-    epilogue = requantize.epilogue_with(
+    ending = requantize.call_with(
         {
-            **residual_spec(job.residual, job.join),
-            **code_spec(residual=job.residual, y=job.y),
+            **epilogue.spec,
+            **code_spec(residual=epilogue.residual, y=job.y),
             "PARTS": parts,
         }
     )
     missing = f"{weights.tensor.name}:{center}", center * _sums(job)
-    bias = requantize.pack(job.bias, problem.channels, encoder, missing)
-    transform_output(job, m, (after, bias), epilogue, "c8", encoder)
+    bias = requantize.pack(epilogue.bias, problem.channels, encoder, missing)
+    transform_output(job, m, (after, bias), ending, "c8", encoder)
     return None
 
 
@@ -113,7 +112,8 @@ def rank_whole(job: ConvJob, encoder: VulkanEncoder) -> list[int]:
     if not encoder.spacious:
         return []
     lanes = cpu_lanes(info)
-    taken = job.requantize.taken if job.requantize else (-inf, inf)
+    requantize = job.epilogue.requantize
+    taken = requantize.taken if requantize else (-inf, inf)
     if not has_filters(problem, job.weights) or not all(map(isfinite, taken)):
         return []
     if is_gpu(info) or encoder.load != "texel" or lanes not in rotate_lanes(info):
@@ -135,8 +135,9 @@ def count_parts(job: ConvJob, m: int, encoder: VulkanEncoder, outputs: int) -> i
 
     Only the first `outputs` output channels are looked at.
     """
-    assert job.requantize is not None
-    weights, taken = job.weights, job.requantize.taken
+    requantize = job.epilogue.requantize
+    assert requantize is not None
+    weights, taken = job.weights, requantize.taken
     value = weights.tensor.value
     assert value is not None
     least = count_parts(job, m, encoder, FEW) if outputs > FEW else 1
