@@ -74,6 +74,12 @@ class Apart:
     """Two dispatches, where one kernel could do both."""
 
 
+MARGIN = 1.1
+"""How much longer two dispatches must be expected to take than one kernel that does both.
+
+These kernels have not been timed on a GPU."""
+
+
 class Kernel(ABC, Generic[P, J]):
     """A kernel that solves problems of type P; a job J is a problem with its tensors.
 

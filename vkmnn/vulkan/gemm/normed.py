@@ -25,7 +25,7 @@ from vkmnn.vulkan.gemm.coop_tiles import (
 from vkmnn.vulkan.gemm.encode import kernels_for
 from vkmnn.vulkan.gemm.families.coop import MatMulCoop
 from vkmnn.vulkan.gemm.families.shared import MatMulShared
-from vkmnn.vulkan.gemm.family import Apart
+from vkmnn.vulkan.gemm.family import MARGIN, Apart
 from vkmnn.vulkan.gemm.job import MatMulJob
 from vkmnn.vulkan.gemm.problem import MatMulProblem
 from vkmnn.vulkan.gemm.shared_tiles import (
@@ -37,9 +37,6 @@ from vkmnn.vulkan.gemm.shared_tiles import (
 )
 from vkmnn.vulkan.gemm.target import Target
 
-# How much longer two dispatches must be expected to take where the matrices' rounding is at stake:
-# the kernel has not been timed on a GPU.
-MARGIN = 1.1
 VEC4 = 4
 
 
@@ -158,6 +155,7 @@ def candidates_of(
         if not kernels:
             return []
         us = kernels[0].predict(problem, target).cost.total
+        # Where the matrices' rounding is at stake, one dispatch must be faster by a margin.
         us *= MARGIN if isinstance(kernels[0], NormedCoop) else 1.0
         faster = target.gpu and us < _apart_us(problem, target, encoder)
         return [*kernels, Apart()] if faster else [Apart(), *kernels]

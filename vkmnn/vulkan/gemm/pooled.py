@@ -17,15 +17,13 @@ from vkmnn.vulkan.cost.tiles import weighed_us
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.gemm.encode import kernels_for
 from vkmnn.vulkan.gemm.families.shared import ConvShared
-from vkmnn.vulkan.gemm.family import Apart
+from vkmnn.vulkan.gemm.family import MARGIN, Apart
 from vkmnn.vulkan.gemm.job import ConvJob
 from vkmnn.vulkan.gemm.problem import ConvProblem
 from vkmnn.vulkan.gemm.shared_tiles import SharedKernel, Tile, listed_shared, room_of, shared_cost
 from vkmnn.vulkan.gemm.target import Target
 from vkmnn.vulkan.spatial import Triple
 
-# How much longer two dispatches must be expected to take: the kernel has not been timed on a GPU.
-MARGIN = 1.1
 # Invocations of a workgroup of the pooling alone, each of which makes two pixels.
 POOL_PIXELS = 128
 

@@ -22,7 +22,7 @@ from vkmnn.vulkan.cost.tiles import weighed_us
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div, index_spec
 from vkmnn.vulkan.gemm.encode import kernels_for
-from vkmnn.vulkan.gemm.family import Apart
+from vkmnn.vulkan.gemm.family import MARGIN, Apart
 from vkmnn.vulkan.gemm.job import ConvJob
 from vkmnn.vulkan.gemm.problem import ConvProblem
 from vkmnn.vulkan.gemm.split import dispatch_tiles
@@ -39,8 +39,6 @@ BLOCKS, LINES = 2, 4
 REGISTERS = 64
 # No workgroup takes more of shared memory, so that others fit beside it.
 MAX_SHARED = 49_152
-# How much longer two dispatches must be expected to take: the kernel has not been timed on a GPU.
-MARGIN = 1.1
 # How many kernels are offered beside the fastest of each number of rows.
 OFFERED = 3
 
@@ -205,8 +203,6 @@ class SeparableKernel:
         dispatch_tiles(
             shader, tensors, params, spec, encoder, tiles=tiles, parts=1, part_elements=0
         )
-        target = Target.of(encoder)
-        encoder.expect(lambda: self.predict(problem, target))
 
     def _sizes(self, problem: ConvProblem) -> dict[str, int | bool]:
         """Return the constants of the window and of the tiles."""
