@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from functools import reduce
+from itertools import product
+from operator import or_
 
 import pytest
 
@@ -13,6 +16,7 @@ from vkmnn.registry import Snapshot
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.gemm import families
 from vkmnn.vulkan.gemm.family import (
+    FAMILIES,
     Bid,
     ConvKernel,
     Kernel,
@@ -23,8 +27,10 @@ from vkmnn.vulkan.gemm.family import (
     spread,
 )
 from vkmnn.vulkan.gemm.job import MatMulJob
-from vkmnn.vulkan.gemm.problem import MatMulProblem
+from vkmnn.vulkan.gemm.problem import ConvProblem, MatMulProblem
 from vkmnn.vulkan.gemm.target import Target
+from vkmnn.vulkan.gemm.traits import Trait
+from vkmnn.vulkan.storage import FloatElement
 from vkmnn.vulkan.tuning import MAX_CANDIDATES
 
 families.load_all()
@@ -72,6 +78,70 @@ def test_who_measures_meets_every_family() -> None:
     for family in set(after):
         same = [kernel for kernel in ranked if kernel.family == family]
         assert [kernel for kernel in found if kernel.family == family] == same
+
+
+CONVOLUTION = ConvProblem(
+    1, 1, 64, 64, (1, 9, 9), (1, 9, 9), (1, 3, 3), (1, 1, 1), (1, 1, 1), (0, 1, 1),
+    (81, 81, 9, 1), 0, 81,
+)  # fmt: skip
+SINGLE = [trait for trait in Trait if trait]
+SETS = [Trait.NONE, *SINGLE, *map(or_, SINGLE, SINGLE[1:])]
+"""No trait, each alone, and each with the next one."""
+
+
+@pytest.mark.parametrize("problem", [PROBLEM, CONVOLUTION], ids=lambda problem: problem.what)
+def test_families_are_asked_that_support_what_is_needed(
+    problem: MatMulProblem | ConvProblem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what they require must be needed or allowed; how the operands are stored counts, too."""
+    asked: list[str] = []
+    for name in FAMILIES:
+        monkeypatch.setattr(FAMILIES[name], "rank", lambda *_, name=name: asked.append(name) or ())
+    elements: tuple[FloatElement, ...] = ("f32", "f16")
+    for needs, allows, element in product(SETS, SETS, elements):
+        del asked[:]
+        target = Target(LARGE_GPU, element, needs=needs, allows=allows)
+        assert rank(problem, target) == []
+        assert asked == [
+            name
+            for name in FAMILIES
+            if FAMILIES[name].solves is type(problem)
+            and not needs & ~FAMILIES[name].supports
+            and not FAMILIES[name].requires & ~(needs | allows)
+            and element in FAMILIES[name].dtypes
+        ]
+
+
+def test_groups_and_phases_are_traits() -> None:
+    """Families of blocks are not asked for single channels, nor the other way round."""
+    assert CONVOLUTION.needs is Trait.NONE
+    phases = replace(CONVOLUTION, phases=(((0, 0, 0), 0), ((0, 0, 1), 1)))
+    assert phases.needs is Trait.PHASES
+    single = replace(CONVOLUTION, inputs=1, outputs=1, group=64)
+    assert single.needs is Trait.DEPTHWISE
+    assert replace(CONVOLUTION, inputs=3, outputs=3, group=4).needs is Trait.ODD_GROUPS
+    by_kind = [
+        {kernel.family for kernel in rank(problem, Target(LARGE_GPU))}
+        for problem in (CONVOLUTION, phases, single)
+    ]
+    assert by_kind == [{"shared", "tile", "channels"}, {"shared"}, {"depthwise", "strip"}]
+
+
+def test_targets_are_what_they_are_made_of() -> None:
+    """No parameter is a flag; bytes of weights count by whether they exceed the caches."""
+    parameters = [field for field in fields(Target) if field.init]
+    assert not any("bool" in str(field.type) for field in parameters)
+    small, more, many = (Target(LARGE_GPU, weight_bytes=size) for size in (0, 1 << 10, 1 << 40))
+    assert small == more != many
+    assert hash(small) == hash(more)
+    assert len({small, more, many, Target(COOPMAT_GPU), replace(small, needs=Trait.GATED)}) == 4
+
+
+def test_every_trait_has_a_family_and_a_name() -> None:
+    known = [family.supports | family.requires for family in FAMILIES.values()]
+    assert reduce(or_, known) == reduce(or_, SINGLE)
+    assert len({trait.label for trait in SETS}) == len(SETS)
+    assert (Trait.INT8_WEIGHTS | Trait.INT8_DOT).label == "int8_weights+int8_dot"
 
 
 @pytest.mark.usefixtures("registrations")
