@@ -35,8 +35,8 @@ from vkmnn.testing.profile_driver import PlanningDevice, ProfileDriver
 from vkmnn.vulkan.cost.devices import class_of
 from vkmnn.vulkan.forecast import PlanningBackend
 from vkmnn.vulkan.gemm.coop_tiles import CoopKernel
-from vkmnn.vulkan.gemm.family import Target
 from vkmnn.vulkan.gemm.problem import MatMulProblem
+from vkmnn.vulkan.gemm.target import Target
 
 PROFILES = ("nvidia-h200", "radeon-rx-7900-xtx", "intel-arc-a770", "adreno-740")
 # MobileNetV2 has the most, in float16: depthwise layers inside projections, in tiles of 32 pixels.
@@ -294,7 +294,7 @@ def test_no_kernel_idles_where_a_split_pays(name: str) -> None:
         taken = choice.taken
         if taken.tile.workgroups(gemm) * taken.parts >= BUSY:
             continue
-        target = Target(device.info, fp16=True, weight_bytes=weight_bytes(name))
+        target = Target(device.info, "f16", weight_bytes=weight_bytes(name))
         for kernel in choice.candidates:
             if isinstance(kernel, CoopKernel) and kernel.parts > taken.parts:
                 assert kernel.predict(problem, target).cost.total * 1.2 > expected.cost.total

@@ -25,7 +25,7 @@ from vkmnn.vulkan.backend import VulkanBackend
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import EXECUTIONS
 from vkmnn.vulkan.forecast import PlanningBackend
-from vkmnn.vulkan.gemm.family import rank_matmul
+from vkmnn.vulkan.gemm.family import rank
 from vkmnn.vulkan.recording import Recording
 from vkmnn.vulkan.repeats import Repeats
 
@@ -136,10 +136,10 @@ def test_products_are_ranked_once_a_session(monkeypatch: pytest.MonkeyPatch) -> 
 
     def counted(*arguments: Any) -> Any:
         ranked.append(arguments)
-        return rank_matmul(*arguments)
+        return rank(*arguments)
 
-    monkeypatch.setattr("vkmnn.vulkan.executions.matmul.rank_matmul", counted)
-    monkeypatch.setattr("vkmnn.vulkan.gemm.encode.rank_matmul", counted)
+    monkeypatch.setattr("vkmnn.vulkan.executions.matmul.rank", counted)
+    monkeypatch.setattr("vkmnn.vulkan.gemm.encode.rank", counted)
     model = NETWORKS["gpt2"].build()
     feeds = [make_feeds(model, size) for size in ((1, 16), (2, 8))]
     counts = [len(ranked) for _ in _recordings(load_network(model), "lavapipe-26.2", False, feeds)]

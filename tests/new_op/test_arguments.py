@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from vkmnn.codegen.cli import app
-from vkmnn.codegen.new_op import describe, target_of, with_entry, write
+from vkmnn.codegen.new_op import Arguments, describe, target_of, with_entry, write
 from vkmnn.codegen.places import SHADERS
 from vkmnn.codegen.variants import expand, load_entries
 from vkmnn.errors import ShaderError
 
-Arguments = dict[str, object]
-
-GOOD: Arguments = {
-    "name": "thing",
-    "inputs": 1,
-    "params": [],
-    "op": None,
-    "domain": None,
-    "plugin": Path("my-ops"),
-}
+GOOD = Arguments("thing", 1, [], None, None, Path("my-ops"))
 
 
 @pytest.mark.parametrize(
@@ -58,14 +51,14 @@ GOOD: Arguments = {
         ({"plugin": Path("json")}, "'json' is a package already"),
     ],
 )
-def test_arguments_that_cannot_be(changed: Arguments, message: str) -> None:
+def test_arguments_that_cannot_be(changed: dict[str, Any], message: str) -> None:
     with pytest.raises(ShaderError, match=message):
-        describe(**{**GOOD, **changed})  # type: ignore[arg-type]
+        describe(replace(GOOD, **changed))
 
 
 def test_defaults() -> None:
     numbers = ["k:int=1", "alpha:float", "beta:float=-.5"]
-    new = describe("leaky_gate", 2, numbers, None, None, Path("my-ops"))
+    new = describe(Arguments("leaky_gate", 2, numbers, None, None, Path("my-ops")))
     assert (new.op, new.domain, new.inputs) == ("LeakyGate", "my_ops", ("x0", "x1"))
     assert [param.python for param in new.params] == [
         "alpha: float",
@@ -139,7 +132,7 @@ def test_without_a_package() -> None:
 
 
 def test_damaged_macro_json(tmp_path: Path) -> None:
-    new = describe(**{**GOOD, "plugin": tmp_path / "my-ops"})  # type: ignore[arg-type]
+    new = describe(replace(GOOD, plugin=tmp_path / "my-ops"))
     target = target_of(new, tmp_path / "my-ops")
     (target.shaders / "glsl").mkdir(parents=True)
     (target.shaders / "glsl" / "macro.json").write_text('{"a": }')

@@ -20,6 +20,30 @@ LONG = {
 }
 
 
+MAX_PARAMETERS = 9
+
+# Function -> why it takes more parameters than that.
+OPTIONS = "each parameter is an option of the command line"
+KEYWORDS = "public; each parameter is an option by name"
+MANY_PARAMETERS = {
+    "cli/app.py:run": OPTIONS,
+    "cli/app.py:convert": OPTIONS,
+    "cli/app.py:quantize": OPTIONS,
+    "cli/app.py:generate": OPTIONS,
+    "cli/app.py:chat": OPTIONS,
+    "cli/app.py:serve": OPTIONS,
+    "cli/app.py:profile": OPTIONS,
+    "cli/app.py:bench": OPTIONS,
+    "cli/app.py:tune": OPTIONS,
+    "codegen/new_op.py:new_op": OPTIONS,
+    "vkmnn_suite/fuzz/__main__.py:main": OPTIONS,
+    "inference_session.py:InferenceSession.__init__": KEYWORDS,
+    "mnn/nn.py:load_module_from_file": "public; the parameters are those of MNN's function",
+    "quantization/run.py:quantize": KEYWORDS,
+    "saving.py:convert": KEYWORDS,
+}
+
+
 def functions(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.FunctionDef]]:
     """Yield every function with its name inside the module."""
     for child in ast.iter_child_nodes(node):
@@ -54,6 +78,24 @@ def test_functions_fit_on_a_page():
         if length(function) > MAX_LINES
     }
     assert long == set(LONG)
+
+
+def parameters(function: ast.FunctionDef) -> int:
+    """Return how many parameters a function has, without self, *args and **kwargs."""
+    given = function.args
+    every = [*given.posonlyargs, *given.args, *given.kwonlyargs]
+    return len([one for one in every if one.arg not in ("self", "cls")])
+
+
+def test_functions_take_few_parameters():
+    """What belongs together is passed as one object."""
+    many = {
+        f"{module}:{name}"
+        for module, tree in modules()
+        for name, function in functions(tree)
+        if parameters(function) > MAX_PARAMETERS
+    }
+    assert many == set(MANY_PARAMETERS)
 
 
 def test_executions_are_operators_and_nothing_else():

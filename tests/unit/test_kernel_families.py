@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from functools import reduce
+from itertools import product
+from operator import or_
 
 import pytest
 
@@ -13,18 +16,21 @@ from vkmnn.registry import Snapshot
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.gemm import families
 from vkmnn.vulkan.gemm.family import (
+    FAMILIES,
     Bid,
     ConvKernel,
+    Kernel,
     MatMulKernel,
     Place,
-    Target,
-    conv_family,
-    matmul_family,
-    rank_matmul,
+    kernel_family,
+    rank,
     spread,
 )
 from vkmnn.vulkan.gemm.job import MatMulJob
-from vkmnn.vulkan.gemm.problem import MatMulProblem
+from vkmnn.vulkan.gemm.problem import ConvProblem, MatMulProblem
+from vkmnn.vulkan.gemm.target import Target
+from vkmnn.vulkan.gemm.traits import Trait
+from vkmnn.vulkan.storage import FloatElement
 from vkmnn.vulkan.tuning import MAX_CANDIDATES
 
 families.load_all()
@@ -51,16 +57,16 @@ class Whole(MatMulKernel):
 
 @pytest.mark.usefixtures("registrations")
 def test_place_comes_before_cost() -> None:
-    before = rank_matmul(PROBLEM, Target(LARGE_GPU))
-    matmul_family(Whole)
-    ranked = rank_matmul(PROBLEM, Target(LARGE_GPU))
+    before = rank(PROBLEM, Target(LARGE_GPU))
+    kernel_family(Whole)
+    ranked = rank(PROBLEM, Target(LARGE_GPU))
     assert ranked == [Whole(1), Whole(0), *before, Whole(2)]
 
 
 def test_who_measures_meets_every_family() -> None:
     """Of the first eight kernels, three at most are of one family; the first stays the first."""
     large = MatMulProblem((), (), (), 197, 768, 3072)
-    ranked = rank_matmul(large, Target(COOPMAT_GPU, fp16=True))
+    ranked = rank(large, Target(COOPMAT_GPU, "f16"))
     found = spread(ranked)
     assert found[0] == ranked[0]
     assert sorted(map(repr, found)) == sorted(map(repr, ranked))
@@ -74,20 +80,84 @@ def test_who_measures_meets_every_family() -> None:
         assert [kernel for kernel in found if kernel.family == family] == same
 
 
+CONVOLUTION = ConvProblem(
+    1, 1, 64, 64, (1, 9, 9), (1, 9, 9), (1, 3, 3), (1, 1, 1), (1, 1, 1), (0, 1, 1),
+    (81, 81, 9, 1), 0, 81,
+)  # fmt: skip
+SINGLE = [trait for trait in Trait if trait]
+SETS = [Trait.NONE, *SINGLE, *map(or_, SINGLE, SINGLE[1:])]
+"""No trait, each alone, and each with the next one."""
+
+
+@pytest.mark.parametrize("problem", [PROBLEM, CONVOLUTION], ids=lambda problem: problem.what)
+def test_families_are_asked_that_support_what_is_needed(
+    problem: MatMulProblem | ConvProblem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what they require must be needed or allowed; how the operands are stored counts, too."""
+    asked: list[str] = []
+    for name in FAMILIES:
+        monkeypatch.setattr(FAMILIES[name], "rank", lambda *_, name=name: asked.append(name) or ())
+    elements: tuple[FloatElement, ...] = ("f32", "f16")
+    for needs, allows, element in product(SETS, SETS, elements):
+        del asked[:]
+        target = Target(LARGE_GPU, element, needs=needs, allows=allows)
+        assert rank(problem, target) == []
+        assert asked == [
+            name
+            for name in FAMILIES
+            if FAMILIES[name].solves is type(problem)
+            and not needs & ~FAMILIES[name].supports
+            and not FAMILIES[name].requires & ~(needs | allows)
+            and element in FAMILIES[name].dtypes
+        ]
+
+
+def test_groups_and_phases_are_traits() -> None:
+    """Families of blocks are not asked for single channels, nor the other way round."""
+    assert CONVOLUTION.needs is Trait.NONE
+    phases = replace(CONVOLUTION, phases=(((0, 0, 0), 0), ((0, 0, 1), 1)))
+    assert phases.needs is Trait.PHASES
+    single = replace(CONVOLUTION, inputs=1, outputs=1, group=64)
+    assert single.needs is Trait.DEPTHWISE
+    assert replace(CONVOLUTION, inputs=3, outputs=3, group=4).needs is Trait.ODD_GROUPS
+    by_kind = [
+        {kernel.family for kernel in rank(problem, Target(LARGE_GPU))}
+        for problem in (CONVOLUTION, phases, single)
+    ]
+    assert by_kind == [{"shared", "tile", "channels"}, {"shared"}, {"depthwise", "strip"}]
+
+
+def test_targets_are_what_they_are_made_of() -> None:
+    """No parameter is a flag; bytes of weights count by whether they exceed the caches."""
+    parameters = [field for field in fields(Target) if field.init]
+    assert not any("bool" in str(field.type) for field in parameters)
+    small, more, many = (Target(LARGE_GPU, weight_bytes=size) for size in (0, 1 << 10, 1 << 40))
+    assert small == more != many
+    assert hash(small) == hash(more)
+    assert len({small, more, many, Target(COOPMAT_GPU), replace(small, needs=Trait.GATED)}) == 4
+
+
+def test_every_trait_has_a_family_and_a_name() -> None:
+    known = [family.supports | family.requires for family in FAMILIES.values()]
+    assert reduce(or_, known) == reduce(or_, SINGLE)
+    assert len({trait.label for trait in SETS}) == len(SETS)
+    assert (Trait.INT8_WEIGHTS | Trait.INT8_DOT).label == "int8_weights+int8_dot"
+
+
 @pytest.mark.usefixtures("registrations")
 def test_types_decide_which_families_are_asked() -> None:
-    matmul_family(Whole)
-    integers = rank_matmul(replace(PROBLEM, dtype="i32"), Target(LARGE_GPU))
+    kernel_family(Whole)
+    integers = rank(replace(PROBLEM, dtype="i32"), Target(LARGE_GPU))
     assert integers
     assert {kernel.family for kernel in integers} == {"tile"}
-    assert rank_matmul(replace(PROBLEM, dtype="i4"), Target(LARGE_GPU)) == []
+    assert rank(replace(PROBLEM, dtype="i4"), Target(LARGE_GPU)) == []
 
 
 def test_registrations_are_taken_back(registrations: Snapshot) -> None:
-    matmul_family(Whole)
-    assert registrations.added() == ["kernel family for products Whole"]
-    with pytest.raises(PluginError, match="kernel family for products Whole is already registered"):
-        matmul_family(Whole)
+    kernel_family(Whole)
+    assert registrations.added() == ["kernel family Whole"]
+    with pytest.raises(PluginError, match="kernel family Whole is already registered"):
+        kernel_family(Whole)
 
 
 @dataclass
@@ -114,16 +184,27 @@ class Nameless(MatMulKernel):
     record = Whole.record
 
 
+@dataclass(frozen=True)
+class Aimless(Kernel[MatMulProblem, MatMulJob]):
+    """Does not say which problems it solves."""
+
+    family = "aimless"
+    rank = Whole.rank
+    record = Whole.record
+
+
 def test_half_a_family_is_refused(registrations: Snapshot) -> None:
     with pytest.raises(PluginError, match=r"Abstract.*is not a family of kernels") as raised:
-        conv_family(Abstract)
-    assert "rank, panel and record" in str(raised.value)
-    with pytest.raises(PluginError, match=r"NotFrozen.*is not a family of kernels"):
-        matmul_family(NotFrozen)
-    with pytest.raises(PluginError, match=r"Nameless.*is not a family of kernels"):
-        matmul_family(Nameless)
-    with pytest.raises(PluginError, match=r"Whole.*is not a family of kernels"):
-        conv_family(Whole)  # type: ignore[type-var]
+        kernel_family(Abstract)
+    assert "from ConvKernel" in str(raised.value)
+    assert "panel, rank and record" in str(raised.value)
+    with pytest.raises(PluginError, match=r"NotFrozen.*is not a family of kernels") as raised:
+        kernel_family(NotFrozen)
+    assert "from MatMulKernel" in str(raised.value)
+    assert "write rank and record" in str(raised.value)
+    for family in (Nameless, Aimless):
+        with pytest.raises(PluginError, match=rf"{family.__name__}.*is not a family of kernels"):
+            kernel_family(family)
     with pytest.raises(PluginError, match="is not a family of kernels"):
-        matmul_family(int)  # type: ignore[type-var]
+        kernel_family(int)  # type: ignore[type-var]
     assert not registrations.added()

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import jinja2
 import typer
@@ -361,13 +361,9 @@ def new_op(
     """Write a new operator into a plug-in: template, Python module, macro.json entry and test."""
     try:
         kind = _kind(cpu_only, geometry)
-        form: dict[str, Any] = {
-            "outputs": outputs,
-            "optional": optional,
-            "elements": element or (),
-            "kind": kind,
-        }
-        new = describe(name, inputs, param or [], op, domain, plugin, **form)
+        tensors = outputs, optional, element or ()
+        asked = Arguments(name, inputs, param or [], op, domain, plugin, *tensors, kind)
+        new = describe(asked)
         target = target_of(new, plugin)
         written = write(new, target, force)
     except ShaderError as error:
@@ -415,24 +411,30 @@ def _next_steps(new: NewOp, target: Target, command: str) -> None:
 # --- arguments ------------------------------------------------------------------------------------
 
 
-def describe(
-    name: str,
-    inputs: int,
-    params: Sequence[str],
-    op: str | None,
-    domain: str | None,
-    plugin: Path,
-    *,
-    outputs: int = 1,
-    optional: int = 0,
-    elements: Sequence[str] = (),
-    kind: str = "kernel",
-) -> NewOp:
+@dataclass(frozen=True)
+class Arguments:
+    """What was asked for, unchecked."""
+
+    name: str
+    inputs: int
+    params: Sequence[str]
+    op: str | None
+    domain: str | None
+    plugin: Path
+    outputs: int = 1
+    optional: int = 0
+    elements: Sequence[str] = ()
+    kind: str = "kernel"
+
+
+def describe(asked: Arguments) -> NewOp:
     """Check the arguments.
 
     Raises:
         ShaderError: one of them cannot be; the hint says what can.
     """
+    name, op, domain, kind = asked.name, asked.op, asked.domain, asked.kind
+    inputs, outputs, optional = asked.inputs, asked.outputs, asked.optional
     if not _NAME.fullmatch(name) or keyword.iskeyword(name) or len(name) > _MAX_NAME:
         snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|\W+", "_", name).lower().strip("_")
         raise ShaderError(
@@ -448,8 +450,8 @@ def describe(
             hint=f"use CamelCase, at most {_MAX_NAME} characters: {camel(name)}",
         )
     _check_tensors(inputs, outputs, optional)
-    _check_elements(elements, kind)
-    distribution = plugin.resolve().name
+    _check_elements(asked.elements, kind)
+    distribution = asked.plugin.resolve().name
     if not _DISTRIBUTION.fullmatch(distribution):
         raise ShaderError(
             f"'{distribution}' cannot name a package",
@@ -468,8 +470,8 @@ def describe(
     made = ("y",) if outputs == 1 else tuple(f"y{index}" for index in range(outputs))
     left_out = names[len(names) - optional :]
     flags = len(left_out) if kind == "kernel" else 0
-    read = _params(params, (*names, *made, *(f"has_{one}" for one in left_out)), flags)
-    wanted = {*elements, *(["f32"] if "f16" in elements else [])} or {"f32"}
+    read = _params(asked.params, (*names, *made, *(f"has_{one}" for one in left_out)), flags)
+    wanted = {*asked.elements, *(["f32"] if "f16" in asked.elements else [])} or {"f32"}
     chosen = tuple(one for one in _ELEMENTS if one in wanted)
     return NewOp(
         *(name, op, domain, names, read, package, distribution),

@@ -46,6 +46,7 @@ from vkmnn.errors import (
 )
 from vkmnn.folding import Evaluator
 from vkmnn.ir import Array, DType, Graph, TensorInfo
+from vkmnn.records import dataclass
 from vkmnn.shape import flops
 
 __all__ = ["TUNING_RUNS", "Session"]
@@ -53,6 +54,34 @@ __all__ = ["TUNING_RUNS", "Session"]
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSettings:
+    """How a session plans and runs.
+
+    Args:
+        max_plans: how many input shapes are kept planned, for each stage; None for as many as a
+            budget of memory holds. The least recently used goes first.
+        require_main: refuse plans that put an op on the backup.
+        meter: makes a meter of what one load or plan may take.
+        rebuild: when the device is lost, reopen it, plan again and repeat the call once.
+        open_host: opens the parts that run ops of type HostGraph.
+        nest: has the graphs inside If, Loop and Scan run as networks; None runs all of them on
+            the host.
+        static: what sessions of a network of fixed shapes share.
+        told_apart: returns the network without the names that inputs share for sizes, for callers
+            whose sizes contradict them; None refuses such sizes.
+    """
+
+    max_plans: int | None = None
+    require_main: bool = False
+    meter: Callable[[], Meter] = unlimited
+    rebuild: bool = False
+    open_host: OpenHost = no_host
+    nest: NestNetworks | None = None
+    static: StaticShapes | None = None
+    told_apart: Callable[[SharedSizes], Graph] | None = None
 
 
 class Session:
@@ -70,17 +99,8 @@ class Session:
         main: the backend that is offered every op first; closed with the session.
         backup: takes what `main` rejects.
         evaluate: runs one op on arrays, for constant folding.
-        max_plans: how many input shapes are kept planned, for each stage; None for as many as a
-            budget of memory holds. The least recently used goes first.
-        require_main: refuse plans that put an op on the backup.
-        meter: makes a meter of what one load or plan may take; None has no limits.
-        rebuild: when the device is lost, reopen it, plan again and repeat the call once.
-        open_host: opens the parts that run ops of type HostGraph.
-        nest: has the graphs inside If, Loop and Scan run as networks; None runs all of them on
-            the host.
-        static: what sessions of a network of fixed shapes share.
-        told_apart: returns the network without the names that inputs share for sizes, for callers
-            whose sizes contradict them; None refuses such sizes.
+        settings: how it plans and runs.
+        changes: fields of `settings` with other values.
 
     Raises:
         PlacementError: `require_main` is set, and some op can only run on the host.
@@ -93,31 +113,28 @@ class Session:
         main: Backend,
         backup: Backend,
         evaluate: Evaluator,
-        max_plans: int | None = None,
-        require_main: bool = False,
-        meter: Callable[[], Meter] = unlimited,
-        rebuild: bool = False,
-        open_host: OpenHost = no_host,
-        nest: NestNetworks | None = None,
-        static: StaticShapes | None = None,
-        told_apart: Callable[[SharedSizes], Graph] | None = None,
+        settings: SessionSettings | None = None,
+        **changes: Any,
     ) -> None:
-        folding = meter()
+        settings = replace(settings or SessionSettings(), **changes)
+        folding, kept = settings.meter(), settings.max_plans
         self._main = main
         self._backup = backup
-        self._planner = Planner(main, backup, evaluate, folding.renewed, max_plans, require_main)
+        self._planner = Planner(
+            main, backup, evaluate, folding.renewed, kept, settings.require_main
+        )
         self._folding = folding
-        self._open_host = open_host
-        self._nest = nest
+        self._open_host = settings.open_host
+        self._nest = settings.nest
         self._watched: Program | None = None
-        self._program = self._open_program(graph, static)
+        self._program = self._open_program(graph, settings.static)
         if main.type != backup.type:
             self._program.tell()
         self._former: list[Program] = []
         self._shared = SharedSizes(graph.inputs)
-        self._told_apart = told_apart if self._shared else None  # it holds the model
+        self._told_apart = settings.told_apart if self._shared else None  # it holds the model
         self.graph = self._program.graph
-        self._rebuild = rebuild
+        self._rebuild = settings.rebuild
         self._rebuild_failed = False
         self._lock = threading.RLock()
         self._closed = False

@@ -40,7 +40,7 @@ _CLAMPS = {"NONE": (-inf, inf), "RELU": (0.0, inf)}
 
 
 @dataclass(slots=True)  # not frozen, which takes twice as long: plans make hundreds
-class Epilogue:
+class ActivationCall:
     """An activation as kernels apply it: two parameters, a specialization constant."""
 
     alpha: float
@@ -48,7 +48,7 @@ class Epilogue:
     spec: Mapping[str, int]
 
 
-def epilogue_of(activation: Activation) -> Epilogue:
+def call_of(activation: Activation) -> ActivationCall:
     """Return how convolutions and products apply an activation.
 
     None, ReLU and Clip are one clamp with different bounds: a layer with one of them needs no
@@ -56,8 +56,8 @@ def epilogue_of(activation: Activation) -> Epilogue:
     """
     bounds = _CLAMPS.get(activation.kind)
     if bounds is not None:
-        return Epilogue(*bounds, {"ACTIVATION": _NUMBERS["CLIP"]})
-    return Epilogue(activation.alpha, activation.beta, activation_spec(activation))
+        return ActivationCall(*bounds, {"ACTIVATION": _NUMBERS["CLIP"]})
+    return ActivationCall(activation.alpha, activation.beta, activation_spec(activation))
 
 
 def residual_spec(residual: Tensor | None, kind: str) -> dict[str, int | bool]:

@@ -50,12 +50,13 @@ from vkmnn.vulkan.layouts import assign_layouts
 from vkmnn.vulkan.memory import PlanMemory, constants_of, plan_memory
 from vkmnn.vulkan.normed_pairs import NormedPairs
 from vkmnn.vulkan.overflow import Reporting, origins
-from vkmnn.vulkan.pairs import Pairs
+from vkmnn.vulkan.pairs import FusedPairs
 from vkmnn.vulkan.plan_recorder import PlanRecorder, pipelines_used
 from vkmnn.vulkan.pooled_pairs import PooledPairs
 from vkmnn.vulkan.recording import Recording, Spec, SpecializedShader
 from vkmnn.vulkan.repeats import Repeats, problem_key
 from vkmnn.vulkan.schedule import schedule
+from vkmnn.vulkan.separable_pairs import SeparablePairs
 from vkmnn.vulkan.settings import BackendSettings
 from vkmnn.vulkan.splitting import Divider
 from vkmnn.vulkan.storage import (
@@ -68,6 +69,8 @@ from vkmnn.vulkan.storage import (
 from vkmnn.vulkan.tuning import TunableBackend, TuningFile, tune
 
 _log = logging.getLogger(__name__)
+
+PAIR_RULES = (SeparablePairs(), NormedPairs(), PooledPairs())
 
 
 class VulkanBackend(TunableBackend):
@@ -317,15 +320,14 @@ class VulkanBackend(TunableBackend):
         encoder = self.new_encoder(_constant_bytes(segments))
         segments = join_ends(segments, encoder)
         repeats = Repeats(encoder)
-        kinds = (Pairs, NormedPairs, PooledPairs)
-        pairs = [found for kind in kinds if (found := kind(segments, encoder))]
+        pairs = FusedPairs(PAIR_RULES, segments, encoder)
         ends = []
         for commands in segments:
             for command in commands:
                 execution = command.execution
                 assert isinstance(execution, VulkanExecution)
                 try:
-                    if pairs and any(found.encode(command) for found in pairs):
+                    if pairs.encode(command):
                         continue
                     encoder.begin(command.op.name, self._narrow(command))
                     record = image_record(command)

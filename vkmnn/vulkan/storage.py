@@ -59,6 +59,8 @@ CodeElement = Literal["f32", "f16", "w8", "c8"]
 """The same where activations may be bytes as well: `c8`."""
 Element = Literal["f32", "f16", "i32"]
 """Stored elements: the axis `element` of kernels."""
+FLOAT_BYTES: dict[FloatElement, int] = {"f32": ELEMENT_BYTES, "f16": FP16_BYTES}
+"""Bytes of a float by how it is stored."""
 
 
 def stored_element(tensor: Tensor) -> Element:

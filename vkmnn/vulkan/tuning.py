@@ -26,6 +26,8 @@ from vkmnn.vulkan.choice import Choice, kernel_name
 
 _log = logging.getLogger(__name__)
 
+# Of the names of choices: a change makes files of before void.
+_FORMAT = b"2"
 _MAX_BYTES = 16 << 20
 _LOCK_WAIT_S = 10.0
 
@@ -59,7 +61,8 @@ class TuningFile:
     @cached_property
     def key(self) -> str:
         """Names the device, its driver, and the version of vkmnn and its shaders."""
-        return hashlib.sha256(self._device + BUILTIN.fingerprint.encode()).hexdigest()
+        shaders = BUILTIN.fingerprint.encode()
+        return hashlib.sha256(self._device + shaders + _FORMAT).hexdigest()
 
     def load(self) -> dict[str, str]:
         """Return the preferred candidates by choice; empty when there is no valid file."""

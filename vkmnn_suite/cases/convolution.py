@@ -66,27 +66,16 @@ class Maker:
         x: Ints,
         w: Ints,
         *,
-        strides: Ints = (),
-        dilations: Ints = (),
-        pads: Ints = (),
-        group: int = 1,
         bias: bool = True,
         residual: bool = False,
         constant: bool = True,
         fp16: bool = False,
         tolerance: float = 0.0,
+        **window: Any,
     ) -> Case:
-        """Return a case; shapes as of ONNX Conv, `fp16` for float16."""
+        """Return a case; shapes as of ONNX Conv, `fp16` for float16, `window` of `_window`."""
         turn = next(self._count)
-        axes = len(x) - 2
-        attrs = ConvolutionAttrs(
-            w[2:],
-            strides or (1,) * axes,
-            dilations or (1,) * axes,
-            pads or (0,) * 2 * axes,
-            group,
-            activation=self._turns[turn % len(self._turns)],
-        )
+        attrs = replace(_window(w, **window), activation=self._turns[turn % len(self._turns)])
         inputs: list[AnyArray | None] = [whole(*x), whole(*w, seed=1, low=-3, high=3)]
         inputs.append(whole(w[0], seed=2) if bias else None)
         if residual:
@@ -105,16 +94,13 @@ class Maker:
         x: Ints,
         w: Ints,
         *,
-        strides: Ints = (),
-        dilations: Ints = (),
-        pads: Ints = (),
-        group: int = 1,
         residual: bool = False,
         wide: bool = False,
         shift: int = 0,
         large: bool = False,
         table: bool = False,
         taken: tuple[float, float] = (-inf, inf),
+        **window: Any,
     ) -> Case:
         """Return a convolution of codes; many of the sums end between two of them.
 
@@ -122,12 +108,12 @@ class Maker:
         bytes hold; with `large`, they are all as large as can be. With `table`, codes are looked
         up.
         """
-        axes = len(x) - 2
-        numbers = "QuantizedConvolution"
+        numbers, form = "QuantizedConvolution", _window(w, **window)
         attrs = QuantizedConvolutionAttrs(
-            w[2:], strides or (1,) * axes, dilations or (1,) * axes, pads or (0,) * 2 * axes,
-            group, "NOTSET", -90.0, 121.0, taken=taken,
-        )  # fmt: skip
+            *(form.kernel, form.strides, form.dilations, form.pads, form.group, form.auto_pad),
+            *(-90.0, 121.0),
+            taken=taken,
+        )
         factor = np.resize(np.array([0.5, 0.25, 0.75, 1.5, 0.125], np.float32), w[0])
         weights = whole(*w, seed=1, low=-3, high=3).astype(np.int16 if wide else np.int8)
         weights.reshape(-1)[::7] = 200 if wide else 127
@@ -201,6 +187,14 @@ class Maker:
         inputs = [whole(*x), whole(*w, seed=1), whole(w[1] * group, seed=2)]
         case = op_case("Deconvolution", attrs, inputs, constant=[1, 2], rtol=0, atol=0)
         return replace(case, takes={"phases": 1} if together else {})
+
+
+def _window(
+    w: Ints, *, strides: Ints = (), dilations: Ints = (), pads: Ints = (), group: int = 1
+) -> ConvolutionAttrs:
+    """Return the attributes of a convolution by weights of shape `w`."""
+    ones, none = (1,) * len(w[2:]), (0,) * 2 * len(w[2:])
+    return ConvolutionAttrs(w[2:], strides or ones, dilations or ones, pads or none, group)
 
 
 def _tiles(variant: Variant) -> Iterator[Case]:

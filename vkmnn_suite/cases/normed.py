@@ -19,8 +19,7 @@ from vkmnn.vulkan.gemm.shared_tiles import Tile
 
 
 def normed_case(
-    rows: tuple[int, ...],
-    depth: int,
+    shape: tuple[int, ...],
     columns: int,
     *,
     rms: bool = False,
@@ -34,8 +33,7 @@ def normed_case(
     """Return a normalisation with a product after it.
 
     Args:
-        rows: shape of the rows.
-        depth: of a row.
+        shape: of x, whose last axis is normalised.
         columns: of the product.
         rms: the mean is not subtracted.
         gain: there are factors.
@@ -45,10 +43,11 @@ def normed_case(
         mean: of the numbers of a row, which deviate by 1.
         number: decides on the rest.
     """
+    *rows, depth = shape
     constants: dict[str, AnyArray] = {}
     transposed = number % 2 == 1
-    shape = (columns, depth) if transposed else (depth, columns)
-    constants["w"] = whole(*shape, seed=1) / 8
+    weights = (columns, depth) if transposed else (depth, columns)
+    constants["w"] = whole(*weights, seed=1) / 8
     constants |= {"gain": floats(depth, seed=2) + 1} if gain else {}
     constants |= {"shift": floats(depth, seed=3)} if shift else {}
     feeds = {"x": floats(*rows, depth) + np.float32(mean)}
@@ -83,12 +82,12 @@ def normed_tiles(tile: CoopTile, columns: int) -> Iterator[Case]:
     """Yield cases for a tile of matrices: broken tiles and steps in every direction."""
     rows, step = tile.rows, tile.step
     cases = (
-        normed_case((2, rows - 3), 2 * step + 8, 2 * columns + columns % 8),
-        normed_case((rows + 1,), 2 * step + 8, columns, rms=True, shift=False, number=1, mean=3),
-        normed_case((1,), 8, columns, gain=False, keeps=False, extra=False),
-        normed_case((5,), step, columns, keeps=False, number=2, mean=-7),
+        normed_case((2, rows - 3, 2 * step + 8), 2 * columns + columns % 8),
+        normed_case((rows + 1, 2 * step + 8), columns, rms=True, shift=False, number=1, mean=3),
+        normed_case((1, 8), columns, gain=False, keeps=False, extra=False),
+        normed_case((5, step), columns, keeps=False, number=2, mean=-7),
         # Fewer columns than a row has vectors, and more workgroups than a row has vectors.
-        normed_case((rows,), 8, 3 * columns, gain=False, shift=False, number=3),
+        normed_case((rows, 8), 3 * columns, gain=False, shift=False, number=3),
     )
     for case in cases:
         yield replace(case, takes={"normed": NormedCoop(tile)})
@@ -105,12 +104,12 @@ def staged_norms(tile: Tile, columns: int, *, fp16: bool) -> Iterator[Case]:
     """Yield cases for a tile in shared memory, which does not keep the rows."""
     rows, step, far = tile.rows, tile.depth, 20.0 if fp16 else 300.0
     cases = (
-        normed_case((2, rows - 3), 2 * step + 4, 2 * columns, keeps=False, mean=far),
+        normed_case((2, rows - 3, 2 * step + 4), 2 * columns, keeps=False, mean=far),
         normed_case(
-            (rows + 1,), 2 * step, columns, rms=True, shift=False, keeps=False, number=1, mean=3
+            (rows + 1, 2 * step), columns, rms=True, shift=False, keeps=False, number=1, mean=3
         ),
-        normed_case((1,), 4, columns, gain=False, keeps=False, extra=False),
-        normed_case((rows,), step, columns, gain=False, keeps=False, number=2, mean=-7),
+        normed_case((1, 4), columns, gain=False, keeps=False, extra=False),
+        normed_case((rows, step), columns, gain=False, keeps=False, number=2, mean=-7),
     )
     for case in cases:
         yield replace(case, takes={"normed": NormedShared(tile)})

@@ -33,19 +33,18 @@ class Maker:
         kernel: Ints,
         outputs: int,
         *,
-        strides: Ints = (),
-        dilations: Ints = (),
-        pads: Ints = (),
         bias: bool = True,
         residual: bool = False,
         between: Activation | None = None,
         after: Activation | None = None,
         rtol: float = 0.0,
+        **window: Ints,
     ) -> Case:
-        """Return a case; shapes as of ONNX Conv."""
+        """Return a case; shapes and `window` (strides, dilations, pads) as of ONNX Conv."""
         turn, axes, channels = next(self._count), len(x) - 2, x[1]
         ones, edges = (1,) * axes, (0,) * 2 * axes
-        strides, dilations, pads = strides or ones, dilations or ones, pads or edges
+        form = {"strides": ones, "dilations": ones, "pads": edges} | window
+        strides, dilations, pads = form["strides"], form["dilations"], form["pads"]
         kind = RESIDUAL_KINDS[turn % len(RESIDUAL_KINDS)] if residual else "ADD_BEFORE"
         first = ConvolutionAttrs(
             kernel, strides, dilations, pads, channels, activation=between or CLAMPS[turn % 4]

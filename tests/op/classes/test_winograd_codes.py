@@ -20,6 +20,7 @@ from vkmnn.runtime.device import enumerate_devices
 from vkmnn.schedule_config import Level
 from vkmnn.vulkan.device_rules import is_gpu, rotate_lanes
 from vkmnn.vulkan.encoder import VulkanEncoder
+from vkmnn.vulkan.gemm.epilogue import Epilogue
 from vkmnn.vulkan.gemm.job import ConvJob
 from vkmnn.vulkan.gemm.problem import ConvProblem
 from vkmnn.vulkan.gemm.requantize import Requantize
@@ -261,7 +262,7 @@ def test_other_weights_of_a_name_are_counted_anew() -> None:
         factor = Tensor(TensorInfo("f", DType.FLOAT32, (16,)))
         ends = Requantize(factor, -128.0, 127.0, taken=(-128.0, 127.0))
         x = Tensor(TensorInfo("x", DType.FLOAT32, (1, 64, 8, 8)))
-        job = ConvJob(PROBLEM, weights, x, x, requantize=ends)
+        job = ConvJob(PROBLEM, weights, x, x, Epilogue(ending=ends))
         counts.append(winograd_codes.count_parts(job, 4, encoder, 16))
     assert counts[0] == 1
     assert counts[1] > 1

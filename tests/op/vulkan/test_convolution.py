@@ -12,10 +12,10 @@ from vkmnn.ir.ops import ConvolutionAttrs
 from vkmnn.runtime.device_info import DeviceType
 from vkmnn.vulkan import encoder
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, cpu_lanes, rotate_lanes
-from vkmnn.vulkan.encoder import VulkanEncoder
+from vkmnn.vulkan.encoder import Load, VulkanEncoder
 from vkmnn.vulkan.gemm import encode
 from vkmnn.vulkan.gemm.cpu_tiles import CPU_TILES, CpuTile
-from vkmnn.vulkan.gemm.family import Target, rank_convolution
+from vkmnn.vulkan.gemm.family import rank
 from vkmnn.vulkan.gemm.problem import ConvProblem
 from vkmnn.vulkan.gemm.rewrites import dense as gemm_dense
 from vkmnn.vulkan.gemm.rewrites import fold as gemm_fold
@@ -24,6 +24,7 @@ from vkmnn.vulkan.gemm.rewrites.dense import choose_dense
 from vkmnn.vulkan.gemm.rewrites.fold import choose_fold
 from vkmnn.vulkan.gemm.rewrites.winograd import TRANSFORM_PAIRS, WEIGHT_MATRIX, transform_weights
 from vkmnn.vulkan.gemm.taps import loop_rounds, split_taps
+from vkmnn.vulkan.gemm.target import Target
 from vkmnn.vulkan.gemm.weights import Weights, pack_channels, pack_panels
 from vkmnn_suite.cases.convolution_shapes import conv_case
 
@@ -124,9 +125,7 @@ def test_kernels_of_gpus(
     pixels: int, group: int, outputs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     info = replace(device().info, type=DeviceType.DISCRETE)
-    monkeypatch.setattr(
-        encode, "rank_convolution", lambda problem, _: rank_convolution(problem, Target(info))
-    )
+    monkeypatch.setattr(encode, "rank", lambda problem, _: rank(problem, Target(info)))
     monkeypatch.setattr(encoder, "loads_of", lambda *_: ("buffer",))
     x = random(1, 8, pixels, 1)
     w = random(outputs, 8 // group, 3, 3, seed=1)
@@ -284,5 +283,6 @@ def problem(pixels: int, inputs: int, outputs: int, group: int = 1) -> ConvProbl
     ],
 )
 def test_choice_of_kernel(sizes: tuple[int, int, int, int], texels: bool, family: str) -> None:
-    target = Target(device().info, texels=texels, prefers_texels=texels)
-    assert rank_convolution(problem(*sizes), target)[0].family == family
+    load: Load = "texel" if texels else "buffer"
+    target = Target(device().info, load=load, loads=(load,))
+    assert rank(problem(*sizes), target)[0].family == family

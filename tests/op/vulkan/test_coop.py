@@ -38,9 +38,11 @@ from vkmnn.vulkan.gemm.coop_tiles import (
     rank_coop,
 )
 from vkmnn.vulkan.gemm.families.coop import ConvCoop, MatMulCoop
-from vkmnn.vulkan.gemm.family import ConvKernel, Target, rank_convolution
+from vkmnn.vulkan.gemm.family import ConvKernel, rank
 from vkmnn.vulkan.gemm.problem import ConvProblem, Gemm
 from vkmnn.vulkan.gemm.split import MAX_PARTS, MIN_PART
+from vkmnn.vulkan.gemm.target import Target
+from vkmnn.vulkan.storage import FloatElement
 
 
 def test_workgroups_fill_the_device_but_not_many_times() -> None:
@@ -145,18 +147,18 @@ def convolution(size: int, channels: int, outputs: int, kernel: int, group: int 
 
 def test_convolutions_of_halves_come_first_and_others_keep_their_kernels() -> None:
     problem = convolution(14, 256, 256, 3)
-    kernel = best(problem, fp16=True)
+    kernel = best(problem, "f16")
     assert isinstance(kernel, ConvCoop)
     assert 4 * kernel.panel == kernel.tile.columns
     assert best(problem).family != "coop"
     odd_groups = convolution(14, 3, 3, 3, group=2)
-    assert best(odd_groups, fp16=True).family == "gather"
+    assert best(odd_groups, "f16").family == "gather"
     depthwise = convolution(14, 1, 1, 3, group=64)
-    assert best(depthwise, fp16=True).family in ("strip", "depthwise")
+    assert best(depthwise, "f16").family in ("strip", "depthwise")
 
 
-def best(problem: ConvProblem, *, fp16: bool = False) -> ConvKernel:
-    return rank_convolution(problem, Target(COOPMAT_GPU, fp16))[0]
+def best(problem: ConvProblem, element: FloatElement = "f32") -> ConvKernel:
+    return rank(problem, Target(COOPMAT_GPU, element))[0]
 
 
 T = TypeVar("T")

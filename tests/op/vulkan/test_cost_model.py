@@ -19,9 +19,10 @@ from vkmnn.vulkan.gemm import families
 from vkmnn.vulkan.gemm.coop_tiles import TILES, CoopKernel, CoopTile, coop_cost, rank_coop
 from vkmnn.vulkan.gemm.families.gemv import MatMulGemv, gemv_cost
 from vkmnn.vulkan.gemm.families.registers import MatMulTile
-from vkmnn.vulkan.gemm.family import Target, rank_matmul
+from vkmnn.vulkan.gemm.family import rank
 from vkmnn.vulkan.gemm.problem import Gemm, MatMulProblem
 from vkmnn.vulkan.gemm.shared_tiles import SharedKernel, Tile, rank_shared, shared_cost
+from vkmnn.vulkan.gemm.target import Target
 
 families.load_all()
 
@@ -329,14 +330,14 @@ def test_few_invocations_do_not_stream() -> None:
     target = Target(LARGE_GPU, weight_bytes=4 * 50_257 * 768)
     kernel = MatMulTile(1)
     assert kernel.predict(logits, target).cost.total == pytest.approx(215, rel=ACCURACY)
-    assert isinstance(rank_matmul(logits, target)[0], MatMulGemv)
+    assert isinstance(rank(logits, target)[0], MatMulGemv)
 
 
 def test_eight_rows_in_float16_fill_half_a_matrix() -> None:
     """Eight by 768 by 768 took 6.0 us by loops over vectors, and 4.5 by matrices."""
     for rows, family in ((1, "gemv"), (4, "gemv"), (8, "coop")):
         problem = MatMulProblem((), (), (), rows, 768, 768)
-        assert rank_matmul(problem, Target(COOPMAT_GPU, fp16=True))[0].family == family
+        assert rank(problem, Target(COOPMAT_GPU, "f16"))[0].family == family
 
 
 def test_terms_add_up() -> None:

@@ -35,7 +35,7 @@ from vkmnn.vulkan.gemm.families.gemv import gemv_sizes
 from vkmnn.vulkan.gemm.families.half import ConvHalf, MatMulHalf
 from vkmnn.vulkan.gemm.families.row import ConvRow
 from vkmnn.vulkan.gemm.families.shared import ConvShared
-from vkmnn.vulkan.gemm.family import ConvKernel, Target, rank_convolution, rank_matmul
+from vkmnn.vulkan.gemm.family import ConvKernel, rank
 from vkmnn.vulkan.gemm.problem import ConvProblem, Gemm, MatMulProblem
 from vkmnn.vulkan.gemm.rewrites.winograd import choose_winograd
 from vkmnn.vulkan.gemm.shared_tiles import (
@@ -48,6 +48,8 @@ from vkmnn.vulkan.gemm.shared_tiles import (
     workgroups,
 )
 from vkmnn.vulkan.gemm.split import MAX_PARTS, MIN_PART, parts_of
+from vkmnn.vulkan.gemm.target import Target
+from vkmnn.vulkan.gemm.traits import Trait
 from vkmnn.vulkan.gemm.weights import Weights, bias_tensor
 
 FLOOR = replace(
@@ -222,7 +224,7 @@ def test_the_first_takes_the_least_time(problem: ConvProblem) -> None:
     target = Target(LARGE_GPU)
     predicted = [
         expected.cost.total
-        for kernel in rank_convolution(problem, target)
+        for kernel in rank(problem, target)
         if (expected := kernel.predict(problem, target)) is not None
     ]
     assert len(predicted) > 10
@@ -231,7 +233,7 @@ def test_the_first_takes_the_least_time(problem: ConvProblem) -> None:
 
 
 def best(problem: ConvProblem, info: DeviceInfo = LARGE_GPU) -> ConvKernel:
-    return rank_convolution(problem, Target(info))[0]
+    return rank(problem, Target(info))[0]
 
 
 def test_one_pixel_is_a_vector() -> None:
@@ -260,8 +262,8 @@ def test_times_that_rank_are_those_that_are_predicted(lanes: int) -> None:
 
 def test_cpu_devices_keep_their_ranking() -> None:
     cpu = replace(LARGE_GPU, type=DeviceType.CPU, subgroup_size=8)
-    target = Target(cpu, texels=True, prefers_texels=True)
-    ranked = rank_convolution(convolution(64, 64, 56, 3), target)
+    target = Target(cpu, load="texel", loads=("texel",))
+    ranked = rank(convolution(64, 64, 56, 3), target)
     families = [kernel.family for kernel in ranked]
     start = families.index("shared")
     assert families[0] == "tile"
@@ -301,12 +303,20 @@ def weights_of(problem: ConvProblem) -> Weights:
     return Weights(tensor, "plain", lambda plain: plain)
 
 
+DOT = {True: Trait.INT8_DOT, False: Trait.NONE}
+
+
+def of_bytes(info: DeviceInfo, allows: Trait = Trait.INT8_DOT) -> Target:
+    """Return what kernels are ranked for whose weights are bytes."""
+    return Target(info, needs=Trait.INT8_WEIGHTS, allows=allows)
+
+
 DOTS = replace(LARGE_GPU, features=frozenset({"integer_dot", "integer_dot_accelerated"}))
 
 
 @pytest.mark.parametrize("problem", RESNET_50)
 def test_codes_go_to_dot_products_where_these_are_fast(problem: ConvProblem) -> None:
-    ranked = rank_convolution(problem, Target(DOTS, narrow=True, dots=True))
+    ranked = rank(problem, of_bytes(DOTS))
     assert isinstance(ranked[0], ConvDot)
 
 
@@ -316,7 +326,7 @@ def test_codes_go_to_dot_products_where_these_are_fast(problem: ConvProblem) -> 
 )
 def test_dot_products_come_late_elsewhere(features: set[str], dots: bool, offered: bool) -> None:
     info = replace(LARGE_GPU, features=frozenset(features))
-    ranked = rank_convolution(RESNET_50[3], Target(info, narrow=True, dots=dots))
+    ranked = rank(RESNET_50[3], of_bytes(info, DOT[dots]))
     assert not isinstance(ranked[0], ConvDot)
     assert any(isinstance(kernel, ConvDot) for kernel in ranked) == offered
 
@@ -327,19 +337,19 @@ def test_float16_arithmetic_is_faster_where_tiles_are_full(name: str) -> None:
     info = replace(LARGE_GPU, type=profile.type, vendor_id=profile.vendor_id)
     info = replace(info, features=profile.features, limits=profile.limits)
     info = replace(info, multiprocessors=profile.multiprocessors)
-    low, normal = Target(info, fp16=True, half=True), Target(info, fp16=True)
+    low, normal = Target(info, "f16", allows=Trait.FP16_MATH), Target(info, "f16")
     for problem in (convolution(64, 64, 56, 3), convolution(256, 128, 28, 1)):
-        taken = rank_convolution(problem, low)[0]
+        taken = rank(problem, low)[0]
         assert isinstance(taken, ConvHalf)
-        before = rank_convolution(problem, normal)[0]
+        before = rank(problem, normal)[0]
         assert not isinstance(before, ConvHalf)
         times = [kernel.predict(problem, low) for kernel in (taken, before)]
         assert times[0] is not None
         assert times[1] is not None
         assert 0.4 < times[0].cost.total / times[1].cost.total < 1.0
     product = MatMulProblem((), (), (), 197, 768, 768)
-    assert isinstance(rank_matmul(product, low)[0], MatMulHalf)
-    assert not any(isinstance(kernel, MatMulHalf) for kernel in rank_matmul(product, normal))
+    assert isinstance(rank(product, low)[0], MatMulHalf)
+    assert not any(isinstance(kernel, MatMulHalf) for kernel in rank(product, normal))
 
 
 def test_float16_arithmetic_is_not_faster_everywhere() -> None:
@@ -362,7 +372,7 @@ MATRICES = replace(
 @pytest.mark.parametrize("problem", RESNET_50[1:])
 def test_codes_go_to_matrices_of_bytes_where_there_are_some(problem: ConvProblem) -> None:
     """The device's list decides: of these sizes and types, not saturating."""
-    ranked = rank_convolution(problem, Target(MATRICES, narrow=True, dots=True))
+    ranked = rank(problem, of_bytes(MATRICES))
     assert isinstance(ranked[0], ConvCodesCoop)
     assert ranked[0].tile.matrix == LARGE_BYTES
     unlike = (
@@ -371,9 +381,9 @@ def test_codes_go_to_matrices_of_bytes_where_there_are_some(problem: ConvProblem
     )
     for shape in unlike:
         info = replace(MATRICES, cooperative_matrices=(shape,))
-        ranked = rank_convolution(problem, Target(info, narrow=True, dots=True))
+        ranked = rank(problem, of_bytes(info))
         assert not any(isinstance(kernel, ConvCodesCoop) for kernel in ranked)
-    floats = rank_convolution(problem, Target(MATRICES))
+    floats = rank(problem, Target(MATRICES))
     assert not any(isinstance(kernel, ConvCodesCoop) for kernel in floats)
 
 
@@ -397,22 +407,28 @@ def test_devices_have_matrices_of_bytes(name: str, matrix: Matrix | None) -> Non
 @pytest.mark.parametrize("sizes", [(256, 2304, 768), (256, 768, 3072), (1024, 1024, 1024)])
 def test_products_of_codes_go_to_matrices_of_bytes(sizes: tuple[int, int, int]) -> None:
     problem = MatMulProblem((), (), (), *sizes)
-    target = Target(MATRICES, narrow=True, dots=True, signed=True)
-    assert isinstance(rank_matmul(problem, target)[0], MatMulCodesCoop)
-    for other in (replace(target, signed=False), replace(target, dots=False), Target(MATRICES)):
-        ranked = rank_matmul(problem, other)
+    target = Target(
+        MATRICES, needs=Trait.INT8_WEIGHTS, allows=Trait.INT8_DOT | Trait.SIGNED_WEIGHTS
+    )
+    assert isinstance(rank(problem, target)[0], MatMulCodesCoop)
+    for other in (
+        replace(target, allows=Trait.INT8_DOT),
+        replace(target, allows=Trait.SIGNED_WEIGHTS),
+        Target(MATRICES),
+    ):
+        ranked = rank(problem, other)
         assert not any(isinstance(kernel, MatMulCodesCoop) for kernel in ranked)
 
 
 def test_narrow_layers_leave_matrices_alone() -> None:
     few = convolution(3, 8, 112, 3)
-    ranked = rank_convolution(few, Target(MATRICES, narrow=True, dots=True))
+    ranked = rank(few, of_bytes(MATRICES))
     assert not isinstance(ranked[0], ConvCodesCoop)
 
 
 def test_dot_products_leave_narrow_layers_alone() -> None:
     few = convolution(3, 8, 112, 3)
-    assert not isinstance(rank_convolution(few, Target(DOTS, narrow=True, dots=True))[0], ConvDot)
+    assert not isinstance(rank(few, of_bytes(DOTS))[0], ConvDot)
 
 
 @pytest.mark.parametrize(
@@ -422,8 +438,8 @@ def test_products_of_codes_go_to_dot_products_where_these_are_fast(
     sizes: tuple[int, int, int],
 ) -> None:
     problem = MatMulProblem((), (), (), *sizes)
-    target = Target(DOTS, narrow=True, dots=True)
-    first, *others = rank_matmul(problem, target)
+    target = of_bytes(DOTS)
+    first, *others = rank(problem, target)
     assert isinstance(first, MatMulDot)
     other = next(kernel for kernel in others if not isinstance(kernel, MatMulDot))
     beside = other.predict(problem, target)
@@ -433,7 +449,7 @@ def test_products_of_codes_go_to_dot_products_where_these_are_fast(
 
 def test_products_of_few_rows_stay_with_the_kernel_for_them() -> None:
     problem = MatMulProblem((), (), (), 1, 4096, 4096)
-    first = rank_matmul(problem, Target(DOTS, narrow=True, dots=True))[0]
+    first = rank(problem, of_bytes(DOTS))[0]
     assert not isinstance(first, MatMulDot)
 
 
@@ -448,14 +464,15 @@ def test_dot_products_of_products_come_late_elsewhere(
     info = replace(LARGE_GPU, features=frozenset(features))
     problem = MatMulProblem((), (), (), 256, 768, 768)
     for device in (info, replace(info, type=DeviceType.CPU)):
-        ranked = rank_matmul(problem, Target(device, narrow=narrow, dots=dots))
+        target = of_bytes(device, DOT[dots])
+        ranked = rank(problem, target if narrow else replace(target, needs=Trait.NONE))
         assert not isinstance(ranked[0], MatMulDot)
         assert any(isinstance(kernel, MatMulDot) for kernel in ranked) == offered
 
 
 def test_sums_that_32_bits_may_not_hold_are_no_dot_products() -> None:
     problem = MatMulProblem((), (), (), 64, 64, MAX_K + 1)
-    ranked = rank_matmul(problem, Target(DOTS, narrow=True, dots=True))
+    ranked = rank(problem, of_bytes(DOTS))
     assert not any(isinstance(kernel, MatMulDot) for kernel in ranked)
 
 
@@ -467,8 +484,8 @@ def _first_on_a_processor(problem: ConvProblem, *, dots: bool = True) -> ConvKer
         features=LARGE_GPU.features | SHUFFLES,
         limits=replace(LARGE_GPU.limits, subgroup_size_range=(8, 8)),
     )
-    target = Target(info, texels=True, prefers_texels=True, narrow=True, dots=dots)
-    return rank_convolution(problem, target)[0]
+    target = Target(info, "f32", "texel", ("texel",), needs=Trait.INT8_WEIGHTS, allows=DOT[dots])
+    return rank(problem, target)[0]
 
 
 @pytest.mark.parametrize(("channels", "size"), [(64, 56), (128, 28), (256, 14), (512, 7)])

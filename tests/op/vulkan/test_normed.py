@@ -22,7 +22,7 @@ from vkmnn.testing.emulation import bench_for
 from vkmnn.testing.runner import compare
 from vkmnn.vulkan.backend import VulkanBackend
 from vkmnn.vulkan.encoder import VulkanEncoder
-from vkmnn.vulkan.gemm.family import Apart, Target
+from vkmnn.vulkan.gemm.family import Apart
 from vkmnn.vulkan.gemm.normed import (
     NormedCoop,
     NormedProblem,
@@ -30,6 +30,7 @@ from vkmnn.vulkan.gemm.normed import (
     candidates_of,
 )
 from vkmnn.vulkan.gemm.problem import MatMulProblem
+from vkmnn.vulkan.gemm.target import Target
 from vkmnn_suite import mutation
 from vkmnn_suite.cases.normed import normed_case
 
@@ -84,7 +85,7 @@ def run(case: Case, on: Device, *, fp16: bool = True) -> tuple[list[NormedProble
 
 @pytest.mark.parametrize("number", range(4))
 def test_one_dispatch_in_float32(number: int) -> None:
-    case = normed_case((2, 9), 76, 35 + number, keeps=False, number=number, rms=number == 3)
+    case = normed_case((2, 9, 76), 35 + number, keeps=False, number=number, rms=number == 3)
     problems, shaders = run(case, device(), fp16=False)
     assert len(problems) == 1
     assert not any("norm" in name for name in shaders)
@@ -94,16 +95,16 @@ def test_one_dispatch_in_float32(number: int) -> None:
 @pytest.mark.parametrize("mean", [-30.0, 1e3, 1e4])
 def test_float32_rows_far_from_zero(mean: float) -> None:
     """Squares lose no digits to the mean: rows are staged less a pivot."""
-    case = normed_case((3,), 64, 40, keeps=False, mean=mean)
+    case = normed_case((3, 64), 40, keeps=False, mean=mean)
     problems, _ = run(case, device(), fp16=False)
     assert len(problems) == 1
 
 
 def test_float32_rows_that_others_read_stay_apart() -> None:
-    problems, shaders = run(normed_case((3,), 64, 40, keeps=True), device(), fp16=False)
+    problems, shaders = run(normed_case((3, 64), 40, keeps=True), device(), fp16=False)
     assert problems == []
     assert any("norm" in name for name in shaders)
-    kept = normed_case((3,), 64, 40, keeps=False)
+    kept = normed_case((3, 64), 40, keeps=False)
     seen = changed(kept, *kept.graph.ops, outputs=("normed", "out"))
     assert run(seen, device(), fp16=False)[0] == []
 
@@ -111,7 +112,7 @@ def test_float32_rows_that_others_read_stay_apart() -> None:
 @pytest.mark.parametrize("keeps", [False, True])
 @pytest.mark.parametrize("number", range(4))
 def test_one_dispatch_does_both(number: int, keeps: bool, matrices: Device) -> None:
-    case = normed_case((2, 9), 72, 35 + number, keeps=keeps, number=number, rms=number == 3)
+    case = normed_case((2, 9, 72), 35 + number, keeps=keeps, number=number, rms=number == 3)
     problems, shaders = run(case, matrices)
     assert [problem.keeps for problem in problems] == [keeps]
     assert not any("norm" in name for name in shaders)
@@ -120,11 +121,11 @@ def test_one_dispatch_does_both(number: int, keeps: bool, matrices: Device) -> N
 
 def test_rows_far_from_zero(matrices: Device) -> None:
     """Their means cancel against sums of the very weights, as float16 holds them."""
-    run(normed_case((3,), 64, 40, mean=40.0), matrices)
+    run(normed_case((3, 64), 40, mean=40.0), matrices)
 
 
 def test_rows_that_hardly_deviate_stay_finite(matrices: Device) -> None:
-    case = normed_case((3,), 64, 40, keeps=False)
+    case = normed_case((3, 64), 40, keeps=False)
     run(replace(case, feeds={**case.feeds, "x": np.full((3, 64), 3.7, np.float32)}), matrices)
 
 
@@ -147,11 +148,11 @@ REFUSED = ("broken vectors", "read before", "scaled", "all axes", "weights beyon
 
 
 def refused() -> dict[str, Case]:
-    plain = normed_case((5,), 16, 8, keeps=False, extra=False)
+    plain = normed_case((5, 16), 8, keeps=False, extra=False)
     norm, product = plain.graph.ops
     early = Op("UnaryOp", "early", ["normed"], ["rows"], UnaryAttrs("NEG"))
     return {
-        "broken vectors": normed_case((5,), 12, 8),
+        "broken vectors": normed_case((5, 12), 8),
         "read before": changed(plain, norm, early, product, outputs=("rows", "out")),
         "scaled": changed(plain, norm, replace(product, attrs=replace(product.attrs, alpha=2.0))),
         "all axes": changed(plain, replace(norm, attrs=replace(norm.attrs, axis=0)), product),
@@ -170,7 +171,7 @@ def test_what_stays_apart(what: str, matrices: Device) -> None:
 
 def first(problem: NormedProblem, info: DeviceInfo, *, fp16: bool = True) -> Any:
     encoder = VulkanEncoder(info)
-    found = candidates_of(problem, Target(info, fp16=fp16), encoder)
+    found = candidates_of(problem, Target(info, "f16" if fp16 else "f32"), encoder)
     return found[0] if found else None
 
 
@@ -216,7 +217,7 @@ def test_matrices_come_before_shared_memory() -> None:
     problem = NormedProblem(product(64, 64, 64), True)
     encoder = VulkanEncoder(COOPMAT_GPU)
     for fp16 in (False, True):
-        found = candidates_of(problem, Target(COOPMAT_GPU, fp16=fp16), encoder)
+        found = candidates_of(problem, Target(COOPMAT_GPU, "f16" if fp16 else "f32"), encoder)
         assert any(isinstance(one, NormedCoop) for one in found) is fp16
         assert any(isinstance(one, NormedShared) for one in found)
 

@@ -19,9 +19,10 @@ from vkmnn.runtime.device_info import DeviceType
 from vkmnn.testing.case import Case
 from vkmnn.vulkan.backend import VulkanBackend
 from vkmnn.vulkan.encoder import VulkanEncoder
-from vkmnn.vulkan.gemm.family import Apart, Target
+from vkmnn.vulkan.gemm.family import Apart
 from vkmnn.vulkan.gemm.pooled import PooledProblem, PooledShared, candidates_of
 from vkmnn.vulkan.gemm.problem import ConvProblem
+from vkmnn.vulkan.gemm.target import Target
 from vkmnn_suite.cases.pooled import pooled_case
 
 

@@ -22,7 +22,7 @@ from vkmnn.testing.case import Case
 from vkmnn.vulkan.backend import VulkanBackend
 from vkmnn.vulkan.cost.chunks import Chunks, chunks_cost
 from vkmnn.vulkan.encoder import VulkanEncoder
-from vkmnn.vulkan.gemm.family import Apart, Target
+from vkmnn.vulkan.gemm.family import Apart
 from vkmnn.vulkan.gemm.problem import ConvProblem
 from vkmnn.vulkan.gemm.separable import (
     SeparableKernel,
@@ -30,6 +30,7 @@ from vkmnn.vulkan.gemm.separable import (
     candidates_of,
     separable_kernels,
 )
+from vkmnn.vulkan.gemm.target import Target
 from vkmnn_suite.cases.separable import HARD_SWISH, NONE, RELU6, Maker
 
 SAME = (1, 1, 1, 1)

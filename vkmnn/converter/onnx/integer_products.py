@@ -17,7 +17,7 @@ from vkmnn.converter.onnx.coded import Coded, Fixed, carried, note_floats
 from vkmnn.converter.onnx.conv import convolution_attrs
 from vkmnn.converter.onnx.node import NodeContext
 from vkmnn.converter.onnx.quantize import Dynamic, along, binary, cast, dynamic_of, whole_codes
-from vkmnn.converter.onnx.quantized_conv import EXACT, filters_of, sum_windows
+from vkmnn.converter.onnx.quantized_conv import EXACT, filters_of, quantized_window, sum_windows
 from vkmnn.converter.onnx.quantized_matmul import Product, fixed_right, sum_products
 from vkmnn.converter.onnx.registry import converter
 from vkmnn.ir import DType
@@ -208,4 +208,5 @@ def _sums(
 ) -> str:
     outputs = node.shape(weights)[0]
     nothing = np.zeros(outputs if isinstance(outputs, int) else 0, np.int32)
-    return sum_windows(node, x.tensor, weights, nothing, window, factor, first=first)
+    attrs = quantized_window(window)
+    return sum_windows(node, x.tensor, weights, nothing, attrs, factor, first=first)

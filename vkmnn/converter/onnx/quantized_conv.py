@@ -105,7 +105,6 @@ def convolve_codes(
     the weights must have sums that float32 holds. Their sum is rounded once, as a whole number of
     32 bits is when it becomes a float.
     """
-    taken = (float(x.low), float(x.high))
     wide = filters.largest_sum(x) > EXACT
     if wide:
         high, low = (replace(filters, values=half) for half in in_parts(filters.values))
@@ -116,42 +115,16 @@ def convolve_codes(
             return None
     factor = np.asarray(in_scale * filters.scale / unit.scale, np.float32)
     weights = node.constant(filters.values)
-    return sum_windows(
-        *(node, x.tensor, weights, filters.bias, window, factor),
-        bounds=bounds,
-        taken=taken,
-        wide=wide,
-    )
+    attrs = quantized_window(window, bounds)
+    attrs = replace(attrs, taken=(float(x.low), float(x.high)), wide=wide)
+    return sum_windows(node, x.tensor, weights, filters.bias, attrs, factor)
 
 
-def sum_windows(
-    node: NodeContext,
-    x: str,
-    weights: str,
-    bias: Array,
-    window: ConvolutionAttrs,
-    factor: Array | float = 1.0,
-    *,
-    first: str = "",
-    bounds: tuple[float, float] = (-inf, inf),
-    taken: tuple[float, float] = (-inf, inf),
-    wide: bool = False,
-) -> str:
-    """Add a quantised convolution.
-
-    Args:
-        node: the node that it is a part of.
-        x: whole numbers in float32.
-        weights: whole numbers [O, C / group, ...], bytes where they are constant.
-        bias: [O], in units of the sums.
-        window: its attributes.
-        factor: what sums are multiplied by, before they are rounded and cut off: one, or [O].
-        first: a part of the sums; may be absent.
-        bounds: where results are cut off.
-        taken: between what x lies.
-        wide: sums may have more than 24 bits.
-    """
-    attrs = QuantizedConvolutionAttrs(
+def quantized_window(
+    window: ConvolutionAttrs, bounds: tuple[float, float] = (-inf, inf)
+) -> QuantizedConvolutionAttrs:
+    """Return the attributes of a quantised convolution whose results are cut off at bounds."""
+    return QuantizedConvolutionAttrs(
         window.kernel,
         window.strides,
         window.dilations,
@@ -160,9 +133,30 @@ def sum_windows(
         window.auto_pad,
         float(bounds[0]),
         float(bounds[1]),
-        taken=taken,
-        wide=wide,
     )
+
+
+def sum_windows(
+    node: NodeContext,
+    x: str,
+    weights: str,
+    bias: Array,
+    attrs: QuantizedConvolutionAttrs,
+    factor: Array | float = 1.0,
+    *,
+    first: str = "",
+) -> str:
+    """Add a quantised convolution.
+
+    Args:
+        node: the node that it is a part of.
+        x: whole numbers in float32.
+        weights: whole numbers [O, C / group, ...], bytes where they are constant.
+        bias: [O], in units of the sums.
+        attrs: its attributes.
+        factor: what sums are multiplied by, before they are rounded and cut off: one, or [O].
+        first: a part of the sums; may be absent.
+    """
     factors = np.array(np.broadcast_to(factor, bias.shape), np.float32)
     offset = node.constant(bias.astype(np.float32))
     inputs = [x, weights, offset, first, node.constant(factors)]

@@ -10,7 +10,7 @@ from typing import TypeVar
 import numpy as np
 
 from vkmnn.core.execution import Layouts, Rejection
-from vkmnn.ir import Activation, Array, AttrsT, DType, Layout
+from vkmnn.ir import Array, AttrsT, DType, Layout
 from vkmnn.ir.ops import (
     NO_ACTIVATION,
     ConvolutionAttrs,
@@ -25,7 +25,8 @@ from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.fp16 import Fp16Rule
 from vkmnn.vulkan.gemm.dynamic import Dynamic, code_numbers, code_words
-from vkmnn.vulkan.gemm.encode import encode_convolution, plain_end_us
+from vkmnn.vulkan.gemm.encode import encode, plain_end_us
+from vkmnn.vulkan.gemm.epilogue import Ending, Epilogue
 from vkmnn.vulkan.gemm.job import ConvJob
 from vkmnn.vulkan.gemm.problem import ConvProblem
 from vkmnn.vulkan.gemm.requantize import Requantize
@@ -88,9 +89,9 @@ class DirectConvolution(ConvolutionBase[_Direct]):
         self._encode(self.job(encoder), encoder)
 
     def _encode(self, job: ConvJob, encoder: VulkanEncoder) -> None:
-        rest = job if job.ends else rewrite(job, encoder)
+        rest = job if job.plain_io else rewrite(job, encoder)
         if rest:
-            encode_convolution(rest, encoder)
+            encode(rest, encoder)
 
     @abstractmethod
     def job(self, encoder: VulkanEncoder) -> ConvJob:
@@ -99,8 +100,8 @@ class DirectConvolution(ConvolutionBase[_Direct]):
     def _direct(
         self,
         encoder: VulkanEncoder,
-        activation: Activation = NO_ACTIVATION,
-        join: str = "ADD_BEFORE",
+        mode: str = "ADD_BEFORE",
+        ending: Ending = NO_ACTIVATION,
     ) -> ConvJob:
         attrs, residual = self.attrs, self.optional(3)
         x, w = self.operand(0), self.operand(1)
@@ -129,10 +130,12 @@ class DirectConvolution(ConvolutionBase[_Direct]):
             Weights(w, "plain", view),
             blocked(x, encoder),
             self.output,
-            self.optional(2),
-            blocked(residual, encoder) if residual is not None else None,
-            activation,
-            join,
+            Epilogue(
+                self.optional(2),
+                blocked(residual, encoder) if residual is not None else None,
+                mode,
+                ending,
+            ),
             plain_x=x.layout is Layout.NCHW and x.value is None,
             plain_y=self.output.layout is Layout.NCHW,
         )
@@ -151,13 +154,13 @@ class ConvolutionExecution(DirectConvolution[ConvolutionAttrs]):
 
     def job(self, encoder: VulkanEncoder) -> ConvJob:
         """Return what is to be recorded; tensors have their final layouts."""
-        return self._direct(encoder, self.attrs.activation, self.attrs.residual)
+        return self._direct(encoder, self.attrs.residual, self.attrs.activation)
 
     def plain_end_us(self, end: int, encoder: VulkanEncoder) -> float | None:
         """At most four channels are read like that, and no residual is."""
         job = self.job(encoder)
         few = job.problem.group == 1 and job.problem.inputs <= BLOCK
-        fits = few if end == 0 else job.problem.grouping == "blocks" and job.residual is None
+        fits = few if end == 0 else job.problem.grouping == "blocks" and self.optional(3) is None
         return plain_end_us(job.problem, encoder) if fits else None
 
 
@@ -218,7 +221,7 @@ class QuantizedConvolutionExecution(DirectConvolution[QuantizedConvolutionAttrs]
 
     def job(self, encoder: VulkanEncoder) -> ConvJob:
         """Return what is to be recorded; tensors have their final layouts."""
-        attrs, job = self.attrs, self._direct(encoder)
+        attrs = self.attrs
         requantize = Requantize(
             self.operand(4),
             attrs.low,
@@ -229,15 +232,16 @@ class QuantizedConvolutionExecution(DirectConvolution[QuantizedConvolutionAttrs]
             self.optional(5),
             attrs.first,
         )
+        job = self._direct(encoder, requantize.residual_mode, requantize)
         weights, view = job.weights, job.weights.view
         shift = shift_of(weights.tensor)
         if weights.tensor.value is None:
-            return replace(job, join=requantize.join, requantize=requantize)
+            return job
         if shift is None:
             weights = replace(weights, key="codes", view=lambda w: view(w.astype(np.float32)))
         else:
             weights = replace(weights, key="bytes", shift=shift)
-        return replace(job, weights=weights, join=requantize.join, requantize=requantize)
+        return replace(job, weights=weights)
 
 
 @vulkan_execution("DynamicQuantizeConvolution")
@@ -270,12 +274,14 @@ class DynamicQuantizeConvolutionExecution(DirectConvolution[DynamicQuantizeConvo
     def job(self, encoder: VulkanEncoder) -> ConvJob:
         """Return what is to be recorded; tensors have their final layouts."""
         attrs = self.attrs
-        job = self._direct(encoder, attrs.activation, attrs.residual)
+        job = self._direct(encoder, attrs.residual)
         channels, shift = job.problem.channels, shift_of(job.weights.tensor)
         by = self.operand(5), self.operand(6)
-        dynamic = Dynamic.of(by, self.operand(4), job.bias, channels, encoder)
+        bias, factor = self.optional(2), self.operand(4)
+        dynamic = Dynamic.of(by, factor, bias, channels, attrs.activation, encoder)
         # Products of vectors have no kernel that reads codes of a byte.
         several = job.problem.pixels > 1
         x = (code_words if several else code_numbers)(job.x, dynamic, encoder)
         weights = replace(job.weights, key="bytes", shift=shift)
-        return replace(job, x=x, weights=weights, bias=dynamic.ends, dynamic=dynamic)
+        epilogue = replace(job.epilogue, ending=dynamic)
+        return replace(job, x=x, weights=weights, epilogue=epilogue)

@@ -18,10 +18,11 @@ from vkmnn.shape.windows import Window, deconv_window
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import vulkan_execution
 from vkmnn.vulkan.executions.convolution import ConvolutionBase
-from vkmnn.vulkan.gemm.encode import convolution_kernels, encode_convolution
-from vkmnn.vulkan.gemm.family import Target
+from vkmnn.vulkan.gemm.encode import encode, kernels_for
+from vkmnn.vulkan.gemm.epilogue import Epilogue
 from vkmnn.vulkan.gemm.job import ConvJob
 from vkmnn.vulkan.gemm.problem import ConvProblem
+from vkmnn.vulkan.gemm.target import Target
 from vkmnn.vulkan.gemm.weights import Weights
 from vkmnn.vulkan.spatial import MAX_AXES, blocked, reject_wide, triple
 
@@ -96,7 +97,7 @@ class DeconvolutionExecution(ConvolutionBase[DeconvolutionAttrs]):
             apart = [_problem(attrs.group, x.shape, w.shape, window, phases) for phases in alike]
             one = _joined(apart)
             ways = [list(zip(apart, ([phases] for phases in alike), strict=True))]
-            if len(alike) > 1 and convolution_kernels(one, target, encoder):
+            if len(alike) > 1 and kernels_for(one, target, encoder):
                 ways.append([(one, alike)])
             order = sorted(range(len(ways)), reverse=target.gpu)
             for problem, phases in ways[encoder.choose("phases", one, order)]:
@@ -105,10 +106,9 @@ class DeconvolutionExecution(ConvolutionBase[DeconvolutionAttrs]):
                     _weights(w, attrs.group, phases),
                     source,
                     self.output,
-                    bias,
-                    activation=attrs.activation,
+                    Epilogue(bias, ending=attrs.activation),
                 )
-                encode_convolution(job, encoder)
+                encode(job, encoder)
 
 
 def _alike(every: Iterable[Phases]) -> list[list[Phases]]:

@@ -22,27 +22,23 @@ from vkmnn.vulkan.byte_codes import (
     code_shift,
     keeps_rows_of_codes,
     shift_of_codes,
-    shifts_of,
 )
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, is_gpu
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
 from vkmnn.vulkan.gemm.dynamic import Dynamic, code_numbers
-from vkmnn.vulkan.gemm.encode import encode_matmul, plain_end_us
-from vkmnn.vulkan.gemm.family import (
-    MATMUL_FAMILIES,
-    Apart,
-    MatMulKernel,
-    Target,
-    rank_matmul,
-)
+from vkmnn.vulkan.gemm.encode import encode, plain_end_us
+from vkmnn.vulkan.gemm.epilogue import Ending, Epilogue
+from vkmnn.vulkan.gemm.family import FAMILIES, Apart, MatMulKernel, rank
 from vkmnn.vulkan.gemm.job import Bytes, MatMulJob, RowNorms
 from vkmnn.vulkan.gemm.normed import NormedKernel, NormedProblem, candidates_of
 from vkmnn.vulkan.gemm.operands import lies_by_rows
 from vkmnn.vulkan.gemm.problem import MAX_BATCH_AXES, MatMulProblem
 from vkmnn.vulkan.gemm.requantize import Requantize
 from vkmnn.vulkan.gemm.rowwise import encode_stages
+from vkmnn.vulkan.gemm.target import Target
+from vkmnn.vulkan.gemm.traits import Trait
 from vkmnn.vulkan.gemm.weights import shift_of
 from vkmnn.vulkan.storage import kernel_dtype
 
@@ -73,7 +69,7 @@ class ProductExecution(VulkanExecution[_Product]):
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the product."""
         if 0 not in self.output.shape:
-            encode_matmul(self.job(encoder), encoder)
+            encode(self.job(encoder), encoder)
 
     def job(self, encoder: VulkanEncoder) -> MatMulJob:
         """Return what is to be recorded."""
@@ -95,9 +91,10 @@ class ProductExecution(VulkanExecution[_Product]):
             self.output,
             transposed_a,
             transposed_b,
-            self.optional(2),
-            self.optional(3),
         )
+
+    def _epilogue(self, mode: str, ending: Ending) -> Epilogue:
+        return Epilogue(self.optional(2), self.optional(3), mode, ending)
 
 
 @vulkan_execution("MatMul")
@@ -127,8 +124,7 @@ class MatMulExecution(ProductExecution[MatMulAttrs]):
         return replace(
             super().job(encoder),
             alpha=attrs.alpha,
-            activation=attrs.activation,
-            join=attrs.residual,
+            epilogue=self._epilogue(attrs.residual, attrs.activation),
             plain_y=encoder.fp16 and not self.output.fp16,
         )
 
@@ -200,14 +196,10 @@ class QuantizedMatMulExecution(ProductExecution[QuantizedMatMulAttrs]):
             again=self.optional(6),
         )
         left = self._left if job.a.codes is None or self._left is None else job.a.codes
-        shifts = left or 0, *shifts_of(None, job.residual, job.y)[1:]
-        bias = end.pack(self.optional(2), job.problem.n, encoder, shifts=shifts)
         shift = shift_of(job.b)
         return replace(
             job,
-            bias=bias,
-            join=end.join,
-            requantize=end,
+            epilogue=self._epilogue(end.residual_mode, end),
             shift=shift,
             bytes=self._bytes(shift),
             left=left,
@@ -248,17 +240,15 @@ class DynamicQuantizeMatMulExecution(ProductExecution[DynamicQuantizeMatMulAttrs
         shift = shift_of(job.b)
         assert shift is not None
         by, point = (self.operand(5), self.operand(6)), self.operand(6)
-        dynamic = Dynamic.of(by, self.operand(4), job.bias, job.problem.n, encoder)
+        columns, bias = job.problem.n, self.optional(2)
+        dynamic = Dynamic.of(by, self.operand(4), bias, columns, attrs.activation, encoder)
         return replace(
             job,
             a=job.a if self._bytes else code_numbers(job.a, dynamic, encoder),
-            bias=dynamic.ends,
-            activation=attrs.activation,
-            join=attrs.residual,
+            epilogue=self._epilogue(attrs.residual, dynamic),
             shift=shift,
             bytes=Bytes(0, shift, point),
             left=0 if self._bytes else None,
-            dynamic=dynamic,
         )
 
 
@@ -274,6 +264,12 @@ class RowwiseProblem:
     product: MatMulProblem
     norm: str
     gated: bool
+
+    @property
+    def needs(self) -> Trait:
+        """What kernels must support."""
+        norms = Trait.NONE if self.norm == "NONE" else Trait.NORM_ROWS
+        return norms | Trait.GATED if self.gated else norms
 
 
 @vulkan_execution("NormedMatMul")
@@ -312,8 +308,7 @@ class NormedMatMulExecution(ProductExecution[NormedMatMulAttrs]):
             norms = RowNorms(attrs.epsilon, centered=attrs.norm == "STD")
         return replace(
             super().job(encoder),
-            activation=attrs.activation,
-            join=attrs.residual,
+            epilogue=self._epilogue(attrs.residual, attrs.activation),
             norms=norms,
             gated=attrs.gated,
         )
@@ -323,20 +318,20 @@ def rowwise_candidates(
     problem: RowwiseProblem, encoder: VulkanEncoder
 ) -> list[MatMulKernel | NormedKernel | Stages]:
     """Return what can compute a product, the likely fastest first."""
-    product, target = problem.product, Target.of(encoder)
+    product = problem.product
+    rowwise = Target.of(encoder, problem.needs)
+    found: list[MatMulKernel | NormedKernel | Stages] = []
     # Rows that are filled up with zeros have another mean.
-    whole = problem.norm != "STD" or product.k % 4 == 0
-    ranked = encoder.once(
-        ("ranked products", len(MATMUL_FAMILIES), product, target.key),
-        lambda: rank_matmul(product, target),
-    )
-    found: list[MatMulKernel | NormedKernel | Stages]
-    found = [kernel for kernel in ranked if kernel.rowwise and whole]
+    if problem.norm != "STD" or product.k % 4 == 0:
+        key = "ranked products", len(FAMILIES), product, rowwise
+        found += encoder.once(key, lambda: rank(product, rowwise))
     few = product.m <= ROWWISE_ROWS[is_gpu(encoder.info)]
     found.insert(len(found) if few else 0, Stages())
     if problem.norm == "NONE" or problem.gated:
         return found
-    fused = candidates_of(NormedProblem(product, problem.norm == "STD"), target, encoder)
+    fused = candidates_of(
+        NormedProblem(product, problem.norm == "STD"), Target.of(encoder), encoder
+    )
     kernels = [kernel for kernel in fused if not isinstance(kernel, Apart)]
     first = fused[:1] != [Apart()] and not few
     return [*kernels, *found] if first else [*found, *kernels]

@@ -17,13 +17,13 @@ from vkmnn.records import dataclass
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.runtime.shader import Shader
 from vkmnn.shaders import kernels
-from vkmnn.vulkan.activation import epilogue_of, residual_spec
 from vkmnn.vulkan.cost.devices import cores_of
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, is_gpu, rotate_lanes
 from vkmnn.vulkan.encoder import Params, VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
 from vkmnn.vulkan.gemm.codes import CHUNK, PANEL, CodeForm, PackedCodes, pack_codes
+from vkmnn.vulkan.gemm.epilogue import Epilogue
 from vkmnn.vulkan.gemm.job import MatMulJob, RowNorms
 from vkmnn.vulkan.gemm.operands import left_operand
 from vkmnn.vulkan.gemm.problem import MatMulProblem
@@ -99,16 +99,8 @@ class MatMulNBitsExecution(VulkanExecution[MatMulNBitsAttrs]):
         sizes = MatMulProblem((), (), (), self._rows, attrs.columns, attrs.depth)
         plain = x.value is None and attrs.depth % 4 == 0
         problem = replace(sizes, plain=plain, by_rows=False, constant=False)
-        return MatMulJob(
-            problem,
-            x,
-            weights,
-            self.output,
-            bias=self.optional(2),
-            residual=self.optional(3),
-            activation=attrs.activation,
-            join=attrs.residual,
-        )
+        epilogue = Epilogue(self.optional(2), self.optional(3), attrs.residual, attrs.activation)
+        return MatMulJob(problem, x, weights, self.output, epilogue=epilogue)
 
     def _encode_unpacked(self, packed: PackedCodes, encoder: VulkanEncoder) -> None:
         form, attrs = self._form, self.attrs
@@ -134,7 +126,7 @@ class MatMulNBitsExecution(VulkanExecution[MatMulNBitsAttrs]):
     ) -> None:
         form, job = self._form, self._job(packed.codes, self.operand(0))
         left = left_operand(job, encoder)
-        epilogue = epilogue_of(self.attrs.activation)
+        epilogue, call = job.epilogue, job.epilogue.call
         shader, params_of, groups = _call(kernel, form, self._rows, encoder)
         params = params_of(
             rows=self._rows,
@@ -142,20 +134,24 @@ class MatMulNBitsExecution(VulkanExecution[MatMulNBitsAttrs]):
             k4=ceil_div(form.depth, 4),
             blocks=form.blocks,
             chunks=form.chunks,
-            act_alpha=epilogue.alpha,
-            act_beta=epilogue.beta,
+            act_alpha=call.alpha,
+            act_beta=call.beta,
             epsilon=self.attrs.epsilon,
             mean=1.0 / form.depth,
         )
         # Bindings that the specialization leaves out still need a buffer; any will do.
         weights = [packed.codes, packed.scales, packed.zeros]
         unused = left.tensor
-        added = [job.bias or unused, job.residual or unused, self._gain(encoder) or unused]
+        added = [
+            epilogue.bias or unused,
+            epilogue.residual or unused,
+            self._gain(encoder) or unused,
+        ]
         spec = {
             **packed.spec,
+            **call.spec,
             **epilogue.spec,
-            **residual_spec(job.residual, job.join),
-            "HAS_BIAS": job.bias is not None,
+            "HAS_BIAS": epilogue.bias is not None,
             "NORMED": self.optional(6) is not None,
             "GATED": self.attrs.gated,
         }

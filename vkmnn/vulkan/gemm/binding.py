@@ -8,10 +8,8 @@ from typing import Any, Literal
 
 from vkmnn.core.tensor import Tensor
 from vkmnn.records import dataclass
-from vkmnn.vulkan.activation import epilogue_of, residual_spec
 from vkmnn.vulkan.byte_codes import code_spec, shifts_of, with_shifts
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
-from vkmnn.vulkan.gemm.dynamic import SPEC as SCALED
 from vkmnn.vulkan.gemm.family import ConvKernel
 from vkmnn.vulkan.gemm.job import ConvJob, MatMulJob
 from vkmnn.vulkan.gemm.operands import Operand
@@ -40,21 +38,16 @@ def bind_convolution(job: ConvJob, kernel: ConvKernel, encoder: VulkanEncoder) -
     # Where channels are single, all groups are one, and input channels are not in blocks.
     single = problem.grouping != "blocks"
     blocks = problem.outputs if single else ceil_div(problem.outputs, 4)
-    requantize = job.requantize
-    epilogue = requantize.epilogue if requantize else epilogue_of(job.activation)
+    epilogue, call = job.epilogue, job.epilogue.call
     weights = job.weights.packed(
         f"{kernel.form}:{group}",
         lambda plain: kernel.pack(plain, group),
         encoder,
         kernel.elements(problem),
     )
-    shifts = shifts_of(job.x, job.residual, job.y)
-    if requantize:
-        bias = requantize.pack(job.bias, problem.channels, encoder, shifts=shifts)
-    elif job.dynamic:
-        bias = job.dynamic.ends
-    else:
-        bias = bias_tensor(job.bias, problem.channels, encoder)
+    shifts = shifts_of(job.x, epilogue.residual, job.y)
+    bias = epilogue.bound_bias(problem.channels, encoder, shifts)
+    bias = bias_tensor(bias, problem.channels, encoder)
     sizes: dict[str, Any] = {
         "pixels": problem.pixels,
         "in_size": problem.in_size,
@@ -68,19 +61,19 @@ def bind_convolution(job: ConvJob, kernel: ConvKernel, encoder: VulkanEncoder) -
         "group_blocks": blocks,
         "group_panels": ceil_div(blocks, kernel.panel),
         "channels": problem.channels,
-        "act_alpha": epilogue.alpha,
-        "act_beta": epilogue.beta,
+        "act_alpha": call.alpha,
+        "act_beta": call.beta,
     }
-    tensors = [job.x, weights, bias, job.residual or bias, job.y]
+    tensors = [job.x, weights, bias, epilogue.residual or bias, job.y]
     spec = {
+        **call.spec,
         **epilogue.spec,
-        **residual_spec(job.residual, job.join),
         **_weight_spec(job.weights.shift),
-        **code_spec(x=job.x, residual=job.residual, y=job.y),
-        **(SCALED if job.dynamic else {}),
+        **code_spec(x=job.x, residual=epilogue.residual, y=job.y),
     }
     # Kernels whose loop is little else make floats of bytes faster with constants.
-    if (requantize and any(shifts) and not single) or (job.dynamic and job.x.codes is not None):
+    shifted = epilogue.requantize is not None and any(shifts) and not single
+    if shifted or (epilogue.dynamic and job.x.codes is not None):
         spec = with_shifts(spec)
     if job.plain_x:
         spec["PLANES"] = problem.inputs
@@ -99,11 +92,15 @@ def _out_sizes(job: ConvJob) -> dict[str, Any]:
     return {"out_block": 4 * plane, "out_stride": (image * problem.channels, *rest)}
 
 
-def bind_matmul(job: MatMulJob, operands: tuple[Operand, Operand]) -> Binding:
+def bind_matmul(
+    job: MatMulJob, operands: tuple[Operand, Operand], encoder: VulkanEncoder
+) -> Binding:
     """Return what a kernel takes that reads these operands."""
     problem = job.problem
     left, right = operands
-    epilogue = job.requantize.epilogue if job.requantize else epilogue_of(job.activation)
+    epilogue, call = job.epilogue, job.epilogue.call
+    shifts = job.left or 0, *shifts_of(None, epilogue.residual, job.y)[1:]
+    bias = epilogue.bound_bias(problem.n, encoder, shifts)
     sizes: dict[str, Any] = {
         "rows": problem.m,
         "columns": problem.n,
@@ -116,33 +113,33 @@ def bind_matmul(job: MatMulJob, operands: tuple[Operand, Operand]) -> Binding:
         "a_batch": _batch_strides(problem.batch, problem.a_batch, left.batch),
         "b_batch": _batch_strides(problem.batch, problem.b_batch, right.batch),
         "alpha": job.alpha,
-        "act_alpha": epilogue.alpha,
-        "act_beta": epilogue.beta,
+        "act_alpha": call.alpha,
+        "act_beta": call.beta,
     }
     spec: dict[str, int | bool] = {
-        "HAS_BIAS": job.bias is not None,
-        **residual_spec(job.residual, job.join),
+        "HAS_BIAS": bias is not None,
+        **epilogue.spec,
         **_weight_spec(job.shift),
         **({} if job.left is None else {"A_SHIFT": job.left}),
-        **(SCALED if job.dynamic else {}),
-        **code_spec(residual=job.residual, y=job.y),
+        **code_spec(residual=epilogue.residual, y=job.y),
     }
     if problem.dtype == "f32":  # integer products have no activation
-        spec |= epilogue.spec
-    shifts = job.left or 0, *shifts_of(None, job.residual, job.y)[1:]
-    if job.left is not None and (job.dynamic or any(shifts)):
+        spec |= call.spec
+    if job.left is not None and (epilogue.dynamic or any(shifts)):
         spec = with_shifts(spec)
     if job.plain_y:
         spec["PLAIN_Y"] = True
     # Bindings that the specialization leaves out still need a buffer; any will do.
     unused = right.tensor
-    tensors = [left.tensor, unused, job.bias or unused, job.residual or unused, job.y]
+    tensors = [left.tensor, unused, bias or unused, epilogue.residual or unused, job.y]
     return Binding(tensors, sizes, spec)
 
 
-def bind_rowwise(job: MatMulJob, operands: tuple[Operand, Operand]) -> Binding:
+def bind_rowwise(
+    job: MatMulJob, operands: tuple[Operand, Operand], encoder: VulkanEncoder
+) -> Binding:
     """Return what a kernel takes that can normalise rows and gate columns."""
-    bound, norms = bind_matmul(job, operands), job.norms
+    bound, norms = bind_matmul(job, operands, encoder), job.norms
     bound.sizes["epsilon"] = norms.epsilon if norms else 0.0
     bound.sizes["mean"] = 1.0 / max(job.problem.k, 1)
     if norms or job.gated:  # kernels of bytes and integers know neither

@@ -11,8 +11,8 @@ from vkmnn.vulkan.cost.devices import class_of, cores_of
 from vkmnn.vulkan.cost.terms import Cost
 from vkmnn.vulkan.device_rules import CpuLanes, cpu_lanes
 from vkmnn.vulkan.encoder import ceil_div
-from vkmnn.vulkan.gemm.family import Target
 from vkmnn.vulkan.gemm.problem import ConvProblem
+from vkmnn.vulkan.gemm.target import Target
 
 TileFamily = Literal["rotate", "tile", "channels"]
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 
 from vkmnn.core.tensor import Tensor
-from vkmnn.ir import DType, storage_elements
+from vkmnn.ir import Activation, DType, storage_elements
+from vkmnn.ir.ops import NO_ACTIVATION
 from vkmnn.records import dataclass
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 
-SPEC = {"SCALED": True}
-"""What tells kernels of bytes how their sums end."""
 MIDDLE = 128
 """What codes are less as bytes."""
 
@@ -24,7 +25,7 @@ class Dynamic:
 
     `scale`, `point`: one number each. `constants`: factors by channel, then biases, in whole vec4s.
     `ends`: what kernels bind as the bias, made of all these: zeros in place of biases, the factors
-    times the scale, the biases, and what makes numbers of codes as bytes.
+    times the scale, the biases, and what makes numbers of codes as bytes. `activation` comes last.
     """
 
     scale: Tensor
@@ -32,6 +33,10 @@ class Dynamic:
     constants: Tensor
     ends: Tensor
     blocks: int
+    activation: Activation = NO_ACTIVATION
+
+    SPEC: ClassVar[Mapping[str, int | bool]] = {"SCALED": True}
+    """What tells kernels of bytes how their sums end."""
 
     @classmethod
     def of(
@@ -40,6 +45,7 @@ class Dynamic:
         factor: Tensor,
         bias: Tensor | None,
         channels: int,
+        activation: Activation,
         encoder: VulkanEncoder,
     ) -> Dynamic:
         """Return what rounds by a scale and a zero point."""
@@ -51,7 +57,8 @@ class Dynamic:
                 row[:channels] = tensor.value.reshape(-1)
         name = f"ends:{factor.name}:{bias.name if bias else ''}:{channels}"
         constants = encoder.literal(name, packed.reshape(-1))
-        return cls(*inputs, constants, encoder.scratch(4 * (3 * blocks + 1), full=True), blocks)
+        ends = encoder.scratch(4 * (3 * blocks + 1), full=True)
+        return cls(*inputs, constants, ends, blocks, activation)
 
 
 @dataclass(frozen=True, slots=True)

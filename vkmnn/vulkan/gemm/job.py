@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import field
+
 from vkmnn.core.tensor import Tensor
-from vkmnn.ir import Activation
-from vkmnn.ir.ops import NO_ACTIVATION
 from vkmnn.records import dataclass
-from vkmnn.vulkan.gemm.dynamic import Dynamic
+from vkmnn.vulkan.gemm.epilogue import Epilogue
 from vkmnn.vulkan.gemm.problem import ConvProblem, MatMulProblem
-from vkmnn.vulkan.gemm.requantize import Requantize
+from vkmnn.vulkan.gemm.traits import Trait
 from vkmnn.vulkan.gemm.weights import Weights
 
 
@@ -16,42 +16,43 @@ from vkmnn.vulkan.gemm.weights import Weights
 class ConvJob:
     """A convolution to record.
 
-    `x`, `residual` and `y` lie in NC4HW4, the residual in y's shape; `bias` is plain, one element
-    per output channel. `join`, of RESIDUAL_KINDS, says how the residual is taken in. With
-    `requantize`, all tensors hold codes, and it stands for the activation. With `plain_x` or
-    `plain_y`, that tensor is plain float32; x then has at most four channels. `pooled`: of x, the
-    maxima of 3 x 3 texels are taken, at the problem's strides and pads, and the window is one tap.
-    With `dynamic`, x holds codes that it made, and `bias` is its `ends`.
+    `x`, `y` and the residual lie in NC4HW4. With a `Requantize` ending, all tensors hold quantised
+    values, with a `Dynamic` one x does. With `plain_x` or `plain_y`, that tensor is plain float32;
+    x then has at most four channels. `pooled`: of x, the maxima of 3 x 3 texels are read, at the
+    problem's strides and pads, and the window is one tap.
     """
 
     problem: ConvProblem
     weights: Weights
     x: Tensor
     y: Tensor
-    bias: Tensor | None = None
-    residual: Tensor | None = None
-    activation: Activation = NO_ACTIVATION
-    join: str = "ADD_BEFORE"
-    requantize: Requantize | None = None
+    epilogue: Epilogue = field(default_factory=Epilogue)
     plain_x: bool = False
     plain_y: bool = False
     pooled: bool = False
-    dynamic: Dynamic | None = None
 
     @property
-    def ends(self) -> bool:
+    def plain_io(self) -> bool:
         """Whether it reads or stores what the host has."""
         return self.plain_x or self.plain_y
 
     @property
-    def narrow(self) -> bool:
+    def int8_weights(self) -> bool:
         """Whether the weights are bytes."""
         return self.weights.shift is not None
 
     @property
-    def dots(self) -> bool:
-        """Whether the weights are signed bytes, and x is codes of a byte."""
-        return self.weights.shift == 0 and self.x.codes is not None
+    def needs(self) -> Trait:
+        """What kernels must support."""
+        needs = Trait.INT8_WEIGHTS if self.int8_weights else Trait.NONE
+        return needs | Trait.PLAIN_IO if self.plain_io else needs
+
+    @property
+    def allows(self) -> Trait:
+        """What kernels may make use of."""
+        allows = Trait.NONE if self.weights.tensor.value is None else Trait.FP16_MATH
+        dots = self.weights.shift == 0 and self.x.codes is not None
+        return allows | Trait.INT8_DOT if dots else allows
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,15 +85,15 @@ class Bytes:
 
 @dataclass(frozen=True, slots=True)
 class MatMulJob:
-    """A matrix product to record: y = act(alpha · (a @ b) + bias + residual).
+    """A matrix product to record: y = epilogue(alpha · (a @ b)).
 
-    `transposed_a`, `transposed_b`: the last two axes of that operand are swapped. With
-    `requantize`, all tensors hold codes, and `bias` is what it packed. `shift`: `b` is a
+    `transposed_a`, `transposed_b`: the last two axes of that operand are swapped. `shift`: `b` is a
     constant that kernels read as bytes, and add this to. `norms` and `gated` (of every four
-    columns, two gate the others) are for kernels that are `rowwise`. `plain_y`: y is float32 where
-    the operands are float16. `bytes`: both operands are codes that bytes hold.
-    `left`: kernels are to read `a` as bytes, and add this to them. With `dynamic`, `a` is codes
-    that it made, or where kernels read bytes, numbers of which it makes them; `bias` is its `ends`.
+    columns, two gate the others) are for kernels that support them. `plain_y`: y is float32 where
+    the operands are float16. `bytes`: both operands are quantised values that bytes hold.
+    `left`: kernels are to read `a` as bytes, and add this to them. With a `Requantize` ending, all
+    tensors hold quantised values; with a `Dynamic` one, `a` does, or where kernels read bytes, the
+    numbers that become such values.
     """
 
     problem: MatMulProblem
@@ -101,26 +102,36 @@ class MatMulJob:
     y: Tensor
     transposed_a: bool = False
     transposed_b: bool = False
-    bias: Tensor | None = None
-    residual: Tensor | None = None
+    epilogue: Epilogue = field(default_factory=Epilogue)
     alpha: float = 1.0
-    activation: Activation = NO_ACTIVATION
-    join: str = "ADD_BEFORE"
-    requantize: Requantize | None = None
     shift: int | None = None
     norms: RowNorms | None = None
     gated: bool = False
     plain_y: bool = False
     bytes: Bytes | None = None
     left: int | None = None
-    dynamic: Dynamic | None = None
 
     @property
-    def narrow(self) -> bool:
+    def int8_weights(self) -> bool:
         """Whether the right operand is read as bytes."""
         return self.shift is not None
 
     @property
-    def dots(self) -> bool:
-        """Whether dot products of bytes can multiply the operands."""
-        return self.bytes is not None
+    def needs(self) -> Trait:
+        """What kernels must support."""
+        needs = Trait.INT8_WEIGHTS if self.int8_weights else Trait.NONE
+        if self.left is not None:
+            needs |= Trait.INT8_ACTIVATIONS
+        if self.plain_y:
+            needs |= Trait.PLAIN_IO
+        if self.norms:
+            needs |= Trait.NORM_ROWS
+        return needs | Trait.GATED if self.gated else needs
+
+    @property
+    def allows(self) -> Trait:
+        """What kernels may make use of."""
+        allows = Trait.FP16_MATH if self.problem.constant else Trait.NONE
+        if self.shift == 0:
+            allows |= Trait.SIGNED_WEIGHTS
+        return allows | Trait.INT8_DOT if self.bytes is not None else allows

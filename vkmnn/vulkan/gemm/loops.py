@@ -14,6 +14,7 @@ from vkmnn.vulkan.gemm.family import ConvKernel
 from vkmnn.vulkan.gemm.job import ConvJob
 from vkmnn.vulkan.gemm.problem import ConvProblem
 from vkmnn.vulkan.gemm.taps import split_taps
+from vkmnn.vulkan.gemm.traits import Trait
 
 GPU_LOCAL = 64
 """Invocations of a workgroup on GPUs."""
@@ -33,7 +34,7 @@ class LoopKernel(ConvKernel):
     pixels: int
     local: int
 
-    narrow: ClassVar[bool] = True
+    supports = Trait.INT8_WEIGHTS
     sized: ClassVar[bool] = True
     """Whether the size of a workgroup is a specialization constant."""
 
@@ -57,7 +58,7 @@ class LoopKernel(ConvKernel):
         """Record the dispatches; with several, the residual must be added at the beginning."""
         problem = job.problem
         *parts, last = split_taps(problem.kernel, self.inner_rounds(problem))
-        assert not parts or job.join == "ADD_BEFORE"
+        assert not parts or job.epilogue.mode == "ADD_BEFORE"
         texels = ceil_div(problem.channels, 4) * problem.out_block
         for part in parts:
             before = replace(
@@ -65,11 +66,11 @@ class LoopKernel(ConvKernel):
                 problem=part.problem(problem),
                 weights=part.weights(job.weights, problem.kernel),
                 y=encoder.scratch(texels * 4),
-                activation=NO_ACTIVATION,
-                requantize=None,
+                epilogue=replace(job.epilogue, ending=NO_ACTIVATION),
             )
             self._dispatch(before, encoder)
-            job = replace(job, bias=None, residual=before.y)
+            rest = replace(job.epilogue, bias=None, residual=before.y)
+            job = replace(job, epilogue=rest)
         if parts:
             weights = last.weights(job.weights, problem.kernel)
             job = replace(job, problem=last.problem(problem), weights=weights)

@@ -22,10 +22,10 @@ from vkmnn.vulkan.gemm.coop_tiles import (
     coop_cost,
     matrix_of,
 )
-from vkmnn.vulkan.gemm.encode import matmul_kernels
+from vkmnn.vulkan.gemm.encode import kernels_for
 from vkmnn.vulkan.gemm.families.coop import MatMulCoop
 from vkmnn.vulkan.gemm.families.shared import MatMulShared
-from vkmnn.vulkan.gemm.family import Apart, Target
+from vkmnn.vulkan.gemm.family import MARGIN, Apart
 from vkmnn.vulkan.gemm.job import MatMulJob
 from vkmnn.vulkan.gemm.problem import MatMulProblem
 from vkmnn.vulkan.gemm.shared_tiles import (
@@ -35,10 +35,8 @@ from vkmnn.vulkan.gemm.shared_tiles import (
     room_of,
     shared_cost,
 )
+from vkmnn.vulkan.gemm.target import Target
 
-# How much longer two dispatches must be expected to take where the matrices' rounding is at stake:
-# the kernel has not been timed on a GPU.
-MARGIN = 1.1
 VEC4 = 4
 
 
@@ -132,7 +130,7 @@ def normed_kernels(
 
 def _coop_kernels(problem: NormedProblem, target: Target) -> list[NormedCoop]:
     matrix = matrix_of(target.info)
-    if matrix is None or not target.fp16 or problem.product.k % VECTOR:
+    if matrix is None or target.element != "f16" or problem.product.k % VECTOR:
         return []
     tiles = (tile for same in TILES_OF[matrix] for tile in same)
     return [NormedCoop(tile) for tile in tiles if tile.fits(target.info)]
@@ -157,17 +155,18 @@ def candidates_of(
         if not kernels:
             return []
         us = kernels[0].predict(problem, target).cost.total
+        # Where the matrices' rounding is at stake, one dispatch must be faster by a margin.
         us *= MARGIN if isinstance(kernels[0], NormedCoop) else 1.0
         faster = target.gpu and us < _apart_us(problem, target, encoder)
         return [*kernels, Apart()] if faster else [Apart(), *kernels]
 
-    return encoder.once(("normed", problem, target.key), find)
+    return encoder.once(("normed", problem, target), find)
 
 
 def _apart_us(problem: NormedProblem, target: Target, encoder: VulkanEncoder) -> float:
     """Return what a normalisation, the gap after it and the product are expected to take."""
     product = problem.product
     rows = pass_cost(2 * target.element_bytes * product.m * product.k, target.info, product.m)
-    expected = matmul_kernels(product, target, encoder)[0].predict(product, target)
+    expected = kernels_for(product, target, encoder)[0].predict(product, target)
     alone = expected.cost.total if expected else 0.0
     return rows.total + class_of(target.info).gap_us + alone

@@ -25,7 +25,7 @@ EIGHT = 8
 
 def weight_element(job: ConvJob | MatMulJob, encoder: VulkanEncoder) -> WeightElement:
     """Return the element of kernels whose weights, or right operand, may be bytes."""
-    return "w8" if job.narrow else encoder.element
+    return "w8" if job.int8_weights else encoder.element
 
 
 def product_element(job: MatMulJob, encoder: VulkanEncoder) -> CodeElement:
@@ -35,8 +35,10 @@ def product_element(job: MatMulJob, encoder: VulkanEncoder) -> CodeElement:
 
 def conv_element(job: ConvJob, encoder: VulkanEncoder) -> CodeElement:
     """Return the element of a convolution's kernels: that of codes where a tensor holds them."""
-    coded = [t for t in (job.x, job.residual, job.y) if t is not None and t.codes is not None]
-    return "c8" if job.narrow and coded else weight_element(job, encoder)
+    coded = [
+        t for t in (job.x, job.epilogue.residual, job.y) if t is not None and t.codes is not None
+    ]
+    return "c8" if job.int8_weights and coded else weight_element(job, encoder)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +160,8 @@ def left_tiles(job: MatMulJob, rows: int, lanes: int, encoder: VulkanEncoder) ->
     k4, step = problem.k // 4, vectors * lanes
     count = ceil_div(problem.m, rows) * k4 * step
     spec = {"WIDTH": vectors, "ROWS": rows, "LANES": lanes}
-    if job.dynamic:
-        coded = code_tiles(a, job.dynamic, Tiles(count, problem.m, k4, spec), encoder)
+    if job.epilogue.dynamic:
+        coded = code_tiles(a, job.epilogue.dynamic, Tiles(count, problem.m, k4, spec), encoder)
         return Operand(coded, k4 * step, 0, step)
     packed = encoder.scratch(4 * count, DType.INT32)
     params = kernels.MatmulPackParams(

@@ -15,16 +15,15 @@ from vkmnn.vulkan.cost.passes import pass_cost
 from vkmnn.vulkan.cost.terms import Expected
 from vkmnn.vulkan.cost.tiles import weighed_us
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
-from vkmnn.vulkan.gemm.encode import convolution_kernels
+from vkmnn.vulkan.gemm.encode import kernels_for
 from vkmnn.vulkan.gemm.families.shared import ConvShared
-from vkmnn.vulkan.gemm.family import Apart, Target
+from vkmnn.vulkan.gemm.family import MARGIN, Apart
 from vkmnn.vulkan.gemm.job import ConvJob
 from vkmnn.vulkan.gemm.problem import ConvProblem
 from vkmnn.vulkan.gemm.shared_tiles import SharedKernel, Tile, listed_shared, room_of, shared_cost
+from vkmnn.vulkan.gemm.target import Target
 from vkmnn.vulkan.spatial import Triple
 
-# How much longer two dispatches must be expected to take: the kernel has not been timed on a GPU.
-MARGIN = 1.1
 # Invocations of a workgroup of the pooling alone, each of which makes two pixels.
 POOL_PIXELS = 128
 
@@ -106,7 +105,7 @@ def candidates_of(
 
     if not problem.fits or not (target.gpu or encoder.offers_all):
         return []
-    return encoder.once(("pooled", problem, target.key), find)
+    return encoder.once(("pooled", problem, target), find)
 
 
 def _apart_us(problem: PooledProblem, target: Target, encoder: VulkanEncoder) -> float:
@@ -117,5 +116,5 @@ def _apart_us(problem: PooledProblem, target: Target, encoder: VulkanEncoder) ->
     pixels = product.out_size[1] * product.out_size[2]
     nbytes = 4 * target.element_bytes * blocks * (down * along + pixels)
     pool = pass_cost(nbytes, info, ceil_div(blocks * pixels, POOL_PIXELS))
-    expected = convolution_kernels(product, target, encoder)[0].predict(product, target)
+    expected = kernels_for(product, target, encoder)[0].predict(product, target)
     return pool.total + class_of(info).gap_us + (expected.cost.total if expected else 0.0)

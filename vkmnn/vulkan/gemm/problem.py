@@ -7,17 +7,22 @@ from __future__ import annotations
 
 from dataclasses import field
 from math import prod
-from typing import Literal
+from typing import ClassVar, Literal
 
 from vkmnn.records import dataclass
 from vkmnn.vulkan.encoder import ceil_div
+from vkmnn.vulkan.gemm.traits import Trait
 from vkmnn.vulkan.spatial import Triple
 
 MAX_BATCH_AXES = 3
 """Batch axes over which kernels of matrix products go."""
 
 Grouping = Literal["blocks", "depthwise", "odd"]
-
+GROUPING_TRAITS: dict[Grouping, Trait] = {
+    "blocks": Trait.NONE,
+    "depthwise": Trait.DEPTHWISE,
+    "odd": Trait.ODD_GROUPS,
+}
 
 PACKING_ROWS = 8
 PACKING_COLUMNS = 256
@@ -65,6 +70,16 @@ class MatMulProblem:
     by_rows: bool = True
     constant: bool = True
 
+    what: ClassVar[str] = "matmul"
+    """The kind of choice between its kernels."""
+    needs: ClassVar[Trait] = Trait.NONE
+    """What kernels must support besides what jobs need."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the result has no elements."""
+        return 0 in (self.m, self.n, *self.batch)
+
     @property
     def gemm(self) -> Gemm:
         """The sizes alone."""
@@ -106,6 +121,12 @@ class ConvProblem:
     out_offset: int
     out_block: int
     phases: tuple[tuple[Triple, int], ...] = ()
+
+    what: ClassVar[str] = "convolution"
+    """The kind of choice between its kernels."""
+    dtype: ClassVar[str] = "f32"
+    """The type of x and the weights in shaders."""
+
     # What rankings ask for many times is worked out once.
     pixels: int = field(init=False, repr=False, compare=False)
     """Number of pixels to compute, over all images, of each phase."""
@@ -134,6 +155,17 @@ class ConvProblem:
         elif group == 1 or (inputs % 4 == 0 and outputs % 4 == 0):
             grouping = "blocks"
         _set_grouping(self, grouping)
+
+    @property
+    def needs(self) -> Trait:
+        """What kernels must support besides what jobs need."""
+        trait = GROUPING_TRAITS[self.grouping]
+        return trait | Trait.PHASES if self.phases else trait
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the result has no elements."""
+        return 0 in (self.pixels, self.channels)
 
     @property
     def padded(self) -> bool:

@@ -12,7 +12,7 @@ from vkmnn.ir import Array
 from vkmnn.ir.ops import CodeSum
 from vkmnn.records import dataclass
 from vkmnn.shaders import kernels
-from vkmnn.vulkan.activation import Epilogue
+from vkmnn.vulkan.activation import ActivationCall
 from vkmnn.vulkan.byte_codes import Shifts
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 
@@ -39,22 +39,22 @@ class Requantize:
     again: Tensor | None = None
 
     @property
-    def epilogue(self) -> Epilogue:
-        """Return what the kernels are given in place of an activation."""
-        return self.epilogue_with({})
+    def call(self) -> ActivationCall:
+        """What kernels are given in place of an activation."""
+        return self.call_with({})
 
-    def epilogue_with(self, spec: Mapping[str, int]) -> Epilogue:
+    def call_with(self, spec: Mapping[str, int]) -> ActivationCall:
         """Return the same with further constants."""
         more: dict[str, int] = {}
         if self.table is not None:
             more["TABLE"] = len(_value(self.table))
         if self.again is not None:
             more["AGAIN"] = True
-        return Epilogue(self.low, self.high, {**SPEC, **more, **spec})
+        return ActivationCall(self.low, self.high, {**SPEC, **more, **spec})
 
     @property
-    def join(self) -> str:
-        """Return where a residual comes in."""
+    def residual_mode(self) -> str:
+        """How a residual is taken in."""
         return "ADD_AFTER" if self.add else "ADD_BEFORE"
 
     def pack(

@@ -9,9 +9,9 @@ from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Activation
 from vkmnn.ir.ops import NO_ACTIVATION
 from vkmnn.shaders import kernels
-from vkmnn.vulkan.activation import epilogue_of
+from vkmnn.vulkan.activation import call_of
 from vkmnn.vulkan.encoder import VulkanEncoder
-from vkmnn.vulkan.gemm.encode import encode_matmul
+from vkmnn.vulkan.gemm.encode import encode
 from vkmnn.vulkan.gemm.job import MatMulJob
 from vkmnn.vulkan.rows.norm import Factor, RowNorm, encode_row_norm
 
@@ -29,17 +29,16 @@ def encode_stages(job: MatMulJob, encoder: VulkanEncoder, gain: Tensor | None = 
         job = replace(job, a=x)
     if gated:
         whole = encoder.scratch(job.problem.m * job.problem.n)
-        encode_matmul(replace(job, y=whole, activation=NO_ACTIVATION), encoder)
-        encode_gate(whole, job.y, job.activation, encoder)
+        plain = replace(job.epilogue, ending=NO_ACTIVATION)
+        encode(replace(job, y=whole, epilogue=plain), encoder)
+        encode_gate(whole, job.y, job.epilogue.activation, encoder)
     else:
-        encode_matmul(job, encoder)
+        encode(job, encoder)
 
 
 def encode_gate(x: Tensor, y: Tensor, activation: Activation, encoder: VulkanEncoder) -> None:
     """Record what lets two of every four columns of x gate the others."""
-    epilogue, count = epilogue_of(activation), prod(y.shape) // 2
+    call, count = call_of(activation), prod(y.shape) // 2
     shader = kernels.gate_columns(element=encoder.element, load=encoder.load)
-    params = kernels.GateColumnsParams(
-        count=count, act_alpha=epilogue.alpha, act_beta=epilogue.beta
-    )
-    encoder.dispatch_linear(shader, [x, y], params, count, epilogue.spec)
+    params = kernels.GateColumnsParams(count=count, act_alpha=call.alpha, act_beta=call.beta)
+    encoder.dispatch_linear(shader, [x, y], params, count, call.spec)

@@ -15,18 +15,18 @@ from typing import ClassVar
 from vkmnn.core.tensor import Tensor
 from vkmnn.records import dataclass
 from vkmnn.shaders import kernels
-from vkmnn.vulkan.activation import epilogue_of, residual_spec
 from vkmnn.vulkan.cost.chunks import Chunks, chunks_cost
 from vkmnn.vulkan.cost.devices import class_of
 from vkmnn.vulkan.cost.terms import Expected
 from vkmnn.vulkan.cost.tiles import weighed_us
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div, index_spec
-from vkmnn.vulkan.gemm.encode import convolution_kernels
-from vkmnn.vulkan.gemm.family import Apart, Target
+from vkmnn.vulkan.gemm.encode import kernels_for
+from vkmnn.vulkan.gemm.family import MARGIN, Apart
 from vkmnn.vulkan.gemm.job import ConvJob
 from vkmnn.vulkan.gemm.problem import ConvProblem
 from vkmnn.vulkan.gemm.split import dispatch_tiles
+from vkmnn.vulkan.gemm.target import Target
 from vkmnn.vulkan.gemm.weights import bias_tensor, pack_channels, pack_panels, packed_elements
 
 VEC4_BYTES = 16
@@ -39,8 +39,6 @@ BLOCKS, LINES = 2, 4
 REGISTERS = 64
 # No workgroup takes more of shared memory, so that others fit beside it.
 MAX_SHARED = 49_152
-# How much longer two dispatches must be expected to take: the kernel has not been timed on a GPU.
-MARGIN = 1.1
 # How many kernels are offered beside the fastest of each number of rows.
 OFFERED = 3
 
@@ -175,7 +173,7 @@ class SeparableKernel:
         one, two = first.problem, second.problem
         problem = SeparableProblem(one, two)
         shader = kernels.conv_separable(rows=self.rows, element=encoder.element)
-        inner, outer = epilogue_of(first.activation), epilogue_of(second.activation)
+        inner, outer = first.epilogue.call, second.epilogue.call
         tiles = self.workgroups(problem)
         params = kernels.ConvSeparableParams(
             pixels=one.pixels,
@@ -196,7 +194,7 @@ class SeparableKernel:
         )
         spec = {
             **outer.spec,
-            **residual_spec(second.residual, second.join),
+            **second.epilogue.spec,
             **index_spec(shader, one.pixels),
             **self._sizes(one),
             "INNER": inner.spec["ACTIVATION"],
@@ -205,8 +203,6 @@ class SeparableKernel:
         dispatch_tiles(
             shader, tensors, params, spec, encoder, tiles=tiles, parts=1, part_elements=0
         )
-        target = Target.of(encoder)
-        encoder.expect(lambda: self.predict(problem, target))
 
     def _sizes(self, problem: ConvProblem) -> dict[str, int | bool]:
         """Return the constants of the window and of the tiles."""
@@ -236,9 +232,9 @@ class SeparableKernel:
             encoder,
             packed_elements(1, two.outputs, two.in_blocks * 4, 1, self.columns),
         )
-        shift = bias_tensor(first.bias, one.channels, encoder)
-        bias = bias_tensor(second.bias, two.channels, encoder)
-        return [first.x, taps, shift, weights, bias, second.residual or bias, second.y]
+        shift = bias_tensor(first.epilogue.bias, one.channels, encoder)
+        bias = bias_tensor(second.epilogue.bias, two.channels, encoder)
+        return [first.x, taps, shift, weights, bias, second.epilogue.residual or bias, second.y]
 
 
 Candidate = SeparableKernel | Apart
@@ -303,8 +299,8 @@ def candidates_of(
     def find() -> list[Candidate]:
         apart_us = class_of(target.info).gap_us
         for one in (problem.depthwise, problem.projection) if target.gpu else ():
-            expected = convolution_kernels(one, target, encoder)[0].predict(one, target)
+            expected = kernels_for(one, target, encoder)[0].predict(one, target)
             apart_us += expected.cost.total if expected else 0.0
         return separable_kernels(problem, target, apart_us)
 
-    return encoder.once(("separable", problem, target.key), find) if problem.fits else []
+    return encoder.once(("separable", problem, target), find) if problem.fits else []

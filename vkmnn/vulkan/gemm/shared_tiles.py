@@ -216,7 +216,6 @@ class SharedKernel:
     tile: Tile
     parts: int = 1
     family = "shared"
-    narrow = True
     half = False
     """Whether the arithmetic of a step is float16."""
 

@@ -9,10 +9,12 @@ import numpy as np
 
 from vkmnn.ir.codes import HALF, in_parts
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
-from vkmnn.vulkan.gemm.encode import convolution_kernels, convolution_target, encode_convolution
+from vkmnn.vulkan.gemm.encode import encode, kernels_for
 from vkmnn.vulkan.gemm.job import ConvJob
 from vkmnn.vulkan.gemm.requantize import Requantize
 from vkmnn.vulkan.gemm.rewrites.winograd_codes import by_whole_winograd
+from vkmnn.vulkan.gemm.target import Target
+from vkmnn.vulkan.gemm.traits import Trait
 from vkmnn.vulkan.gemm.weights import Weights
 
 
@@ -21,23 +23,23 @@ def encode_wide(job: ConvJob, encoder: VulkanEncoder) -> None:
     rest = by_whole_winograd(job, encoder)
     if rest is None or 0 in (job.problem.pixels, job.problem.channels):
         return
-    kernels = convolution_kernels(job.problem, convolution_target(job, encoder), encoder)
-    one = bool(kernels) and kernels[0].whole
+    target = Target.of(encoder, job.needs, job.allows)
+    kernels = kernels_for(job.problem, target, encoder)
+    one = bool(kernels) and Trait.INT32_SUM in kernels[0].supports
     if encoder.choose("wide", job.problem, (1, 2) if one else (2,)) == 1:
-        encode_convolution(rest, encoder, whole=True)
+        encode(rest, encoder, Trait.INT32_SUM)
         return
     problem, high = job.problem, encoder.literal("high", np.full(job.problem.channels, HALF, "f4"))
     texels = ceil_div(problem.channels, 4) * problem.out_block
     first = replace(
         job,
         weights=_part(job.weights, 0),
-        bias=None,
         y=encoder.scratch(4 * texels, full=True),
-        requantize=Requantize(high, -inf, inf),
+        epilogue=replace(job.epilogue, bias=None, ending=Requantize(high, -inf, inf)),
     )
-    encode_convolution(first, encoder)
-    last = replace(job, weights=_part(job.weights, 1), residual=first.y, join="ADD_BEFORE")
-    encode_convolution(last, encoder)
+    encode(first, encoder)
+    last = replace(job.epilogue, residual=first.y, mode="ADD_BEFORE")
+    encode(replace(job, weights=_part(job.weights, 1), epilogue=last), encoder)
 
 
 def _part(weights: Weights, number: int) -> Weights:

@@ -27,14 +27,14 @@ from vkmnn.vulkan.gemm.family import (
     ConvKernel,
     MatMulKernel,
     Place,
-    Target,
-    conv_family,
-    matmul_family,
+    kernel_family,
 )
 from vkmnn.vulkan.gemm.job import ConvJob, MatMulJob
 from vkmnn.vulkan.gemm.operands import Operand, left_operand, right_matrices
 from vkmnn.vulkan.gemm.problem import ConvProblem, MatMulProblem
 from vkmnn.vulkan.gemm.shared_tiles import LOAD_FLOPS
+from vkmnn.vulkan.gemm.target import Target
+from vkmnn.vulkan.gemm.traits import Trait
 from vkmnn.vulkan.gemm.weights import packed_elements, words_of
 from vkmnn.vulkan.spatial import Triple
 
@@ -42,19 +42,17 @@ from vkmnn.vulkan.spatial import Triple
 BLOCKS = 4
 
 
-@conv_family
+@kernel_family
 @dataclass(frozen=True, slots=True)
 class ConvCodesCoop(CoopKernel, ConvKernel):
     """Convolutions of codes by matrices of bytes; k counts fours of channel blocks."""
 
-    narrow = True
-    whole = True
+    supports = Trait.INT8_WEIGHTS | Trait.INT32_SUM
+    requires = Trait.INT8_DOT
 
     @classmethod
     def rank(cls, problem: ConvProblem, target: Target) -> Iterator[Bid[ConvKernel]]:
         """Take codes by signed bytes, by time, where `dot` does and the device has matrices."""
-        if not target.dots:
-            return
         gemm = problem.gemm(VECTOR_BYTES)
         reach = [(k - 1) * step for k, step in zip(problem.kernel, problem.dilation, strict=True)]
         if gemm.k > MAX_K or max(reach) >= MAX_TAP:
@@ -148,17 +146,19 @@ def tap_table(
 # --- products -------------------------------------------------------------------------------------
 
 
-@matmul_family
+@kernel_family
 @dataclass(frozen=True, slots=True)
 class MatMulCodesCoop(CoopKernel, MatMulKernel):
     """Products of codes by constants, by matrices of bytes."""
 
-    narrow = True
+    supports = Trait.INT8_WEIGHTS
+    requires = Trait.INT8_DOT | Trait.SIGNED_WEIGHTS
+    dtypes = frozenset({"f32"})
 
     @classmethod
     def rank(cls, problem: MatMulProblem, target: Target) -> Iterator[Bid[MatMulKernel]]:
         """Take codes by signed bytes, by time."""
-        if not (target.dots and target.signed) or target.fp16 or problem.k > MAX_K:
+        if problem.k > MAX_K:
             return
         place = Place.TIMED if target.gpu else Place.EMULATED
         timed = timed_coop(
@@ -183,7 +183,7 @@ class MatMulCodesCoop(CoopKernel, MatMulKernel):
         gemm, codes = job.problem.gemm, job.bytes
         assert codes is not None
         operands = self.pack(job, encoder)
-        bound = bind_matmul(job, operands)
+        bound = bind_matmul(job, operands, encoder)
         *inputs, y = bound.tensors
         shader = kernels.matmul_codes_coop(
             tile=cast(kernels.MatmulCodesCoopTile, self.tile.name),

@@ -23,9 +23,7 @@ from vkmnn.vulkan.gemm.family import (
     ConvKernel,
     MatMulKernel,
     Place,
-    Target,
-    conv_family,
-    matmul_family,
+    kernel_family,
 )
 from vkmnn.vulkan.gemm.job import ConvJob, MatMulJob
 from vkmnn.vulkan.gemm.norm_binding import NormBinding
@@ -33,6 +31,8 @@ from vkmnn.vulkan.gemm.operands import Operand, rows_of
 from vkmnn.vulkan.gemm.problem import ConvProblem, MatMulProblem
 from vkmnn.vulkan.gemm.split import dispatch_tiles
 from vkmnn.vulkan.gemm.taps import places
+from vkmnn.vulkan.gemm.target import Target
+from vkmnn.vulkan.gemm.traits import Trait
 from vkmnn.vulkan.gemm.weights import packed_elements
 from vkmnn.vulkan.spatial import Triple
 
@@ -46,18 +46,17 @@ MAX_TAP = 1 << 15
 NOWHERE = 1 << 30
 
 
-@matmul_family
+@kernel_family
 @dataclass(frozen=True, slots=True)
 class MatMulCoop(CoopKernel, MatMulKernel):
     """Products by cooperative matrices."""
 
-    ends = True
+    supports = Trait.PLAIN_IO
+    dtypes = frozenset({"f16"})
 
     @classmethod
     def rank(cls, problem: MatMulProblem, target: Target) -> Iterator[Bid[MatMulKernel]]:
         """Rank by `coop_tiles`; what packs an operand first takes as much longer."""
-        if not target.fp16:
-            return
         gemm = problem.gemm
         place = Place.TIMED if target.gpu else Place.EMULATED
         packing = 0.0 if problem.by_rows else _packing_us(problem, target)
@@ -82,7 +81,7 @@ class MatMulCoop(CoopKernel, MatMulKernel):
     def record(self, job: MatMulJob, encoder: VulkanEncoder) -> None:
         """Record the dispatch."""
         gemm = job.problem.gemm
-        bound = bind_matmul(job, self.pack(job, encoder))
+        bound = bind_matmul(job, self.pack(job, encoder), encoder)
         shader = kernels.matmul_coop(
             tile=self.tile.name,
             step=self.tile.step,
@@ -110,19 +109,17 @@ class MatMulCoop(CoopKernel, MatMulKernel):
         )
 
 
-@conv_family
+@kernel_family
 @dataclass(frozen=True, slots=True)
 class ConvCoop(CoopKernel, ConvKernel):
     """Convolutions as implicit GEMM by cooperative matrices; k counts pairs of channel blocks."""
 
-    phased = True
-    ends = True
+    supports = Trait.PLAIN_IO | Trait.PHASES
+    dtypes = frozenset({"f16"})
 
     @classmethod
     def rank(cls, problem: ConvProblem, target: Target) -> Iterator[Bid[ConvKernel]]:
         """Rank by `coop_tiles`, where the table of taps holds the window."""
-        if not target.fp16:
-            return
         gemm = problem.gemm(VECTOR)
         lacks = [lack for lack, _ in problem.phases] or [(0, 0, 0)]
         reach = [

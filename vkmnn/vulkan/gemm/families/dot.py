@@ -25,9 +25,7 @@ from vkmnn.vulkan.gemm.family import (
     ConvKernel,
     MatMulKernel,
     Place,
-    Target,
-    conv_family,
-    matmul_family,
+    kernel_family,
 )
 from vkmnn.vulkan.gemm.job import ConvJob, MatMulJob
 from vkmnn.vulkan.gemm.operands import (
@@ -41,6 +39,8 @@ from vkmnn.vulkan.gemm.operands import (
 from vkmnn.vulkan.gemm.problem import ConvProblem, Gemm, MatMulProblem
 from vkmnn.vulkan.gemm.shared_tiles import EFFICIENCY as TILE_EFFICIENCY
 from vkmnn.vulkan.gemm.shared_tiles import LOAD_FLOPS, REGISTERS, Tile, room_of, workgroups
+from vkmnn.vulkan.gemm.target import Target
+from vkmnn.vulkan.gemm.traits import Trait
 from vkmnn.vulkan.gemm.weights import pack_panels
 
 TILES: tuple[kernels.ConvDotTile, ...] = ("64x64", "32x32")
@@ -52,20 +52,20 @@ MIN_K, MIN_OUTPUTS = 64, 16
 DEPTH, WORD = 16, 4
 
 
-@conv_family
+@kernel_family
 @dataclass(frozen=True, slots=True)
 class ConvDot(ConvKernel):
     """Convolutions as implicit GEMM of bytes, with sums of 32-bit integers."""
 
     tile: kernels.ConvDotTile
     family = "dot"
-    narrow = True
-    whole = True
+    supports = Trait.INT8_WEIGHTS | Trait.INT32_SUM
+    requires = Trait.INT8_DOT
 
     @classmethod
     def rank(cls, problem: ConvProblem, target: Target) -> Iterator[Bid[ConvKernel]]:
         """Take codes by signed bytes: first where the device has instructions for that."""
-        if not target.dots or "integer_dot" not in target.info.features:
+        if "integer_dot" not in target.info.features:
             return
         gemm = problem.gemm()
         if gemm.k > MAX_K:
@@ -191,19 +191,21 @@ WORD_FLOPS = 16
 TWO_BUFFERS = 16 << 10
 
 
-@matmul_family
+@kernel_family
 @dataclass(frozen=True, slots=True)
 class MatMulDot(MatMulKernel):
     """Products of codes, with sums of 32-bit integers."""
 
     tile: Tile
     family = "dot"
-    narrow = True
+    supports = Trait.INT8_WEIGHTS
+    requires = Trait.INT8_DOT
+    dtypes = frozenset({"f32"})
 
     @classmethod
     def rank(cls, problem: MatMulProblem, target: Target) -> Iterator[Bid[MatMulKernel]]:
         """Take codes by codes: by time where the device has instructions for that."""
-        if not target.dots or target.fp16 or "integer_dot" not in target.info.features:
+        if "integer_dot" not in target.info.features:
             return
         if not 0 < problem.k <= MAX_K:
             return
@@ -235,7 +237,7 @@ class MatMulDot(MatMulKernel):
         gemm, codes, plain = job.problem.gemm, job.bytes, job.b.value is None
         assert codes is not None
         operands = self.pack(job, encoder)
-        bound = bind_matmul(job, operands)
+        bound = bind_matmul(job, operands, encoder)
         *inputs, y = bound.tensors
         unused = inputs[2]
         shader = kernels.matmul_dot(
@@ -272,7 +274,7 @@ class MatMulDot(MatMulKernel):
 
     def _cost(self, gemm: Gemm, target: Target) -> Cost:
         tile, lines = self.tile, self._lines
-        constant = target.narrow
+        constant = Trait.INT8_WEIGHTS in target.needs
         vectors = lines * (tile.rows + (0 if constant else tile.columns))
         stage = lines * (tile.rows // 4 + 1 + tile.columns // 4) * 16
         buffers = 2 if 2 * stage <= TWO_BUFFERS else 1

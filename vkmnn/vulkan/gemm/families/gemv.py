@@ -28,14 +28,14 @@ from vkmnn.vulkan.gemm.family import (
     ConvKernel,
     MatMulKernel,
     Place,
-    Target,
-    conv_family,
-    matmul_family,
+    kernel_family,
 )
 from vkmnn.vulkan.gemm.job import ConvJob, MatMulJob
 from vkmnn.vulkan.gemm.operands import PANEL, weight_element
 from vkmnn.vulkan.gemm.problem import ConvProblem, Gemm, MatMulProblem
 from vkmnn.vulkan.gemm.shared_tiles import VEC4_BYTES
+from vkmnn.vulkan.gemm.target import Target
+from vkmnn.vulkan.gemm.traits import Trait
 from vkmnn.vulkan.gemm.weights import packed_elements
 
 # The kernels, by the rows that they have room for.
@@ -56,7 +56,6 @@ class GemvKernel:
     width: int
     local: int
     family = "gemv"
-    narrow = True
 
     @property
     def spec(self) -> dict[str, int | bool]:
@@ -162,13 +161,12 @@ def _place(target: Target) -> Place:
     return Place.TIMED if target.gpu else Place.EMULATED
 
 
-@matmul_family
+@kernel_family
 @dataclass(frozen=True, slots=True)
 class MatMulGemv(GemvKernel, MatMulKernel):
     """Few rows by a matrix: neighbours load neighbours, invocations share K, a tree adds."""
 
-    rowwise = True
-    ends = True
+    supports = Trait.INT8_WEIGHTS | Trait.PLAIN_IO | Trait.NORM_ROWS | Trait.GATED
 
     @classmethod
     def rank(cls, problem: MatMulProblem, target: Target) -> Iterator[Bid[MatMulKernel]]:
@@ -184,7 +182,7 @@ class MatMulGemv(GemvKernel, MatMulKernel):
     def record(self, job: MatMulJob, encoder: VulkanEncoder) -> None:
         """Record the dispatch."""
         gemm = job.problem.gemm
-        bound = bind_rowwise(job, self.pack(job, encoder))
+        bound = bind_rowwise(job, self.pack(job, encoder), encoder)
         shader = kernels.matmul_gemv(
             rows=self.rows,
             aligned=alignment(job),
@@ -200,10 +198,12 @@ class MatMulGemv(GemvKernel, MatMulKernel):
         encoder.dispatch(shader, bound.tensors, params, groups, spec)
 
 
-@conv_family
+@kernel_family
 @dataclass(frozen=True, slots=True)
 class ConvGemv(GemvKernel, ConvKernel):
     """A convolution that makes one pixel, as a vector by a matrix."""
+
+    supports = Trait.INT8_WEIGHTS
 
     @classmethod
     def rank(cls, problem: ConvProblem, target: Target) -> Iterator[Bid[ConvKernel]]:

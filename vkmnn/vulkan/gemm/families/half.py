@@ -16,9 +16,7 @@ from vkmnn.vulkan.gemm.family import (
     Bid,
     ConvKernel,
     MatMulKernel,
-    Target,
-    conv_family,
-    matmul_family,
+    kernel_family,
 )
 from vkmnn.vulkan.gemm.half import half_right, half_weights
 from vkmnn.vulkan.gemm.job import ConvJob, MatMulJob
@@ -26,20 +24,21 @@ from vkmnn.vulkan.gemm.operands import left_operand
 from vkmnn.vulkan.gemm.problem import ConvProblem, MatMulProblem
 from vkmnn.vulkan.gemm.shared_tiles import HALF_NARROW, HALF_TILES, SharedKernel, shared_cost
 from vkmnn.vulkan.gemm.split import dispatch_tiles
+from vkmnn.vulkan.gemm.target import Target
+from vkmnn.vulkan.gemm.traits import Trait
 
 
-@matmul_family
+@kernel_family
 @dataclass(frozen=True, slots=True)
 class MatMulHalf(SharedKernel, MatMulKernel):
     """Products by constants."""
 
+    requires = Trait.FP16_MATH
     half = True
 
     @classmethod
     def rank(cls, problem: MatMulProblem, target: Target) -> Iterable[Bid[MatMulKernel]]:
         """Rank by `shared_tiles`."""
-        if not target.half:
-            return ()
         return kernels_of(cls, problem.gemm, target, HALF_TILES)
 
     def predict(self, problem: MatMulProblem, target: Target) -> Expected:
@@ -52,7 +51,7 @@ class MatMulHalf(SharedKernel, MatMulKernel):
         """Record the dispatch."""
         gemm = job.problem.gemm
         right, powers = half_right(job, self.tile.chained, encoder)
-        bound = bind_matmul(job, (left_operand(job, encoder), right))
+        bound = bind_matmul(job, (left_operand(job, encoder), right), encoder)
         shader = kernels.matmul_half(
             tile=cast(kernels.MatmulHalfTile, self.tile.name),
             split=self.split,
@@ -75,19 +74,18 @@ class MatMulHalf(SharedKernel, MatMulKernel):
         )
 
 
-@conv_family
+@kernel_family
 @dataclass(frozen=True, slots=True)
 class ConvHalf(SharedConv):
     """Convolutions as implicit GEMM, with constant weights."""
 
+    supports = Trait.PHASES
+    requires = Trait.FP16_MATH
     half = True
-    phased = True
 
     @classmethod
     def rank(cls, problem: ConvProblem, target: Target) -> Iterable[Bid[ConvKernel]]:
         """Rank by `shared_tiles`, where the table of taps is not too long."""
-        if not target.half:
-            return ()
         gemm = problem.gemm()
         if gemm.k > 4 * MAX_TAP_BLOCKS:
             return ()

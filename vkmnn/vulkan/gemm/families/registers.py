@@ -17,10 +17,8 @@ from vkmnn.vulkan.gemm.family import (
     ConvKernel,
     MatMulKernel,
     Place,
-    Target,
-    conv_family,
+    kernel_family,
     kernel_of,
-    matmul_family,
 )
 from vkmnn.vulkan.gemm.job import ConvJob, MatMulJob
 from vkmnn.vulkan.gemm.loops import GPU_LOCAL, LoopKernel
@@ -33,6 +31,8 @@ from vkmnn.vulkan.gemm.operands import (
     weight_element,
 )
 from vkmnn.vulkan.gemm.problem import ConvProblem, MatMulProblem
+from vkmnn.vulkan.gemm.target import Target
+from vkmnn.vulkan.gemm.traits import Trait
 
 # (pixels, channel blocks) per invocation, largest first: reuse in registers against invocations.
 GPU_TILES: tuple[tuple[kernels.ConvTilePixels, kernels.ConvTileBlocks], ...] = (
@@ -45,7 +45,7 @@ GPU_TILES: tuple[tuple[kernels.ConvTilePixels, kernels.ConvTileBlocks], ...] = (
 GPU_EFFICIENCY = 0.35
 
 
-@conv_family
+@kernel_family
 @dataclass(frozen=True, slots=True)
 class ConvTile(LoopKernel):
     """An invocation computes `pixels` pixels of `blocks` channel blocks; neighbours take pixels."""
@@ -105,7 +105,7 @@ class ConvTile(LoopKernel):
         return shader, kernels.ConvTileParams
 
 
-@conv_family
+@kernel_family
 @dataclass(frozen=True, slots=True)
 class ConvTileChannels(LoopKernel):
     """The same where pixels are few: the invocations of a workgroup take channel blocks."""
@@ -168,7 +168,7 @@ class ConvTileChannels(LoopKernel):
         return shader, kernels.ConvTileParams
 
 
-@matmul_family
+@kernel_family
 @dataclass(frozen=True, slots=True)
 class MatMulTile(MatMulKernel):
     """An invocation computes `rows` rows of two vec4s.
@@ -179,9 +179,8 @@ class MatMulTile(MatMulKernel):
     rows: kernels.MatmulTileTile
     by_blocks: bool = False
     family = "tile"
-    narrow = True
-    rowwise = True
-    dtypes = frozenset({"f32", "i32"})
+    supports = Trait.INT8_WEIGHTS | Trait.NORM_ROWS | Trait.GATED
+    dtypes = frozenset({"f32", "f16", "i32"})
 
     @classmethod
     def rank(cls, problem: MatMulProblem, target: Target) -> Iterator[Bid[MatMulKernel]]:
@@ -219,7 +218,7 @@ class MatMulTile(MatMulKernel):
     def record(self, job: MatMulJob, encoder: VulkanEncoder) -> None:
         """Record the dispatch."""
         gemm = job.problem.gemm
-        bound = bind_rowwise(job, self.pack(job, encoder))
+        bound = bind_rowwise(job, self.pack(job, encoder), encoder)
         shader = kernels.matmul_tile(
             tile=self.rows,
             aligned=alignment(job),

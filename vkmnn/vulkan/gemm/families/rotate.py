@@ -21,10 +21,8 @@ from vkmnn.vulkan.gemm.family import (
     ConvKernel,
     MatMulKernel,
     Place,
-    Target,
-    conv_family,
+    kernel_family,
     kernel_of,
-    matmul_family,
 )
 from vkmnn.vulkan.gemm.job import ConvJob, MatMulJob
 from vkmnn.vulkan.gemm.loops import LoopKernel
@@ -38,6 +36,8 @@ from vkmnn.vulkan.gemm.operands import (
     right_operand,
 )
 from vkmnn.vulkan.gemm.problem import ConvProblem, Gemm, MatMulProblem
+from vkmnn.vulkan.gemm.target import Target
+from vkmnn.vulkan.gemm.traits import Trait
 
 # Time of a tile by its rows, on llvmpipe with subgroups of eight and of sixteen.
 ROTATE_COST: dict[CpuLanes, dict[kernels.MatmulRotateRows, float]] = {
@@ -53,7 +53,7 @@ ROTATE_FLOPS: dict[CpuLanes, float] = {8: 42_000.0, 16: 52_000.0}
 OTHER_LANES_US = 1e9
 
 
-@conv_family
+@kernel_family
 @dataclass(frozen=True, slots=True)
 class ConvRotate(LoopKernel):
     """A workgroup is a subgroup of `local`, and computes `pixels` pixels of as many blocks."""
@@ -66,7 +66,7 @@ class ConvRotate(LoopKernel):
     @classmethod
     def rank(cls, problem: ConvProblem, target: Target) -> Iterator[Bid[ConvKernel]]:
         """Rank by measured speed on CPU devices."""
-        if not target.prefers_texels:
+        if target.load != "texel":
             return
         lanes = rotate_lanes(target.info)
         if not target.gpu:
@@ -108,7 +108,7 @@ class ConvRotate(LoopKernel):
         return shader, kernels.ConvRotateParams
 
 
-@matmul_family
+@kernel_family
 @dataclass(frozen=True, slots=True)
 class MatMulRotate(MatMulKernel):
     """A workgroup is a subgroup of `lanes`, and computes `rows` rows of as many vec4s.
@@ -120,21 +120,21 @@ class MatMulRotate(MatMulKernel):
     lanes: kernels.MatmulRotateLanes
     by_blocks: bool = False
     family = "rotate"
-    narrow = True
-    coded = True
+    supports = Trait.INT8_WEIGHTS | Trait.INT8_ACTIVATIONS
 
     @classmethod
     def rank(cls, problem: MatMulProblem, target: Target) -> Iterator[Bid[MatMulKernel]]:
         """Prefer the rows that take the least time in all, packed where there is much work."""
-        if not target.texels:
+        if "texel" not in target.loads:
             return
         info = target.info
         lanes = rotate_lanes(info)
         pays = problem.m > 1 and not target.gpu and info.subgroup_size in lanes
         place = Place.MADE_FOR_IT if pays else Place.SPARE
         gemm, cores, start = problem.gemm, cores_of(info), class_of(info).start_us
+        codes = Trait.INT8_ACTIVATIONS in target.needs
         for by_blocks in (False, True):
-            if (by_blocks and target.coded) or not (by_blocks or target.coded or problem.plain):
+            if (by_blocks and codes) or not (by_blocks or codes or problem.plain):
                 continue
             for number, width in enumerate(lanes):
                 for rows in ROTATE_COST[width]:
@@ -164,14 +164,14 @@ class MatMulRotate(MatMulKernel):
             left = left_tiles(job, self.rows, self.lanes, encoder)
         else:
             left = left_operand(job, encoder, by_blocks=self.by_blocks)
-        if job.narrow:
+        if job.int8_weights:
             return left, right_fours(job, self.lanes, encoder)
         return left, right_operand(job, encoder, self.lanes)
 
     def record(self, job: MatMulJob, encoder: VulkanEncoder) -> None:
         """Record the dispatch."""
         gemm = job.problem.gemm
-        bound = bind_matmul(job, self.pack(job, encoder))
+        bound = bind_matmul(job, self.pack(job, encoder), encoder)
         shader = kernels.matmul_rotate(
             rows=self.rows,
             lanes=self.lanes,

@@ -18,9 +18,11 @@ from vkmnn.vulkan.cost.terms import Cost, Expected
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, rotate_lanes
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div, index_spec
 from vkmnn.vulkan.gemm.binding import bind_convolution
-from vkmnn.vulkan.gemm.family import Bid, ConvKernel, Place, Target, conv_family, kernel_of
+from vkmnn.vulkan.gemm.family import Bid, ConvKernel, Place, kernel_family, kernel_of
 from vkmnn.vulkan.gemm.job import ConvJob
 from vkmnn.vulkan.gemm.problem import ConvProblem
+from vkmnn.vulkan.gemm.target import Target
+from vkmnn.vulkan.gemm.traits import Trait
 from vkmnn.vulkan.gemm.weights import pack_panels, packed_elements
 
 TAPS, PIXELS = 3, 4
@@ -30,20 +32,20 @@ READ = PIXELS + TAPS - 1
 ROUND_NS, STORE_NS = 175.0, 600.0
 
 
-@conv_family
+@kernel_family
 @dataclass(frozen=True, slots=True)
 class ConvRow(ConvKernel):
     """A workgroup is a subgroup of `lanes`: as many channel blocks of half as many tiles."""
 
     lanes: kernels.ConvRowLanes
     family = "row"
-    narrow = True
-    whole = True
+    supports = Trait.INT8_WEIGHTS | Trait.INT32_SUM
+    requires = Trait.INT8_DOT
 
     @classmethod
     def rank(cls, problem: ConvProblem, target: Target) -> Iterator[Bid[ConvKernel]]:
         """Rank by time where windows are three wide, and codes and weights bytes."""
-        if not target.dots or not target.prefers_texels or not in_rows(problem):
+        if target.load != "texel" or not in_rows(problem):
             return
         kernel = kernel_of(cls, 8)
         if kernel.lanes not in rotate_lanes(target.info):

@@ -22,9 +22,7 @@ from vkmnn.vulkan.gemm.family import (
     ConvKernel,
     MatMulKernel,
     Place,
-    Target,
-    conv_family,
-    matmul_family,
+    kernel_family,
 )
 from vkmnn.vulkan.gemm.job import ConvJob, MatMulJob
 from vkmnn.vulkan.gemm.norm_binding import NormBinding
@@ -42,6 +40,8 @@ from vkmnn.vulkan.gemm.shared_tiles import (
 )
 from vkmnn.vulkan.gemm.split import dispatch_tiles
 from vkmnn.vulkan.gemm.taps import places
+from vkmnn.vulkan.gemm.target import Target
+from vkmnn.vulkan.gemm.traits import Trait
 from vkmnn.vulkan.spatial import Triple
 
 K = TypeVar("K", covariant=True)
@@ -102,12 +102,12 @@ def kernels_of(
     return [Bid(kernel, place, cost) for cost, kernel in timed]
 
 
-@matmul_family
+@kernel_family
 @dataclass(frozen=True, slots=True)
 class MatMulShared(SharedKernel, MatMulKernel):
     """Products by tiles in shared memory."""
 
-    ends = True
+    supports = Trait.INT8_WEIGHTS | Trait.PLAIN_IO
 
     @classmethod
     def rank(cls, problem: MatMulProblem, target: Target) -> Iterable[Bid[MatMulKernel]]:
@@ -122,7 +122,7 @@ class MatMulShared(SharedKernel, MatMulKernel):
     def record(self, job: MatMulJob, encoder: VulkanEncoder) -> None:
         """Record the dispatch."""
         gemm = job.problem.gemm
-        bound = bind_matmul(job, self.pack(job, encoder))
+        bound = bind_matmul(job, self.pack(job, encoder), encoder)
         element = weight_element(job, encoder)
         shader = kernels.matmul_shared(
             tile=cast(kernels.MatmulSharedTile, self.tile.name),
@@ -191,13 +191,12 @@ class SharedConv(SharedKernel, ConvKernel):
         return [*inputs, taps, y], sizes, spec
 
 
-@conv_family
+@kernel_family
 @dataclass(frozen=True, slots=True)
 class ConvShared(SharedConv):
     """Convolutions as implicit GEMM by tiles in shared memory."""
 
-    phased = True
-    ends = True
+    supports = Trait.INT8_WEIGHTS | Trait.PLAIN_IO | Trait.PHASES
 
     @classmethod
     def rank(cls, problem: ConvProblem, target: Target) -> Iterable[Bid[ConvKernel]]:

@@ -12,11 +12,13 @@ from vkmnn.vulkan.cost.passes import Loop, loop_cost
 from vkmnn.vulkan.cost.terms import Expected
 from vkmnn.vulkan.device_rules import cpu_lanes
 from vkmnn.vulkan.encoder import ShaderCall, VulkanEncoder, ceil_div
-from vkmnn.vulkan.gemm.family import Bid, ConvKernel, Place, Target, conv_family, kernel_of
+from vkmnn.vulkan.gemm.family import Bid, ConvKernel, Place, kernel_family, kernel_of
 from vkmnn.vulkan.gemm.job import ConvJob
 from vkmnn.vulkan.gemm.loops import GPU_LOCAL, LoopKernel
 from vkmnn.vulkan.gemm.operands import conv_element
 from vkmnn.vulkan.gemm.problem import ConvProblem
+from vkmnn.vulkan.gemm.target import Target
+from vkmnn.vulkan.gemm.traits import Trait
 from vkmnn.vulkan.gemm.weights import pack_channels, packed_elements
 
 # Taps whose loads are on their way at once.
@@ -29,6 +31,9 @@ STRIPS: tuple[kernels.ConvStripPixels, ...] = (4, 2, 1)
 @dataclass(frozen=True, slots=True)
 class SingleKernel(LoopKernel):
     """Takes all groups at once; weights lie channel by channel."""
+
+    supports = Trait.INT8_WEIGHTS | Trait.DEPTHWISE
+    requires = Trait.DEPTHWISE
 
     @property
     def panel(self) -> int:
@@ -87,14 +92,13 @@ def _local(target: Target) -> int:
     return GPU_LOCAL if target.gpu else cpu_lanes(target.info)
 
 
-@conv_family
+@kernel_family
 @dataclass(frozen=True, slots=True)
 class ConvDepthwise(SingleKernel):
     """Every channel is a group; an invocation computes `pixels` pixels of a channel block."""
 
     pixels: kernels.ConvDepthwisePixels
     family = "depthwise"
-    grouping = "depthwise"
 
     @classmethod
     def rank(cls, problem: ConvProblem, target: Target) -> Iterator[Bid[ConvKernel]]:
@@ -111,21 +115,20 @@ class ConvDepthwise(SingleKernel):
         return shader, kernels.ConvDepthwiseParams
 
 
-@conv_family
+@kernel_family
 @dataclass(frozen=True, slots=True)
 class ConvStrip(SingleKernel):
     """The same for usual windows, unrolled: an invocation computes a strip of a row."""
 
     pixels: kernels.ConvStripPixels
     family = "strip"
-    grouping = "depthwise"
 
     @classmethod
     def rank(cls, problem: ConvProblem, target: Target) -> Iterator[Bid[ConvKernel]]:
         """Take windows of 3 x 3 and 5 x 5; first where it is not a GPU."""
         if not _is_usual(problem):
             return
-        for pixels in (8,) if target.prefers_texels else STRIPS:
+        for pixels in (8,) if target.load == "texel" else STRIPS:
             kernel = kernel_of(cls, pixels, _local(target))
             yield Bid(kernel, Place.TIMED, kernel.cost(problem, target, 0.0))
 
@@ -157,13 +160,14 @@ def _is_usual(problem: ConvProblem) -> bool:
     return flat and square and problem.dilation[1:] == (1, 1) and 0 not in problem.in_size
 
 
-@conv_family
+@kernel_family
 @dataclass(frozen=True, slots=True)
 class ConvGather(SingleKernel):
     """Groups begin inside channel blocks: channels are gathered one by one."""
 
     family = "gather"
-    grouping = "odd"
+    supports = Trait.INT8_WEIGHTS | Trait.ODD_GROUPS
+    requires = Trait.ODD_GROUPS
 
     @classmethod
     def rank(cls, problem: ConvProblem, target: Target) -> Iterator[Bid[ConvKernel]]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from vkmnn.ir import Activation
 from vkmnn.vulkan.encoder import VulkanEncoder
+from vkmnn.vulkan.gemm.dynamic import Dynamic
 from vkmnn.vulkan.gemm.job import ConvJob
+from vkmnn.vulkan.gemm.requantize import Requantize
 from vkmnn.vulkan.gemm.rewrites.dense import as_dense
 from vkmnn.vulkan.gemm.rewrites.fold import fold_taps
 from vkmnn.vulkan.gemm.rewrites.winograd import by_winograd
@@ -18,11 +21,13 @@ REWRITES = (*EXACT_REWRITES, by_winograd)
 CODE_REWRITES = (*EXACT_REWRITES, by_whole_winograd)
 """The same for codes."""
 
+STEPS = {Activation: REWRITES, Requantize: CODE_REWRITES, Dynamic: EXACT_REWRITES}
+"""By how sums end."""
+
 
 def rewrite(job: ConvJob, encoder: VulkanEncoder) -> ConvJob | None:
     """Record what rewrites need, and return the convolution that remains, if one does."""
     rest: ConvJob | None = job
-    steps = CODE_REWRITES if job.requantize else EXACT_REWRITES if job.dynamic else REWRITES
-    for step in steps:
+    for step in STEPS[type(job.epilogue.ending)]:
         rest = step(rest, encoder) if rest else None
     return rest

@@ -17,14 +17,14 @@ from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Array
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
-from vkmnn.vulkan.activation import Epilogue, epilogue_of, residual_spec
+from vkmnn.vulkan.activation import ActivationCall
 from vkmnn.vulkan.byte_codes import code_spec
 from vkmnn.vulkan.cost.devices import class_of
 from vkmnn.vulkan.cost.passes import pass_cost
 from vkmnn.vulkan.device_rules import CpuLanes, cpu_lanes, is_gpu, rotate_lanes
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.gemm.cpu_tiles import min_nanoseconds
-from vkmnn.vulkan.gemm.encode import encode_convolution
+from vkmnn.vulkan.gemm.encode import encode
 from vkmnn.vulkan.gemm.job import ConvJob
 from vkmnn.vulkan.gemm.loops import GPU_LOCAL
 from vkmnn.vulkan.gemm.problem import ConvProblem, Gemm
@@ -200,11 +200,10 @@ def by_winograd(job: ConvJob, encoder: VulkanEncoder) -> ConvJob | None:
     # Transforms multiply by up to 100: float32 between them, whatever the tensors are.
     with encoder.in_full():
         transformed = job.weights.seen_as(f"winograd{m}", lambda w: transform_weights(w, m))
-        encode_convolution(ConvJob(gemm_problem(problem, m), transformed, before, after), encoder)
-    epilogue = epilogue_of(job.activation)
-    spec = {**epilogue.spec, **residual_spec(job.residual, job.join)}
-    ending = Epilogue(epilogue.alpha, epilogue.beta, spec)
-    bias = bias_tensor(job.bias, problem.channels, encoder)
+        encode(ConvJob(gemm_problem(problem, m), transformed, before, after), encoder)
+    epilogue, call = job.epilogue, job.epilogue.call
+    ending = ActivationCall(call.alpha, call.beta, {**call.spec, **epilogue.spec})
+    bias = bias_tensor(epilogue.bias, problem.channels, encoder)
     transform_output(job, m, (after, bias), ending, encoder.element, encoder)
     return None
 
@@ -232,24 +231,24 @@ def transform_output(
     job: ConvJob,
     m: int,
     read: tuple[Tensor, Tensor],
-    epilogue: Epilogue,
+    ending: ActivationCall,
     element: kernels.WinogradOutElement,
     encoder: VulkanEncoder,
 ) -> None:
-    """Record the dispatch that makes y of products and bias; `epilogue` says how sums end."""
+    """Record the dispatch that makes y of products and bias; `ending` says how sums end."""
     problem = job.problem
     params = kernels.WinogradOutParams(
         batch=problem.batch,
         grid=tile_grid(problem, m),
         out_size=problem.out_size[1:],
         channels=problem.channels,
-        act_alpha=epilogue.alpha,
-        act_beta=epilogue.beta,
+        act_alpha=ending.alpha,
+        act_beta=ending.beta,
     )
     shader = kernels.winograd_out(m=cast(kernels.WinogradOutM, m), element=element)
     groups, spec = tile_workgroups(problem, m, ceil_div(problem.outputs, 4), encoder)
-    tensors = [*read, job.residual or read[1], job.y]
-    encoder.dispatch(shader, tensors, params, groups, {**epilogue.spec, **spec})
+    tensors = [*read, job.epilogue.residual or read[1], job.y]
+    encoder.dispatch(shader, tensors, params, groups, {**ending.spec, **spec})
 
 
 def tile_workgroups(

@@ -17,12 +17,11 @@ from weakref import ReferenceType, ref
 import numpy as np
 
 from vkmnn.ir import Array
-from vkmnn.vulkan.activation import residual_spec
 from vkmnn.vulkan.byte_codes import code_spec
 from vkmnn.vulkan.device_rules import CpuLanes, cpu_lanes, is_gpu, rotate_lanes
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.gemm.cpu_tiles import min_nanoseconds
-from vkmnn.vulkan.gemm.encode import encode_convolution
+from vkmnn.vulkan.gemm.encode import encode
 from vkmnn.vulkan.gemm.families.row import ConvRow, in_rows
 from vkmnn.vulkan.gemm.job import ConvJob
 from vkmnn.vulkan.gemm.problem import ConvProblem
@@ -40,6 +39,7 @@ from vkmnn.vulkan.gemm.rewrites.winograd import (
     transform_input,
     transform_output,
 )
+from vkmnn.vulkan.gemm.traits import Trait
 
 # Nanoseconds of one core for a tile of a channel block, (input, output), measured on lavapipe, by
 # the invocations that run at once; and what each further part of the sums adds to the latter.
@@ -61,7 +61,7 @@ def by_whole_winograd(job: ConvJob, encoder: VulkanEncoder) -> ConvJob | None:
     parts = count_parts(job, m, encoder, job.problem.outputs) if m else 0
     if not parts:
         return job
-    problem, requantize = job.problem, job.requantize
+    problem, epilogue, requantize = job.problem, job.epilogue, job.epilogue.requantize
     assert requantize is not None
     product = _product(problem, m, parts)
     tiles = product.pixels
@@ -73,17 +73,17 @@ def by_whole_winograd(job: ConvJob, encoder: VulkanEncoder) -> ConvJob | None:
         f"whole{m}x{parts}", lambda w: transform_whole(w, FORMS[m], parts)
     )
     with encoder.in_full():
-        encode_convolution(ConvJob(product, weights, before, after), encoder)
-    epilogue = requantize.epilogue_with(
+        encode(ConvJob(product, weights, before, after), encoder)
+    ending = requantize.call_with(
         {
-            **residual_spec(job.residual, job.join),
-            **code_spec(residual=job.residual, y=job.y),
+            **epilogue.spec,
+            **code_spec(residual=epilogue.residual, y=job.y),
             "PARTS": parts,
         }
     )
     missing = f"{weights.tensor.name}:{center}", center * _sums(job)
-    bias = requantize.pack(job.bias, problem.channels, encoder, missing)
-    transform_output(job, m, (after, bias), epilogue, "c8", encoder)
+    bias = requantize.pack(epilogue.bias, problem.channels, encoder, missing)
+    transform_output(job, m, (after, bias), ending, "c8", encoder)
     return None
 
 
@@ -112,7 +112,8 @@ def rank_whole(job: ConvJob, encoder: VulkanEncoder) -> list[int]:
     if not encoder.spacious:
         return []
     lanes = cpu_lanes(info)
-    taken = job.requantize.taken if job.requantize else (-inf, inf)
+    requantize = job.epilogue.requantize
+    taken = requantize.taken if requantize else (-inf, inf)
     if not has_filters(problem, job.weights) or not all(map(isfinite, taken)):
         return []
     if is_gpu(info) or encoder.load != "texel" or lanes not in rotate_lanes(info):
@@ -134,8 +135,9 @@ def count_parts(job: ConvJob, m: int, encoder: VulkanEncoder, outputs: int) -> i
 
     Only the first `outputs` output channels are looked at.
     """
-    assert job.requantize is not None
-    weights, taken = job.weights, job.requantize.taken
+    requantize = job.epilogue.requantize
+    assert requantize is not None
+    weights, taken = job.weights, requantize.taken
     value = weights.tensor.value
     assert value is not None
     least = count_parts(job, m, encoder, FEW) if outputs > FEW else 1
@@ -159,7 +161,7 @@ def _largest(problem: ConvProblem, m: int, parts: int) -> int:
 def _direct_nanoseconds(job: ConvJob, lanes: CpuLanes) -> float:
     """Return what a direct convolution takes on one core."""
     tiles = min_nanoseconds(job.problem, lanes, (lanes,))
-    if lanes != 8 or not job.dots or not in_rows(job.problem):
+    if lanes != 8 or Trait.INT8_DOT not in job.allows or not in_rows(job.problem):
         return tiles
     return min(tiles, sum(ConvRow(lanes).nanoseconds(job.problem)))
 

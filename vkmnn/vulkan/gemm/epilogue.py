@@ -1,0 +1,76 @@
+"""Epilogue: what a kernel does to its sums before it stores them."""
+
+from __future__ import annotations
+
+from vkmnn.core.tensor import Tensor
+from vkmnn.ir import Activation
+from vkmnn.ir.ops import NO_ACTIVATION
+from vkmnn.records import dataclass
+from vkmnn.vulkan.activation import ActivationCall, call_of, residual_spec
+from vkmnn.vulkan.byte_codes import Shifts
+from vkmnn.vulkan.encoder import VulkanEncoder
+from vkmnn.vulkan.gemm.dynamic import Dynamic
+from vkmnn.vulkan.gemm.requantize import Requantize
+
+Ending = Activation | Requantize | Dynamic
+"""An activation; or requantisation; or dequantisation by a range that a run finds."""
+
+
+@dataclass(slots=True)  # not frozen, which takes twice as long: plans make hundreds
+class Epilogue:
+    """A bias, a residual, and how sums end.
+
+    Args:
+        bias: one element per output channel, or column.
+        residual: a tensor of y's shape.
+        mode: how the residual is taken in: of RESIDUAL_KINDS.
+        ending: what follows.
+    """
+
+    bias: Tensor | None = None
+    residual: Tensor | None = None
+    mode: str = "ADD_BEFORE"
+    ending: Ending = NO_ACTIVATION
+
+    @property
+    def requantize(self) -> Requantize | None:
+        """The ending, if it makes quantised values."""
+        return self.ending if isinstance(self.ending, Requantize) else None
+
+    @property
+    def dynamic(self) -> Dynamic | None:
+        """The ending, if x was quantised by a range that a run finds."""
+        return self.ending if isinstance(self.ending, Dynamic) else None
+
+    @property
+    def activation(self) -> Activation:
+        """The activation, none where sums are requantised."""
+        ending = self.ending
+        if isinstance(ending, Requantize):
+            return NO_ACTIVATION
+        return ending.activation if isinstance(ending, Dynamic) else ending
+
+    @property
+    def call(self) -> ActivationCall:
+        """What kernels are given in place of the activation."""
+        ending = self.ending
+        return ending.call if isinstance(ending, Requantize) else call_of(self.activation)
+
+    @property
+    def spec(self) -> dict[str, int | bool]:
+        """Specialization constants of the residual and of dequantisation."""
+        spec = residual_spec(self.residual, self.mode)
+        return {**spec, **Dynamic.SPEC} if isinstance(self.ending, Dynamic) else spec
+
+    def bound_bias(self, channels: int, encoder: VulkanEncoder, shifts: Shifts) -> Tensor | None:
+        """Return what kernels bind as the bias: with factors and bounds, where sums end so.
+
+        Args:
+            channels: all output channels, or columns.
+            encoder: takes constants.
+            shifts: as of `Requantize.pack`.
+        """
+        ending = self.ending
+        if isinstance(ending, Requantize):
+            return ending.pack(self.bias, channels, encoder, shifts=shifts)
+        return ending.ends if isinstance(ending, Dynamic) else self.bias

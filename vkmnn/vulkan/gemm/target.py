@@ -1,0 +1,74 @@
+"""What kernels are ranked for: a device, how floats are stored and loaded, a job's traits."""
+
+from __future__ import annotations
+
+from dataclasses import field
+
+from vkmnn.records import dataclass
+from vkmnn.runtime.device_info import DeviceInfo
+from vkmnn.vulkan.cost.devices import class_of
+from vkmnn.vulkan.device_rules import is_gpu
+from vkmnn.vulkan.encoder import Load, VulkanEncoder
+from vkmnn.vulkan.gemm.traits import Trait
+from vkmnn.vulkan.storage import FLOAT_BYTES, FloatElement
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """All that rules look at besides the problem.
+
+    Args:
+        info: the device.
+        element: how floats are stored.
+        load: how kernels should load.
+        loads: how they may load.
+        weight_bytes: of all constants of the network. Targets that differ only in these are equal
+            unless one is `cold`: constants that depend on the input shape change them a little.
+        needs: what kernels must support.
+        allows: what they may make use of.
+    """
+
+    info: DeviceInfo = field(hash=False)
+    element: FloatElement = "f32"
+    load: Load = "buffer"
+    loads: tuple[Load, ...] = ("buffer",)
+    weight_bytes: int = field(default=0, compare=False)
+    needs: Trait = Trait.NONE
+    allows: Trait = Trait.NONE
+    cold: bool = field(init=False, repr=False)
+    """Whether the network's weights are too many to stay in the device's caches."""
+    traits: str = field(init=False, repr=False, compare=False)
+    """What is needed and allowed, as the tuner's table names it."""
+
+    @classmethod
+    def of(
+        cls, encoder: VulkanEncoder, needs: Trait = Trait.NONE, allows: Trait = Trait.NONE
+    ) -> Target:
+        """Return what an encoder records for; a job's float16 arithmetic is up to the session."""
+        half, given = encoder.half, (encoder.element, encoder.load, encoder.loads)
+        return encoder.once(
+            ("target", *given, encoder.weight_bytes, half, needs, allows),
+            lambda: cls(
+                encoder.info,
+                *given,
+                encoder.weight_bytes,
+                needs,
+                allows if half else allows & ~Trait.FP16_MATH,
+            ),
+        )
+
+    def __post_init__(self) -> None:
+        """Compare the weights with the caches, and name the traits."""
+        cold = self.weight_bytes > class_of(self.info).cache_bytes
+        object.__setattr__(self, "cold", cold)
+        object.__setattr__(self, "traits", (self.needs | self.allows).label)
+
+    @property
+    def gpu(self) -> bool:
+        """Whether shared memory is fast."""
+        return is_gpu(self.info)
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of a float in memory."""
+        return FLOAT_BYTES[self.element]
