@@ -54,6 +54,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
               "use_sliding_window": False, "max_window_layers": 1, "num_key_value_heads": 1},
     "qwen3": {"model_type": "qwen3", "head_dim": 24, "rope_theta": 1e6, "rms_norm_eps": 1e-6,
               "sliding_window": 6, "use_sliding_window": True, "max_window_layers": 1},
+    "qwen3_full": {"model_type": "qwen3", "head_dim": 24, "rope_theta": 1e6},
     "gemma": {"model_type": "gemma", **_GEMMA, "num_key_value_heads": 1, "head_dim": 24},
     "gemma2": {"model_type": "gemma2", **_GEMMA, "sliding_window": 8, "head_dim": 24,
                "query_pre_attn_scalar": 20, "attn_logit_softcapping": 5.0,
@@ -64,6 +65,16 @@ CONFIGS: dict[str, dict[str, Any]] = {
                "rope_parameters": _BOTH_ROPES},
     "phi3": {"model_type": "phi3", "partial_rotary_factor": 0.75, "sliding_window": 9,
              "original_max_position_embeddings": 256, "rope_parameters": _LONG},
+    "phi3_long": {
+        "model_type": "phi3",
+        "sliding_window": None,
+        "original_max_position_embeddings": 16,
+        "rope_parameters": {
+            **_LONG,
+            "short_factor": [1.0 + 0.1 * n for n in range(8)],
+            "long_factor": [2.0 + 0.5 * n for n in range(8)],
+        },
+    },
     "wide": {"model_type": "llama", **_WIDE, "rope_theta": 10000.0},
     "wide_qwen2": {"model_type": "qwen2", **_WIDE, "rope_theta": 1e6,
                    "tie_word_embeddings": True},
@@ -194,8 +205,9 @@ def write_folder(
     return folder
 
 
+_OF_FILES = ("wide", "wide_qwen2", "qwen3_full")
 FOLDERS: dict[str, tuple[str, str, int]] = {
-    **{name: (name, "F32", 1) for name in CONFIGS if not name.startswith("wide")},
+    **{name: (name, "F32", 1) for name in CONFIGS if name not in _OF_FILES},
     "llama_f16": ("llama", "F16", 1),
     "qwen2_bf16": ("qwen2", "BF16", 3),
 }
@@ -361,7 +373,7 @@ FILES: dict[str, tuple[str, str]] = {
     **{f"wide_{kind.lower()}": ("wide", kind) for kind in
        ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS")},
     "qwen2_q4_k": ("wide_qwen2", "Q4_K"),
-    **{f"{name}_q8_0": (name, "Q8_0") for name in ("qwen3", "phi3", "yarn", "llama3")},
+    **{f"{name}_q8_0": (name, "Q8_0") for name in ("qwen3_full", "phi3", "yarn", "llama3")},
     **{f"{name}_q4_0": (name, "Q4_0") for name in ("gemma", "gemma2", "gemma3")},
 }  # fmt: skip
 """Files with an oracle: the model, and the type of its matrices."""

@@ -1,12 +1,13 @@
 """Stores what transformers makes of the models in `described.py`: logits and the likeliest tokens.
 
-    python -m tests.llm.make_described    # needs torch, transformers, gguf and safetensors
+    python -m tests.llm.make_described [case ...]  # needs torch, transformers, gguf
 
 GGUF files are decoded by the package `gguf`, so that nothing of vkmnn is compared with itself.
 """
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -38,9 +39,13 @@ def _model(name: str, weights: dict[str, Any]) -> Any:
     config = dict(config_of(name))
     kind = config.pop("model_type")
     torch.manual_seed(0)
-    made = AutoModelForCausalLM.from_config(
-        AutoConfig.for_model(kind, **config), attn_implementation="eager"
-    ).eval().float()
+    made = (
+        AutoModelForCausalLM.from_config(
+            AutoConfig.for_model(kind, **config), attn_implementation="eager"
+        )
+        .eval()
+        .float()
+    )
     tensors = {key: torch.from_numpy(np.array(one)) for key, one in weights.items()}
     missing, unexpected = made.load_state_dict(tensors, strict=False)
     assert not unexpected, unexpected
@@ -86,11 +91,13 @@ def _decoded(path: Path, name: str) -> dict[str, Any]:
 
 def main() -> None:
     """Write the store."""
-    made: dict[str, Any] = {}
+    made: dict[str, Any] = dict(np.load(STORE)) if STORE.is_file() else {}
     with tempfile.TemporaryDirectory() as temporary:
         cases = [(case, name, None) for case, (name, _, _) in FOLDERS.items()]
         cases += [(case, name, kind) for case, (name, kind) in FILES.items()]
         for case, name, kind in cases:
+            if sys.argv[1:] and case not in sys.argv[1:]:
+                continue
             for seed in range(SEEDS):
                 if kind is None:
                     dtype = FOLDERS[case][1]
@@ -104,7 +111,6 @@ def main() -> None:
                     break
             key = f"{'folder' if kind is None else 'file'}.{case}"
             made |= {f"{key}.logits": logits, f"{key}.tokens": tokens, f"{key}.seed": seed}
-            print(f"{case:16} seed {seed} gap {gap:.4f}  range {np.ptp(logits):.2f}  {tokens}")
     np.savez_compressed(STORE, **made)
 
 

@@ -210,7 +210,7 @@ class NetworkBuilder:
     # --- parts -----------------------------------------------------------------------------------
 
     def _front(self) -> None:
-        """Add how many keys each text has, and how many there are in all."""
+        """Add how many keys each text has, and how many there are in all; positions if needed."""
         one = self._constant("one", 1, np.int64)
         axis = self._constant("axis", [1], np.int64)
         kept = self._node("ReduceSum", ["attention_mask", axis], "kept", keepdims=0)
@@ -219,6 +219,31 @@ class NetworkBuilder:
         shape = self._node("Shape", ["attention_mask"], "mask_shape")
         columns = self._node("Gather", [shape, one], "columns")
         self._node("Cast", [columns], "total", to=_INT32)
+        switched = {rope.original for rope in self._architecture.ropes if self._switches(rope)}
+        if switched:
+            self._shifted_positions(kept, columns, max(switched))
+
+    def _switches(self, rope: Rope) -> bool:
+        """Tell whether long texts are turned by other frequencies than short ones."""
+        return rope.changes and self._positions > rope.original
+
+    def _shifted_positions(self, kept: str, total: str, original: int) -> None:
+        """Add the rows of the tables: of the second half once a text is longer than `original`."""
+        one, axis = "one", "axis"
+        ids = self._node("Shape", ["input_ids"], "ids_shape")
+        count = self._node("Gather", [ids, one], "count")
+        first = self._node("Sub", [kept, count], "first_or_less")
+        zero = self._constant("zero", 0, np.int64)
+        first = self._node("Max", [first, zero], "first")
+        first = self._node("Unsqueeze", [first, axis], "first_column")
+        places = self._node("Range", [zero, count, one], "places")
+        plain = self._node("Add", [first, places], "plain_positions")
+        limit = self._constant("original", original, np.int64)
+        long = self._node("Cast", [self._node("Greater", [total, limit], "is_long")], "long_one",
+                          to=_INT64)  # fmt: skip
+        rows = self._constant("table_rows", self._positions, np.int64)
+        shift = self._node("Mul", [long, rows], "shift")
+        self._node("Add", [plain, shift], "position_ids")
 
     def _embedded(self) -> str:
         plan = self._architecture
@@ -228,9 +253,8 @@ class NetworkBuilder:
         if table.type.is_coded:
             codes, scales, zeros = self._codes(table, "token_embd")
             inputs = [codes, "input_ids", scales, *([zeros] if zeros else [])]
-            x = self._node("GatherBlockQuantized", inputs, "embedded", _MICROSOFT,
+            x = self._node("GatherBlockQuantized", inputs, "embedded", _MICROSOFT, wide=1,
                            bits=table.type.bits, block_size=table.type.block)  # fmt: skip
-            x = self._node("Cast", [x], "embedded_floats", to=_FLOAT)  # scales may be float16
         else:
             x = self._node("Gather", [self._floats(table, "token_embd"), "input_ids"], "embedded")
         if plan.traits.scaled:
@@ -254,7 +278,7 @@ class NetworkBuilder:
         kind, (rows, depth) = tensor.type, tensor.shape
         blocks = depth // kind.block
         decoded = _Decoded(tensor, order)
-        shape = (rows, blocks, kind.block * kind.bits // 8)
+        shape = (rows, depth * kind.bits // 8)
         codes = self._initializer(f"{name}.codes", np.uint8, shape, partial(decoded.part, "codes"))
         parts = ["scales", *(["zeros"] if kind.zeroed else [])]
         found = [
@@ -374,9 +398,12 @@ class NetworkBuilder:
             norms = [self._gain(f"{name}.attn_{part}_norm", plan.depth) for part in "qk"]
         past = [f"past_key_values.{layer}.{part}" for part in ("key", "value")]
         outputs = [f"{name}.attn", f"present.{layer}.key", f"present.{layer}.value"]
-        inputs = [*parts, *past, "seqlens_k", "total", *self._tables_of(plan.ropes[layer])]
+        rope = plan.ropes[layer]
+        inputs = [*parts, *past, "seqlens_k", "total", *self._tables_of(rope)]
+        if self._switches(rope) or norms:
+            inputs.append("position_ids" if self._switches(rope) else "")
         if norms:
-            inputs += [*[""] * 5, *norms]
+            inputs += [*[""] * 4, *norms]
         node = helper.make_node(
             "GroupQueryAttention", inputs, outputs, f"/{name}.attn", domain=_MICROSOFT,
             num_heads=plan.heads, kv_num_heads=plan.kv_heads, do_rotary=1, scale=plan.scale,
@@ -389,7 +416,10 @@ class NetworkBuilder:
     def _tables_of(self, rope: Rope) -> list[str]:
         if rope not in self._tables:
             suffix = len(self._tables) or ""
-            tables = rope.tables(self._positions)
+            both = self._switches(rope)
+            parts = [rope.tables(self._positions, long) for long in ((False, True) if both else (
+                False,))]  # fmt: skip
+            tables = [np.concatenate(one) for one in zip(*parts, strict=True)]
             self._tables[rope] = [
                 self._constant(f"{part}_cache{suffix}", table, np.float32)
                 for part, table in zip(("cos", "sin"), tables, strict=True)

@@ -45,23 +45,35 @@ class Rope:
     short: tuple[float, ...] = ()
     long: tuple[float, ...] = ()
 
-    def tables(self, positions: int) -> tuple[Array, Array]:
+    @property
+    def changes(self) -> bool:
+        """Whether texts longer than the original context are turned by other frequencies."""
+        return self.form == "dynamic" or (self.form == "longrope" and self.long != self.short)
+
+    def tables(self, positions: int, long: bool = False) -> tuple[Array, Array]:
         """Return cosines and sines, float32 [positions, width / 2].
 
         Args:
-            positions: how many. Where the form asks for the length of a text, it is this number.
+            positions: how many.
+            long: for texts longer than the original context. Where the form asks for the length
+                of a text, it is `positions`.
         """
-        angles = np.outer(np.arange(positions, dtype=np.float64), self.frequencies(positions))
+        frequencies = self.frequencies(positions if long else 0)
+        angles = np.outer(np.arange(positions, dtype=np.float64), frequencies)
         scale = self.scale()
         cos, sin = (np.asarray(part(angles) * scale, np.float32) for part in (np.cos, np.sin))
         return cos, sin
 
-    def frequencies(self, positions: int) -> npt.NDArray[np.float64]:
-        """Return the angles of position 1, [width / 2]."""
+    def frequencies(self, length: int = 0) -> npt.NDArray[np.float64]:
+        """Return the angles of position 1, [width / 2].
+
+        Args:
+            length: of the text, if it is longer than the original context; else 0.
+        """
         places = np.arange(0, self.width, 2, dtype=np.float64) / self.width
         base = self.base
-        if self.form == "dynamic" and 0 < self.original < positions:
-            stretched = self.factor * positions / self.original - (self.factor - 1)
+        if self.form == "dynamic" and length:
+            stretched = self.factor * length / self.original - (self.factor - 1)
             base *= stretched ** (self.width / max(self.width - 2, 1))
         plain = base**-places
         if self.form == "linear":
@@ -71,8 +83,7 @@ class Rope:
         if self.form == "yarn":
             return self._by_ramp(plain)
         if self.form == "longrope":
-            divisors = self.long if positions > self.original else self.short
-            return plain / np.array(divisors, np.float64)
+            return plain / np.array(self.long if length else self.short, np.float64)
         return plain
 
     def scale(self) -> float:

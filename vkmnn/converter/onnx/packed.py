@@ -113,7 +113,10 @@ def _check_groups(node: NodeContext, depth: int, block: int) -> None:
 
 @converter("GatherBlockQuantized", domain=_MICROSOFT)
 def _gather_block_quantized(node: NodeContext) -> None:
-    """Rows of a packed table; an index out of range gives zeros."""
+    """Rows of a packed table; an index out of range gives zeros.
+
+    An attribute of vkmnn's own, `wide`, makes float32 of them whatever type the scales have.
+    """
     data, scales = _constant(node, 0, "data"), _constant(node, 2, "scales")
     block = node.int("block_size", 128)
     if data.ndim != 2 or scales.ndim != 2 or 0 in data.shape:
@@ -123,37 +126,59 @@ def _gather_block_quantized(node: NodeContext) -> None:
     if DType.from_numpy(scales.dtype) not in _FLOATS or block < 16 or block & (block - 1):
         raise node.unsupported(f"{scales.dtype} scales, blocks of {block}")
     rows = data.shape[0]
-    codes, bits, default = _table_codes(node, data)
-    depth = codes.shape[1]
+    if data.dtype == np.uint8:
+        packed, bits, depth = _packed_table(node, data, block)
+        default = 1 << bits - 1
+    else:
+        codes, bits, default = _table_codes(node, data)
+        packed, depth = _packed_rows(codes, bits, block), codes.shape[1]
     blocks = -(-depth // block)
     if scales.shape != (rows, blocks):
         raise node.unsupported(f"scales of the shape {scales.shape}, {(rows, blocks)} is needed")
     zeros = np.full((rows, blocks), default, np.uint8)
     if node.input(3):
         given = _constant(node, 3, "zero points")
-        if data.dtype == np.uint8:
+        if DType.from_numpy(given.dtype) in _FLOATS:
+            zeros = _sized(node, given, (rows, blocks), "zero points")
+        elif data.dtype == np.uint8:
             zeros = split_zeros(node, given, rows, blocks, bits)
         else:
             zeros = _sized(node, given, (rows, blocks), "zero points").astype(np.int16) + default
             zeros = zeros.astype(np.uint8)
     bits = max(bits, 4)
-    block = min(block, -(-depth // UNIT) * UNIT)
-    padded = np.zeros((rows, blocks * block), np.uint8)
-    padded[:, :depth] = codes
-    packed = pack_codes(padded.reshape(rows, blocks, block), bits)
+    block = packed.shape[2] * 8 // bits
     plain = bool((zeros == 1 << bits - 1).all())
     found = add_codes(node, packed, scales, None if plain else zeros, bits, depth)
-    attrs = GatherNBitsAttrs(bits, block, depth, rows)
+    attrs = GatherNBitsAttrs(bits, block, depth, rows, node.bool("wide"))
     node.finish("GatherNBits", [found.codes, node.input(1), found.scales, found.zeros], attrs)
 
 
+def _packed_table(node: NodeContext, data: Array, block: int) -> tuple[Array, int, int]:
+    """Return bytes of codes by blocks, the bits of a code, and the codes of a row.
+
+    Whole blocks of 4 or 8 bits stay where they are, so that a product may share them.
+    """
+    bits = node.int("bits", 4)
+    if bits not in _BITS:
+        raise node.unsupported(f"codes of {bits} bits")
+    depth = data.shape[1] * 8 // bits
+    if bits > 2 and depth % block == 0:
+        return data.reshape(data.shape[0], depth // block, -1), bits, depth
+    return _packed_rows(unpack_codes(data, bits), bits, block), bits, depth
+
+
+def _packed_rows(codes: Array, bits: int, block: int) -> Array:
+    """Return bytes of codes by blocks, the last one of a row filled up with zeros."""
+    rows, depth = codes.shape
+    blocks = -(-depth // block)
+    block = min(block, -(-depth // UNIT) * UNIT)
+    padded = np.zeros((rows, blocks * block), np.uint8)
+    padded[:, :depth] = codes
+    return pack_codes(padded.reshape(rows, blocks, block), max(bits, 4))
+
+
 def _table_codes(node: NodeContext, data: Array) -> tuple[Array, int, int]:
-    """Return unpacked values, their bits, and the default zero point."""
-    if data.dtype == np.uint8:
-        bits = node.int("bits", 4)
-        if bits not in _BITS:
-            raise node.unsupported(f"codes of {bits} bits")
-        return unpack_codes(data, bits), bits, 1 << bits - 1
+    """Return unpacked values of signed types, their bits, and the default zero point."""
     dtype = DType.from_numpy(data.dtype)
     if dtype not in (DType.INT4, DType.UINT4):
         raise node.unsupported(f"codes of the type {dtype.value}")
