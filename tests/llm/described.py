@@ -59,6 +59,15 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "gemma2": {"model_type": "gemma2", **_GEMMA, "sliding_window": 8, "head_dim": 24,
                "query_pre_attn_scalar": 20, "attn_logit_softcapping": 5.0,
                "final_logit_softcapping": 3.0},
+    "gemma2_plain": {
+        "model_type": "gemma2",
+        **_GEMMA,
+        "sliding_window": 8,
+        "head_dim": 24,
+        "query_pre_attn_scalar": 24,
+        "attn_logit_softcapping": 5.0,
+        "final_logit_softcapping": 3.0,
+    },
     "gemma3": {"model_type": "gemma3_text", **_GEMMA, "sliding_window": 8, "head_dim": 24,
                "num_hidden_layers": 7, "query_pre_attn_scalar": 24,
                "layer_types": [*["sliding_attention"] * 5, "full_attention", "sliding_attention"],
@@ -205,7 +214,7 @@ def write_folder(
     return folder
 
 
-_OF_FILES = ("wide", "wide_qwen2", "qwen3_full")
+_OF_FILES = ("wide", "wide_qwen2", "qwen3_full", "gemma2_plain")
 FOLDERS: dict[str, tuple[str, str, int]] = {
     **{name: (name, "F32", 1) for name in CONFIGS if name not in _OF_FILES},
     "llama_f16": ("llama", "F16", 1),
@@ -226,9 +235,9 @@ TYPES: dict[str, tuple[int, int, int]] = {
 """By name: number, weights and bytes of a block."""
 
 _HALVES: dict[str, dict[int, float]] = {
-    "Q4_0": {0: 1 / 8}, "Q4_1": {0: 1 / 8, 2: -1.0}, "Q5_0": {0: 1 / 16},
-    "Q5_1": {0: 1 / 16, 2: -1.0}, "Q8_0": {0: 1 / 128}, "Q2_K": {80: 1 / 30, 82: 1 / 20},
-    "Q3_K": {108: 1 / 100}, "Q4_K": {0: 1 / 400, 2: 1 / 60}, "Q5_K": {0: 1 / 800, 2: 1 / 60},
+    "Q4_0": {0: 1 / 8}, "Q4_1": {0: 1 / 5, 2: -1.5}, "Q5_0": {0: 1 / 16},
+    "Q5_1": {0: 1 / 10, 2: -1.5}, "Q8_0": {0: 1 / 128}, "Q2_K": {80: 1 / 12, 82: 1.5 / 12},
+    "Q3_K": {108: 1 / 100}, "Q4_K": {0: 1 / 300, 2: 7.5 / 300}, "Q5_K": {0: 1 / 600, 2: 15.5 / 600},
     "Q6_K": {208: 1 / 3000}, "IQ4_NL": {0: 1 / 120}, "IQ4_XS": {0: 1 / 3000},
 }  # fmt: skip
 """Where the float16 numbers of a block are, and about how large, for weights of about 1."""
@@ -242,9 +251,19 @@ def random_blocks(
     blocks = int(np.prod(shape)) // count
     data = rng.integers(0, 256, (blocks, width), dtype=np.uint8)
     for at, size in _HALVES.get(kind, {}).items():
-        values = (scale * size * rng.uniform(0.5, 1.5, blocks)).astype("<f2")
+        values = (scale * size * rng.uniform(0.8, 1.2, blocks)).astype("<f2")
         data[:, at : at + 2] = values.view(np.uint8).reshape(-1, 2)
-    if kind == "MXFP4":
+    if kind in ("Q4_K", "Q5_K"):  # minima that bring weights near 0, as quantisers choose them
+        scales = rng.integers(16, 64, (blocks, 8), dtype=np.uint8)
+        minima = np.clip(scales + rng.integers(-8, 9, scales.shape), 0, 63).astype(np.uint8)
+        data[:, 4:8] = scales[:, :4] | scales[:, 4:] >> 4 << 6
+        data[:, 8:12] = minima[:, :4] | minima[:, 4:] >> 4 << 6
+        data[:, 12:16] = scales[:, 4:] & 15 | minima[:, 4:] << 4
+    elif kind == "Q2_K":
+        scales = rng.integers(4, 15, (blocks, 16), dtype=np.uint8)
+        minima = scales + rng.integers(-2, 2, scales.shape).astype(np.uint8)
+        data[:, :16] = scales | minima << 4
+    elif kind == "MXFP4":
         data[:, 0] = 127 + np.round(np.log2(scale / 4)) + rng.integers(-1, 2, blocks)
     return data.reshape(-1)
 
@@ -374,7 +393,7 @@ FILES: dict[str, tuple[str, str]] = {
        ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS")},
     "qwen2_q4_k": ("wide_qwen2", "Q4_K"),
     **{f"{name}_q8_0": (name, "Q8_0") for name in ("qwen3_full", "phi3", "yarn", "llama3")},
-    **{f"{name}_q4_0": (name, "Q4_0") for name in ("gemma", "gemma2", "gemma3")},
+    **{f"{name}_q4_0": (name, "Q4_0") for name in ("gemma", "gemma2_plain", "gemma3")},
 }  # fmt: skip
 """Files with an oracle: the model, and the type of its matrices."""
 

@@ -114,10 +114,10 @@ def _bits(data: Bytes) -> Bytes:
     return np.unpackbits(np.ascontiguousarray(data), axis=-1, bitorder="little")
 
 
-def _with_offsets(codes: Bytes, scales: Floats, offsets: Floats) -> Split:
+def _with_offsets(codes: Bytes, scales: Floats, offsets: Floats, up: int = 0) -> Split:
     """Return codes · scale - offset as (code - zero) · scale.
 
-    Where an offset is out of all proportion to the scale, the block is constant: one step below
+    `up` is added to codes of fewer bits than are kept, so that zeros are near the middle. Where an offset is out of all proportion to the scale, the block is constant: one step below
     its code.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -129,7 +129,7 @@ def _with_offsets(codes: Bytes, scales: Floats, offsets: Floats) -> Split:
         codes = flat.reshape(codes.shape)
         scales = np.where(constant, np.abs(offsets), scales)
         zeros = np.where(constant, np.sign(offsets), zeros)
-    return Split(codes, scales, zeros)
+    return Split(codes + np.uint8(up), scales, zeros + np.float32(up))
 
 
 # --- blocks of 32 --------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ def _q5_0(blocks: Bytes) -> Split:
 
 
 def _q5_1(blocks: Bytes) -> Split:
-    return _with_offsets(_fifth(blocks, 4), _half(blocks, 0), -_half(blocks, 2))
+    return _with_offsets(_fifth(blocks, 4), _half(blocks, 0), -_half(blocks, 2), 112)
 
 
 _IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
@@ -206,7 +206,7 @@ def _q5_k(blocks: Bytes) -> Split:
     high = blocks[..., None, 16:48] >> np.arange(8, dtype=np.uint8)[:, None] & np.uint8(1)
     high = high.reshape(*blocks.shape[:-1], 256)
     codes = _pairs(blocks[..., 48:]) | high << np.uint8(4)
-    return _with_offsets(codes, *_scaled_pair(blocks, blocks[..., 4:16]))
+    return _with_offsets(codes, *_scaled_pair(blocks, blocks[..., 4:16]), 112)
 
 
 def _twos(data: Bytes) -> Bytes:
@@ -220,7 +220,7 @@ def _q2_k(blocks: Bytes) -> Split:
     packed = blocks[..., :16]
     scales = _half(blocks, 80) * (packed & 15)
     offsets = _half(blocks, 82) * (packed >> 4)
-    return _with_offsets(_twos(blocks[..., 16:80]), scales, offsets)
+    return _with_offsets(_twos(blocks[..., 16:80]), scales, offsets, 6)
 
 
 def _q3_k(blocks: Bytes) -> Split:

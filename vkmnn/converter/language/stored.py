@@ -29,7 +29,7 @@ class Coded:
     Attributes:
         codes: uint8 [rows, blocks, block · bits / 8].
         scales: [rows, blocks].
-        zeros: [rows, blocks], floats or bytes; None for 2^(bits - 1).
+        zeros: [rows, blocks], less 2^(bits - 1); None for 0.
     """
 
     codes: Array
@@ -141,7 +141,7 @@ class StoredTensor:
             codes[part] = pack_codes(found.codes.reshape(count, blocks, kind.block), kind.bits)
             scales[part] = found.scales.reshape(count, blocks)
             if zeros is not None and found.zeros is not None:
-                zeros[part] = found.zeros.reshape(count, blocks)
+                zeros[part] = found.zeros.reshape(count, blocks) - (1 << kind.bits - 1)
         return Coded(codes, _narrow(scales), None if zeros is None else _narrow(zeros))
 
 

@@ -10,7 +10,7 @@ from vkmnn.converter.onnx.node import NodeContext
 from vkmnn.converter.onnx.registry import converter
 from vkmnn.converter.onnx.weights import UNIT, add_codes, split_zeros
 from vkmnn.ir import Array, DType
-from vkmnn.ir.codes import decode, pack_codes, unpack_codes
+from vkmnn.ir.codes import pack_codes, unpack_codes
 from vkmnn.ir.ops import GatherNBitsAttrs, MatMulAttrs
 
 _MICROSOFT = "com.microsoft"
@@ -43,7 +43,7 @@ def _sized(node: NodeContext, array: Array, shape: tuple[int, ...], what: str) -
 
 @converter("MatMulNBits", domain=_MICROSOFT)
 def _matmul_n_bits(node: NodeContext) -> None:
-    """Y = A · dequant(B)ᵀ + bias; falls back to float weights that kernels can read."""
+    """Y = A · dequant(B)ᵀ + bias."""
     depth, columns = node.int("K"), node.int("N")
     bits, block = node.int("bits", 4), node.int("block_size")
     if min(depth, columns) < 1 or bits not in _BITS or block < 16 or block & (block - 1):
@@ -65,18 +65,25 @@ def _matmul_n_bits(node: NodeContext) -> None:
         if zeros.dtype == np.uint8:
             zeros = split_zeros(node, zeros, columns, blocks, bits)
         else:
-            zeros = _sized(node, zeros, (columns, blocks), "zero points")
-    if zeros is not None and zeros.dtype != np.uint8:
-        weights = decode(packed, scales, zeros, bits, depth)
-        dtype = node.dtype(node.input(0)).numpy
-        inputs = [node.input(0), node.constant(weights.astype(dtype)), node.input(5)]
-        node.finish("MatMul", inputs, MatMulAttrs(transpose_b=True))
-        return
+            zeros = _float_zeros(node, zeros, (columns, blocks), bits)
     if bits == 2:
         packed = pack_codes(unpack_codes(packed, 2), 4)
         zeros = np.full((columns, blocks), 2, np.uint8) if zeros is None else zeros
     found = add_codes(node, packed, scales, zeros, max(bits, 4), depth)
     node.finish("MatMulNBits", found.inputs(node.input(0), node.input(5)), found.attrs)
+
+
+def _float_zeros(node: NodeContext, zeros: Array, shape: tuple[int, ...], bits: int) -> Array:
+    """Return zero points that are floats, less the middle of the codes as they are kept.
+
+    An attribute of vkmnn's own, `centred`, says that they are given like this.
+    """
+    if DType.from_numpy(zeros.dtype) not in _FLOATS:
+        raise node.unsupported(f"zero points are {zeros.dtype}")
+    zeros = _sized(node, zeros, shape, "zero points")
+    if node.bool("centred"):
+        return zeros
+    return zeros.astype(np.float32) - np.float32(1 << max(bits, 4) - 1)
 
 
 @converter("MatMulBnb4", domain=_MICROSOFT)
@@ -115,7 +122,8 @@ def _check_groups(node: NodeContext, depth: int, block: int) -> None:
 def _gather_block_quantized(node: NodeContext) -> None:
     """Rows of a packed table; an index out of range gives zeros.
 
-    An attribute of vkmnn's own, `wide`, makes float32 of them whatever type the scales have.
+    An attribute of vkmnn's own, `wide`, makes float32 of them whatever type the scales have;
+    zero points may be floats, as those of `MatMulNBits`.
     """
     data, scales = _constant(node, 0, "data"), _constant(node, 2, "scales")
     block = node.int("block_size", 128)
@@ -139,7 +147,7 @@ def _gather_block_quantized(node: NodeContext) -> None:
     if node.input(3):
         given = _constant(node, 3, "zero points")
         if DType.from_numpy(given.dtype) in _FLOATS:
-            zeros = _sized(node, given, (rows, blocks), "zero points")
+            zeros = _float_zeros(node, given, (rows, blocks), bits)
         elif data.dtype == np.uint8:
             zeros = split_zeros(node, given, rows, blocks, bits)
         else:
