@@ -114,7 +114,8 @@ _NUMBERS = (
 def _with_numbers(case: Sequence[AnyArray | None], half: type, floats: bool) -> list[Any]:
     """Return codes, scales and zeros with scales of a type, and zeros between codes."""
     codes, scales, zeros = case
-    assert codes is not None and scales is not None
+    assert codes is not None
+    assert scales is not None
     rng = np.random.default_rng(scales.size)
     if floats:
         zeros = (rng.integers(-50, 50, scales.shape) / 4).astype(half)

@@ -17,8 +17,8 @@ from vkmnn.records import dataclass
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
 
-_LARGEST_ZERO = 2048.0
-"""Zero points beyond it are too coarse in float16: the block is as good as constant."""
+_LARGEST_ZERO = 32000.0
+"""Beyond it, steps of float16 are wider than all codes of a block, which is as good as constant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +117,9 @@ def _bits(data: Bytes) -> Bytes:
 def _with_offsets(codes: Bytes, scales: Floats, offsets: Floats, up: int = 0) -> Split:
     """Return codes · scale - offset as (code - zero) · scale.
 
-    `up` is added to codes of fewer bits than are kept, so that zeros are near the middle. Where an offset is out of all proportion to the scale, the block is constant: one step below
-    its code.
+    `up` is added to codes of fewer bits than are kept, so that zero points are near the middle.
+    Where an offset is out of all proportion to the scale, the block is constant: one step below
+    its zero point.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         zeros = offsets / scales

@@ -253,8 +253,9 @@ class NetworkBuilder:
         if table.type.is_coded:
             codes, scales, zeros = self._codes(table, "token_embd")
             inputs = [codes, "input_ids", scales, *([zeros] if zeros else [])]
-            x = self._node("GatherBlockQuantized", inputs, "embedded", _MICROSOFT, wide=1, centred=1,
-                           bits=table.type.bits, block_size=table.type.block)  # fmt: skip
+            how = {"bits": table.type.bits, "block_size": table.type.block}
+            x = self._node("GatherBlockQuantized", inputs, "embedded", _MICROSOFT, **how,
+                           wide=1, centred=1)  # fmt: skip
         else:
             x = self._node("Gather", [self._floats(table, "token_embd"), "input_ids"], "embedded")
         if plan.traits.scaled:
@@ -352,8 +353,8 @@ class NetworkBuilder:
         while not inputs[-1]:
             inputs.pop()
         columns, depth = part.shape
-        return self._node("MatMulNBits", inputs, f"{name}.out", _MICROSOFT, centred=1, K=depth, N=columns,
-                          bits=part.type.bits, block_size=part.type.block)  # fmt: skip
+        return self._node("MatMulNBits", inputs, f"{name}.out", _MICROSOFT, K=depth, N=columns,
+                          bits=part.type.bits, block_size=part.type.block, centred=1)  # fmt: skip
 
     # --- a layer ---------------------------------------------------------------------------------
 

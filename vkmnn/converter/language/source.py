@@ -56,6 +56,11 @@ class LanguageSource:
             sizes[one.type.name.lower()] += one.nbytes
         return max(sizes, key=sizes.__getitem__, default="")
 
+    @property
+    def kinds(self) -> Counter[str]:
+        """How many tensors there are of each type."""
+        return Counter(one.type.name for one in self.weights.values())
+
     def section(self) -> Section:
         """Return the keys of a GGUF file as a configuration, whose values are checked when read."""
         return section_of(self.path, self.keys)

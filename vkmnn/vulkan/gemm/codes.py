@@ -64,7 +64,7 @@ class CodeForm:
 
 @dataclass(frozen=True, slots=True)
 class PackedCodes:
-    """Weights on the device: codes, scales, zeros; the codes again in the place of what is missing."""
+    """Weights on the device; the codes again in the place of scales or zeros that are not there."""
 
     codes: Tensor
     scales: Tensor
