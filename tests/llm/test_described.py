@@ -83,7 +83,9 @@ def test_blocks_are_decoded_as_by_the_package(kind: str) -> None:
         wanted = gguf.quants.dequantize(data, gguf.GGMLQuantizationType(number))
         found = GGUF_TYPES[number].floats(data.reshape(16, -1, width)).reshape(16, 512)
     finite = np.isfinite(wanted) & (np.abs(wanted) < 1e6)
-    np.testing.assert_allclose(found[finite], wanted[finite], rtol=1.5e-3, atol=1e-3)
+    # Of a block whose weights hardly differ, what they have in common is kept.
+    largest = np.abs(np.where(finite, wanted, 0)).reshape(16, -1, 16).max(-1).repeat(16, -1)
+    assert (np.abs(found - wanted) <= 1.5e-3 * largest.reshape(16, -1) + 1e-6)[finite].all()
 
 
 @pytest.mark.parametrize("kind", ["Q4_0", "Q4_K", "Q6_K", "Q2_K", "Q5_1"])
@@ -335,7 +337,7 @@ def test_types_that_are_not_read_are_all_named(tmp_path: Path) -> None:
     ({"model_type": "mamba"}, "mamba"),
     ({"num_hidden_layers": 0}, "num_hidden_layers"),
     ({"num_hidden_layers": 3}, "blk.2"),
-    ({"head_dim": 12}, "attn_q"),
+    ({"head_dim": 12}, "q_proj"),
     ({"hidden_size": "wide"}, "hidden_size"),
     ({"rope_scaling": {"rope_type": "unheard-of"}}, "rope_type"),
     ({"rope_scaling": {"rope_type": "longrope", "short_factor": [1.0]}}, "short_factor"),

@@ -133,8 +133,9 @@ class _Vocabulary:
 
     def _special(self, name: str) -> str:
         number = self._keys.get(f"tokenizer.ggml.{name}_token_id")
-        known = type(number) is int and 0 <= number < len(self._tokens)
-        return self._tokens[number] if known else ""
+        if type(number) is not int or not 0 <= number < len(self._tokens):
+            return ""
+        return self._tokens[number]
 
     def _numbered(self) -> dict[str, int]:
         return {text: number for number, text in enumerate(self._tokens)}

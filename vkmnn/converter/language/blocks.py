@@ -95,7 +95,7 @@ def _words(dtype: str) -> Callable[[Bytes], Array]:
 def _brain(blocks: Bytes) -> Array:
     """Bfloat16: the upper half of float32."""
     words = np.ascontiguousarray(blocks).view("<u2").astype(np.uint32)
-    return (words << np.uint32(16)).view(np.float32)
+    return np.asarray((words << np.uint32(16)).view(np.float32))
 
 
 def _half(blocks: Bytes, at: int) -> Floats:
@@ -150,7 +150,8 @@ def _q4_1(blocks: Bytes) -> Split:
 
 def _fifth(blocks: Bytes, at: int) -> Bytes:
     """Return codes of five bits: four bytes of the fifth ones, then nibbles."""
-    return _nibbles(blocks[..., at + 4 :]) | _bits(blocks[..., at : at + 4]) << np.uint8(4)
+    high = _bits(blocks[..., at : at + 4]) << np.uint8(4)
+    return np.bitwise_or(_nibbles(blocks[..., at + 4 :]), high)
 
 
 def _q5_0(blocks: Bytes) -> Split:
@@ -214,7 +215,7 @@ def _twos(data: Bytes) -> Bytes:
     """Return 256 values of two bits out of 64 bytes: of every 32, four planes of 32."""
     split = data.reshape(*data.shape[:-1], 2, 1, 32)
     planes = split >> np.arange(0, 8, 2, dtype=np.uint8)[:, None] & np.uint8(3)
-    return planes.reshape(*data.shape[:-1], 256)
+    return np.asarray(planes.reshape(*data.shape[:-1], 256))
 
 
 def _q2_k(blocks: Bytes) -> Split:

@@ -134,8 +134,18 @@ class NetworkBuilder:
             raise UnsupportedOpError(self._unread)
         caches = [f"{layer}.{part}" for layer in range(plan.layers) for part in ("key", "value")]
         info = helper.make_tensor_value_info
-        shape = ["batch_size", plan.kv_heads, "past_sequence_length", plan.depth]
-        whole = ["batch_size", plan.kv_heads, "total_sequence_length", plan.depth]
+        shape: list[str | int | None] = [
+            "batch_size",
+            plan.kv_heads,
+            "past_sequence_length",
+            plan.depth,
+        ]
+        whole: list[str | int | None] = [
+            "batch_size",
+            plan.kv_heads,
+            "total_sequence_length",
+            plan.depth,
+        ]
         vocabulary = self._tensor("token_embd.weight").shape[0]
         inputs = [
             info("input_ids", _INT64, ["batch_size", "sequence_length"]),
@@ -202,7 +212,7 @@ class NetworkBuilder:
     def _has(self, name: str) -> bool:
         kind = self._others.get(name)
         if kind is not None:
-            what = UnsupportedNode("Weights", name, f"weights of the type {kind} are not read")
+            what = UnsupportedNode("Weights", "", 0, name, f"the type {kind} is not read")
             if what not in self._unread:
                 self._unread.append(what)
         return name in self._weights or kind is not None
@@ -481,4 +491,4 @@ def _ordered(array: Array, order: Array | None) -> Array:
 def _unpaired(heads: int, depth: int) -> Array:
     """Return the order that brings the halves of each head together: they lie in pairs."""
     places = np.arange(heads * depth).reshape(heads, depth // 2, 2)
-    return places.transpose(0, 2, 1).reshape(-1)
+    return np.asarray(places.transpose(0, 2, 1).reshape(-1))

@@ -75,13 +75,13 @@ class Rope:
         if self.form == "dynamic" and length:
             stretched = self.factor * length / self.original - (self.factor - 1)
             base *= stretched ** (self.width / max(self.width - 2, 1))
-        plain = base**-places
+        plain: npt.NDArray[np.float64] = base**-places
         if self.form == "linear":
             return plain / self.factor
         if self.form == "llama3":
-            return self._by_wavelength(plain)
+            plain = self._by_wavelength(plain)
         if self.form == "yarn":
-            return self._by_ramp(plain)
+            plain = self._by_ramp(plain)
         if self.form == "longrope":
             return plain / np.array(self.long if length else self.short, np.float64)
         return plain

@@ -120,7 +120,7 @@ def _sharded(index: Path) -> list[str]:
             raise _damaged(index, "it is too large")
         whole = json.loads(index.read_bytes())
         places: Mapping[str, str] = whole["weight_map"]
-        names = sorted(set(places.values()))
+        names: list[Any] = sorted(set(places.values()))
     except (OSError, ValueError, RecursionError, TypeError, KeyError, AttributeError) as error:
         raise _damaged(index, f"{type(error).__name__}: {error}") from error
     for name in names:

@@ -83,7 +83,7 @@ def _float_zeros(node: NodeContext, zeros: Array, shape: tuple[int, ...], bits: 
     zeros = _sized(node, zeros, shape, "zero points")
     if node.bool("centred"):
         return zeros
-    return zeros.astype(np.float32) - np.float32(1 << max(bits, 4) - 1)
+    return np.asarray(zeros.astype(np.float32) - np.float32(1 << max(bits, 4) - 1))
 
 
 @converter("MatMulBnb4", domain=_MICROSOFT)
@@ -143,7 +143,7 @@ def _gather_block_quantized(node: NodeContext) -> None:
     blocks = -(-depth // block)
     if scales.shape != (rows, blocks):
         raise node.unsupported(f"scales of the shape {scales.shape}, {(rows, blocks)} is needed")
-    zeros = np.full((rows, blocks), default, np.uint8)
+    zeros: Array = np.full((rows, blocks), default, np.uint8)
     if node.input(3):
         given = _constant(node, 3, "zero points")
         if DType.from_numpy(given.dtype) in _FLOATS:
