@@ -221,7 +221,7 @@ _BY_CONTENT = (
     ),
     _Format(
         "a safetensors file",
-        "give its folder, which has config.json, to vkmnn.llm.load or `vkmnn chat FOLDER`",
+        "it holds weights only; give its folder, which has config.json, to `vkmnn chat FOLDER`",
         _both(_at(6, b"\0\0{"), _at(8, b'{"', b"{}", b"{ ")),
         (".safetensors",),
     ),

@@ -142,8 +142,6 @@ class _Vocabulary:
 
     def _pairs(self, tokenizers: Any) -> Any:
         """Return GPT-2's kind: bytes as letters, joined in the order of the merges."""
-        from tokenizers import decoders, models, pre_tokenizers
-
         pre = self._text("pre") or "default"
         if pre not in PATTERNS:
             raise self._wrong("pre", f"cuts texts by '{pre[:60]}', which is not known")
@@ -155,21 +153,19 @@ class _Vocabulary:
             raise self._wrong("merges", "has merges that are not pairs")
         whole = pre in _WHOLE_WORDS
         made = tokenizers.Tokenizer(
-            models.BPE(vocab=self._numbered(), merges=split, ignore_merges=whole)
+            tokenizers.models.BPE(vocab=self._numbered(), merges=split, ignore_merges=whole)
         )
         cuts = [
-            pre_tokenizers.Split(tokenizers.Regex(one), "isolated", invert=False)
+            tokenizers.pre_tokenizers.Split(tokenizers.Regex(one), "isolated", invert=False)
             for one in PATTERNS[pre]
         ]
-        letters = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-        made.pre_tokenizer = pre_tokenizers.Sequence([*cuts, letters])
-        made.decoder = decoders.ByteLevel()
+        letters = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        made.pre_tokenizer = tokenizers.pre_tokenizers.Sequence([*cuts, letters])
+        made.decoder = tokenizers.decoders.ByteLevel()
         return made
 
     def _pieces(self, tokenizers: Any) -> Any:
         """Return SentencePiece's kind: pieces with scores, and bytes for what has no piece."""
-        from tokenizers import decoders, models, normalizers
-
         scores = self._keys.get("tokenizer.ggml.scores")
         if not isinstance(scores, np.ndarray) or len(scores) != len(self._tokens):
             raise self._wrong("scores", "has no score for each token")
@@ -177,7 +173,7 @@ class _Vocabulary:
         unknown = self._keys.get("tokenizer.ggml.unknown_token_id", 0)
         known = type(unknown) is int and 0 <= unknown < len(self._tokens)
         made = tokenizers.Tokenizer(
-            models.BPE(
+            tokenizers.models.BPE(
                 vocab=vocabulary,
                 merges=_merges(self._tokens, scores, vocabulary),
                 unk_token=self._tokens[unknown] if known else None,
@@ -186,11 +182,18 @@ class _Vocabulary:
             )
         )
         prefixed = self._keys.get("tokenizer.ggml.add_space_prefix", True) is True
-        first = [normalizers.Prepend(_SPACE)] if prefixed else []
-        made.normalizer = normalizers.Sequence([*first, normalizers.Replace(" ", _SPACE)])
-        last = [decoders.Strip(" ", 1, 0)] if prefixed else []
-        made.decoder = decoders.Sequence(
-            [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), *last]
+        first = [tokenizers.normalizers.Prepend(_SPACE)] if prefixed else []
+        made.normalizer = tokenizers.normalizers.Sequence(
+            [*first, tokenizers.normalizers.Replace(" ", _SPACE)]
+        )
+        last = [tokenizers.decoders.Strip(" ", 1, 0)] if prefixed else []
+        made.decoder = tokenizers.decoders.Sequence(
+            [
+                tokenizers.decoders.Replace(_SPACE, " "),
+                tokenizers.decoders.ByteFallback(),
+                tokenizers.decoders.Fuse(),
+                *last,
+            ]
         )
         return made
 
@@ -210,9 +213,8 @@ class _Vocabulary:
         text, number = self._special("bos"), begin_of(self._keys)
         if wanted is not True or not text:
             return
-        from tokenizers import processors
 
-        made.post_processor = processors.TemplateProcessing(
+        made.post_processor = tokenizers.processors.TemplateProcessing(
             single=[text, "$A"], pair=[text, "$A", "$B"], special_tokens=[(text, number)]
         )
 

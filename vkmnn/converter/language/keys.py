@@ -40,7 +40,10 @@ def family_of(path: Path, keys: Mapping[str, Any]) -> tuple[str, str]:
     Raises:
         ModelFileError: it is not known.
     """
-    name = section_of(path, keys).text("general.architecture")
+    section = section_of(path, keys)
+    name = section.text("general.architecture")
+    if not name:
+        raise section.wrong("general.architecture", "the name of an architecture")
     if name not in GGUF_FAMILIES:
         raise unknown(path.name, name, sorted(GGUF_FAMILIES))
     return name, GGUF_FAMILIES[name]
