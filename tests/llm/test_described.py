@@ -106,9 +106,11 @@ def test_prompts_of_all_lengths(kind: str, store: dict[str, Any], tmp_path: Path
 
 @pytest.mark.parametrize(("kind", "most"), [("Q4_0", 1.15), ("Q4_K", 1.15), ("Q8_0", 1.15),
                                             ("Q6_K", 1.4)])  # fmt: skip
-def test_weights_take_no_more_than_their_file(kind: str, most: float, tmp_path: Path) -> None:
+def test_weights_take_no_more_than_their_file(
+    kind: str, most: float, tied: bool, tmp_path: Path
+) -> None:
     config = {**described.CONFIGS["wide"], "hidden_size": 512, "intermediate_size": 1024,
-              "head_dim": 128, "max_position_embeddings": 64}  # fmt: skip
+              "head_dim": 128, "max_position_embeddings": 64, "tie_word_embeddings": tied}  # fmt: skip
     path = _with_config(config, kind, tmp_path)
     with vkmnn.llm.load(path, capacity=16) as model:
         model.generate(PROMPT[:4], 2)

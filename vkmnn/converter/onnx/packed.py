@@ -155,7 +155,7 @@ def _gather_block_quantized(node: NodeContext) -> None:
             zeros = zeros.astype(np.uint8)
     bits = max(bits, 4)
     block = packed.shape[2] * 8 // bits
-    plain = bool((zeros == 1 << bits - 1).all())
+    plain = zeros.dtype == np.uint8 and bool((zeros == 1 << bits - 1).all())
     found = add_codes(node, packed, scales, None if plain else zeros, bits, depth)
     attrs = GatherNBitsAttrs(bits, block, depth, rows, node.bool("wide"))
     node.finish("GatherNBits", [found.codes, node.input(1), found.scales, found.zeros], attrs)
