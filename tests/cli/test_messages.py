@@ -56,7 +56,7 @@ def test_folders_of_language_models(cli: Cli, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("m.gguf", b"GGUF\x03\0\0\0", "'m.gguf' is a GGUF file, not the folder"),
+        ("m.gguf", b"GGUF\x03\0\0\0", "'m.gguf' is damaged: it ends too early"),
         ("m.onnx", b"\x08\x08", "'m.onnx' is a file, not the folder"),
         ("m.safetensors", b"\x02\0\0\0\0\0\0\0{}", "'m.safetensors' is a safetensors file"),
     ],

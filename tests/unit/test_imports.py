@@ -30,6 +30,7 @@ ALLOWED: dict[str, set[str]] = {
     "cache_files": set(),
     "mapped_files": {"threads"},
     "whole_files": set(),
+    "config_file": {"errors"},
     "budget": {"errors"},
     "ir": {"errors", "registry"},
     "array_files": {"ir"},
@@ -39,7 +40,7 @@ ALLOWED: dict[str, set[str]] = {
     "geometry": {"errors", "budget", "ir", "registry", "shape"},
     "converter": {
         *("errors", "budget", "ir", "registry", "shape", "folding", "schema", "mapped_files"),
-        "whole_files",
+        *("whole_files", "config_file"),
     },
     "host": {
         "errors",
@@ -124,7 +125,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "llm": {  # language models: text around a session's state
         *("errors", "budget", "ir", "converter", "schedule_config", "arguments", "opening"),
-        *("decoding", "shape", "runtime", "array_files", "whole_files"),
+        *("decoding", "shape", "runtime", "array_files", "whole_files", "config_file"),
     },
     "serve": {"errors", "ir", "llm", "inference_session", "schedule_config"},
     "quantization": {  # onnxruntime's tools
@@ -170,7 +171,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "kp": ("vkmnn.runtime.drivers",),
     "onnx": (
         *("vkmnn.converter.onnx", "vkmnn.converter.nodes", "vkmnn.converter.mnn"),
-        *("vkmnn.onnx_backend", "vkmnn.onnxruntime"),
+        *("vkmnn.converter.language", "vkmnn.onnx_backend", "vkmnn.onnxruntime"),
         *("vkmnn.bench.engines", "vkmnn_suite.fuzz", "vkmnn.host", "vkmnn.llm"),
         "vkmnn.quantization",
     ),

@@ -402,7 +402,7 @@ def info(
     """
     from vkmnn.cli.info import describe, describe_folder
 
-    if model.is_dir():
+    if model.is_dir() or (model.suffix.lower() == ".gguf" and model.is_file()):
         describe_folder(model)
         return
     if not describe(model, shape or [], tensors):

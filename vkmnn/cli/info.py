@@ -38,7 +38,8 @@ from vkmnn.cpu_fallback import run_op
 from vkmnn.errors import ModelFileError, UnsupportedOpError, VkmnnError, plural
 from vkmnn.ir import HOST_GRAPH, Graph, HostGraphAttrs, TensorInfo
 from vkmnn.ir.ops import GatherNBitsAttrs, MatMulNBitsAttrs
-from vkmnn.llm.layout import read_layout
+from vkmnn.llm.layout import Layout, read_layout
+from vkmnn.llm.text import Tokenizer
 from vkmnn.opening import front_end_of, load_network
 from vkmnn.shape import flops
 
@@ -176,40 +177,61 @@ def _show_network(
     return whole
 
 
-def describe_folder(folder: Path) -> None:
-    """Print the contents of a language model's folder, and its variants.
+def describe_folder(path: Path) -> None:
+    """Print what the folder of a language model, or a GGUF file, holds, and its variants.
 
     Raises:
         ModelFileError: its layout is not known.
     """
     try:
-        layout = read_layout(folder)
+        layout = read_layout(path)
     except ModelFileError as error:
-        kind = kind_of_folder(folder)
+        kind = kind_of_folder(path) if path.is_dir() else None
         if kind in (None, LANGUAGE_MODEL):
             raise
-        raise ModelFileError(f"'{folder}' is {kind.name}", hint=kind.advice) from error
-    heading(folder.resolve().name)
-    config = layout.config
+        raise ModelFileError(f"'{path}' is {kind.name}", hint=kind.advice) from error
+    heading(path.resolve().name)
+    config, described = layout.config, layout.described
+    there = Tokenizer.is_in(layout.folder, layout.keys)
+    missing = "no vocabulary" if layout.keys else "no tokenizer.json"
+    family = config.text("type") or config.text("model_type") or "unknown"
     facts = {
         "kind": _KINDS[layout.kind],
-        "family": config.text("type") or config.text("model_type") or "unknown",
+        "family": described.architecture.family if described else family,
         "context": f"{layout.context:,} tokens" if layout.context else "unknown",
-        "tokenizer": "yes" if (folder / "tokenizer.json").is_file() else "no tokenizer.json",
+        "tokenizer": "yes" if there else missing,
     }
+    if described:
+        facts["layers"] = str(described.architecture.layers)
+        facts["weights"] = ", ".join(
+            f"{count} {name}" for name, count in described.kinds.most_common()
+        )
     show_facts(facts)
     rows = table("variant", "file", "size", "", right=("size",))
-    for variant, path in layout.variants.items():
-        size = sum(part.stat().st_size for part in path.parent.glob(f"{path.stem}.onnx*"))
-        taken = "the default" if path == layout.decoder else ""
-        rows.add_row(variant or "fp32", str(path.relative_to(folder)), bytes_text(size), taken)
+    for variant, file in layout.variants.items():
+        taken = "the default" if file == layout.decoder else ""
+        rows.add_row(variant or "fp32", _within(file, layout), bytes_text(_size(file)), taken)
     out.print()
     show(rows)
     variants = [
-        {"name": name or "fp32", "file": str(path.relative_to(folder))}
-        for name, path in layout.variants.items()
+        {"name": name or "fp32", "file": _within(file, layout)}
+        for name, file in layout.variants.items()
     ]
-    document("info", {"model": str(folder), **facts, "variants": variants})
+    document("info", {"model": str(path), **facts, "variants": variants})
+
+
+def _within(path: Path, layout: Layout) -> str:
+    """Return a file's name in its folder; of a folder whose network is built, what it holds."""
+    return "*.safetensors" if path == layout.folder else str(path.relative_to(layout.folder))
+
+
+def _size(path: Path) -> int:
+    """Return the bytes of a network with its weights."""
+    if path.is_dir():
+        return sum(part.stat().st_size for part in path.glob("*.safetensors"))
+    if path.suffix == ".onnx":
+        return sum(part.stat().st_size for part in path.parent.glob(f"{path.stem}.onnx*"))
+    return path.stat().st_size
 
 
 _KINDS = {

@@ -24,7 +24,8 @@ _CAFFE = (
     "convert it: MNNConvert -f CAFFE --modelFile M.caffemodel --prototxt M.prototxt --MNNModel "
     "m.mnn --bizCode vkmnn; vkmnn reads .mnn files"
 )
-_GGUF = "vkmnn reads ONNX: take the model's ONNX export, or make one: " + _OPTIMUM
+_GGUF = "vkmnn.llm.load(FILE) and `vkmnn chat FILE` read GGUF files; download it again"
+_GGML = "convert it to GGUF, with the scripts of llama.cpp"
 _LEARNT = "convert it with skl2onnx (scikit-learn) or onnxmltools (XGBoost, LightGBM)"
 _PICTURE = "give a model here; a picture becomes an array first: --input NAME=array.npy"
 
@@ -157,7 +158,7 @@ _BY_CONTENT = (
     ),
     _Format("an error message in XML", _AGAIN, _both(_XML, _has(b"<Error>", b"<Code>"))),
     _Format("a GGUF file", _GGUF, _at(0, b"GGUF")),
-    _Format("a GGML file", _GGUF, _at(0, b"lmgg", b"tjgg", b"fmgg")),
+    _Format("a GGML file", _GGML, _at(0, b"lmgg", b"tjgg", b"fmgg")),
     _Format("a .vkmnn file", _SOURCE, _at(4, b"VKMN"), (".vkmnn",)),
     _Format("an ORT-format model", _SOURCE, _at(4, b"ORTM"), (".ort",)),
     _Format("an ExecuTorch program", _SOURCE, _at(4, b"ET12", b"ET13"), (".pte",)),
@@ -213,7 +214,7 @@ _BY_CONTENT = (
     ),
     _Format(
         "a safetensors file",
-        f"it holds weights only; export the whole model to ONNX: {_OPTIMUM}",
+        "it holds weights only; give its folder, which has config.json, to `vkmnn chat FOLDER`",
         _both(_at(6, b"\0\0{"), _at(8, b'{"', b"{}", b"{ ")),
         (".safetensors",),
     ),
@@ -385,7 +386,8 @@ def kind_of_folder(folder: Path) -> Kind | None:
         return None
     networks = [one for one in names if one.lower().endswith((".onnx", ".vkmnn", ".mnn"))]
     described = {"config.json", "tokenizer.json"}.intersection(names)
-    if described and (inner or networks):
+    weights = any(one.endswith(".safetensors") for one in names) and "config.json" in names
+    if (described and (inner or networks)) or weights or any(n.endswith(".gguf") for n in names):
         return LANGUAGE_MODEL
     if networks or inner:
         found = networks or [f"onnx/{one}" for one in inner]
@@ -393,7 +395,6 @@ def kind_of_folder(folder: Path) -> Kind | None:
         return Kind("a folder of models", f"give one of them: {', '.join(found[:4])}{more}")
     for suffix, kind in (
         (".safetensors", Kind("a folder of PyTorch weights", f"export it: {_OPTIMUM}")),
-        (".gguf", Kind("a folder of GGUF files", _GGUF)),
         (".pdmodel", Kind("a PaddlePaddle model", _PADDLE)),
         (".bin", Kind("a folder of PyTorch weights", f"export it: {_OPTIMUM}")),
     ):

@@ -57,4 +57,5 @@ def _gather_n_bits(op: Op[GatherNBitsAttrs], inputs: Inputs) -> list[AnyArray]:
     picked = None if zeros is None else zeros[safe]
     rows = decode(codes[safe], scales[safe], picked, attrs.bits, attrs.depth)
     rows = np.where(there[:, None], rows, np.float32(0))
-    return [rows.reshape(*indices.shape, attrs.depth).astype(scales.dtype, copy=False)]
+    dtype = np.float32 if attrs.wide else scales.dtype
+    return [rows.reshape(*indices.shape, attrs.depth).astype(dtype, copy=False)]

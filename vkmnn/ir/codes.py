@@ -54,12 +54,14 @@ def decode(
     Args:
         codes: uint8, as `MatMulNBits` has them.
         scales: [rows, blocks].
-        zeros: [rows, blocks]; None = 2^(bits - 1).
+        zeros: [rows, blocks], floats less 2^(bits - 1); None = 2^(bits - 1).
         bits: of a code.
         depth: codes of a row that count.
     """
     plain = unpack_codes(codes, bits).astype(np.float32)
-    offset = np.float32(1 << bits - 1) if zeros is None else zeros.astype(np.float32)[..., None]
-    plain -= offset
+    if zeros is None or zeros.dtype.kind == "f":
+        plain -= np.float32(1 << bits - 1)
+    if zeros is not None:
+        plain -= zeros.astype(np.float32)[..., None]
     plain *= scales.astype(np.float32)[..., None]
     return plain.reshape(plain.shape[0], plain.shape[1] * plain.shape[2])[:, :depth]

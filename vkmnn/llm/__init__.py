@@ -41,13 +41,14 @@ def load(
     """Load a language model: `vkmnn.llm.load("folder").generate("Once upon a time")`.
 
     Args:
-        model: a folder as onnxruntime-genai, Optimum or onnx-community have them; or a model of
-            the hub, `owner/name`, which is downloaded.
+        model: a folder as onnxruntime-genai, Optimum or onnx-community have them; a folder with
+            config.json and safetensors; a GGUF file, the first of several, or a folder of them; or
+            a model of the hub, `owner/name`, which is downloaded.
         device: "auto", an index, part of a name, a UUID, or "cpu"; see `ScheduleConfig`.
         capacity: how many tokens a text may have, with its prompt; None for what the model was
             made for, 4,096 at most.
-        variant: "q4", "fp16" and so on, "fp32" for the file without a suffix; None takes the one
-            that suits a GPU best.
+        variant: "q4", "fp16" and so on, "fp32" for the file without a suffix; of several GGUF files
+            the end of a name, "Q4_K_M"; None takes the one that suits a GPU best.
         revision: a commit, tag or branch of a hub's model.
         precision: "fp32" or "fp16"; see `ScheduleConfig`.
         budget: what loading and planning may take; see `Budget`.
@@ -71,9 +72,14 @@ def load(
         on_device_lost=on_device_lost,
         on_overflow=on_overflow,
     )
-    name = str(model).removeprefix("hf://").rstrip("/") or folder.name
+    name = folder.stem if folder.is_file() else _name_of(model, folder)
     decoder = Decoder(layout, config, capacity, budget)
-    return LanguageModel(layout, decoder, Path(name).name)
+    return LanguageModel(layout, decoder, name)
+
+
+def _name_of(model: str | Path, folder: Path) -> str:
+    """Return what a model is called: the last part of what the caller named."""
+    return Path(str(model).removeprefix("hf://").rstrip("/") or folder.name).name
 
 
 def load_embedding(
@@ -103,14 +109,14 @@ def load_embedding(
     folder = find_folder(model, revision, variant)
     layout = read_layout(folder, variant)
     checked_kind(layout, "embedding", "vkmnn.llm.load reads decoders")
-    name = str(model).removeprefix("hf://").rstrip("/") or folder.name
+    name = _name_of(model, folder)
     config = ScheduleConfig(
         device=device,
         precision=precision,
         on_device_lost=on_device_lost,
         on_overflow=on_overflow,
     )
-    return EmbeddingModel(layout, config, Path(name).name)
+    return EmbeddingModel(layout, config, name)
 
 
 def load_seq2seq(
@@ -142,11 +148,11 @@ def load_seq2seq(
     folder = find_folder(model, revision, variant)
     layout = read_layout(folder, variant)
     checked_kind(layout, "seq2seq", "vkmnn.llm.load reads decoders")
-    name = str(model).removeprefix("hf://").rstrip("/") or folder.name
+    name = _name_of(model, folder)
     config = ScheduleConfig(
         device=device,
         precision=precision,
         on_device_lost=on_device_lost,
         on_overflow=on_overflow,
     )
-    return Seq2SeqModel(layout, config, Path(name).name, capacity)
+    return Seq2SeqModel(layout, config, name, capacity)

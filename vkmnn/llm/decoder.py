@@ -64,7 +64,9 @@ class Decoder:
         names = layout.names
         self._ids = next((k for k, v in names.items() if v == "input_ids"), "input_ids")
         self.logits = next((k for k, v in names.items() if v == "logits"), "logits")
-        graph = decoder_graph(layout.decoder, self.logits, budget)
+        described = layout.described
+        model = described.network(self.capacity + CHUNKS[-1]) if described else layout.decoder
+        graph = decoder_graph(model, self.logits, budget)
         self._roles = {info.name: _role(info.name, names) for info in graph.inputs}
         outputs = [info.name for info in graph.outputs]
         inputs = {info.name: info for info in graph.inputs}

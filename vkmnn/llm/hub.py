@@ -9,11 +9,12 @@ from vkmnn.errors import InvalidInputError, ModelFileError
 from vkmnn.llm.extras import need
 
 _ID = re.compile(r"[\w][\w.-]*/[\w][\w.-]*")
+GGUF = ".gguf"
 _SMALL = ("*.json", "*.jinja", "*.txt", "*.model")
 
 
 def find_folder(model: str | Path, revision: str | None = None, variant: str | None = None) -> Path:
-    """Return the folder of a model.
+    """Return the folder of a model, or its GGUF file, which needs no others.
 
     Args:
         model: a folder, a model's file in one, or `owner/name`, optionally after `hf://`, which is
@@ -35,7 +36,7 @@ def find_folder(model: str | Path, revision: str | None = None, variant: str | N
                 f"'{path}' is a folder on this machine, which has no revisions",
                 hint="leave out the revision",
             )
-        return path if path.is_dir() else path.parent
+        return path if path.is_dir() or path.suffix.lower() == GGUF else path.parent
     name = text.removeprefix("hf://")
     name, _, tag = name.partition("@")
     if not _ID.fullmatch(name):
@@ -75,4 +76,4 @@ def _files_of(variant: str) -> list[str]:
     """Return patterns of the files that belong to a variant."""
     suffix = "" if variant in ("", "fp32") else f"_{variant}"
     return [f"*{suffix}.onnx", f"*{suffix}.onnx_data*", f"*{suffix}.onnx.data*",
-            *([] if suffix else ["*.onnx.data"])]  # fmt: skip
+            *([] if suffix else ["*.onnx.data"]), f"*{variant}*.gguf"]  # fmt: skip

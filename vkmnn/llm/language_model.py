@@ -75,13 +75,13 @@ class LanguageModel:
             MissingExtraError: `tokenizers` is not installed.
         """
         if self._tokenizer is None:
-            self._tokenizer = Tokenizer(self.layout.folder)
+            self._tokenizer = Tokenizer(self.layout.folder, self.layout.keys)
         return self._tokenizer
 
     @property
     def has_tokenizer(self) -> bool:
         """Whether the folder has one."""
-        return (self.layout.folder / "tokenizer.json").is_file()
+        return Tokenizer.is_in(self.layout.folder, self.layout.keys)
 
     def tokens_of(self, prompt: Prompt, most: int | None = None) -> list[int]:
         """Return the tokens of a prompt.

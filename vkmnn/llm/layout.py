@@ -1,4 +1,4 @@
-"""The layouts of model folders: onnxruntime-genai's, Optimum's and onnx-community's."""
+"""The layouts of models: folders of ONNX files, folders of safetensors, and GGUF files."""
 
 from __future__ import annotations
 
@@ -6,9 +6,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from vkmnn.config_file import Section, read_config
 from vkmnn.errors import InvalidInputError, ModelFileError
-from vkmnn.llm.config_file import Section, read_config
+from vkmnn.llm.vocabulary import begin_of, ends_of
+
+if TYPE_CHECKING:
+    from vkmnn.converter.language import LanguageSource
 
 PREFERRED = ("q4f16", "fp16", "q4", "", "quantized", "int8", "uint8", "bnb4", "q8")
 """Variants in order of preference; "" is the one without a suffix, mostly fp32."""
@@ -17,6 +22,8 @@ _DECODERS = ("decoder_model_merged", "model", "decoder_with_past_model", "decode
 _ENCODERS = ("encoder_model", "encoder")
 _VARIANT = re.compile(r"(?P<stem>[a-z][a-z_]*?)(?:_(?P<variant>q4f16|q4|q8|q2|q2f16|q1|fp16|fp32|"
                       r"int8|uint8|int4|quantized|bnb4|optimized))?\.onnx")  # fmt: skip
+_CONFIGS = ("config", "generation_config")
+_PART = re.compile(r"-(?P<number>\d{5})-of-\d{5}(?=\.gguf$)")
 _HEADLESS = ("bert", "roberta", "nomic_bert", "xlm-roberta", "mpnet", "distilbert", "modernbert")
 
 
@@ -39,6 +46,7 @@ class Layout:
         eos: tokens that end a text.
         bos: the token that a text begins with, if any.
         names: the usual names of inputs and outputs, by those of the network.
+        described: the model where its files describe the network; None where they hold it.
     """
 
     folder: Path
@@ -55,33 +63,50 @@ class Layout:
     eos: frozenset[int]
     bos: int | None
     names: Mapping[str, str] = field(default_factory=dict)
+    described: LanguageSource | None = None
+
+    @property
+    def keys(self) -> Mapping[str, Any]:
+        """The keys of a GGUF file; empty for a folder."""
+        return {} if self.described is None else self.described.keys
 
 
 def is_model_folder(folder: Path) -> bool:
     """Tell whether a folder holds a language model or an embedding model."""
-    return (folder / "genai_config.json").is_file() or bool(files_of(folder))
+    return (
+        (folder / "genai_config.json").is_file()
+        or bool(files_of(folder))
+        or _is_described(folder)
+        or bool(_gguf_files(folder))
+    )
 
 
 def read_layout(folder: Path, variant: str | None = None) -> Layout:
-    """Read the layout of a folder.
+    """Read the layout of a folder, or of a GGUF file.
 
     Args:
-        folder: the folder.
+        folder: the folder, or the file.
         variant: "q4", "fp16" and so on; "fp32" for the one without a suffix; None for the best.
 
     Raises:
         ModelFileError: the layout is unknown, or a file that it names is missing.
         InvalidInputError: the folder lacks the variant.
     """
+    if folder.is_file():
+        return _described(folder, {})
     if (folder / "genai_config.json").is_file():
         return _genai(folder, variant)
     found = files_of(folder)
     stem = next((stem for stem in _DECODERS if stem in found), None)
     if stem is None:
+        if _is_described(folder):
+            return _described(folder, {})
+        if files := _gguf_files(folder):
+            return _described(files[_chosen(files, variant, folder)], files)
         raise ModelFileError(
             f"'{folder}' holds no language model whose layout is known",
-            hint="it has genai_config.json, or config.json with model.onnx or "
-            "decoder_model_merged.onnx, in itself or in a folder called onnx",
+            hint="it has genai_config.json, or config.json with safetensors, or with model.onnx or "
+            "decoder_model_merged.onnx, in itself or in a folder called onnx; or GGUF files",
         )
     return _exported(folder, found, stem, variant)
 
@@ -97,6 +122,61 @@ def files_of(folder: Path) -> dict[str, dict[str, Path]]:
                 known = found.setdefault(match["stem"], {})
                 known.setdefault("" if variant == "fp32" else variant, path)
     return found
+
+
+def _is_described(folder: Path) -> bool:
+    """Tell whether a folder holds config.json with safetensors, from which a network is built."""
+    return (folder / "config.json").is_file() and any(folder.glob("*.safetensors"))
+
+
+def _gguf_files(folder: Path) -> dict[str, Path]:
+    """Return the GGUF files of a folder by the ends of their names; of split ones, the first.
+
+    What llama.cpp reads beside a model of text, projectors of pictures, is left out.
+    """
+    paths = [
+        path
+        for path in sorted(folder.glob("*.gguf"))
+        if not path.name.startswith("mmproj")
+        and ((match := _PART.search(path.name)) is None or match["number"] == "00001")
+    ]
+    stems = [_PART.sub("", path.name).removesuffix(".gguf") for path in paths]
+    short = [re.split(r"[-.]", stem)[-1] for stem in stems]
+    names = short if len(set(short)) == len(short) else stems
+    return dict(zip(names, paths, strict=True))
+
+
+def _described(path: Path, variants: Mapping[str, Path]) -> Layout:
+    """Return the layout of a model whose network is built from its description."""
+    from vkmnn.converter.language import read_source
+
+    source = read_source(path)
+    folder = path if path.is_dir() else path.parent
+    if source.format == "GGUF":
+        config, search = source.section(), Section(path, {})
+        eos, bos = ends_of(source.keys), begin_of(source.keys)
+    else:
+        config, search = (read_config(folder / f"{name}.json") for name in _CONFIGS)
+        sections = (search, config.section("text_config"), config)
+        eos = _tokens("eos_token_id", sections)
+        bos = min(_tokens("bos_token_id", sections), default=None)
+    name = next((name for name, one in variants.items() if one == path), "")
+    return Layout(
+        folder=folder,
+        kind="decoder",
+        variant=name or source.kind,
+        variants=variants or {name or source.kind: path},
+        decoder=path,
+        encoder=None,
+        first=None,
+        past={"past_key_values.*": "present.*"},
+        config=config,
+        search=search,
+        context=source.architecture.context,
+        eos=eos,
+        bos=bos,
+        described=source,
+    )
 
 
 def _chosen(variants: Mapping[str, Path], wanted: str | None, folder: Path) -> str:

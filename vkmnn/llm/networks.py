@@ -32,12 +32,15 @@ _FIXED: Mapping[str, Array] = {
 
 
 def decoder_graph(
-    path: Path, logits: str, budget: Budget | None, fixed: Mapping[str, Array] = _FIXED
+    model: Path | ModelFile,
+    logits: str,
+    budget: Budget | None,
+    fixed: Mapping[str, Array] = _FIXED,
 ) -> Graph:
     """Return a decoder with the input `ROWS`, where its last product allows it.
 
     Args:
-        path: an ONNX file.
+        model: an ONNX file, or what was read of one.
         logits: the output that has them.
         budget: what loading may take.
         fixed: values of inputs that are none afterwards.
@@ -45,7 +48,7 @@ def decoder_graph(
     Raises:
         VkmnnError: as `load_network`.
     """
-    graph = load_network(_prepared(path, fixed), budget, optimised=False).source
+    graph = load_network(_prepared(model, fixed), budget, optimised=False).source
     return _of_wanted_rows(graph, logits)
 
 
@@ -101,7 +104,7 @@ def _open(info: TensorInfo) -> TensorInfo:
     return replace(info, shape=tuple(dim if isinstance(dim, int) else None for dim in info.shape))
 
 
-def _prepared(path: Path, fixed: Mapping[str, Array]) -> ModelFile:
+def _prepared(model: Path | ModelFile, fixed: Mapping[str, Array]) -> ModelFile:
     """Return the model with constants for some inputs, and with caches of all tokens.
 
     A merged decoder becomes one of its branches: the converter takes the one that is chosen.
@@ -112,7 +115,7 @@ def _prepared(path: Path, fixed: Mapping[str, Array]) -> ModelFile:
 
     from vkmnn.converter.onnx.model_file import read_model
 
-    found = read_model(path)
+    found = read_model(model)
     graph = found.proto.graph
     for info in [info for info in graph.input if info.name in fixed]:
         rank = len(info.type.tensor_type.shape.dim)

@@ -8,11 +8,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from vkmnn.config_file import Section, read_config, read_text
 from vkmnn.errors import InvalidInputError, ModelFileError, VkmnnError
-from vkmnn.llm.config_file import Section, read_config, read_text
 from vkmnn.llm.extras import need
 from vkmnn.llm.stops import Stops
 from vkmnn.llm.templates import ChatTemplate
+from vkmnn.llm.vocabulary import has_vocabulary, read_vocabulary
 
 __all__ = ["Detokenizer", "Message", "Stops", "TextTooLongError", "Tokenizer"]
 
@@ -40,35 +41,37 @@ class TextTooLongError(InvalidInputError):
 
 
 class Tokenizer:
-    """The tokenizer of a folder: `tokenizer.json` and tokenizer_config.json.
+    """The tokenizer of a model: `tokenizer.json` and tokenizer_config.json, or a vocabulary.
+
+    Args:
+        folder: where the files are.
+        keys: of a GGUF file, which has a vocabulary instead of them.
 
     Attributes:
-        template: the chat template; None if the folder has none.
+        template: the chat template; None if the model has none.
 
     Raises:
         ModelFileError: the folder has no tokenizer, or it cannot be read.
         MissingExtraError: `tokenizers` is not installed.
     """
 
-    def __init__(self, folder: Path) -> None:
-        tokenizers = need("tokenizers", "reading tokens")
-        path = folder / "tokenizer.json"
-        if not path.is_file():
-            raise ModelFileError(
-                f"'{folder}' has no tokenizer.json",
-                hint="save one beside the model: AutoTokenizer.from_pretrained(…)"
-                ".save_pretrained(folder), or pass tokens instead of text",
-            )
-        with _typed(ModelFileError, f"'{path}' cannot be read"):
-            self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
+    def __init__(self, folder: Path, keys: Mapping[str, Any] | None = None) -> None:
+        if keys:
+            self._tokenizer, self._config = read_vocabulary(folder, keys)
+        else:
+            self._tokenizer, self._config = _read_folder(folder)
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
-        self._config = read_config(folder / "tokenizer_config.json")
         self.template = _template_of(folder, self._config)
+
+    @staticmethod
+    def is_in(folder: Path, keys: Mapping[str, Any]) -> bool:
+        """Tell whether a folder, or a GGUF file with these keys, has a tokenizer."""
+        return has_vocabulary(keys) if keys else (folder / "tokenizer.json").is_file()
 
     @property
     def has_template(self) -> bool:
-        """Whether the folder has a chat template."""
+        """Whether the model has a chat template."""
         return self.template is not None
 
     @property
@@ -204,6 +207,21 @@ class Tokenizer:
         if text is None:
             raise TextTooLongError(f"the conversation has more than {limit} characters")
         return text
+
+
+def _read_folder(folder: Path) -> tuple[Any, Section]:
+    """Return the tokenizer that tokenizer.json holds, and tokenizer_config.json."""
+    tokenizers = need("tokenizers", "reading tokens")
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        raise ModelFileError(
+            f"'{folder}' has no tokenizer.json",
+            hint="save one beside the model: AutoTokenizer.from_pretrained(…)"
+            ".save_pretrained(folder), or pass tokens instead of text",
+        )
+    with _typed(ModelFileError, f"'{path}' cannot be read"):
+        found = tokenizers.Tokenizer.from_file(str(path))
+    return found, read_config(folder / "tokenizer_config.json")
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import TypedDict, TypeVar
 from vkmnn import llm
 from vkmnn.errors import InvalidInputError, ModelFileError
 from vkmnn.inference_session import InferenceSession
-from vkmnn.llm.hub import find_folder
+from vkmnn.llm.hub import GGUF, find_folder
 from vkmnn.llm.layout import read_layout
 from vkmnn.schedule_config import OnDeviceLost, OnOverflow, PrecisionName
 from vkmnn.serve.limits import HttpError
@@ -18,7 +18,7 @@ from vkmnn.serve.limits import HttpError
 Model = llm.LanguageModel | llm.EmbeddingModel | InferenceSession
 Kind = TypeVar("Kind")
 
-_FILES = (".onnx", ".vkmnn", ".mnn")
+_FILES = (".onnx", ".vkmnn", ".mnn", GGUF)
 
 
 class _Options(TypedDict):

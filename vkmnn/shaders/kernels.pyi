@@ -2181,11 +2181,7 @@ def matmul_codes(
     element: MatmulCodesElement,
 ) -> Shader:
     """
-    Rows of floats by weights in codes of `bits` bits, which become floats in registers. `lanes`
-    8: for CPU devices; a workgroup is one subgroup and makes 32 columns of `rows` rows, whose
-    elements the lanes load for each other. `lanes` 0: 32 columns as well, by eight invocations
-    each, which share K and add up in shared memory; a part of the rows lies there, ready to be
-    multiplied.
+    rows of floats by packed weights of `bits` bits, dequantised in registers.
     """
 
 MatmulCodesCoopTile: TypeAlias = Literal[
@@ -2288,11 +2284,7 @@ class MatmulCodesRowParams(Params):
 
 def matmul_codes_row(*, bits: MatmulCodesRowBits, element: MatmulCodesRowElement) -> Shader:
     """
-    A row of floats by weights in codes of `bits` bits, for GPUs and products of few columns:
-    eight neighbouring columns for each workgroup, a quarter of a panel, so that the grid is
-    larger than that of matmul_codes. Eight invocations share a chunk of K, and every eight take
-    another one; while one part of the row is multiplied, the next one and its codes are on their
-    way.
+    one row of floats by packed weights of `bits` bits, for few columns on GPUs.
     """
 
 MatmulCoopTile: TypeAlias = Literal[
@@ -3915,9 +3907,7 @@ def unpack_codes(
     load: UnpackCodesLoad,
 ) -> Shader:
     """
-    Codes of `bits` bits become floats, a word at a time: `form` matrix writes y[k][column], four
-    columns at a time, rows writes y[i][k] for row index[i] of a table, zeros where there is no
-    such row.
+    packed weights of `bits` bits as floats, a word at a time.
     """
 
 WinogradInM: TypeAlias = Literal[2, 4]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vkmnn.errors import ShapeError
-from vkmnn.ir import Op
+from vkmnn.ir import DType, Op
 from vkmnn.ir.ops import GatherNBitsAttrs, MatMulNBitsAttrs
 from vkmnn.shape.symbolic.facts import Facts, Found
 from vkmnn.shape.symbolic.rules import shape_rule
@@ -34,5 +34,5 @@ def _gather_n_bits(op: Op[GatherNBitsAttrs], facts: Facts) -> list[Found]:
     attrs, indices = op.attrs, facts.shape(op, 1)
     blocks = -(-attrs.depth // attrs.block)
     _check_codes(op, facts, 0, attrs.rows, blocks, attrs.block * attrs.bits // 8)
-    dtype = facts.dtype(op, 2)
+    dtype = DType.FLOAT32 if attrs.wide else facts.dtype(op, 2)
     return [(dtype, None if indices is None else (*indices, attrs.depth))]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import numpy as np
 
@@ -101,11 +103,43 @@ def _normed_and_gated(bits: int) -> Iterator[Case]:
         yield op_case("MatMulNBits", attrs, inputs, constant=(1, 4, 5, 6), rtol=1e-4, atol=1e-3)
 
 
+# How scales and zeros lie: float32 with zeros of any floats, and halves with such zeros or without.
+_NUMBERS = (
+    (np.float32, True),
+    (np.float16, True),
+    (np.float16, False),
+)
+
+
+def _with_numbers(case: Sequence[AnyArray | None], half: type, floats: bool) -> list[Any]:
+    """Return codes, scales and zeros with scales of a type, and zeros between codes."""
+    codes, scales, zeros = case
+    assert codes is not None
+    assert scales is not None
+    rng = np.random.default_rng(scales.size)
+    if floats:
+        zeros = (rng.integers(-50, 50, scales.shape) / 4).astype(half)
+    return [codes, scales.astype(half), zeros if floats else None]
+
+
+def _float_numbers(bits: int) -> Iterator[Case]:
+    """Yield products whose zeros are floats, and whose scales are float16."""
+    shapes = ((1,), 64, 33, 32), ((2, 5), 100, 37, 16), ((9,), 131, 70, 64), ((1,), 2204, 37, 16)
+    for (rows, depth, columns, block), (half, floats) in product(shapes, _NUMBERS):
+        plain = _weights(columns, depth, block, bits, zeros=False)
+        codes, scales, zeros = _with_numbers(plain, half, floats)
+        attrs = MatMulNBitsAttrs(bits, block, depth, columns)
+        inputs = [whole(*rows, depth) / 8, codes, None, None, scales, zeros]
+        yield op_case("MatMulNBits", attrs, inputs, constant=(1, 4, 5), rtol=1e-5, atol=1e-3)
+
+
 @shader_cases("matmul_codes")
 @shader_cases("matmul_codes_row")
 def matmul_codes(variant: Variant) -> Iterator[Case]:
     """Broken panels and chunks, blocks of one and two chunks and of half a one, epilogues."""
-    return products(int(variant.axes["bits"]))
+    bits = int(variant.axes["bits"])
+    yield from products(bits)
+    yield from _float_numbers(bits)
 
 
 _TABLES: tuple[tuple[int, int, int, Shape], ...] = (
@@ -126,6 +160,11 @@ def tables(bits: int) -> Iterator[Case]:
         attrs = GatherNBitsAttrs(bits, block, depth, rows)
         inputs = [codes, index, scales, zeros]
         yield op_case("GatherNBits", attrs, inputs, constant=(0, 2, 3), rtol=0, atol=0)
+        half, floats = _NUMBERS[number % len(_NUMBERS)]
+        codes, scales, zeros = _with_numbers((codes, scales, None), half, floats)
+        wide = replace(attrs, wide=True)
+        inputs = [codes, index, scales, zeros]
+        yield op_case("GatherNBits", wide, inputs, constant=(0, 2, 3), rtol=0, atol=0)
 
 
 @shader_cases("gate_columns")

@@ -112,7 +112,7 @@ class GraphBuilder:
         self.makers: dict[str, Op] = {}
         self._tensors = Names()
         self._ops = Names()
-        self._shared: dict[tuple[str, tuple[int, ...], bytes], str] = {}
+        self._shared: dict[tuple[str, tuple[int, ...], object], str] = {}
         self._refused: list[UnsupportedNode] = []
         self._tainted: set[str] = set()
         self._unread: set[tuple[str, str, str]] = set()
@@ -207,15 +207,15 @@ class GraphBuilder:
 
     def constant(self, array: Array) -> str:
         """Add a constant tensor, sharing small equal ones, and return its name."""
-        key = (array.dtype.name, array.shape, array.tobytes())
-        if array.nbytes > _SHARED_CONSTANT_BYTES:
-            name = self._tensors.new("constant")
-        elif key in self._shared:
-            return self._shared[key]
-        else:
-            name = self._shared[key] = self._tensors.new("constant")
-        self.graph.constants[name] = array
-        return name
+        # Views of the same memory are the same: of a table that the last product reads as well.
+        large = array.nbytes > _SHARED_CONSTANT_BYTES
+        what = (array.ctypes.data, array.strides) if large else array.tobytes()
+        key = (array.dtype.name, array.shape, what)
+        found = self._shared.get(key)
+        if found is None or (large and self.graph.constants.get(found) is None):
+            found = self._shared[key] = self._tensors.new("constant")
+            self.graph.constants[found] = array
+        return found
 
     def set_constant(self, name: str, array: Array) -> None:
         """Make a node's output a constant."""

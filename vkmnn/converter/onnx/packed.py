@@ -10,7 +10,7 @@ from vkmnn.converter.onnx.node import NodeContext
 from vkmnn.converter.onnx.registry import converter
 from vkmnn.converter.onnx.weights import UNIT, add_codes, split_zeros
 from vkmnn.ir import Array, DType
-from vkmnn.ir.codes import decode, pack_codes, unpack_codes
+from vkmnn.ir.codes import pack_codes, unpack_codes
 from vkmnn.ir.ops import GatherNBitsAttrs, MatMulAttrs
 
 _MICROSOFT = "com.microsoft"
@@ -43,7 +43,7 @@ def _sized(node: NodeContext, array: Array, shape: tuple[int, ...], what: str) -
 
 @converter("MatMulNBits", domain=_MICROSOFT)
 def _matmul_n_bits(node: NodeContext) -> None:
-    """Y = A · dequant(B)ᵀ + bias; falls back to float weights that kernels can read."""
+    """Y = A · dequant(B)ᵀ + bias."""
     depth, columns = node.int("K"), node.int("N")
     bits, block = node.int("bits", 4), node.int("block_size")
     if min(depth, columns) < 1 or bits not in _BITS or block < 16 or block & (block - 1):
@@ -65,18 +65,25 @@ def _matmul_n_bits(node: NodeContext) -> None:
         if zeros.dtype == np.uint8:
             zeros = split_zeros(node, zeros, columns, blocks, bits)
         else:
-            zeros = _sized(node, zeros, (columns, blocks), "zero points")
-    if zeros is not None and zeros.dtype != np.uint8:
-        weights = decode(packed, scales, zeros, bits, depth)
-        dtype = node.dtype(node.input(0)).numpy
-        inputs = [node.input(0), node.constant(weights.astype(dtype)), node.input(5)]
-        node.finish("MatMul", inputs, MatMulAttrs(transpose_b=True))
-        return
+            zeros = _float_zeros(node, zeros, (columns, blocks), bits)
     if bits == 2:
         packed = pack_codes(unpack_codes(packed, 2), 4)
         zeros = np.full((columns, blocks), 2, np.uint8) if zeros is None else zeros
     found = add_codes(node, packed, scales, zeros, max(bits, 4), depth)
     node.finish("MatMulNBits", found.inputs(node.input(0), node.input(5)), found.attrs)
+
+
+def _float_zeros(node: NodeContext, zeros: Array, shape: tuple[int, ...], bits: int) -> Array:
+    """Return zero points that are floats, less the middle of the codes as they are kept.
+
+    An attribute of vkmnn's own, `centred`, says that they are given like this.
+    """
+    if DType.from_numpy(zeros.dtype) not in _FLOATS:
+        raise node.unsupported(f"zero points are {zeros.dtype}")
+    zeros = _sized(node, zeros, shape, "zero points")
+    if node.bool("centred"):
+        return zeros
+    return np.asarray(zeros.astype(np.float32) - np.float32(1 << max(bits, 4) - 1))
 
 
 @converter("MatMulBnb4", domain=_MICROSOFT)
@@ -113,7 +120,11 @@ def _check_groups(node: NodeContext, depth: int, block: int) -> None:
 
 @converter("GatherBlockQuantized", domain=_MICROSOFT)
 def _gather_block_quantized(node: NodeContext) -> None:
-    """Rows of a packed table; an index out of range gives zeros."""
+    """Rows of a packed table; an index out of range gives zeros.
+
+    An attribute of vkmnn's own, `wide`, makes float32 of them whatever type the scales have;
+    zero points may be floats, as those of `MatMulNBits`.
+    """
     data, scales = _constant(node, 0, "data"), _constant(node, 2, "scales")
     block = node.int("block_size", 128)
     if data.ndim != 2 or scales.ndim != 2 or 0 in data.shape:
@@ -123,37 +134,59 @@ def _gather_block_quantized(node: NodeContext) -> None:
     if DType.from_numpy(scales.dtype) not in _FLOATS or block < 16 or block & (block - 1):
         raise node.unsupported(f"{scales.dtype} scales, blocks of {block}")
     rows = data.shape[0]
-    codes, bits, default = _table_codes(node, data)
-    depth = codes.shape[1]
+    if data.dtype == np.uint8:
+        packed, bits, depth = _packed_table(node, data, block)
+        default = 1 << bits - 1
+    else:
+        codes, bits, default = _table_codes(node, data)
+        packed, depth = _packed_rows(codes, bits, block), codes.shape[1]
     blocks = -(-depth // block)
     if scales.shape != (rows, blocks):
         raise node.unsupported(f"scales of the shape {scales.shape}, {(rows, blocks)} is needed")
-    zeros = np.full((rows, blocks), default, np.uint8)
+    zeros: Array = np.full((rows, blocks), default, np.uint8)
     if node.input(3):
         given = _constant(node, 3, "zero points")
-        if data.dtype == np.uint8:
+        if DType.from_numpy(given.dtype) in _FLOATS:
+            zeros = _float_zeros(node, given, (rows, blocks), bits)
+        elif data.dtype == np.uint8:
             zeros = split_zeros(node, given, rows, blocks, bits)
         else:
             zeros = _sized(node, given, (rows, blocks), "zero points").astype(np.int16) + default
             zeros = zeros.astype(np.uint8)
     bits = max(bits, 4)
-    block = min(block, -(-depth // UNIT) * UNIT)
-    padded = np.zeros((rows, blocks * block), np.uint8)
-    padded[:, :depth] = codes
-    packed = pack_codes(padded.reshape(rows, blocks, block), bits)
-    plain = bool((zeros == 1 << bits - 1).all())
+    block = packed.shape[2] * 8 // bits
+    plain = zeros.dtype == np.uint8 and bool((zeros == 1 << bits - 1).all())
     found = add_codes(node, packed, scales, None if plain else zeros, bits, depth)
-    attrs = GatherNBitsAttrs(bits, block, depth, rows)
+    attrs = GatherNBitsAttrs(bits, block, depth, rows, node.bool("wide"))
     node.finish("GatherNBits", [found.codes, node.input(1), found.scales, found.zeros], attrs)
 
 
+def _packed_table(node: NodeContext, data: Array, block: int) -> tuple[Array, int, int]:
+    """Return bytes of codes by blocks, the bits of a code, and the codes of a row.
+
+    Whole blocks of 4 or 8 bits stay where they are, so that a product may share them.
+    """
+    bits = node.int("bits", 4)
+    if bits not in _BITS:
+        raise node.unsupported(f"codes of {bits} bits")
+    depth = data.shape[1] * 8 // bits
+    if bits > 2 and depth % block == 0:
+        return data.reshape(data.shape[0], depth // block, -1), bits, depth
+    return _packed_rows(unpack_codes(data, bits), bits, block), bits, depth
+
+
+def _packed_rows(codes: Array, bits: int, block: int) -> Array:
+    """Return bytes of codes by blocks, the last one of a row filled up with zeros."""
+    rows, depth = codes.shape
+    blocks = -(-depth // block)
+    block = min(block, -(-depth // UNIT) * UNIT)
+    padded = np.zeros((rows, blocks * block), np.uint8)
+    padded[:, :depth] = codes
+    return pack_codes(padded.reshape(rows, blocks, block), max(bits, 4))
+
+
 def _table_codes(node: NodeContext, data: Array) -> tuple[Array, int, int]:
-    """Return unpacked values, their bits, and the default zero point."""
-    if data.dtype == np.uint8:
-        bits = node.int("bits", 4)
-        if bits not in _BITS:
-            raise node.unsupported(f"codes of {bits} bits")
-        return unpack_codes(data, bits), bits, 1 << bits - 1
+    """Return unpacked values of signed types, their bits, and the default zero point."""
     dtype = DType.from_numpy(data.dtype)
     if dtype not in (DType.INT4, DType.UINT4):
         raise node.unsupported(f"codes of the type {dtype.value}")

@@ -78,9 +78,9 @@ class MatMulNBitsExecution(VulkanExecution[MatMulNBitsAttrs]):
             raise Rejection(f"{self._rows} rows by {attrs.columns} columns")
 
     def fp16_operands(self) -> Fp16Operands:
-        """Take and make fp16; scales stay float32."""
+        """Take and make fp16; scales and zeros stay as they are."""
         wanted, made = self.by_rule(Fp16Rule.TAKES)
-        return [number != 4 and want for number, want in enumerate(wanted)], made
+        return [number not in (4, 5) and want for number, want in enumerate(wanted)], made
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the product."""

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vkmnn.core.tensor import Tensor
-from vkmnn.ir import Array
+from vkmnn.ir import Array, DType
 from vkmnn.records import dataclass
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 
@@ -64,7 +64,7 @@ class CodeForm:
 
 @dataclass(frozen=True, slots=True)
 class PackedCodes:
-    """Weights on the device: codes, scales, and zeros, or the codes again where there are none."""
+    """Weights on the device; the codes again in the place of scales or zeros that are not there."""
 
     codes: Tensor
     scales: Tensor
@@ -93,12 +93,37 @@ def pack_codes(
         full=True,
         words=chunks * PANEL * CHUNK * form.bits // 32,
     )
+    floats = zeros is not None and zeros.dtype is not DType.UINT8
+    halves = scales.dtype is DType.FLOAT16 and (floats or (form.half and zeros is None))
+    spec: dict[str, int | bool] = {"HALF": form.half}
+    if halves:
+        numbers = _half_numbers(form, scales, zeros, encoder)
+        spec["NUMBERS"] = 2 if zeros is None else 3
+        return PackedCodes(packed, packed, numbers, spec)
     factors = encoder.constant(scales, key, lambda array: _scales(array, form), full=True)
     offsets = packed
     if zeros is not None:
-        offsets = encoder.constant(zeros, key, lambda array: _zeros(array, form), full=True)
-    spec: dict[str, int | bool] = {"HALF": form.half, "HAS_ZEROS": zeros is not None}
+        read = _float_zeros if floats else _zeros
+        offsets = encoder.constant(zeros, key, lambda array: read(array, form), full=True)
+    spec |= {"HAS_ZEROS": zeros is not None and not floats, "NUMBERS": 1 if floats else 0}
     return PackedCodes(packed, factors, offsets, spec)
+
+
+def _half_numbers(
+    form: CodeForm, scales: Tensor, zeros: Tensor | None, encoder: VulkanEncoder
+) -> Tensor:
+    """Return words of two float16: scales of two columns, or scale and zero of one."""
+    key = f"halves:{form!r}"
+    if zeros is None:
+        return encoder.constant(scales, key, lambda array: _pairs(array, form), full=True)
+    assert zeros.value is not None
+    offsets = zeros.value
+
+    def joined(array: Array) -> Array:
+        both = [_by_lane(one.astype(np.float16), form) for one in (array, offsets)]
+        return np.stack(both, -1).view(_WORD).view(np.int32)
+
+    return encoder.constant(scales, f"{key}:{zeros.name}", joined, full=True)
 
 
 def _padded(array: npt.NDArray[np.generic], rows: int, columns: int) -> Array:
@@ -126,6 +151,14 @@ def _by_lane(array: Array, form: CodeForm) -> Array:
 
 def _scales(array: Array, form: CodeForm) -> Array:
     return np.ascontiguousarray(_by_lane(array, form), np.float32)
+
+
+def _pairs(array: Array, form: CodeForm) -> Array:
+    return np.ascontiguousarray(_by_lane(array, form)).view(_WORD).view(np.int32)
+
+
+def _float_zeros(array: Array, form: CodeForm) -> Array:
+    return np.ascontiguousarray(_by_lane(array, form), np.float32).view(np.int32)
 
 
 def _zeros(array: Array, form: CodeForm) -> Array:

@@ -15,6 +15,7 @@ MAX_BYTES = 64 << 20
 """The largest file that is read; tokenizer_config.json has a few MiB for large vocabularies."""
 
 _LARGEST = 2**31 - 1
+_LARGEST_REAL = 1e30
 _NOTHING: list[dict[str, Any]] = []
 
 
@@ -51,6 +52,19 @@ class Section:
     def number(self, key: str) -> int:
         """Return a whole number, 0 by default."""
         return self._read(key, 0, _number, f"a whole number from 0 to {_LARGEST}")
+
+    def real(self, key: str, default: float = 0.0) -> float:
+        """Return a finite number."""
+        return self._read(key, default, _real, "a number")
+
+    def reals(self, key: str) -> list[float]:
+        """Return a list of finite numbers."""
+        return self._read(key, [], lambda found: [_real(one) for one in _list(found)],
+                          "a list of numbers")  # fmt: skip
+
+    def flag(self, key: str, default: bool = False) -> bool:
+        """Return true or false."""
+        return self._read(key, default, _flag, "true or false")
 
     def tokens(self, key: str) -> frozenset[int]:
         """Return a token or a list of tokens; -1 means none."""
@@ -157,6 +171,18 @@ def _object(value: Any) -> dict[str, Any]:
 
 def _objects(value: Any) -> list[dict[str, Any]]:
     return [_object(one) for one in _list(value)]
+
+
+def _real(value: Any) -> float:
+    if type(value) not in (int, float) or not abs(value) <= _LARGEST_REAL:
+        raise TypeError
+    return float(value)
+
+
+def _flag(value: Any) -> bool:
+    if type(value) is not bool:
+        raise TypeError
+    return value
 
 
 def _number(value: Any, least: int = 0) -> int:

@@ -1,0 +1,453 @@
+"""Small language models with random weights, as files that describe their networks.
+
+The same weights are made everywhere; `make_described.py` stores what transformers makes of them.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Arrays = dict[str, npt.NDArray[Any]]
+
+VOCABULARY = 96
+PROMPT = [5, 90, 7, 3, 50, 9, 11, 42, 17, 66, 81, 2, 30, 31, 8, 77, 64, 23, 12, 55]
+TOKENS = 12
+
+_SIZES: dict[str, Any] = {
+    "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "vocab_size": VOCABULARY, "max_position_embeddings": 512,
+    "rms_norm_eps": 1e-5, "head_dim": 16, "tie_word_embeddings": False,
+    "bos_token_id": None, "eos_token_id": None, "pad_token_id": None,
+}  # fmt: skip
+_WIDE = {"hidden_size": 256, "intermediate_size": 256, "head_dim": 64}
+_LLAMA3 = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0,
+           "high_freq_factor": 4.0, "original_max_position_embeddings": 32}  # fmt: skip
+_LONG = {"rope_type": "longrope", "rope_theta": 10000.0,
+         "short_factor": [1.0 + 0.1 * n for n in range(6)],
+         "long_factor": [2.0 + 0.5 * n for n in range(6)]}  # fmt: skip
+_GEMMA = {"hidden_activation": "gelu_pytorch_tanh", "hidden_act": "gelu_pytorch_tanh",
+          "tie_word_embeddings": True}  # fmt: skip
+_BOTH_ROPES = {"full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
+               "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}}  # fmt: skip
+
+CONFIGS: dict[str, dict[str, Any]] = {
+    "llama": {"model_type": "llama", "rope_theta": 10000.0},
+    "tied": {"model_type": "llama", "tie_word_embeddings": True, "rope_theta": 50000.0,
+             "num_key_value_heads": 4, "attention_bias": True, "mlp_bias": True},
+    "llama3": {"model_type": "llama", "rope_parameters": _LLAMA3},
+    "linear": {"model_type": "llama", "rope_theta": 10000.0,
+               "rope_scaling": {"type": "linear", "factor": 4.0}},
+    "yarn": {"model_type": "llama", "rope_parameters": {
+        "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0,
+        "original_max_position_embeddings": 128}},
+    "dynamic": {"model_type": "llama", "rope_parameters": {
+        "rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}},
+    "mistral": {"model_type": "mistral", "sliding_window": 8, "rope_theta": 10000.0},
+    "qwen2": {"model_type": "qwen2", "rope_theta": 1e6, "sliding_window": 8,
+              "use_sliding_window": False, "max_window_layers": 1, "num_key_value_heads": 1},
+    "qwen3": {"model_type": "qwen3", "head_dim": 24, "rope_theta": 1e6, "rms_norm_eps": 1e-6,
+              "sliding_window": 6, "use_sliding_window": True, "max_window_layers": 1},
+    "qwen3_full": {"model_type": "qwen3", "head_dim": 24, "rope_theta": 1e6},
+    "gemma": {"model_type": "gemma", **_GEMMA, "num_key_value_heads": 1, "head_dim": 24},
+    "gemma2": {"model_type": "gemma2", **_GEMMA, "sliding_window": 8, "head_dim": 24,
+               "query_pre_attn_scalar": 20, "attn_logit_softcapping": 5.0,
+               "final_logit_softcapping": 3.0},
+    "gemma2_plain": {
+        "model_type": "gemma2",
+        **_GEMMA,
+        "sliding_window": 8,
+        "head_dim": 24,
+        "query_pre_attn_scalar": 24,
+        "attn_logit_softcapping": 5.0,
+        "final_logit_softcapping": 3.0,
+    },
+    "gemma3": {"model_type": "gemma3_text", **_GEMMA, "sliding_window": 8, "head_dim": 24,
+               "num_hidden_layers": 7, "query_pre_attn_scalar": 24,
+               "layer_types": [*["sliding_attention"] * 5, "full_attention", "sliding_attention"],
+               "rope_parameters": _BOTH_ROPES},
+    "phi3": {"model_type": "phi3", "partial_rotary_factor": 0.75, "sliding_window": 9,
+             "original_max_position_embeddings": 256, "rope_parameters": _LONG},
+    "phi3_long": {
+        "model_type": "phi3",
+        "sliding_window": None,
+        "original_max_position_embeddings": 16,
+        "rope_parameters": {
+            **_LONG,
+            "short_factor": [1.0 + 0.1 * n for n in range(8)],
+            "long_factor": [2.0 + 0.5 * n for n in range(8)],
+        },
+    },
+    "wide": {"model_type": "llama", **_WIDE, "rope_theta": 10000.0},
+    "wide_qwen2": {"model_type": "qwen2", **_WIDE, "rope_theta": 1e6,
+                   "tie_word_embeddings": True},
+}  # fmt: skip
+"""config.json of each model, without its sizes."""
+
+
+def config_of(name: str) -> dict[str, Any]:
+    """Return a whole config.json."""
+    return {**_SIZES, **CONFIGS[name]}
+
+
+def _shapes(config: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield the weights of a model by transformers' names, with their shapes."""
+    kind, width, inner = (config[key] for key in ("model_type", "hidden_size", "intermediate_size"))
+    depth = config["head_dim"]
+    wide, narrow = (config[f"num_{part}_heads"] * depth for part in ("attention", "key_value"))
+    yield "model.embed_tokens.weight", (VOCABULARY, width)
+    for layer in range(config["num_hidden_layers"]):
+        part = f"model.layers.{layer}"
+        yield f"{part}.input_layernorm.weight", (width,)
+        if kind == "phi3":
+            yield f"{part}.self_attn.qkv_proj.weight", (wide + 2 * narrow, width)
+            yield f"{part}.mlp.gate_up_proj.weight", (2 * inner, width)
+        else:
+            for one, size in (("q", wide), ("k", narrow), ("v", narrow)):
+                yield f"{part}.self_attn.{one}_proj.weight", (size, width)
+                if kind == "qwen2" or config.get("attention_bias"):
+                    yield f"{part}.self_attn.{one}_proj.bias", (size,)
+            for one in ("gate", "up"):
+                yield f"{part}.mlp.{one}_proj.weight", (inner, width)
+                if config.get("mlp_bias"):
+                    yield f"{part}.mlp.{one}_proj.bias", (inner,)
+        yield f"{part}.self_attn.o_proj.weight", (width, wide)
+        if config.get("attention_bias"):
+            yield f"{part}.self_attn.o_proj.bias", (width,)
+        yield f"{part}.mlp.down_proj.weight", (width, inner)
+        if config.get("mlp_bias"):
+            yield f"{part}.mlp.down_proj.bias", (width,)
+        if kind in ("qwen3", "gemma3_text"):
+            yield f"{part}.self_attn.q_norm.weight", (depth,)
+            yield f"{part}.self_attn.k_norm.weight", (depth,)
+        norms = ["post_attention"]
+        if kind in ("gemma2", "gemma3_text"):
+            norms += ["pre_feedforward", "post_feedforward"]
+        for one in norms:
+            yield f"{part}.{one}_layernorm.weight", (width,)
+    yield "model.norm.weight", (width,)
+    if not config["tie_word_embeddings"]:
+        yield "lm_head.weight", (VOCABULARY, width)
+
+
+def weights_of(name: str, seed: int = 0) -> Arrays:
+    """Return the weights of a model by transformers' names, float32."""
+    config, rng = config_of(name), np.random.default_rng(seed)
+    norms = 0.0 if config["model_type"].startswith("gemma") else 1.0
+    made: Arrays = {}
+    for key, shape in _shapes(config):
+        values = rng.standard_normal(shape)
+        if "norm" in key:
+            values = norms + 0.2 * values
+        elif "embed" in key:
+            values *= 0.5 if norms else 0.06
+        elif len(shape) == 2:
+            values *= 1.5 / np.sqrt(shape[-1])
+        else:
+            values *= 0.3
+        made[key] = values.astype(np.float32)
+    return made
+
+
+# --- safetensors ---------------------------------------------------------------------------------
+
+
+def brain_bits(values: npt.NDArray[Any]) -> npt.NDArray[np.uint16]:
+    """Return float32 cut off to bfloat16."""
+    bits: npt.NDArray[np.uint16] = (values.view(np.uint32) >> 16).astype(np.uint16)
+    return bits
+
+
+def rounded(values: npt.NDArray[Any], dtype: str) -> npt.NDArray[np.float32]:
+    """Return float32 with what a type holds of it."""
+    if dtype == "BF16":
+        wide = brain_bits(values).astype(np.uint32) << 16
+        return wide.view(np.float32)
+    return values.astype(np.float16 if dtype == "F16" else np.float32).astype(np.float32)
+
+
+def _stored(values: npt.NDArray[Any], dtype: str) -> bytes:
+    if dtype == "BF16":
+        return brain_bits(values).tobytes()
+    return values.astype(np.float16 if dtype == "F16" else np.float32).tobytes()
+
+
+def write_safetensors(path: Path, tensors: Arrays, dtype: str = "F32") -> None:
+    """Write a file."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    data = b""
+    for name, values in tensors.items():
+        stored = _stored(values, dtype)
+        header[name] = {"dtype": dtype, "shape": list(values.shape),
+                        "data_offsets": [len(data), len(data) + len(stored)]}  # fmt: skip
+        data += stored
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+def write_folder(
+    folder: Path, name: str, dtype: str = "F32", shards: int = 1, seed: int = 0
+) -> Path:
+    """Write a folder as `save_pretrained` does."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config = {"architectures": ["ForCausalLM"], "torch_dtype": "float32", **config_of(name)}
+    (folder / "config.json").write_text(json.dumps(config), "utf-8")
+    tensors = weights_of(name, seed)
+    if shards == 1:
+        write_safetensors(folder / "model.safetensors", tensors, dtype)
+        return folder
+    names, places = list(tensors), {}
+    for number in range(shards):
+        file = f"model-{number + 1:05}-of-{shards:05}.safetensors"
+        mine = names[number::shards]
+        write_safetensors(folder / file, {one: tensors[one] for one in mine}, dtype)
+        places |= dict.fromkeys(mine, file)
+    index = {"metadata": {}, "weight_map": places}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index), "utf-8")
+    return folder
+
+
+_OF_FILES = ("wide", "wide_qwen2", "qwen3_full", "gemma2_plain")
+FOLDERS: dict[str, tuple[str, str, int]] = {
+    **{name: (name, "F32", 1) for name in CONFIGS if name not in _OF_FILES},
+    "llama_f16": ("llama", "F16", 1),
+    "qwen2_bf16": ("qwen2", "BF16", 3),
+}
+"""Folders with an oracle: the model, the type of its weights, the number of files."""
+
+
+# --- GGUF ----------------------------------------------------------------------------------------
+
+_ALIGN = 32
+TYPES: dict[str, tuple[int, int, int]] = {
+    "F32": (0, 1, 4), "F16": (1, 1, 2), "Q4_0": (2, 32, 18), "Q4_1": (3, 32, 20),
+    "Q5_0": (6, 32, 22), "Q5_1": (7, 32, 24), "Q8_0": (8, 32, 34), "Q2_K": (10, 256, 84),
+    "Q3_K": (11, 256, 110), "Q4_K": (12, 256, 144), "Q5_K": (13, 256, 176), "Q6_K": (14, 256, 210),
+    "IQ4_NL": (20, 32, 18), "IQ4_XS": (23, 256, 136), "BF16": (30, 1, 2), "MXFP4": (39, 32, 17),
+}  # fmt: skip
+"""By name: number, weights and bytes of a block."""
+
+_HALVES: dict[str, dict[int, float]] = {
+    "Q4_0": {0: 1 / 8}, "Q4_1": {0: 1 / 5, 2: -1.5}, "Q5_0": {0: 1 / 16},
+    "Q5_1": {0: 1 / 10, 2: -1.5}, "Q8_0": {0: 1 / 128}, "Q2_K": {80: 1 / 12, 82: 1.5 / 12},
+    "Q3_K": {108: 1 / 100}, "Q4_K": {0: 1 / 300, 2: 7.5 / 300}, "Q5_K": {0: 1 / 600, 2: 15.5 / 600},
+    "Q6_K": {208: 1 / 3000}, "IQ4_NL": {0: 1 / 120}, "IQ4_XS": {0: 1 / 3000},
+}  # fmt: skip
+"""Where the float16 numbers of a block are, and about how large, for weights of about 1."""
+
+
+def random_blocks(
+    kind: str, shape: Sequence[int], scale: float, rng: np.random.Generator
+) -> npt.NDArray[np.uint8]:
+    """Return the bytes of a matrix of random codes, its weights about as large as `scale`."""
+    _, count, width = TYPES[kind]
+    blocks = int(np.prod(shape)) // count
+    data = rng.integers(0, 256, (blocks, width), dtype=np.uint8)
+    for at, size in _HALVES.get(kind, {}).items():
+        values = (scale * size * rng.uniform(0.8, 1.2, blocks)).astype("<f2")
+        data[:, at : at + 2] = values.view(np.uint8).reshape(-1, 2)
+    if kind in ("Q4_K", "Q5_K"):  # minima that bring weights near 0, as quantisers choose them
+        scales = rng.integers(16, 64, (blocks, 8), dtype=np.uint8)
+        minima = np.clip(scales + rng.integers(-8, 9, scales.shape), 0, 63).astype(np.uint8)
+        data[:, 4:8] = scales[:, :4] | scales[:, 4:] >> 4 << 6
+        data[:, 8:12] = minima[:, :4] | minima[:, 4:] >> 4 << 6
+        data[:, 12:16] = scales[:, 4:] & 15 | minima[:, 4:] << 4
+    elif kind == "Q2_K":
+        scales = rng.integers(4, 15, (blocks, 16), dtype=np.uint8)
+        minima = scales + rng.integers(-2, 2, scales.shape).astype(np.uint8)
+        data[:, :16] = scales | minima << 4
+    elif kind == "MXFP4":
+        data[:, 0] = 127 + np.round(np.log2(scale / 4)) + rng.integers(-1, 2, blocks)
+    return data.reshape(-1)
+
+
+def _value(value: Any) -> tuple[int, bytes]:
+    if isinstance(value, bool):
+        return 7, struct.pack("<?", value)
+    if isinstance(value, int):
+        return 4, struct.pack("<I", value)
+    if isinstance(value, float):
+        return 6, struct.pack("<f", value)
+    if isinstance(value, str):
+        return 8, _text(value)
+    kind, data = _value(value[0])
+    return 9, struct.pack("<IQ", kind, len(value)) + data + b"".join(
+        _value(one)[1] for one in value[1:]
+    )
+
+
+def _text(text: str) -> bytes:
+    data = text.encode()
+    return struct.pack("<Q", len(data)) + data
+
+
+Stored = tuple[str, tuple[int, ...], bytes]
+
+
+def write_gguf(path: Path, keys: Mapping[str, Any], tensors: Mapping[str, Stored]) -> Path:
+    """Write a file of tensors: type, shape, bytes."""
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(keys))
+    for key, value in keys.items():
+        kind, data = _value(value)
+        head += _text(key) + struct.pack("<I", kind) + data
+    at, body = 0, b""
+    for name, (kind, shape, data) in tensors.items():
+        head += _text(name) + struct.pack("<I", len(shape))
+        head += struct.pack(f"<{len(shape)}Q", *reversed(shape))
+        head += struct.pack("<IQ", TYPES[kind][0], at)
+        body += data + b"\0" * (-len(data) % _ALIGN)
+        at = len(body)
+    path.write_bytes(head + b"\0" * (-len(head) % _ALIGN) + body)
+    return path
+
+
+GGUF_NAMES = {
+    "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
+    "input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v", "self_attn.qkv_proj": "attn_qkv",
+    "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm", "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.gate_up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down", "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+}  # fmt: skip
+
+
+def gguf_name(name: str, sandwiched: bool) -> str:
+    """Return the name that a converter to GGUF gives to a weight."""
+    whole, _, kind = name.rpartition(".")
+    if whole in GGUF_NAMES:
+        return f"{GGUF_NAMES[whole]}.{kind}"
+    _, _, layer, part = whole.split(".", 3)
+    found = GGUF_NAMES[part]
+    if sandwiched and part == "post_attention_layernorm":
+        found = "post_attention_norm"
+    return f"blk.{layer}.{found}.{kind}"
+
+
+def paired(values: npt.NDArray[Any], heads: int) -> npt.NDArray[Any]:
+    """Return queries or keys in the order that converters give to those of LLaMA."""
+    cut = values.reshape(heads, 2, values.shape[0] // heads // 2, -1)
+    return cut.swapaxes(1, 2).reshape(values.shape)
+
+
+_ARCHITECTURES = {"gemma3_text": "gemma3", "mistral": "llama"}
+
+
+def gguf_keys(name: str) -> dict[str, Any]:
+    """Return the keys that a converter writes."""
+    config = config_of(name)
+    kind = _ARCHITECTURES.get(config["model_type"], config["model_type"])
+    rope = config.get("rope_parameters", {})
+    keys: dict[str, Any] = {
+        "general.architecture": kind, "general.name": name,
+        f"{kind}.context_length": config["max_position_embeddings"],
+        f"{kind}.embedding_length": config["hidden_size"],
+        f"{kind}.block_count": config["num_hidden_layers"],
+        f"{kind}.feed_forward_length": config["intermediate_size"],
+        f"{kind}.attention.head_count": config["num_attention_heads"],
+        f"{kind}.attention.head_count_kv": config["num_key_value_heads"],
+        f"{kind}.attention.key_length": config["head_dim"],
+        f"{kind}.attention.value_length": config["head_dim"],
+        f"{kind}.attention.layer_norm_rms_epsilon": config["rms_norm_eps"],
+        f"{kind}.rope.freq_base": float(config.get("rope_theta", rope.get("rope_theta", 10000.0))),
+    }  # fmt: skip
+    if "sliding_window" in config and config["model_type"] not in ("mistral", "qwen2", "qwen3"):
+        keys[f"{kind}.attention.sliding_window"] = config["sliding_window"]
+    for ours, theirs in (("attn_logit_softcapping", "attn_logit_softcapping"),
+                         ("final_logit_softcapping", "final_logit_softcapping")):  # fmt: skip
+        if ours in config:
+            keys[f"{kind}.{theirs}"] = config[ours]
+    if kind == "phi3":
+        keys[f"{kind}.rope.dimension_count"] = int(
+            config["head_dim"] * config["partial_rotary_factor"]
+        )
+        original = config["original_max_position_embeddings"]
+        keys[f"{kind}.rope.scaling.original_context_length"] = original
+        factor = config["max_position_embeddings"] / original
+        keys[f"{kind}.rope.scaling.attn_factor"] = float(
+            np.sqrt(1 + np.log(factor) / np.log(original))
+        )
+    if name == "gemma3":
+        keys[f"{kind}.rope.freq_base"] = 1e6
+        keys[f"{kind}.rope.scaling.type"] = "linear"
+        keys[f"{kind}.rope.scaling.factor"] = 8.0
+    if name == "yarn":
+        keys[f"{kind}.rope.scaling.type"] = "yarn"
+        keys[f"{kind}.rope.scaling.factor"] = 4.0
+        keys[f"{kind}.rope.scaling.original_context_length"] = 128
+    return keys
+
+
+FILES: dict[str, tuple[str, str]] = {
+    **{f"llama_{kind.lower()}": ("llama", kind) for kind in
+       ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL", "MXFP4")},
+    **{f"wide_{kind.lower()}": ("wide", kind) for kind in
+       ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS")},
+    "qwen2_q4_k": ("wide_qwen2", "Q4_K"),
+    **{f"{name}_q8_0": (name, "Q8_0") for name in ("qwen3_full", "phi3", "yarn", "llama3")},
+    **{f"{name}_q4_0": (name, "Q4_0") for name in ("gemma", "gemma2_plain", "gemma3")},
+}  # fmt: skip
+"""Files with an oracle: the model, and the type of its matrices."""
+
+
+def gguf_tensors(name: str, kind: str, seed: int = 0) -> dict[str, Stored]:
+    """Return the tensors of a file: matrices of a type, vectors of float32."""
+    config, rng = config_of(name), np.random.default_rng(seed + 1)
+    made: dict[str, Stored] = {}
+    sandwiched = config["model_type"] in ("gemma2", "gemma3_text")
+    for key, values in weights_of(name, seed).items():
+        ours = gguf_name(key, sandwiched)
+        llama = config["model_type"] in ("llama", "mistral")
+        if len(values.shape) == 1:
+            if "norm" in key and config["model_type"].startswith("gemma"):
+                values = values + 1
+            made[ours] = ("F32", values.shape, values.tobytes())
+            continue
+        if kind in ("F32", "F16", "BF16"):
+            for part, heads in (("q", "attention"), ("k", "key_value")):
+                if llama and f"{part}_proj" in key:
+                    values = paired(values, config[f"num_{heads}_heads"])
+            made[ours] = (kind, values.shape, _stored(np.ascontiguousarray(values), kind))
+        else:
+            whole = values.shape[-1] % TYPES[kind][1] == 0
+            used = kind if whole else "Q8_0"
+            data = random_blocks(used, values.shape, float(values.std()) * 1.5, rng)
+            made[ours] = (used, values.shape, data.tobytes())
+    if name == "phi3":
+        for part in ("short", "long"):
+            factors = np.array(config["rope_parameters"][f"{part}_factor"], np.float32)
+            made[f"rope_factors_{part}.weight"] = ("F32", factors.shape, factors.tobytes())
+    if name == "llama3":
+        factors = llama3_factors(config["rope_parameters"], config["head_dim"])
+        made["rope_freqs.weight"] = ("F32", factors.shape, factors.tobytes())
+    return made
+
+
+def llama3_factors(rope: Mapping[str, Any], depth: int) -> npt.NDArray[np.float32]:
+    """Return what converters write for Llama 3: what each frequency is divided by."""
+    plain = rope["rope_theta"] ** (-np.arange(0, depth, 2) / depth)
+    original, factor = rope["original_max_position_embeddings"], rope["factor"]
+    low, high = rope["low_freq_factor"], rope["high_freq_factor"]
+    found = []
+    for one in 2 * np.pi / plain:
+        if one < original / high:
+            found.append(1.0)
+        elif one > original / low:
+            found.append(factor)
+        else:
+            smooth = (original / one - low) / (high - low)
+            found.append(1 / ((1 - smooth) / factor + smooth))
+    return np.array(found, np.float32)
+
+
+def write_file(path: Path, name: str, kind: str, seed: int = 0, **more: Any) -> Path:
+    """Write a GGUF file as converters do."""
+    return write_gguf(path, {**gguf_keys(name), **more}, gguf_tensors(name, kind, seed))

@@ -1,0 +1,425 @@
+"""Language models whose files describe the network: GGUF, and safetensors with config.json."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import vkmnn
+from tests.llm import described, tiny
+from tests.llm.described import FILES, FOLDERS, PROMPT, TOKENS
+from vkmnn.cli.app import app
+from vkmnn.converter.language import read_source
+from vkmnn.converter.language.blocks import GGUF_TYPES
+from vkmnn.converter.language.rope import Rope
+from vkmnn.errors import ModelError, UnsupportedOpError, VkmnnError
+from vkmnn.llm.decoder import CHUNKS
+from vkmnn.runtime.device import enumerate_devices
+
+STORE = Path(__file__).parent / "data" / "described.npz"
+CASES = [*(f"folder.{case}" for case in FOLDERS), *(f"file.{case}" for case in FILES)]
+FLOATS = ("f32", "f16", "bf16")
+EXACT = (*FLOATS, "q8_0", "q4_0", "q5_0", "iq4_nl", "mxfp4")
+"""Types whose scales float16 holds; products of two such numbers are rounded."""
+
+
+@pytest.fixture(scope="module")
+def store() -> dict[str, Any]:
+    """Return what `make_described.py` has stored."""
+    return dict(np.load(STORE))
+
+
+def _written(case: str, store: dict[str, Any], folder: Path) -> Path:
+    kind, _, name = case.partition(".")
+    seed = int(store[f"{case}.seed"])
+    if kind == "folder":
+        return described.write_folder(folder / name, *FOLDERS[name], seed=seed)
+    return described.write_file(folder / f"{name}.gguf", *FILES[name], seed=seed)
+
+
+def _logits(path: Path, device: str = "auto") -> Any:
+    """Return the logits of the prompt, twice the same."""
+    session = vkmnn.InferenceSession(path, device)
+    feeds: dict[str, Any] = {"input_ids": np.array([PROMPT])}
+    feeds["attention_mask"] = np.ones((1, len(PROMPT)), np.int64)
+    for info in session.get_inputs():
+        if info.name.startswith("past"):
+            feeds[info.name] = np.zeros((1, info.shape[1], 0, info.shape[3]), np.float32)
+    first, second = (session.run(["logits"], feeds)[0][0] for _ in range(2))
+    assert np.array_equal(first, second)
+    return first
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_logits_and_tokens(case: str, store: dict[str, Any], tmp_path: Path) -> None:
+    path = _written(case, store, tmp_path)
+    wanted, tokens = store[f"{case}.logits"], store[f"{case}.tokens"].tolist()
+    exact = case.startswith("folder") or case.endswith(EXACT)
+    error = np.abs(_logits(path) - wanted).max() / np.ptp(wanted)
+    assert error < (1e-5 if exact else 2e-3)
+    with vkmnn.llm.load(path) as model:
+        for _ in range(2):
+            assert model.generate(PROMPT, TOKENS).tokens == tokens
+
+
+def test_all_types_have_an_oracle() -> None:
+    tried = {kind for _, kind in FILES.values()}
+    assert {one.name for one in GGUF_TYPES.values()} == tried | {"F64"}
+
+
+@pytest.mark.parametrize("kind", [one for one in described.TYPES if one not in ("F32", "F16")])
+def test_blocks_are_decoded_as_by_the_package(kind: str) -> None:
+    gguf = pytest.importorskip("gguf")
+    number, count, width = described.TYPES[kind]
+    rng = np.random.default_rng(3)
+    data = rng.integers(0, 256, (16, 512 // count * width), dtype=np.uint8)
+    with np.errstate(all="ignore"):
+        wanted = gguf.quants.dequantize(data, gguf.GGMLQuantizationType(number))
+        found = GGUF_TYPES[number].floats(data.reshape(16, -1, width)).reshape(16, 512)
+    finite = np.isfinite(wanted) & (np.abs(wanted) < 1e6)
+    # Of a block whose weights hardly differ, what they have in common is kept.
+    largest = np.abs(np.where(finite, wanted, 0)).reshape(16, -1, 16).max(-1).repeat(16, -1)
+    assert (np.abs(found - wanted) <= 1.5e-3 * largest.reshape(16, -1) + 1e-6)[finite].all()
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_K", "Q6_K", "Q2_K", "Q5_1"])
+def test_prompts_of_all_lengths(kind: str, store: dict[str, Any], tmp_path: Path) -> None:
+    """Kernels for one row, for several, and for many: the same as in numpy."""
+    name = "wide"
+    path = described.write_file(tmp_path / "m.gguf", name, kind)
+    sessions = [vkmnn.InferenceSession(path, device) for device in ("auto", "cpu")]
+    for length in (1, 3, 7, 40):
+        feeds: dict[str, Any] = {"input_ids": np.arange(length)[None] % 90}
+        feeds["attention_mask"] = np.ones((1, length), np.int64)
+        for info in sessions[0].get_inputs():
+            if info.name.startswith("past"):
+                feeds[info.name] = np.zeros((1, info.shape[1], 0, info.shape[3]), np.float32)
+        found, wanted = (one.run(["logits"], feeds)[0] for one in sessions)
+        assert np.abs(found - wanted).max() / np.ptp(wanted) < 2e-5
+
+
+@pytest.mark.parametrize(("kind", "most"), [("Q4_0", 1.15), ("Q4_K", 1.15), ("Q8_0", 1.15),
+                                            ("Q6_K", 1.4)])  # fmt: skip
+def test_weights_take_no_more_than_their_file(
+    kind: str, most: float, tied: bool, tmp_path: Path
+) -> None:
+    config = {**described.CONFIGS["wide"], "hidden_size": 512, "intermediate_size": 1024,
+              "head_dim": 128, "max_position_embeddings": 64, "tie_word_embeddings": tied}  # fmt: skip
+    path = _with_config(config, kind, tmp_path)
+    with vkmnn.llm.load(path, capacity=16) as model:
+        model.generate(PROMPT[:4], 2)
+        assert model.memory()["weights"] / path.stat().st_size < most
+
+
+def _with_config(config: dict[str, Any], kind: str, folder: Path) -> Path:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(described.CONFIGS, "made", config)
+        return described.write_file(folder / "made.gguf", "made", kind)
+
+
+@pytest.mark.parametrize("name", ["wide", "wide_qwen2"])
+@pytest.mark.parametrize("kind", ["F32", "Q4_0", "Q4_K", "Q8_0"])
+def test_dispatches_of_a_layer(name: str, kind: str, tmp_path: Path) -> None:
+    if not enumerate_devices():
+        pytest.skip("no Vulkan device")
+    counts = []
+    for layers in (1, 3):
+        config = {**described.CONFIGS[name], "num_hidden_layers": layers}
+        with vkmnn.llm.load(_with_config(config, kind, tmp_path), capacity=100) as model:
+            model.generate(PROMPT, 3)
+            session = model.session()
+            session.generate(PROMPT, 1)
+            before = model.counters()
+            session.generate([1], 6)
+            after = model.counters()
+        runs = after["submits"] - before["submits"]
+        counts.append((after["commands"] - before["commands"]) / runs)
+    assert (counts[1] - counts[0]) / 2 <= 5
+
+
+def test_long_texts_are_turned_by_other_frequencies(tmp_path: Path) -> None:
+    """Up to the original context a text is turned as a short one, whatever the capacity."""
+    path = described.write_folder(tmp_path / "phi3", "phi3")
+    tokens = []
+    for capacity in (64, 300):
+        with vkmnn.llm.load(path, capacity=capacity) as model:
+            tokens.append(model.generate(PROMPT, TOKENS).tokens)
+    assert tokens[0] == tokens[1]
+    assert 300 + CHUNKS[-1] > 256 > 64 + CHUNKS[-1]
+
+
+def test_forms_of_rotary_embeddings() -> None:
+    plain = Rope(8, 10000.0).frequencies()
+    assert np.allclose(Rope(8, 10000.0, "linear", 4.0).frequencies(), plain / 4)
+    dynamic = Rope(8, 10000.0, "dynamic", 2.0, 64)
+    assert np.allclose(dynamic.frequencies(), plain)
+    stretched = (10000.0 * 3.0 ** (8 / 6)) ** (-np.arange(0, 8, 2) / 8)
+    assert np.allclose(dynamic.frequencies(128), stretched)
+    long = Rope(8, 10000.0, "longrope", 4.0, 64, short=(1.0, 1.0, 1.0, 1.0), long=(2.0,) * 4)
+    assert np.allclose(long.frequencies(65), plain / 2)
+    assert np.isclose(long.tables(2)[0][0, 0], np.sqrt(1 + np.log(4) / np.log(64)))
+
+
+# --- converted, in folders, on the command line --------------------------------------------------
+
+
+def test_conversion_to_own_files(store: dict[str, Any], tmp_path: Path) -> None:
+    for case in ("folder.qwen2", "file.wide_q4_k", "file.llama_q8_0"):
+        path = _written(case, store, tmp_path)
+        made = tmp_path / f"{case}.vkmnn"
+        result = CliRunner().invoke(app, ["convert", str(path), str(made)])
+        assert result.exit_code == 0, result.output
+        assert np.abs(_logits(made) - _logits(path)).max() < 1e-5
+
+
+def test_variants_of_a_folder(tmp_path: Path) -> None:
+    for kind in ("Q8_0", "Q4_0"):
+        described.write_file(tmp_path / f"tiny-llama-{kind}.gguf", "llama", kind)
+    described.write_file(tmp_path / "mmproj-tiny.gguf", "llama", "F32")
+    layout = vkmnn.llm.layout.read_layout(tmp_path, "Q4_0")
+    assert set(layout.variants) == {"Q8_0", "Q4_0"}
+    assert layout.decoder.name == "tiny-llama-Q4_0.gguf"
+    with pytest.raises(VkmnnError, match="Q5_K_M"):
+        vkmnn.llm.layout.read_layout(tmp_path, "Q5_K_M")
+
+
+def test_split_files(tmp_path: Path) -> None:
+    keys = described.gguf_keys("llama")
+    tensors = described.gguf_tensors("llama", "Q8_0")
+    whole = described.write_gguf(tmp_path / "whole.gguf", keys, tensors)
+    names = list(tensors)
+    for number in range(3):
+        mine = {name: tensors[name] for name in names[number::3]}
+        about = {**(keys if number == 0 else {}), "split.no": number, "split.count": 3}
+        described.write_gguf(tmp_path / f"m-{number + 1:05}-of-00003.gguf", about, mine)
+    parts = tmp_path / "m-00001-of-00003.gguf"
+    assert np.array_equal(_logits(parts), _logits(whole))
+    (tmp_path / "m-00002-of-00003.gguf").unlink()
+    with pytest.raises(VkmnnError, match="00002"):
+        read_source(parts)
+
+
+def test_commands(tmp_path: Path) -> None:
+    path = _spoken(tmp_path / "m.gguf")
+    run = CliRunner().invoke
+    result = run(app, ["info", str(path)])
+    assert result.exit_code == 0, result.output
+    assert "llama" in result.output
+    assert "Q8_0" in result.output
+    result = run(app, ["generate", str(path), "hello", "--max-tokens", "3", "--json"])
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["tokens"] == 3
+    result = run(app, ["chat", str(path), "--max-tokens", "3"], input="hello\n\n")
+    assert result.exit_code == 0, result.output
+    folder = described.write_folder(tmp_path / "folder", "llama")
+    result = run(app, ["info", str(folder)])
+    assert result.exit_code == 0, result.output
+    assert "no tokenizer.json" in result.output
+
+
+# --- vocabularies --------------------------------------------------------------------------------
+
+
+def _trained() -> dict[str, Any]:
+    """Return the vocabulary of `tiny`'s tokenizer."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        tiny.write_tokenizer(Path(folder))
+        found: dict[str, Any] = json.loads((Path(folder) / "tokenizer.json").read_text("utf-8"))
+    return found
+
+
+def _spoken(path: Path) -> Path:
+    """Write a file with a vocabulary of pairs and a template; its tokens are those of the model."""
+    made = _trained()
+    vocabulary = sorted(made["model"]["vocab"].items(), key=lambda item: item[1])
+    special = {one["id"] for one in made["added_tokens"]}
+    tokens = [text for text, _ in vocabulary]
+    merges = [one if isinstance(one, str) else " ".join(one) for one in made["model"]["merges"]]
+    config = {**described.CONFIGS["llama"], "vocab_size": len(tokens)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(described, "VOCABULARY", len(tokens))
+        patch.setitem(described.CONFIGS, "spoken", config)
+        return described.write_file(
+            path, "spoken", "Q8_0",
+            **{"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "gpt-2",
+               "tokenizer.ggml.tokens": tokens, "tokenizer.ggml.merges": merges,
+               "tokenizer.ggml.token_type": [3 if n in special else 1 for n in range(len(tokens))],
+               "tokenizer.ggml.eos_token_id": 0, "tokenizer.ggml.bos_token_id": 0,
+               "tokenizer.chat_template": tiny.TEMPLATE},
+        )  # fmt: skip
+
+
+def test_vocabulary_of_pairs(tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    path = _spoken(tmp_path / "m.gguf")
+    oracle = tokenizers.Tokenizer.from_str(json.dumps(_trained()))
+    layout = vkmnn.llm.layout.read_layout(path)
+    assert layout.eos == {0}
+    found = vkmnn.llm.text.Tokenizer(layout.folder, layout.keys)
+    for text in (*tiny.TEXT, "  two  spaces\n\n", "<|user|>hello 123"):
+        assert found.encode(text) == oracle.encode(text).ids
+        assert found.decode(found.encode(text)) == oracle.decode(oracle.encode(text).ids)
+    assert found.conversation([{"role": "user", "content": "hi"}]) == "<|user|>hi\n<|assistant|>"
+
+
+def test_vocabulary_of_pieces(tmp_path: Path) -> None:
+    pytest.importorskip("tokenizers")
+    words = ["<unk>", "<s>", "</s>", *(f"<0x{n:02X}>" for n in range(256))]
+    words += ["▁", "h", "e", "l", "o", "he", "ll", "hell", "hello", "▁hello"]
+    kinds = [2, 3, 3, *[6] * 256, *[1] * (len(words) - 259)]
+    scores = [0.0, 0.0, 0.0, *[0.0] * 256, *(-float(n) for n in range(len(words) - 259))]
+    keys = {"tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": words,
+            "tokenizer.ggml.token_type": np.array(kinds), "tokenizer.ggml.scores": np.array(scores),
+            "tokenizer.ggml.bos_token_id": 1, "tokenizer.ggml.eos_token_id": 2,
+            "tokenizer.ggml.unknown_token_id": 0}  # fmt: skip
+    found = vkmnn.llm.text.Tokenizer(tmp_path, keys)
+    tokens = found.encode("hello é")
+    assert [words[one] for one in tokens] == ["<s>", "▁hello", "▁", "<0xC3>", "<0xA9>"]
+    assert found.decode(tokens) == "hello é"
+    plain = vkmnn.llm.text.Tokenizer(tmp_path, {**keys, "tokenizer.ggml.add_space_prefix": False})
+    assert [words[one] for one in plain.encode("hello", special=False)] == ["hello"]
+
+
+@pytest.mark.parametrize(("pre", "text", "parts"), [
+    ("llama-bpe", "a1234 DON'T", ["a", "123", "4", " DON", "'T"]),
+    ("qwen2", "a12 'll", ["a", "1", "2", " '", "ll"]),
+    ("gpt-2", "a1234 'll", ["a", "1234", " '", "ll"]),
+    ("smollm", "a12", ["a", "1", "2"]),
+    ("gpt-4o", "helloWorld's 1234", ["hello", "World's", " ", "123", "4"]),
+    ("tekken", "helloWORLD 12", ["hello", "WORLD", " ", "1", "2"]),
+])  # fmt: skip
+def test_cuts_before_pairs(pre: str, text: str, parts: list[str]) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    from tokenizers import pre_tokenizers
+
+    cuts = [pre_tokenizers.Split(tokenizers.Regex(one), "isolated")
+            for one in vkmnn.llm.vocabulary.PATTERNS[pre]]  # fmt: skip
+    found = pre_tokenizers.Sequence(cuts).pre_tokenize_str(text)
+    assert [one for one, _ in found] == parts
+
+
+@pytest.mark.parametrize("changes", [
+    {"tokenizer.ggml.model": "t5"}, {"tokenizer.ggml.pre": "unheard-of"},
+    {"tokenizer.ggml.merges": ["nothing"]}, {"tokenizer.ggml.token_type": [1]},
+    {"tokenizer.ggml.merges": ["no such"]},
+])  # fmt: skip
+def test_vocabularies_that_are_not_known(changes: dict[str, Any], tmp_path: Path) -> None:
+    pytest.importorskip("tokenizers")
+    keys = read_source(_spoken(tmp_path / "m.gguf")).keys
+    changes = {key: np.array(one) if key.endswith("type") else one for key, one in changes.items()}
+    with pytest.raises(ModelError, match=r"tokenizer\.ggml"):
+        vkmnn.llm.text.Tokenizer(tmp_path, {**keys, **changes})
+
+
+# --- what is refused -----------------------------------------------------------------------------
+
+
+def test_types_that_are_not_read_are_all_named(tmp_path: Path) -> None:
+    tensors = described.gguf_tensors("llama", "Q8_0")
+    path = described.write_gguf(tmp_path / "m.gguf", described.gguf_keys("llama"), tensors)
+    data = bytearray(path.read_bytes())
+    for name in ("blk.0.attn_q.weight", "blk.1.ffn_down.weight"):
+        at = data.index(name.encode()) + len(name) + 4 + 16
+        data[at : at + 4] = struct.pack("<I", 16)
+    path.write_bytes(bytes(data))
+    with pytest.raises(UnsupportedOpError, match="IQ2_XXS") as error:
+        vkmnn.llm.load(path)
+    assert len(error.value.nodes) == 2
+
+
+@pytest.mark.parametrize(("changes", "said"), [
+    ({"model_type": "mamba"}, "mamba"),
+    ({"num_hidden_layers": 0}, "num_hidden_layers"),
+    ({"num_hidden_layers": 3}, "blk.2"),
+    ({"head_dim": 12}, "q_proj"),
+    ({"hidden_size": "wide"}, "hidden_size"),
+    ({"rope_scaling": {"rope_type": "unheard-of"}}, "rope_type"),
+    ({"rope_scaling": {"rope_type": "longrope", "short_factor": [1.0]}}, "short_factor"),
+    ({"rope_theta": 0.0}, "rope_theta"),
+    ({"quantization_config": {"quant_method": "gptq"}}, "gptq"),
+    ({"layer_types": ["full_attention"]}, "layer_types"),
+])  # fmt: skip
+def test_configurations_that_make_no_sense(
+    changes: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    folder = described.write_folder(tmp_path / "m", "llama")
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    (folder / "config.json").write_text(json.dumps({**config, **changes}), "utf-8")
+    with pytest.raises(ModelError, match=said):
+        vkmnn.llm.load(folder)
+
+
+def test_headers_of_safetensors_that_lie(tmp_path: Path) -> None:
+    folder = described.write_folder(tmp_path / "m", "llama")
+    path = folder / "model.safetensors"
+    whole = path.read_bytes()
+    length = struct.unpack("<Q", whole[:8])[0]
+    header = json.loads(whole[8 : 8 + length])
+    name = "model.norm.weight"
+    begin, end = header[name]["data_offsets"]
+    for entry in (
+        {"dtype": "F32", "shape": [64], "data_offsets": [begin, end + 4]},
+        {"dtype": "F32", "shape": [1 << 60], "data_offsets": [begin, begin + (1 << 62)]},
+        {"dtype": "F32", "shape": [64], "data_offsets": [0, 256]},
+        {"dtype": "F32", "shape": [-64], "data_offsets": [begin, end]},
+        {"dtype": "F32", "shape": "64", "data_offsets": [begin, end]},
+        {"dtype": ["F32"], "shape": [64], "data_offsets": [begin, end]},
+        {"shape": [64]}, None, 7,
+    ):  # fmt: skip
+        text = json.dumps({**header, name: entry}).encode()
+        path.write_bytes(struct.pack("<Q", len(text)) + text + whole[8 + length :])
+        with pytest.raises(ModelError, match="damaged"):
+            read_source(folder)
+    index = {"weight_map": {name: "../model.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index), "utf-8")
+    with pytest.raises(ModelError, match="not a file"):
+        read_source(folder)
+
+
+@pytest.mark.parametrize("kind", ["gguf", "safetensors"])
+def test_mutated_files_raise_typed_errors(kind: str, tmp_path: Path) -> None:
+    """Bytes of headers are changed, inserted and cut off: errors are typed, and nothing hangs."""
+    rng = np.random.default_rng(11)
+    if kind == "gguf":
+        path = _spoken(tmp_path / "m.gguf")
+        subject, head = path, path.read_bytes().index(b"blk.1.ffn_down.weight")
+    else:
+        subject = described.write_folder(tmp_path / "m", "tied")
+        path = subject / "model.safetensors"
+        head = struct.unpack("<Q", path.read_bytes()[:8])[0] + 8
+    whole = path.read_bytes()
+    failed = 0
+    for _ in range(300):
+        data = bytearray(whole)
+        for _ in range(int(rng.integers(1, 4))):
+            at = int(rng.integers(0, head))
+            how = rng.integers(0, 4)
+            if how == 0:
+                data[at] = int(rng.integers(0, 256))
+            elif how == 1:
+                data[at : at + 8] = rng.integers(0, 256, 8, dtype=np.uint8).tobytes()
+            elif how == 2:
+                del data[at : at + int(rng.integers(1, 40))]
+            else:
+                data[at : at + 4] = struct.pack("<I", int(rng.choice([0, 1, 2**31, 2**32 - 1])))
+        if rng.integers(0, 10) == 0:
+            del data[int(rng.integers(0, len(data))) :]
+        path.write_bytes(bytes(data))
+        try:
+            source = read_source(subject)
+            model = source.network(64)
+            for number in list(model.weights)[::7]:
+                model.weights[number]
+            vkmnn.llm.vocabulary.ends_of(source.keys)
+            source.section()
+        except VkmnnError:
+            failed += 1
+    assert failed > 60

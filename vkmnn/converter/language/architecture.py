@@ -1,0 +1,87 @@
+"""What distinguishes one family of language models from another, as plain data."""
+
+from __future__ import annotations
+
+from dataclasses import field
+
+from vkmnn.converter.language.rope import Rope
+from vkmnn.records import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """What a family does in its own way, beyond what its sizes and tensors say.
+
+    Attributes:
+        activation: of the gates: "silu" or "gelu_tanh".
+        scaled: embeddings are multiplied by the root of the width.
+        one_more: norms in safetensors hold their factors less one.
+        pattern: of this many layers, all but the last have windows; 0 for all, -1 for none.
+        first: the first of each pattern have windows, not the last one alone.
+    """
+
+    activation: str = "silu"
+    scaled: bool = False
+    one_more: bool = False
+    pattern: int = 0
+
+
+FAMILIES: dict[str, Family] = {
+    "llama": Family(pattern=-1),
+    "mistral": Family(),
+    "qwen2": Family(pattern=-1),
+    "qwen3": Family(pattern=-1),
+    "gemma": Family("gelu_tanh", scaled=True, one_more=True, pattern=-1),
+    "gemma2": Family("gelu_tanh", scaled=True, one_more=True, pattern=2),
+    "gemma3": Family("gelu_tanh", scaled=True, one_more=True, pattern=6),
+    "phi3": Family(),
+    "mixtral": Family(),
+    "qwen2_moe": Family(pattern=-1),
+    "qwen3_moe": Family(pattern=-1),
+}
+"""By `model_type` of config.json."""
+
+GGUF_FAMILIES = {
+    **{name: name for name in ("llama", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "phi3")},
+    "qwen2moe": "qwen2_moe",
+    "qwen3moe": "qwen3_moe",
+}
+"""By `general.architecture`; Mistral and Mixtral call themselves llama."""
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """A language model of the kind of LLaMA.
+
+    Attributes:
+        family: a key of `FAMILIES`.
+        layers: how many.
+        width: of the residual stream.
+        heads, kv_heads: of queries, and of keys and values.
+        depth: elements of a head.
+        context: the most tokens that it was trained for.
+        epsilon: of its norms.
+        scale: of the scores.
+        ropes: by layer.
+        windows: by layer, -1 for none: how many keys a row sees, itself included.
+        score_cap, logit_cap: tanh bounds them; 0 for none.
+        experts: of a mixture that a token goes through; 0 for none.
+        normalised: whether the shares of the chosen experts add up to 1.
+    """
+
+    family: str
+    layers: int
+    width: int
+    heads: int
+    kv_heads: int
+    depth: int
+    context: int
+    epsilon: float
+    scale: float
+    ropes: tuple[Rope, ...]
+    windows: tuple[int, ...]
+    score_cap: float = 0.0
+    logit_cap: float = 0.0
+    experts: int = 0
+    normalised: bool = False
+    traits: Family = field(default_factory=Family)

@@ -1,0 +1,173 @@
+"""config.json of a folder as an architecture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from vkmnn.config_file import Section
+from vkmnn.converter.language.architecture import FAMILIES, Architecture, Family
+from vkmnn.converter.language.rope import FORMS, Rope
+from vkmnn.errors import ModelFileError
+
+_TYPES = {"gemma3_text": "gemma3"}
+_FULL, _SLIDING = "full_attention", "sliding_attention"
+_DEEPEST, _WIDEST = 4096, 1 << 20
+
+
+def architecture_of(config: Section) -> Architecture:
+    """Return the architecture that a config.json describes.
+
+    Raises:
+        ModelFileError: its family is not known, a value is missing, or has another type.
+    """
+    inner = config.section("text_config") if "text_config" in config else config
+    kind = inner.text("model_type") or config.text("model_type")
+    family = _TYPES.get(kind, kind)
+    if family not in FAMILIES:
+        raise unknown(config.path.parent.name or str(config.path), kind, FAMILIES)
+    return _Config(inner, family, FAMILIES[family]).read()
+
+
+def unknown(what: str, kind: str, known: Sequence[str] | dict[str, Family]) -> ModelFileError:
+    """Return the error for a family that is not known."""
+    return ModelFileError(
+        f"'{what}' is of the family '{kind[:100]}', whose layers are not known",
+        hint=f"these are: {', '.join(sorted(known))}; export others: optimum-cli export onnx",
+    )
+
+
+def bounded(section: Section, key: str, value: int, most: int = _WIDEST) -> int:
+    """Return a size that has to be there.
+
+    Raises:
+        ModelFileError: it is missing, or out of all proportion.
+    """
+    if not 0 < value <= most:
+        raise section.wrong(key, f"a number from 1 to {most}")
+    return value
+
+
+class _Config:
+    def __init__(self, section: Section, family: str, traits: Family) -> None:
+        self._section, self._family, self._traits = section, family, traits
+
+    def _size(self, key: str, default: int = 0, most: int = _WIDEST) -> int:
+        found = self._section.number(key) or default
+        return bounded(self._section, key, found, most)
+
+    def read(self) -> Architecture:
+        section = self._section
+        layers = self._size("num_hidden_layers", most=_DEEPEST)
+        width, heads = self._size("hidden_size"), self._size("num_attention_heads")
+        depth = self._size("head_dim", width // heads)
+        if section.text("hidden_act") not in ("", "silu", "gelu", "gelu_pytorch_tanh"):
+            raise section.wrong("hidden_act", "silu or gelu_pytorch_tanh")
+        if section.flag("use_bidirectional_attention"):
+            raise section.wrong("use_bidirectional_attention", "false")
+        sliding = self._sliding(layers)
+        ropes = self._ropes(depth)
+        window = section.number("sliding_window")
+        root = section.real("query_pre_attn_scalar", float(depth))
+        experts = section.number("num_experts_per_tok") if self._mixes() else 0
+        return Architecture(
+            family=self._family,
+            layers=layers,
+            width=width,
+            heads=heads,
+            kv_heads=self._size("num_key_value_heads", heads),
+            depth=depth,
+            context=section.number("max_position_embeddings"),
+            epsilon=section.real("rms_norm_eps", 1e-6),
+            scale=(root if root > 0 else depth) ** -0.5,
+            ropes=tuple(ropes[one] for one in sliding),
+            windows=tuple(window if one and window else -1 for one in sliding),
+            score_cap=section.real("attn_logit_softcapping"),
+            logit_cap=section.real("final_logit_softcapping"),
+            experts=experts,
+            normalised=section.flag("norm_topk_prob", self._family == "mixtral"),
+            traits=self._traits,
+        )
+
+    def _mixes(self) -> bool:
+        return any(key in self._section for key in ("num_local_experts", "num_experts"))
+
+    def _sliding(self, layers: int) -> list[bool]:
+        """Tell which layers have windows."""
+        section = self._section
+        given = section.texts("layer_types")
+        if given:
+            if len(given) != layers or not set(given) <= {_FULL, _SLIDING}:
+                raise section.wrong("layer_types", f"{layers} of {_FULL} and {_SLIDING}")
+            return [one == _SLIDING for one in given]
+        if "max_window_layers" in section:  # of Qwen's
+            used = section.flag("use_sliding_window")
+            first = section.number("max_window_layers")
+            return [used and one >= first for one in range(layers)]
+        pattern = section.number("sliding_window_pattern") or self._traits.pattern
+        return [pattern == 0 or (pattern > 0 and (one + 1) % pattern != 0) for one in range(layers)]
+
+    def _ropes(self, depth: int) -> dict[bool, Rope]:
+        """Return the rotary embeddings of layers without and with windows."""
+        section = self._section
+        given = section.section("rope_parameters")
+        if _FULL in given or _SLIDING in given:
+            full, local = (given.section(one) for one in (_FULL, _SLIDING))
+            return {False: self._rope(full, depth), True: self._rope(local, depth)}
+        where = given if "rope_parameters" in section else section.section("rope_scaling")
+        whole = self._rope(where, depth)
+        if "rope_local_base_freq" not in section:
+            return {False: whole, True: whole}
+        return {False: whole, True: Rope(whole.width, section.real("rope_local_base_freq"))}
+
+    def _rope(self, given: Section, depth: int) -> Rope:
+        section = self._section
+        form = given.text("rope_type") or given.text("type") or "default"
+        form = {"su": "longrope", "mrope": "default"}.get(form, form)
+        if form not in FORMS:
+            raise given.wrong("rope_type", f"one of {', '.join(FORMS)}")
+        share = given.real("partial_rotary_factor", section.real("partial_rotary_factor", 1.0))
+        context = section.number("max_position_embeddings")
+        original = (given.number("original_max_position_embeddings")
+                    or section.number("original_max_position_embeddings"))  # fmt: skip
+        factor = given.real("factor", context / original if original else 1.0)
+        base = given.real("rope_theta", section.real("rope_theta", 10000.0))
+        rope = Rope(
+            width=int(depth * share) // 2 * 2,
+            base=base,
+            form=form,
+            factor=factor,
+            original=original or context,
+            low=given.real("low_freq_factor", 1.0),
+            high=given.real("high_freq_factor", 4.0),
+            fast=given.real("beta_fast", 32.0),
+            slow=given.real("beta_slow", 1.0),
+            whole=given.flag("truncate", True),
+            attention=given.real("attention_factor") if "attention_factor" in given else None,
+            short=tuple(given.reals("short_factor")),
+            long=tuple(given.reals("long_factor")),
+        )
+        if "mscale" in given or "mscale_all_dim" in given:
+            raise given.wrong("mscale", "nothing: only DeepSeek's attention has it")
+        return checked(rope, given)
+
+
+def checked(rope: Rope, section: Section) -> Rope:
+    """Return a rotary embedding whose numbers make sense.
+
+    Raises:
+        ModelFileError: one does not.
+    """
+    half = rope.width // 2
+    if not 0 < rope.width <= _WIDEST:
+        raise section.wrong("partial_rotary_factor", "a share of each head")
+    if rope.base <= 1 or rope.factor <= 0 or rope.low >= rope.high:
+        raise section.wrong("rope_theta", "a base above 1, with a factor above 0")
+    if rope.form in ("llama3", "yarn", "longrope", "dynamic") and rope.original < 2:
+        raise section.wrong("original_max_position_embeddings", "the original context")
+    if rope.form == "yarn" and not 0 < rope.slow < rope.fast:
+        raise section.wrong("beta_fast", "more than beta_slow, which is above 0")
+    if rope.form == "longrope":
+        for name, factors in (("short_factor", rope.short), ("long_factor", rope.long)):
+            if len(factors) != half or min(factors) <= 0:
+                raise section.wrong(name, f"{half} numbers above 0")
+    return rope

@@ -1,0 +1,58 @@
+"""The names that transformers gives to weights, as those that GGUF files have."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+_WHOLE = {
+    "embed_tokens.weight": "token_embd.weight",
+    "norm.weight": "output_norm.weight",
+    "lm_head.weight": "output.weight",
+    "lm_head.bias": "output.bias",
+}
+_OF_LAYER = {
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.qkv_proj": "attn_qkv",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.gate_up_proj": "ffn_gate_up",
+    "mlp.down_proj": "ffn_down",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+}
+_LAYER = re.compile(r"layers\.(?P<layer>\d{1,4})\.(?P<part>.+)\.(?P<kind>weight|bias)")
+_PREFIX = re.compile(r"^(model\.language_model\.|language_model\.model\.|language_model\.|model\.)")
+_IGNORED = re.compile(r"rotary_emb\.inv_freq$|^(vision_tower|multi_modal_projector|visual)\.|"
+                      r"^model\.(vision_tower|multi_modal_projector|visual)\.")  # fmt: skip
+
+
+def plain_names(names: Iterable[str]) -> dict[str, str]:
+    """Return the names of GGUF files by those of transformers; what is not known stays as it is.
+
+    Weights of parts that do not make text are left out.
+    """
+    given = [name for name in names if not _IGNORED.search(name)]
+    sandwiched = any(".pre_feedforward_layernorm." in name for name in given)
+    return {name: _plain(name, sandwiched) for name in given}
+
+
+def _plain(name: str, sandwiched: bool) -> str:
+    short = _PREFIX.sub("", name)
+    match = _LAYER.fullmatch(short)
+    if match is None:
+        return _WHOLE.get(short, name)
+    part = match["part"]
+    # After attention where there is a norm before the gates as well, else that one itself.
+    if sandwiched and part == "post_attention_layernorm":
+        known: str | None = "post_attention_norm"
+    else:
+        known = _OF_LAYER.get(part)
+    return name if known is None else f"blk.{int(match['layer'])}.{known}.{match['kind']}"

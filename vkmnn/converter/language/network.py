@@ -1,0 +1,494 @@
+"""A decoder out of an architecture and its weights, in nodes as onnxruntime-genai's builder has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vkmnn.converter.language.architecture import Architecture
+from vkmnn.converter.language.rope import Rope
+from vkmnn.converter.language.stored import Coded, StoredTensor
+from vkmnn.converter.onnx.model_file import ModelFile
+from vkmnn.converter.onnx.wire import Bytes
+from vkmnn.errors import ModelFileError, UnsupportedNode, UnsupportedOpError
+from vkmnn.ir import Array
+
+if TYPE_CHECKING:
+    import onnx
+
+_MICROSOFT = "com.microsoft"
+_OPSET, _IR_VERSION = 21, 10
+_FLOAT, _UINT8, _INT32, _INT64, _FLOAT16 = 1, 2, 6, 7, 10  # TensorProto.DataType
+_TYPES: dict[Any, int] = {np.dtype(np.float32): _FLOAT, np.dtype(np.float16): _FLOAT16,
+                          np.dtype(np.uint8): _UINT8, np.dtype(np.int64): _INT64}  # fmt: skip
+
+
+class LazyWeights(Mapping[int, Bytes]):
+    """The data of initializers, by number: each is read from its file when it is asked for."""
+
+    def __init__(self) -> None:
+        self._readers: dict[int, tuple[onnx.TensorProto, Callable[[], Array]]] = {}
+
+    def add(self, number: int, tensor: onnx.TensorProto, read: Callable[[], Array]) -> None:
+        """Say what an initializer's data is read by."""
+        self._readers[number] = tensor, read
+
+    def __getitem__(self, number: int) -> Bytes:
+        """Return the bytes of an initializer, which has their type from then on.
+
+        Whether float16 holds all scales of a matrix is known once they are read.
+        """
+        tensor, read = self._readers[number]
+        array = np.ascontiguousarray(read())
+        tensor.data_type = _TYPES[array.dtype]
+        return array.reshape(-1).view(np.uint8)
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield the numbers."""
+        return iter(self._readers)
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self._readers)
+
+
+class _Decoded:
+    """A matrix in few bits whose parts are asked for one after the other: it is decoded once."""
+
+    def __init__(self, tensor: StoredTensor, order: Array | None) -> None:
+        self._tensor, self._order = tensor, order
+        self._found: Coded | None = None
+        self._parts: set[str] = set()
+
+    def part(self, name: str) -> Array:
+        """Return codes, scales or zeros; after all of them, nothing is kept."""
+        if self._found is None or name not in self._parts:
+            self._found = self._tensor.coded()
+            self._parts = {"codes", "scales", *(["zeros"] if self._tensor.type.zeroed else [])}
+        found: Array = getattr(self._found, name)
+        self._parts.remove(name)
+        if not self._parts:
+            self._found = None
+        return found if self._order is None else found[self._order]
+
+
+class NetworkBuilder:
+    """Writes a decoder: input_ids, attention_mask, past_key_values.N.… -> logits, present.N.….
+
+    Args:
+        architecture: what the layers do.
+        weights: tensors by the names that GGUF files have.
+        others: the types of tensors that are not read.
+        name: of the model.
+        producer: what the weights come from.
+        positions: how many the rotary tables hold.
+        pairs: queries and keys hold their rotary halves in pairs (LLaMA in GGUF files).
+        one_more: norms hold their factors less one (Gemma in safetensors).
+    """
+
+    def __init__(
+        self,
+        architecture: Architecture,
+        weights: Mapping[str, StoredTensor],
+        others: Mapping[str, str],
+        *,
+        name: str,
+        producer: str,
+        positions: int,
+        pairs: bool = False,
+        one_more: bool = False,
+    ) -> None:
+        self._architecture = architecture
+        self._weights = weights
+        self._others = others
+        self._name, self._producer = name, producer
+        self._positions, self._pairs, self._one_more = positions, pairs, one_more
+        self._nodes: list[onnx.NodeProto] = []
+        self._initializers: list[onnx.TensorProto] = []
+        self._readers: list[Callable[[], Array]] = []
+        self._made: set[str] = set()
+        self._tables: dict[Rope, list[str]] = {}
+        self._unread: list[UnsupportedNode] = []
+
+    def build(self) -> ModelFile:
+        """Return the model; its weights are read when they are asked for.
+
+        Raises:
+            ModelFileError: a tensor is missing, or has another shape than the sizes say.
+            UnsupportedOpError: tensors of types that are not read: all of them.
+        """
+        from onnx import helper
+
+        plan = self._architecture
+        self._front()
+        x = self._embedded()
+        y = self._norm(x, "blk.0.attn_norm")
+        for layer in range(plan.layers):
+            x, y = self._layer(layer, x, y)
+        self._logits(y)
+        if self._unread:
+            raise UnsupportedOpError(self._unread)
+        caches = [f"{layer}.{part}" for layer in range(plan.layers) for part in ("key", "value")]
+        info = helper.make_tensor_value_info
+        shape: list[str | int | None] = [
+            "batch_size",
+            plan.kv_heads,
+            "past_sequence_length",
+            plan.depth,
+        ]
+        whole: list[str | int | None] = [
+            "batch_size",
+            plan.kv_heads,
+            "total_sequence_length",
+            plan.depth,
+        ]
+        vocabulary = self._tensor("token_embd.weight").shape[0]
+        inputs = [
+            info("input_ids", _INT64, ["batch_size", "sequence_length"]),
+            info("attention_mask", _INT64, ["batch_size", "total_sequence_length"]),
+            *(info(f"past_key_values.{one}", _FLOAT, shape) for one in caches),
+        ]
+        outputs = [
+            info("logits", _FLOAT, ["batch_size", "sequence_length", vocabulary]),
+            *(info(f"present.{one}", _FLOAT, whole) for one in caches),
+        ]
+        graph = helper.make_graph(self._nodes, self._name, inputs, outputs, self._initializers)
+        opsets = [helper.make_opsetid("", _OPSET), helper.make_opsetid(_MICROSOFT, 1)]
+        proto = helper.make_model(
+            graph, opset_imports=opsets, ir_version=_IR_VERSION, producer_name=self._producer
+        )
+        weights = LazyWeights()
+        for number, read in enumerate(self._readers):
+            weights.add(number, proto.graph.initializer[number], read)
+        return ModelFile(proto, weights, None)
+
+    # --- nodes and constants ---------------------------------------------------------------------
+
+    def _node(self, op: str, inputs: list[str], output: str, domain: str = "", **attributes: Any
+              ) -> str:  # fmt: skip
+        from onnx import helper
+
+        self._nodes.append(helper.make_node(op, inputs, [output], f"/{output}", domain=domain,
+                                            **attributes))  # fmt: skip
+        return output
+
+    def _initializer(
+        self, name: str, dtype: Any, shape: tuple[int, ...], read: Callable[[], Array]
+    ) -> str:
+        from onnx import TensorProto
+
+        if name not in self._made:
+            self._made.add(name)
+            tensor = TensorProto(name=name, data_type=_TYPES[np.dtype(dtype)], dims=shape)
+            tensor.raw_data = b""
+            self._initializers.append(tensor)
+            self._readers.append(read)
+        return name
+
+    def _constant(self, name: str, value: Any, dtype: Any) -> str:
+        array = np.array(value, dtype)
+        return self._initializer(name, dtype, array.shape, lambda: array)
+
+    def _tensor(self, name: str, shape: tuple[int, ...] | None = None) -> StoredTensor:
+        """Return a tensor that has to be there, with this shape.
+
+        Raises:
+            ModelFileError: it is not, or has another one.
+        """
+        found = self._weights.get(name)
+        if found is None:
+            raise ModelFileError(
+                f"'{self._name}' has no tensor '{name}'",
+                hint="its layers are not those of its family, or files are missing",
+            )
+        if shape is not None and found.shape != shape:
+            raise found.damaged(f"its shape is {list(found.shape)} instead of {list(shape)}")
+        return found
+
+    def _has(self, name: str) -> bool:
+        kind = self._others.get(name)
+        if kind is not None:
+            what = UnsupportedNode("Weights", "", 0, name, f"the type {kind} is not read")
+            if what not in self._unread:
+                self._unread.append(what)
+        return name in self._weights or kind is not None
+
+    # --- parts -----------------------------------------------------------------------------------
+
+    def _front(self) -> None:
+        """Add how many keys each text has, and how many there are in all; positions if needed."""
+        one = self._constant("one", 1, np.int64)
+        axis = self._constant("axis", [1], np.int64)
+        kept = self._node("ReduceSum", ["attention_mask", axis], "kept", keepdims=0)
+        less = self._node("Sub", [kept, one], "kept_less")
+        self._node("Cast", [less], "seqlens_k", to=_INT32)
+        shape = self._node("Shape", ["attention_mask"], "mask_shape")
+        columns = self._node("Gather", [shape, one], "columns")
+        self._node("Cast", [columns], "total", to=_INT32)
+        switched = {rope.original for rope in self._architecture.ropes if self._switches(rope)}
+        if switched:
+            self._shifted_positions(kept, columns, max(switched))
+
+    def _switches(self, rope: Rope) -> bool:
+        """Tell whether long texts are turned by other frequencies than short ones."""
+        return rope.changes and self._positions > rope.original
+
+    def _shifted_positions(self, kept: str, total: str, original: int) -> None:
+        """Add the rows of the tables: of the second half once a text is longer than `original`."""
+        one, axis = "one", "axis"
+        ids = self._node("Shape", ["input_ids"], "ids_shape")
+        count = self._node("Gather", [ids, one], "count")
+        first = self._node("Sub", [kept, count], "first_or_less")
+        zero = self._constant("zero", 0, np.int64)
+        first = self._node("Max", [first, zero], "first")
+        first = self._node("Unsqueeze", [first, axis], "first_column")
+        places = self._node("Range", [zero, count, one], "places")
+        plain = self._node("Add", [first, places], "plain_positions")
+        limit = self._constant("original", original, np.int64)
+        long = self._node("Cast", [self._node("Greater", [total, limit], "is_long")], "long_one",
+                          to=_INT64)  # fmt: skip
+        rows = self._constant("table_rows", self._positions, np.int64)
+        shift = self._node("Mul", [long, rows], "shift")
+        self._node("Add", [plain, shift], "position_ids")
+
+    def _embedded(self) -> str:
+        plan = self._architecture
+        table = self._tensor("token_embd.weight")
+        if len(table.shape) != 2 or table.shape[1] != plan.width:
+            raise table.damaged(f"its shape is {list(table.shape)}, the width is {plan.width}")
+        if table.type.is_coded:
+            codes, scales, zeros = self._codes(table, "token_embd")
+            inputs = [codes, "input_ids", scales, *([zeros] if zeros else [])]
+            how = {"bits": table.type.bits, "block_size": table.type.block}
+            x = self._node("GatherBlockQuantized", inputs, "embedded", _MICROSOFT, **how,
+                           wide=1, centred=1)  # fmt: skip
+        else:
+            x = self._node("Gather", [self._floats(table, "token_embd"), "input_ids"], "embedded")
+        if plan.traits.scaled:
+            root = self._constant("root_width", np.sqrt(plan.width), np.float32)
+            x = self._node("Mul", [x, root], "embedded_scaled")
+        return x
+
+    def _floats(self, tensor: StoredTensor, name: str, order: Array | None = None,
+                add: float = 0.0) -> str:  # fmt: skip
+        def read() -> Array:
+            found = tensor.floats()
+            found = found if order is None else found[order]
+            return found + np.float32(add) if add else found
+
+        return self._initializer(f"{name}.weight", np.float32, tensor.shape, read)
+
+    def _codes(
+        self, tensor: StoredTensor, name: str, order: Array | None = None
+    ) -> tuple[str, str, str]:
+        """Return the initializers of a matrix in few bits: codes, scales, zeros or ""."""
+        kind, (rows, depth) = tensor.type, tensor.shape
+        blocks = depth // kind.block
+        decoded = _Decoded(tensor, order)
+        shape = (rows, depth * kind.bits // 8)
+        codes = self._initializer(f"{name}.codes", np.uint8, shape, partial(decoded.part, "codes"))
+        parts = ["scales", *(["zeros"] if kind.zeroed else [])]
+        found = [
+            self._initializer(
+                f"{name}.{part}",
+                np.float32,
+                (rows, blocks),
+                partial(decoded.part, part),
+            )
+            for part in parts
+        ]
+        return codes, found[0], found[1] if len(found) > 1 else ""
+
+    def _norm(self, x: str, name: str, skip: str = "") -> str:
+        """Add a normalisation; with `skip`, of the sum, which becomes `{name}.sum`."""
+        plan, gain = self._architecture, self._gain(name, self._architecture.width)
+        if not skip:
+            return self._node("SimplifiedLayerNormalization", [x, gain], name, axis=-1,
+                              epsilon=plan.epsilon, stash_type=1)  # fmt: skip
+        from onnx import helper
+
+        node = helper.make_node(
+            "SkipSimplifiedLayerNormalization", [x, skip, gain],
+            [name, "", "", f"{name}.sum"], f"/{name}", domain=_MICROSOFT, epsilon=plan.epsilon,
+        )  # fmt: skip
+        self._nodes.append(node)
+        return name
+
+    def _gain(self, name: str, width: int) -> str:
+        tensor = self._tensor(f"{name}.weight", (width,))
+        return self._floats(tensor, name, add=1.0 if self._one_more else 0.0)
+
+    def _product(
+        self,
+        x: str,
+        name: str,
+        size: tuple[int, int],
+        rows: tuple[int, int] | None = None,
+        order: Array | None = None,
+        of: str = "",
+    ) -> str:
+        """Add a product by a matrix [columns, depth], and its bias if it has one.
+
+        Args:
+            x: what is multiplied.
+            name: of the result.
+            size: columns and depth of the whole tensor.
+            rows: the first of the tensor's rows, and how many, where it holds several matrices.
+            order: an order of the rows.
+            of: the tensor's name, where it is another one.
+        """
+        whole = of or name
+        self._has(f"{whole}.weight")
+        if f"{whole}.weight" in self._others:
+            return name  # the network is refused once all of them are known
+        tensor = self._tensor(f"{whole}.weight", size)
+        bias = ""
+        if f"{whole}.bias" in self._weights:
+            vector = _part(self._tensor(f"{whole}.bias", size[:1]), rows)
+            bias = self._initializer(
+                f"{name}.bias", np.float32, vector.shape, lambda: _ordered(vector.floats(), order)
+            )
+        part = _part(tensor, rows)
+        if not part.type.is_coded:
+            weights = self._floats(part, name, order)
+            made = f"{name}.product" if bias else name
+            y = self._node("FusedMatMul", [x, weights], made, _MICROSOFT, transB=1)
+            return self._node("Add", [y, bias], name) if bias else y
+        codes, scales, zeros = self._codes(part, name, order)
+        inputs = [x, codes, scales, zeros, "", bias]
+        while not inputs[-1]:
+            inputs.pop()
+        columns, depth = part.shape
+        return self._node("MatMulNBits", inputs, f"{name}.out", _MICROSOFT, K=depth, N=columns,
+                          bits=part.type.bits, block_size=part.type.block, centred=1)  # fmt: skip
+
+    # --- a layer ---------------------------------------------------------------------------------
+
+    def _layer(self, layer: int, x: str, y: str) -> tuple[str, str]:
+        """Add a layer to the stream x, of which y is normalised; return both after it."""
+        plan, name = self._architecture, f"blk.{layer}"
+        y = self._attention(layer, y)
+        if self._has(f"{name}.post_attention_norm.weight"):
+            y = self._norm(y, f"{name}.post_attention_norm")
+        y = self._norm(x, f"{name}.ffn_norm", y)
+        x = f"{name}.ffn_norm.sum"
+        y = self._gates(name, y)
+        if self._has(f"{name}.post_ffw_norm.weight"):
+            y = self._norm(y, f"{name}.post_ffw_norm")
+        after = "output_norm" if layer + 1 == plan.layers else f"blk.{layer + 1}.attn_norm"
+        return f"{after}.sum", self._norm(x, after, y)
+
+    def _attention(self, layer: int, y: str) -> str:
+        from onnx import helper
+
+        plan, name = self._architecture, f"blk.{layer}"
+        wide, narrow = plan.heads * plan.depth, plan.kv_heads * plan.depth
+        places = {"q": (0, wide), "k": (wide, narrow), "v": (wide + narrow, narrow)}
+        parts = []
+        for part, (start, count) in places.items():
+            whole = f"{name}.attn_qkv"
+            order = (
+                _unpaired(count // plan.depth, plan.depth)
+                if self._pairs and part != "v"
+                else (None)
+            )
+            if self._has(f"{whole}.weight"):
+                size = (wide + 2 * narrow, plan.width)
+                parts.append(
+                    self._product(y, f"{name}.attn_{part}", size, (start, count), order, whole)
+                )
+            else:
+                size = (count, plan.width)
+                parts.append(self._product(y, f"{name}.attn_{part}", size, order=order))
+        norms = []
+        if self._has(f"{name}.attn_q_norm.weight"):
+            norms = [self._gain(f"{name}.attn_{part}_norm", plan.depth) for part in "qk"]
+        past = [f"past_key_values.{layer}.{part}" for part in ("key", "value")]
+        outputs = [f"{name}.attn", f"present.{layer}.key", f"present.{layer}.value"]
+        rope = plan.ropes[layer]
+        inputs = [*parts, *past, "seqlens_k", "total", *self._tables_of(rope)]
+        if self._switches(rope) or norms:
+            inputs.append("position_ids" if self._switches(rope) else "")
+        if norms:
+            inputs += [*[""] * 4, *norms]
+        node = helper.make_node(
+            "GroupQueryAttention", inputs, outputs, f"/{name}.attn", domain=_MICROSOFT,
+            num_heads=plan.heads, kv_num_heads=plan.kv_heads, do_rotary=1, scale=plan.scale,
+            softcap=plan.score_cap, local_window_size=plan.windows[layer],
+            qk_norm_epsilon=plan.epsilon if norms else None,
+        )  # fmt: skip
+        self._nodes.append(node)
+        return self._product(outputs[0], f"{name}.attn_output", (plan.width, wide))
+
+    def _tables_of(self, rope: Rope) -> list[str]:
+        if rope not in self._tables:
+            suffix = len(self._tables) or ""
+            both = self._switches(rope)
+            parts = [rope.tables(self._positions, long) for long in ((False, True) if both else (
+                False,))]  # fmt: skip
+            tables = [np.concatenate(one) for one in zip(*parts, strict=True)]
+            self._tables[rope] = [
+                self._constant(f"{part}_cache{suffix}", table, np.float32)
+                for part, table in zip(("cos", "sin"), tables, strict=True)
+            ]
+        return self._tables[rope]
+
+    def _gates(self, name: str, y: str) -> str:
+        plan = self._architecture
+        fused = next((one for one in (f"{name}.ffn_gate_up", f"{name}.ffn_up")
+                      if self._has(f"{one}.weight")), f"{name}.ffn_up")  # fmt: skip
+        rows = self._rows(f"{fused}.weight")
+        if self._has(f"{name}.ffn_gate.weight"):
+            size = (rows, plan.width)
+            gate = self._product(y, f"{name}.ffn_gate", size)
+            up = self._product(y, f"{name}.ffn_up", size)
+            inner = rows
+        else:
+            inner, size = rows // 2, (rows, plan.width)
+            gate = self._product(y, f"{name}.gate", size, (0, inner), of=fused)
+            up = self._product(y, f"{name}.up", size, (inner, inner), of=fused)
+        if plan.traits.activation == "silu":
+            sigmoid = self._node("Sigmoid", [gate], f"{name}.sigmoid")
+            act = self._node("Mul", [gate, sigmoid], f"{name}.act")
+        else:
+            act = self._node("Gelu", [gate], f"{name}.act", approximate="tanh")
+        mixed = self._node("Mul", [act, up], f"{name}.mixed")
+        return self._product(mixed, f"{name}.ffn_down", (plan.width, inner))
+
+    def _rows(self, name: str) -> int:
+        return 2 if name in self._others else self._tensor(name).shape[0]
+
+    def _logits(self, y: str) -> None:
+        plan = self._architecture
+        name = "output" if self._has("output.weight") else "token_embd"
+        vocabulary = self._tensor("token_embd.weight").shape[0]
+        scores = self._product(y, name, (vocabulary, plan.width))
+        if plan.logit_cap:
+            cap = self._constant("logit_cap", plan.logit_cap, np.float32)
+            small = self._node("Div", [scores, cap], "logits_small")
+            self._node("Mul", [self._node("Tanh", [small], "logits_bounded"), cap], "logits")
+        else:
+            self._nodes[-1].output[0] = "logits"
+
+
+def _part(tensor: StoredTensor, rows: tuple[int, int] | None) -> StoredTensor:
+    """Return some rows of a tensor as one."""
+    if rows is None:
+        return tensor
+    start, count = rows
+    width = tensor.row_bytes if len(tensor.shape) > 1 else tensor.type.nbytes
+    return replace(tensor, shape=(count, *tensor.shape[1:]), offset=tensor.offset + start * width)
+
+
+def _ordered(array: Array, order: Array | None) -> Array:
+    return array if order is None else array[order]
+
+
+def _unpaired(heads: int, depth: int) -> Array:
+    """Return the order that brings the halves of each head together: they lie in pairs."""
+    places = np.arange(heads * depth).reshape(heads, depth // 2, 2)
+    return np.asarray(places.transpose(0, 2, 1).reshape(-1))

@@ -1,0 +1,138 @@
+"""Language models as files hold them: an architecture with its weights."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from vkmnn.config_file import Section, read_config
+from vkmnn.converter.language.architecture import FAMILIES, Architecture
+from vkmnn.converter.language.config import architecture_of
+from vkmnn.converter.language.gguf import Gguf, read_gguf
+from vkmnn.converter.language.keys import architecture_of_keys, section_of
+from vkmnn.converter.language.names import plain_names
+from vkmnn.converter.language.network import NetworkBuilder
+from vkmnn.converter.language.safetensors import files_of, read_folder
+from vkmnn.converter.language.stored import StoredTensor
+from vkmnn.converter.onnx.model_file import ModelFile
+from vkmnn.errors import ModelFileError
+from vkmnn.records import dataclass
+
+_FACTORS = ("rope_freqs", "rope_factors_short", "rope_factors_long")
+_MOST_FACTORS = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class LanguageSource:
+    """A language model that is described, but not spelled out, by its files.
+
+    Attributes:
+        path: the folder, or the first GGUF file.
+        format: "safetensors" or "GGUF".
+        architecture: what its layers do.
+        weights: tensors, by the names that GGUF files have.
+        others: the types of tensors that are not read, by name.
+        keys: of a GGUF file; empty for a folder.
+        pairs: queries and keys hold their rotary halves in pairs.
+        one_more: norms hold their factors less one.
+    """
+
+    path: Path
+    format: str
+    architecture: Architecture
+    weights: Mapping[str, StoredTensor]
+    others: Mapping[str, str]
+    keys: Mapping[str, Any]
+    pairs: bool = False
+    one_more: bool = False
+
+    @property
+    def kind(self) -> str:
+        """The type that most of the weights have: "q4_k", "bf16" and so on."""
+        sizes: Counter[str] = Counter()
+        for one in self.weights.values():
+            sizes[one.type.name.lower()] += one.nbytes
+        return max(sizes, key=sizes.__getitem__, default="")
+
+    @property
+    def kinds(self) -> Counter[str]:
+        """How many tensors there are of each type."""
+        return Counter(one.type.name for one in self.weights.values())
+
+    def section(self) -> Section:
+        """Return the keys of a GGUF file as a configuration, whose values are checked when read."""
+        return section_of(self.path, self.keys)
+
+    def network(self, positions: int | None = None) -> ModelFile:
+        """Return the network as an ONNX model, whose weights are read when they are asked for.
+
+        Args:
+            positions: how many tokens a text may have; None for what the model was trained for.
+
+        Raises:
+            ModelFileError: tensors are missing, or have other shapes than the sizes say.
+            UnsupportedOpError: weights of types that are not read; all of them.
+        """
+        return NetworkBuilder(
+            self.architecture,
+            self.weights,
+            self.others,
+            name=self.path.stem,
+            producer=self.format,
+            positions=positions or self.architecture.context or 4096,
+            pairs=self.pairs,
+            one_more=self.one_more,
+        ).build()
+
+
+def is_described(folder: Path) -> bool:
+    """Tell whether a folder holds config.json with safetensors, from which a network is built."""
+    return (folder / "config.json").is_file() and bool(files_of(folder))
+
+
+def read_source(path: Path) -> LanguageSource:
+    """Read what describes a language model.
+
+    Args:
+        path: a GGUF file, or a folder with config.json and safetensors.
+
+    Raises:
+        ModelFileError: a file is missing or damaged, or the family is not known.
+    """
+    return _of_folder(path) if path.is_dir() else _of_gguf(read_gguf(path))
+
+
+def _of_folder(folder: Path) -> LanguageSource:
+    config = read_config(folder / "config.json")
+    _refuse_quantised(config)
+    plan = architecture_of(config)
+    tensors, others = read_folder(folder)
+    names = plain_names([*tensors, *others])
+    weights = {names[name]: one for name, one in tensors.items() if name in names}
+    rest = {names[name]: one for name, one in others.items() if name in names}
+    return LanguageSource(
+        folder, "safetensors", plan, weights, rest, {}, one_more=FAMILIES[plan.family].one_more
+    )
+
+
+def _refuse_quantised(config: Section) -> None:
+    method = config.section("quantization_config").text("quant_method")
+    if method:
+        raise ModelFileError(
+            f"'{config.path.parent}' holds weights quantised by {method[:60]}",
+            hint="load the model that it was made from, or a GGUF file of it",
+        )
+
+
+def _of_gguf(file: Gguf) -> LanguageSource:
+    weights = dict(file.tensors)
+    factors = {}
+    for name in _FACTORS:
+        found = weights.pop(f"{name}.weight", None)
+        if found is not None and len(found.shape) == 1 and found.shape[0] <= _MOST_FACTORS:
+            factors[name] = tuple(float(one) for one in found.floats())
+    plan = architecture_of_keys(file.path, file.keys, factors)
+    pairs = file.keys.get("general.architecture") == "llama"
+    return LanguageSource(file.path, "GGUF", plan, weights, file.others, file.keys, pairs=pairs)
