@@ -161,7 +161,8 @@ class Renderer:
         if match is None:
             return ""
         purpose = _PURPOSE.match(match.group(1))
-        return " ".join((purpose or match).group(1).split())
+        text = " ".join((purpose or match).group(1).split())
+        return text if text[1:2] in (" ", "[") else text[:1].upper() + text[1:]
 
     def render(self, variant: Variant, *, emulated: bool = False) -> Rendered:
         """Render one variant; raises `ShaderError` with file and line.

@@ -218,10 +218,8 @@ class ArgReduceParams(Params):
 
 def arg_reduce(*, source: ArgReduceSource, lanes: ArgReduceLanes, load: ArgReduceLoad) -> Shader:
     """
-    Index of the largest key along the middle axis of [outer, size, inner], which is cut into
-    `chunks` pieces of `chunk` (the last may be shorter). lanes 1: an invocation makes one index;
-    else a workgroup. Source f32, i32: keys are made of the elements, INVERTED for the smallest;
-    source pair: keys and indices of pieces. PARTIAL: keys are stored, too.
+    The index of the largest key along the middle axis of [outer, size, inner], in `chunks` pieces
+    of `chunk` (the last may be shorter).
     """
 
 AttentionCodesAligned: TypeAlias = Literal[1, 4]
@@ -272,8 +270,7 @@ class AttentionCodesParams(Params):
 
 def attention_codes(*, aligned: AttentionCodesAligned) -> Shader:
     """
-    Attention of codes for any device: a workgroup makes one query. Its scores lie in shared
-    memory, as products of queries and keys first, then as exponentials, then as codes.
+    Quantised attention on any device.
     """
 
 AttentionCoopMatrix: TypeAlias = Literal["m16x16x16s32", "m8x16x16s16", "m8x8x16s8", "m8x8x8s8"]
@@ -331,12 +328,7 @@ def attention_coop(
     aligned: AttentionCoopAligned,
 ) -> Shader:
     """
-    Attention by cooperative matrices of float16: a workgroup makes 16 queries of up to 64
-    columns, with a softmax that is corrected as its maximum grows, as in attention_tile. The
-    blocks of 64 keys go in turn to `groups` of 128 invocations. Scores and results of a block are
-    a fragment for each subgroup, summed in float32; probabilities are rounded to float16 before
-    they meet the values, and divided by the sum of what they were rounded to. `matrix`:
-    "m16x16x16s32" are M x N x K elements, in subgroups of 32.
+    Attention by cooperative matrices of float16, with a running softmax as in attention_tile.
     """
 
 AttentionRotateRows: TypeAlias = Literal[8, 16, 32]
@@ -396,13 +388,8 @@ def attention_rotate(
     element: AttentionRotateElement,
 ) -> Shader:
     """
-    Attention for CPU devices: a workgroup is one subgroup of `lanes` invocations and makes `rows`
-    queries of up to 64 columns, 4 * lanes keys at a time, with a softmax that is corrected as its
-    maximum grows (Milakov and Gimelshein 2018; Dao et al. 2022, FlashAttention). A lane loads the
-    vec4s of its own queries and of its own four keys; the others' queries reach it by a rotation
-    of the subgroup. Of codes (`c8`, in floats), scores and softmax are rounded: what all keys add
-    up to is found first, then scores are computed once more, or read where KEEPS says that their
-    codes have been kept, a byte each.
+    Attention on CPU devices, with a running softmax (Milakov and Gimelshein 2018; Dao et al.
+    2022, FlashAttention).
     """
 
 AttentionTileRows: TypeAlias = Literal[16, 24]
@@ -464,12 +451,8 @@ def attention_tile(
     load: AttentionTileLoad,
 ) -> Shader:
     """
-    Attention for any device: a workgroup makes `rows` queries of up to 64 columns, with a softmax
-    that is corrected as its maximum grows (Milakov and Gimelshein 2018; Dao et al. 2022,
-    FlashAttention). The blocks of 32 keys go in turn to `groups` of invocations, eight for each
-    query; at the end their maxima, sums and results meet. Queries, keys and values pass through
-    shared memory in pieces of 64 elements; values of a block and the next keys are loaded while
-    its scores are computed.
+    Attention on any device, with a running softmax (Milakov and Gimelshein 2018; Dao et al. 2022,
+    FlashAttention).
     """
 
 BinaryForm: TypeAlias = Literal["map", "test"]
@@ -507,8 +490,7 @@ def binary(
     load: BinaryLoad,
 ) -> Shader:
     """
-    y = activation(KIND(a, b)) with broadcasting over up to six axes; an invocation makes one
-    element of `width` words. Form test: y is a bool.
+    y = activation(KIND(a, b)), with broadcasting over up to six axes.
     """
 
 CachedAttentionSplit: TypeAlias = Literal[0, 1]
@@ -574,12 +556,9 @@ def cached_attention(
     load: CachedAttentionLoad,
 ) -> Shader:
     """
-    A few rows of queries on a cache: a workgroup turns the query of one head and row and the new
-    keys, and attends to the rows of the cache and to the new ones, with a softmax that is
-    corrected as its maximum grows (include/cached_attention.glsl.j2). Where `split`, the rows of
-    the cache are shared by pc.parts workgroups, of which the first takes the new ones, too, and
-    the last to arrive merges what all have found (include/last_arriver.glsl.j2): for each a vec4
-    of every lane, and its maximum and sum.
+    Attention of a few query rows on a KV cache: rotary embedding of the query of a head and row
+    and of the new keys, attention to cached and new rows, with a running softmax
+    (include/cached_attention.glsl.j2).
     """
 
 CachedAttentionSubgroupLanes: TypeAlias = Literal[8, 16]
@@ -643,12 +622,7 @@ def cached_attention_subgroup(
     element: CachedAttentionSubgroupElement,
 ) -> Shader:
     """
-    A few rows of queries on a cache, for CPU devices (include/cached_attention.glsl.j2): a
-    workgroup is one subgroup of `lanes` invocations and takes one head and row. Everything stays
-    in registers: such devices load and store shared memory one invocation after another. A lane
-    scores one row of the cache at a time, with vec4s of the query that the lanes hold for each
-    other; then it weighs vec4s of its own columns. KEY_VECTORS, VALUE_VECTORS: how many vec4s of
-    a key and of a value a lane holds.
+    Cached_attention on CPU devices.
     """
 
 CachedAttentionWideLanes: TypeAlias = Literal[8, 32]
@@ -714,12 +688,7 @@ def cached_attention_wide(
     element: CachedAttentionWideElement,
 ) -> Shader:
     """
-    A few rows of queries on a cache, for GPUs (include/cached_attention.glsl.j2): eight subgroups
-    of `lanes` invocations take one head and row. Eight invocations share a row of the cache, so
-    that they read 128 bytes side by side; they score it, and weigh its columns, without a
-    barrier: every eight keep a maximum, a sum and a result of their own, which meet at the end,
-    in a subgroup first. KEY_VECTORS, VALUE_VECTORS: how many vec4s of a key and of a value an
-    invocation holds. Where `split`, the rows are shared as in cached_attention.
+    Cached_attention on GPUs with subgroup shuffles.
     """
 
 CastSource: TypeAlias = Literal["f32", "i32"]
@@ -799,12 +768,8 @@ class ConvCodesCoopParams(Params):
 
 def conv_codes_coop(*, tile: ConvCodesCoopTile, step: ConvCodesCoopStep) -> Shader:
     """
-    Convolution of codes as an implicit GEMM by cooperative matrices of bytes, summed in whole
-    numbers. k counts fours of channel blocks, tap by tap: `taps` says for each four which texel
-    it is, counted from a pixel's first tap, how many of its blocks there are, and the tap's place
-    as depth and height · 65536 + width. Weights are rows [group][channel][four] of sixteen bytes.
-    x is bytes less a number: pads are the bytes of zero, and `offset` is, for each channel, the
-    sum of its weights, which that number multiplies.
+    Quantised convolution as an implicit GEMM by cooperative matrices of signed bytes, summed in
+    32-bit integers.
     """
 
 ConvCoopTile: TypeAlias = Literal[
@@ -882,13 +847,6 @@ class ConvCoopParams(Params):
 def conv_coop(*, tile: ConvCoopTile, step: ConvCoopStep, split: ConvCoopSplit) -> Shader:
     """
     Convolution of float16 tensors as an implicit GEMM by cooperative matrices, summed in float32.
-    split: several workgroups share a tile, each a part of K. k counts pairs of channel blocks,
-    tap by tap: `taps` says for each pair which texel it is, counted from a pixel's first tap, how
-    far the second block is (0: there is none), and the tap's place as depth and height · 65536 +
-    width. Weights are rows [group][channel][pair] of eight elements. PHASED: `phases`
-    convolutions of the same sizes, which write pixels of one output; `taps` has a table for each
-    of them, and how far each lies from the first pixel; weights are
-    [group][phase][channel][pair].
     """
 
 ConvDepthwisePixels: TypeAlias = Literal[4, 1]
@@ -990,11 +948,7 @@ class ConvDotParams(Params):
 
 def conv_dot(*, tile: ConvDotTile) -> Shader:
     """
-    Convolution of codes as implicit GEMM by dot products of four bytes each: pixels are rows,
-    taps times blocks of four input channels the inner axis, and tiles of both operands pass
-    through shared memory as words. Weights are [panel][K / 4][columns of a tile], words of bytes
-    along K. x is bytes less a number: pads are the bytes of zero, and `offset` is, for each
-    channel, the sum of its weights, which that number multiplies. `taps`: as in conv_shared.
+    Quantised convolution as an implicit GEMM by integer dot products of four bytes.
     """
 
 ConvFoldElement: TypeAlias = Literal["f32", "f16"]
@@ -1010,9 +964,9 @@ class ConvFoldParams(Params):
 
 def conv_fold(*, element: ConvFoldElement, load: ConvFoldLoad) -> Shader:
     """
-    Puts four neighbours of a row into the channels of a pixel, for convolutions of one input
-    channel: pixel p of a row of y holds x[p - pad], x[p - pad + step], … of the same row, and
-    zeros for what lies outside.
+    Computes: four neighbours of a row as the channels of a pixel, for convolutions of one input
+    channel. Pixel p of a row of y holds x[p - pad], x[p - pad + step], ... of the same row, zeros
+    outside.
     """
 
 ConvGatherElement: TypeAlias = Literal["f32", "f16", "w8", "c8"]
@@ -1060,9 +1014,7 @@ class ConvGatherParams(Params):
 
 def conv_gather(*, element: ConvGatherElement, load: ConvGatherLoad) -> Shader:
     """
-    Convolution with groups that do not fall on channel blocks; an invocation makes one pixel of
-    one channel block and gathers single input channels. Weights are [block][tap][ic]; `in_blocks`
-    and `group_blocks` count channels here.
+    Convolution whose groups do not start at channel blocks.
     """
 
 ConvHalfTile: TypeAlias = Literal["128x64", "64x64", "32x32", "64x32x2", "128x16"]
@@ -1116,8 +1068,7 @@ class ConvHalfParams(Params):
 
 def conv_half(*, tile: ConvHalfTile, split: ConvHalfSplit) -> Shader:
     """
-    As `conv_shared`, with float16 arithmetic within a step along K. Weights are constants, of
-    which every output channel was divided by a power of two (`gemm/half.py`).
+    As conv_shared, with float16 arithmetic within a step along K.
     """
 
 ConvRotateRows: TypeAlias = Literal[64, 32, 16, 8]
@@ -1171,10 +1122,7 @@ def conv_rotate(
     element: ConvRotateElement,
 ) -> Shader:
     """
-    Convolution as implicit GEMM for CPU devices: a workgroup is one subgroup of `lanes`
-    invocations and makes `rows` pixels of `lanes` channel blocks; lane l owns channel block l of
-    the panel, weights are [panel][tap][ic][lanes]. A lane loads its own pixels; the others reach
-    it by a rotation of the subgroup, so lane l works on pixel (l + j) mod lanes in step j.
+    Convolution as an implicit GEMM on CPU devices.
     """
 
 ConvRowLanes: TypeAlias = Literal[8]
@@ -1225,16 +1173,7 @@ class ConvRowParams(Params):
 
 def conv_row(*, lanes: ConvRowLanes) -> Shader:
     """
-    Convolution of codes by windows three wide as F(4, 3) along rows, for CPU devices: a workgroup
-    is one subgroup of `lanes` invocations and makes four pixels of each of half as many tiles,
-    for `lanes` channel blocks. A lane transforms the six pixels of a tile, half of which it
-    loads, and another lane the others, and the weights of its own block; as in conv_rotate, tiles
-    reach the other lanes by a rotation. With as many tiles as lanes, the loop would be too long
-    for what processors keep of decoded instructions. Sums are 32-bit integers that may wrap
-    around: whatever the twenty-fourfold of a result was, an odd factor and a shift give back its
-    lower bits. Weights are [panel][row of taps][C / 4][tap][lanes], ivec4s of a word for each
-    input channel. Pixels are tiles here, and `stride` and `out_stride` go from one to the next;
-    `row` lies between pixels.
+    Quantised convolution by windows three wide as F(4, 3) along rows, on CPU devices.
     """
 
 ConvSeparableRows: TypeAlias = Literal[4, 8]
@@ -1278,12 +1217,7 @@ class ConvSeparableParams(Params):
 
 def conv_separable(*, rows: ConvSeparableRows, element: ConvSeparableElement) -> Shader:
     """
-    A convolution of each channel by itself and the product of one tap over all channels that
-    follows it, for GPUs: a workgroup makes the first for the pixels of its tile, a chunk of
-    channels after the other, into shared memory, and multiplies that by the weights of its
-    columns. `rows` pixels of four columns are an invocation's; groups of invocations share the
-    channels of a chunk, and their sums meet in shared memory. Weights are [block][tap] and
-    [panel][channel][columns of a tile]; one spatial axis is missing or of size 1.
+    a depthwise convolution and the pointwise one after it, on GPUs.
     """
 
 ConvSharedTile: TypeAlias = Literal[
@@ -1355,14 +1289,8 @@ def conv_shared(
     element: ConvSharedElement,
 ) -> Shader:
     """
-    Convolution as implicit GEMM for GPUs: pixels are rows, taps times input channels the inner
-    axis, and tiles of both operands pass through shared memory. Weights are [panel][K][columns of
-    a tile]. `taps` has an entry for every four channels of every tap: its position in the window
-    and its distance in x. split: several workgroups share a tile, each a part of K. PHASED:
-    `phases` convolutions of the same sizes, which write pixels of one output; `taps` has a table
-    for each of them, and how far each lies from the first pixel; weights are
-    [group][phase][panel]. POOLED: x is the maximum of 3 x 3 texels, which only kernels of floats
-    with one tap take.
+    Convolution as an implicit GEMM on GPUs. Rows are pixels, columns output channels, K is taps x
+    input channels.
     """
 
 ConvStripSize: TypeAlias = Literal[3, 5]
@@ -1418,9 +1346,7 @@ def conv_strip(
     element: ConvStripElement,
 ) -> Shader:
     """
-    Convolution of each channel by itself with a square kernel, unrolled: an invocation makes
-    `pixels` neighbouring pixels of a row of one channel block and loads every input texel once.
-    Weights are [block][tap]; one spatial axis is missing or of size 1.
+    Depthwise convolution with a square kernel, unrolled.
     """
 
 ConvTileAcross: TypeAlias = Literal["pixels", "channels"]
@@ -1478,10 +1404,7 @@ def conv_tile(
     load: ConvTileLoad,
 ) -> Shader:
     """
-    Convolution as implicit GEMM in a register tile: an invocation makes `pixels` pixels of
-    `blocks` channel blocks. Across pixels, neighbouring invocations own neighbouring pixels and
-    share their weights [panel][tap][ic][blocks]; across channels, they own neighbouring channel
-    blocks and share their pixels, with weights [panel][tap][ic][local_size_x].
+    Convolution as an implicit GEMM in a register tile, on any device.
     """
 
 ConvWeightElement: TypeAlias = Literal["f32", "f16"]
@@ -1539,8 +1462,7 @@ def convert_layout(
     load: ConvertLayoutLoad,
 ) -> Shader:
     """
-    Converts between plain [N][C][S] and channel-blocked [ceil(C/4)][N][S][4]; an invocation moves
-    one channel block of one pixel. x has the elements `element`, y `result`.
+    Conversion between plain [N][C][S] and channel-blocked [ceil(C/4)][N][S][4].
     """
 
 ConvertWidthElement: TypeAlias = Literal["f32", "f16"]
@@ -1589,9 +1511,8 @@ class CumSumParams(Params):
 
 def cum_sum(*, element: CumSumElement, load: CumSumLoad) -> Shader:
     """
-    Running sums, or products, along the middle axis of [outer, size, inner], which is cut into
-    `chunks` pieces of `chunk` (the last may be shorter); an invocation makes one piece. OFFSET:
-    what comes before each piece is given as [outer, chunks, inner].
+    Running sums, or products, along the middle axis of [outer, size, inner], in `chunks` pieces
+    of `chunk` (the last may be shorter).
     """
 
 DeformColumnsLoad: TypeAlias = Literal["buffer", "texel"]
@@ -1635,9 +1556,7 @@ class DetParams(Params):
 
 def det(*, load: DetLoad) -> Shader:
     """
-    Determinants of [count, size, size], by elimination with row pivots in `work`, a copy of the
-    matrices; an invocation makes one. Elements of a matrix are `count` words apart, so that
-    neighbours read neighbouring words.
+    Determinants of [count, size, size], by elimination with row pivots in `work`, a copy.
     """
 
 DynamicCodesForm: TypeAlias = Literal["rows", "words", "tile"]
@@ -1652,11 +1571,7 @@ class DynamicCodesParams(Params):
 
 def dynamic_codes(*, form: DynamicCodesForm, load: DynamicCodesLoad) -> Shader:
     """
-    Codes of numbers by a scale and a zero point that are computed, as ONNX's
-    DynamicQuantizeLinear makes them. "rows": less their zero point, in the order of `x`; "words":
-    as bytes less 128, four to a word; an invocation takes four vec4s. "tile": the same words, of
-    rows in tiles, as `matmul_pack` has them; an invocation makes four of a lane. `ends` is what
-    products bind as their bias: see `gemm/dynamic.py`.
+    Quantised values by a computed scale and zero point (ONNX DynamicQuantizeLinear).
     """
 
 DynamicRangeResult: TypeAlias = Literal["pieces", "range"]
@@ -1676,9 +1591,7 @@ def dynamic_range(
     load: DynamicRangeLoad,
 ) -> Shader:
     """
-    Smallest and largest of zero and all elements, and what quantises from the one to the other: a
-    workgroup takes `chunk` vec4s. Several leave their extremes in `y`, as (smallest, largest,
-    smallest, largest); one that reads all, or those (PAIRS), makes scale and zero point.
+    Minimum and maximum of zero and all elements, and the scale and zero point for that range.
     """
 
 ElementwiseSteps: TypeAlias = Literal[4, 8]
@@ -1712,10 +1625,7 @@ def elementwise(
     load: ElementwiseLoad,
 ) -> Shader:
     """
-    y = a chain of steps over up to four operands with broadcasting over up to six axes.
-    Specialization constants say what each step computes of which values, so that a driver
-    compiles those alone. Values are numbered: operands 0 to 3, numbers 4 to 11, from 12 on the
-    results of the steps. An invocation makes one element of `width` words.
+    a chain of steps over up to four operands, with broadcasting over up to six axes.
     """
 
 FillElement: TypeAlias = Literal["f32", "f16"]
@@ -1875,9 +1785,7 @@ class GroupNormParams(Params):
 
 def group_norm(*, lanes: GroupNormLanes, mode: GroupNormMode, element: GroupNormElement) -> Shader:
     """
-    Normalises channel-blocked images: y = act((x - mean) / sqrt(variance + epsilon) * scale +
-    bias). A workgroup takes `blocks` channel blocks of one image. Mode own: each channel has
-    statistics of its own, blocks is 1; mode joint: all channels of the blocks share them.
+    y = act((x - mean) / sqrt(variance + epsilon) * scale + bias) of channel-blocked images.
     """
 
 ImageConvForm: TypeAlias = Literal["dense", "depthwise"]
@@ -1920,8 +1828,7 @@ class ImageConvParams(Params):
 
 def image_conv(*, form: ImageConvForm, element: ImageConvElement, load: ImageConvLoad) -> Shader:
     """
-    Convolution of images, with weights in an image or a buffer; an invocation makes four texels
-    of a row, of one block of channels. Pairs are (height, width).
+    Convolution of images, with weights in an image or a buffer.
     """
 
 ImageConvertDest: TypeAlias = Literal["image", "buffer"]
@@ -2108,8 +2015,7 @@ class LinearAttentionParams(Params):
 
 def linear_attention(*, load: LinearAttentionLoad) -> Shader:
     """
-    `steps` steps of LinearAttention from step `first` on; an invocation owns a column of a state
-    [depth, width], and makes that column of what the queries of its head read.
+    `steps` steps of LinearAttention from step `first` on.
     """
 
 LrnForm: TypeAlias = Literal[1, 4, "blocked"]
@@ -2139,9 +2045,7 @@ class LrnParams(Params):
 def lrn(*, form: LrnForm, element: LrnElement, load: LrnLoad) -> Shader:
     """
     Local response normalisation across channels (ONNX LRN): y = x / (bias + ratio * sum of
-    squares)^BETA, summed over the channels from `before` below to `after` above. `count`
-    elements; form 1 and 4: plain [outer, channels, inner] of words or vec4s; blocked:
-    channel-blocked texels, `inner` of them per block.
+    squares)^BETA, summed over the channels from `before` below to `after` above.
     """
 
 MatmulCodesBits: TypeAlias = Literal[4, 8]
@@ -2181,7 +2085,7 @@ def matmul_codes(
     element: MatmulCodesElement,
 ) -> Shader:
     """
-    rows of floats by packed weights of `bits` bits, dequantised in registers.
+    Rows of floats by packed weights of `bits` bits, dequantised in registers.
     """
 
 MatmulCodesCoopTile: TypeAlias = Literal[
@@ -2248,11 +2152,7 @@ def matmul_codes_coop(
     aligned: MatmulCodesCoopAligned,
 ) -> Shader:
     """
-    Product of codes by constant codes by cooperative matrices of bytes, summed in whole numbers.
-    The left operand is whole numbers in float32, of which words of four bytes are made on the way
-    to shared memory; `b` is rows of uvec4s along k, sixteen bytes each. Bytes of a are codes less
-    `a_shift`: `sums`, of b along K, make up for that. With POINTED, codes with the number in
-    `point` added are from 0 to 255.
+    Quantised product by cooperative matrices of signed bytes, summed in 32-bit integers.
     """
 
 MatmulCodesRowBits: TypeAlias = Literal[4, 8]
@@ -2284,7 +2184,7 @@ class MatmulCodesRowParams(Params):
 
 def matmul_codes_row(*, bits: MatmulCodesRowBits, element: MatmulCodesRowElement) -> Shader:
     """
-    one row of floats by packed weights of `bits` bits, for few columns on GPUs.
+    One row of floats by packed weights of `bits` bits, for few columns on GPUs.
     """
 
 MatmulCoopTile: TypeAlias = Literal[
@@ -2364,10 +2264,7 @@ def matmul_coop(
     aligned: MatmulCoopAligned,
 ) -> Shader:
     """
-    Matrix product of float16 operands by cooperative matrices, summed in float32. Both operands
-    are rows of uvec4s along k, eight elements each, which the strides of `a` and `b` count.
-    split: several workgroups share a tile, each a part of K. Where one sees the whole of it, it
-    may normalise the rows of `a`: see include/moments.glsl.j2.
+    Matrix product of float16 operands by cooperative matrices, summed in float32.
     """
 
 MatmulDotTile: TypeAlias = Literal["64x64", "32x32", "32x32x4"]
@@ -2413,12 +2310,7 @@ class MatmulDotParams(Params):
 
 def matmul_dot(*, tile: MatmulDotTile, aligned: MatmulDotAligned) -> Shader:
     """
-    Product of codes by dot products of four bytes each: tiles of both operands pass through
-    shared memory as words of four along K, and groups of invocations may share K. The left
-    operand, and with B_PLAIN the right one, are whole numbers in float32, of which words are made
-    on the way; else `b` is words, panel by panel [K / 4][columns]. Bytes are codes less `a_shift`
-    and WEIGHT_SHIFT: `sums`, of b along K, make up for the former. With POINTED, codes with the
-    number in `point` added are from 0 to 255.
+    Quantised product by integer dot products of four bytes.
     """
 
 MatmulGemvRows: TypeAlias = Literal[1, 4, 8]
@@ -2468,9 +2360,7 @@ def matmul_gemv(
     element: MatmulGemvElement,
 ) -> Shader:
     """
-    Product of up to `rows` rows by a matrix: bound by the loads of b, so that neighbours load
-    neighbouring vec4s of it. A workgroup makes WIDTH vec4s of every row; its invocations share K,
-    and a tree in shared memory adds what they have.
+    Product of up to `rows` rows by a matrix, bound by the loads of b.
     """
 
 MatmulHalfTile: TypeAlias = Literal["128x64", "64x64", "32x32", "64x32x2"]
@@ -2526,8 +2416,7 @@ def matmul_half(
     aligned: MatmulHalfAligned,
 ) -> Shader:
     """
-    As `matmul_shared`, with float16 arithmetic within a step along K. The right operand is a
-    constant, of which every column was divided by a power of two (`gemm/half.py`).
+    As matmul_shared, with float16 arithmetic within a step along K.
     """
 
 MatmulPackOperand: TypeAlias = Literal["a", "a4", "b", "tile"]
@@ -2567,12 +2456,7 @@ def matmul_pack(
     load: MatmulPackLoad,
 ) -> Shader:
     """
-    Brings an operand of a matrix product into the form its kernels read, zero padded. "a": vec4s
-    along k, with vec4 k4 of a row at row·out_row + k4·out_step of its batch; an invocation moves
-    four of them ("a4": which lie together already). "b": [batch][panel][k][WIDTH] of vec4s along
-    the columns. "tile": rows of codes, four to a word or floats, as words:
-    [tile][k4][LANES][WIDTH] of ivec4s, where word g of lane l is of row g·LANES + l of a tile of
-    ROWS; an invocation moves four of a lane.
+    An operand of a matrix product in the order of its kernels, zero-padded.
     """
 
 MatmulRotateRows: TypeAlias = Literal[8, 16, 32, 40, 64]
@@ -2620,12 +2504,7 @@ def matmul_rotate(
     element: MatmulRotateElement,
 ) -> Shader:
     """
-    Matrix product for CPU devices: a workgroup is one subgroup of `lanes` invocations and makes
-    `rows` rows of one panel of 4 * lanes columns. A lane loads its own rows of a; the others
-    reach them by a rotation of the subgroup, so lane l works on row (l + j) mod lanes in step j.
-    Of bytes (`w8`, `c8`), an ivec4 of `b` holds four k of four columns. Of codes (`c8`), those of
-    `a` lie tile by tile and block of k by block (`matmul_pack`): a lane loads its rows of a tile
-    at once. With SHIFTED, what is added to bytes comes after the biases.
+    Matrix product on CPU devices.
     """
 
 MatmulSharedTile: TypeAlias = Literal[
@@ -2693,10 +2572,7 @@ def matmul_shared(
     element: MatmulSharedElement,
 ) -> Shader:
     """
-    Matrix product for GPUs: tiles of both operands pass through shared memory, every invocation
-    keeps a tile of results in registers. split: several workgroups share a tile, each a part of
-    K. Where one sees the whole of it, it may normalise the rows of `a`: see
-    include/staged_norms.glsl.j2.
+    Matrix product on GPUs.
     """
 
 MatmulTileTile: TypeAlias = Literal[1, 8]
@@ -2763,10 +2639,7 @@ class NmsChooseParams(Params):
 
 def nms_choose(*, load: NmsChooseLoad) -> Shader:
     """
-    Second step of NonMaxSuppression: a workgroup goes through the sorted boxes of one class, as
-    many at a time as it has lanes. Each lane compares its box with those chosen before, then with
-    those of its own group that are chosen first. What does not fit one dispatch goes on in the
-    next: `state` holds how far a row is, and how many boxes it has.
+    Second step of NonMaxSuppression: selects from the sorted boxes.
     """
 
 NmsGatherLoad: TypeAlias = Literal["buffer", "texel"]
@@ -2779,9 +2652,8 @@ class NmsGatherParams(Params):
 
 def nms_gather(*, load: NmsGatherLoad) -> Shader:
     """
-    Last step of NonMaxSuppression: writes (image, class, box) of what was chosen of all rows, one
-    after the other, then zeros; and how many there are. A workgroup writes those of one row, and
-    a part of the zeros.
+    Last step of NonMaxSuppression: (image, class, box) of the selected boxes of all rows, then
+    zeros; and their number.
     """
 
 NmsSortWidth: TypeAlias = Literal[4, 1]
@@ -2794,11 +2666,8 @@ class NmsSortParams(Params):
 
 def nms_sort(*, width: NmsSortWidth, load: NmsSortLoad) -> Shader:
     """
-    First step of NonMaxSuppression: a workgroup sorts the boxes of one class whose scores exceed
-    a threshold by falling score; equal ones stay in order. Few boxes are counted: how many come
-    before each. Of many, lanes own pieces, so that sorting by four bits at a time (radix sort)
-    keeps their order. `order` and `spare` are [rows, size]; the result is in `order`. width 4:
-    rows are whole vec4s.
+    First step of NonMaxSuppression: sorts the boxes of a class whose scores exceed a threshold by
+    falling score; equal ones keep their order.
     """
 
 NmsTournamentLanes: TypeAlias = Literal[8, 16]
@@ -2824,13 +2693,7 @@ class NmsTournamentParams(Params):
 
 def nms_tournament(*, lanes: NmsTournamentLanes, width: NmsTournamentWidth) -> Shader:
     """
-    NonMaxSuppression without sorting, for CPU devices: a workgroup is one subgroup of `lanes`
-    invocations and takes one class. Its lanes hold the best key of each block of `block` scores
-    in registers. Round by round, the best of all leaves its block and is kept unless a box that
-    was kept before suppresses it. Nothing marks what has left: that is all that comes before the
-    last one in order. So a dispatch whose loops may not go on tells the next one in `state` only
-    where that one was (its place + 1, or -1 where nothing is left to do), and how many boxes are
-    kept. width 4: rows are whole vec4s.
+    NonMaxSuppression without sorting, on CPU devices.
     """
 
 NormApplyForm: TypeAlias = Literal["rows", "channels"]
@@ -2867,8 +2730,8 @@ class NormApplyParams(Params):
 
 def norm_apply(*, form: NormApplyForm, element: NormApplyElement, load: NormApplyLoad) -> Shader:
     """
-    y = (x - mean) * deviation * scale + bias, with an activation in form channels, over plain
-    rows whose mean and inverse standard deviation are known; an invocation makes one element.
+    y = (x - mean) * deviation * scale + bias over plain rows with known mean and inverse standard
+    deviation; with an activation in form channels.
     """
 
 NormRowsLanes: TypeAlias = Literal[8, 16, 32, 0]
@@ -2907,12 +2770,7 @@ class NormRowsParams(Params):
 
 def norm_rows(*, lanes: NormRowsLanes, form: NormRowsForm, element: NormRowsElement) -> Shader:
     """
-    Normalises plain rows: y = (x - mean) / sqrt(variance + epsilon) * scale + bias; a workgroup
-    makes one row. With RMS nothing is subtracted. With HOLD, the vec4s of an invocation, it keeps
-    the row in registers; HOLD 0 reads a longer row three times. Form aligned: rows are whole
-    vec4s, scale and bias too. Form rows: a row may start and end inside a vec4, and these
-    elements are stored one by one. Form channels: so, too, with factors per channel and an
-    activation, and without HOLD. OF_INPUT is what x is multiplied by: the scale of its codes.
+    y = (x - mean) / sqrt(variance + epsilon) * scale + bias over plain rows.
     """
 
 OneHotElement: TypeAlias = Literal["f32", "i32"]
@@ -2996,8 +2854,8 @@ class PoolIndexParams(Params):
 
 def pool_index(*, element: PoolIndexElement, load: PoolIndexLoad) -> Shader:
     """
-    Maximum of a sliding window over plain [images][spatial] and the flat index of the first
-    element that has it; an invocation makes one element. Triples are (depth, height, width).
+    The maximum of a sliding window over plain [images][spatial], and the flat index of its first
+    occurrence.
     """
 
 PoolStripSize: TypeAlias = Literal[2, 3, 5]
@@ -3041,9 +2899,7 @@ def pool_strip(
     element: PoolStripElement,
 ) -> Shader:
     """
-    Maximum or average of a square window over channel-blocked texels, unrolled: an invocation
-    makes `pixels` neighbouring pixels of a row and loads every input texel once. Columns come
-    first: each is reduced over the window's rows, then each pixel over its columns.
+    Maximum or average of a square window over channel-blocked texels, unrolled.
     """
 
 PoolWholeLanes: TypeAlias = Literal[8, 16, 32, 0]
@@ -3082,9 +2938,8 @@ class RadixCountParams(Params):
 
 def radix_count(*, load: RadixCountLoad) -> Shader:
     """
-    Stable sort by four bits, of which some may be `flipped`: how often each value of them occurs
-    in each of `pieces` pieces of `piece` keys (255 at most), as [16, pieces]. An invocation
-    counts a piece.
+    Stable sort by four bits, of which some may be `flipped`: counts of each of their values in
+    each of `pieces` pieces of `piece` keys (255 at most), as [16, pieces].
     """
 
 RadixMoveLoad: TypeAlias = Literal["buffer", "texel"]
@@ -3107,9 +2962,8 @@ class RadixMoveParams(Params):
 
 def radix_move(*, load: RadixMoveLoad) -> Shader:
     """
-    Stable sort by four bits, of which some may be `flipped`: moves keys and their indices to
-    where those of their piece and value begin, which `table` [16, pieces] says. An invocation
-    moves a piece. Not INDEXED: places are the indices.
+    Stable sort by four bits, of which some may be `flipped`: moves keys and their indices to the
+    start of their piece and value, by `table` [16, pieces].
     """
 
 RasterWidth: TypeAlias = Literal[1, 4]
@@ -3149,10 +3003,7 @@ def raster(
     load: RasterLoad,
 ) -> Shader:
     """
-    Copies one region of up to six axes, the innermost last; each invocation moves one element of
-    `width` words, whatever their type. blocked: x (source), or both tensors, are channel-blocked,
-    of `images` times channels times pixels, while addresses count elements in plain order; four
-    words of a blocked source are a block of channels.
+    a copy of one region of up to six axes, the innermost last.
     """
 
 RasterPartsWidth: TypeAlias = Literal[1, 4]
@@ -3164,11 +3015,8 @@ class RasterPartsParams(Params):
 
 def raster_parts(*, width: RasterPartsWidth, element: RasterPartsElement) -> Shader:
     """
-    Copies up to sixteen regions of up to six sources into parts of one output that do not
-    overlap, each as `raster` does. Invocations are numbered region by region; of each, `regions`
-    has 24 numbers: its first invocation, offsets in source and output, which source, of a
-    channel-blocked source images, channels and pixels (images 0: plain), five sizes, and six
-    strides of the source and of the output.
+    Copies of up to sixteen regions of up to six sources into disjoint parts of one output, each
+    as raster does.
     """
 
 RecurrentGates: TypeAlias = Literal[4, 3, 1]
@@ -3228,15 +3076,7 @@ def recurrent(
     element: RecurrentElement,
 ) -> Shader:
     """
-    Steps of LSTM (gates 4), GRU (3) and RNN (1). A workgroup makes `span` units of `rows`
-    sequences in one direction: with all units it goes through `count` steps, with some of them
-    through one. Its invocations share the state in SLICES; `part` holds what each has summed.
-    Weights are [direction][from][to] with the gates of a unit side by side, `from` padded to
-    whole blocks. With lanes, a workgroup of a CPU device is one subgroup of as many. A lane makes
-    every number of the state that it reads itself, so it keeps them, and the others reach them by
-    a rotation: there is no shared memory and no barrier. Weights are in the order in which they
-    are read: [direction][block of to][block of from][vec4][lane], both padded; the vec4s of a
-    lane hold its rotations, one after the other, with their gates.
+    Steps of LSTM (gates 4), GRU (3) and RNN (1).
     """
 
 ReduceColumnsWidth: TypeAlias = Literal[4, 1]
@@ -3270,9 +3110,8 @@ def reduce_columns(
     load: ReduceColumnsLoad,
 ) -> Shader:
     """
-    Reduces [outer, size, inner] along the middle axis, which is cut into `chunks` pieces of
-    `chunk` (the last may be shorter), to [outer, chunks, inner]; an invocation makes one value,
-    or four side by side (width 4; inner counts vec4s then).
+    a reduction of [outer, size, inner] along the middle axis, in `chunks` pieces of `chunk` (the
+    last may be shorter), to [outer, chunks, inner].
     """
 
 ReduceExactLoad: TypeAlias = Literal["buffer", "texel"]
@@ -3285,9 +3124,9 @@ class ReduceExactParams(Params):
 
 def reduce_exact(*, load: ReduceExactLoad) -> Shader:
     """
-    Reductions of integers whose results need sums of 64 bits, which two words hold: mean and L2
-    norm, both truncated as ONNX does, and the logarithm of the sum; along the middle axis of
-    [outer, size, inner], an invocation makes one element.
+    Reductions of integers that need sums of 64 bits, in two words: mean and L2 norm, both
+    truncated as ONNX does, and the logarithm of the sum, along the middle axis of [outer, size,
+    inner].
     """
 
 ReduceRowsLanes: TypeAlias = Literal[8, 16, 32, 0]
@@ -3313,9 +3152,8 @@ class ReduceRowsParams(Params):
 
 def reduce_rows(*, lanes: ReduceRowsLanes, element: ReduceRowsElement) -> Shader:
     """
-    Reduces plain rows, each cut into `chunks` pieces of `chunk` elements (the last may be
-    shorter); a workgroup makes one value of one piece. ALIGNED: all pieces start and end with a
-    vec4.
+    a reduction of plain rows, each in `chunks` pieces of `chunk` elements (the last may be
+    shorter).
     """
 
 RoiAlignLoad: TypeAlias = Literal["buffer", "texel"]
@@ -3348,9 +3186,7 @@ class RoiAlignParams(Params):
 
 def roi_align(*, load: RoiAlignLoad) -> Shader:
     """
-    Samples bins of regions (ONNX RoiAlign); an invocation makes one bin of one channel. What has
-    more samples than a loop may count takes several dispatches, which go through `rows` lines of
-    samples and add to what stands in y. Pairs are (height, width).
+    Samples of bins of regions (ONNX RoiAlign).
     """
 
 RoiPoolLoad: TypeAlias = Literal["buffer", "texel"]
@@ -3407,11 +3243,8 @@ class RotaryParams(Params):
 
 def rotary(*, aligned: RotaryAligned, element: RotaryElement, load: RotaryLoad) -> Shader:
     """
-    y = x [batch, heads, rows, depth], whose first `width` columns are turned by pairs: (a, b)
-    becomes (a cos - b sin, b cos + a sin). Pairs are half of `width` apart, or side by side
-    (INTERLEAVED). Tables [batch or 1, rows, columns] have a number for every column, or one for
-    every pair (PAIRS). A unit is `aligned` columns; `batch` is how far the tables go from one
-    image to the next.
+    Rotary embedding of x [batch, heads, rows, depth]: the first `width` columns are rotated by
+    pairs, (a, b) becomes (a cos - b sin, b cos + a sin).
     """
 
 ScaleWidth: TypeAlias = Literal[4, 1]
@@ -3438,10 +3271,7 @@ class ScaleParams(Params):
 
 def scale(*, width: ScaleWidth, element: ScaleElement, load: ScaleLoad) -> Shader:
     """
-    y = act(x * scale + bias) with one scale and bias per channel: x is [outer, channels, inner],
-    inner counting elements of `width` words. SPLAT: one word of scale and bias serves the four
-    lanes; else they are vec4s of neighbouring channels. `blocks` of either make an image, which
-    has `channels` words of them.
+    y = act(x * scale + bias) with a scale and a bias per channel.
     """
 
 ScatterClaimLoad: TypeAlias = Literal["buffer", "texel"]
@@ -3452,8 +3282,8 @@ class ScatterClaimParams(Params):
 
 def scatter_claim(*, load: ScatterClaimLoad) -> Shader:
     """
-    Scatter of many updates: the last of those that go to one row has it, and `winner` of the row
-    is its number and one more; it was 0. An invocation takes one update.
+    Scatter of many updates: `winner` of a row becomes the number of its last update plus one; it
+    was 0.
     """
 
 ScatterElementsElement: TypeAlias = Literal["f32", "i32"]
@@ -3487,9 +3317,7 @@ class ScatterElementsParams(Params):
 
 def scatter_elements(*, element: ScatterElementsElement, load: ScatterElementsLoad) -> Shader:
     """
-    y[…, index[i, j, …] on the axis, …] takes updates[i, j, …]. An invocation owns one line along
-    the axis and takes its updates `first` to `last` in order, so that repeated indices do not
-    race.
+    y[..., index[i, j, ...] on the axis, ...] updated by updates[i, j, ...].
     """
 
 ScatterNdElement: TypeAlias = Literal["f32", "i32"]
@@ -3517,9 +3345,7 @@ class ScatterNdParams(Params):
 
 def scatter_nd(*, element: ScatterNdElement, load: ScatterNdLoad) -> Shader:
     """
-    Combines updates[t][inner] with y at index tuple t, tuples `first` to `last`. An invocation
-    owns one inner position and takes the tuples in order, so that of repeated ones the last
-    stays, and none is lost.
+    y at index tuple t combined with updates[t][inner], for tuples `first` to `last`.
     """
 
 ScatterPlaceKind: TypeAlias = Literal["tuples", "elements"]
@@ -3545,9 +3371,7 @@ class ScatterPlaceParams(Params):
 
 def scatter_place(*, kind: ScatterPlaceKind, load: ScatterPlaceLoad) -> Shader:
     """
-    Scatter of many updates: the row of the data that each one goes to. kind tuples: of an index
-    tuple; kind elements: of an index along an axis, where the index tensor has up to six
-    alternating axes. CLEARS: nobody has these rows yet. An invocation makes one.
+    Scatter of many updates: the target row of each.
     """
 
 ScatterRunsElement: TypeAlias = Literal["f32", "i32"]
@@ -3563,10 +3387,6 @@ class ScatterRunsParams(Params):
 def scatter_runs(*, element: ScatterRunsElement, load: ScatterRunsLoad) -> Shader:
     """
     Scatter with a reduction: `count` values of `inner` elements in the order of their rows `key`.
-    An invocation combines the runs of equal rows in one block of values, at one inner position.
-    Runs that begin and end inside go to y; the first and the last may go on in other blocks, and
-    are entries 2b and 2b + 1 of the next level, of block b. LAST: there is no other block.
-    INDEXED: which value is whose is in `source`.
     """
 
 ScatterWriteWidth: TypeAlias = Literal[4, 1]
@@ -3580,8 +3400,7 @@ class ScatterWriteParams(Params):
 def scatter_write(*, width: ScatterWriteWidth, load: ScatterWriteLoad) -> Shader:
     """
     Scatter of updates [count, inner] to rows of y: entry n to row[n], if it is the `winner`
-    there. LISTED: no two entries go to one row, and `winner` is the number of each one's update.
-    An invocation moves `width` words.
+    there.
     """
 
 SelectWidth: TypeAlias = Literal[1, 4]
@@ -3620,8 +3439,8 @@ class SoftmaxApplyParams(Params):
 
 def softmax_apply(*, element: SoftmaxApplyElement, load: SoftmaxApplyLoad) -> Shader:
     """
-    y = exp(x - peak) / sum, or (x - peak) - log(sum), over [outer, size, inner] with peak and sum
-    given as [outer, inner]; an invocation makes one element.
+    y = exp(x - peak) / sum, or (x - peak) - log(sum), over [outer, size, inner], with peak and
+    sum as [outer, inner].
     """
 
 SoftmaxColumnsWidth: TypeAlias = Literal[4, 1]
@@ -3641,8 +3460,7 @@ def softmax_columns(
     load: SoftmaxColumnsLoad,
 ) -> Shader:
     """
-    Softmax, or its logarithm, along the middle axis of [outer, size, inner]; an invocation makes
-    one column, or four side by side (width 4; inner counts vec4s then).
+    Softmax, or its logarithm, along the middle axis of [outer, size, inner].
     """
 
 SoftmaxRowsLanes: TypeAlias = Literal[8, 16, 32, 0]
@@ -3661,10 +3479,7 @@ def softmax_rows(
     element: SoftmaxRowsElement,
 ) -> Shader:
     """
-    Softmax, or its logarithm, of plain rows; a workgroup makes one row. With HOLD, the vec4s of
-    an invocation, it keeps the row in registers; HOLD 0 reads a longer row three times. Rows of
-    sizes that 4 does not divide (aligned 1) start and end inside a vec4: these elements are
-    stored one by one. OF_INPUT is what x is multiplied by: the scale of its codes.
+    Softmax, or its logarithm, of plain rows.
     """
 
 TopKBlocksElement: TypeAlias = Literal["f32", "i32"]
@@ -3697,8 +3512,7 @@ def top_k_blocks(
 ) -> Shader:
     """
     TopK by selection: the first key of each block of `block` elements along the middle axis of
-    [outer, size, inner], as one row of `stride` words for each line; an invocation makes one.
-    width 4: lines are whole vec4s, and so are blocks.
+    [outer, size, inner], as one row of `stride` words for each line.
     """
 
 TopKExpandElement: TypeAlias = Literal["f32", "i32"]
@@ -3732,9 +3546,8 @@ def top_k_expand(
     load: TopKExpandLoad,
 ) -> Shader:
     """
-    TopK by selection: the keys of all elements of `keep` chosen blocks of each line of [outer,
-    size, inner], as rows of `stride` words; what lies past a line's end comes last. An invocation
-    makes `width` keys. width 4: lines are whole vec4s, and so are blocks.
+    TopK by selection: the keys of all elements of `keep` selected blocks of each line of [outer,
+    size, inner], as rows of `stride` words; elements past a line's end sort last.
     """
 
 TopKKeysElement: TypeAlias = Literal["f32", "i32"]
@@ -3749,8 +3562,8 @@ class TopKKeysParams(Params):
 
 def top_k_keys(*, element: TopKKeysElement, load: TopKKeysLoad) -> Shader:
     """
-    Makes keys of [outer, size, inner] that come first when they are largest, as one row of
-    `stride` words for each line along the middle axis; an invocation makes one key.
+    Keys of [outer, size, inner] that order the largest first, as one row of `stride` words for
+    each line along the middle axis.
     """
 
 TopKMergeTarget: TypeAlias = Literal["runs", "result"]
@@ -3781,7 +3594,7 @@ class TopKMergeParams(Params):
 def top_k_merge(*, target: TopKMergeTarget, load: TopKMergeLoad) -> Shader:
     """
     Later steps of TopK: merges pairs of sorted runs of `run` keys and keeps the first `keep` of
-    each pair. An invocation finds the place of one key among those of the other run by bisection.
+    each pair.
     """
 
 TopKRankTarget: TypeAlias = Literal["runs", "result"]
@@ -3811,9 +3624,7 @@ class TopKRankParams(Params):
 
 def top_k_rank(*, target: TopKRankTarget, load: TopKRankLoad) -> Shader:
     """
-    First step of TopK: sorts each block of `run` keys and keeps the first `keep` of them. An
-    invocation counts the keys of its block that come before its own. Not INDEXED: positions are
-    the indices.
+    First step of TopK: sorts each block of `run` keys and keeps the first `keep`.
     """
 
 TopKSelectLoad: TypeAlias = Literal["buffer", "texel"]
@@ -3840,11 +3651,8 @@ class TopKSelectParams(Params):
 
 def top_k_select(*, load: TopKSelectLoad) -> Shader:
     """
-    TopK by selection: the `keep` greatest of each row of `length` keys, and of equal ones those
-    that stand before, in the order of their places. A workgroup takes a row. Four bits at a time,
-    from the highest, it counts how many keys there are of each value, until those that stay are
-    known. `index` of a key is its place; in BLOCKS, the row holds blocks of `block` elements each
-    whose numbers are in `chosen`.
+    TopK by selection: the `keep` greatest of each row of `length` keys, the earlier of equal
+    ones, in the order of their positions.
     """
 
 UnaryForm: TypeAlias = Literal["map", "test"]
@@ -3869,9 +3677,7 @@ class UnaryParams(Params):
 
 def unary(*, form: UnaryForm, element: UnaryElement, load: UnaryLoad) -> Shader:
     """
-    y = KIND(x), element by element, on n4 flat groups of four; form test: y is a bool.
-    Definitions are those of the ONNX operators; alpha and beta are theirs, lo and hi are the
-    bounds of an integer CLIP.
+    y = KIND(x), element by element, by the definitions of the ONNX operators.
     """
 
 UnpackCodesBits: TypeAlias = Literal[4, 8]
@@ -3907,7 +3713,7 @@ def unpack_codes(
     load: UnpackCodesLoad,
 ) -> Shader:
     """
-    packed weights of `bits` bits as floats, a word at a time.
+    Packed weights of `bits` bits as floats, a word at a time.
     """
 
 WinogradInM: TypeAlias = Literal[2, 4]
@@ -3929,9 +3735,7 @@ class WinogradInParams(Params):
 
 def winograd_in(*, m: WinogradInM, element: WinogradInElement) -> Shader:
     """
-    Transforms the input of a Winograd convolution F(m, 3): an invocation takes one tile of one
-    channel block. Results are [position][block][tile], the input of one product per position. Of
-    codes, less CENTER, they are whole numbers, for exact products.
+    The input transform of a Winograd convolution F(m, 3).
     """
 
 WinogradOutM: TypeAlias = Literal[2, 4]
@@ -3957,7 +3761,5 @@ class WinogradOutParams(Params):
 
 def winograd_out(*, m: WinogradOutM, element: WinogradOutElement) -> Shader:
     """
-    Transforms the products of a Winograd convolution F(m, 3) into its output: an invocation makes
-    m x m pixels of one channel block. Products of codes are whole numbers, in PARTS whose sum may
-    take 32 bits.
+    The output transform of a Winograd convolution F(m, 3).
     """
