@@ -1,33 +1,33 @@
-"""What pyproject.toml cannot say: a wheel holds shaders as one archive, and the pages of docs/."""
+"""What pyproject.toml cannot say: a wheel holds compiled shaders, and the pages of docs/."""
 
 from __future__ import annotations
 
-import runpy
 import shutil
+import sys
 from pathlib import Path
 
 from setuptools import setup
-from setuptools.command.build_py import build_py
+
+ROOT = Path(__file__).resolve().parent
+sys.path.insert(0, str(ROOT))  # the generator runs from here: nothing of vkmnn is installed yet
+
+from vkmnn.codegen.packaging import BuildShaders
 
 
-def add_pages(root: Path, build: Path) -> None:
+def add_pages(build: Path) -> None:
     """Copy the pages of docs/, which messages name, into the package."""
-    if (root / "docs").is_dir():
+    if (ROOT / "docs").is_dir():
         images = shutil.ignore_patterns("images")
-        shutil.copytree(root / "docs", build / "vkmnn" / "docs", ignore=images, dirs_exist_ok=True)
+        shutil.copytree(ROOT / "docs", build / "vkmnn" / "docs", ignore=images, dirs_exist_ok=True)
 
 
-class BuildWithShaders(build_py):
-    """Copies the packages; packs vkmnn/shaders/spirv and adds docs/ where a wheel is made."""
+class BuildPackage(BuildShaders):
+    """Adds the pages where a wheel is built."""
 
     def run(self) -> None:
         super().run()
-        folder = Path(self.build_lib) / "vkmnn" / "shaders"
-        if not self.editable_mode and (folder / "spirv").is_dir():
-            # By path: importing vkmnn would need what it depends on.
-            runpy.run_path(str(folder / "archive.py"))["pack"](folder)
         if not self.editable_mode:
-            add_pages(Path(__file__).resolve().parent, Path(self.build_lib))
+            add_pages(Path(self.build_lib))
 
 
-setup(cmdclass={"build_py": BuildWithShaders})
+setup(cmdclass={"build_py": BuildPackage})

@@ -50,7 +50,7 @@ BESIDE = ("kompute", "mesa-25", "swiftshader")
 
 def demo(args: Sequence[str]) -> int:
     """Recognise handwritten digits on this machine's Vulkan device."""
-    python = environment.prepare()
+    python = environment.prepare("codegen")
     vulkan.ensure_vulkan()
     return process.run_loud([python, ROOT / "examples" / "digits" / "demo.py", *args])
 
@@ -119,7 +119,7 @@ def test_networks(args: Sequence[str]) -> int:
 
 
 def codegen(args: Sequence[str]) -> int:
-    """Generate the shaders; --check says whether the committed ones are up to date."""
+    """Lock and compile the shaders; --check says whether the lock is up to date."""
     return process.run_loud([environment.prepare("codegen"), "-m", "vkmnn.codegen", *args])
 
 

@@ -46,13 +46,29 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep the tests out of the user's cache folder, and Ctrl-C at work under `nohup`."""
+    """Keep the tests out of the user's cache folder, and Ctrl-C at work under `nohup`.
+
+    Several processes would compile the same shaders: they find them compiled.
+    """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
+        _compile_shaders()
     if "VKMNN_CACHE_DIR" not in os.environ:
         folder = tempfile.TemporaryDirectory(prefix="vkmnn-tests-")
         os.environ["VKMNN_CACHE_DIR"] = folder.name
         config.add_cleanup(folder.cleanup)
+
+
+def _compile_shaders() -> None:
+    """Compile the shaders that have not been compiled yet: two minutes in a fresh checkout."""
+    from vkmnn.errors import ShaderError
+    from vkmnn.shaders.library import BUILTIN
+
+    try:
+        BUILTIN.prepare([name for name, _, _ in BUILTIN.variants()])
+    except ShaderError as error:  # of a template, or the lock: tests say which
+        sys.stderr.write(f"shaders could not be compiled: {error}\n")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -191,7 +191,7 @@ def main(args: Sequence[str]) -> int:
     options = parser.parse_args(args)
     if options.record and options.only != ALL:
         parser.error("--record replaces the figures of all kernels; leave --only out")
-    python = environment.prepare()
+    python = environment.prepare("codegen")
     vulkan.ensure_loader()
     if platform.machine() != "x86_64":
         raise CannotError("the drivers are available for x86-64 only")

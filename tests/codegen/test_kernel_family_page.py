@@ -15,7 +15,7 @@ import pytest
 
 from tests.op.vulkan.harness import device
 from vkmnn.codegen.build import build
-from vkmnn.codegen.compilers import Compiler
+from vkmnn.codegen.compiler import Compiler
 from vkmnn.codegen.outputs import write
 from vkmnn.ir import Activation, Array
 from vkmnn.ir.ops import MatMulAttrs

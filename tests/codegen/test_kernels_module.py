@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import importlib.util
 import json
 import shutil
@@ -8,17 +9,18 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import get_args
 
 import pytest
 
 from tests.codegen.conftest import SCALE_ENTRY, Project
 from vkmnn.codegen import outputs as writing
-from vkmnn.codegen.manifest import SCHEMA_VERSION, load_manifest
-from vkmnn.codegen.pymodule import kernels_source
+from vkmnn.codegen.manifest import SCHEMA_VERSION
 from vkmnn.errors import ShaderError
 from vkmnn.runtime.shader import BindingType
+from vkmnn.shader_files.lock import LOCK_SCHEMA
 from vkmnn.shaders import ShaderLibrary, all_shaders, load_shader
-from vkmnn.shaders.library import MANIFEST_SCHEMA
+from vkmnn.shaders.packed import MANIFEST_SCHEMA
 
 ROOT = Path(__file__).resolve().parents[2]
 MANY = """\
@@ -58,8 +60,15 @@ def built(project: Project) -> Path:
 
 
 @pytest.fixture
+def packed(built: Path, project: Project) -> Path:
+    """The same folder with its shaders packed, as a wheel has them."""
+    writing.pack(project.build(), built)
+    return built
+
+
+@pytest.fixture
 def kernels(built: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The generated module, reading the manifest beside it."""
+    """The module, reading the lock beside it."""
     spec = importlib.util.spec_from_file_location("generated_kernels", built / "kernels.py")
     assert spec is not None
     assert spec.loader is not None
@@ -69,7 +78,7 @@ def kernels(built: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
-def test_a_variant_by_its_axes(kernels: ModuleType, built: Path) -> None:
+def test_a_variant_by_its_axes(kernels: ModuleType, project: Project) -> None:
     shader = kernels.scale(dtype="f16", load="buffer")
     assert shader.name == "scale_f16_buffer"
     assert [(b.name, b.index, b.type, b.access, b.format) for b in shader.bindings] == [
@@ -85,12 +94,25 @@ def test_a_variant_by_its_axes(kernels: ModuleType, built: Path) -> None:
         ("local_size_z", 2, "uint", 1),
         ("SHIFT", 3, "float", 0.5),
     ]
-    assert shader.spirv() == (built / "spirv" / "scale_f16_buffer.spv").read_bytes()
+    assert shader.spirv() == project.build().spirv["scale_f16_buffer"]
     assert kernels.scale(dtype="f16", load="buffer") is shader
     assert kernels.scale(dtype="f32", load="texel").bindings[0].type is BindingType.TEXEL
     assert kernels.many_words(tile_width=8, op="A").name == "many_words_8_a"
     assert kernels.axis_less().name == "axis_less"
     assert kernels.Mode.ON == 1
+    assert repr(kernels.Mode.ON) == "<Mode.ON: 1>"
+    assert get_args(kernels.ScaleDtype) == ("f32", "f16")
+    assert {"scale", "ScaleParams", "ScaleLoad", "Mode", "axis_less"} <= set(dir(kernels))
+
+
+def test_names_and_arguments_that_do_not_exist(kernels: ModuleType) -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'scales'"):
+        kernels.scales  # noqa: B018
+    with pytest.raises(TypeError, match=r"scale\(\) missing .* 'load'"):
+        kernels.scale(dtype="f16")
+    with pytest.raises(TypeError, match=r"scale\(\) got an unexpected keyword argument 'from'"):
+        kernels.scale(dtype="f16", load="buffer", **{"from": 1})
+    assert kernels.scale(load="texel", dtype="f32").name == "scale_f32_texel"
 
 
 def test_wrong_axes_say_what_exists(kernels: ModuleType) -> None:
@@ -119,8 +141,11 @@ def test_params_are_values(kernels: ModuleType) -> None:
     assert hash(params) == hash(kernels.ScaleParams(n4=7, steps=(1, 2, 3)))
     assert params != kernels.ScaleParams(n4=8, steps=(1, 2, 3))
     assert params != kernels.OneParams()
-    with pytest.raises(TypeError, match="steps"):
+    with pytest.raises(TypeError, match=r"ScaleParams\(\) missing .* 'steps'"):
         kernels.ScaleParams(n4=7)
+    with pytest.raises(TypeError, match=r"ScaleParams\(\) got an unexpected .* 'n5'"):
+        kernels.ScaleParams(n4=7, steps=(1, 2, 3), n5=1)
+    assert copy.deepcopy(params) == params
     with pytest.raises(AttributeError):
         params.n = 1
 
@@ -157,7 +182,8 @@ chosen: ScaleDtype = "f32"
 
 
 def test_the_module_is_typed(built: Path) -> None:
-    (built / "kernels.py").rename(built / "generated_kernels.py")
+    for suffix in ("py", "pyi"):
+        (built / f"kernels.{suffix}").rename(built / f"generated_kernels.{suffix}")
     (built / "user.py").write_text(USER, encoding="utf-8")
     (built / "wrong.py").write_text(
         "from generated_kernels import ScaleParams, scale\n"
@@ -191,7 +217,7 @@ def test_the_module_is_typed(built: Path) -> None:
         return done.stdout + done.stderr
 
     assert check("user.py") == ""
-    assert check("generated_kernels.py") == ""
+    assert check("generated_kernels.pyi") == ""
     wrong = check("wrong.py").splitlines()
     errors = [line.split(":")[1] for line in wrong if ": error: " in line]
     assert errors == ["2", "3", "4", "5", "6"]
@@ -202,22 +228,16 @@ def test_the_module_is_typed(built: Path) -> None:
 )
 def test_the_module_is_formatted(built: Path) -> None:
     config = ["--config", str(ROOT / "pyproject.toml")]
-    path = str(built / "kernels.py")
+    paths = [str(built / name) for name in ("kernels.py", "kernels.pyi")]
     for command in (["format", "--check", "--diff"], ["check", "--no-cache"]):
         done = subprocess.run(
-            [sys.executable, "-m", "ruff", *command, *config, path],
+            [sys.executable, "-m", "ruff", *command, *config, *paths],
             capture_output=True,
             text=True,
             timeout=1800,
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_the_module_follows_from_the_manifest(built: Path) -> None:
-    manifest = load_manifest((built / "manifest.json").read_text(encoding="utf-8"))
-    assert manifest is not None
-    assert kernels_source(manifest) == (built / "kernels.py").read_text(encoding="utf-8")
 
 
 def test_a_library_is_its_folder(kernels: ModuleType, built: Path) -> None:
@@ -227,27 +247,58 @@ def test_a_library_is_its_folder(kernels: ModuleType, built: Path) -> None:
     assert ShaderLibrary.beside(str(built / "kernels.py")).load("axis_less") is kernels.axis_less()
     with pytest.raises(ShaderError, match="no shader variant 'unary_map_f32_buffer'"):
         here.load("unary_map_f32_buffer")
+
+
+def test_packed_shaders_are_those_that_are_compiled_on_demand(
+    built: Path, project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    demanded = ShaderLibrary(built)
+    shaders = demanded.all()
+    modules = [shader.spirv() for shader in shaders]
+    writing.pack(project.build(), built)
+    shutil.rmtree(built / "glsl")
+    monkeypatch.setenv("VKMNN_CACHE_DIR", str(built / "empty"))
+    packed = ShaderLibrary(built)
+    assert packed.variants() == demanded.variants()
+    assert [shader.spirv() for shader in packed.all()] == modules
+    for one, other in zip(packed.all(), shaders, strict=True):
+        facts = ("name", "bindings", "spec_constants", "requires", "local_size", "subgroup_size")
+        assert [getattr(one, f) for f in facts] == [getattr(other, f) for f in facts]
     # Someone's tool may have laid the manifest out anew.
     path = built / "manifest.json"
     path.write_text(json.dumps(json.loads(path.read_text("utf-8"))), "utf-8")
-    assert ShaderLibrary(built).load("one") == here.load("one")
+    assert ShaderLibrary(built).load("one") == packed.load("one")
 
 
-def test_a_library_that_is_not_whole(built: Path, tmp_path: Path) -> None:
+def test_a_library_that_is_not_whole(packed: Path, tmp_path: Path) -> None:
     with pytest.raises(ShaderError, match=r"cannot read .*manifest\.json"):
         ShaderLibrary(tmp_path).load("one")
-    (built / "spirv" / "one.spv").unlink()
+    (packed / "spirv.zip").unlink()
     with pytest.raises(ShaderError, match=r"cannot read .*one\.spv"):
-        ShaderLibrary(built).load("one").spirv()
-    path = built / "manifest.json"
-    newer = path.read_text("utf-8").replace('"schema": 1', '"schema": 2')
-    path.write_text(newer, "utf-8")
-    with pytest.raises(ShaderError, match="another version"):
-        ShaderLibrary(built).load("one")
+        ShaderLibrary(packed).load("one").spirv()
+    (packed / "shaders.lock").rename(packed / "aside")
+    make_newer(packed / "manifest.json")
+    with pytest.raises(ShaderError, match=r"manifest\.json is of another version"):
+        ShaderLibrary(packed).load("one")
+    (packed / "aside").rename(packed / "shaders.lock")
+    make_newer(packed / "shaders.lock")
+    with pytest.raises(ShaderError, match=r"shaders\.lock is of another version"):
+        ShaderLibrary(packed).load("one")
 
 
-def test_the_library_reads_what_the_generator_writes() -> None:
-    assert MANIFEST_SCHEMA == SCHEMA_VERSION
+def make_newer(path: Path) -> None:
+    path.write_text(path.read_text("utf-8").replace('"schema": 1', '"schema": 2'), "utf-8")
+
+
+def test_a_damaged_lock_is_named(built: Path) -> None:
+    for text in ("", "[]", "{", '{"schema": 1}'):
+        (built / "shaders.lock").write_text(text, "utf-8")
+        with pytest.raises(ShaderError, match=r"shaders\.lock is damaged"):
+            ShaderLibrary(built).load("one")
+
+
+def test_the_run_time_reads_what_the_generator_writes() -> None:
+    assert MANIFEST_SCHEMA == SCHEMA_VERSION == LOCK_SCHEMA
 
 
 def test_unknown_names_have_a_hint() -> None:

@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from vkmnn.codegen.compilers import Compiler
+from vkmnn.codegen.compiler import Compiler
 from vkmnn.codegen.features import FEATURES, target_for
 from vkmnn.codegen.reflect import (
     ReflectedBinding,

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import vkmnn
-from vkmnn.codegen.compilers import Compiler
+from vkmnn.codegen.compiler import Compiler
 from vkmnn.errors import DeviceNotFoundError, InvalidInputError, ShaderError
 from vkmnn.runtime.device import open_device
 from vkmnn.runtime.memory import Buffer, MemoryKind

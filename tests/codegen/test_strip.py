@@ -6,8 +6,8 @@ from array import array
 from dataclasses import replace
 
 from tests.codegen.conftest import Project
-from vkmnn.codegen.build import compile_rendered
-from vkmnn.codegen.compilers import Compiler
+from vkmnn.codegen.compiler import Compiler
+from vkmnn.codegen.features import target_for
 from vkmnn.codegen.reflect import reflect
 from vkmnn.codegen.render import Renderer
 from vkmnn.codegen.rounding import rounds_to_nearest
@@ -35,7 +35,9 @@ def test_committed_modules_have_no_names() -> None:
 def test_all_but_the_names_is_kept(project: Project, compiler: Compiler) -> None:
     for variant in expand(load_entries(project.glsl)):
         rendered = Renderer(project.glsl).render(variant)
-        named = compile_rendered(rendered, variant, compiler, None)[0].spirv
+        named = compiler.compile(
+            rendered.text, target_for(variant.requires), variant.optimize
+        ).spirv
         stripped = project.build().spirv[variant.name]
         assert stripped == rounds_to_nearest(without_names(named))
         assert opcodes(without_names(named)) == [

@@ -16,7 +16,7 @@ import pytest
 from tests.codegen.conftest import SCALE, SCALE_ENTRY, Project
 from vkmnn.codegen.browse import Settings
 from vkmnn.codegen.cache import Cache, cache_folder
-from vkmnn.codegen.compilers import Compiler
+from vkmnn.codegen.compiler import Compiler
 from vkmnn.codegen.places import SHADERS
 from vkmnn.codegen.watch import Step, Watch, command_for
 
@@ -86,12 +86,12 @@ def test_a_save_in_several_writes_is_one_step(project: Project, steps: Steps) ->
 
 def test_a_mistake_is_shown_and_the_outputs_stay(project: Project, steps: Steps) -> None:
     steps()
-    before = (project.root / "manifest.json").read_bytes()
+    before = (project.root / "shaders.lock").read_bytes()
     project.write("scale.comp.j2", SCALE.replace("SHIFT *", "SHFT *"))
     step = steps()
     assert step.changes is None
     assert "scale.comp.j2:20: 'SHFT'" in str(step.error)
-    assert (project.root / "manifest.json").read_bytes() == before
+    assert (project.root / "shaders.lock").read_bytes() == before
     assert steps.quiet()
     (project.glsl / "macro.json").unlink()
     assert "does not exist" in str(steps().error)
@@ -184,12 +184,12 @@ class Child:
 @pytest.fixture
 def child(project: Project, tmp_path: Path) -> Iterator[Child]:
     test = tmp_path / "test_it.py"
-    manifest = project.root / "manifest.json"
+    lock = project.root / "shaders.lock"
     test.write_text(
         "import json, pathlib\n"
         "def test_it():\n"
-        f"    manifest = json.loads(pathlib.Path({str(manifest)!r}).read_text())\n"
-        "    assert manifest['templates']['scale']['op_type'] == 'Scale'\n",
+        f"    lock = json.loads(pathlib.Path({str(lock)!r}).read_text())\n"
+        "    assert lock['templates']['scale']['axes']['load'] == ['buffer', 'texel']\n",
         encoding="utf-8",
     )
     settings = tmp_path / "pytest.ini"  # none of the repository's
@@ -214,7 +214,8 @@ def test_the_command(project: Project, child: Child) -> None:
     project.write("scale.comp.j2", SCALE.replace("SHIFT *", "2.0 * SHIFT *"))
     child.until("3 changed")
     child.until("tests passed")
-    project.macro({"scale.comp.j2": {**SCALE_ENTRY, "op_type": "Other", "optimize": "none"}})
+    axes = {**SCALE_ENTRY["axes"], "load": ["texel", "buffer"]}
+    project.macro({"scale.comp.j2": {**SCALE_ENTRY, "axes": axes, "optimize": "none"}})
     child.until("3 changed")
     child.until("tests failed")
     child.until("watching")

@@ -85,7 +85,7 @@ def test_it_is_built_installed_and_run(
 @pytest.mark.parametrize("sample", ["plugin", "custom_kernel"])
 def test_its_shaders_are_up_to_date(sample: str) -> None:
     pytest.importorskip("jinja2", reason="the extra 'codegen' is not installed")
-    (folder,) = (path.parent for path in (EXAMPLES / sample).glob("*/manifest.json"))
+    (folder,) = (path.parent for path in (EXAMPLES / sample).glob("*/shaders.lock"))
     command = (sys.executable, "-m", "vkmnn.codegen", "--check", "--shaders", folder)
     call(*command, folder=ROOT)
 

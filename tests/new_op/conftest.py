@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import importlib.util
 import os
@@ -17,11 +18,14 @@ import pytest
 
 pytest.importorskip("jinja2", reason="the extra 'codegen' is not installed")
 
+from vkmnn.shaders.library import BUILTIN
+
 ROOT = Path(__file__).resolve().parents[2]
 SWIFTSHADER = Path(
     os.environ.get("VKMNN_SWIFTSHADER_ICD", "/usr/lib/chromium/vk_swiftshader_icd.json")
 )
-# For the processes that only run an operator: nothing of the generator can be imported.
+# For the processes that only run an operator: nothing of the generator can be imported. What they
+# need of vkmnn's own shaders is compiled before.
 NO_COMPILER = (
     "import sys; sys.modules.update(dict.fromkeys(['jinja2', 'slangpy', 'vkmnn.codegen'])); "
     "import pytest; sys.exit(pytest.main(sys.argv[1:]))"
@@ -56,6 +60,7 @@ class Place:
 
     def pytest(self, *arguments: str | Path, env: dict[str, str] | None = None) -> str:
         """Run tests where nothing of the generator can be imported."""
+        compile_built_in_shaders()
         return self.run(self.python, "-c", NO_COMPILER, "-q", *arguments, env=env)
 
     def lint(self, *paths: str, folder: str = ".", types: bool = True) -> None:
@@ -67,6 +72,13 @@ class Place:
         place.run(self.python, "-m", "ruff", "format", "--check", "--no-cache", *paths)
         if types:
             place.run(self.python, "-m", "mypy", "--strict", *paths)
+
+
+@functools.cache
+def compile_built_in_shaders() -> None:
+    """Compile what has not been compiled yet."""
+    BUILTIN.all()
+    BUILTIN.prepare(name for name, _, _ in BUILTIN.variants())
 
 
 def can_build_wheels() -> bool:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-import os
-import shutil
-import subprocess
-import sys
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from vkmnn.codegen.manifest import dump_manifest
 from vkmnn.errors import ShaderError
+from vkmnn.shader_files.archive import ARCHIVE_FILE, pack
 from vkmnn.shaders import ShaderLibrary
-from vkmnn.shaders.archive import ARCHIVE_FILE, pack
 from vkmnn.shaders.library import BUILTIN
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,76 +23,73 @@ NAMES = [
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A copy of the shaders with some of the modules."""
-    (tmp_path / "spirv").mkdir()
-    shutil.copy(BUILTIN.folder / "manifest.json", tmp_path)
-    for name in NAMES:
-        shutil.copy(BUILTIN.folder / "spirv" / f"{name}.spv", tmp_path / "spirv")
+def folder(tmp_path: Path, built: dict[str, bytes]) -> Path:
+    """A folder of packed shaders, with some of the built-in ones."""
+    write_manifest(tmp_path, built)
+    pack(tmp_path / ARCHIVE_FILE, built)
     return tmp_path
 
 
-def test_packed_modules_are_the_files(folder: Path) -> None:
-    pack(folder)
-    assert not (folder / "spirv").exists()
+@pytest.fixture(scope="module")
+def built() -> dict[str, bytes]:
+    BUILTIN.prepare(NAMES)
+    return {name: BUILTIN.load(name).spirv() for name in NAMES}
+
+
+def write_manifest(folder: Path, built: dict[str, bytes]) -> None:
+    variants = {}
+    for name, code in built.items():
+        described = BUILTIN._entry(name)
+        assert described is not None
+        variants[name] = {**described, "spirv_sha256": hashlib.sha256(code).hexdigest()}
+    empty: dict[str, object] = {"lock": "", "compiler": "", "enums": {}, "templates": {}}
+    text = dump_manifest({**empty, "variants": variants})
+    (folder / "manifest.json").write_text(text, "utf-8")
+
+
+def test_packed_modules_are_those_that_were_compiled(folder: Path, built: dict[str, bytes]) -> None:
     library = ShaderLibrary(folder)
     with ThreadPoolExecutor(8) as pool:
         packed = list(pool.map(lambda name: library.load(name).spirv(), NAMES * 3))
-    assert packed == [BUILTIN.load(name).spirv() for name in NAMES] * 3
+    assert packed == [built[name] for name in NAMES] * 3
     whole = sum(map(len, packed)) / 3
     assert (folder / ARCHIVE_FILE).stat().st_size < whole / 2
 
 
 @pytest.mark.parametrize("changed", [False, True], ids=["as written", "in another order"])
-def test_every_variant_is_found_in_the_manifest(tmp_path: Path, changed: bool) -> None:
+def test_every_variant_is_found_in_the_manifest(folder: Path, changed: bool) -> None:
     """One by one, as processes do that need some of them; no other is taken for one."""
-    manifest = json.loads((BUILTIN.folder / "manifest.json").read_text("utf-8"))
+    manifest = json.loads((folder / "manifest.json").read_text("utf-8"))
     if changed:
         turned = dict(reversed(manifest["variants"].items()))
         text = json.dumps({**manifest, "variants": turned}, indent=2)
-        (tmp_path / "manifest.json").write_text(text)
-    else:
-        shutil.copy(BUILTIN.folder / "manifest.json", tmp_path)
+        (folder / "manifest.json").write_text(text)
     names = list(manifest["variants"])
-    library = ShaderLibrary(tmp_path)
+    library = ShaderLibrary(folder)
     for name in names:
         assert library.load(name).digest == manifest["variants"][name]["spirv_sha256"]
     for missing in ("", "a", "zzz", f"{names[5]}_", names[5][:-1]):
         with pytest.raises(ShaderError, match="no shader variant"):
-            ShaderLibrary(tmp_path).load(missing)
+            ShaderLibrary(folder).load(missing)
 
 
-def test_the_same_modules_make_the_same_archive(folder: Path) -> None:
-    other = folder / "other"
-    shutil.copytree(folder / "spirv", other / "spirv", copy_function=shutil.copyfile)
-    for path in other.rglob("*.spv"):
-        os.utime(path, (0, 0))
-    pack(folder)
-    pack(other)
-    assert (folder / ARCHIVE_FILE).read_bytes() == (other / ARCHIVE_FILE).read_bytes()
+def test_the_same_modules_make_the_same_archive(folder: Path, built: dict[str, bytes]) -> None:
+    other = folder / "other.zip"
+    pack(other, dict(reversed(built.items())))
+    assert (folder / ARCHIVE_FILE).read_bytes() == other.read_bytes()
 
 
-def test_packing_needs_the_standard_library_alone(folder: Path) -> None:
-    """setup.py runs it in an environment that has nothing else."""
-    code = f"import runpy; from pathlib import Path; runpy.run_path({str(ROOT)!r} + "
-    code += f"'/vkmnn/shaders/archive.py')['pack'](Path({str(folder)!r}))"
-    subprocess.run([sys.executable, "-I", "-S", "-c", code], check=True, timeout=60)
-    assert ShaderLibrary(folder).load(NAMES[0]).spirv() == BUILTIN.load(NAMES[0]).spirv()
-
-
-def test_a_file_is_preferred(folder: Path) -> None:
-    """Whoever builds shaders of their own in an installed package gets them."""
+def test_a_file_is_preferred(folder: Path, built: dict[str, bytes]) -> None:
+    """Whoever puts a module of their own into an installed package gets it."""
     path = folder / "spirv" / f"{NAMES[0]}.spv"
-    pack(folder)
     path.parent.mkdir()
     path.write_bytes(b"own")
     assert ShaderLibrary(folder).load(NAMES[0]).spirv() == b"own"
-    assert ShaderLibrary(folder).load(NAMES[1]).spirv() == BUILTIN.load(NAMES[1]).spirv()
+    assert ShaderLibrary(folder).load(NAMES[1]).spirv() == built[NAMES[1]]
 
 
 @pytest.mark.parametrize("damage", ["cut", "emptied", "another", "module"])
 def test_damage_is_named(folder: Path, damage: str) -> None:
-    pack(folder)
     path = folder / ARCHIVE_FILE
     data = path.read_bytes()
     if damage == "another":
@@ -110,6 +105,6 @@ def test_damage_is_named(folder: Path, damage: str) -> None:
 
 
 def test_without_file_and_archive(folder: Path) -> None:
-    shutil.rmtree(folder / "spirv")
+    (folder / ARCHIVE_FILE).unlink()
     with pytest.raises(ShaderError, match=r"cannot read .*spirv"):
         ShaderLibrary(folder).load(NAMES[0]).spirv()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from vkmnn.runtime.device import enumerate_devices
+from vkmnn.shaders.library import BUILTIN
 
 ROOT = Path(__file__).resolve().parents[2]
 NEEDS_DEVICE = pytest.mark.skipif(not enumerate_devices(), reason="no Vulkan device")
@@ -173,15 +175,18 @@ def own(variant):
 
 def add_kernel(project: Project) -> None:
     """Give the project a kernel of its own, which its cases do not reach."""
-    manifest = json.loads((ROOT / "vkmnn" / "shaders" / "manifest.json").read_text("utf-8"))
-    entry = {**manifest["variants"]["unary_test_f32_buffer"], "template": "own", "axes": {}}
+    shader = BUILTIN.load("unary_test_f32_buffer")
+    code = shader.spirv()
+    described = BUILTIN._entry(shader.name)
+    assert described is not None
+    digest = hashlib.sha256(code).hexdigest()
+    entry = {**described, "template": "own", "axes": {}, "spirv_sha256": digest}
     folder = project.folder / "tests" / "shaders"
     (folder / "spirv").mkdir(parents=True)
     (folder / "manifest.json").write_text(
         json.dumps({"schema": 1, "templates": {}, "variants": {"own_kernel": entry}})
     )
-    built = ROOT / "vkmnn" / "shaders" / "spirv" / "unary_test_f32_buffer.spv"
-    (folder / "spirv" / "own_kernel.spv").write_bytes(built.read_bytes())
+    (folder / "spirv" / "own_kernel.spv").write_bytes(code)
     project.write("tests/conftest.py", OWN_CASES)
 
 

@@ -115,5 +115,5 @@ def test_pages_that_messages_name_are_there_and_in_the_wheel(tmp_path, monkeypat
     assert len(named) > 4
     assert [name for name in named if not Path(page(name)).is_file()] == []
     monkeypatch.setattr(setuptools, "setup", lambda **arguments: None)
-    runpy.run_path(str(ROOT / "setup.py"))["add_pages"](ROOT, tmp_path)
+    runpy.run_path(str(ROOT / "setup.py"))["add_pages"](tmp_path)
     assert [name for name in named if not (tmp_path / f"vkmnn/docs/{name}.md").is_file()] == []

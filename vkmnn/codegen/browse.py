@@ -1,4 +1,4 @@
-"""The commands that only look: `list`, `show`, `report` and `cache`."""
+"""The commands beside the build: `list`, `show`, `report`, `cache` and `pack`."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from typing import Annotated
 import typer
 from rich.syntax import Syntax
 
-from vkmnn.codegen.build import build, compile_rendered
-from vkmnn.codegen.cache import Cache, cache_folder
+from vkmnn.codegen.build import build, describe
+from vkmnn.codegen.cache import Cache
 from vkmnn.codegen.compilers import find_compiler
 from vkmnn.codegen.console import fail, out, print_changes, print_table
-from vkmnn.codegen.features import FEATURES
-from vkmnn.codegen.manifest import load_manifest
-from vkmnn.codegen.outputs import MANIFEST_FILE
+from vkmnn.codegen.features import FEATURES, target_for
+from vkmnn.codegen.outputs import entries_of, read_locked
+from vkmnn.codegen.outputs import pack as pack_outputs
 from vkmnn.codegen.places import TEMPLATE_SUFFIX
 from vkmnn.codegen.render import Renderer
-from vkmnn.codegen.report import committed_manifest, compare
+from vkmnn.codegen.report import committed_lock, compare, full_report
 from vkmnn.codegen.variants import TemplateEntry, Variant, closest, expand, load_entries
 from vkmnn.errors import ShaderError
+from vkmnn.shader_files.lock import LOCK_FILE
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,11 @@ class Settings:
     def templates(self) -> Path:
         """The folder of the templates and of macro.json."""
         return self.shaders / "glsl"
+
+    @property
+    def cache(self) -> Cache:
+        """What has been compiled."""
+        return Cache.of(self.shaders)
 
 
 def list_variants(
@@ -115,10 +121,11 @@ def _only_templates(filters: list[str], entries: list[TemplateEntry]) -> bool:
 
 
 def _features_of(settings: Settings) -> Callable[[Variant], frozenset[str]]:
-    """Return what tells a variant's features; those of its declarations once it has been built."""
-    manifest = settings.shaders / MANIFEST_FILE
-    built = load_manifest(manifest.read_text(encoding="utf-8")) if manifest.is_file() else None
-    entries = built["variants"] if built else {}
+    """Return what tells a variant's features, with those that follow from its declarations."""
+    try:
+        entries = describe(settings.templates, cache=settings.cache).variants
+    except ShaderError:  # in a template: what macro.json says can be listed all the same
+        entries = {}
 
     def features(variant: Variant) -> frozenset[str]:
         return variant.requires | frozenset(entries.get(variant.name, {}).get("requires", ()))
@@ -153,16 +160,16 @@ def show(
         if glsl or not (spirv or manifest):
             _print_source(Renderer(settings.templates).render(found).text, "glsl", numbers=True)
         if spirv or manifest:
-            compiler, cache = find_compiler(settings.glslang), Cache(cache_folder())
+            compiler = find_compiler(settings.glslang)
             only = frozenset([found.template.name])
-            built = build(settings.templates, compiler, cache=cache, only=only)
+            built = build(settings.templates, compiler, cache=settings.cache, only=only)
             if manifest:
                 entry = json.dumps(built.variants[variant], indent=2, ensure_ascii=False)
                 _print_source(entry, "json")
-            if spirv:  # from the cache, which keeps the names
-                rendered = Renderer(settings.templates).render(found)
-                named = compile_rendered(rendered, found, compiler, cache)[0].spirv
-                _print_source(compiler.disassemble(named), "spirv")
+            if spirv:  # compiled anew, for the names
+                text = Renderer(settings.templates).render(found).text
+                named = compiler.compile(text, target_for(found.requires), found.optimize)
+                _print_source(compiler.disassemble(named.spirv), "spirv")
     except ShaderError as error:
         fail(error)
 
@@ -193,15 +200,23 @@ def report(
     against: Annotated[
         str, typer.Option("--against", metavar="REVISION", help="A git revision.")
     ] = "HEAD",
+    full: Annotated[
+        bool, typer.Option("--full", help="All variants as Markdown, with sizes and features.")
+    ] = False,
 ) -> None:
-    """Show what the outputs on disk add, change and remove against a git revision's."""
+    """Show what the lock on disk adds, changes and removes against a git revision's."""
     settings: Settings = ctx.obj
-    path = (settings.shaders / MANIFEST_FILE).resolve()
+    path = (settings.shaders / LOCK_FILE).resolve()
     try:
-        now = load_manifest(path.read_text(encoding="utf-8")) if path.is_file() else None
+        if full:
+            compiler = find_compiler(settings.glslang)
+            built = build(settings.templates, compiler, cache=settings.cache)
+            typer.echo(full_report(built), nl=False)
+            return
+        now = read_locked(settings.shaders)
         if now is None:
             raise ShaderError(f"{path} is not there", hint="build first: `python -m vkmnn.codegen`")
-        print_changes(compare(committed_manifest(path, against), now))
+        print_changes(compare(committed_lock(path, against), now, settings.cache))
     except ShaderError as error:
         fail(error)
 
@@ -209,16 +224,35 @@ def report(
 def cache(ctx: typer.Context) -> None:
     """Say where the cache is, how large, and how much of it today's templates use."""
     settings: Settings = ctx.obj
-    store = Cache(cache_folder())
+    store = settings.cache
     files = {path.name: path.stat().st_size for path in store.files()}
     out.print(f"folder    {store.folder}", highlight=False, soft_wrap=True)
     out.print(f"entries   {len(files)}, {sum(files.values())} bytes", highlight=False)
     try:
-        compiler = find_compiler(settings.glslang)
-        keys = build(settings.templates, compiler, cache=store).keys
+        keys = describe(settings.templates, cache=store).keys
     except ShaderError as error:
         fail(error)
+    keys |= entries_of(settings.shaders)
     unused = files.keys() - keys
     text = f"{len(unused)}, {sum(files[name] for name in unused)} bytes"
     hint = "  (`python -m vkmnn.codegen --prune` deletes them)" if unused else ""
     out.print(f"unused    {text}{hint}", highlight=False, soft_wrap=True)
+
+
+def pack(
+    ctx: typer.Context,
+    folder: Annotated[
+        Path | None,
+        typer.Argument(help="A copy of the folder of shaders; without one, the folder itself."),
+    ] = None,
+) -> None:
+    """Compile every variant into manifest.json and spirv.zip, which run without a compiler."""
+    settings: Settings = ctx.obj
+    target = folder or settings.shaders
+    try:
+        compiler = find_compiler(settings.glslang)
+        built = build(settings.templates, compiler, cache=settings.cache, jobs=settings.jobs)
+        pack_outputs(built, target)
+    except ShaderError as error:
+        fail(error)
+    out.print(f"{len(built.variants)} variants packed, {built.compiler}", highlight=False)

@@ -12,12 +12,12 @@ from rich.logging import RichHandler
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from vkmnn.codegen import browse, new_op
-from vkmnn.codegen.build import build
-from vkmnn.codegen.cache import Cache, cache_folder
+from vkmnn.codegen.build import Built, build, describe
+from vkmnn.codegen.cache import Cache
 from vkmnn.codegen.compilers import find_compiler
 from vkmnn.codegen.console import err, fail, note, out, print_changes
 from vkmnn.codegen.outputs import check as compare_outputs
-from vkmnn.codegen.outputs import committed_compiler, write
+from vkmnn.codegen.outputs import entries_of, keep_entries, write
 from vkmnn.codegen.places import SHADERS, TEMPLATE_SUFFIX
 from vkmnn.codegen.watch import watch
 from vkmnn.errors import ShaderError
@@ -25,12 +25,14 @@ from vkmnn.errors import ShaderError
 _SHOWN_CHANGES = 20
 
 app = typer.Typer(
-    add_completion=False, help="Builds the shaders: templates → SPIR-V, manifest, kernels.py."
+    add_completion=False,
+    help="Builds the shaders: templates → shaders.lock, kernels.pyi, compiled SPIR-V.",
 )
 app.command("list")(browse.list_variants)
 app.command()(browse.show)
 app.command()(browse.report)
 app.command()(browse.cache)
+app.command()(browse.pack)
 app.command("new-op")(new_op.new_op)
 app.command()(watch)
 
@@ -39,7 +41,8 @@ app.command()(watch)
 def main(
     ctx: typer.Context,
     check: Annotated[
-        bool, typer.Option("--check", help="Write nothing; exit 1 when outputs are stale.")
+        bool,
+        typer.Option("--check", help="Compile and write nothing; exit 1 if the lock is stale."),
     ] = False,
     only: Annotated[
         list[str] | None,
@@ -88,8 +91,28 @@ def _build(
     if prune and only:
         raise ShaderError("--prune needs a build of everything", hint="leave --only out")
     start = time.monotonic()
+    cache = settings.cache if use_cache else None
+    if check and not strict:
+        _check(describe(settings.templates, cache=cache, only=only), settings)
+        return
+    built = _compiled(settings, cache, only, strict)
+    if check:
+        _check(built, settings)
+        return
+    changes = write(built, settings.shaders, cache)
+    if changes.rows:
+        print_changes(changes, _SHOWN_CHANGES)
+    if prune and cache:
+        keep = built.keys | entries_of(settings.shaders)
+        out.print(f"pruned {cache.prune(keep)} cache entries")
+    out.print(f"{_summary(built)}, {time.monotonic() - start:.1f} s", highlight=False)
+
+
+def _compiled(
+    settings: browse.Settings, cache: Cache | None, only: frozenset[str], strict: bool
+) -> Built:
+    """Build with a bar of progress, and print what the compiler remarks."""
     compiler = find_compiler(settings.glslang)
-    cache = Cache(cache_folder()) if use_cache else None
     columns = (TextColumn("shaders"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=err, transient=True) as bar:
         task = bar.add_task("shaders", total=None)
@@ -104,29 +127,38 @@ def _build(
         )
     for text in built.notes:
         note(text)
-    summary = f"{len(built.variants)} variants, {len(built.compiled)} compiled, {compiler.identity}"
-    before = committed_compiler(settings.shaders)
-    another = before not in (None, built.compiler)
-    if check:
-        diff, remarks = compare_outputs(built, settings.shaders)
-        for text in remarks:
-            note(text)
-        if diff:
-            typer.echo(diff, nl=False)
-            with_it = f" with {before}" if another else ""
-            err.print(
-                f"[red]stale:[/] run `python -m vkmnn.codegen`{with_it} and commit what it writes",
-                highlight=False,
-                soft_wrap=True,
-            )
-            raise typer.Exit(1)
-        out.print(f"up to date: {summary}", highlight=False)
-        return
-    if another and not only:
-        note(f"the shaders were by {before}: all are written anew, by {built.compiler}")
-    changes = write(built, settings.shaders)
-    if changes.rows:
-        print_changes(changes, _SHOWN_CHANGES)
-    if prune and cache:
-        out.print(f"pruned {cache.prune(built.keys)} cache entries")
-    out.print(f"{summary}, {time.monotonic() - start:.1f} s", highlight=False)
+    return built
+
+
+def _summary(built: Built) -> str:
+    return f"{len(built.variants)} variants, {len(built.compiled)} compiled, {built.compiler}"
+
+
+def _check(built: Built, settings: browse.Settings) -> None:
+    """Compare with what is on disk; end with status 1 where that is stale."""
+    diff = compare_outputs(built, settings.shaders)
+    if diff:
+        typer.echo(diff, nl=False)
+        err.print(
+            "[red]stale:[/] run `python -m vkmnn.codegen` and commit what it writes",
+            highlight=False,
+            soft_wrap=True,
+        )
+        raise typer.Exit(1)
+    out.print(f"up to date: {len(built.variants)} variants", highlight=False)
+
+
+def compile_locked(ctx: typer.Context) -> None:
+    """Compile every variant that has not been compiled yet; changes nothing beside the cache."""
+    settings: browse.Settings = ctx.obj
+    start = time.monotonic()
+    try:
+        built = _compiled(settings, settings.cache, frozenset(), False)
+        _check(built, settings)
+        keep_entries(built, settings.shaders, settings.cache)
+    except ShaderError as error:
+        fail(error)
+    out.print(f"{_summary(built)}, {time.monotonic() - start:.1f} s", highlight=False)
+
+
+app.command("compile")(compile_locked)

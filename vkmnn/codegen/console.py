@@ -66,22 +66,16 @@ def print_changes(changes: Changes, limit: int | None = None) -> None:
     """Print what was added, changed and removed, with sizes; `limit` cuts a long table."""
     rows = changes.rows[:limit]
     if rows:
-        columns = ("variant", "", "before", "after", "change", "what")
+        columns = ("variant", "", "before", "after", "change")
         print_table(columns, map(_cells, rows), [_STYLES[row.kind] for row in rows])
     if limit is not None and len(changes.rows) > limit:
         out.print(f"… and {len(changes.rows) - limit} more: `report` lists them", highlight=False)
-    out.print(
-        f"{changes.counts()}; {changes.after} bytes of SPIR-V ({_delta(changes)})", highlight=False
-    )
+    bytes_ = f" ({changes.difference:+d} bytes of SPIR-V)" if changes.difference else ""
+    out.print(f"{changes.counts()}{bytes_}", highlight=False)
 
 
 def _cells(row: Change) -> list[str]:
-    before = str(row.before) if row.kind != "added" else ""
-    after = str(row.after) if row.kind != "removed" else ""
-    return [row.variant, row.kind, before, after, _delta(row), ", ".join(row.what)]
-
-
-def _delta(sizes: Change | Changes) -> str:
-    difference = sizes.after - sizes.before
-    percent = f", {100 * difference / sizes.before:+.1f} %" if sizes.before and difference else ""
-    return f"{difference:+d}{percent}" if difference else "±0"
+    sizes = ["" if size is None else str(size) for size in (row.before, row.after)]
+    percent = f", {100 * row.difference / row.before:+.1f} %" if row.before and row.after else ""
+    change = f"{row.difference:+d}{percent}" if row.difference else "±0"
+    return [row.variant, row.kind, *sizes, change]

@@ -16,6 +16,7 @@ from typing import Any
 
 from vkmnn.codegen.features import IMAGE_FORMATS, OPTIONAL_TEXEL_FORMATS
 from vkmnn.errors import ShaderError
+from vkmnn.shader_files.lock import PARAM
 
 MAX_PUSH_CONSTANT_BYTES = 128  # Vulkan spec, "Required Limits": maxPushConstantsSize
 LOCAL_SIZE_NAMES = ("local_size_x", "local_size_y", "local_size_z")
@@ -33,7 +34,6 @@ SpecValue = int | float | bool
 
 _TAKEN_PARAMS = frozenset({"self", "pack"})  # the Python class of the block has them already
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
-_PARAM = re.compile(r"(\w+)\s*:\s*(uint|int|float)\s*(?:\[\s*(\d+)\s*\])?\s*(?:=\s*(\S+))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,7 +334,7 @@ class Declarations:
             raise self._fail("params needs at least one member")
         offset = 0
         for member in members:
-            match = _PARAM.fullmatch(member) if isinstance(member, str) else None
+            match = PARAM.fullmatch(member) if isinstance(member, str) else None
             if not match or not _IDENTIFIER.fullmatch(match.group(1)):
                 raise self._fail(
                     f"parameter {member!r} is not 'name:type', 'name:type[count]' or "

@@ -16,13 +16,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vkmnn.codegen.build import compile_rendered
-from vkmnn.codegen.cache import Cache, cache_folder
-from vkmnn.codegen.compilers import CompileError, find_compiler
-from vkmnn.codegen.crosscheck import cross_check
-from vkmnn.codegen.failures import raise_all
-from vkmnn.codegen.manifest import variant_entry
-from vkmnn.codegen.reflect import reflect
+from vkmnn.codegen.build import compile_variant
+from vkmnn.codegen.cache import Cache, source_digest
+from vkmnn.codegen.compiler import CompileError
+from vkmnn.codegen.compilers import find_compiler
+from vkmnn.codegen.manifest import compiled_entry, declared_entry
 from vkmnn.codegen.render import Rendered, Renderer
 from vkmnn.codegen.variants import Condition, Variant, expand, load_entries
 from vkmnn.errors import ShaderError
@@ -255,16 +253,20 @@ def compile_emulated(folder: Path, template: str, name: str) -> tuple[dict[str, 
             line=1,
         )
     rendered = emulate(plain)
-    try:
-        compiled, _, _ = compile_rendered(rendered, variant, compiler, Cache(cache_folder()))
-    except CompileError as error:
-        raise ShaderError(
-            f"{name} cannot be emulated: {error.log_text.strip()}",
-            template=entry.file,
-            line=1,
-        ) from None
-    reflection = reflect(compiled.spirv)
     declared = {need for need in rendered.declared.needs if not is_emulated(need)}
     requires = variant.requires | declared
-    raise_all(cross_check(entry.file, rendered.declared, reflection, requires))
-    return variant_entry(variant, requires, rendered, compiled, reflection), compiled.spirv
+    described = declared_entry(variant, requires, rendered)
+    digest = source_digest(described, variant.optimize)
+    cache = Cache.of(folder.parent)
+    module = cache.module(digest, compiler.identity)
+    if module is None:
+        try:
+            module = compile_variant(variant, rendered, requires, compiler)
+        except CompileError as error:
+            raise ShaderError(
+                f"{name} cannot be emulated: {error.log_text.strip()}",
+                template=entry.file,
+                line=1,
+            ) from None
+        cache.put_module(digest, module, compiler.identity)
+    return compiled_entry(described, module), module.spirv

@@ -20,8 +20,8 @@ from vkmnn._version import __version__
 from vkmnn.codegen.console import fail, out
 from vkmnn.codegen.jsonpos import parse
 from vkmnn.codegen.places import MACRO_FILE, SHADERS, TEMPLATE_SUFFIX
-from vkmnn.codegen.pymodule import camel
 from vkmnn.errors import ShaderError
+from vkmnn.shader_files.lock import camel
 
 Value = float | int | bool | str | bytes | tuple[float | str | bytes, ...]
 
@@ -311,6 +311,7 @@ class Target:
         """Return the files of the package that its operators share."""
         return {
             self.root / "pyproject.toml": "pyproject.toml.j2",
+            self.root / "setup.py": "setup.py.j2",
             self.root / "README.md": "README.md.j2",
             self.modules / "__init__.py": "init.py.j2",
             self.tests / "conftest.py": "conftest.py.j2",

@@ -5,90 +5,91 @@ from __future__ import annotations
 import difflib
 import hashlib
 import shutil
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from vkmnn.cache_files import cache_dir, locked
-from vkmnn.codegen.build import Built
+from vkmnn.codegen.build import Built, describe
+from vkmnn.codegen.cache import Cache
 from vkmnn.codegen.manifest import (
     Manifest,
+    dump_entries,
+    dump_lock,
     dump_manifest,
-    load_manifest,
-    without_compiler_fields,
+    load_lock,
+    locked_template,
 )
-from vkmnn.codegen.pymodule import kernels_source
-from vkmnn.codegen.report import Changes, compare, report_source
+from vkmnn.codegen.pymodule import KERNELS_SOURCE, stub_source
+from vkmnn.codegen.report import Changes, compare
+from vkmnn.codegen.variants import variant_names
 from vkmnn.errors import ShaderError
+from vkmnn.shader_files.archive import ARCHIVE_FILE
+from vkmnn.shader_files.archive import pack as pack_modules
+from vkmnn.shader_files.lock import LOCK_FILE, MANIFEST_FILE, fingerprint_of
+from vkmnn.shader_files.store import entries_key, entry_key
 
-MANIFEST_FILE = "manifest.json"
-REPORT_FILE = "report.md"
 KERNELS_FILE = "kernels.py"
-SPIRV_FOLDER = "spirv"
+STUB_FILE = "kernels.pyi"
 _STAGING = ".staging"
 LOCK_WAIT_S = 600.0
 
 
 def assemble(built: Built, previous: Manifest | None) -> Manifest:
-    """Return the manifest: what was built, and for a partial build the rest of the previous one."""
-    if not built.partial:
-        return {
-            "compiler": built.compiler,
-            "enums": built.enums,
-            "templates": built.templates,
-            "variants": built.variants,
-        }
-    if previous is None:
-        previous = {"compiler": built.compiler, "enums": {}, "templates": {}, "variants": {}}
-    if previous["compiler"] != built.compiler:
-        raise ShaderError(
-            f"the committed shaders are by {previous['compiler']}, this is {built.compiler}",
-            hint="build everything (no --only), or use the same compiler",
-        )
-    kept = {
-        name: entry
-        for name, entry in previous["variants"].items()
-        if entry["template"] not in built.templates
+    """Return the lock's content: what was built, and what a partial build leaves as it was."""
+    mine: Manifest = {
+        "enums": built.enums,
+        "templates": {name: locked_template(entry) for name, entry in built.templates.items()},
+        "variants": built.digests,
     }
+    if not built.partial or previous is None:
+        return mine
+    kept: dict[str, str] = {}
+    for name, entry in previous["templates"].items():
+        if name not in built.templates:
+            variants = variant_names(name, entry["axes"])
+            kept |= {
+                one: previous["variants"][one] for one in variants if one in previous["variants"]
+            }
     return {
-        "compiler": built.compiler,
         "enums": {**previous["enums"], **built.enums},
-        "templates": {**previous["templates"], **built.templates},
-        "variants": {**kept, **built.variants},
+        "templates": {**previous["templates"], **mine["templates"]},
+        "variants": {**kept, **built.digests},
     }
 
 
-def text_outputs(manifest: Manifest) -> dict[str, str]:
-    """Return the generated text files by name."""
+def text_outputs(content: Manifest) -> dict[str, str]:
+    """Return the generated files by name; `content` is the lock's."""
     return {
-        MANIFEST_FILE: dump_manifest(manifest),
-        REPORT_FILE: report_source(manifest),
-        KERNELS_FILE: kernels_source(manifest),
+        LOCK_FILE: dump_lock(content),
+        KERNELS_FILE: KERNELS_SOURCE,
+        STUB_FILE: stub_source(content),
     }
 
 
 def _lock_file(out: Path) -> Path:
     """Return what to lock: two partial builds must not merge at the same time."""
-    digest = hashlib.sha256(str(out.resolve()).encode()).hexdigest()[:16]
-    return cache_dir() / "locks" / f"codegen-{digest}.lock"
+    name = hashlib.sha256(str(out.resolve()).encode()).hexdigest()[:16]
+    return cache_dir() / "locks" / f"codegen-{name}.lock"
 
 
-def _read_manifest(out: Path) -> Manifest | None:
-    path = out / MANIFEST_FILE
-    return load_manifest(path.read_text(encoding="utf-8")) if path.is_file() else None
+def read_locked(out: Path) -> Manifest | None:
+    """Return the lock under `out`; None when there is none, or one of another schema."""
+    path = out / LOCK_FILE
+    return load_lock(path.read_text(encoding="utf-8")) if path.is_file() else None
 
 
-def committed_compiler(out: Path) -> str | None:
-    """Return what compiled the shaders under `out`, None when there are none."""
-    previous = _read_manifest(out)
-    return previous["compiler"] if previous else None
-
-
-def write(built: Built, out: Path) -> Changes:
+def write(built: Built, out: Path, cache: Cache | None = None) -> Changes:
     """Write the outputs under `out`; files that stay equal are not touched.
 
     Everything is on disk beside the old files before the first of them is replaced: a full disk
     or an interruption leaves the old outputs, or (within the moment of renaming) files each of
     which is whole, and the next build completes them.
+
+    Args:
+        built: all templates, or some.
+        out: the folder that holds glsl/.
+        cache: gets what the variants declare; None keeps that for the first who needs it.
     """
     out.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
@@ -99,82 +100,98 @@ def write(built: Built, out: Path) -> Changes:
                 f"builds of {out} cannot be kept apart: {error}",
                 hint="set VKMNN_CACHE_DIR to a folder of your own, or end the other build",
             ) from error
-        previous = _read_manifest(out)
-        manifest = assemble(built, previous)
-        files = {f"{SPIRV_FOLDER}/{name}.spv": data for name, data in built.spirv.items()}
-        files |= {name: text.encode() for name, text in text_outputs(manifest).items()}
-        staging = out / _STAGING
-        shutil.rmtree(staging, ignore_errors=True)  # an interrupted build's
-        try:
-            changed = [name for name, data in files.items() if not _holds(out / name, data)]
+        previous = read_locked(out)
+        content = assemble(built, previous)
+        texts = text_outputs(content)
+        with _staged(out) as staging:
+            changed = [name for name, text in texts.items() if _text(out, name) != text]
             for name in changed:
-                (staging / name).parent.mkdir(parents=True, exist_ok=True)
-                (staging / name).write_bytes(files[name])
+                (staging / name).write_text(texts[name], encoding="utf-8", newline="\n")
             for name in changed:
-                (out / name).parent.mkdir(exist_ok=True)
                 (staging / name).replace(out / name)
-        finally:
-            shutil.rmtree(staging, ignore_errors=True)
-        for path in (out / SPIRV_FOLDER).glob("*.spv"):
-            if path.stem not in manifest["variants"]:
-                path.unlink()
-    return compare(previous, manifest)
+    if cache:
+        keep_entries(built, out, cache)
+    return compare(previous, content, cache)
 
 
-def _holds(path: Path, data: bytes) -> bool:
-    return path.is_file() and path.read_bytes() == data
+@contextmanager
+def _staged(out: Path) -> Iterator[Path]:
+    """Give a folder beside the outputs that is gone afterwards."""
+    staging = out / _STAGING
+    shutil.rmtree(staging, ignore_errors=True)  # an interrupted build's
+    try:
+        staging.mkdir()
+        yield staging
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
 
 
-def check(built: Built, out: Path) -> tuple[str, list[str]]:
-    """Compare with the files under `out`.
+def keep_entries(built: Built, out: Path, cache: Cache) -> None:
+    """Keep what all variants declare, where a process looks for it that has read the lock."""
+    lock = _text(out, LOCK_FILE)
+    content = load_lock(lock)
+    if built.partial:
+        try:
+            built = describe(out / "glsl", cache=cache)
+        except ShaderError:  # in a template that was left alone
+            return
+    if content and built.digests == content["variants"]:
+        key = entries_key(fingerprint_of(lock))
+        if not cache.has(key):
+            cache.put(key, {}, dump_entries(built.variants).encode())
 
-    Returns:
-        A unified diff of the text files (empty when they agree), and remarks: binary files that
-        differ, or why they were not compared.
-    """
-    previous = _read_manifest(out)
-    manifest = assemble(built, previous)
-    remarks: list[str] = []
-    if previous is not None and previous["compiler"] != manifest["compiler"]:
-        remarks.append(
-            f"committed by {previous['compiler']}, checked with {manifest['compiler']}: "
-            "rendered GLSL and manifest are compared, binaries are not"
+
+def entries_of(out: Path) -> set[str]:
+    """Return the cache keys of what the variants under `out` declare."""
+    content = read_locked(out)
+    variants = content["variants"] if content else {}
+    single = {entry_key(name, digest) for name, digest in variants.items()}
+    return {entries_key(fingerprint_of(_text(out, LOCK_FILE))), *single}
+
+
+def check(built: Built, out: Path) -> str:
+    """Return a unified diff against the files under `out`, empty when they agree."""
+    texts = text_outputs(assemble(built, read_locked(out)))
+    chunks: list[str] = []
+    for name in sorted(texts):
+        chunks += difflib.unified_diff(
+            _text(out, name).splitlines(keepends=True),
+            texts[name].splitlines(keepends=True),
+            f"committed/{name}",
+            f"built/{name}",
         )
-        old = {MANIFEST_FILE: dump_manifest_text(previous), KERNELS_FILE: _text(out, KERNELS_FILE)}
-        new = {MANIFEST_FILE: dump_manifest_text(manifest), KERNELS_FILE: kernels_source(manifest)}
-        return _diff(old, new), remarks
-    new = text_outputs(manifest)
-    diff = _diff({name: _text(out, name) for name in new}, new)
-    for name in sorted(manifest["variants"]):
-        path = out / SPIRV_FOLDER / f"{name}.spv"
-        data = path.read_bytes() if path.is_file() else None
-        if data is None:
-            diff += f"Only in the build: {SPIRV_FOLDER}/{name}.spv\n"
-        elif hashlib.sha256(data).hexdigest() != manifest["variants"][name]["spirv_sha256"]:
-            diff += f"Binary files differ: {SPIRV_FOLDER}/{name}.spv\n"
-    for path in sorted((out / SPIRV_FOLDER).glob("*.spv")):
-        if path.stem not in manifest["variants"]:
-            diff += f"Only committed: {SPIRV_FOLDER}/{path.name}\n"
-    return diff, remarks
+    return "".join(chunks)
 
 
-def dump_manifest_text(manifest: Manifest) -> str:
-    """Return the manifest without the fields that depend on the compiler."""
-    return dump_manifest(without_compiler_fields(manifest))
+def pack(built: Built, out: Path) -> None:
+    """Write manifest.json and spirv.zip under `out`: shaders that need no compiler to run.
+
+    Args:
+        built: all templates, compiled.
+        out: the folder that holds kernels.py and shaders.lock, or a copy of it in a wheel.
+    """
+    lock = dump_lock(assemble(built, None))
+    if _text(out, LOCK_FILE) != lock:
+        raise ShaderError(
+            f"{out / LOCK_FILE} is out of date",
+            hint="write it first: `python -m vkmnn.codegen`, for a package with --shaders FOLDER",
+        )
+    manifest = {
+        "lock": fingerprint_of(lock),
+        "compiler": built.compiler,
+        "enums": built.enums,
+        "templates": built.templates,
+        "variants": built.variants,
+    }
+    with _staged(out) as staging:
+        (staging / MANIFEST_FILE).write_text(
+            dump_manifest(manifest), encoding="utf-8", newline="\n"
+        )
+        pack_modules(staging / ARCHIVE_FILE, built.spirv)
+        for name in (ARCHIVE_FILE, MANIFEST_FILE):
+            (staging / name).replace(out / name)
 
 
 def _text(out: Path, name: str) -> str:
     path = out / name
     return path.read_text(encoding="utf-8") if path.is_file() else ""
-
-
-def _diff(old: dict[str, str], new: dict[str, str]) -> str:
-    chunks: list[str] = []
-    for name in sorted(new):
-        chunks += difflib.unified_diff(
-            old[name].splitlines(keepends=True),
-            new[name].splitlines(keepends=True),
-            f"committed/{name}",
-            f"built/{name}",
-        )
-    return "".join(chunks)

@@ -1,178 +1,117 @@
-"""Writes `kernels.py`: one typed function and one parameter class per template.
+"""Writes `kernels.pyi`: the types of one function and one parameter class per template.
 
-The text is laid out so that `ruff format` leaves it as it is (every list has a trailing comma).
+The names are made at run time (`vkmnn.shaders.loader`), so `kernels.py` is the same everywhere. The
+text is laid out so that `ruff format` leaves it as it is.
 """
 
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Mapping
 from typing import Any
 
 from vkmnn.codegen.manifest import HEADER, Manifest
+from vkmnn.shader_files.lock import PARAM, camel
 
-_PYTHON_TYPES = {"uint": "int", "int": "int", "float": "float"}
-_STRUCT_CODES = {"uint": "I", "int": "i", "float": "f"}
+KERNELS_SOURCE = '''"""Typed access to the shaders of this folder; `kernels.pyi` lists the names.
 
-_HEAD = '''"""Typed access to the shaders of this folder: {header}.
-
-`name(axis=...)` returns a variant{params}.
+`name(axis=...)` returns a variant, `NameParams(...).pack()` its push constants.
 """
 
 from __future__ import annotations
 
-{imports}
-_find = ShaderLibrary.beside(__file__).find
+from vkmnn.shaders.loader import bind
+
+__getattr__, __dir__ = bind(globals())
 '''
-_PARAMS_DOC = ", `NameParams(...).pack()` its push constants"
+
+_WIDTH = 100
+_PYTHON_TYPES = {"uint": "int", "int": "int", "float": "float"}
 
 
 def _imports(templates: list[dict[str, Any]], has_enums: bool) -> str:
     """Return only the imports that are used, in the order that ruff wants."""
-    params = [param for template in templates for param in template["params"]]
+    has_params = any(template["params"] for template in templates)
     has_axes = any(template["axes"] for template in templates)
-    typing = ["Final"] * bool(params) + ["Literal", "TypeAlias"] * has_axes
-    arrays = ["array"] * any(param["count"] for param in params)
-    lines = ["import struct"] * bool(params)
-    lines += ["from enum import IntEnum"] * has_enums
+    typing = ["Final"] * has_params + ["Literal", "TypeAlias"] * has_axes
+    lines = ["from enum import IntEnum"] * has_enums
     lines += [f"from typing import {', '.join(typing)}"] * bool(typing)
     lines += [""] * bool(lines)
     lines += ["from vkmnn.runtime.shader import Shader"]
-    lines += ["from vkmnn.shaders.library import ShaderLibrary"]
-    if params:
-        names = ", ".join(["PACK_ERRORS", "Params", *arrays, "params_error"])
-        lines += [f"from vkmnn.shaders.params import {names}"]
-    return "\n".join(lines) + "\n"
+    lines += ["from vkmnn.shaders.params import Params"] * has_params
+    return "\n".join(lines)
 
 
-def camel(name: str) -> str:
-    """Return `conv_im2col` as `ConvIm2col`."""
-    return "".join(part.capitalize() for part in name.split("_"))
+def _listed(head: str, items: list[str], tail: str, indent: str = "") -> str:
+    """Return items in one line where they fit, else each in a line of its own."""
+    line = f"{indent}{head}{', '.join(items)}{tail}"
+    if len(line) <= _WIDTH:
+        return line
+    inner = "".join(f"{indent}    {item},\n" for item in items)
+    return f"{indent}{head}\n{inner}{indent}{tail}"
 
 
-def _literal(values: list[str | int], name: str) -> str:
-    if len(values) == 1:  # with a trailing comma it would be a tuple
-        return f"{name}: TypeAlias = Literal[{_quote(values[0])}]"
-    lines = [f"{name}: TypeAlias = Literal["]
-    lines += [f"    {_quote(value)}," for value in values]
-    return "\n".join([*lines, "]"])
-
-
-def _quote(value: object) -> str:
-    return f'"{value}"' if isinstance(value, str) else repr(value)
+def _alias(name: str, values: list[str | int]) -> str:
+    quoted = [f'"{value}"' if isinstance(value, str) else repr(value) for value in values]
+    return _listed(f"{name}: TypeAlias = Literal[", quoted, "]")
 
 
 def _enum(name: str, members: list[str]) -> str:
-    lines = [f"class {name}(IntEnum):", f'    """The numbers `{name.upper()}_…` of GLSL."""', ""]
+    lines = [f"class {name}(IntEnum):"]
     return "\n".join([*lines, *(f"    {member} = {i}" for i, member in enumerate(members))])
 
 
-def _struct(name: str, params: list[dict[str, Any]]) -> str:
-    codes = "".join(f"{param['count'] or ''}{_STRUCT_CODES[param['type']]}" for param in params)
-    return f'_{name.upper()} = struct.Struct("<{codes}")'
+def _params_class(name: str, declared: list[str]) -> str:
+    fields, arguments = [], ["self", "*"]
+    for text in declared:
+        match = PARAM.fullmatch(text)
+        assert match is not None, text
+        field, kind, count, default = match.groups()
+        python = _PYTHON_TYPES[kind]
+        type_ = f"tuple[{python}, ...]" if count else python
+        length = f"  # {count} of them" if count else ""
+        fields.append(f"    {field}: Final[{type_}]{length}")
+        arguments.append(f"{field}: {type_}{f' = {default}' if default else ''}")
+    made = _listed("def __init__(", arguments, ") -> None: ...", "    ")
+    return "\n".join([f"class {camel(name)}Params(Params):", *fields, made])
 
 
-def _params_class(name: str, params: list[dict[str, Any]]) -> str:
-    """A class with slots: a dataclass would take a thousand times longer to define."""
-    struct_name = f"_{name.upper()}"
-    size = sum(4 * (param["count"] or 1) for param in params)
-    arrays = ", ".join(f"{p['count']} in {p['name']}" for p in params if p["count"])
-    doc = f"Push constants of `{name}`: {size} bytes."
-    lines = [f"class {camel(name)}Params(Params):"]
-    if arrays:
-        wrapped = textwrap.wrap(
-            f"Values: {arrays}.", width=98, initial_indent="    ", subsequent_indent="    "
-        )
-        lines += [f'    """{doc}', "", *wrapped, '    """']
-    else:
-        lines += [f'    """{doc}"""']
-    lines += ["", f"    __slots__ = {_slots([param['name'] for param in params])}"]
-    lines += ["", "    def __init__(", "        self,", "        *,"]
-    for param in params:
-        python = _PYTHON_TYPES[param["type"]]
-        kind = f"tuple[{python}, ...]" if param["count"] else python
-        default = "" if param["default"] is None else f" = {param['default']!r}"
-        lines.append(f"        {param['name']}: {kind}{default},")
-    lines += ["    ) -> None:"]
-    lines += [f"        self.{param['name']}: Final = {param['name']}" for param in params]
-    lines += ["", "    def pack(self) -> bytes:", "        try:"]
-    lines += [f"            return {struct_name}.pack("]
-    for param in params:
-        value = f"self.{param['name']}"
-        value = f"*array({value}, {param['count']})" if param["count"] else value
-        lines.append(f"                {value},")
-    lines += ["            )", "        except PACK_ERRORS as error:"]
-    lines += [f"            raise params_error(self, {struct_name}, error) from None"]
-    return "\n".join(lines)
-
-
-def _slots(names: list[str]) -> str:
-    if len(names) == 1:
-        return f'("{names[0]}",)'
-    return "\n".join(["(", *(f'        "{name}",' for name in names), "    )"])
-
-
-def _function(name: str, entry: dict[str, Any]) -> str:
-    axes = entry["axes"]
-    doc = entry["doc"]
-    if not axes:
-        body = f'    return _find("{name}", {{}})'
-        return "\n".join([f"def {name}() -> Shader:", *_docstring(name, doc), body])
-    lines = [f"def {name}(", "    *,"]
-    lines += [f"    {axis}: {camel(name)}{camel(axis)}," for axis in axes]
-    lines += [") -> Shader:", *_docstring(name, doc), "    return _find("]
-    lines += [f'        "{name}",', "        {"]
-    lines += [f'            "{axis}": {axis},' for axis in axes]
-    lines += ["        },", "    )"]
-    return "\n".join(lines)
-
-
-def _docstring(name: str, doc: str) -> list[str]:
-    """A fixed summary line, then the template's comment, wrapped."""
-    summary = f'    """Return a variant of `{name}`.'
+def _function(name: str, axes: Mapping[str, Any], doc: str) -> str:
+    arguments = [f"{axis}: {camel(name)}{camel(axis)}" for axis in axes]
+    head = _listed(f"def {name}(", ["*", *arguments] if arguments else [], ") -> Shader:")
     if not doc:
-        return [summary + '"""']
+        return f"{head} ..."
     plain = doc.replace("\\", "/").replace('"""', "'''")
+    if plain.endswith('"'):
+        plain += " "
     body = textwrap.wrap(
         plain,
-        width=98,
+        width=_WIDTH - 2,
         initial_indent="    ",
         subsequent_indent="    ",
         break_long_words=False,
         break_on_hyphens=False,
     )
-    return [summary, "", *body, '    """']
+    return "\n".join([head, '    """', *body, '    """'])
 
 
-def kernels_source(manifest: Manifest) -> str:
-    """Return the text of `kernels.py`."""
-    templates = sorted(manifest["templates"].items())
-    described = [entry for _, entry in templates]
-    head = _HEAD.format(
-        header=HEADER,
-        imports=_imports(described, bool(manifest["enums"])),
-        params=_PARAMS_DOC if any(entry["params"] for entry in described) else "",
-    )
-    # Definitions stand between two blank lines, as ruff wants it; the first plain block after one.
-    text = head
-    after_definition = False
-
-    def add(block: str, is_definition: bool) -> None:
-        nonlocal text, after_definition
-        text += "\n" * (2 if is_definition or after_definition else 1) + block + "\n"
-        after_definition = is_definition
-
-    for name, members in sorted(manifest["enums"].items()):
-        add(_enum(name, members), True)
+def stub_source(content: Manifest) -> str:
+    """Return the text of `kernels.pyi`; `content` is the lock's."""
+    templates = sorted(content["templates"].items())
+    blocks = [_enum(name, members) for name, members in sorted(content["enums"].items())]
     for name, entry in templates:
-        aliases = [
-            _literal(values, f"{camel(name)}{camel(axis)}")
-            for axis, values in entry["axes"].items()
+        blocks += [
+            _alias(f"{camel(name)}{camel(axis)}", values) for axis, values in entry["axes"].items()
         ]
         if entry["params"]:
-            aliases.append(_struct(name, entry["params"]))
-        if aliases:
-            add("\n".join(aliases), False)
-        if entry["params"]:
-            add(_params_class(name, entry["params"]), True)
-        add(_function(name, entry), True)
+            blocks.append(_params_class(name, entry["params"]))
+        blocks.append(_function(name, entry["axes"], entry["doc"]))
+    head = [f"# {HEADER[0].upper()}{HEADER[1:]}.", ""]
+    imports = _imports([entry for _, entry in templates], bool(content["enums"]))
+    text = "\n".join([*head, imports, ""])
+    after = ""
+    for block in blocks:
+        definition = block.startswith(("class", "def"))
+        text += "\n" * bool(definition or after == "definition" or not after) + block + "\n"
+        after = "definition" if definition else "alias"
     return text

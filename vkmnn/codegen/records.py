@@ -1,7 +1,7 @@
 """What a build found out about a whole template, kept so that an unchanged one is not rendered.
 
 A record is found by the content of everything that decides it: the template, every include, its
-entry in macro.json, the compiler, Jinja and the generator itself. So it can be missing, but not
+entry in macro.json, Jinja and the generator itself. So it can be missing, but not
 stale.
 """
 
@@ -14,19 +14,18 @@ from pathlib import Path
 from typing import Any
 
 from vkmnn.codegen.cache import Cache, digest
-from vkmnn.codegen.compilers import Compiled
 from vkmnn.codegen.places import BUILTIN_FOLDER, TEMPLATE_SUFFIX
 from vkmnn.codegen.variants import TemplateEntry
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A template's parts of the manifest, and the cache keys of its variants."""
+    """A template's parts of the manifest, and the digests of its variants."""
 
     template: dict[str, Any]
     enums: dict[str, list[str]]
     variants: dict[str, Any]
-    keys: dict[str, str]
+    digests: dict[str, str]
 
 
 @functools.cache
@@ -45,36 +44,27 @@ def _includes(folder: Path) -> list[str]:
 
 
 class Records:
-    """The records of the templates in `folder`, made with one compiler."""
+    """The records of the templates in `folder`."""
 
-    def __init__(self, folder: Path, compiler: str, cache: Cache) -> None:
+    def __init__(self, folder: Path, cache: Cache) -> None:
         self._folder = folder
         self._cache = cache
-        self._common = digest("record", _generator(), compiler, *_includes(folder))
+        self._common = digest("record", _generator(), *_includes(folder))
 
     def key(self, entry: TemplateEntry) -> str:
         """Return the cache key of a template's record."""
         source = (self._folder / entry.file).read_text(encoding="utf-8")
         return digest(self._common, repr(entry), source) + ".json"
 
-    def get(self, entry: TemplateEntry) -> tuple[Record, dict[str, Compiled]] | None:
-        """Return the record and its modules, or None when anything of it is missing."""
-        fields = self._cache.get_record(self.key(entry))
-        if fields is None:
-            return None
+    def get(self, entry: TemplateEntry) -> Record | None:
+        """Return the record, None when there is none."""
+        fields = self._cache.record(self.key(entry))
         try:
-            record = Record(**fields)
+            return Record(**fields) if fields else None
         except TypeError:
             return None
-        compiled: dict[str, Compiled] = {}
-        for name, key in record.keys.items():
-            found = self._cache.get(key)
-            if found is None:
-                return None
-            compiled[name] = found
-        return record, compiled
 
     def put(self, entry: TemplateEntry, record: Record) -> None:
         """Store the record of a template that has built without a failure."""
-        fields = {name: getattr(record, name) for name in ("template", "enums", "variants", "keys")}
+        fields = {name: getattr(record, name) for name in Record.__slots__}
         self._cache.put_record(self.key(entry), fields)

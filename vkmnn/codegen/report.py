@@ -1,8 +1,4 @@
-"""What a reviewer wants to see: `report.md`, and the differences between two manifests.
-
-`report.md` holds sorted facts of one state, so that it is the same wherever it is built; what is
-new against an older state is asked of two manifests (`python -m vkmnn.codegen report`).
-"""
+"""What a reviewer wants to see: the differences between two locks, and all variants in a table."""
 
 from __future__ import annotations
 
@@ -11,44 +7,52 @@ import subprocess
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from vkmnn.codegen.manifest import HEADER, Manifest, load_manifest
+from vkmnn.codegen.build import Built
+from vkmnn.codegen.cache import Cache
+from vkmnn.codegen.manifest import Manifest, load_lock
 from vkmnn.errors import ShaderError
-
-# Fields of a manifest entry that a changed SPIR-V changes by itself.
-_OWN_HASHES = {"bytes": "", "glsl_sha256": "GLSL", "spirv_sha256": "SPIR-V"}
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A variant that one manifest has and another has not, or has differently.
+    """A variant that one lock has and another has not, or has with another digest.
 
     Attributes:
         variant: its name.
         kind: "added", "changed" or "removed".
-        before: bytes of SPIR-V before, 0 for an added one.
-        after: bytes of SPIR-V after, 0 for a removed one.
-        what: what differs in a changed one: "GLSL", "SPIR-V", names of manifest fields.
+        before: bytes of SPIR-V before; None where there was none, or where it is not known.
+        after: the same now.
     """
 
     variant: str
     kind: str
-    before: int
-    after: int
-    what: tuple[str, ...] = ()
+    before: int | None
+    after: int | None
+
+    @property
+    def difference(self) -> int:
+        """How many bytes were added; 0 where one of the sizes of a changed one is not known."""
+        if self.kind == "changed" and None in (self.before, self.after):
+            return 0
+        return (self.after or 0) - (self.before or 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """All differences between two manifests, sorted by variant, and the totals of both."""
+    """All differences between two locks, sorted by variant."""
 
     rows: tuple[Change, ...]
-    before: int
-    after: int
 
     def names(self, kind: str) -> list[str]:
         """Return the variants that were "added", "changed" or "removed"."""
         return [row.variant for row in self.rows if row.kind == kind]
+
+    @property
+    def difference(self) -> int:
+        """How many bytes of SPIR-V were added, as far as it is known."""
+        return sum(row.difference for row in self.rows)
 
     def counts(self) -> str:
         """Return e.g. `3 added, 1 removed`, or `no variant changed`."""
@@ -59,27 +63,32 @@ class Changes:
         return text or "no variant changed"
 
 
-def compare(before: Manifest | None, after: Manifest) -> Changes:
-    """Return what a manifest changes against an older one, or against nothing."""
-    old = before["variants"] if before else {}
-    new = after["variants"]
+def compare(before: Manifest | None, after: Manifest, cache: Cache | None = None) -> Changes:
+    """Return what a lock changes against an older one, or against nothing.
+
+    Args:
+        before: the content of the older lock.
+        after: that of the newer one.
+        cache: knows the sizes of the modules that were compiled here.
+    """
+    old: dict[str, str] = before["variants"] if before else {}
+    new: dict[str, str] = after["variants"]
+
+    def size(digest: str | None) -> int | None:
+        module = cache.module(digest) if cache and digest else None
+        return len(module.spirv) if module else None
+
     rows = []
     for name in sorted(old.keys() | new.keys()):
-        if name not in new:
-            rows.append(Change(name, "removed", old[name]["bytes"], 0))
-        elif name not in old:
-            rows.append(Change(name, "added", 0, new[name]["bytes"]))
-        elif old[name] != new[name]:
-            fields = sorted(old[name].keys() | new[name].keys())
-            differ = [key for key in fields if old[name].get(key) != new[name].get(key)]
-            what = tuple(filter(None, (_OWN_HASHES.get(key, key) for key in differ)))
-            rows.append(Change(name, "changed", old[name]["bytes"], new[name]["bytes"], what))
-    sums = [sum(entry["bytes"] for entry in variants.values()) for variants in (old, new)]
-    return Changes(tuple(rows), *sums)
+        digests = old.get(name), new.get(name)
+        if digests[0] != digests[1]:
+            kind = "removed" if name not in new else "changed" if name in old else "added"
+            rows.append(Change(name, kind, *map(size, digests)))
+    return Changes(tuple(rows))
 
 
-def committed_manifest(path: Path, revision: str) -> Manifest:
-    """Return the manifest at `path` as a git revision has it.
+def committed_lock(path: Path, revision: str) -> Manifest:
+    """Return the content of the lock at `path` as a git revision has it.
 
     Raises:
         ShaderError: git, the revision or the file is missing.
@@ -99,19 +108,19 @@ def committed_manifest(path: Path, revision: str) -> Manifest:
             f"git cannot show {path.name} of '{revision}': {done.stderr.strip()}",
             hint="name a commit, branch or tag in which it is committed",
         )
-    manifest = load_manifest(done.stdout)
-    if manifest is None:
+    content = load_lock(done.stdout)
+    if content is None:
         raise ShaderError(f"{path.name} of '{revision}' is of another schema: it says nothing here")
-    return manifest
+    return content
 
 
-def _axes_text(axes: dict[str, list[str | int]]) -> str:
+def _axes_text(axes: dict[str, Any]) -> str:
     return " × ".join(f"{axis} ({len(values)})" for axis, values in axes.items()) or "–"
 
 
-def report_source(manifest: Manifest) -> str:
-    """Return the text of `report.md`; it depends on the manifest alone."""
-    variants = manifest["variants"]
+def full_report(built: Built) -> str:
+    """Return all variants that were built as Markdown, with sizes, features and digests."""
+    variants = built.variants
     counts = Counter(entry["template"] for entry in variants.values())
     sizes: Counter[str] = Counter()
     needs: dict[str, set[str]] = {}
@@ -121,30 +130,28 @@ def report_source(manifest: Manifest) -> str:
     lines = [
         "# Shader report",
         "",
-        f"<!-- {HEADER} -->",
-        "",
         (
-            f"{len(variants)} variants of {len(manifest['templates'])} templates, "
-            f"{sum(sizes.values())} bytes of SPIR-V, compiled by {manifest['compiler']}."
+            f"{len(variants)} variants of {len(built.templates)} templates, "
+            f"{sum(sizes.values())} bytes of SPIR-V, compiled by {built.compiler}."
         ),
         "",
         "| template | axes | variants | bytes | features of some variants |",
         "|---|---|---:|---:|---|",
     ]
-    for name, entry in sorted(manifest["templates"].items()):
+    for name, entry in sorted(built.templates.items()):
         features = ", ".join(sorted(needs.get(name, ()))) or "–"
         axes = _axes_text(entry["axes"])
         lines.append(f"| {name} | {axes} | {counts[name]} | {sizes[name]} | {features} |")
-    for template in sorted(manifest["templates"]):
+    for template in sorted(built.templates):
         lines += [
             "",
             f"## {template}",
             "",
-            "| variant | bytes | optimized | SPIR-V |",
+            "| variant | bytes | optimized | digest |",
             "|---|---:|---|---|",
         ]
         lines += [
-            f"| {name} | {entry['bytes']} | {entry['optimized']} | {entry['spirv_sha256'][:12]} |"
+            f"| {name} | {entry['bytes']} | {entry['optimized']} | {built.digests[name][:12]} |"
             for name, entry in sorted(variants.items())
             if entry["template"] == template
         ]

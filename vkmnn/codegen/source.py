@@ -65,7 +65,7 @@ def compile_folder(
     """
     try:
         from vkmnn.codegen.build import BuildFailedError, build
-        from vkmnn.codegen.cache import Cache, cache_folder
+        from vkmnn.codegen.cache import Cache
         from vkmnn.codegen.compilers import find_compiler
     except ModuleNotFoundError as error:
         if error.name != "jinja2":
@@ -75,8 +75,9 @@ def compile_folder(
             hint="pip install 'vkmnn[codegen]'",
         ) from None
     compiler = find_compiler(glslang)
+    folder = Path(folder)
     try:
-        return build(Path(folder), compiler, cache=Cache(cache_folder()), only=frozenset(only))
+        return build(folder, compiler, cache=Cache.of(folder.parent), only=frozenset(only))
     except BuildFailedError as error:
         if len(error.failures) == 1:
             raise error.failures[0] from None

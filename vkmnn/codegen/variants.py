@@ -6,7 +6,7 @@ import difflib
 import itertools
 import keyword
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -17,6 +17,7 @@ from vkmnn.codegen.features import FEATURES, default_optimize, with_implied
 from vkmnn.codegen.jsonpos import Node, parse
 from vkmnn.codegen.places import MACRO_FILE, TEMPLATE_SUFFIX
 from vkmnn.errors import ShaderError
+from vkmnn.shader_files.lock import variant_name
 
 OPTIMIZE = ("-O", "-Os", "none")
 ENTRY_KEYS = ("axes", "exclude", "spec", "requires", "optimize", "op_type")
@@ -106,9 +107,9 @@ def _excludes(rule: Axes, axes: Mapping[str, AxisValue]) -> bool:
     return all(axes[axis] in excluded for axis, excluded in rule.items())
 
 
-def variant_name(template: str, values: Iterable[AxisValue]) -> str:
-    """Return `<template>_<axis values, lower case>`, e.g. `binary_add_f32`."""
-    return "_".join([template, *(str(value).lower() for value in values)])
+def variant_names(template: str, axes: Mapping[str, Iterable[AxisValue]]) -> Iterator[str]:
+    """Return the names of all combinations of axis values, also of those that are not built."""
+    return (variant_name(template, values) for values in itertools.product(*axes.values()))
 
 
 def closest(word: str, choices: Iterable[str]) -> str:

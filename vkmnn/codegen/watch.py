@@ -22,8 +22,9 @@ from rich.markup import escape
 
 from vkmnn.codegen.browse import Settings
 from vkmnn.codegen.build import build
-from vkmnn.codegen.cache import Cache, cache_folder
-from vkmnn.codegen.compilers import Compiler, find_compiler
+from vkmnn.codegen.cache import Cache
+from vkmnn.codegen.compiler import Compiler
+from vkmnn.codegen.compilers import find_compiler
 from vkmnn.codegen.console import fail, out, print_changes, print_errors
 from vkmnn.codegen.failures import raise_all
 from vkmnn.codegen.outputs import write
@@ -111,7 +112,7 @@ class Watch:
                 jobs=self._settings.jobs,
                 only=self._only,
             )
-            changes = write(built, self._settings.shaders)
+            changes = write(built, self._settings.shaders, self._cache)
         except ShaderError as error:
             return Step(names, (), None, error, time.monotonic() - start)
         return Step(names, tuple(built.compiled), changes, None, time.monotonic() - start)
@@ -241,7 +242,7 @@ def watch(
         compiler = find_compiler(settings.glslang)
     except ShaderError as error:
         fail(error)
-    watching = Watch(settings, compiler, Cache(cache_folder()), only)
+    watching = Watch(settings, compiler, settings.cache, only)
     running = _Tests(tests, settings.shaders)
     try:
         while True:

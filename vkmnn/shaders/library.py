@@ -1,4 +1,4 @@
-"""Folders of built shaders: `manifest.json` is read once, each SPIR-V module on first use.
+"""Folders of shaders: packed ones, and those of checkouts, which are compiled on demand.
 
 The built-in shaders are one such folder; those of a plug-in package are another.
 """
@@ -6,34 +6,26 @@ The built-in shaders are one such folder; those of a plug-in package are another
 from __future__ import annotations
 
 import functools
-import json
-import re
-import struct
-import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
-from zipfile import BadZipFile
 
 from vkmnn.errors import ShaderError
 from vkmnn.runtime.shader import BindingType, Shader, ShaderBinding, SpecConstant
-from vkmnn.shaders.archive import ARCHIVE_FILE, Archive
-
-MANIFEST_SCHEMA = 1
-"""Form of manifest.json that is understood here."""
-
-_SCHEMA = re.compile(r'"schema": (\d+)')
-_HINT = "a package of shaders holds manifest.json and spirv/*.spv beside its kernels.py"
+from vkmnn.shader_files.lock import Lock, read_lock, variant_name
+from vkmnn.shaders.on_demand import OnDemand
+from vkmnn.shaders.packed import Packed
 
 
 class ShaderLibrary:
-    """The shaders that `python -m vkmnn.codegen --shaders FOLDER` has written.
+    """The shaders of a folder that `python -m vkmnn.codegen --shaders FOLDER` has written.
 
-    Running them needs manifest.json and spirv/, neither the templates nor a compiler. The
-    `kernels.py` of the folder binds itself to it. May be shared by threads.
+    Packed ones (manifest.json and spirv.zip, as wheels have them) need neither templates nor a
+    compiler; others (shaders.lock and glsl/) are compiled when they are needed. The `kernels.py`
+    of the folder binds itself to it. May be shared by threads.
 
     Args:
-        folder: holds manifest.json and spirv/.
+        folder: holds the one or the other.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -50,12 +42,31 @@ class ShaderLibrary:
         """Return the library of the folder that a module's `__file__` is in, one per folder."""
         return _library(Path(file).resolve().parent)
 
+    @functools.cached_property
+    def lock(self) -> Lock | None:
+        """What the folder's lock says, None where there is none."""
+        return read_lock(self.folder)
+
+    @functools.cached_property
+    def _origin(self) -> Packed | OnDemand:
+        """Where entries and modules come from: what is packed, unless the lock tells of others."""
+        packed = Packed(self.folder)
+        if self.lock is None or packed.fits(self.lock.fingerprint):
+            return packed
+        return OnDemand(self.folder, self.lock)
+
+    @property
+    def fingerprint(self) -> str:
+        """Names this state of the shaders: others have another."""
+        return self._origin.fingerprint
+
     def load(self, name: str) -> Shader:
         """Return the variant called `name` (`"unary_map_f32_buffer"`); the same object every time.
 
         Raises:
             ShaderError: there is no such variant; the hint names the nearest one. Or the folder
-                has no manifest, or one of another version of vkmnn.
+                has no shaders, or those of another version of vkmnn; or the variant has to be
+                rendered, and what that takes is missing.
         """
         shader = self._shaders.get(name)
         if shader is None:
@@ -63,27 +74,33 @@ class ShaderLibrary:
             if entry is None:
                 import difflib
 
-                near = difflib.get_close_matches(name, self._manifest["variants"], n=3)
+                near = difflib.get_close_matches(name, self._origin.names(), n=3)
                 raise ShaderError(
                     f"there is no shader variant '{name}' in {self.folder}",
                     hint=f"did you mean {' or '.join(near)}?"
                     if near
                     else "`python -m vkmnn.codegen list`",
                 )
-            made = shader_from_entry(name, entry, functools.partial(self._spirv, name))
+            origin = self._origin
+            made = shader_from_entry(
+                name,
+                entry,
+                Module(self, name),
+                digest=origin.digest(name, entry),
+                by_source=origin.on_demand,
+            )
             shader = self._shaders.setdefault(name, made)
         return shader
 
     def all(self) -> tuple[Shader, ...]:
         """Return every variant, sorted by name."""
-        return tuple(self.load(name) for name in sorted(self._manifest["variants"]))
+        if isinstance(self._origin, OnDemand):
+            self._origin.describe_all()
+        return tuple(self.load(name) for name in sorted(self._origin.names()))
 
     def variants(self) -> list[tuple[str, str, dict[str, str | int]]]:
         """Return (name, template, axis values) of every variant, sorted by name."""
-        entries = self._manifest["variants"]
-        return [
-            (name, entries[name]["template"], entries[name]["axes"]) for name in sorted(entries)
-        ]
+        return sorted(self._origin.expand(), key=lambda one: one[0])
 
     def find(self, template: str, axes: Mapping[str, str | int]) -> Shader:
         """Return the variant of `template` with these axis values.
@@ -98,11 +115,11 @@ class ShaderLibrary:
         return shader
 
     def _find(self, template: str, axes: Mapping[str, str | int]) -> Shader:
-        name = "_".join([template, *(str(value).lower() for value in axes.values())])
+        name = variant_name(template, tuple(axes.values()))
         entry = self._entry(name)
         if entry and entry["template"] == template and entry["axes"] == dict(axes):
             return self.load(name)
-        known = self._manifest["templates"][template]["axes"]
+        known = self._origin.axes(template)
         for axis, value in axes.items():
             if value not in known[axis]:
                 raise ShaderError(
@@ -116,11 +133,7 @@ class ShaderLibrary:
 
     def _alternatives(self, template: str, axes: Mapping[str, str | int]) -> str:
         """Say for each axis which values go with the others as given."""
-        built = [
-            entry["axes"]
-            for entry in self._manifest["variants"].values()
-            if entry["template"] == template
-        ]
+        built = [values for _, owner, values in self._origin.expand() if owner == template]
         lines = []
         for axis in axes:
             rest = {other: value for other, value in axes.items() if other != axis}
@@ -131,105 +144,59 @@ class ShaderLibrary:
             ]
             if values:
                 lines.append(f"with {_text(rest)}, {axis} is one of: {', '.join(sorted(values))}")
-        return "; ".join(lines) or "see report.md for the variants that exist"
-
-    # --- files -----------------------------------------------------------------------------------
-
-    @functools.cached_property
-    def _source(self) -> tuple[str, int]:
-        """The manifest, and where its variants begin."""
-        path = self.folder / "manifest.json"
-        try:
-            text = path.read_text(encoding="utf-8")
-        except OSError as error:
-            raise ShaderError(f"cannot read {path}: {error.strerror}", hint=_HINT) from None
-        schema = _SCHEMA.search(text, 0, 1000)
-        if schema is None or int(schema.group(1)) != MANIFEST_SCHEMA:
-            raise ShaderError(
-                f"{path} is of another version of vkmnn",
-                hint="build it again: `python -m vkmnn.codegen --shaders FOLDER`",
-            )
-        return text, max(text.find('\n  "variants": {'), 0)
-
-    @functools.cached_property
-    def _manifest(self) -> dict[str, Any]:
-        manifest: dict[str, Any] = json.loads(self._source[0])
-        return manifest
+        return (
+            "; ".join(lines) or "`python -m vkmnn.codegen list --variants` shows those that exist"
+        )
 
     def _entry(self, name: str) -> dict[str, Any] | None:
-        """Return the manifest entry of a variant, None when there is none."""
-        entry = self._entries.get(name) or self._read_entry(name)
-        if entry is not None:
-            self._entries[name] = entry
+        """Return what a variant declares, None when there is none."""
+        entry = self._entries.get(name)
+        if entry is None:
+            entry = self._origin.entry(name)
+            if entry is not None:
+                self._entries[name] = entry
         return entry
 
-    def _read_entry(self, name: str) -> dict[str, Any] | None:
-        """Find the manifest entry of a variant.
+    def module(self, name: str) -> bytes:
+        """Return the SPIR-V of a variant."""
+        return self._origin.module(name)
 
-        Parsing one entry of some hundreds takes a hundredth of the time of parsing them all, and
-        the generator writes each at the start of a line, in the order of their names.
-        """
-        text, variants = self._source
-        head = f'\n    "{name}": '
-        place = -1
-        if "_manifest" not in self.__dict__:
-            place = text.find(head, _before(text, variants, name))
-        if place < 0:
-            found: dict[str, Any] | None = self._manifest["variants"].get(name)
-            return found
-        entry: dict[str, Any] = _DECODER.raw_decode(text, place + len(head))[0]
-        return entry
+    def has(self, name: str) -> bool:
+        """Say whether a variant has been compiled."""
+        return self._origin.has(name)
 
-    def _spirv(self, name: str) -> bytes:
-        path = self.folder / "spirv" / f"{name}.spv"
-        try:
-            return path.read_bytes()
-        except OSError as error:
-            packed = self._unpacked(name)
-            if packed is None:
-                raise ShaderError(f"cannot read {path}: {error.strerror}", hint=_HINT) from None
-            return packed
-
-    def _unpacked(self, name: str) -> bytes | None:
-        """Return a module of a folder that came in a wheel, None where there is no archive."""
-        archive = self._archive
-        if archive is None:
-            return None
-        try:
-            return archive.read(name)
-        except (KeyError, OSError, ValueError, zlib.error, BadZipFile, struct.error) as error:
-            raise ShaderError(
-                f"cannot read '{name}' from {self.folder / ARCHIVE_FILE}: {error}",
-                hint="the installed files are damaged: install the package again",
-            ) from None
-
-    @functools.cached_property
-    def _archive(self) -> Archive | None:
-        path = self.folder / ARCHIVE_FILE
-        return Archive(path) if path.is_file() else None
+    def prepare(self, names: Iterable[str]) -> None:
+        """Compile those of the variants that have not been compiled yet, several at a time."""
+        self._origin.prepare(names)
 
 
-_DECODER = json.JSONDecoder()
-_ENTRY = '\n    "'
+class Module:
+    """Returns a variant's SPIR-V when it is called, which may compile it."""
+
+    __slots__ = ("library", "name")
+
+    def __init__(self, library: ShaderLibrary, name: str) -> None:
+        self.library = library
+        self.name = name
+
+    def __call__(self) -> bytes:
+        return self.library.module(self.name)
 
 
-def _before(text: str, variants: int, name: str) -> int:
-    """Return a place in a manifest before the entry of a variant, and not far from it."""
-    low, high = variants, len(text)
-    while high - low > _NEAR:
-        middle = text.rfind(_ENTRY, low, (low + high) // 2)
-        if middle < 0:
-            break
-        start = middle + len(_ENTRY)
-        if text[start : text.find('"', start)] <= name:
-            low = middle
-        else:
-            high = middle
-    return low
+def is_pending(shader: Shader) -> bool:
+    """Say whether a shader has yet to be compiled."""
+    source = shader.spirv
+    return isinstance(source, Module) and not source.library.has(shader.name)
 
 
-_NEAR = 20_000
-"""Characters that are searched in no time; entries take two thousand."""
+def prepare(shaders: Iterable[Shader]) -> None:
+    """Compile what has not been compiled yet, several at a time; nothing where all is packed."""
+    wanted: dict[ShaderLibrary, list[str]] = {}
+    for shader in shaders:
+        if shader.by_source and isinstance(shader.spirv, Module):
+            wanted.setdefault(shader.spirv.library, []).append(shader.name)
+    for library, names in wanted.items():
+        library.prepare(names)
 
 
 @functools.cache
@@ -255,8 +222,23 @@ def shaders_from_build(built: BuiltShaders) -> dict[str, Shader]:
     }
 
 
-def shader_from_entry(name: str, entry: Mapping[str, Any], spirv: Callable[[], bytes]) -> Shader:
-    """Return the `Shader` that a manifest entry describes; `spirv` is called when it is needed."""
+def shader_from_entry(
+    name: str,
+    entry: Mapping[str, Any],
+    spirv: Callable[[], bytes],
+    *,
+    digest: str | None = None,
+    by_source: bool = False,
+) -> Shader:
+    """Return the `Shader` that a manifest entry describes; `spirv` is called when it is needed.
+
+    Args:
+        name: of the variant.
+        entry: its entry.
+        spirv: returns the module.
+        digest: None for that of the module.
+        by_source: whether the digest is that of the source.
+    """
     return Shader(
         name=name,
         bindings=tuple(
@@ -277,8 +259,9 @@ def shader_from_entry(name: str, entry: Mapping[str, Any], spirv: Callable[[], b
         requires=frozenset(entry["requires"]),
         local_size=tuple(entry["local_size"]),
         spirv=spirv,
-        digest=entry["spirv_sha256"],
+        digest=entry["spirv_sha256"] if digest is None else digest,
         subgroup_size=entry["subgroup_size"],
+        by_source=by_source,
     )
 
 

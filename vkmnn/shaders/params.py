@@ -1,22 +1,47 @@
-"""What the parameter blocks of a generated `kernels.py` have in common."""
+"""Push constants: one class for each template that has some, made from the template's lock."""
 
 from __future__ import annotations
 
-import re
 import struct
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 from vkmnn.errors import ShaderError
+from vkmnn.shader_files.lock import PARAM
 
-PACK_ERRORS = (struct.error, TypeError, OverflowError)
-"""What packing raises for a value that does not fit its field."""
-
-_CODE = re.compile(r"(\d*)([Iif])")
+_CODES = {"uint": "I", "int": "i", "float": "f"}
 
 
 class Params:
     """Push constants of a shader; `__slots__` names the fields in the order of the block."""
 
     __slots__: tuple[str, ...] = ()
+    _layout: ClassVar[struct.Struct] = struct.Struct("<")
+    _counts: ClassVar[tuple[int, ...]] = ()
+    _defaults: ClassVar[Mapping[str, int | float]] = {}
+    _has_arrays: ClassVar[bool] = False
+
+    def __init__(self, **values: Any) -> None:
+        fields = _FIELDS[type(self)]
+        try:
+            for name, value in values.items():
+                fields[name](self, value)
+        except KeyError as error:
+            raise TypeError(
+                f"{type(self).__name__}() got an unexpected keyword argument {error}"
+            ) from None
+        if len(values) < len(fields):
+            self._fill(values)
+
+    def _fill(self, given: Mapping[str, object]) -> None:
+        """Set the fields that are not given to their defaults."""
+        missing = [name for name in self.__slots__ if name not in given]
+        for name in missing:
+            if name not in self._defaults:
+                raise TypeError(
+                    f"{type(self).__name__}() missing required keyword-only argument: {name!r}"
+                )
+            _FIELDS[type(self)][name](self, self._defaults[name])
 
     def _values(self) -> tuple[object, ...]:
         return tuple(getattr(self, name) for name in self.__slots__)
@@ -39,23 +64,71 @@ class Params:
         Raises:
             ShaderError: an array of the wrong length, or a number out of range.
         """
-        raise NotImplementedError
+        values = self._values()
+        try:
+            return self._layout.pack(*self._flat(values) if self._has_arrays else values)
+        except (struct.error, TypeError, OverflowError) as error:
+            raise self._refusal(error) from None
+
+    def _flat(self, values: Sequence[object]) -> list[object]:
+        flat: list[object] = []
+        for value, count in zip(values, self._counts, strict=True):
+            if not count:
+                flat.append(value)
+            elif isinstance(value, tuple) and len(value) == count:
+                flat += value
+            else:
+                raise TypeError
+        return flat
+
+    def _refusal(self, error: Exception) -> ShaderError:
+        """Say which field could not be packed, and why."""
+        owner = type(self).__name__
+        for name, count, value in zip(self.__slots__, self._counts, self._values(), strict=True):
+            if count and not (isinstance(value, tuple) and len(value) == count):
+                return ShaderError(
+                    f"{owner}.{name} must be a tuple of {count} numbers, not {value!r}"
+                )
+            if not count and isinstance(value, tuple):
+                return ShaderError(f"{owner}.{name} is one number, not a tuple")
+        return ShaderError(f"{self!r}: {error}")
 
 
-def array(values: object, count: int) -> tuple[int | float, ...]:
-    """Return `values`; raises TypeError when it is not a tuple of `count`."""
-    if isinstance(values, tuple) and len(values) == count:
-        return values
-    raise TypeError
+_FIELDS: dict[type[Params], dict[str, Any]] = {}
+"""What sets each field of a class: the descriptors of its slots."""
 
 
-def params_error(params: Params, layout: struct.Struct, error: Exception) -> ShaderError:
-    """Say which field of a block could not be packed, and why."""
-    owner = type(params).__name__
-    for name, (count, _) in zip(params.__slots__, _CODE.findall(layout.format), strict=True):
-        value = getattr(params, name)
-        if count and not (isinstance(value, tuple) and len(value) == int(count)):
-            return ShaderError(f"{owner}.{name} must be a tuple of {count} numbers, not {value!r}")
-        if not count and isinstance(value, tuple):
-            return ShaderError(f"{owner}.{name} is one number, not a tuple")
-    return ShaderError(f"{params!r}: {error}")
+def params_class(name: str, module: str, declared: Sequence[str]) -> type[Params]:
+    """Return the class of a parameter block.
+
+    Args:
+        name: of the class.
+        module: that the class belongs to.
+        declared: the fields as the template declares them: `"n:uint"`, `"steps:uint[3]"`,
+            `"alpha:float=1.0"`.
+    """
+    names, codes, counts = [], ["<"], []
+    defaults: dict[str, int | float] = {}
+    for text in declared:
+        match = PARAM.fullmatch(text)
+        assert match is not None, text  # the generator has checked it
+        field, kind, count, default = match.groups()
+        names.append(field)
+        counts.append(int(count or 0))
+        codes.append(f"{count or ''}{_CODES[kind]}")
+        if default is not None:
+            defaults[field] = float(default) if kind == "float" else int(default)
+    made = type(
+        name,
+        (Params,),
+        {
+            "__slots__": tuple(names),
+            "__module__": module,
+            "_layout": struct.Struct("".join(codes)),
+            "_counts": tuple(counts),
+            "_defaults": defaults,
+            "_has_arrays": any(counts),
+        },
+    )
+    _FIELDS[made] = {field: getattr(made, field).__set__ for field in names}
+    return made

@@ -32,6 +32,7 @@ from vkmnn.runtime.memory import MemoryKind
 from vkmnn.runtime.pipeline import Pipeline
 from vkmnn.runtime.pipeline_store import KEPT_PIPELINES
 from vkmnn.runtime.shader import Shader
+from vkmnn.shaders.library import prepare as compile_shaders
 from vkmnn.vulkan import images
 from vkmnn.vulkan.bindable import Fault, PipelineKind, find_faults
 from vkmnn.vulkan.choice import Choice, Chooser, Preferences
@@ -260,6 +261,7 @@ class VulkanBackend(TunableBackend):
         new = [one for one in used.items() if one[0] not in self._pipelines]
         if not new:
             return place()
+        compile_shaders(shader for _, (shader, _) in new)
         # The longest code first: the last to be built is not waited for alone then.
         new.sort(key=lambda one: len(one[1][0].spirv()), reverse=True)
         missing = dict(new)

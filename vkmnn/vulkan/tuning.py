@@ -59,8 +59,7 @@ class TuningFile:
     @cached_property
     def key(self) -> str:
         """Names the device, its driver, and the version of vkmnn and its shaders."""
-        shaders = hashlib.sha256((BUILTIN.folder / "manifest.json").read_bytes()).digest()
-        return hashlib.sha256(self._device + shaders).hexdigest()
+        return hashlib.sha256(self._device + BUILTIN.fingerprint.encode()).hexdigest()
 
     def load(self) -> dict[str, str]:
         """Return the preferred candidates by choice; empty when there is no valid file."""
