@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import sys
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -197,7 +198,7 @@ def test_what_others_may_have_planted_is_not_used(
             head, _, code = path.read_bytes().partition(b"\n")
             meta = json.loads(head)
             code = code[:-4] + bytes(4)
-            meta["sha256"] = hashlib.sha256(code).hexdigest()
+            meta["crc32"] = zlib.crc32(code)
             path.write_bytes(json.dumps(meta).encode() + b"\n" + code)
     for path in [cache.folder] if what == "folder" else cache.files():
         path.chmod(0o777 if path.is_dir() else 0o666)

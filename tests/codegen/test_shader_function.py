@@ -390,12 +390,19 @@ def test_compiled_once() -> None:
     assert (first.spirv, first.glsl, first.manifest) == (second.spirv, second.glsl, second.manifest)
 
 
-@pytest.mark.parametrize("missing", ["jinja2", "slangpy"])
+NO_JINJA = "sys.modules['jinja2'] = None"
+NO_COMPILER = (
+    "from vkmnn.codegen import compilers; "
+    "compilers.bundled_glslang = compilers._bundled_slang = lambda: None"
+)
+
+
+@pytest.mark.parametrize("missing", [NO_JINJA, NO_COMPILER], ids=["jinja2", "compiler"])
 def test_without_the_extra(missing: str) -> None:
     """Only the call fails, with what to install."""
     code = f"""
 import sys
-sys.modules[{missing!r}] = None
+{missing}
 import vkmnn, vkmnn.codegen
 try:
     vkmnn.shader({COPY!r})

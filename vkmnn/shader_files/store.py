@@ -6,10 +6,10 @@ are written whole and never changed, so that any number of processes may share a
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,7 @@ def entries_key(fingerprint: str) -> str:
 
 
 class Store:
-    """Folders of files `<key>`: a JSON line (what is known of it, its digest), then bytes.
+    """Folders of files `<key>`: a JSON line (what is known of it, its checksum), then bytes.
 
     A folder that cannot be read or written costs time, not results. Why is logged, once.
 
@@ -79,7 +79,7 @@ class Store:
             try:
                 head, _, data = read_file(folder / key, _MAX_BYTES).partition(b"\n")
                 known = json.loads(head)
-                if known["sha256"] == hashlib.sha256(data).hexdigest():
+                if known["crc32"] == zlib.crc32(data):
                     return known, data
             except FileNotFoundError:
                 continue
@@ -97,7 +97,7 @@ class Store:
         """Store an entry."""
         if not self.folder.is_dir():
             self._make()
-        head = json.dumps({**known, "sha256": hashlib.sha256(data).hexdigest()}, sort_keys=True)
+        head = json.dumps({**known, "crc32": zlib.crc32(data)}, sort_keys=True)
         try:
             write_file(self.folder / key, head.encode() + b"\n" + data)
         except OSError as error:
