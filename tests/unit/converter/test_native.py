@@ -342,7 +342,7 @@ def test_a_file_by_hand() -> None:
 
 
 DAMAGES: dict[str, dict[str, Any]] = {
-    "newer format": {"format": 2},
+    "newer format": {"format": 3},
     "no graph": {"graph": None},
     "data outside": {"data": 10**6},
     "data that is not there": {"data_size": 17},
@@ -568,6 +568,20 @@ def test_flatc_reads_what_vkmnn_writes(tmp_path: Path) -> None:
     again = tmp_path / "again" / "net.vkmnn"
     shutil.copy(tmp_path / "net.vkmnn.data", again.with_name("net.vkmnn.data"))
     same(graph, load_network(str(again)).source)
+
+
+def test_files_of_the_first_writer_open() -> None:
+    """Written before the package flatbuffers was: tables come before what they refer to."""
+    written = Path(__file__).parents[2] / "data" / "native" / "espcn_by_0.1.0.vkmnn"
+    assert struct.unpack_from("<I", written.read_bytes())[0] < 100  # the root comes first there
+    model = NETWORKS["espcn"].build()
+    feeds = make_feeds(model, (1, 6, 5))
+    with (
+        vkmnn.InferenceSession(str(written), "cpu") as session,
+        vkmnn.InferenceSession(model, "cpu") as other,
+    ):
+        found, expected = session.run(None, feeds), other.run(None, feeds)
+    np.testing.assert_allclose(found[0], expected[0], rtol=1e-5, atol=1e-6)
 
 
 def test_reshape_attributes_have_no_default_in_files() -> None:
