@@ -27,7 +27,17 @@ from tests.model.networks import NETWORKS, make_feeds
 from vkmnn.converter.native.front_end import IDENTIFIER
 from vkmnn.converter.native.write import WriteOptions, write_model
 from vkmnn.errors import ConversionError, InvalidInputError, ModelError, UnsupportedOpError
-from vkmnn.ir import OP_TYPES, PACKING, DType, Graph, Op, OpAttrs, PackedForm, TensorInfo
+from vkmnn.ir import (
+    OP_TYPES,
+    PACKING,
+    DType,
+    Graph,
+    GraphState,
+    Op,
+    OpAttrs,
+    PackedForm,
+    TensorInfo,
+)
 from vkmnn.ir.dtype import has_narrow_types
 from vkmnn.ir.op_type import op_type
 from vkmnn.ir.ops import ReshapeAttrs, UnaryAttrs
@@ -460,6 +470,17 @@ def test_external_data_stays_in_its_folder(name: str, tmp_path: Path) -> None:
     (folder / "net.vkmnn").write_bytes(file(fields(external=name)))
     with pytest.raises(ModelError):
         load_network(str(folder / "net.vkmnn"))
+
+
+@pytest.mark.parametrize("initial", [np.zeros((2, 3), np.float32), np.arange(6, dtype=np.int64)])
+def test_states_come_back(initial: Any, tmp_path: Path) -> None:
+    kind = DType.from_numpy(initial.dtype)
+    value, after = (TensorInfo(name, kind, initial.shape) for name in ("value", "after"))
+    ops = [Op("UnaryOp", "op", ["value"], ["after"], UnaryAttrs("NEG"))]
+    graph = Graph("g", [value], [after], ops, states=[GraphState("value", "after", initial)])
+    (state,) = stored(graph, tmp_path / "net.vkmnn").states
+    assert (state.input, state.output, state.initial.dtype) == ("value", "after", initial.dtype)
+    np.testing.assert_array_equal(state.initial, initial)
 
 
 def test_endless_values() -> None:
