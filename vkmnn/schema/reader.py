@@ -61,17 +61,20 @@ class Buffer:
         """
         plans: dict[tuple[int, str], _TablePlan] = {}
         todo = [(self.follow(0), self.schema.root)]
+        data, end = self.data, self.size - 4
         while todo:  # a stack of our own: files may nest deeper than Python's
-            at, kind = todo.pop()
-            self.check(at, 4)
-            vtable = at - int(_I32.unpack_from(self.data, at)[0])
-            plan = plans.get((vtable, kind))
+            at, kind = todo.pop()  # `follow` and its like have checked that four bytes are there
+            plan = plans.get((at - _I32.unpack_from(data, at)[0], kind))
             if plan is None:
-                plan = plans[vtable, kind] = _TablePlan.of(Table(self, at, kind))
+                place = at - int(_I32.unpack_from(data, at)[0])
+                plan = plans[place, kind] = _TablePlan.of(Table(self, at, kind))
             self.check(at, plan.size)
             self.spend(plan.nbytes)
             for offset, field in plan.references:
-                todo += self._verify_part(self.follow(at + offset), field)
+                to = _U32.unpack_from(data, at + offset)[0]
+                if not to or at + offset + to > end:
+                    self.follow(at + offset)  # says what is wrong
+                todo += self._verify_part(at + offset + to, field)
             for tag, offset, kinds in plan.unions:
                 number = self.data[at + tag]
                 if 0 < number < len(kinds) and kinds[number] in self.schema.tables:
@@ -89,7 +92,11 @@ class Buffer:
         else:
             start, count = self.items(at, 4)
             self.spend(4 * count)
-            places = [self.follow(start + 4 * index) for index in range(count)]
+            offsets = struct.unpack_from(f"<{count}I", self.data, start)
+            if 0 in offsets:
+                raise self.fail(f"an offset in the list at {at} leads nowhere")
+            places = [start + 4 * index + offset for index, offset in enumerate(offsets)]
+            self.check(max(places, default=0), 4)
             if field.form == "tables":
                 return [(place, field.table) for place in places]
             for place in places:
