@@ -30,7 +30,8 @@ def built(compiler: Compiler) -> building.Built:
     return building.build(SHADERS / "glsl", compiler, cache=Cache.of(SHADERS))
 
 
-@pytest.mark.soak  # and what `tasks.py codegen --check` says
+@pytest.mark.soak
+@pytest.mark.elsewhere("lock of the shaders")
 def test_the_lock_is_up_to_date() -> None:
     diff = outputs.check(building.describe(SHADERS / "glsl"), SHADERS)
     assert diff == "", diff[:4000]

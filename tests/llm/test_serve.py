@@ -239,7 +239,10 @@ def test_a_full_queue_says_so_and_a_large_body_too(models: Models) -> None:
         assert server.idle()
 
 
-@pytest.mark.parametrize("seconds", [4, pytest.param(60, marks=pytest.mark.soak)])
+STORMS = [4, pytest.param(60, marks=[pytest.mark.soak, pytest.mark.elsewhere("test: 4 s of it")])]
+
+
+@pytest.mark.parametrize("seconds", STORMS)
 def test_a_storm_of_clients(seconds: int, models: Models) -> None:
     """Sixty-four clients that ask, leave, send nonsense and send too much; nobody waits in vain."""
     text = {"model": "tiny", "prompt": "the quick", "max_tokens": 6, "temperature": 0}

@@ -27,6 +27,8 @@ from vkmnn.runtime.device_profiles import DeviceProfile, load_profile, profile_n
 from vkmnn.runtime.limit_checker import CheckedDevice
 from vkmnn.testing.profile_driver import PlanningDevice, ProfileDriver
 
+pytestmark = pytest.mark.elsewhere("test: the profiles and networks that differ most")
+
 # The least alike: few bindings and 16 KiB of shared memory; memory that is not coherent; subgroups
 # of one and no timestamps; 4-KiB push constants; hidden memory; texel buffers of 65536 elements.
 DIFFERENT = (

@@ -160,8 +160,14 @@ def test_inverted_residuals(precision: str, discrete: bool, monkeypatch: pytest.
 BARRIERS = {"inception_v1": 45, "inception_v2": 70, "resnet50": 74}
 
 
+SIMILAR = pytest.mark.elsewhere("long tests: inception_v1")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", BARRIERS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[SIMILAR] if name != "inception_v1" else []) for name in BARRIERS],
+)
 def test_barriers(name: str, discrete: bool, monkeypatch: pytest.MonkeyPatch):
     counts: list[int] = []
     finish = CommandRecorder.finish

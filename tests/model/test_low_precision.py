@@ -17,6 +17,8 @@ from vkmnn.vulkan.choice import Preferences
 from vkmnn.vulkan.gemm.families.half import ConvHalf, MatMulHalf
 from vkmnn.vulkan.gemm.half import divided, exponents_of
 
+pytestmark = pytest.mark.elsewhere("test: one profile, and the networks that are quick")
+
 PROFILES = ("mali-g610", pytest.param("adreno-740", marks=pytest.mark.soak))
 """GPUs with float16 arithmetic and no cooperative matrices."""
 

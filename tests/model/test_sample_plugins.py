@@ -18,6 +18,7 @@ OFFLINE = ("--no-deps", "--no-index", "--quiet")
 # Folder, package, and words of `vkmnn ops --plugins`.
 SAMPLES = [
     ("plugin", "vkmnn_swiglu", ("vkmnn-swiglu 0.1.0", "op type SwiGLU")),
+    ("gradient", "vkmnn_gradient", ()),  # changes models before vkmnn reads them
     ("parse_function", "vkmnn_acme_onnx", ("converter of acme.ai::Swish since opset 2",)),
     (
         "custom_kernel",

@@ -48,7 +48,8 @@ def follow(section: str, place: Place) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.soak  # tests/new_op/test_example.py installs one, too
+@pytest.mark.soak
+@pytest.mark.elsewhere("long tests: tests/new_op/test_example.py installs one")
 def test_a_package(fresh_environment: Place, drivers: list[dict[str, str]]) -> None:
     place = fresh_environment
     said = follow("Write it", place)

@@ -130,6 +130,7 @@ def test_matrices_become_structures_and_keep_their_places() -> None:
 
 
 @pytest.mark.soak
+@pytest.mark.elsewhere("kernel variants")
 def test_what_emulates_matrices_fits_devices_without_them() -> None:
     for name, template in ((n, t) for n, t, _ in BUILTIN.variants() if t.endswith("_coop")):
         entry, _ = compile_emulated(GLSL, template, name)

@@ -157,3 +157,22 @@ def _opens_onnxruntime(source: str) -> bool:
         and any(name in ast.unparse(node.func.value) for name in ("onnxruntime", "ort"))
         for node in ast.walk(ast.parse(source))
     )
+
+
+def test_long_tests_that_ci_leaves_out_name_the_step_that_covers_them():
+    """The marker stands at the test, its argument begins with a step of .ci/run."""
+    run = (ROOT / ".ci" / "run").read_text("utf-8")
+    steps = set(re.findall(r'^step "?([\w ]+?)"? (?:python3|env|\w+$)', run, re.MULTILINE))
+    assert {"test", "long tests", "kernel variants"} <= steps
+    assert "not elsewhere" in run
+    assert "--deselect" not in run
+    named = [
+        (path.name, call.args)
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        for call in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(call, ast.Call) and ast.unparse(call.func) == "pytest.mark.elsewhere"
+    ]
+    assert len(named) > 5
+    for name, arguments in named:
+        (step,) = (argument.value for argument in arguments if isinstance(argument, ast.Constant))
+        assert step.partition(":")[0] in steps, name

@@ -179,6 +179,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
         "vkmnn.converter.onnx",
         "vkmnn_suite.fuzz",
     ),  # protobuf: the errors of onnx's parser
+    "flatbuffers": ("vkmnn.schema",),
     "typer": (
         "vkmnn.cli",
         "vkmnn.codegen",

@@ -117,3 +117,14 @@ def test_pages_that_messages_name_are_there_and_in_the_wheel(tmp_path, monkeypat
     monkeypatch.setattr(setuptools, "setup", lambda **arguments: None)
     runpy.run_path(str(ROOT / "setup.py"))["add_pages"](tmp_path)
     assert [name for name in named if not (tmp_path / f"vkmnn/docs/{name}.md").is_file()] == []
+
+
+def test_kompute_has_no_extra_and_its_page_says_why(pyproject):
+    """An extra would install a `kp` that computes with wrong data."""
+    extras = pyproject["project"]["optional-dependencies"]
+    assert [
+        name for name, packages in extras.items() if any(p.startswith("kp") for p in packages)
+    ] == []
+    text = (ROOT / "docs" / "kompute.md").read_text("utf-8")
+    assert "Why there is no extra" in text
+    assert "Images" in text

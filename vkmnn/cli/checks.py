@@ -30,6 +30,7 @@ PACKAGES = {
     "cffi": "calls into the Vulkan loader",
     "onnx": "reading models",
     "protobuf": "reading models",
+    "flatbuffers": "vkmnn's own model files",
 }
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from importlib.resources import files
 
 from vkmnn.errors import PluginError
@@ -45,7 +45,7 @@ class Field:
     default: Default = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Schema:
     """Tables by name, their fields by name; enums and unions with their members."""
 
@@ -54,6 +54,14 @@ class Schema:
     unions: Mapping[str, tuple[str, ...]]
     root: str
     identifier: bytes
+
+    @cached_property
+    def slots(self) -> Mapping[str, int]:
+        """How many slots each table has: a union takes two."""
+        return {
+            kind: max((f.slot + 1 + (f.form == "union") for f in fields.values()), default=0)
+            for kind, fields in self.tables.items()
+        }
 
 
 @cache
@@ -65,7 +73,7 @@ def load_schema(name: str) -> Schema:
 _BLOCK = re.compile(r"\b(table|enum|union)\s+(\w+)\s*(?::\s*(\w+)\s*)?\{([^}]*)\}")
 _DIRECTIVE = re.compile(r"\b(namespace|root_type|file_identifier|file_extension)\s+[\w.\"]+\s*;")
 _MEMBER = re.compile(r"\s*(\w+)\s*(?:=\s*(-?\d+)\s*)?(?:,|$)")
-_FIELD = re.compile(r"(\w+)\s*:\s*(\[?)\s*(\w+)\s*\]?\s*(?:=\s*([-\w.]+)\s*)?;")
+_FIELD = re.compile(r"(\w+)\s*:\s*(?:\[\s*(\w+)\s*\]|(\w+))\s*(?:=\s*([-\w.]+)\s*)?;")
 
 
 def parse_schema(text: str) -> Schema:
@@ -83,6 +91,12 @@ def parse_schema(text: str) -> Schema:
         name: ("", *_members(name, body)) for kind, name, _, body in blocks if kind == "union"
     }
     names = {name for kind, name, *_ in blocks if kind == "table"}
+    if len({name for _, name, *_ in blocks}) != len(blocks):
+        raise PluginError("a schema declares one name twice")
+    odd = [name for name, base in bases.items() if SCALARS.get(base, "?") in "?fd"]
+    odd += [name for kind, name, base, _ in blocks if base and kind != "enum"]
+    if odd:
+        raise PluginError(f"{odd[0]} has no type, or one that it cannot have")
     tables = {
         name: _fields(name, body, names, unions, bases, enums)
         for kind, name, _, body in blocks
@@ -90,6 +104,8 @@ def parse_schema(text: str) -> Schema:
     }
     root = re.search(r"root_type\s+(\w+)\s*;", text)
     identifier = re.search(r'file_identifier\s+"(\w+)"\s*;', text)
+    if root and root[1] not in tables:
+        raise PluginError(f"the root of a schema, {root[1]}, is not a table")
     return Schema(
         tables,
         enums,
@@ -126,9 +142,9 @@ def _fields(
     fields: dict[str, Field] = {}
     slot = 0
     _refuse_rest(table, _FIELD.sub("", body))
-    for name, bracket, kind, default in _FIELD.findall(body):
+    for name, item, single, default in _FIELD.findall(body):
+        bracket, kind = bool(item), item or single
         code = SCALARS.get(bases.get(kind, kind), "")
-        value = _default(default, code, enums.get(kind, {}))
         if code:
             form = "vector" if bracket else "scalar"
         elif kind == "string":
@@ -139,6 +155,14 @@ def _fields(
             form = "tables" if bracket else "table"
         else:
             raise PluginError(f"field {table}.{name} is of type {kind}, which is not declared")
+        if name in fields:
+            raise PluginError(f"field {table}.{name} is declared twice")
+        try:
+            value = _default(default, code, enums.get(kind, {}))
+        except ValueError as error:
+            raise PluginError(f"field {table}.{name} has the default {default}") from error
+        if default and form != "scalar":
+            raise PluginError(f"field {table}.{name} is not a scalar, and has a default")
         fields[name] = Field(name, slot, code, "" if code else kind, form, value)
         slot += 2 if form == "union" else 1
     return fields
@@ -150,5 +174,5 @@ def _default(text: str, code: str, members: Mapping[str, int]) -> Default:
     if text in members:
         return members[text]
     if code == "?":
-        return text == "true"
+        return ("false", "true").index(text) == 1
     return float(text) if code in ("f", "d") else int(text)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
@@ -49,6 +50,58 @@ class Buffer:
             ModelError: there is none.
         """
         return Table(self, self.follow(0), self.schema.root)
+
+    def verify(self) -> None:
+        """Check every part that the schema leads to from the root, and their size as read.
+
+        After that, code that follows offsets unchecked may read the buffer: flatc's bindings do.
+
+        Raises:
+            ModelError: a part lies outside the buffer, or the parts contain each other.
+        """
+        plans: dict[tuple[int, str], _TablePlan] = {}
+        todo = [(self.follow(0), self.schema.root)]
+        data, end = self.data, self.size - 4
+        while todo:  # a stack of our own: files may nest deeper than Python's
+            at, kind = todo.pop()  # `follow` and its like have checked that four bytes are there
+            plan = plans.get((at - _I32.unpack_from(data, at)[0], kind))
+            if plan is None:
+                place = at - int(_I32.unpack_from(data, at)[0])
+                plan = plans[place, kind] = _TablePlan.of(Table(self, at, kind))
+            self.check(at, plan.size)
+            self.spend(plan.nbytes)
+            for offset, field in plan.references:
+                to = _U32.unpack_from(data, at + offset)[0]
+                if not to or at + offset + to > end:
+                    self.follow(at + offset)  # says what is wrong
+                todo += self._verify_part(at + offset + to, field)
+            for tag, offset, kinds in plan.unions:
+                number = self.data[at + tag]
+                if 0 < number < len(kinds) and kinds[number] in self.schema.tables:
+                    todo.append((self.follow(at + offset), kinds[number]))
+
+    def _verify_part(self, at: int, field: Field) -> list[tuple[int, str]]:
+        """Check what a field refers to; return the tables that are to be checked yet."""
+        if field.form == "table":
+            return [(at, field.table)]
+        if field.form == "text":
+            self.text(at)
+        elif field.form == "vector":
+            self.items(at, _DTYPES[field.code].itemsize)
+            self.spend(4)
+        else:
+            start, count = self.items(at, 4)
+            self.spend(4 * count)
+            offsets = struct.unpack_from(f"<{count}I", self.data, start)
+            if 0 in offsets:
+                raise self.fail(f"an offset in the list at {at} leads nowhere")
+            places = [start + 4 * index + offset for index, offset in enumerate(offsets)]
+            self.check(max(places, default=0), 4)
+            if field.form == "tables":
+                return [(place, field.table) for place in places]
+            for place in places:
+                self.text(place)
+        return []
 
     def fail(self, reason: str) -> ModelError:
         """Return an error that says what is wrong with the file."""
@@ -128,6 +181,29 @@ class Table:
             raise buffer.fail(f"the table at {at} has a list of {size} bytes")
         buffer.spend(size + self._size)
 
+    @property
+    def size(self) -> int:
+        """Bytes of the table."""
+        return self._size
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the table and of its list of fields."""
+        return 4 + 2 * self._slots + self._size
+
+    def places(self) -> Iterator[tuple[Field, int, int]]:
+        """Yield fields with their places in the table, of unions the reference's too; 0: absent."""
+        for field in self._fields.values():
+            union = field.form == "union"
+            size = _SCALARS[field.code].size if field.form == "scalar" else 1 if union else 4
+            place = self._place(field.slot, size)
+            reference = self._place(field.slot + 1, 4) if union else 0
+            yield field, place and place - self._at, reference and reference - self._at
+
+    def kinds(self, field: Field) -> tuple[str, ...]:
+        """Return the tables that a union's number stands for."""
+        return self._buffer.schema.unions[field.table]
+
     def _place(self, slot: int, size: int) -> int:
         """Return where the field of a number is; 0 where it is absent."""
         if slot >= self._slots:
@@ -156,6 +232,11 @@ class Table:
     def has(self, name: str) -> bool:
         """Return whether the file has the field."""
         return self._place(self._fields[name].slot, 1) != 0
+
+    def place(self, name: str) -> int:
+        """Return where a scalar is in the buffer; 0 where the file does not have it."""
+        field = self._fields[name]
+        return self._place(field.slot, _SCALARS[field.code].size)
 
     def text(self, name: str) -> str:
         """Return a string; "" where the file does not have it."""
@@ -211,3 +292,32 @@ class Table:
         start, count = self._buffer.items(at, 4)
         self._buffer.spend(4 * count)
         return [self._buffer.follow(start + 4 * index) for index in range(count)]
+
+
+class _TablePlan(NamedTuple):
+    """What is to be checked of all tables that share a list of fields; places count from a table.
+
+    Attributes:
+        size: bytes of a table.
+        nbytes: bytes of a table and the list.
+        references: fields that refer to parts, with their places.
+        unions: places of the number and of the reference, and what the numbers stand for.
+    """
+
+    size: int
+    nbytes: int
+    references: list[tuple[int, Field]]
+    unions: list[tuple[int, int, tuple[str, ...]]]
+
+    @classmethod
+    def of(cls, table: Table) -> _TablePlan:
+        """Check the places of a table's fields."""
+        references: list[tuple[int, Field]] = []
+        unions: list[tuple[int, int, tuple[str, ...]]] = []
+        for field, place, reference in table.places():
+            if field.form == "union":
+                if place and reference:
+                    unions.append((place, reference, table.kinds(field)))
+            elif place and field.form != "scalar":
+                references.append((place, field))
+        return cls(table.size, table.nbytes, references, unions)

@@ -27,7 +27,17 @@ from tests.model.networks import NETWORKS, make_feeds
 from vkmnn.converter.native.front_end import IDENTIFIER
 from vkmnn.converter.native.write import WriteOptions, write_model
 from vkmnn.errors import ConversionError, InvalidInputError, ModelError, UnsupportedOpError
-from vkmnn.ir import OP_TYPES, PACKING, DType, Graph, Op, OpAttrs, PackedForm, TensorInfo
+from vkmnn.ir import (
+    OP_TYPES,
+    PACKING,
+    DType,
+    Graph,
+    GraphState,
+    Op,
+    OpAttrs,
+    PackedForm,
+    TensorInfo,
+)
 from vkmnn.ir.dtype import has_narrow_types
 from vkmnn.ir.op_type import op_type
 from vkmnn.ir.ops import ReshapeAttrs, UnaryAttrs
@@ -342,7 +352,7 @@ def test_a_file_by_hand() -> None:
 
 
 DAMAGES: dict[str, dict[str, Any]] = {
-    "newer format": {"format": 2},
+    "newer format": {"format": 3},
     "no graph": {"graph": None},
     "data outside": {"data": 10**6},
     "data that is not there": {"data_size": 17},
@@ -462,6 +472,17 @@ def test_external_data_stays_in_its_folder(name: str, tmp_path: Path) -> None:
         load_network(str(folder / "net.vkmnn"))
 
 
+@pytest.mark.parametrize("initial", [np.zeros((2, 3), np.float32), np.arange(6, dtype=np.int64)])
+def test_states_come_back(initial: Any, tmp_path: Path) -> None:
+    kind = DType.from_numpy(initial.dtype)
+    value, after = (TensorInfo(name, kind, initial.shape) for name in ("value", "after"))
+    ops = [Op("UnaryOp", "op", ["value"], ["after"], UnaryAttrs("NEG"))]
+    graph = Graph("g", [value], [after], ops, states=[GraphState("value", "after", initial)])
+    (state,) = stored(graph, tmp_path / "net.vkmnn").states
+    assert (state.input, state.output, state.initial.dtype) == ("value", "after", initial.dtype)
+    np.testing.assert_array_equal(state.initial, initial)
+
+
 def test_endless_values() -> None:
     """A value that holds itself: the reader neither follows it for ever nor runs out of stack."""
     model = fields(
@@ -568,6 +589,20 @@ def test_flatc_reads_what_vkmnn_writes(tmp_path: Path) -> None:
     again = tmp_path / "again" / "net.vkmnn"
     shutil.copy(tmp_path / "net.vkmnn.data", again.with_name("net.vkmnn.data"))
     same(graph, load_network(str(again)).source)
+
+
+def test_files_of_the_first_writer_open() -> None:
+    """Written before the package flatbuffers was: tables come before what they refer to."""
+    written = Path(__file__).parents[2] / "data" / "native" / "espcn_by_0.1.0.vkmnn"
+    assert struct.unpack_from("<I", written.read_bytes())[0] < 100  # the root comes first there
+    model = NETWORKS["espcn"].build()
+    feeds = make_feeds(model, (1, 6, 5))
+    with (
+        vkmnn.InferenceSession(str(written), "cpu") as session,
+        vkmnn.InferenceSession(model, "cpu") as other,
+    ):
+        found, expected = session.run(None, feeds), other.run(None, feeds)
+    np.testing.assert_allclose(found[0], expected[0], rtol=1e-5, atol=1e-6)
 
 
 def test_reshape_attributes_have_no_default_in_files() -> None:

@@ -27,11 +27,14 @@ from vkmnn.ir import (
     TensorInfo,
 )
 from vkmnn.ir.dtype import NARROW_INTEGERS
-from vkmnn.schema import Buffer, Table, load_schema
+from vkmnn.schema import Buffer, load_schema
+from vkmnn.schema import vkmnn_generated as files
+from vkmnn.schema.bindings import each, integers, quick, text, texts
 from vkmnn.shape import is_too_large
 
 WHAT = "vkmnn"
 FORMATS = (1, 2)
+_DTYPES = {name.encode(): dtype for name, dtype in DType.__members__.items()}
 _PACKED_TYPES = (DType.FLOAT32, DType.FLOAT16, DType.INT32)
 _MAX_RANK = 32
 _MAX_DIM = 1 << 48
@@ -65,6 +68,7 @@ def open_buffer(whole: memoryview) -> tuple[Buffer, int, int, str]:
         )
     start, size, external = root.integer("data"), root.integer("data_size"), root.text("external")
     buffer = Buffer(whole if external else whole[:start], schema, WHAT)
+    buffer.verify()
     if not external and start + size > len(whole):
         raise buffer.fail(f"it has {max(len(whole) - start, 0)} bytes of constants, not {size}")
     return buffer, start, size, external
@@ -78,42 +82,43 @@ def read_graph(source: ModelFile, meter: Meter) -> Graph:
         BudgetError: it takes more than the budget allows.
         UnsupportedOpError: it has op types that are not declared: all of them.
     """
-    root = source.buffer.root()
-    table = root.table("graph")
+    root = files.Model.GetRootAs(source.buffer.data)
+    table, about = root.Graph(), root.Metadata()
     if table is None:
         raise source.buffer.fail("it has no graph")
-    return _Reader(source, table, meter).graph(root.table("metadata"))
+    return _Reader(source, quick(table), meter).graph(about and quick(about))
 
 
 class _Reader:
-    def __init__(self, source: ModelFile, table: Table, meter: Meter) -> None:
+    def __init__(self, source: ModelFile, table: files.Graph, meter: Meter) -> None:
         self.source, self.table, self.meter = source, table, meter
         self.fail = source.buffer.fail
-        self.names = table.texts("names")
-        self.symbols = table.texts("symbols")
+        self.names = texts(table.Names, table.NamesLength())
+        self.symbols = texts(table.Symbols, table.SymbolsLength())
         if "" in self.names or len(set(self.names)) != len(self.names):
             raise self.fail("two tensors have one name, or one has none")
 
-    def graph(self, about: Table | None) -> Graph:
+    def graph(self, about: files.Metadata | None) -> Graph:
         constants = self.constants()
         table = self.table
-        infos = [self.tensor(one) for one in table.tables("infos")]
+        infos = [self.tensor(one) for one in each(table.Infos, table.InfosLength())]
         forms = self.packed(constants)
         graph = Graph(
-            table.text("name"),
-            [self.tensor(one) for one in table.tables("inputs")],
-            [self.tensor(one) for one in table.tables("outputs")],
+            text(table.Name()),
+            [self.tensor(one) for one in each(table.Inputs, table.InputsLength())],
+            [self.tensor(one) for one in each(table.Outputs, table.OutputsLength())],
             self.ops(),
             constants,
             {info.name: info for info in infos},
             metadata=_metadata(about) if about else ModelMetadata(),
-            types=_texts(table.tables("onnx_types")),
+            types=_texts(each(table.OnnxTypes, table.OnnxTypesLength())),
             planned_sizes=self.planned_sizes(),
             tuned={
-                one.text("device"): _texts(one.tables("choices")) for one in table.tables("tuned")
+                text(one.Device()): _texts(each(one.Choices, one.ChoicesLength()))
+                for one in each(table.Tuned, table.TunedLength())
             },
             packed=forms,
-            states=[self.state(one) for one in table.tables("states")],
+            states=[self.state(one) for one in each(table.States, table.StatesLength())],
         )
         names = [info.name for info in graph.inputs]
         if len(set(names)) != len(names) or not constants.keys().isdisjoint(names):
@@ -126,13 +131,13 @@ class _Reader:
             raise self.fail(f"it has no tensor {number}")
         return self.names[number]
 
-    def tensor(self, table: Table) -> TensorInfo:
+    def tensor(self, table: files.Tensor) -> TensorInfo:
         shape = None
-        if table.scalar("ranked"):
-            shape = tuple(self.dim(dim) for dim in table.integers("dims"))
+        if table.Ranked():
+            shape = tuple(self.dim(dim) for dim in integers(table.DimsAsNumpy()))
             if len(shape) > _MAX_RANK:
                 raise self.fail(f"a tensor has {len(shape)} axes")
-        return TensorInfo(self.name(table.integer("name")), self.dtype(table, "dtype"), shape)
+        return TensorInfo(self.name(table.Name()), self.dtype(table.Dtype()), shape)
 
     def dim(self, dim: int) -> int | str | None:
         if dim == -1:
@@ -143,8 +148,8 @@ class _Reader:
 
     def planned_sizes(self) -> dict[str, tuple[int, ...]]:
         found: dict[str, tuple[int, ...]] = {}
-        for table in self.table.tables("planned_sizes"):
-            symbol, sizes = table.integer("symbol"), tuple(table.integers("sizes"))
+        for table in each(self.table.PlannedSizes, self.table.PlannedSizesLength()):
+            symbol, sizes = table.Symbol(), tuple(integers(table.SizesAsNumpy()))
             if not 0 <= symbol < len(self.symbols) or not all(0 <= one < _MAX_DIM for one in sizes):
                 raise self.fail(f"it plans for the sizes {sizes} of dimension {symbol}")
             found[self.symbols[symbol]] = sizes
@@ -154,36 +159,34 @@ class _Reader:
             )
         return found
 
-    def state(self, table: Table) -> GraphState:
-        name, output = (self.name(table.integer(field)) for field in ("input", "output"))
-        dtype, dims = self.dtype(table, "dtype"), table.integers("dims")
+    def state(self, table: files.State) -> GraphState:
+        name, output = self.name(table.Input()), self.name(table.Output())
+        dtype, dims = self.dtype(table.Dtype()), integers(table.DimsAsNumpy())
         if dtype is DType.OBJECT or not all(0 <= dim < _MAX_DIM for dim in dims):
             raise self.fail(f"state '{name}' is {dtype.name} of shape {dims}")
-        size = prod(dims) * dtype.numpy.itemsize
+        size, given = prod(dims) * dtype.numpy.itemsize, table.DataLength()
         self.meter.weigh(size)
-        raw = table.vector("data")
-        if len(dims) > _MAX_RANK or (raw.size not in (0, size)):
-            raise self.fail(f"state '{name}' of shape {dims} does not have {raw.size} bytes")
-        if not raw.size:
+        if len(dims) > _MAX_RANK or given not in (0, size):
+            raise self.fail(f"state '{name}' of shape {dims} does not have {given} bytes")
+        if not given:
             return GraphState(name, output, np.zeros(dims, dtype.numpy))
-        return GraphState(
-            name, output, _clean(raw.view(_little(dtype.numpy)).reshape(dims).copy(), dtype)
-        )
+        raw = table.DataAsNumpy().view(_little(dtype.numpy)).reshape(dims)
+        return GraphState(name, output, _clean(raw.copy(), dtype))
 
-    def dtype(self, table: Table, field: str) -> DType:
-        name = table.text(field)
-        if name not in DType.__members__:
-            raise self.fail(f"there is no element type {name!r}")
-        return DType[name]
+    def dtype(self, name: bytes | None) -> DType:
+        found = _DTYPES.get(name or b"")
+        if found is None:
+            raise self.fail(f"there is no element type {text(name)!r}")
+        return found
 
     def constants(self) -> dict[str, Array]:
-        tables = self.table.tables("constants")
+        tables = each(self.table.Constants, self.table.ConstantsLength())
         found: dict[str, Array] = {}
-        sizes = [table.integer("size") for table in tables]
-        self.meter.weigh(sum(sizes), len(self.table.tables("ops")))
+        sizes = [table.Size() for table in tables]
+        self.meter.weigh(sum(sizes), self.table.OpsLength())
         end = 0
         for table, size in zip(tables, sizes, strict=True):
-            name, at = self.name(table.integer("name")), table.integer("at")
+            name, at = self.name(table.Name()), table.At()
             # One after the other: none takes another's bytes, and all together are in the file.
             if at < end or at + size > len(self.source.data) or name in found:
                 raise self.fail(f"constant '{name}' has no place of its own")
@@ -191,10 +194,10 @@ class _Reader:
             end = at + size
         return found
 
-    def constant(self, table: Table, name: str, at: int, size: int) -> Array:
-        dtype = self.dtype(table, "dtype")
-        stored = self.dtype(table, "stored") if table.has("stored") else dtype
-        dims = table.integers("dims")
+    def constant(self, table: files.Constant, name: str, at: int, size: int) -> Array:
+        dtype, kept = self.dtype(table.Dtype()), table.Stored()
+        stored = dtype if kept is None else self.dtype(kept)
+        dims = integers(table.DimsAsNumpy())
         if DType.OBJECT in (dtype, stored) or (
             stored is not dtype and (stored, dtype) != (DType.FLOAT16, DType.FLOAT32)
         ):
@@ -219,15 +222,13 @@ class _Reader:
         """Return the packed forms; those of another packing version are checked and skipped."""
         found: list[PackedForm] = []
         seen: set[tuple[str, str, str]] = set()
-        end = max(
-            (one.integer("at") + one.integer("size") for one in self.table.tables("constants")),
-            default=0,
-        )
-        for several in self.table.tables("packed"):
-            device, known = several.text("device"), several.integer("packing") == PACKING
-            for table in several.tables("forms"):
-                name, form = self.name(table.integer("constant")), table.text("form")
-                at, size = table.integer("at"), table.integer("size")
+        stored = each(self.table.Constants, self.table.ConstantsLength())
+        end = max((one.At() + one.Size() for one in stored), default=0)
+        for several in each(self.table.Packed, self.table.PackedLength()):
+            device, known = text(several.Device()), several.Packing() == PACKING
+            for table in each(several.Forms, several.FormsLength()):
+                name, form = self.name(table.Constant()), text(table.Form())
+                at, size = table.At(), table.Size()
                 if name not in constants or not form or (device, name, form) in seen:
                     raise self.fail(f"'{name}' is not a constant, or is packed twice as '{form}'")
                 if at < end or at + size > len(self.source.data):
@@ -239,28 +240,29 @@ class _Reader:
                     found.append(PackedForm(constants[name], form, array, device))
         return found
 
-    def form(self, table: Table, name: str, at: int, size: int) -> Array:
-        dtype, dims = self.dtype(table, "dtype"), table.integers("dims")
+    def form(self, table: files.PackedForm, name: str, at: int, size: int) -> Array:
+        dtype, dims = self.dtype(table.Dtype()), integers(table.DimsAsNumpy())
         if dtype not in _PACKED_TYPES:
             raise self.fail(f"the packed form of '{name}' is {dtype.name} of shape {dims}")
         return self.array(f"the packed form of '{name}'", dtype, dims, at, size)
 
     def ops(self) -> list[Op]:
-        tables = self.table.tables("ops")
-        self.meter.check_nodes(len(tables))
-        types = [(one.text("name"), one.text("provider")) for one in self.table.tables("types")]
-        attributes = self.table.tables("attributes")
+        self.meter.check_nodes(self.table.OpsLength())
+        tables = each(self.table.Ops, self.table.OpsLength())
+        declared = each(self.table.Types, self.table.TypesLength())
+        types = [(text(one.Name()), text(one.Provider())) for one in declared]
+        attributes = each(self.table.Attributes, self.table.AttributesLength())
         decoded: dict[tuple[int, int], OpAttrs] = {}
         ops: list[Op] = []
         unknown: list[UnsupportedNode] = []
         for table in tables:
-            kind, number = table.integer("type"), table.integer("attributes")
+            kind, number = table.Type(), table.Attributes()
             if not (0 <= kind < len(types) and 0 <= number < len(attributes)):
-                raise self.fail(f"op '{table.text('name')}' has no type or no attributes")
+                raise self.fail(f"op '{text(table.Name())}' has no type or no attributes")
             name, provider = types[kind]
             if name not in OP_TYPES:
                 reason = f"load the plug-in that declares it: {provider or 'not known'}"
-                unknown.append(UnsupportedNode(name, WHAT, 1, table.text("name"), reason))
+                unknown.append(UnsupportedNode(name, WHAT, 1, text(table.Name()), reason))
                 continue
             if (kind, number) not in decoded:
                 attrs = decode_attrs(attributes[number], OP_TYPES[name].attrs, name)
@@ -274,15 +276,15 @@ class _Reader:
             raise self.fail("two ops have one name")
         return ops
 
-    def op(self, table: Table, kind: str, attrs: OpAttrs) -> Op:
-        inputs, outputs = table.integers("inputs"), table.integers("outputs")
+    def op(self, table: files.Op, kind: str, attrs: OpAttrs) -> Op:
+        inputs, outputs = integers(table.InputsAsNumpy()), integers(table.OutputsAsNumpy())
         op = Op(
             kind,
-            table.text("name"),
+            text(table.Name()),
             ["" if number == -1 else self.name(number) for number in inputs],
             ["" if number == -1 else self.name(number) for number in outputs],
             attrs,
-            table.text("source"),
+            text(table.Source()),
         )
         if not op.name or (not any(op.outputs) and kind != HOST_GRAPH):
             raise self.fail(f"op '{op.name}' has no name or no outputs")
@@ -307,18 +309,17 @@ def _clean(array: Array, dtype: DType) -> Array:
     return array
 
 
-def _texts(tables: Sequence[Table]) -> dict[str, str]:
-    return {one.text("key"): one.text("value") for one in tables}
+def _texts(pairs: Sequence[files.Pair]) -> dict[str, str]:
+    return {text(pair.Key()): text(pair.Value()) for pair in pairs}
 
 
-def _metadata(table: Table) -> ModelMetadata:
-    properties: Mapping[str, str] = _texts(table.tables("properties"))
+def _metadata(table: files.Metadata) -> ModelMetadata:
     return ModelMetadata(
-        table.text("producer"),
-        table.text("domain"),
-        table.integer("version"),
-        table.text("description"),
-        table.text("graph_name"),
-        table.text("graph_description"),
-        properties,
+        text(table.Producer()),
+        text(table.Domain()),
+        table.Version(),
+        text(table.Description()),
+        text(table.GraphName()),
+        text(table.GraphDescription()),
+        _texts(each(table.Properties, table.PropertiesLength())),
     )

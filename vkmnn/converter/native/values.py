@@ -18,10 +18,10 @@ import numpy as np
 
 from vkmnn.errors import ConversionError, ModelError
 from vkmnn.ir import OpAttrs
-from vkmnn.schema import Table, load_schema
+from vkmnn.schema.bindings import each, integers, text, texts
+from vkmnn.schema.vkmnn_generated import Kind, Value
 
-_KIND = load_schema("vkmnn").enums["Kind"]
-_KINDS = {number: name for name, number in _KIND.items()}
+_KINDS = {number: name for name, number in vars(Kind).items() if name.isupper()}
 _DEEPEST = 16
 _INT64 = range(-(1 << 63), 1 << 63)
 
@@ -41,25 +41,25 @@ def encode(value: Any) -> dict[str, Any]:
     if value is None:
         return {}
     if isinstance(value, enum.Enum):
-        return {"kind": _KIND["CHOICE"], "text": value.name}
+        return {"kind": Kind.CHOICE, "text": value.name}
     if isinstance(value, bool):
-        return {"kind": _KIND["BOOL"], "integer": int(value)}
+        return {"kind": Kind.BOOL, "integer": int(value)}
     if isinstance(value, int):
         if value not in _INT64:
             raise UnstorableError(f"the integer {value} takes more than 64 bits")
-        return {"kind": _KIND["INTEGER"], "integer": value}
+        return {"kind": Kind.INTEGER, "integer": value}
     if isinstance(value, float):
-        return {"kind": _KIND["REAL"], "real": value}
+        return {"kind": Kind.REAL, "real": value}
     if isinstance(value, str):
-        return {"kind": _KIND["TEXT"], "text": value}
+        return {"kind": Kind.TEXT, "text": value}
     if isinstance(value, bytes):
-        return {"kind": _KIND["BYTES"], "data": value}
+        return {"kind": Kind.BYTES, "data": value}
     if isinstance(value, tuple):
         return _encode_tuple(value)
     if is_dataclass(value) and not isinstance(value, type):
         names = [field.name for field in fields(value)]
         return {
-            "kind": _KIND["RECORD"],
+            "kind": Kind.RECORD,
             "text": type(value).__name__,
             "names": names,
             "items": [encode(getattr(value, name)) for name in names],
@@ -69,13 +69,13 @@ def encode(value: Any) -> dict[str, Any]:
 
 def _encode_tuple(value: tuple[Any, ...]) -> dict[str, Any]:
     if value and all(type(item) is int and item in _INT64 for item in value):
-        return {"kind": _KIND["INTEGERS"], "integers": value}
+        return {"kind": Kind.INTEGERS, "integers": value}
     if value and all(type(item) is float for item in value):
-        return {"kind": _KIND["REALS"], "reals": value}
-    return {"kind": _KIND["LIST"], "items": [encode(item) for item in value]}
+        return {"kind": Kind.REALS, "reals": value}
+    return {"kind": Kind.LIST, "items": [encode(item) for item in value]}
 
 
-def decode_attrs(table: Table, cls: type[OpAttrs], op: str) -> OpAttrs:
+def decode_attrs(table: Value, cls: type[OpAttrs], op: str) -> OpAttrs:
     """Return the attributes of an op of a type.
 
     Raises:
@@ -104,10 +104,10 @@ def _declared(cls: type) -> Mapping[str, Any]:
     return {field.name: hints[field.name] for field in fields(cls)}
 
 
-def _decode(table: Table, hint: Any, depth: int) -> Any:
+def _decode(table: Value, hint: Any, depth: int) -> Any:
     if depth > _DEEPEST:
         raise _MismatchError("values contain each other")
-    kind = _KINDS.get(table.integer("kind"), "?")
+    kind = _KINDS.get(table.Kind(), "?")
     if isinstance(hint, type) and is_dataclass(hint):
         return _decode_record(table, hint, kind, depth)
     origin = typing.get_origin(hint)
@@ -116,7 +116,7 @@ def _decode(table: Table, hint: Any, depth: int) -> Any:
     if origin in (Union, types.UnionType):
         return _decode_union(table, typing.get_args(hint), kind, depth)
     if isinstance(hint, type) and issubclass(hint, enum.Enum) and kind == "CHOICE":
-        name = table.text("text")
+        name = text(table.Text())
         if name in hint.__members__:
             return hint[name]
         raise _MismatchError(f"{hint.__name__} has no {name!r}")
@@ -136,23 +136,26 @@ _ALLOWED: Mapping[Any, Sequence[str]] = {
 """Kinds of values accepted for a declared type, as Python's number types nest."""
 
 
-def _plain(table: Table, kind: str) -> Any:
+def _plain(table: Value, kind: str) -> Any:
     if kind == "BOOL":
-        return table.integer("integer") != 0
+        return table.Integer() != 0
     if kind == "INTEGER":
-        return table.integer("integer")
+        return table.Integer()
     if kind == "REAL":
-        return float(table.scalar("real"))
+        return table.Real()
     if kind == "TEXT":
-        return table.text("text")
-    return table.vector("data").tobytes() if kind == "BYTES" else None
+        return text(table.Text())
+    if kind == "BYTES":
+        return b"" if table.DataIsNone() else table.DataAsNumpy().tobytes()
+    return None
 
 
-def _decode_record(table: Table, cls: type, kind: str, depth: int) -> Any:
+def _decode_record(table: Value, cls: type, kind: str, depth: int) -> Any:
     declared = _declared(cls)
-    names, items = table.texts("names"), table.tables("items")
-    if kind != "RECORD" or table.text("text") != cls.__name__ or len(names) != len(items):
-        raise _MismatchError(f"{kind} {table.text('text')} stands where {cls.__name__} is declared")
+    names = texts(table.Names, table.NamesLength())
+    items, stored = each(table.Items, table.ItemsLength()), text(table.Text())
+    if kind != "RECORD" or stored != cls.__name__ or len(names) != len(items):
+        raise _MismatchError(f"{kind} {stored} stands where {cls.__name__} is declared")
     unknown = [name for name in names if name not in declared]
     if unknown or len(set(names)) != len(names):
         raise _MismatchError(f"{cls.__name__} has no field {unknown[0] if unknown else 'twice'}")
@@ -164,14 +167,14 @@ def _decode_record(table: Table, cls: type, kind: str, depth: int) -> Any:
         raise _MismatchError(f"{cls.__name__}: {error}") from error
 
 
-def _decode_tuple(table: Table, hints: tuple[Any, ...], kind: str, depth: int) -> tuple[Any, ...]:
+def _decode_tuple(table: Value, hints: tuple[Any, ...], kind: str, depth: int) -> tuple[Any, ...]:
     variadic = len(hints) == 2 and hints[1] is Ellipsis
     if kind == "INTEGERS" and all(hint in (int, float, Ellipsis) for hint in hints):
-        found = tuple(table.integers("integers"))
+        found = tuple(integers(table.IntegersAsNumpy()))
     elif kind == "REALS" and all(hint in (float, Ellipsis) for hint in hints):
-        found = tuple(table.vector("reals").tolist())
+        found = () if table.RealsIsNone() else tuple(table.RealsAsNumpy().tolist())
     elif kind == "LIST":
-        items = table.tables("items")
+        items = each(table.Items, table.ItemsLength())
         wanted = [hints[0]] * len(items) if variadic else list(hints)
         if len(wanted) != len(items):
             raise _MismatchError(f"{len(items)} values stand where {len(wanted)} are declared")
@@ -184,7 +187,7 @@ def _decode_tuple(table: Table, hints: tuple[Any, ...], kind: str, depth: int) -
     return found
 
 
-def _decode_union(table: Table, hints: tuple[Any, ...], kind: str, depth: int) -> Any:
+def _decode_union(table: Value, hints: tuple[Any, ...], kind: str, depth: int) -> Any:
     for exact in (True, False):
         for hint in hints:
             if exact and kind not in _ALLOWED.get(hint, (kind,))[:1]:

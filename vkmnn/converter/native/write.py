@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -13,7 +14,8 @@ import numpy as np
 from vkmnn.converter.native.values import UnstorableError, encode
 from vkmnn.errors import ConversionError, InvalidInputError
 from vkmnn.ir import HOST_GRAPH, OP_TYPES, PACKING, Array, DType, Graph, GraphState, Op, TensorInfo
-from vkmnn.schema import load_schema, write
+from vkmnn.schema import Buffer, load_schema, write
+from vkmnn.schema.vkmnn_generated import Origin
 from vkmnn.schema.writer import TooLargeError
 from vkmnn.whole_files import replacing
 
@@ -107,10 +109,12 @@ def _head(model: dict[str, Any], external: bool) -> bytes:
     schema = load_schema("vkmnn")
     if external:
         return write(schema, model)
-    # Written twice: where the constants begin is in it, which changes nothing of its length.
-    size = len(write(schema, model | {"data": ALIGNMENT}))
-    start = size + -size % ALIGNMENT
-    return write(schema, model | {"data": start}).ljust(start, b"\0")
+    head = bytearray(write(schema, model | {"data": ALIGNMENT}))
+    start = len(head) + -len(head) % ALIGNMENT
+    # Known only now: where the constants begin, a scalar in the table itself.
+    place = Buffer(memoryview(head), schema, "vkmnn").root().place("data")
+    struct.pack_into("<Q", head, place, start)
+    return bytes(head).ljust(start, b"\0")
 
 
 def _write_data(file: IO[bytes], constants: Sequence[Stored]) -> None:
@@ -302,10 +306,9 @@ def _op_type(name: str) -> dict[str, Any]:
         origin = "HOST"
     else:
         origin = "VKMNN" if provider.startswith("vkmnn.ir") else "PLUGIN"
-    numbers = load_schema("vkmnn").enums["Origin"]
     return {
         "name": name,
-        "origin": numbers[origin],
+        "origin": getattr(Origin, origin),
         "provider": provider if origin == "PLUGIN" else None,
     }
 

@@ -7,7 +7,6 @@ from typing import Any
 
 from vkmnn.converter.front_end import Conversion, FrontEnd, front_end
 from vkmnn.converter.onnx.builder import GraphBuilder
-from vkmnn.converter.onnx.gradients import expanded, has_gradients
 from vkmnn.converter.onnx.model_file import ModelFile, check_oldest, read_model
 from vkmnn.converter.onnx.old_opsets import is_old, upgraded
 from vkmnn.ir import Graph
@@ -41,7 +40,5 @@ class OnnxFrontEnd(FrontEnd):
             check_oldest(source.proto)
         elif is_old(source.proto):
             source = upgraded(source)
-        if has_gradients(source.proto):
-            source = expanded(source)
         wanted = conversion.as_inputs, conversion.host, conversion.shapes
         return GraphBuilder(source, conversion.meter, conversion.evaluate, *wanted).build()

@@ -9,10 +9,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from math import pi, sqrt
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import onnx
+import onnx
+from onnx import helper, parser
 
 DOMAIN = "vkmnn.gradient"
 """Rules by operator."""
@@ -65,8 +65,6 @@ _FUNCTIONS = (
 @functools.cache
 def functions() -> tuple[onnx.FunctionProto, ...]:
     """Return the functions that the rules call."""
-    from onnx import parser
-
     head = f'<opset_import: ["": 18], domain: "{DOMAIN}"> '
     return tuple(parser.parse_function(head + text) for text in _FUNCTIONS)
 
@@ -89,8 +87,6 @@ class Tape:
 
     def node(self, kind: str, inputs: Sequence[str], domain: str = "", **attributes: Any) -> str:
         """Add a node and return the name of its only output."""
-        from onnx import helper
-
         output = self._name()
         made = helper.make_node(kind, inputs, [output], output, domain=domain, **attributes)
         self.nodes.append(made)
@@ -133,8 +129,6 @@ def _rule(*kinds: str) -> Callable[[Rule], Rule]:
 
 
 def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
-    from onnx import helper
-
     return {a.name: helper.get_attribute_value(a) for a in node.attribute}
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+import vkmnn
+from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
-
 from vkmnn import InferenceSession, ModelError, UnsupportedOpError
+
+from vkmnn_gradient import expand_gradients
 
 _TRAINING = "ai.onnx.preview.training"
 _STEP = 1e-3
@@ -102,7 +105,7 @@ def _feeds(shapes: tuple[tuple[int, ...], ...]) -> dict[str, Any]:
 def test_rules(nodes: str, shapes: tuple[tuple[int, ...], ...]) -> None:
     xs = _feeds(shapes)
     expected = _differences(nodes, 17, xs)
-    with InferenceSession(_model(nodes, 17, xs), "cpu") as session:
+    with InferenceSession(expand_gradients(_model(nodes, 17, xs)), "cpu") as session:
         _, *gradients = session.run(None, xs)
     for gradient, slope in zip(gradients, expected, strict=True):
         assert gradient.shape == slope.shape
@@ -112,9 +115,12 @@ def test_rules(nodes: str, shapes: tuple[tuple[int, ...], ...]) -> None:
 NETWORK = "h = Gemm(a, b) r = Tanh(h) s = Mul(r, r) y = ReduceSum<keepdims = 0>(s)"
 
 
+@pytest.mark.skipif(not vkmnn.devices(), reason="no Vulkan device")
 def test_on_the_device() -> None:
     xs = _feeds((A, B))
-    with InferenceSession(_model(NETWORK, 17, xs), require_device=True) as session:
+    with InferenceSession(
+        expand_gradients(_model(NETWORK, 17, xs)), require_device=True
+    ) as session:
         _, *gradients = session.run(None, xs)
     for gradient, slope in zip(gradients, _differences(NETWORK, 17, xs), strict=True):
         np.testing.assert_allclose(gradient, slope, rtol=2e-4, atol=2e-4)
@@ -125,7 +131,7 @@ def test_at_other_values() -> None:
     nodes = "c = Mul(a, b) y = Exp(c)"
     other = {"ax": xs["a"] / 2, "bx": xs["b"] / 3}
     model = _model(nodes, 17, xs, ("ax", "bx"))
-    with InferenceSession(model, "cpu") as session:
+    with InferenceSession(expand_gradients(model), "cpu") as session:
         y, *gradients = session.run(None, {**xs, **other})
     expected = _differences(nodes, 17, {"a": other["ax"], "b": other["bx"]})
     np.testing.assert_allclose(y, np.exp(xs["a"] * xs["b"]), rtol=1e-5)
@@ -139,7 +145,7 @@ def test_second_derivatives() -> None:
     again = helper.make_node("Gradient", ["a"], ["dda"], domain=_TRAINING, xs=["a"], y="da")
     model.graph.node.append(again)
     model.graph.output.append(helper.make_empty_tensor_value_info("dda"))
-    with InferenceSession(model, "cpu") as session:
+    with InferenceSession(expand_gradients(model), "cpu") as session:
         *_, second = session.run(None, {"a": x})
     tanh = np.tanh(x.astype(np.float64))
     bell = 1 - tanh**2
@@ -148,7 +154,7 @@ def test_second_derivatives() -> None:
 
 def test_what_y_does_not_depend_on_has_the_gradient_0() -> None:
     xs = _feeds((A, ROW))
-    with InferenceSession(_model("y = Exp(a)", 17, xs), "cpu") as session:
+    with InferenceSession(expand_gradients(_model("y = Exp(a)", 17, xs)), "cpu") as session:
         *_, gradient = session.run(None, xs)
     assert gradient.tolist() == [0, 0, 0]
 
@@ -157,7 +163,7 @@ def test_unknown_gradients_are_refused_by_name() -> None:
     xs = _feeds((A,))
     model = _model("y = Hardmax(a)", 17, xs)
     with pytest.raises(UnsupportedOpError, match="gradient of Hardmax"):
-        InferenceSession(model, "cpu")
+        InferenceSession(expand_gradients(model), "cpu")
 
 
 def test_a_y_that_nothing_makes() -> None:
@@ -165,4 +171,26 @@ def test_a_y_that_nothing_makes() -> None:
     model = _model("y = Exp(a)", 17, xs)
     model.graph.node[-1].attribute[1].s = b"nowhere"
     with pytest.raises(ModelError, match="nowhere"):
-        InferenceSession(model, "cpu")
+        InferenceSession(expand_gradients(model), "cpu")
+
+
+RECORDED = Path(onnx.__file__).parent / "backend" / "test" / "data" / "simple"
+
+
+@pytest.mark.parametrize("name", ["test_gradient_of_add", "test_gradient_of_add_and_mul"])
+def test_recorded_by_onnx(name: str) -> None:
+    folder = RECORDED / name
+    data = folder / "test_data_set_0"
+
+    def tensors(kind: str) -> list[Any]:
+        files = sorted(data.glob(f"{kind}_*.pb"))
+        return [
+            numpy_helper.to_array(onnx.TensorProto.FromString(path.read_bytes())) for path in files
+        ]
+
+    model = expand_gradients(onnx.load(folder / "model.onnx"))
+    with InferenceSession(model, "cpu") as session:
+        names = [value.name for value in session.get_inputs()]
+        found = session.run(None, dict(zip(names, tensors("input"), strict=True)))
+    for result, expected in zip(found, tensors("output"), strict=True):
+        np.testing.assert_allclose(result, expected, rtol=1e-5)

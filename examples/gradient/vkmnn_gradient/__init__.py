@@ -1,48 +1,40 @@
 """Gradient (ai.onnx.preview.training): expands to the nodes that compute it.
 
 Reverse-mode differentiation (Griewank and Walther, "Evaluating Derivatives", 2008, chapter 3): from
-`y` back to `xs`, every node adds to the gradients of its inputs what `gradient_rules` makes of the
-gradients of its outputs. What a Gradient node makes are nodes as others, which another one may
-differentiate again.
+`y` back to `xs`, the rule of every node turns the gradients of its outputs into those of its
+inputs. The result consists of ordinary nodes, which another Gradient may differentiate again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from itertools import count
-from typing import TYPE_CHECKING
 
-from vkmnn.converter.onnx.domains import normal_domain
-from vkmnn.converter.onnx.gradient_rules import CONSTANT, DOMAIN, Tape, functions, rule_of
-from vkmnn.converter.onnx.model_file import ModelFile
+import onnx
+from onnx import helper
 from vkmnn.errors import ModelError, UnsupportedNode, UnsupportedOpError
 
-if TYPE_CHECKING:
-    import onnx
+from vkmnn_gradient.rules import CONSTANT, DOMAIN, Tape, functions, rule_of
+
+__all__ = ["expand_gradients"]
 
 _TRAINING = "ai.onnx.preview.training"
+_ONNX = ("", "ai.onnx")
 
 
-def has_gradients(proto: onnx.ModelProto) -> bool:
-    """True for a model with Gradient nodes in its graph."""
-    return any(map(_is_gradient, proto.graph.node))
-
-
-def expanded(file: ModelFile) -> ModelFile:
-    """Return the model with its Gradient nodes expanded.
+def expand_gradients(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a copy of the model with its Gradient nodes expanded.
 
     Raises:
-        ModelError: a Gradient that names what there is not.
+        ModelError: a Gradient names a tensor that does not exist.
         UnsupportedOpError: there is no rule for an operator between `xs` and `y`.
     """
-    import onnx
-
     proto = onnx.ModelProto()
-    proto.CopyFrom(file.proto)
+    proto.CopyFrom(model)
     nodes: list[onnx.NodeProto] = []
     taken = {name for node in proto.graph.node for name in (*node.input, *node.output)}
     taken |= {value.name for value in proto.graph.input}
-    opset = max(o.version for o in proto.opset_import if not normal_domain(o.domain))
+    opset = max(o.version for o in proto.opset_import if o.domain in _ONNX)
     for node in proto.graph.node:
         made = _Gradient(node, nodes, taken, opset).nodes() if _is_gradient(node) else [node]
         nodes.extend(made)
@@ -50,7 +42,7 @@ def expanded(file: ModelFile) -> ModelFile:
     proto.graph.node.extend(nodes)
     proto.functions.extend(functions())
     proto.opset_import.add(domain=DOMAIN, version=1)
-    return ModelFile(proto, file.weights, file.folder)
+    return proto
 
 
 def _is_gradient(node: onnx.NodeProto) -> bool:
@@ -67,8 +59,6 @@ class _Gradient:
         taken: set[str],
         opset: int,
     ) -> None:
-        from onnx import helper
-
         self._node = node
         said = {a.name: helper.get_attribute_value(a) for a in node.attribute}
         self._xs = [name.decode() for name in said.get("xs", ())]
@@ -101,7 +91,7 @@ class _Gradient:
             if not wanted.intersection(node.input):
                 continue
             rule = rule_of(node, self._opset)
-            if rule is None or normal_domain(node.domain) not in ("", DOMAIN):
+            if rule is None or node.domain not in (*_ONNX, DOMAIN):
                 raise self._unsupported(node)
             parts = rule(tape, node, gradients[node.output[0]])
             for name, part in zip(node.input, parts, strict=False):
@@ -132,8 +122,6 @@ class _Gradient:
 
     def _forward(self) -> list[onnx.NodeProto]:
         """Return copies of nodes whose values change because other tensors are fed."""
-        import onnx
-
         made, path = [], []
         changed = {name for name, value in self._values.items() if name != value}
         for node in self._path:
@@ -180,6 +168,4 @@ class _Gradient:
 
 
 def _node(kind: str, inputs: Sequence[str], outputs: Sequence[str], domain: str) -> onnx.NodeProto:
-    from onnx import helper
-
     return helper.make_node(kind, inputs, outputs, domain=domain)
