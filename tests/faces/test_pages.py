@@ -18,7 +18,10 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 EXTENDING = tuple(
     f"extending/{name}.md" for name in ("README", "front-end", "driver", "pass", "plugin")
 )
-PAGES = ("coming-from-onnxruntime.md", "coming-from-mnn.md", "coming-from-tflite.md")
+PAGES = (
+    *("coming-from-onnxruntime.md", "coming-from-mnn.md", "coming-from-tflite.md"),
+    "formats.md",
+)
 
 
 def test_every_page_on_extending_is_listed() -> None:
