@@ -268,15 +268,20 @@ PYTHON = (
 
 
 def test_layers_that_are_not_read_are_named(tmp_path: Path) -> None:
-    """All of them; Python code is not run."""
+    """All of them, and not those behind them; Python code is not run."""
     more = 'layer { name: "m" type: "Mystery" bottom: "conv" top: "m" mystery_param { a: [1, 2] } }'
     stochastic = (
         'layer { name: "s" type: "Pooling" bottom: "conv" top: "s" '
         "pooling_param { pool: STOCHASTIC } }"
     )
-    error = refused(UnsupportedOpError, NET + PYTHON + more + stochastic, tmp_path)
+    behind = (
+        'layer { name: "r" type: "ReLU" bottom: "rois" top: "r" }'
+        'layer { name: "f" type: "Flatten" bottom: "r" top: "f" }'
+        'layer { name: "t" type: "Mystery" bottom: "f" top: "t" }'
+    )
+    error = refused(UnsupportedOpError, NET + PYTHON + more + stochastic + behind, tmp_path)
     assert [(node.op, node.node) for node in error.nodes] == [  # type: ignore[attr-defined]
-        ("Python", "rois"), ("Mystery", "m"), ("Pooling", "s"),
+        ("Python", "rois"), ("Mystery", "m"), ("Pooling", "s"), ("Mystery", "t"),
     ]  # fmt: skip
     assert "rpn.proposal.ProposalLayer" in str(error)
 

@@ -71,14 +71,7 @@ def to_onnx(
     for number, proto in enumerate(network.layers):
         op = network.layer(number, proto)
         with reading.operator(op):
-            if proto.type == "Python":
-                python = proto.python_param
-                raise op.unreadable(
-                    f"it runs the class {python.module}.{python.layer} of Python code, which is "
-                    "not in the file"
-                )
-            READERS.read(op)
-            network.made(op)
+            network.read(op)
     reading.check()
     return network.finished(), network.states
 
@@ -114,6 +107,7 @@ class _Network:
         self._last = {top: number for number, one in enumerate(self.layers) for top in one.top}
         self.scope.reserve([*self._sources, *self._last])
         self._unread: dict[str, str] = {}
+        self._refused: set[str] = set()
         self.states: list[GraphState] = []
 
     def layer(self, number: int, proto: Message) -> CaffeLayer:
@@ -130,12 +124,29 @@ class _Network:
         blobs = self._blobs.get(proto.name, [])
         return CaffeLayer(self.scope, proto, inputs, outputs, blobs, self.file, self.states)
 
-    def made(self, op: CaffeLayer) -> None:
-        """Note what a layer has read and written."""
+    def read(self, op: CaffeLayer) -> None:
+        """Write a layer's nodes; of layers behind one that is refused, check only the type.
+
+        Raises:
+            UnreadableError: layers of its type, or this use of one, are not read.
+            ModelError: the layer contradicts itself.
+        """
         for blob in op.proto.bottom:
             self._unread.pop(blob, None)
         for blob, name in zip(op.proto.top, op.outputs, strict=True):
             self.current[blob] = self._unread[blob] = name
+        behind = not self._refused.isdisjoint(op.inputs)
+        self._refused.update(op.outputs)
+        if op.type == "Python":
+            python = op.proto.python_param
+            raise op.unreadable(
+                f"it runs the class {python.module}.{python.layer} of Python code, which is not in "
+                "the file"
+            )
+        if behind and op.type in READERS:
+            return
+        READERS.read(op)
+        self._refused.difference_update(op.outputs)
 
     def _tensor(self, blob: str, proto: Message) -> str:
         """Return the tensor that a blob stands for now; an input where a source makes it."""
