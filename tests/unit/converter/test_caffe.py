@@ -126,6 +126,13 @@ def test_what_is_recognised(tmp_path: Path) -> None:
         assert type(find_front_end(model)).__name__ != "CaffeFrontEnd"
 
 
+def test_names_that_are_not_text(tmp_path: Path) -> None:
+    path = tmp_path / "net.caffemodel"
+    path.write_bytes(whole().replace(b"label", b"lab\xffl"))
+    with pytest.raises(ModelFileError, match="not text"):
+        load_network(path)
+
+
 def test_large_arrays_are_cut_out_of_the_file(tmp_path: Path) -> None:
     """Whatever a small one looks like: five bytes stand for a large one."""
     path = saved(tmp_path, NET, {})

@@ -110,6 +110,11 @@ def read_weights(stream: BinaryIO, nbytes: int, name: str, what: str) -> CaffeFi
         ModelFileError: it is not such a file, or has weights only.
     """
     net, arrays = _parse(stream, nbytes, "NetParameter", what)
+    for layer in (*net.layer, *net.layers):  # protobuf hands out bytes where they are not UTF-8
+        if not all(isinstance(one, str) for one in (layer.name, *layer.bottom, *layer.top)):
+            raise ModelFileError(
+                f"{what} has names that are not text: {layer.name!r}", hint="the file is damaged"
+            )
     if not net.layer and not net.layers:
         raise ModelFileError(
             f"{what} holds no layers", hint=f"give the network's {TEXT} file, beside its weights"

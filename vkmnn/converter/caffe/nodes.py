@@ -83,17 +83,6 @@ class CaffeLayer(SourceOp):
         """Add a constant of one float and return its name."""
         return self.constant(value, np.float32)
 
-    def known_rank(self, number: int = 0) -> int:
-        """Return how many axes an input has.
-
-        Raises:
-            UnreadableError: it is not known.
-        """
-        rank = self.rank(number)
-        if rank is None:
-            raise self.unreadable("an input whose number of axes is not known")
-        return rank
-
     def axis(self, value: int, rank: int, beyond: int = 0) -> int:
         """Return the number of an axis, which may be counted from the end.
 

@@ -1,4 +1,4 @@
-"""Caffe's messages: a compact table, and the classes that protobuf makes of it.
+"""Caffe's messages.
 
 The table has the fields that inference reads, of Caffe's own format and of SSD's. Fields of other
 forks, whose numbers contradict each other, are numbered apart: text names them, and of binary files
@@ -7,21 +7,10 @@ with a `.prototxt` beside them only blobs are read.
 
 from __future__ import annotations
 
-import re
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto
+from vkmnn.converter.messages import Messages
 
-_PACKAGE = "vkmnn_caffe"
-
-_APART = 10_000
-"""The first number of fields that have "-" for a number in the table."""
-
-# A message per line: its name, then its fields: name, number, type, "*" where it is repeated, and
-# the default. Types are protobuf's, messages, or an enumeration's members in their order, "A,B",
-# counted from the number before it ("1:A,B").
 _TABLE = """
 BlobShape: dim 1 int64*
 BlobProto: num 1 int32; channels 2 int32; height 3 int32; width 4 int32; data 5 bytes*; \
@@ -156,53 +145,5 @@ NetWeights: layers 2 V1Weights*; layer 100 LayerWeights*
 Message = Any
 """A message of one of the classes, which protobuf makes at run time."""
 
-_FIELD = re.compile(r"(\w+) (\d+|-) (?:(\d+):)?([\w,]+)(\*?)(?: =(\S+))?")
-
-
-@cache
-def message_class(name: str) -> Any:
-    """Return the class of a message of the table."""
-    from google.protobuf.message_factory import GetMessageClass
-
-    return GetMessageClass(_pool().FindMessageTypeByName(f"{_PACKAGE}.{name}"))
-
-
-@cache
-def _pool() -> Any:
-    """Return a pool of its own: Caffe's package registers messages of the same names."""
-    from google.protobuf.descriptor_pb2 import FileDescriptorProto
-    from google.protobuf.descriptor_pool import DescriptorPool
-
-    file = FileDescriptorProto(name="vkmnn_caffe.proto", package=_PACKAGE, syntax="proto2")
-    for line in _TABLE.strip().split("\n"):
-        name, fields = line.split(": ")
-        message = file.message_type.add(name=name)
-        for number, field in enumerate(fields.split("; ")):
-            _add_field(message, field, _APART + number)
-    pool = DescriptorPool()
-    pool.Add(file)
-    return pool
-
-
-def _add_field(message: DescriptorProto, text: str, apart: int) -> None:
-    from google.protobuf.descriptor_pb2 import FieldDescriptorProto as Kind
-
-    found = _FIELD.fullmatch(text)
-    assert found is not None, text
-    name, number, first, kind, repeated, default = found.groups()
-    field: FieldDescriptorProto = message.field.add(
-        name=name,
-        number=apart if number == "-" else int(number),
-        label=Kind.LABEL_REPEATED if repeated else Kind.LABEL_OPTIONAL,
-    )
-    if default is not None:
-        field.default_value = default
-    if "," in kind:
-        enum = message.enum_type.add(name=f"{name}_kind")
-        for value, member in enumerate(kind.split(","), int(first or 0)):
-            enum.value.add(name=member, number=value)
-        field.type, field.type_name = Kind.TYPE_ENUM, f".{_PACKAGE}.{message.name}.{enum.name}"
-    elif kind.islower() or kind in ("int32", "uint32", "int64"):
-        field.type = Kind.Type.Value(f"TYPE_{kind.upper()}")
-    else:
-        field.type, field.type_name = Kind.TYPE_MESSAGE, f".{_PACKAGE}.{kind}"
+message_class = Messages("vkmnn_caffe", _TABLE)
+"""Returns the class of a message of the table."""
