@@ -177,7 +177,8 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
         "vkmnn.quantization",
     ),
     "google": (  # protobuf: the errors of onnx's parser, and Caffe's messages
-        *("vkmnn.converter.onnx", "vkmnn.converter.caffe", "vkmnn_suite.fuzz"),
+        *("vkmnn.converter.onnx", "vkmnn.converter.caffe", "vkmnn.converter.messages"),
+        *("vkmnn.converter.tensorflow", "vkmnn_suite.fuzz"),
     ),
     "typer": (
         "vkmnn.cli",

@@ -52,7 +52,7 @@ ModelArgument = Annotated[
     Path,
     typer.Argument(
         metavar="MODEL",
-        help="A model: .onnx, .vkmnn, .mnn, .tflite, .prototxt or .caffemodel.",
+        help="A model: .onnx, .vkmnn, .mnn, .tflite, .prototxt, .caffemodel or .pb.",
         show_default=False,
     ),
 ]
@@ -659,7 +659,8 @@ def ops(
     format: Annotated[
         str | None,
         typer.Option(
-            "--format", help="List the operators of another format than ONNX: mnn, tflite, caffe."
+            "--format",
+            help="List the operators of another format than ONNX: mnn, tflite, caffe, tensorflow.",
         ),
     ] = None,
     mnn: Annotated[bool, typer.Option("--mnn", help="The same as --format mnn.")] = False,

@@ -22,7 +22,8 @@ _PADDLE = (
 )
 _SAVED_MODEL = f"convert it: {_TF2ONNX} --saved-model FOLDER --output model.onnx"
 _GRAPH_DEF = (
-    f"convert it: {_TF2ONNX} --graphdef FILE --inputs NAME:0 --outputs NAME:0 --output model.onnx"
+    "vkmnn reads binary ones as NAME.pb; or convert it: "
+    f"{_TF2ONNX} --graphdef FILE --inputs NAME:0 --outputs NAME:0 --output model.onnx"
 )
 _CAFFE = (
     "name the network NAME.prototxt and its weights NAME.caffemodel, in one folder, and open either"
@@ -442,7 +443,7 @@ def _is_text(head: bytes) -> bool:
     return bool(head) and not re.search(rb"[^\t\n\r\x20-\x7e\x80-\xff]", head[:512])
 
 
-READ = (".onnx", ".vkmnn", ".mnn", ".tflite", ".prototxt")
+READ = (".onnx", ".vkmnn", ".mnn", ".tflite", ".prototxt", ".pb")
 """Suffixes of the files that hold a network which vkmnn reads."""
 
 _FOLDERS = (
