@@ -15,10 +15,14 @@ from vkmnn.registry import Snapshot
 from vkmnn.runtime import drivers
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
+FROZEN = DOCS.parent / "tests" / "data" / "tensorflow" / "cnn.pb"
 EXTENDING = tuple(
     f"extending/{name}.md" for name in ("README", "front-end", "driver", "pass", "plugin")
 )
-PAGES = ("coming-from-onnxruntime.md", "coming-from-mnn.md", "coming-from-tflite.md")
+PAGES = (
+    *("coming-from-onnxruntime.md", "coming-from-mnn.md", "coming-from-tflite.md"),
+    "formats.md",
+)
 
 
 def test_every_page_on_extending_is_listed() -> None:
@@ -34,6 +38,7 @@ def test_examples_run(
     page: str, dense: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copy(pictures if "mnn" in page else dense, tmp_path / "model.onnx")
+    shutil.copy(FROZEN, tmp_path / "frozen.pb")
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", (DOCS / page).read_text("utf-8"), re.DOTALL)
     assert len(blocks) > 1

@@ -14,6 +14,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import vkmnn
+from tests.model.caffe_models import snapshot
 from tests.model.mnn_models import converted
 from tests.model.networks import NETWORKS
 from vkmnn_suite.fuzz.files import make_damaged
@@ -195,10 +196,14 @@ def files(tmp_path: Path) -> list[Path]:
     vkmnn.convert(network, found[0])
     if importlib.util.find_spec("_tools") is not None:
         found.append(converted(network, tmp_path))
+    rng = np.random.default_rng(3)
+    blobs = [rng.normal(0, 1, shape).astype(np.float32) for shape in ((4, 3, 3, 3), (4,))]
+    found.append(tmp_path / "net.caffemodel")
+    found[-1].write_bytes(snapshot((1, 3, 5, 5), blobs))
     return found
 
 
-@pytest.mark.parametrize("kind", [".vkmnn", ".mnn"])
+@pytest.mark.parametrize("kind", [".vkmnn", ".mnn", ".caffemodel"])
 def test_damaged_files(kind: str, files: list[Path], tmp_path: Path, devices: list[str]) -> None:
     starts = [path for path in files if path.suffix == kind]
     if not starts:

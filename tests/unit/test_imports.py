@@ -171,14 +171,15 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "kp": ("vkmnn.runtime.drivers",),
     "onnx": (
         *("vkmnn.converter.onnx", "vkmnn.converter.nodes", "vkmnn.converter.mnn"),
-        *("vkmnn.converter.language", "vkmnn.onnx_backend", "vkmnn.onnxruntime"),
+        *("vkmnn.converter.language", "vkmnn.converter.caffe"),
+        *("vkmnn.onnx_backend", "vkmnn.onnxruntime"),
         *("vkmnn.bench.engines", "vkmnn_suite.fuzz", "vkmnn.host", "vkmnn.llm"),
         "vkmnn.quantization",
     ),
-    "google": (
-        "vkmnn.converter.onnx",
-        "vkmnn_suite.fuzz",
-    ),  # protobuf: the errors of onnx's parser
+    "google": (  # protobuf: the errors of onnx's parser, and Caffe's messages
+        *("vkmnn.converter.onnx", "vkmnn.converter.caffe", "vkmnn.converter.messages"),
+        *("vkmnn.converter.tensorflow", "vkmnn_suite.fuzz"),
+    ),
     "flatbuffers": ("vkmnn.schema",),
     "typer": (
         "vkmnn.cli",

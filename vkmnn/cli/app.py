@@ -49,7 +49,12 @@ class OnLost(str, Enum):
 
 
 ModelArgument = Annotated[
-    Path, typer.Argument(metavar="MODEL", help="An ONNX, .vkmnn or .mnn file.", show_default=False)
+    Path,
+    typer.Argument(
+        metavar="MODEL",
+        help="A model: .onnx, .vkmnn, .mnn, .tflite, .prototxt, .caffemodel or .pb.",
+        show_default=False,
+    ),
 ]
 DeviceOption = Annotated[
     str,
@@ -654,7 +659,8 @@ def ops(
     format: Annotated[
         str | None,
         typer.Option(
-            "--format", help="List the operators of another format than ONNX: mnn, tflite."
+            "--format",
+            help="List the operators of another format than ONNX: mnn, tflite, caffe, tensorflow.",
         ),
     ] = None,
     mnn: Annotated[bool, typer.Option("--mnn", help="The same as --format mnn.")] = False,

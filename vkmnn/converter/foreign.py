@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,19 +16,47 @@ _EXPORT = "load it in PyTorch and export it: torch.onnx.export(model, args, 'mod
 _OPTIMUM = "optimum-cli export onnx --model FOLDER OUTPUT"
 _SOURCE = "give the model that it was made from, as an .onnx file"
 _AGAIN = "download the file itself, not its page: check the address and the permissions"
-_PADDLE = "convert it: paddle2onnx --model_dir FOLDER --save_file model.onnx"
+_PADDLE = (
+    "convert it: paddle2onnx --model_dir FOLDER --model_filename inference.pdmodel "
+    "--params_filename inference.pdiparams --save_file model.onnx"
+)
 _SAVED_MODEL = f"convert it: {_TF2ONNX} --saved-model FOLDER --output model.onnx"
 _GRAPH_DEF = (
-    f"convert it: {_TF2ONNX} --graphdef FILE --inputs NAME:0 --outputs NAME:0 --output model.onnx"
+    "vkmnn reads binary ones as NAME.pb; or convert it: "
+    f"{_TF2ONNX} --graphdef FILE --inputs NAME:0 --outputs NAME:0 --output model.onnx"
 )
 _CAFFE = (
-    "convert it: MNNConvert -f CAFFE --modelFile M.caffemodel --prototxt M.prototxt --MNNModel "
-    "m.mnn --bizCode vkmnn; vkmnn reads .mnn files"
+    "name the network NAME.prototxt and its weights NAME.caffemodel, in one folder, and open either"
 )
 _GGUF = "vkmnn.llm.load(FILE) and `vkmnn chat FILE` read GGUF files; download it again"
 _GGML = "convert it to GGUF, with the scripts of llama.cpp"
 _LEARNT = "convert it with skl2onnx (scikit-learn) or onnxmltools (XGBoost, LightGBM)"
 _PICTURE = "give a model here; a picture becomes an array first: --input NAME=array.npy"
+
+_OPENVINO = f"OpenVINO's files cannot be converted back; {_SOURCE}"
+_NCNN = f"{_SOURCE}; of a model of pnnx's, export the .pt file that it was made from"
+_TENSORRT = f"an engine fits one GPU and cannot be converted back; {_SOURCE}"
+_KERAS = (
+    "load it with Keras and export it: model = keras.saving.load_model(FILE); "
+    "model.export('model.onnx', format='onnx')"
+)
+_TFJS = f"convert it: {_TF2ONNX} --tfjs FOLDER/model.json --output model.onnx"
+_CHECKPOINT = (
+    "it holds weights only; save the model in TensorFlow with tf.saved_model.save(model, FOLDER), "
+    f"and convert that: {_TF2ONNX} --saved-model FOLDER --output model.onnx"
+)
+_CAFFE_HDF5 = "save the weights as a .caffemodel: net.save(FILE) in pycaffe; vkmnn reads that"
+_MXNET = "convert it: mxnet.onnx.export_model('M-symbol.json', 'M-0000.params', [SHAPE])"
+_XGBOOST = (
+    "convert it: onnxmltools.convert_xgboost(xgboost.Booster(model_file=FILE), initial_types=…)"
+)
+_LIGHTGBM = (
+    "convert it: onnxmltools.convert_lightgbm(lightgbm.Booster(model_file=FILE), initial_types=…)"
+)
+_ONNX_TEXT = (
+    "convert it: onnx.save(onnx.load(FILE, format='{}'), 'model.onnx'), in Python with the onnx "
+    "package"
+)
 
 Matches = Callable[[bytes], bool]
 
@@ -40,10 +69,13 @@ class Kind(NamedTuple):
 
 
 class _Format(NamedTuple):
+    """A format; of a vague one, such as a zip archive, the name of a file may say more."""
+
     name: str
     advice: str
     matches: Matches | None = None
     suffixes: tuple[str, ...] = ()
+    vague: bool = False
 
 
 def _at(offset: int, *magics: bytes) -> Matches:
@@ -139,6 +171,7 @@ _ZIP = _at(0, b"PK\x03\x04")
 _PICKLE = _at(0, *(bytes([0x80, version]) for version in (2, 3, 4, 5)))
 _XML = _text(rb"<\?xml")
 _JSON = _text(rb"[{\[]\s*[\"{\[\]}\d]")
+_HDF5 = _at(0, b"\x89HDF\r\n\x1a\n")
 _IMAGES = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"GIF8", b"BM")
 
 # The first that matches counts: the particular stands before the general.
@@ -159,18 +192,25 @@ _BY_CONTENT = (
     _Format("an error message in XML", _AGAIN, _both(_XML, _has(b"<Error>", b"<Code>"))),
     _Format("a GGUF file", _GGUF, _at(0, b"GGUF")),
     _Format("a GGML file", _GGML, _at(0, b"lmgg", b"tjgg", b"fmgg")),
+    _Format("a bundle of LiteRT-LM", _SOURCE, _at(0, b"LITERTLM"), (".litertlm",)),
     _Format("a .vkmnn file", _SOURCE, _at(4, b"VKMN"), (".vkmnn",)),
     _Format("an ORT-format model", _SOURCE, _at(4, b"ORTM"), (".ort",)),
     _Format("an ExecuTorch program", _SOURCE, _at(4, b"ET12", b"ET13"), (".pte",)),
     _Format(
+        "a Keras model (HDF5)",
+        _KERAS,
+        _both(_HDF5, _has(b"keras_version", b"model_config", b"layer_names")),
+    ),
+    _Format(
         "an HDF5 file (a Keras model?)",
-        f"load it with Keras and export it: model.export('m.onnx', format='onnx'), or {_TF2ONNX}",
-        _at(0, b"\x89HDF\r\n"),
+        f"{_KERAS}, or {_TF2ONNX}",
+        _HDF5,
         (".h5", ".hdf5"),
+        vague=True,
     ),
     _Format(
         "a Keras archive",
-        "load it with Keras and export it: model.export('model.onnx', format='onnx')",
+        _KERAS,
         _zipped(rb"^(metadata\.json|config\.json|model\.weights\.h5)$"),
         (".keras",),
     ),
@@ -198,6 +238,7 @@ _BY_CONTENT = (
         "unpack it and give the model inside; if it is PyTorch's, use torch.onnx.export",
         _ZIP,
         (".zip",),
+        vague=True,
     ),
     _Format("a pickle of PyTorch (.pt, .pth)", _EXPORT, _at(0, b"\x80\x02\x8a\x0al\xfc\x9c\x46")),
     _Format(
@@ -211,6 +252,7 @@ _BY_CONTENT = (
         f"{_EXPORT}; models of scikit-learn: {_LEARNT}",
         _PICKLE,
         (".pkl", ".pickle"),
+        vague=True,
     ),
     _Format(
         "a safetensors file",
@@ -218,24 +260,31 @@ _BY_CONTENT = (
         _both(_at(6, b"\0\0{"), _at(8, b'{"', b"{}", b"{ ")),
         (".safetensors",),
     ),
-    _Format("a TensorRT engine", _SOURCE, _at(0, b"ftrt", b"ptrt"), (".engine", ".trt", ".plan")),
-    _Format("an ncnn .param file", _SOURCE, _at(0, b"7767517"), (".param",)),
+    _Format("a TensorRT engine", _TENSORRT, _at(0, b"ftrt", b"ptrt"), (".engine", ".trt", ".plan")),
+    _Format("an ncnn .param file", _NCNN, _at(0, b"7767517", b"\xdd\x85\x76\0"), (".param",)),
     _Format("an RKNN model", _SOURCE, _at(0, b"RKNN"), (".rknn",)),
+    _Format("an Ascend model", _SOURCE, _at(0, b"IMOD"), (".om",)),
+    _Format("a Hailo executable", _SOURCE, _at(0, b"\x01HEF"), (".hef",)),
+    _Format(
+        "a CatBoost model",
+        "convert it: model.save_model('model.onnx', format='onnx')",
+        _at(0, b"CBM1"),
+        (".cbm",),
+    ),
+    _Format("MXNet weights", _MXNET, _at(0, b"\x12\x01\0\0\0\0\0\0")),
     _Format(
         "an OpenVINO model (XML)",
-        _SOURCE,
+        _OPENVINO,
         _both(_text(rb"<(\?xml|net\b)"), _has(b"<net ", b"<net>", b"<net/")),
     ),
     _Format("a PMML model", "convert it to ONNX with its own tools", _both(_XML, _has(b"<PMML"))),
-    _Format("an XML file", _SOURCE, _XML, (".xml",)),
+    _Format("an XML file", _SOURCE, _XML, (".xml",), vague=True),
     _Format(
         "a TensorFlow.js model",
-        f"convert it: {_TF2ONNX} --tfjs FILE --output model.onnx",
+        _TFJS,
         _both(_JSON, _has(b'"modelTopology"')),
     ),
-    _Format(
-        "an MXNet symbol file", _SOURCE, _both(_JSON, _has(b'"arg_nodes"', b'"mxnet_version"'))
-    ),
+    _Format("an MXNet symbol file", _MXNET, _both(_JSON, _has(b'"arg_nodes"', b'"mxnet_version"'))),
     _Format(
         "an index of safetensors files", f"export the model: {_OPTIMUM}", _has(b'"weight_map"')
     ),
@@ -246,26 +295,39 @@ _BY_CONTENT = (
         _both(_JSON, _has(b'"model_type"', b'"architectures"', b'"tokenizer_class"')),
     ),
     _Format("an error message in JSON", _AGAIN, _both(_JSON, _has(b'"error"', b'"message"'))),
-    _Format("a JSON file", "give the path of an .onnx file", _JSON, (".json",)),
+    _Format("an XGBoost model", _XGBOOST, _both(_JSON, _has(b'"learner"', b'"gradient_booster"'))),
+    _Format("a JSON file", "give the path of an .onnx file", _JSON, (".json",), vague=True),
     _Format(
         "a gzip archive",
         "unpack it: gunzip FILE, or tar xzf FILE",
         _at(0, b"\x1f\x8b"),
         (".gz", ".tgz"),
+        vague=True,
     ),
     _Format("a Zstandard archive", "unpack it: zstd -d FILE", _at(0, b"\x28\xb5\x2f\xfd")),
     _Format("an xz archive", "unpack it: unxz FILE", _at(0, b"\xfd7zXZ\0")),
     _Format("a bzip2 archive", "unpack it: bunzip2 FILE", _at(0, b"BZh")),
     _Format("a 7-Zip archive", "unpack it: 7z x FILE", _at(0, b"7z\xbc\xaf\x27\x1c")),
     _Format("a RAR archive", "unpack it: unrar x FILE", _at(0, b"Rar!\x1a\x07")),
-    _Format("a tar archive", "unpack it: tar xf FILE", _at(257, b"ustar"), (".tar",)),
+    _Format("a tar archive", "unpack it: tar xf FILE", _at(257, b"ustar"), (".tar",), vague=True),
     _Format("a picture", _PICTURE, _at(0, *_IMAGES), (".jpg", ".jpeg", ".png", ".webp", ".bmp")),
     _Format("a picture", _PICTURE, _both(_at(0, b"RIFF"), _at(8, b"WEBP"))),
     _Format("a sound", "give a model here", _both(_at(0, b"RIFF"), _at(8, b"WAVE")), (".wav",)),
     _Format("a PDF document", "give a model here", _at(0, b"%PDF")),
     _Format("an executable", "give a model here", _at(0, b"\x7fELF", b"MZ")),
-    _Format("a LightGBM model", _LEARNT, _both(_text(rb"tree\s"), _has(b"version="))),
-    _Format("an XGBoost model", _LEARNT, _at(0, b"{L\0\0\0\0\0\0", b"binf"), (".ubj",)),
+    _Format("a LightGBM model", _LIGHTGBM, _both(_text(rb"tree\s"), _has(b"version="))),
+    _Format("an XGBoost model", _XGBOOST, _at(0, b"{L\0\0\0\0\0\0", b"binf"), (".ubj",)),
+    _Format(
+        "an ONNX model as text",
+        _ONNX_TEXT.format("onnxtxt"),
+        _text(rb"<\s*ir_version\s*:"),
+        (".onnxtxt",),
+    ),
+    _Format(
+        "an ONNX model as text (.textproto)",
+        _ONNX_TEXT.format("textproto"),
+        _text(rb"ir_version\s*:\s*\d"),
+    ),
     _Format("a Darknet configuration", _EXPORT, _text(rb"\[net(work)?\]"), (".cfg",)),
     _Format(
         "a Caffe network as text (.prototxt)",
@@ -304,10 +366,20 @@ _BY_NAME = (
     _Format("weights of Flax", _EXPORT, suffixes=(".msgpack",)),
     _Format("a Qualcomm model", _SOURCE, suffixes=(".dlc",)),
     _Format("a TNN model", _SOURCE, suffixes=(".tnnproto", ".tnnmodel")),
-    _Format("MXNet weights", _SOURCE, suffixes=(".params",)),
+    _Format("MXNet weights", _MXNET, suffixes=(".params",)),
     _Format("Darknet weights", _EXPORT, suffixes=(".weights",)),
-    _Format("a TensorFlow checkpoint", _SAVED_MODEL, suffixes=(".index", ".meta")),
+    _Format("a TensorFlow checkpoint", _CHECKPOINT, suffixes=(".index", ".meta")),
+    _Format("weights of Caffe in HDF5", _CAFFE_HDF5, suffixes=(".caffemodel.h5",)),
+    _Format("weights of Keras", _KERAS, suffixes=(".weights.h5",)),
+    _Format("a NeMo archive", "load it in NeMo: model.export('model.onnx')", suffixes=(".nemo",)),
+    _Format("a TorchServe archive", _EXPORT, suffixes=(".mar",)),
+    _Format(
+        "a MediaPipe bundle", "unpack it: unzip FILE; give the .tflite inside", suffixes=(".task",)
+    ),
+    _Format("an IREE module", _SOURCE, suffixes=(".vmfb",)),
+    _Format("a Paddle Lite model", _PADDLE, suffixes=(".nb",)),
 )
+_ALL = (*_BY_CONTENT, *_BY_STRUCTURE, *_BY_NAME)
 _CORE_ML = (
     "Core ML models cannot be converted back; export the original model to ONNX "
     "(torch.onnx.export, tf2onnx)"
@@ -322,21 +394,27 @@ LANGUAGE_MODEL = Kind(
 
 
 def _named(path: Path | None, formats: tuple[_Format, ...]) -> Kind | None:
-    suffix = path.suffix.lower() if path is not None else ""
-    return next((_kind(one) for one in formats if suffix and suffix in one.suffixes), None)
+    """Return the format that a file's name says; of several suffixes, the longest counts."""
+    name = path.name.lower() if path is not None else ""
+    ends = [(suffix, one) for one in formats for suffix in one.suffixes if name.endswith(suffix)]
+    return _kind(max(ends, key=lambda end: len(end[0]))[1]) if ends else None
 
 
 def _kind(one: _Format) -> Kind:
     return Kind(one.name, one.advice or _CORE_ML)
 
 
-def kind_of(head: bytes) -> Kind | None:
-    """Return the format that the first bytes of a file mark beyond doubt, or None."""
-    return _matching(head, _BY_CONTENT)
+def kind_of(head: bytes, path: Path | None = None) -> Kind | None:
+    """Return the format that the first bytes of a file mark beyond doubt, or None.
 
-
-def _matching(head: bytes, formats: tuple[_Format, ...]) -> Kind | None:
-    return next((_kind(one) for one in formats if one.matches and one.matches(head)), None)
+    Args:
+        head: its first bytes.
+        path: where it is; says more of a zip archive, a pickle, and the like.
+    """
+    found = next((one for one in _BY_CONTENT if one.matches and one.matches(head)), None)
+    if found is None:
+        return None
+    return (_named(path, _ALL) if found.vague else None) or _kind(found)
 
 
 def likely_kind(head: bytes, path: Path | None = None) -> Kind | None:
@@ -346,7 +424,7 @@ def likely_kind(head: bytes, path: Path | None = None) -> Kind | None:
         head: its first bytes.
         path: where it is, if it has a name.
     """
-    found = kind_of(head)
+    found = kind_of(head, path)
     if found is None and path is not None and path.name == "saved_model.pb":
         found = Kind("a TensorFlow SavedModel's graph", _SAVED_MODEL)
     if found is None:
@@ -354,7 +432,7 @@ def likely_kind(head: bytes, path: Path | None = None) -> Kind | None:
             (_kind(one) for one in _BY_STRUCTURE if one.matches and one.matches(head)), None
         )
     if found is None:
-        found = _named(path, (*_BY_CONTENT, *_BY_STRUCTURE, *_BY_NAME))
+        found = _named(path, _ALL)
     if found is None and _is_text(head):
         line = head.decode("utf-8", "replace").strip().partition("\n")[0][:60]
         found = Kind("a text file", f"it begins with {line!r}; download the model again")
@@ -365,6 +443,31 @@ def _is_text(head: bytes) -> bool:
     return bool(head) and not re.search(rb"[^\t\n\r\x20-\x7e\x80-\xff]", head[:512])
 
 
+READ = (".onnx", ".vkmnn", ".mnn", ".tflite", ".prototxt", ".pb")
+"""Suffixes of the files that hold a network which vkmnn reads."""
+
+_FOLDERS = (
+    (("*-symbol.json", "*.params"), Kind("an MXNet model", _MXNET)),
+    (("*.pdmodel",), Kind("a PaddlePaddle model", _PADDLE)),
+    (("*.json", "*.pdiparams"), Kind("a PaddlePaddle model", _PADDLE)),
+    (("__model__",), Kind("a PaddlePaddle model", _PADDLE)),
+    (("*.xml", "*.bin"), Kind("an OpenVINO model", _OPENVINO)),
+    (("*.param", "*.bin"), Kind("an ncnn model", _NCNN)),
+    (("model.json", "*shard*.bin"), Kind("a TensorFlow.js model", _TFJS)),
+    (("*.index", "*.data-*"), Kind("a TensorFlow checkpoint", _CHECKPOINT)),
+    (("*.engine",), Kind("a folder of TensorRT engines", _TENSORRT)),
+    (("MLmodel",), Kind("an MLflow model", "give the model file that is in it")),
+    (("*.safetensors",), Kind("a folder of PyTorch weights", f"export it: {_OPTIMUM}")),
+    (("*.caffemodel",), Kind("a folder of weights of Caffe", _CAFFE)),
+    (("*.h5",), Kind("a folder of Keras models", _KERAS)),
+    (("*.keras",), Kind("a folder of Keras models", _KERAS)),
+    (("*.bin",), Kind("a folder of PyTorch weights", f"export it: {_OPTIMUM}")),
+    (("*.pt",), Kind("a folder of PyTorch models", _EXPORT)),
+    (("*.pth",), Kind("a folder of PyTorch models", _EXPORT)),
+)
+"""Files that a folder has, as patterns, and what it then is."""
+
+
 def kind_of_folder(folder: Path) -> Kind | None:
     """Name the kind of model that a folder holds; None where it is not known."""
     name = folder.name.lower()
@@ -373,7 +476,6 @@ def kind_of_folder(folder: Path) -> Kind | None:
         ("genai_config.json", LANGUAGE_MODEL),
         ("Manifest.json", Kind("a Core ML package", _CORE_ML)),
         ("coremldata.bin", Kind("a compiled Core ML model", _CORE_ML)),
-        ("inference.pdmodel", Kind("a PaddlePaddle model", _PADDLE)),
     ):
         if (folder / path).is_file() and (path != "Manifest.json" or name.endswith(".mlpackage")):
             return kind
@@ -384,7 +486,7 @@ def kind_of_folder(folder: Path) -> Kind | None:
         inner = sorted(path.name for path in (folder / "onnx").glob("*.onnx"))
     except OSError:
         return None
-    networks = [one for one in names if one.lower().endswith((".onnx", ".vkmnn", ".mnn"))]
+    networks = [one for one in names if one.lower().endswith(READ)]
     described = {"config.json", "tokenizer.json"}.intersection(names)
     weights = any(one.endswith(".safetensors") for one in names) and "config.json" in names
     if (described and (inner or networks)) or weights or any(n.endswith(".gguf") for n in names):
@@ -393,11 +495,7 @@ def kind_of_folder(folder: Path) -> Kind | None:
         found = networks or [f"onnx/{one}" for one in inner]
         more = f" and {len(found) - 4} more" if len(found) > 4 else ""
         return Kind("a folder of models", f"give one of them: {', '.join(found[:4])}{more}")
-    for suffix, kind in (
-        (".safetensors", Kind("a folder of PyTorch weights", f"export it: {_OPTIMUM}")),
-        (".pdmodel", Kind("a PaddlePaddle model", _PADDLE)),
-        (".bin", Kind("a folder of PyTorch weights", f"export it: {_OPTIMUM}")),
-    ):
-        if any(one.endswith(suffix) for one in names):
+    for patterns, kind in _FOLDERS:
+        if all(any(fnmatchcase(one, pattern) for one in names) for pattern in patterns):
             return kind
     return None if names else Kind("an empty folder", "check the path")

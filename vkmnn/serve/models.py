@@ -18,7 +18,10 @@ from vkmnn.serve.limits import HttpError
 Model = llm.LanguageModel | llm.EmbeddingModel | InferenceSession
 Kind = TypeVar("Kind")
 
-_FILES = (".onnx", ".vkmnn", ".mnn", GGUF)
+_FILES = (
+    *(".onnx", ".vkmnn", ".mnn", ".tflite", ".prototxt", ".caffemodel", ".pb"),
+    GGUF,
+)
 
 
 class _Options(TypedDict):

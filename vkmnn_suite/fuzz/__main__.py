@@ -34,7 +34,8 @@ def main(
     malformed: Annotated[bool, typer.Option(help="Damaged models instead of valid ones.")] = False,
     jobs: Annotated[int, typer.Option(help="Processes for damaged models; 0: all cores.")] = 0,
     start: Annotated[
-        list[Path] | None, typer.Option(help="With --malformed: .vkmnn or .mnn files to damage.")
+        list[Path] | None,
+        typer.Option(help="With --malformed: .vkmnn, .mnn or .caffemodel files to damage."),
     ] = None,
     replay: Annotated[Path | None, typer.Option(help="Run one saved model again.")] = None,
 ) -> None:

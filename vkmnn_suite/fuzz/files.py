@@ -1,7 +1,8 @@
-"""Damaged `.vkmnn` and `.mnn` files: the bytes of valid ones with one to four changes.
+"""Damaged `.vkmnn`, `.mnn` and `.caffemodel` files: valid ones with one to four bytes changed.
 
-Both are FlatBuffers: tables of numbers, offsets and vectors at multiples of their size. Changes
-write numbers at such places that readers may stumble over, or move, repeat and cut off bytes.
+The first two are FlatBuffers: tables of numbers, offsets and vectors at multiples of their size.
+Changes write numbers at such places that readers may stumble over, or move, repeat and cut off
+bytes.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from vkmnn_suite.fuzz.hostile import Start, load_starts, make_hostile
 from vkmnn_suite.fuzz.ordeal import Outcome, undergo
 
 MEMORY_BYTES = 1 << 30
-FILES = (".vkmnn", ".mnn")
+FILES = (".vkmnn", ".mnn", ".caffemodel", ".pb")
 """Suffixes of files that are damaged as bytes."""
 
 

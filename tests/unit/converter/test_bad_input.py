@@ -133,15 +133,29 @@ CONTENTS: dict[bytes, tuple[str, str]] = {
     b"\xff\xd8\xff\xe0\0\x10JFIF": ("a picture", "--input"),
     b"\x89PNG\r\n\x1a\n": ("a picture", "--input"),
     bytes(4096): ("zero bytes", "did not finish"),
-    b'name: "AlexNet"\nlayer {\n  type: "Input"\n}\n': ("Caffe network as text", "MNNConvert"),
-    b"# a comment\nlayer {\n}": ("Caffe network as text", "MNNConvert"),
+    b'name: "AlexNet"\nlayer {\n  type: "Input"\n}\n': ("Caffe network as text", "NAME.prototxt"),
+    b"# a comment\nlayer {\n}": ("Caffe network as text", "NAME.prototxt"),
     b'node {\n  name: "x"\n}': ("TensorFlow graph as text", "--graphdef"),
     sub(1, sub(1, b"x"), sub(2, b"Placeholder")): ("frozen TensorFlow graph", "--graphdef"),
-    sub(1, b"AlexNet") + sub(100, sub(1, b"data")): ("Caffe model", "MNNConvert"),
-    sub(1, b"CaffeNet") + sub(2, sub(4, b"data")): ("Caffe model", "MNNConvert"),
+    sub(1, b"AlexNet") + sub(100, sub(1, b"data")): ("Caffe model", "NAME.caffemodel"),
+    sub(1, b"CaffeNet") + sub(2, sub(4, b"data")): ("Caffe model", "NAME.caffemodel"),
     b"\x08\x04" + sub(2, sub(1, sub(1, b"image"))): ("Core ML", "export the original"),
     b"\x08\x01" + sub(2, sub(1, sub(4, b"serve"))): ("SavedModel", "--saved-model"),
     sub(1, b"\x08\0", sub(3, sub(1, b"feed"), b"\x0a\x05fetch")): ("PaddlePaddle", "paddle2onnx"),
+    b"\x89HDF\r\n\x1a\n" + bytes(64) + b"keras_version": ("Keras model (HDF5)", "load_model(FILE)"),
+    b"\xdd\x85\x76\0" + bytes(64): ("ncnn", "made from"),
+    b"ptrt" + bytes(64): ("TensorRT engine", "cannot be converted"),
+    b"LITERTLM" + bytes(64): ("LiteRT-LM", "made from"),
+    b"CBM1" + bytes(64): ("CatBoost", "save_model"),
+    b"IMOD" + bytes(64): ("Ascend", "made from"),
+    b"\x01HEF" + bytes(64): ("Hailo", "made from"),
+    b"\x12\x01\0\0\0\0\0\0" + bytes(64): ("MXNet weights", "export_model"),
+    b'{"nodes": [], "arg_nodes": [0]}': ("MXNet symbol file", "export_model"),
+    b'{"learner": {"attributes": {}}}': ("XGBoost model", "convert_xgboost"),
+    b"{L\0\0\0\0\0\0\0\x06learner": ("XGBoost model", "convert_xgboost"),
+    b"tree\nversion=v4\nnum_class=1": ("LightGBM model", "convert_lightgbm"),
+    b"<\n  ir_version: 8,\n  opset_import: []": ("ONNX model as text", "format='onnxtxt'"),
+    b'ir_version: 8\nproducer_name: "x"': ("as text (.textproto)", "format='textproto'"),
     b"a text of some kind": ("a text file", "'a text of some kind'"),
 }
 
@@ -177,6 +191,10 @@ def test_other_file_formats_are_named(content: bytes, tmp_path: Path) -> None:
         ("m.joblib", "scikit-learn"),
         ("m.gguf", "GGUF"),
         ("m.safetensors", "safetensors"),
+        ("m.caffemodel.h5", "weights of Caffe in HDF5"),
+        ("m.weights.h5", "weights of Keras"),
+        ("variables.index", "TensorFlow checkpoint"),
+        ("m.vmfb", "IREE"),
     ],
 )
 def test_names_tell_what_contents_do_not(name: str, words: str, tmp_path: Path) -> None:
@@ -184,6 +202,29 @@ def test_names_tell_what_contents_do_not(name: str, words: str, tmp_path: Path) 
     path.write_bytes(b"\x93\x01\x02\x03" * 9)
     error = refuse(path, words, "not an ONNX model")
     assert "protobuf" not in str(error).lower()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words", "advice"),
+    [
+        ("m.dlc", zipped("model.params"), "Qualcomm", "made from"),
+        ("m.mar", zipped("MAR-INF/MANIFEST.json"), "TorchServe", "torch.onnx.export"),
+        ("m.task", zipped("pose_landmarks.tflite"), "MediaPipe", "unzip"),
+        ("m.nemo", bytes(257) + b"ustar" + bytes(99), "NeMo", "model.export"),
+        ("m.pdparams", b"\x80\x04\x95\x18\0\0\0\0\0\0\0}\x94.", "PaddlePaddle", "paddle2onnx"),
+        ("m.caffemodel.h5", b"\x89HDF\r\n\x1a\n" + bytes(64), "weights of Caffe", "pycaffe"),
+        ("m.ckpt", b"\x80\x02}q\0." + bytes(9), "PyTorch", "torch.onnx.export"),
+        ("m.onnx", zipped("model.onnx"), "a zip archive", "unpack"),
+    ],
+)
+def test_names_say_more_of_containers(
+    name: str, content: bytes, words: str, advice: str, tmp_path: Path
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    error = refuse(path, words)
+    assert error.hint is not None
+    assert advice in error.hint
 
 
 def test_a_large_file_of_another_format_is_not_read(
@@ -204,6 +245,24 @@ FOLDERS: dict[str, tuple[list[str], str, str]] = {
     "genai": (["genai_config.json", "model.onnx"], "language model", "vkmnn generate"),
     "optimum": (["config.json", "onnx/model.onnx"], "language model", "vkmnn generate"),
     "weights": (["config.json", "model.safetensors"], "language model", "vkmnn generate"),
+    "paddle 3": (["inference.json", "inference.pdiparams"], "PaddlePaddle", "paddle2onnx"),
+    "paddle 1": (["__model__", "__params__"], "PaddlePaddle", "paddle2onnx"),
+    "openvino": (["m.xml", "m.bin"], "OpenVINO model", "made from"),
+    "ncnn": (["m.param", "m.bin"], "ncnn model", "made from"),
+    "tfjs": (["model.json", "group1-shard1of1.bin"], "TensorFlow.js", "--tfjs"),
+    "checkpoint": (
+        ["checkpoint", "m.index", "m.data-00000-of-00001"],
+        "TensorFlow checkpoint",
+        "saved_model.save",
+    ),
+    "mxnet": (["m-symbol.json", "m-0000.params"], "MXNet model", "export_model"),
+    "engines": (["config.json", "rank0.engine"], "TensorRT engines", "cannot be converted"),
+    "mlflow": (["MLmodel", "data/model.pkl"], "MLflow", "that is in it"),
+    "caffe": (["deploy.prototxt", "m.caffemodel"], "folder of models", "deploy.prototxt"),
+    "caffe weights": (["m.caffemodel"], "weights of Caffe", "NAME.prototxt"),
+    "keras": (["m.keras"], "Keras", "model.export"),
+    "torch": (["a.pt", "b.pt"], "PyTorch models", "torch.onnx.export"),
+    "bin": (["config.json", "pytorch_model.bin"], "PyTorch weights", "optimum-cli"),
     "several": (["a.onnx", "b.onnx"], "folder of models", "a.onnx, b.onnx"),
     "empty": ([], "empty folder", "check the path"),
     "other": (["readme.md"], "a folder", ".onnx file"),

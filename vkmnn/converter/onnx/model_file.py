@@ -125,12 +125,12 @@ def _parse(
     head = stream.read(_HEAD_BYTES)
     stream.seek(0)
     if head[0] not in _FIRST_TAGS:
-        _refuse_other_formats(head, what)
+        _refuse_other_formats(head, what, path)
     weights: Mapping[int, Bytes] = {}
     try:
         data, weights = split(stream, nbytes)
     except NotAModelError:  # protobuf says whether it is a model all the same
-        _refuse_other_formats(head, what)
+        _refuse_other_formats(head, what, path)
         stream.seek(0)
         data = stream.read()
     # Not before: what is read by then waits for no other thread's imports.
@@ -148,20 +148,20 @@ def _parse(
     return proto, weights
 
 
-def _refuse_other_formats(head: bytes, what: str) -> None:
+def _refuse_other_formats(head: bytes, what: str, path: Path | None) -> None:
     """Refuse a file whose first bytes mark another format, before the whole of it is read."""
     from vkmnn.converter.foreign import kind_of
 
-    if (kind := kind_of(head)) is not None:
+    if (kind := kind_of(head, path)) is not None:
         raise ModelFileError(f"{what} is {kind.name}, not an ONNX model", hint=kind.advice)
 
 
 def _not_onnx(what: str, head: bytes, path: Path | None, otherwise: str) -> ModelFileError:
-    from vkmnn.converter.foreign import likely_kind
+    from vkmnn.converter.foreign import READ, likely_kind
 
     kind = likely_kind(head, path)
     if kind is None:
-        hint = "export or download it again; vkmnn reads .onnx, .vkmnn, .mnn and .tflite files"
+        hint = f"export or download it again; vkmnn reads {', '.join(READ)} files"
         return ModelFileError(f"{what} is not an ONNX model: {otherwise}", hint=hint)
     return ModelFileError(f"{what} is {kind.name}, not an ONNX model", hint=kind.advice)
 

@@ -41,25 +41,30 @@ def split(stream: BinaryIO, nbytes: int) -> tuple[bytes, dict[int, Bytes]]:
     Raises:
         NotAModelError: the bytes are not a protobuf message.
     """
-    reader = _Splitter(stream)
+    reader = _ModelSplitter(stream)
     tensor = {_TENSOR_RAW_DATA: reader.raw_data}
     graph = {_GRAPH_INITIALIZER: lambda size: reader.initializer(size, tensor)}
     model = {_MODEL_GRAPH: lambda size: reader.message(size, graph)}
     return reader.message(nbytes, model), reader.large
 
 
-_Fields = Mapping[int, Callable[[int], bytes]]
+Fields = Mapping[int, Callable[[int], bytes]]
+"""What replaces the content of fields: a function of its length, by the field's number."""
 
 
-class _Splitter:
+class Splitter:
+    """Copies a message from a stream, and lets functions replace the content of fields."""
+
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
         self._position = 0
-        self._initializers = 0
-        self.large: dict[int, Bytes] = {}
 
-    def message(self, nbytes: int, fields: _Fields) -> bytes:
-        """Copy a message; functions replace the content of the numbered fields."""
+    def message(self, nbytes: int, fields: Fields) -> bytes:
+        """Copy a message; functions replace the content of the numbered fields.
+
+        Raises:
+            NotAModelError: the bytes are no message.
+        """
         end = self._position + nbytes
         parts: list[bytes] = []
         while self._position < end:
@@ -70,19 +75,63 @@ class _Splitter:
                 if size > end - self._position:
                     raise NotAModelError
                 rewrite = fields.get(tag >> 3)
-                content = self._take(size) if rewrite is None else rewrite(size)
+                content = self.take(size) if rewrite is None else rewrite(size)
                 parts += head, length if len(content) == size else _encoded(len(content)), content
             elif kind == _VARINT:
                 parts += head, self._varint()[1]
             elif kind in (_FIXED64, _FIXED32):
-                parts += head, self._take(8 if kind == _FIXED64 else 4)
+                parts += head, self.take(8 if kind == _FIXED64 else 4)
             else:
                 raise NotAModelError
         if self._position != end:
             raise NotAModelError
         return b"".join(parts)
 
-    def initializer(self, nbytes: int, fields: _Fields) -> bytes:
+    def take_array(self, nbytes: int) -> Bytes:
+        """Return the next bytes in an array of their own.
+
+        Raises:
+            NotAModelError: there are fewer.
+        """
+        data = np.empty(nbytes, np.uint8)
+        if self._stream.readinto(data) != nbytes:  # type: ignore[attr-defined]  # all have it
+            raise NotAModelError
+        self._position += nbytes
+        return data
+
+    def _varint(self) -> tuple[int, bytes]:
+        """Return a number and how it is written."""
+        written = self.take(1)
+        value = written[0] & 0x7F
+        while written[-1] & 0x80:
+            if len(written) == _MAX_VARINT_BYTES:
+                raise NotAModelError
+            written += self.take(1)
+            value |= (written[-1] & 0x7F) << 7 * (len(written) - 1)
+        return value, written
+
+    def take(self, nbytes: int) -> bytes:
+        """Return the next bytes.
+
+        Raises:
+            NotAModelError: there are fewer.
+        """
+        data = self._stream.read(nbytes)
+        if len(data) != nbytes:
+            raise NotAModelError
+        self._position += nbytes
+        return data
+
+
+class _ModelSplitter(Splitter):
+    """Takes the data of large initializers out of a model."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        super().__init__(stream)
+        self._initializers = 0
+        self.large: dict[int, Bytes] = {}
+
+    def initializer(self, nbytes: int, fields: Fields) -> bytes:
         content = self.message(nbytes, fields)
         self._initializers += 1
         return content
@@ -91,31 +140,9 @@ class _Splitter:
         # Of a field that comes twice, the last one counts.
         self.large.pop(self._initializers, None)
         if nbytes < LARGE:
-            return self._take(nbytes)
-        data = np.empty(nbytes, np.uint8)
-        if self._stream.readinto(data) != nbytes:  # type: ignore[attr-defined]  # all have it
-            raise NotAModelError
-        self._position += nbytes
-        self.large[self._initializers] = data
+            return self.take(nbytes)
+        self.large[self._initializers] = self.take_array(nbytes)
         return b""
-
-    def _varint(self) -> tuple[int, bytes]:
-        """Return a number and how it is written."""
-        written = self._take(1)
-        value = written[0] & 0x7F
-        while written[-1] & 0x80:
-            if len(written) == _MAX_VARINT_BYTES:
-                raise NotAModelError
-            written += self._take(1)
-            value |= (written[-1] & 0x7F) << 7 * (len(written) - 1)
-        return value, written
-
-    def _take(self, nbytes: int) -> bytes:
-        data = self._stream.read(nbytes)
-        if len(data) != nbytes:
-            raise NotAModelError
-        self._position += nbytes
-        return data
 
 
 def _encoded(value: int) -> bytes:

@@ -6,11 +6,9 @@ import numpy as np
 
 from vkmnn.converter.nodes import INT64
 from vkmnn.converter.nodes.scope import NUMPY_TYPES
+from vkmnn.converter.nodes.strided_slice import END
 from vkmnn.converter.tflite.nodes import LiteOp, reads
 from vkmnn.converter.tflite.vectors import note_cut, note_joined, note_reshaped, replaced_row
-
-END = 2**31 - 1
-"""An end beyond every axis."""
 
 
 @reads("RESHAPE")

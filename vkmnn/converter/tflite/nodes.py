@@ -239,39 +239,6 @@ class LiteOp(SourceOp):
         """Return the sizes of an input as far as they are known; None if even the rank is not."""
         return self.shape_of(self.inputs[number])
 
-    def known_rank(self, number: int) -> int:
-        """Return how many axes an input has.
-
-        Raises:
-            UnreadableError: it is not known.
-        """
-        rank = self.rank(number)
-        if rank is None:
-            raise self.unreadable("an input of unknown rank")
-        return rank
-
-    def settled(self, number: int, what: str) -> list[int]:
-        """Return an input that has to be a constant as a list.
-
-        Raises:
-            UnreadableError: it is computed.
-        """
-        found = self.integers(number)
-        if found is None:
-            raise self.unreadable(f"{what} computed at run time")
-        return found
-
-    def long(self, number: int) -> str:
-        """Return an input as integers of 64 bits."""
-        return self.cast(self.inputs[number], INT64)
-
-    def vector(self, number: int) -> str:
-        """Return an input as a vector of integers of 64 bits."""
-        found = self.value(number)
-        if found is not None:
-            return self.constant(found.reshape(-1))
-        return self.make("Reshape", self.long(number), self.constant([-1]))
-
     # --- results ---------------------------------------------------------------------------------
 
     def give(self, name: str, number: int = 0) -> None:

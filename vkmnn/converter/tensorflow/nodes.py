@@ -1,0 +1,153 @@
+"""A node of a graph of TensorFlow, and the registry of functions that read nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from vkmnn.converter.nodes import Readers, Scope, SourceOp
+from vkmnn.converter.nodes.channels_last import to_first, to_last
+from vkmnn.converter.nodes.same import same_padding
+from vkmnn.converter.tensorflow.files import TYPES
+from vkmnn.converter.tensorflow.schema import Message
+
+
+class TfNode(SourceOp):
+    """One node of a graph.
+
+    Attributes:
+        attrs: its attributes.
+        elements: elements of vectors of sizes, and of single sizes, as far as they are known.
+    """
+
+    def __init__(
+        self,
+        scope: Scope,
+        proto: Message,
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        elements: dict[str, list[int | None]],
+    ) -> None:
+        super().__init__(scope, proto.op, proto.name, inputs, outputs)
+        self.elements = elements
+        self.attrs: Mapping[str, Message] = {one.key: one.value for one in proto.attr}
+
+    # --- attributes ------------------------------------------------------------------------------
+
+    def integer(self, name: str, default: int = 0) -> int:
+        """Return an attribute that is a whole number."""
+        return int(self.attrs[name].i) if name in self.attrs else default
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        """Return an attribute that is a truth value."""
+        return bool(self.attrs[name].b) if name in self.attrs else default
+
+    def real(self, name: str, default: float) -> float:
+        """Return an attribute that is a float."""
+        return float(self.attrs[name].f) if name in self.attrs else default
+
+    def text(self, name: str, default: str = "") -> str:
+        """Return an attribute that is a text."""
+        return self.attrs[name].s.decode("utf-8", "replace") if name in self.attrs else default
+
+    def listed(self, name: str) -> list[int]:
+        """Return an attribute that is a list of whole numbers."""
+        return list(self.attrs[name].list.i) if name in self.attrs else []
+
+    def dtype(self, name: str) -> int:
+        """Return an attribute that is an element type, as ONNX numbers it.
+
+        Raises:
+            UnreadableError: ONNX has none.
+        """
+        kind = TYPES.get(self.attrs[name].type if name in self.attrs else 0)
+        if kind is None:
+            raise self.unreadable("elements of a type that ONNX does not have")
+        return kind
+
+    # --- operands --------------------------------------------------------------------------------
+
+    def axis(self, value: int, rank: int) -> int:
+        """Return the number of an axis, which may be counted from the end.
+
+        Raises:
+            ModelError: there is no such axis.
+        """
+        if not -rank <= value < rank:
+            raise self.damaged(f"axis {value} of a tensor of {rank} axes")
+        return value % rank
+
+    def sizes(self, name: str) -> tuple[int | None, ...]:
+        """Return a tensor's sizes as far as they are known.
+
+        Raises:
+            UnreadableError: not even their number is.
+        """
+        shape = self.shape_of(name)
+        if shape is None:
+            raise self.unreadable("an input of unknown rank")
+        return shape
+
+    def elements_of(self, name: str) -> list[int | None] | None:
+        """Return the elements of a tensor of sizes as far as they are known; None if none are."""
+        array = self.scope.constants.get(name)
+        if array is not None and array.dtype.kind in "iu" and array.ndim < 2 and array.size <= 32:
+            return [int(one) for one in array.reshape(-1)]
+        return self.elements.get(name)
+
+    def integers(self, number: int) -> list[int] | None:
+        """Return an input whose elements are known as a list."""
+        found = super().integers(number)
+        if found is None and number < len(self.inputs):
+            elements = self.elements.get(self.inputs[number]) or [None]
+            found = [one for one in elements if one is not None]
+            return found if len(found) == len(elements) else None
+        return found
+
+    # --- pictures --------------------------------------------------------------------------------
+
+    @property
+    def channels_last(self) -> bool:
+        """Whether pictures have their channels last."""
+        return not self.text("data_format", "NHWC").startswith("NC")
+
+    def spatial(self, values: Sequence[int]) -> list[int]:
+        """Return what belongs to height and width, of a list for each axis."""
+        if len(values) != 4:
+            raise self.damaged(f"it has {list(values)} for four axes")
+        return list(values[1:3] if self.channels_last else values[2:4])
+
+    def picture(self, number: int = 0) -> str:
+        """Return an input with channels first."""
+        name = self.inputs[number]
+        return to_first(self, name, 4) if self.channels_last else name
+
+    def finish_picture(self, name: str) -> None:
+        """Make a tensor with channels first the output."""
+        self.finish("Identity", to_last(self, name, 4) if self.channels_last else name)
+
+    def padding(
+        self, name: str, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
+    ) -> dict[str, Any]:
+        """Return the pads of windows on a tensor with channels first, as ONNX's attributes."""
+        kind = self.text("padding")
+        if kind == "VALID":
+            return {"pads": [0, 0, 0, 0]}
+        if kind == "EXPLICIT":
+            pads = self.listed("explicit_paddings")
+            if len(pads) != 8:
+                raise self.damaged(f"it has the pads {pads}")
+            begins, ends = self.spatial(pads[::2]), self.spatial(pads[1::2])
+            return {"pads": begins + ends}
+        if kind != "SAME":
+            raise self.damaged(f"it has the padding {kind!r}")
+        shape = self.shape_of(name)
+        sizes = (None, None) if shape is None else shape[2:]
+        if len(sizes) != 2 or len(kernel) != 2:
+            raise self.damaged(f"it takes pictures, not tensors of shape {shape}")
+        return same_padding(sizes, kernel, strides, dilations)
+
+
+Reader = Callable[[TfNode], None]
+READERS: Readers[TfNode] = Readers("TensorFlow")
+reads = READERS.reads
