@@ -288,10 +288,11 @@ def test_plugins_read_custom_operators() -> None:
 
 
 def test_every_operator_that_is_read_has_a_file() -> None:
-    """Each kind is in one of the files of these tests, but for those that give random numbers."""
-    from tests.model import test_tflite_control, test_tflite_recurrent
+    """Each kind is in one of the files of these tests."""
+    from tests.model import test_tflite_control, test_tflite_numpy, test_tflite_recurrent
 
     files = [case.model for case in CASES.values()]
+    files += [case.model for case, _ in test_tflite_numpy.HLO.values()]
     files += [make() for make in test_tflite_recurrent.FILES.values()]
     files += [
         test_tflite_control.conditional(), test_tflite_control.repetition(),
@@ -305,9 +306,8 @@ def test_every_operator_that_is_read_has_a_file() -> None:
 UNCHECKED = {
     *("RANDOM_UNIFORM", "RANDOM_STANDARD_NORMAL", "MULTINOMIAL", "CALL", "BITCAST"),
     *("LOCAL_RESPONSE_NORMALIZATION", "Convolution2DTransposeBias"),
-    *(name for name in OPERATORS if name.startswith("STABLEHLO_")),
 }
-"""LiteRT has no kernel to compare with, or draws other numbers."""
+"""In test_tflite_numpy.py."""
 
 
 def _kinds(model: bytes) -> set[str]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from vkmnn.converter.nodes import Scope
 from vkmnn.converter.nodes.control import Body, branches, loop
-from vkmnn.converter.tflite.model import Subgraph
 from vkmnn.converter.tflite.nodes import LiteOp, reads
+from vkmnn.converter.tflite.reading import read_subgraph
+from vkmnn.converter.tflite.subgraph import Subgraph
 
 
 def _called(op: LiteOp, scope: Scope, number: int, arguments: list[str], what: str) -> list[str]:
@@ -14,7 +15,7 @@ def _called(op: LiteOp, scope: Scope, number: int, arguments: list[str], what: s
     model.calls += 1
     prefix = f"{op.name}/{what}{model.calls}/"
     inner = Subgraph(model, number, scope, prefix, arguments, op.subgraph)
-    inner.read()
+    read_subgraph(inner)
     return inner.results()
 
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 from vkmnn.converter.nodes.registry import Readers
 
-if TYPE_CHECKING:
-    from vkmnn.converter.tflite.nodes import LiteOp
-
-CUSTOM_READERS: Readers[LiteOp] = Readers("TFLite's custom")
+CUSTOM_READERS: Readers[Any] = Readers("TFLite's custom")
 reads_custom = CUSTOM_READERS.reads

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -20,17 +20,11 @@ from vkmnn.converter.nodes.channels_last import first_order, last_order, note_la
 from vkmnn.converter.nodes.quantized import QUANTISED, Quantization, decode, encode
 from vkmnn.converter.nodes.scope import NUMPY_TYPES
 from vkmnn.converter.tflite.custom import CUSTOM_READERS
+from vkmnn.converter.tflite.subgraph import CUSTOM, OPERATORS, Subgraph
 from vkmnn.converter.tflite.tensors import SCHEMA, LiteTensor, enum_name
 from vkmnn.ir import Array
 from vkmnn.schema import Table
 from vkmnn.schema.flexbuffers import read_flexbuffer
-
-if TYPE_CHECKING:
-    from vkmnn.converter.tflite.model import Subgraph
-
-CUSTOM = "CUSTOM"
-OPERATORS = {number: name for name, number in SCHEMA.enums["BuiltinOperator"].items()}
-
 
 _VALUES = Quantization(np.ones(1, np.float32), np.zeros(1, np.int64))
 """Quantised values as numbers."""

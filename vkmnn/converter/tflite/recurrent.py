@@ -1,4 +1,4 @@
-"""Recurrent operators: LSTM and RNN over sequences, single steps of them, and SVDF.
+"""Recurrent operators: LSTM over sequences, and single steps of it.
 
 The tensors that they keep are variables of the model; each operator gives them their next value.
 """
@@ -13,6 +13,7 @@ import numpy as np
 from vkmnn.converter.nodes import FLOAT, FLOAT16
 from vkmnn.converter.nodes.quantized import QUANTISED, decode, encode
 from vkmnn.converter.tflite.nodes import LiteOp, reads
+from vkmnn.converter.tflite.variables import assign_tensor
 
 _GATES = "ifco"
 
@@ -31,7 +32,7 @@ class Direction:
     extra: int = -1
 
 
-def _plain(op: LiteOp, number: int) -> str:
+def plain(op: LiteOp, number: int) -> str:
     """Return an input as numbers, quantised or not, whatever its element type."""
     tensor, name = op.tensors[number], op.inputs[number]
     if tensor is not None and tensor.quantization is not None:
@@ -39,16 +40,17 @@ def _plain(op: LiteOp, number: int) -> str:
     return op.cast(name, FLOAT) if op.type_of(name) == FLOAT16 else name
 
 
-def _keep(op: LiteOp, number: int, value: str) -> None:
+def keep(op: LiteOp, number: int, value: str) -> None:
     """Give a variable its next value."""
     tensor = op.tensors[number]
     assert tensor is not None
     by = tensor.quantization if tensor.dtype in QUANTISED else None
     made = value if by is None else encode(op, value, by, tensor.dtype)
-    op.subgraph.model.variables.assign_tensor(op, number, made)
+    assign_tensor(op, number, made)
 
 
-def _turned(op: LiteOp, name: str) -> str:
+def turned(op: LiteOp, name: str) -> str:
+    """Return a tensor with its first two axes, batch and time, in the other order."""
     return op.make("Transpose", name, perm=[1, 0, 2])
 
 
@@ -93,7 +95,7 @@ class _Lstm:
         return self.at.norms >= 0 and any(self.op.has(self.at.norms + n) for n in range(4))
 
     def _matrix(self, first: int, order: str) -> str:
-        names = [_plain(self.op, first + _GATES.index(gate)) for gate in order]
+        names = [plain(self.op, first + _GATES.index(gate)) for gate in order]
         joined = self.op.make("Concat", *names, axis=0)
         return self.op.make("Unsqueeze", joined, self.op.constant([0]))
 
@@ -104,12 +106,10 @@ class _Lstm:
         biases = self._matrix(at.biases, order)
         zeros = op.make("Mul", biases, op.constant(0, np.float32))
         both = op.make("Concat", biases, zeros, axis=1)
-        states = [
-            op.make("Unsqueeze", _plain(op, number), op.constant([0])) for number in at.states
-        ]
+        states = [op.make("Unsqueeze", plain(op, number), op.constant([0])) for number in at.states]
         holes = []
         if at.peepholes >= 0 and op.has(at.peepholes + 1):
-            names = [_plain(op, at.peepholes + n) for n in (0, 2, 1)]
+            names = [plain(op, at.peepholes + n) for n in (0, 2, 1)]
             joined = op.make("Concat", *names, axis=0)
             holes = [op.make("Unsqueeze", joined, op.constant([0]))]
         kind = op.member("ActivationFunctionType", "fused_activation_function")
@@ -133,10 +133,10 @@ class _Lstm:
         if steps is None:
             raise op.unreadable("projections or normalisation over an open number of steps")
         op.subgraph.model.reading.count(20 * steps)
-        output, cell = (_plain(op, number) for number in at.states)
+        output, cell = (plain(op, number) for number in at.states)
         sums = {}
         for number in self.gates:
-            weights = op.make("Transpose", _plain(op, at.inputs + number), perm=[1, 0])
+            weights = op.make("Transpose", plain(op, at.inputs + number), perm=[1, 0])
             sums[_GATES[number]] = op.make("MatMul", x, weights)
         made: list[str] = []
         for step in reversed(range(steps)) if backwards else range(steps):
@@ -164,10 +164,10 @@ class _Lstm:
         output = op.make("Mul", leaving, active(cell))
         at = self.at.projection
         if op.has(at):
-            weights = op.make("Transpose", _plain(op, at), perm=[1, 0])
+            weights = op.make("Transpose", plain(op, at), perm=[1, 0])
             output = op.make("MatMul", output, weights)
             if op.has(at + 1):
-                output = op.make("Add", output, _plain(op, at + 1))
+                output = op.make("Add", output, plain(op, at + 1))
         return output, cell
 
     def _active(self, name: str) -> str:
@@ -177,15 +177,13 @@ class _Lstm:
     def _gate(self, now: dict[str, str], gate: str, output: str, cell: str, hole: int) -> str:
         """Return what goes into a gate; `hole` is the number of its peephole."""
         op, at, number = self.op, self.at, _GATES.index(gate)
-        weights = op.make("Transpose", _plain(op, at.recurrent + number), perm=[1, 0])
+        weights = op.make("Transpose", plain(op, at.recurrent + number), perm=[1, 0])
         total = op.make("Add", now[gate], op.make("MatMul", output, weights))
         if hole >= 0 and at.peepholes >= 0 and op.has(at.peepholes + hole):
-            total = op.make("Add", total, op.make("Mul", cell, _plain(op, at.peepholes + hole)))
-        bias = _plain(op, at.biases + number) if op.has(at.biases + number) else ""
+            total = op.make("Add", total, op.make("Mul", cell, plain(op, at.peepholes + hole)))
+        bias = plain(op, at.biases + number) if op.has(at.biases + number) else ""
         if self._normed():
-            total = op.make(
-                "LayerNormalization", total, _plain(op, at.norms + number), epsilon=1e-8
-            )
+            total = op.make("LayerNormalization", total, plain(op, at.norms + number), epsilon=1e-8)
         return op.make("Add", total, bias) if bias else total
 
 
@@ -196,12 +194,12 @@ _FORWARD = Direction(1, 5, 9, 12, 16, (18, 19), 20)
 def lstm_sequence(op: LiteOp) -> None:
     """LSTM; output and cell are kept between runs."""
     op.need(20)
-    x = _plain(op, 0)
+    x = plain(op, 0)
     first = op.flag("time_major")
-    made, last, cell = _Lstm(op, _FORWARD).run(x if first else _turned(op, x))
-    _keep(op, 18, last)
-    _keep(op, 19, cell)
-    op.give(made if first else _turned(op, made))
+    made, last, cell = _Lstm(op, _FORWARD).run(x if first else turned(op, x))
+    keep(op, 18, last)
+    keep(op, 19, cell)
+    op.give(made if first else turned(op, made))
 
 
 @reads("LSTM")
@@ -211,16 +209,16 @@ def lstm_step(op: LiteOp) -> None:
         _basic_step(op)
         return
     op.need(20)
-    x = op.make("Unsqueeze", _plain(op, 0), op.constant([0]))
+    x = op.make("Unsqueeze", plain(op, 0), op.constant([0]))
     _, last, cell = _Lstm(op, _FORWARD).run(x)
-    _keep(op, 18, last)
-    _keep(op, 19, cell)
+    keep(op, 18, last)
+    keep(op, 19, cell)
     op.give(last, len(op.outputs) - 1)
 
 
 def _basic_step(op: LiteOp) -> None:
     op.need(5, 2)
-    x, before, weights, bias, cell = (_plain(op, number) for number in range(5))
+    x, before, weights, bias, cell = (plain(op, number) for number in range(5))
     joined = op.make("Concat", x, before, axis=1)
     total = op.make("Gemm", joined, weights, bias, transB=1)
     entered, new, forget, leaving = op.make_several("Split", 4, total, axis=1, num_outputs=4)
@@ -241,102 +239,16 @@ def lstm_both_ways(op: LiteOp) -> None:
     op.need(39)
     if any(op.has(number) for number in range(39, 48)):
         raise op.unreadable("an auxiliary input")
-    x, first = _plain(op, 0), op.flag("time_major") if op.options is not None else True
-    x = x if first else _turned(op, x)
+    x, first = plain(op, 0), op.flag("time_major") if op.options is not None else True
+    x = x if first else turned(op, x)
     sides = (Direction(1, 5, 9, 12, 16, (35, 36), -1), Direction(18, 22, 26, 29, 33, (37, 38), -1))
     parts = []
     for at, backwards in zip(sides, (False, True), strict=True):
         made, last, cell = _Lstm(op, at).run(x, backwards)
-        _keep(op, at.states[0], last)
-        _keep(op, at.states[1], cell)
+        keep(op, at.states[0], last)
+        keep(op, at.states[1], cell)
         parts.append(made)
     if op.flag("merge_outputs"):
         parts = [op.make("Concat", *parts, axis=2)]
     for number, made in enumerate(parts):
-        op.give(made if first else _turned(op, made), number)
-
-
-def _rnn(op: LiteOp, x: str, at: int, state: int, backwards: bool = False) -> tuple[str, str]:
-    """Return all outputs of an RNN with time first, and the last."""
-    weights, recurrent, bias = (_plain(op, at + number) for number in range(3))
-    both = [op.make("Unsqueeze", name, op.constant([0])) for name in (weights, recurrent)]
-    zeros = op.make("Mul", bias, op.constant(0, np.float32))
-    joined = op.make("Concat", bias, zeros, axis=0)
-    start = op.make("Unsqueeze", _plain(op, state), op.constant([0]))
-    kind = op.member("ActivationFunctionType", "fused_activation_function")
-    names = {"TANH": "Tanh", "RELU": "Relu", "NONE": "Affine"}
-    if kind not in names:
-        raise op.unreadable(f"the activation {kind}")
-    options: dict[str, Any] = {
-        "hidden_size": (op.shape(state) or (None,))[-1],
-        "activations": [names[kind]],
-        "direction": "reverse" if backwards else "forward",
-    }
-    if kind == "NONE":
-        options |= {"activation_alpha": [1.0], "activation_beta": [0.0]}
-    bias = op.make("Unsqueeze", joined, op.constant([0]))
-    made, last = op.make_several("RNN", 2, x, *both, bias, "", start, **options)
-    squeezed = op.make("Squeeze", made, op.constant([1]))
-    return squeezed, op.make("Squeeze", last, op.constant([0]))
-
-
-@reads("RNN")
-def rnn_step(op: LiteOp) -> None:
-    """One step of an RNN; its output is kept."""
-    op.need(5)
-    x = op.make("Unsqueeze", _plain(op, 0), op.constant([0]))
-    _, last = _rnn(op, x, 1, 4)
-    _keep(op, 4, last)
-    op.give(last)
-
-
-@reads("UNIDIRECTIONAL_SEQUENCE_RNN")
-def rnn_sequence(op: LiteOp) -> None:
-    """RNN; its output is kept between runs."""
-    op.need(5)
-    x, first = _plain(op, 0), op.flag("time_major")
-    made, last = _rnn(op, x if first else _turned(op, x), 1, 4)
-    _keep(op, 4, last)
-    op.give(made if first else _turned(op, made))
-
-
-@reads("BIDIRECTIONAL_SEQUENCE_RNN")
-def rnn_both_ways(op: LiteOp) -> None:
-    """RNN in both directions."""
-    op.need(9)
-    if any(op.has(number) for number in range(9, 12)):
-        raise op.unreadable("an auxiliary input")
-    x, first = _plain(op, 0), op.flag("time_major")
-    x = x if first else _turned(op, x)
-    parts = []
-    for at, state, backwards in ((1, 4, False), (5, 8, True)):
-        made, last = _rnn(op, x, at, state, backwards)
-        _keep(op, state, last)
-        parts.append(made)
-    if op.flag("merge_outputs"):
-        parts = [op.make("Concat", *parts, axis=2)]
-    for number, made in enumerate(parts):
-        op.give(made if first else _turned(op, made), number)
-
-
-@reads("SVDF")
-def svdf(op: LiteOp) -> None:
-    """Filters in two stages: over features, then over the time that the state holds."""
-    op.need(5)
-    rank = op.integer("rank", 1)
-    x, features, times = (_plain(op, number) for number in range(3))
-    state = _plain(op, 4)
-    shape = op.shape(2)
-    if rank < 1 or shape is None or None in shape or len(shape) != 2 or (shape[0] or 0) % rank:
-        raise op.damaged(f"its rank is {rank}, its filters have the shape {shape}")
-    filters, memory = (size or 0 for size in shape)
-    new = op.make("MatMul", x, op.make("Transpose", features, perm=[1, 0]))
-    held = op.make("Reshape", state, op.constant([-1, filters, memory]))
-    later = op.make("Slice", held, op.constant([1]), op.constant([memory]), op.constant([2]))
-    held = op.make("Concat", later, op.make("Unsqueeze", new, op.constant([2])), axis=2)
-    _keep(op, 4, op.make("Reshape", held, op.constant([-1, filters * memory])))
-    total = op.make("ReduceSum", op.make("Mul", held, times), op.constant([2]), keepdims=0)
-    grouped = op.make("Reshape", total, op.constant([-1, filters // rank, rank]))
-    made = op.make("ReduceSum", grouped, op.constant([2]), keepdims=0)
-    made = op.make("Add", made, _plain(op, 3)) if op.has(3) else made
-    op.give_active(made)
+        op.give(made if first else turned(op, made), number)

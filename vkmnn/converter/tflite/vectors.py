@@ -5,38 +5,8 @@ Converters write the new row of a list as what lies before it, the row, and what
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from vkmnn.converter.tflite.nodes import LiteOp
-
-Part = int | str
-"""A number that is known, or the name of a tensor with one."""
-
-
-@dataclass(frozen=True)
-class Cut:
-    """A slice: of which tensor, where it begins, and its sizes."""
-
-    source: str
-    begins: tuple[Part, ...]
-    sizes: tuple[Part, ...]
-
-
-@dataclass
-class Vectors:
-    """What is known of tensors that are computed, by name.
-
-    Attributes:
-        parts: vectors, number by number.
-        cuts: slices.
-        after: numbers that are one more than another.
-    """
-
-    parts: dict[str, tuple[Part, ...]] = field(default_factory=dict)
-    cuts: dict[str, Cut] = field(default_factory=dict)
-    after: dict[str, str] = field(default_factory=dict)
+from vkmnn.converter.tflite.nodes import LiteOp
+from vkmnn.converter.tflite.subgraph import Cut, Part
 
 
 def known_parts(op: LiteOp, number: int) -> tuple[Part, ...] | None:

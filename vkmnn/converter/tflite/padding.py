@@ -1,0 +1,103 @@
+"""Pads, and blocks of space that become batches."""
+
+from __future__ import annotations
+
+from vkmnn.converter.nodes.scope import NUMPY_TYPES
+from vkmnn.converter.tflite.nodes import LiteOp, reads
+
+
+@reads("PAD", "PADV2")
+def pad(op: LiteOp) -> None:
+    """Pad by zero, which of quantised values is the zero point, or by the third input."""
+    op.need(2)
+    by = op.quantization(0)
+    if op.type == "PADV2":
+        op.need(3)
+        value = op.inputs[2]
+        if op.rank(2):
+            value = op.make("Reshape", value, op.constant([]))
+    else:
+        zero = int(by.zero[0]) if by is not None else 0
+        value = op.constant(zero, NUMPY_TYPES[op.type_of(op.inputs[0])])
+    op.pass_on(op.make("Pad", op.inputs[0], _pads(op), value))
+
+
+def _pads(op: LiteOp) -> str:
+    """Return the pads before all axes, then those after them, of rows with one of each."""
+    pairs = op.integers(1)
+    if pairs is not None:
+        return op.constant([*pairs[::2], *pairs[1::2]])
+    turned = op.make("Transpose", op.long(1), perm=[1, 0])
+    return op.make("Reshape", turned, op.constant([-1]))
+
+
+@reads("MIRROR_PAD")
+def mirror_pad(op: LiteOp) -> None:
+    """Pad by reflection; if symmetric, by parts of the tensor, backwards, since edges repeat."""
+    op.need(2)
+    name = op.inputs[0]
+    if op.member("MirrorPadMode", "mode") == "REFLECT":
+        op.pass_on(op.make("Pad", name, _pads(op), mode="reflect"))
+        return
+    pairs = op.settled(1, "pads")
+    for axis in range(len(pairs) // 2):
+        before, after = pairs[2 * axis : 2 * axis + 2]
+        if before < 0 or after < 0:
+            raise op.damaged(f"its pads are {pairs[:8]}")
+        parts = [name]
+        if before:
+            parts.insert(0, _backwards(op, name, axis, before - 1, -(2**63)))
+        if after:
+            parts.append(_backwards(op, name, axis, -1, -1 - after))
+        name = op.make("Concat", *parts, axis=axis) if len(parts) > 1 else name
+    op.pass_on(name)
+
+
+def _backwards(op: LiteOp, name: str, axis: int, start: int, end: int) -> str:
+    bounds = [op.constant([one]) for one in (start, end, axis, -1)]
+    return op.make("Slice", name, *bounds)
+
+
+@reads("SPACE_TO_BATCH_ND", "BATCH_TO_SPACE_ND")
+def batches(op: LiteOp) -> None:
+    """Blocks of the spatial axes that become batches, and back; padded before, or cropped after."""
+    op.need(3)
+    block, edges = op.settled(1, "sizes of blocks"), op.settled(2, "pads")
+    count = len(block)
+    sizes = op.shape(0)
+    if sizes is None or None in sizes[1:] or len(sizes) <= count or len(edges) != 2 * count:
+        raise op.unreadable("blocks of open sizes")
+    if min(block, default=1) < 1 or min(edges, default=0) < 0:
+        raise op.damaged(f"it has blocks of {block} and pads of {edges}")
+    inner = [size or 0 for size in sizes[1:]]
+    name = op.inputs[0]
+    if op.type == "SPACE_TO_BATCH_ND":
+        by, rest = op.quantization(0), [0] * (len(sizes) - 1 - count)
+        zero = op.constant(int(by.zero[0]) if by else 0, NUMPY_TYPES[op.type_of(name)])
+        pads = op.constant([0, *edges[::2], *rest, 0, *edges[1::2], *rest])
+        name = op.make("Pad", name, pads, zero) if any(edges) else name
+        padded = [inner[n] + edges[2 * n] + edges[2 * n + 1] for n in range(count)]
+        if any(size % one for size, one in zip(padded, block, strict=True)):
+            raise op.damaged(f"its blocks of {block} do not divide {padded}")
+        split = [
+            part for size, one in zip(padded, block, strict=True) for part in (size // one, one)
+        ]
+        apart = op.make("Reshape", name, op.constant([-1, *split, *inner[count:]]))
+        places = [2 + 2 * n for n in range(count)]
+        order = [*places, 0, *(1 + 2 * n for n in range(count))]
+        order += range(2 * count + 1, 2 * count + len(inner) - count + 1)
+        moved = op.make("Transpose", apart, perm=order)
+        result = [size // one for size, one in zip(padded, block, strict=True)]
+        op.pass_on(op.make("Reshape", moved, op.constant([-1, *result, *inner[count:]])))
+        return
+    apart = op.make("Reshape", name, op.constant([*block, -1, *inner]))
+    order = [count, *(axis for n in range(count) for axis in (count + 1 + n, n))]
+    order += range(2 * count + 1, count + 1 + len(inner))
+    moved = op.make("Transpose", apart, perm=order)
+    joined = [size * one for size, one in zip(inner, block, strict=False)]
+    made = op.make("Reshape", moved, op.constant([-1, *joined, *inner[count:]]))
+    if any(edges):
+        ends = [joined[n] - edges[2 * n + 1] for n in range(count)]
+        axes = op.constant(list(range(1, count + 1)))
+        made = op.make("Slice", made, op.constant(edges[::2]), op.constant(ends), axes)
+    op.pass_on(made)

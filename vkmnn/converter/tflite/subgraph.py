@@ -1,0 +1,209 @@
+"""A TFLite file and its subgraphs, as operators see them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from vkmnn.budget import Meter
+from vkmnn.converter.nodes import Reading, Scope, TensorNames
+from vkmnn.converter.nodes.quantized import Quantization
+from vkmnn.converter.tflite.states import Variables
+from vkmnn.converter.tflite.tensors import SCHEMA, LiteTensor, Tensors
+from vkmnn.ir import Dim
+from vkmnn.schema import Buffer, Table
+
+CUSTOM = "CUSTOM"
+OPERATORS = {number: name for name, number in SCHEMA.enums["BuiltinOperator"].items()}
+
+Shapes = Mapping[str, tuple[Dim, ...]]
+
+Part = int | str
+"""A number that is known, or the name of a tensor with one."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A slice: of which tensor, where it begins, and its sizes."""
+
+    source: str
+    begins: tuple[Part, ...]
+    sizes: tuple[Part, ...]
+
+
+@dataclass
+class Vectors:
+    """What is known of tensors that are computed, by name.
+
+    Attributes:
+        parts: vectors, number by number.
+        cuts: slices.
+        after: numbers that are one more than another.
+    """
+
+    parts: dict[str, tuple[Part, ...]] = field(default_factory=dict)
+    cuts: dict[str, Cut] = field(default_factory=dict)
+    after: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Operator:
+    """What an operator code stands for: the operator's name, and whether it is a custom one."""
+
+    name: str
+    custom: bool = False
+
+
+class LiteFile:
+    """A file that is read.
+
+    Args:
+        buffer: the FlatBuffer.
+        whole: the bytes of the file.
+        meter: counts operators.
+        shapes: shapes of inputs in place of the file's.
+
+    Attributes:
+        scope: where the nodes of the main subgraph go.
+        calls: how many subgraphs have been read in the place of operators.
+        fixed: whether the sizes that the file states hold: no input is open, or has others.
+    """
+
+    def __init__(self, buffer: Buffer, whole: memoryview, meter: Meter, shapes: Shapes) -> None:
+        self.buffer, self.shapes = buffer, shapes
+        root = buffer.root()
+        self.reading = Reading("TFLite", meter)
+        self.codes = root.tables("operator_codes")
+        self.subgraphs = root.tables("subgraphs")
+        self.signatures = root.tables("signature_defs")
+        self.tensors = Tensors(buffer, root.tables("buffers"), whole, meter)
+        self.description = root.text("description")
+        self.variables = Variables()
+        meter.weigh(len(whole))
+        self.scope = Scope()
+        self.depth = 0
+        self.calls = 0
+        self.fixed = True
+        self._operators: dict[int, Operator] = {}
+        self._tables: dict[int, tuple[Table, list[LiteTensor], list[str]]] = {}
+
+    def operator(self, number: int) -> Operator:
+        """Return what an operator code stands for."""
+        if number not in self._operators:
+            if not 0 <= number < len(self.codes):
+                raise self.buffer.fail(f"it has no operator code {number}")
+            table = self.codes[number]
+            code = max(table.integer("deprecated_builtin_code"), table.integer("builtin_code"))
+            name = OPERATORS.get(code, f"operator {code}")
+            custom = name == CUSTOM
+            text = table.text("custom_code") if custom else ""
+            self._operators[number] = Operator(text or name, custom)
+        return self._operators[number]
+
+    def tables_of(self, number: int) -> tuple[Table, list[LiteTensor], list[str]]:
+        """Return a subgraph, its tensors, and their names in the file."""
+        if number not in self._tables:
+            if not 0 <= number < len(self.subgraphs):
+                raise self.buffer.fail(f"it has no subgraph {number}")
+            tables = self.subgraphs[number].tables("tensors")
+            read = [self.tensors.read(one) for one in tables]
+            names = [one.text("name") for one in tables]
+            self._tables[number] = self.subgraphs[number], read, names
+        return self._tables[number]
+
+
+class Subgraph:
+    """A subgraph that is read into a scope.
+
+    Args:
+        model: the file.
+        number: which of its subgraphs.
+        scope: where its nodes go.
+        prefix: begins the names of its tensors.
+        arguments: names of tensors that its inputs stand for; None for the model's inputs.
+        outer: the subgraph around it; None for the model's.
+        public: names that callers use for tensors, by number.
+
+    Attributes:
+        scope: where its nodes go.
+        names: its tensors by number.
+        tensors: the same as the file has them.
+        inputs: numbers of its inputs.
+        outputs: numbers of its outputs.
+        vectors: what is known of vectors that are computed.
+        decoded: constants that a DEQUANTIZE decodes, by the name of its result.
+        outer: the subgraph around it; None for the model's.
+    """
+
+    def __init__(
+        self,
+        model: LiteFile,
+        number: int,
+        scope: Scope,
+        prefix: str = "",
+        arguments: Sequence[str] | None = None,
+        outer: Subgraph | None = None,
+        public: Mapping[int, str] | None = None,
+    ) -> None:
+        self.model, self.scope, self.prefix, self.outer = model, scope, prefix, outer
+        self.table, self.tensors, names = model.tables_of(number)
+        self.names = TensorNames(names, prefix, "TFLite", public)
+        scope.reserve(self.names.names)
+        self.inputs, self.outputs = self.table.integers("inputs"), self.table.integers("outputs")
+        self.vectors = Vectors()
+        self._shared: dict[tuple[int, str, tuple[int | None, ...]], str] = {}
+        self.decoded: dict[str, tuple[str, Quantization | None]] = {}
+        if arguments is not None:
+            if len(arguments) != len(self.inputs):
+                raise model.buffer.fail(
+                    f"a subgraph takes {len(self.inputs)} inputs, not {len(arguments)}"
+                )
+            for inner, name in zip(self.inputs, arguments, strict=True):
+                self.names.known[inner] = name
+
+    def constants(self, numbers: Sequence[int]) -> None:
+        """Add the constants among tensors to the scope, unless they are there."""
+        for number in numbers:
+            if number == -1 or number in self.names.known:
+                continue
+            name, tensor = self.names[number], self.tensors[number]
+            if tensor.data is not None and tensor.dtype:
+                # Tensors that share a buffer are one constant.
+                key = tensor.buffer, tensor.kind, tensor.shape
+                known = self._shared.setdefault(key, name)
+                if known not in self.scope.types:
+                    self.scope.set_constant(known, tensor.data)
+                if known != name and known in self.scope.constants:
+                    self.names.known[number] = known
+            elif tensor.is_variable:
+                variables, meter = self.model.variables, self.model.reading.meter
+                self.names.known[number] = variables.tensor(self.scope, name, tensor, meter)
+
+    def declare(self, number: int) -> None:
+        """Note what the file says of a tensor whose shape does not follow from its operator."""
+        name, tensor = self.names[number], self.tensors[number]
+        if tensor.dtype:
+            self.scope.types.setdefault(name, tensor.dtype)
+        known = self.scope.shapes.get(name)
+        if known is None and tensor.shape:
+            self.scope.shapes[name] = (
+                tensor.shape if self.model.fixed else (None,) * len(tensor.shape)
+            )
+        elif known is not None and len(known) == len(tensor.shape) and self.model.fixed:
+            pairs = zip(known, tensor.shape, strict=True)
+            self.scope.shapes[name] = tuple(b if a is None else a for a, b in pairs)
+
+    def results(self) -> list[str]:
+        """Return the names of its outputs, constants among them added to the scope."""
+        self.constants(self.outputs)
+        return [self.names[number] for number in self.outputs]
+
+    def check(self, numbers: Sequence[int]) -> None:
+        """Check that there are tensors of these numbers.
+
+        Raises:
+            ModelError: one of them is missing.
+        """
+        for number in numbers:
+            if not 0 <= number < len(self.tensors):
+                raise self.model.buffer.fail(f"it has no tensor {number}")
