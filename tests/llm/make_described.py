@@ -7,6 +7,7 @@ GGUF files are decoded by the package `gguf`, so that nothing of vkmnn is compar
 
 from __future__ import annotations
 
+import json
 import sys
 import tempfile
 from pathlib import Path
@@ -17,6 +18,7 @@ import numpy as np
 from tests.llm.described import (
     FILES,
     FOLDERS,
+    MIXTURES,
     PROMPT,
     TOKENS,
     config_of,
@@ -32,7 +34,22 @@ SEEDS, GAP = 12, 0.006
 STORE = Path(__file__).parent / "data" / "described.npz"
 
 
+def _mixture(name: str, weights: dict[str, Any]) -> Any:
+    """Return a mixture, whose experts transformers puts together as it reads a folder."""
+    from safetensors.numpy import save_file
+    from transformers import AutoModelForCausalLM
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder)
+        (path / "config.json").write_text(json.dumps(config_of(name)), "utf-8")
+        save_file(weights, path / "model.safetensors", {"format": "pt"})
+        made = AutoModelForCausalLM.from_pretrained(path, attn_implementation="eager")
+    return made.eval().float()
+
+
 def _model(name: str, weights: dict[str, Any]) -> Any:
+    if config_of(name)["model_type"] in MIXTURES:
+        return _mixture(name, weights)
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -81,8 +98,10 @@ def _decoded(path: Path, name: str) -> dict[str, Any]:
     made = {}
     for key in weights_of(name):
         values = found[gguf_name(key, kind in ("gemma2", "gemma3_text"))]
+        if ".experts." in key:
+            values = values[int(key.split(".experts.")[1].split(".")[0])]
         for part, heads in (("q", "attention"), ("k", "key_value")):
-            if kind == "llama" and f"{part}_proj" in key:
+            if kind in ("llama", "mixtral") and f"{part}_proj" in key:
                 cut = values.reshape(config[f"num_{heads}_heads"], config["head_dim"] // 2, 2, -1)
                 values = cut.swapaxes(1, 2).reshape(values.shape)
         made[key] = values - 1 if kind.startswith("gemma") and "norm" in key else values

@@ -104,6 +104,7 @@ def test_prompts_of_all_lengths(kind: str, store: dict[str, Any], tmp_path: Path
         assert np.abs(found - wanted).max() / np.ptp(wanted) < 2e-5
 
 
+@pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize(("kind", "most"), [("Q4_0", 1.15), ("Q4_K", 1.15), ("Q8_0", 1.15),
                                             ("Q6_K", 1.4)])  # fmt: skip
 def test_weights_take_no_more_than_their_file(
