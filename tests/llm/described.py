@@ -93,6 +93,11 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "qwen3_moe": {"model_type": "qwen3_moe", "num_experts": 4, "num_experts_per_tok": 2,
                   "moe_intermediate_size": 32, "norm_topk_prob": True, "decoder_sparse_step": 1,
                   "mlp_only_layers": [], "use_sliding_window": False, "rope_theta": 1e6},
+    "gpt_oss": {"model_type": "gpt_oss", "num_local_experts": 4, "num_experts_per_tok": 2,
+                "intermediate_size": 32, "sliding_window": 8, "attention_bias": True,
+                "rope_parameters": {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0,
+                                    "original_max_position_embeddings": 128, "beta_fast": 32.0,
+                                    "beta_slow": 1.0, "truncate": False}},
     "wide": {"model_type": "llama", **_WIDE, "rope_theta": 10000.0},
     "wide_qwen2": {"model_type": "qwen2", **_WIDE, "rope_theta": 1e6,
                    "tie_word_embeddings": True},
@@ -128,6 +133,19 @@ def _experts(config: Mapping[str, Any], part: str) -> Iterator[tuple[str, tuple[
         yield f"{whole}.shared_expert.down_proj.weight", (width, shared)
 
 
+def _expert_tensors(config: Mapping[str, Any]) -> list[tuple[str, tuple[int, ...]]]:
+    """Return the weights of the experts of gpt-oss, by the names in its GGUF files."""
+    width, inner, count = (
+        config[one] for one in ("hidden_size", "intermediate_size", "num_local_experts")
+    )
+    return [
+        ("router.weight", (count, width)), ("router.bias", (count,)),
+        ("gate_exps.weight", (count, inner, width)), ("gate_exps.bias", (count, inner)),
+        ("up_exps.weight", (count, inner, width)), ("up_exps.bias", (count, inner)),
+        ("down_exps.weight", (count, width, inner)), ("down_exps.bias", (count, width)),
+    ]  # fmt: skip
+
+
 def _shapes(config: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Yield the weights of a model by transformers' names, with their shapes."""
     kind, width, inner = (config[key] for key in ("model_type", "hidden_size", "intermediate_size"))
@@ -145,14 +163,18 @@ def _shapes(config: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
                 yield f"{part}.self_attn.{one}_proj.weight", (size, width)
                 if kind in ("qwen2", "qwen2_moe") or config.get("attention_bias"):
                     yield f"{part}.self_attn.{one}_proj.bias", (size,)
-            for one in ("gate", "up") if kind not in MIXTURES else ():
+            for one in ("gate", "up") if kind not in (*MIXTURES, "gpt_oss") else ():
                 yield f"{part}.mlp.{one}_proj.weight", (inner, width)
                 if config.get("mlp_bias"):
                     yield f"{part}.mlp.{one}_proj.bias", (inner,)
         yield f"{part}.self_attn.o_proj.weight", (width, wide)
         if config.get("attention_bias"):
             yield f"{part}.self_attn.o_proj.bias", (width,)
-        if kind in MIXTURES:
+        if kind == "gpt_oss":
+            yield f"{part}.self_attn.sinks", (config["num_attention_heads"],)
+            for name, shape in _expert_tensors(config):
+                yield f"{part}.mlp.{name}", shape
+        elif kind in MIXTURES:
             yield from _experts(config, part)
         else:
             yield f"{part}.mlp.down_proj.weight", (width, inner)
@@ -249,7 +271,7 @@ def write_folder(
     return folder
 
 
-_OF_FILES = ("wide", "wide_qwen2", "qwen3_full", "gemma2_plain")
+_OF_FILES = ("wide", "wide_qwen2", "qwen3_full", "gemma2_plain", "gpt_oss")
 FOLDERS: dict[str, tuple[str, str, int]] = {
     **{name: (name, "F32", 1) for name in CONFIGS if name not in _OF_FILES},
     "llama_f16": ("llama", "F16", 1),
@@ -323,6 +345,8 @@ def _text(text: str) -> bytes:
     return struct.pack("<Q", len(data)) + data
 
 
+SANDWICHED = ("gemma2", "gemma3_text", "gpt_oss")
+"""Families whose GGUF files name the norm after attention so."""
 Stored = tuple[str, tuple[int, ...], bytes]
 
 
@@ -355,12 +379,16 @@ GGUF_NAMES = {
     "mlp.gate": "ffn_gate_inp", "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
     "mlp.shared_expert.gate_proj": "ffn_gate_shexp", "mlp.shared_expert.up_proj": "ffn_up_shexp",
     "mlp.shared_expert.down_proj": "ffn_down_shexp", "w1": "ffn_gate", "w3": "ffn_up",
+    "mlp.router": "ffn_gate_inp", "mlp.gate_exps": "ffn_gate_exps",
+    "mlp.up_exps": "ffn_up_exps", "mlp.down_exps": "ffn_down_exps",
     "w2": "ffn_down", "gate_proj": "ffn_gate", "up_proj": "ffn_up", "down_proj": "ffn_down",
 }  # fmt: skip
 
 
 def gguf_name(name: str, sandwiched: bool) -> str:
     """Return the name that a converter to GGUF gives to a weight."""
+    if name.endswith(".sinks"):
+        return f"blk.{name.split('.')[2]}.attn_sinks.weight"
     whole, _, kind = name.rpartition(".")
     if whole in GGUF_NAMES:
         return f"{GGUF_NAMES[whole]}.{kind}"
@@ -380,10 +408,10 @@ def paired(values: npt.NDArray[Any], heads: int) -> npt.NDArray[Any]:
 
 
 _ARCHITECTURES = {"gemma3_text": "gemma3", "mistral": "llama", "mixtral": "llama",
-                  "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe"}  # fmt: skip
+                  "gpt_oss": "gpt-oss", "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe"}  # fmt: skip
 
 
-WINDOWED = ("gemma2", "gemma3_text", "phi3")
+WINDOWED = ("gemma2", "gemma3_text", "phi3", "gpt_oss")
 
 
 def gguf_keys(name: str) -> dict[str, Any]:
@@ -426,7 +454,7 @@ def gguf_keys(name: str) -> dict[str, Any]:
         keys[f"{kind}.rope.freq_base"] = 1e6
         keys[f"{kind}.rope.scaling.type"] = "linear"
         keys[f"{kind}.rope.scaling.factor"] = 8.0
-    if name == "yarn":
+    if name in ("yarn", "gpt_oss"):
         keys[f"{kind}.rope.scaling.type"] = "yarn"
         keys[f"{kind}.rope.scaling.factor"] = 4.0
         keys[f"{kind}.rope.scaling.original_context_length"] = 128
@@ -439,7 +467,8 @@ FILES: dict[str, tuple[str, str]] = {
     **{f"wide_{kind.lower()}": ("wide", kind) for kind in
        ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS")},
     "qwen2_q4_k": ("wide_qwen2", "Q4_K"),
-    "mixtral_q4_0": ("mixtral", "Q4_0"), "qwen2_moe_q8_0": ("qwen2_moe", "Q8_0"),
+    "gpt_oss_mxfp4": ("gpt_oss", "MXFP4"), "mixtral_q4_0": ("mixtral", "Q4_0"),
+    "qwen2_moe_q8_0": ("qwen2_moe", "Q8_0"),
     "qwen3_moe_q4_1": ("qwen3_moe", "Q4_1"),
     **{f"{name}_q8_0": (name, "Q8_0") for name in ("qwen3_full", "phi3", "yarn", "llama3")},
     **{f"{name}_q4_0": (name, "Q4_0") for name in ("gemma", "gemma2_plain", "gemma3")},
@@ -451,11 +480,11 @@ def gguf_tensors(name: str, kind: str, seed: int = 0) -> dict[str, Stored]:
     """Return the tensors of a file: matrices of a type, vectors of float32."""
     config, rng = config_of(name), np.random.default_rng(seed + 1)
     made: dict[str, Stored] = {}
-    sandwiched = config["model_type"] in ("gemma2", "gemma3_text")
+    sandwiched = config["model_type"] in SANDWICHED
     for key, values in weights_of(name, seed).items():
         ours = gguf_name(key, sandwiched)
         llama = config["model_type"] in ("llama", "mistral", "mixtral")
-        if len(values.shape) == 1:
+        if len(values.shape) == 1 or key.endswith("bias"):
             if "norm" in key and config["model_type"].startswith("gemma"):
                 values = values + 1
             made[ours] = ("F32", values.shape, values.tobytes())

@@ -20,6 +20,7 @@ from tests.llm.described import (
     FOLDERS,
     MIXTURES,
     PROMPT,
+    SANDWICHED,
     TOKENS,
     config_of,
     gguf_name,
@@ -47,6 +48,21 @@ def _mixture(name: str, weights: dict[str, Any]) -> Any:
     return made.eval().float()
 
 
+def _with_experts(weights: dict[str, Any]) -> dict[str, Any]:
+    """Return the weights of gpt-oss as transformers has them: gates and others in turns."""
+    made = {key: one for key, one in weights.items() if "_exps." not in key}
+    for key, gate in weights.items():
+        if ".gate_exps." not in key:
+            continue
+        whole, _, kind = key.rpartition(".gate_exps.")
+        up, down = (weights[f"{whole}.{part}_exps.{kind}"] for part in ("up", "down"))
+        both = np.stack([gate, up], 2).reshape(gate.shape[0], -1, *gate.shape[2:])
+        suffix = "_bias" if kind == "bias" else ""
+        for part, one in (("gate_up_proj", both), ("down_proj", down)):
+            made[f"{whole}.experts.{part}{suffix}"] = one if suffix else one.swapaxes(1, 2)
+    return made
+
+
 def _model(name: str, weights: dict[str, Any]) -> Any:
     if config_of(name)["model_type"] in MIXTURES:
         return _mixture(name, weights)
@@ -63,6 +79,8 @@ def _model(name: str, weights: dict[str, Any]) -> Any:
         .eval()
         .float()
     )
+    if kind == "gpt_oss":
+        weights = _with_experts(weights)
     tensors = {key: torch.from_numpy(np.array(one)) for key, one in weights.items()}
     missing, unexpected = made.load_state_dict(tensors, strict=False)
     assert not unexpected, unexpected
@@ -97,7 +115,7 @@ def _decoded(path: Path, name: str) -> dict[str, Any]:
     config, kind = config_of(name), config_of(name)["model_type"]
     made = {}
     for key in weights_of(name):
-        values = found[gguf_name(key, kind in ("gemma2", "gemma3_text"))]
+        values = found[gguf_name(key, kind in SANDWICHED)]
         if ".experts." in key:
             values = values[int(key.split(".experts.")[1].split(".")[0])]
         for part, heads in (("q", "attention"), ("k", "key_value")):

@@ -111,7 +111,8 @@ def test_weights_take_no_more_than_their_file(
     kind: str, most: float, tied: bool, tmp_path: Path
 ) -> None:
     config = {**described.CONFIGS["wide"], "hidden_size": 512, "intermediate_size": 1024,
-              "head_dim": 128, "max_position_embeddings": 64, "tie_word_embeddings": tied}  # fmt: skip
+              "head_dim": 128, "max_position_embeddings": 64,
+              "tie_word_embeddings": tied}  # fmt: skip
     path = _with_config(config, kind, tmp_path)
     with vkmnn.llm.load(path, capacity=16) as model:
         model.generate(PROMPT[:4], 2)

@@ -23,8 +23,9 @@ def architecture_of(config: Section) -> Architecture:
     inner = config.section("text_config") if "text_config" in config else config
     kind = inner.text("model_type") or config.text("model_type")
     family = _TYPES.get(kind, kind)
-    if family not in FAMILIES:
-        raise unknown(config.path.parent.name or str(config.path), kind, FAMILIES)
+    known = {name: one for name, one in FAMILIES.items() if one.of_folders}
+    if family not in known:
+        raise unknown(config.path.parent.name or str(config.path), kind, known)
     return _Config(inner, family, FAMILIES[family]).read()
 
 

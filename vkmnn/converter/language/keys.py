@@ -146,6 +146,7 @@ def _rope(
             original=max(original or context, 2),
             fast=section.real(f"{scaling}.yarn_beta_fast", 32.0),
             slow=section.real(f"{scaling}.yarn_beta_slow", 1.0),
+            whole=name != "gpt-oss",
             attention=share,
             short=short,
             long=long,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -424,10 +425,14 @@ class NetworkBuilder:
         outputs = [f"{name}.attn", f"present.{layer}.key", f"present.{layer}.value"]
         rope = plan.ropes[layer]
         inputs = [*parts, *past, "seqlens_k", "total", *self._tables_of(rope)]
-        if self._switches(rope) or norms:
-            inputs.append("position_ids" if self._switches(rope) else "")
-        if norms:
-            inputs += [*[""] * 4, *norms]
+        sinks = f"{name}.attn_sinks"
+        has_sinks = self._has(f"{sinks}.weight")
+        inputs.append("position_ids" if self._switches(rope) else "")
+        inputs += ["", self._floats(self._tensor(f"{sinks}.weight", (plan.heads,)), sinks)
+                   if has_sinks else ""]  # fmt: skip
+        inputs += ["", "", *norms]
+        while not inputs[-1]:
+            inputs.pop()
         node = helper.make_node(
             "GroupQueryAttention", inputs, outputs, f"/{name}.attn", domain=_MICROSOFT,
             num_heads=plan.heads, kv_num_heads=plan.kv_heads, do_rotary=1, scale=plan.scale,
@@ -496,17 +501,24 @@ class NetworkBuilder:
                 if one.shape != shape:
                     raise one.damaged(f"its shape is {list(one.shape)}, not {list(shape)}")
         how: dict[str, Any] = {"k": plan.experts, "activation_type": "silu"}
+        if plan.traits.limit:
+            how |= {"activation_type": "swiglu", "swiglu_limit": plan.traits.limit,
+                    "activation_alpha": 1.702, "activation_beta": 1.0}  # fmt: skip
+        biases = [self._expert_biases(f"{name}.ffn_{part}_exps.bias", (count, shape[0]))
+                  for part, shape in zip(("gate", "down", "up"), shapes, strict=True)]  # fmt: skip
         if not all(one.type.is_coded for part in parts for one in part):
             tables = [self._float_experts(f"{name}.experts.{n}", part)
                       for n, part in enumerate(parts)]  # fmt: skip
-            inputs = [y, scores, tables[0], "", tables[1], "", tables[2]]
+            inputs = [y, scores, *chain(*zip(tables, biases, strict=True))]
+            while not inputs[-1]:
+                inputs.pop()
             return self._node("MoE", inputs, f"{name}.mixture", _MICROSOFT, **how,
                               normalize_routing_weights=int(plan.normalised))  # fmt: skip
         block = min(one.type.block for part in parts for one in part)
         inputs = [y, scores, *[""] * 13]
         for number, part in enumerate(parts):
             codes, scales, zeros = self._coded_experts(f"{name}.experts.{number}", part, block)
-            inputs[2 + 3 * number], inputs[3 + 3 * number] = codes, scales
+            inputs[2 + 3 * number : 5 + 3 * number] = codes, scales, biases[number]
             inputs[11 + number] = zeros
             how[f"fc{number + 1}_expert_weight_bits"] = part[0].type.bits
         if not plan.normalised:
@@ -515,6 +527,12 @@ class NetworkBuilder:
             inputs.pop()
         return self._node("QMoE", inputs, f"{name}.mixture", _MICROSOFT, **how,
                           block_size=block, centred=1)  # fmt: skip
+
+    def _expert_biases(self, name: str, shape: tuple[int, int]) -> str:
+        if name not in self._weights:
+            return ""
+        tensor = self._tensor(name, shape)
+        return self._initializer(name, np.float32, shape, tensor.floats)
 
     def _experts_of(self, name: str, part: str, count: int) -> list[StoredTensor]:
         """Return a matrix of each expert, out of one tensor or of several; none if unread."""

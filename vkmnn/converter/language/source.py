@@ -134,5 +134,8 @@ def _of_gguf(file: Gguf) -> LanguageSource:
         if found is not None and len(found.shape) == 1 and found.shape[0] <= _MOST_FACTORS:
             factors[name] = tuple(float(one) for one in found.floats())
     plan = architecture_of_keys(file.path, file.keys, factors)
+    if plan.family == "gpt_oss":  # it calls the norm before the experts after attention
+        weights = {one.replace(".post_attention_norm.", ".ffn_norm."): tensor
+                   for one, tensor in weights.items()}  # fmt: skip
     pairs = file.keys.get("general.architecture") == "llama"
     return LanguageSource(file.path, "GGUF", plan, weights, file.others, file.keys, pairs=pairs)
