@@ -408,7 +408,8 @@ def paired(values: npt.NDArray[Any], heads: int) -> npt.NDArray[Any]:
 
 
 _ARCHITECTURES = {"gemma3_text": "gemma3", "mistral": "llama", "mixtral": "llama",
-                  "gpt_oss": "gpt-oss", "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe"}  # fmt: skip
+                  "gpt_oss": "gpt-oss", "qwen2_moe": "qwen2moe",
+                  "qwen3_moe": "qwen3moe"}  # fmt: skip
 
 
 WINDOWED = ("gemma2", "gemma3_text", "phi3", "gpt_oss")

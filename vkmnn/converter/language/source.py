@@ -21,6 +21,8 @@ from vkmnn.errors import ModelFileError
 from vkmnn.records import dataclass
 
 _FACTORS = ("rope_freqs", "rope_factors_short", "rope_factors_long")
+MOST_POSITIONS = 1 << 18
+"""Rows of the rotary tables where nobody says how long texts are."""
 _MOST_FACTORS = 1 << 16
 
 
@@ -69,7 +71,8 @@ class LanguageSource:
         """Return the network as an ONNX model, whose weights are read when they are asked for.
 
         Args:
-            positions: how many tokens a text may have; None for what the model was trained for.
+            positions: how many tokens a text may have; None for what the model was trained for,
+                or `MOST_POSITIONS`.
 
         Raises:
             ModelFileError: tensors are missing, or have other shapes than the sizes say.
@@ -81,7 +84,7 @@ class LanguageSource:
             self.others,
             name=self.path.stem,
             producer=self.format,
-            positions=positions or self.architecture.context or 4096,
+            positions=positions or min(self.architecture.context or 4096, MOST_POSITIONS),
             pairs=self.pairs,
             one_more=self.one_more,
         ).build()
