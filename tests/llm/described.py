@@ -84,6 +84,20 @@ CONFIGS: dict[str, dict[str, Any]] = {
             "long_factor": [2.0 + 0.5 * n for n in range(8)],
         },
     },
+    "mixtral": {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2,
+                "sliding_window": None, "rope_theta": 1e6},
+    "qwen2_moe": {"model_type": "qwen2_moe", "num_experts": 4, "num_experts_per_tok": 2,
+                  "moe_intermediate_size": 32, "shared_expert_intermediate_size": 64,
+                  "norm_topk_prob": False, "decoder_sparse_step": 1, "mlp_only_layers": [],
+                  "qkv_bias": True, "use_sliding_window": False, "rope_theta": 1e6},
+    "qwen3_moe": {"model_type": "qwen3_moe", "num_experts": 4, "num_experts_per_tok": 2,
+                  "moe_intermediate_size": 32, "norm_topk_prob": True, "decoder_sparse_step": 1,
+                  "mlp_only_layers": [], "use_sliding_window": False, "rope_theta": 1e6},
+    "gpt_oss": {"model_type": "gpt_oss", "num_local_experts": 4, "num_experts_per_tok": 2,
+                "intermediate_size": 32, "sliding_window": 8, "attention_bias": True,
+                "rope_parameters": {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0,
+                                    "original_max_position_embeddings": 128, "beta_fast": 32.0,
+                                    "beta_slow": 1.0, "truncate": False}},
     "wide": {"model_type": "llama", **_WIDE, "rope_theta": 10000.0},
     "wide_qwen2": {"model_type": "qwen2", **_WIDE, "rope_theta": 1e6,
                    "tie_word_embeddings": True},
@@ -94,6 +108,42 @@ CONFIGS: dict[str, dict[str, Any]] = {
 def config_of(name: str) -> dict[str, Any]:
     """Return a whole config.json."""
     return {**_SIZES, **CONFIGS[name]}
+
+
+MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe")
+
+
+def _experts(config: Mapping[str, Any], part: str) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield the weights of a mixture."""
+    mixtral, width = config["model_type"] == "mixtral", config["hidden_size"]
+    inner = config["intermediate_size" if mixtral else "moe_intermediate_size"]
+    count = config["num_local_experts" if mixtral else "num_experts"]
+    whole = f"{part}.{'block_sparse_moe' if mixtral else 'mlp'}"
+    yield f"{whole}.gate.weight", (count, width)
+    names = ("w1", "w3", "w2") if mixtral else ("gate_proj", "up_proj", "down_proj")
+    for expert in range(count):
+        for name in names[:2]:
+            yield f"{whole}.experts.{expert}.{name}.weight", (inner, width)
+        yield f"{whole}.experts.{expert}.{names[2]}.weight", (width, inner)
+    if config["model_type"] == "qwen2_moe":
+        shared = config["shared_expert_intermediate_size"]
+        yield f"{whole}.shared_expert_gate.weight", (1, width)
+        for name in ("gate", "up"):
+            yield f"{whole}.shared_expert.{name}_proj.weight", (shared, width)
+        yield f"{whole}.shared_expert.down_proj.weight", (width, shared)
+
+
+def _expert_tensors(config: Mapping[str, Any]) -> list[tuple[str, tuple[int, ...]]]:
+    """Return the weights of the experts of gpt-oss, by the names in its GGUF files."""
+    width, inner, count = (
+        config[one] for one in ("hidden_size", "intermediate_size", "num_local_experts")
+    )
+    return [
+        ("router.weight", (count, width)), ("router.bias", (count,)),
+        ("gate_exps.weight", (count, inner, width)), ("gate_exps.bias", (count, inner)),
+        ("up_exps.weight", (count, inner, width)), ("up_exps.bias", (count, inner)),
+        ("down_exps.weight", (count, width, inner)), ("down_exps.bias", (count, width)),
+    ]  # fmt: skip
 
 
 def _shapes(config: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -111,19 +161,26 @@ def _shapes(config: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
         else:
             for one, size in (("q", wide), ("k", narrow), ("v", narrow)):
                 yield f"{part}.self_attn.{one}_proj.weight", (size, width)
-                if kind == "qwen2" or config.get("attention_bias"):
+                if kind in ("qwen2", "qwen2_moe") or config.get("attention_bias"):
                     yield f"{part}.self_attn.{one}_proj.bias", (size,)
-            for one in ("gate", "up"):
+            for one in ("gate", "up") if kind not in (*MIXTURES, "gpt_oss") else ():
                 yield f"{part}.mlp.{one}_proj.weight", (inner, width)
                 if config.get("mlp_bias"):
                     yield f"{part}.mlp.{one}_proj.bias", (inner,)
         yield f"{part}.self_attn.o_proj.weight", (width, wide)
         if config.get("attention_bias"):
             yield f"{part}.self_attn.o_proj.bias", (width,)
-        yield f"{part}.mlp.down_proj.weight", (width, inner)
+        if kind == "gpt_oss":
+            yield f"{part}.self_attn.sinks", (config["num_attention_heads"],)
+            for name, shape in _expert_tensors(config):
+                yield f"{part}.mlp.{name}", shape
+        elif kind in MIXTURES:
+            yield from _experts(config, part)
+        else:
+            yield f"{part}.mlp.down_proj.weight", (width, inner)
         if config.get("mlp_bias"):
             yield f"{part}.mlp.down_proj.bias", (width,)
-        if kind in ("qwen3", "gemma3_text"):
+        if kind in ("qwen3", "qwen3_moe", "gemma3_text"):
             yield f"{part}.self_attn.q_norm.weight", (depth,)
             yield f"{part}.self_attn.k_norm.weight", (depth,)
         norms = ["post_attention"]
@@ -214,7 +271,7 @@ def write_folder(
     return folder
 
 
-_OF_FILES = ("wide", "wide_qwen2", "qwen3_full", "gemma2_plain")
+_OF_FILES = ("wide", "wide_qwen2", "qwen3_full", "gemma2_plain", "gpt_oss")
 FOLDERS: dict[str, tuple[str, str, int]] = {
     **{name: (name, "F32", 1) for name in CONFIGS if name not in _OF_FILES},
     "llama_f16": ("llama", "F16", 1),
@@ -288,6 +345,8 @@ def _text(text: str) -> bytes:
     return struct.pack("<Q", len(data)) + data
 
 
+SANDWICHED = ("gemma2", "gemma3_text", "gpt_oss")
+"""Families whose GGUF files name the norm after attention so."""
 Stored = tuple[str, tuple[int, ...], bytes]
 
 
@@ -316,16 +375,26 @@ GGUF_NAMES = {
     "self_attn.k_norm": "attn_k_norm", "post_attention_layernorm": "ffn_norm",
     "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.gate_up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down", "pre_feedforward_layernorm": "ffn_norm",
-    "post_feedforward_layernorm": "post_ffw_norm",
+    "post_feedforward_layernorm": "post_ffw_norm", "block_sparse_moe.gate": "ffn_gate_inp",
+    "mlp.gate": "ffn_gate_inp", "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+    "mlp.shared_expert.gate_proj": "ffn_gate_shexp", "mlp.shared_expert.up_proj": "ffn_up_shexp",
+    "mlp.shared_expert.down_proj": "ffn_down_shexp", "w1": "ffn_gate", "w3": "ffn_up",
+    "mlp.router": "ffn_gate_inp", "mlp.gate_exps": "ffn_gate_exps",
+    "mlp.up_exps": "ffn_up_exps", "mlp.down_exps": "ffn_down_exps",
+    "w2": "ffn_down", "gate_proj": "ffn_gate", "up_proj": "ffn_up", "down_proj": "ffn_down",
 }  # fmt: skip
 
 
 def gguf_name(name: str, sandwiched: bool) -> str:
     """Return the name that a converter to GGUF gives to a weight."""
+    if name.endswith(".sinks"):
+        return f"blk.{name.split('.')[2]}.attn_sinks.weight"
     whole, _, kind = name.rpartition(".")
     if whole in GGUF_NAMES:
         return f"{GGUF_NAMES[whole]}.{kind}"
     _, _, layer, part = whole.split(".", 3)
+    if ".experts." in part:  # all experts are one tensor
+        return f"blk.{layer}.{GGUF_NAMES[part.rpartition('.')[2]]}_exps.{kind}"
     found = GGUF_NAMES[part]
     if sandwiched and part == "post_attention_layernorm":
         found = "post_attention_norm"
@@ -338,7 +407,12 @@ def paired(values: npt.NDArray[Any], heads: int) -> npt.NDArray[Any]:
     return cut.swapaxes(1, 2).reshape(values.shape)
 
 
-_ARCHITECTURES = {"gemma3_text": "gemma3", "mistral": "llama"}
+_ARCHITECTURES = {"gemma3_text": "gemma3", "mistral": "llama", "mixtral": "llama",
+                  "gpt_oss": "gpt-oss", "qwen2_moe": "qwen2moe",
+                  "qwen3_moe": "qwen3moe"}  # fmt: skip
+
+
+WINDOWED = ("gemma2", "gemma3_text", "phi3", "gpt_oss")
 
 
 def gguf_keys(name: str) -> dict[str, Any]:
@@ -359,12 +433,14 @@ def gguf_keys(name: str) -> dict[str, Any]:
         f"{kind}.attention.layer_norm_rms_epsilon": config["rms_norm_eps"],
         f"{kind}.rope.freq_base": float(config.get("rope_theta", rope.get("rope_theta", 10000.0))),
     }  # fmt: skip
-    if "sliding_window" in config and config["model_type"] not in ("mistral", "qwen2", "qwen3"):
+    if config.get("sliding_window") and config["model_type"] in WINDOWED:
         keys[f"{kind}.attention.sliding_window"] = config["sliding_window"]
     for ours, theirs in (("attn_logit_softcapping", "attn_logit_softcapping"),
                          ("final_logit_softcapping", "final_logit_softcapping")):  # fmt: skip
         if ours in config:
             keys[f"{kind}.{theirs}"] = config[ours]
+    if "num_experts_per_tok" in config:
+        keys[f"{kind}.expert_used_count"] = config["num_experts_per_tok"]
     if kind == "phi3":
         keys[f"{kind}.rope.dimension_count"] = int(
             config["head_dim"] * config["partial_rotary_factor"]
@@ -379,7 +455,7 @@ def gguf_keys(name: str) -> dict[str, Any]:
         keys[f"{kind}.rope.freq_base"] = 1e6
         keys[f"{kind}.rope.scaling.type"] = "linear"
         keys[f"{kind}.rope.scaling.factor"] = 8.0
-    if name == "yarn":
+    if name in ("yarn", "gpt_oss"):
         keys[f"{kind}.rope.scaling.type"] = "yarn"
         keys[f"{kind}.rope.scaling.factor"] = 4.0
         keys[f"{kind}.rope.scaling.original_context_length"] = 128
@@ -392,6 +468,9 @@ FILES: dict[str, tuple[str, str]] = {
     **{f"wide_{kind.lower()}": ("wide", kind) for kind in
        ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS")},
     "qwen2_q4_k": ("wide_qwen2", "Q4_K"),
+    "gpt_oss_mxfp4": ("gpt_oss", "MXFP4"), "mixtral_q4_0": ("mixtral", "Q4_0"),
+    "qwen2_moe_q8_0": ("qwen2_moe", "Q8_0"),
+    "qwen3_moe_q4_1": ("qwen3_moe", "Q4_1"),
     **{f"{name}_q8_0": (name, "Q8_0") for name in ("qwen3_full", "phi3", "yarn", "llama3")},
     **{f"{name}_q4_0": (name, "Q4_0") for name in ("gemma", "gemma2_plain", "gemma3")},
 }  # fmt: skip
@@ -402,11 +481,11 @@ def gguf_tensors(name: str, kind: str, seed: int = 0) -> dict[str, Stored]:
     """Return the tensors of a file: matrices of a type, vectors of float32."""
     config, rng = config_of(name), np.random.default_rng(seed + 1)
     made: dict[str, Stored] = {}
-    sandwiched = config["model_type"] in ("gemma2", "gemma3_text")
+    sandwiched = config["model_type"] in SANDWICHED
     for key, values in weights_of(name, seed).items():
         ours = gguf_name(key, sandwiched)
-        llama = config["model_type"] in ("llama", "mistral")
-        if len(values.shape) == 1:
+        llama = config["model_type"] in ("llama", "mistral", "mixtral")
+        if len(values.shape) == 1 or key.endswith("bias"):
             if "norm" in key and config["model_type"].startswith("gemma"):
                 values = values + 1
             made[ours] = ("F32", values.shape, values.tobytes())
@@ -419,8 +498,8 @@ def gguf_tensors(name: str, kind: str, seed: int = 0) -> dict[str, Stored]:
         else:
             whole = values.shape[-1] % TYPES[kind][1] == 0
             used = kind if whole else "Q8_0"
-            data = random_blocks(used, values.shape, float(values.std()) * 1.5, rng)
-            made[ours] = (used, values.shape, data.tobytes())
+            stored = random_blocks(used, values.shape, float(values.std()) * 1.5, rng).tobytes()
+            made[ours] = _with_experts(made.get(ours), used, values.shape, stored)
     if name == "phi3":
         for part in ("short", "long"):
             factors = np.array(config["rope_parameters"][f"{part}_factor"], np.float32)
@@ -429,6 +508,14 @@ def gguf_tensors(name: str, kind: str, seed: int = 0) -> dict[str, Stored]:
         factors = llama3_factors(config["rope_parameters"], config["head_dim"])
         made["rope_freqs.weight"] = ("F32", factors.shape, factors.tobytes())
     return made
+
+
+def _with_experts(before: Stored | None, kind: str, shape: tuple[int, ...], data: bytes) -> Stored:
+    """Return a matrix, or one that has the same name after those of other experts."""
+    if before is None:
+        return kind, shape, data
+    count = before[1][0] if len(before[1]) == 3 else 1
+    return kind, (count + 1, *shape), before[2] + data
 
 
 def llama3_factors(rope: Mapping[str, Any], depth: int) -> npt.NDArray[np.float32]:

@@ -7,6 +7,7 @@ GGUF files are decoded by the package `gguf`, so that nothing of vkmnn is compar
 
 from __future__ import annotations
 
+import json
 import sys
 import tempfile
 from pathlib import Path
@@ -17,7 +18,9 @@ import numpy as np
 from tests.llm.described import (
     FILES,
     FOLDERS,
+    MIXTURES,
     PROMPT,
+    SANDWICHED,
     TOKENS,
     config_of,
     gguf_name,
@@ -32,7 +35,37 @@ SEEDS, GAP = 12, 0.006
 STORE = Path(__file__).parent / "data" / "described.npz"
 
 
+def _mixture(name: str, weights: dict[str, Any]) -> Any:
+    """Return a mixture, whose experts transformers puts together as it reads a folder."""
+    from safetensors.numpy import save_file
+    from transformers import AutoModelForCausalLM
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder)
+        (path / "config.json").write_text(json.dumps(config_of(name)), "utf-8")
+        save_file(weights, path / "model.safetensors", {"format": "pt"})
+        made = AutoModelForCausalLM.from_pretrained(path, attn_implementation="eager")
+    return made.eval().float()
+
+
+def _with_experts(weights: dict[str, Any]) -> dict[str, Any]:
+    """Return the weights of gpt-oss as transformers has them: gates and others in turns."""
+    made = {key: one for key, one in weights.items() if "_exps." not in key}
+    for key, gate in weights.items():
+        if ".gate_exps." not in key:
+            continue
+        whole, _, kind = key.rpartition(".gate_exps.")
+        up, down = (weights[f"{whole}.{part}_exps.{kind}"] for part in ("up", "down"))
+        both = np.stack([gate, up], 2).reshape(gate.shape[0], -1, *gate.shape[2:])
+        suffix = "_bias" if kind == "bias" else ""
+        for part, one in (("gate_up_proj", both), ("down_proj", down)):
+            made[f"{whole}.experts.{part}{suffix}"] = one if suffix else one.swapaxes(1, 2)
+    return made
+
+
 def _model(name: str, weights: dict[str, Any]) -> Any:
+    if config_of(name)["model_type"] in MIXTURES:
+        return _mixture(name, weights)
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -46,6 +79,8 @@ def _model(name: str, weights: dict[str, Any]) -> Any:
         .eval()
         .float()
     )
+    if kind == "gpt_oss":
+        weights = _with_experts(weights)
     tensors = {key: torch.from_numpy(np.array(one)) for key, one in weights.items()}
     missing, unexpected = made.load_state_dict(tensors, strict=False)
     assert not unexpected, unexpected
@@ -80,9 +115,11 @@ def _decoded(path: Path, name: str) -> dict[str, Any]:
     config, kind = config_of(name), config_of(name)["model_type"]
     made = {}
     for key in weights_of(name):
-        values = found[gguf_name(key, kind in ("gemma2", "gemma3_text"))]
+        values = found[gguf_name(key, kind in SANDWICHED)]
+        if ".experts." in key:
+            values = values[int(key.split(".experts.")[1].split(".")[0])]
         for part, heads in (("q", "attention"), ("k", "key_value")):
-            if kind == "llama" and f"{part}_proj" in key:
+            if kind in ("llama", "mixtral") and f"{part}_proj" in key:
                 cut = values.reshape(config[f"num_{heads}_heads"], config["head_dim"] // 2, 2, -1)
                 values = cut.swapaxes(1, 2).reshape(values.shape)
         made[key] = values - 1 if kind.startswith("gemma") and "norm" in key else values

@@ -104,6 +104,7 @@ def test_prompts_of_all_lengths(kind: str, store: dict[str, Any], tmp_path: Path
         assert np.abs(found - wanted).max() / np.ptp(wanted) < 2e-5
 
 
+@pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize(("kind", "most"), [("Q4_0", 1.15), ("Q4_K", 1.15), ("Q8_0", 1.15),
                                             ("Q6_K", 1.4)])  # fmt: skip
 def test_weights_take_no_more_than_their_file(
@@ -218,6 +219,10 @@ def test_commands(tmp_path: Path) -> None:
     assert json.loads(result.stdout)["tokens"] == 3
     result = run(app, ["chat", str(path), "--max-tokens", "3"], input="hello\n\n")
     assert result.exit_code == 0, result.output
+    with_server = pytest.importorskip("vkmnn.serve.models")
+    models = with_server.load_models([str(path), f"other={path}"], "auto", capacity=32)
+    assert list(models.language) == ["m", "other"]
+    models.close()
     folder = described.write_folder(tmp_path / "folder", "llama")
     result = run(app, ["info", str(folder)])
     assert result.exit_code == 0, result.output
@@ -345,6 +350,7 @@ def test_types_that_are_not_read_are_all_named(tmp_path: Path) -> None:
     ({"rope_scaling": {"rope_type": "unheard-of"}}, "rope_type"),
     ({"rope_scaling": {"rope_type": "longrope", "short_factor": [1.0]}}, "short_factor"),
     ({"rope_theta": 0.0}, "rope_theta"),
+    ({"partial_rotary_factor": 2.0}, "partial_rotary_factor"),
     ({"quantization_config": {"quant_method": "gptq"}}, "gptq"),
     ({"layer_types": ["full_attention"]}, "layer_types"),
 ])  # fmt: skip

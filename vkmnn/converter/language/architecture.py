@@ -17,13 +17,16 @@ class Family:
         scaled: embeddings are multiplied by the root of the width.
         one_more: norms in safetensors hold their factors less one.
         pattern: of this many layers, all but the last have windows; 0 for all, -1 for none.
-        first: the first of each pattern have windows, not the last one alone.
+        limit: of the experts' gates, beside which 1 is added to what they gate (gpt-oss).
+        of_folders: whether folders of safetensors are read, too.
     """
 
     activation: str = "silu"
     scaled: bool = False
     one_more: bool = False
     pattern: int = 0
+    limit: float = 0.0
+    of_folders: bool = True
 
 
 FAMILIES: dict[str, Family] = {
@@ -38,6 +41,7 @@ FAMILIES: dict[str, Family] = {
     "mixtral": Family(),
     "qwen2_moe": Family(pattern=-1),
     "qwen3_moe": Family(pattern=-1),
+    "gpt_oss": Family(pattern=2, limit=7.0, of_folders=False),
 }
 """By `model_type` of config.json."""
 
@@ -45,6 +49,7 @@ GGUF_FAMILIES = {
     **{name: name for name in ("llama", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "phi3")},
     "qwen2moe": "qwen2_moe",
     "qwen3moe": "qwen3_moe",
+    "gpt-oss": "gpt_oss",
 }
 """By `general.architecture`; Mistral and Mixtral call themselves llama."""
 

@@ -151,8 +151,7 @@ def _q4_1(blocks: Bytes) -> Split:
 def _fifth(blocks: Bytes, at: int) -> Bytes:
     """Return codes of five bits: four bytes of the fifth ones, then nibbles."""
     high = _bits(blocks[..., at : at + 4]) << np.uint8(4)
-    whole: Bytes = np.bitwise_or(_nibbles(blocks[..., at + 4 :]), high)
-    return whole
+    return np.asarray(_nibbles(blocks[..., at + 4 :]) | high, np.uint8)
 
 
 def _q5_0(blocks: Bytes) -> Split:

@@ -23,8 +23,9 @@ def architecture_of(config: Section) -> Architecture:
     inner = config.section("text_config") if "text_config" in config else config
     kind = inner.text("model_type") or config.text("model_type")
     family = _TYPES.get(kind, kind)
-    if family not in FAMILIES:
-        raise unknown(config.path.parent.name or str(config.path), kind, FAMILIES)
+    known = {name: one for name, one in FAMILIES.items() if one.of_folders}
+    if family not in known:
+        raise unknown(config.path.parent.name or str(config.path), kind, known)
     return _Config(inner, family, FAMILIES[family]).read()
 
 
@@ -117,7 +118,8 @@ class _Config:
         whole = self._rope(where, depth)
         if "rope_local_base_freq" not in section:
             return {False: whole, True: whole}
-        return {False: whole, True: Rope(whole.width, section.real("rope_local_base_freq"))}
+        local = Rope(whole.width, section.real("rope_local_base_freq"))
+        return {False: whole, True: checked(local, section, depth)}
 
     def _rope(self, given: Section, depth: int) -> Rope:
         section = self._section
@@ -148,18 +150,23 @@ class _Config:
         )
         if "mscale" in given or "mscale_all_dim" in given:
             raise given.wrong("mscale", "nothing: only DeepSeek's attention has it")
-        return checked(rope, given)
+        return checked(rope, given, depth)
 
 
-def checked(rope: Rope, section: Section) -> Rope:
+def checked(rope: Rope, section: Section, depth: int) -> Rope:
     """Return a rotary embedding whose numbers make sense.
+
+    Args:
+        rope: the embedding.
+        section: what says so.
+        depth: elements of a head.
 
     Raises:
         ModelFileError: one does not.
     """
     half = rope.width // 2
-    if not 0 < rope.width <= _WIDEST:
-        raise section.wrong("partial_rotary_factor", "a share of each head")
+    if not 0 < rope.width <= depth:
+        raise section.wrong("partial_rotary_factor", f"a share of the {depth} elements of a head")
     if rope.base <= 1 or rope.factor <= 0 or rope.low >= rope.high:
         raise section.wrong("rope_theta", "a base above 1, with a factor above 0")
     if rope.form in ("llama3", "yarn", "longrope", "dynamic") and rope.original < 2:

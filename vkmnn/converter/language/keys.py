@@ -16,7 +16,6 @@ from vkmnn.converter.language.architecture import (
 )
 from vkmnn.converter.language.config import bounded, checked, unknown
 from vkmnn.converter.language.rope import Rope
-from vkmnn.errors import ModelFileError
 
 _FORMS = {"": "default", "none": "default", "linear": "linear", "yarn": "yarn",
           "longrope": "longrope"}  # fmt: skip
@@ -83,7 +82,7 @@ def architecture_of_keys(
     local = rope
     if family == "gemma3":
         base = section.real(f"{name}.rope.freq_base_swa", _LOCAL_BASE)
-        local = checked(Rope(rope.width, base), section)
+        local = checked(Rope(rope.width, base), section, depth)
     root = width / heads if _WHOLE_HEADS.get(family) == layers else depth
     return Architecture(
         family=family,
@@ -146,12 +145,11 @@ def _rope(
             original=max(original or context, 2),
             fast=section.real(f"{scaling}.yarn_beta_fast", 32.0),
             slow=section.real(f"{scaling}.yarn_beta_slow", 1.0),
+            whole=name != "gpt-oss",
             attention=share,
             short=short,
             long=long,
         ),
         section,
+        depth,
     )
-
-
-__all__ = ["ModelFileError", "architecture_of_keys", "family_of", "section_of"]

@@ -27,7 +27,16 @@ _OF_LAYER = {
     "mlp.down_proj": "ffn_down",
     "pre_feedforward_layernorm": "ffn_norm",
     "post_feedforward_layernorm": "post_ffw_norm",
+    "block_sparse_moe.gate": "ffn_gate_inp",
+    "mlp.gate": "ffn_gate_inp",
+    "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+    "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
+    "mlp.shared_expert.up_proj": "ffn_up_shexp",
+    "mlp.shared_expert.down_proj": "ffn_down_shexp",
 }
+_OF_EXPERT = {"w1": "ffn_gate", "w2": "ffn_down", "w3": "ffn_up", "gate_proj": "ffn_gate",
+              "down_proj": "ffn_down", "up_proj": "ffn_up"}  # fmt: skip
+_EXPERT = re.compile(r"(?:block_sparse_moe|mlp)\.experts\.(?P<expert>\d{1,4})\.(?P<part>\w+)")
 _LAYER = re.compile(r"layers\.(?P<layer>\d{1,4})\.(?P<part>.+)\.(?P<kind>weight|bias)")
 _PREFIX = re.compile(r"^(model\.language_model\.|language_model\.model\.|language_model\.|model\.)")
 _IGNORED = re.compile(r"rotary_emb\.inv_freq$|^(vision_tower|multi_modal_projector|visual)\.|"
@@ -53,6 +62,8 @@ def _plain(name: str, sandwiched: bool) -> str:
     # After attention where there is a norm before the gates as well, else that one itself.
     if sandwiched and part == "post_attention_layernorm":
         known: str | None = "post_attention_norm"
+    elif (expert := _EXPERT.fullmatch(part)) and expert["part"] in _OF_EXPERT:
+        known = f"{_OF_EXPERT[expert['part']]}.{int(expert['expert'])}"
     else:
         known = _OF_LAYER.get(part)
     return name if known is None else f"blk.{int(match['layer'])}.{known}.{match['kind']}"

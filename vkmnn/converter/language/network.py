@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import chain
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -74,6 +76,18 @@ class _Decoded:
         if not self._parts:
             self._found = None
         return found if self._order is None else found[self._order]
+
+
+class _DecodedExperts:
+    """Matrices of experts in few bits, whose parts are asked for one after the other."""
+
+    def __init__(self, experts: list[StoredTensor]) -> None:
+        self._experts = [_Decoded(one, None) for one in experts]
+
+    def part(self, name: str) -> Array:
+        """Return codes, scales or zeros of all."""
+        found = np.stack([one.part(name) for one in self._experts])
+        return found.reshape(*found.shape[:2], -1)
 
 
 class NetworkBuilder:
@@ -411,10 +425,14 @@ class NetworkBuilder:
         outputs = [f"{name}.attn", f"present.{layer}.key", f"present.{layer}.value"]
         rope = plan.ropes[layer]
         inputs = [*parts, *past, "seqlens_k", "total", *self._tables_of(rope)]
-        if self._switches(rope) or norms:
-            inputs.append("position_ids" if self._switches(rope) else "")
-        if norms:
-            inputs += [*[""] * 4, *norms]
+        sinks = f"{name}.attn_sinks"
+        has_sinks = self._has(f"{sinks}.weight")
+        inputs.append("position_ids" if self._switches(rope) else "")
+        inputs += ["", self._floats(self._tensor(f"{sinks}.weight", (plan.heads,)), sinks)
+                   if has_sinks else ""]  # fmt: skip
+        inputs += ["", "", *norms]
+        while not inputs[-1]:
+            inputs.pop()
         node = helper.make_node(
             "GroupQueryAttention", inputs, outputs, f"/{name}.attn", domain=_MICROSOFT,
             num_heads=plan.heads, kv_num_heads=plan.kv_heads, do_rotary=1, scale=plan.scale,
@@ -438,26 +456,155 @@ class NetworkBuilder:
         return self._tables[rope]
 
     def _gates(self, name: str, y: str) -> str:
+        """Add what follows attention in a layer."""
+        if not self._has(f"{name}.ffn_gate_inp.weight"):
+            return self._gated(name, y)
+        mixed = self._mixed(name, y)
+        if not self._has(f"{name}.ffn_gate_inp_shexp.weight"):
+            return mixed
+        shared = self._gated(name, y, "_shexp")
+        gate = self._shared_gate(f"{name}.ffn_gate_inp_shexp", y)
+        weighted = self._node("Mul", [shared, gate], f"{name}.shared")
+        return self._node("Add", [mixed, weighted], f"{name}.both")
+
+    def _shared_gate(self, name: str, y: str) -> str:
+        """Add the share of the expert that all tokens go through."""
+        tensor = self._tensor(f"{name}.weight")
+        row = self._initializer(
+            f"{name}.weight", np.float32, (1, self._architecture.width),
+            lambda: tensor.floats().reshape(1, -1),
+        )  # fmt: skip
+        if prod(tensor.shape) != self._architecture.width:
+            raise tensor.damaged(f"its shape is {list(tensor.shape)}")
+        score = self._node("FusedMatMul", [y, row], f"{name}.score", _MICROSOFT, transB=1)
+        return self._node("Sigmoid", [score], name)
+
+    def _mixed(self, name: str, y: str) -> str:
+        """Add a mixture of experts: of each token, those with the best scores."""
         plan = self._architecture
-        fused = next((one for one in (f"{name}.ffn_gate_up", f"{name}.ffn_up")
-                      if self._has(f"{one}.weight")), f"{name}.ffn_up")  # fmt: skip
+        count = self._tensor(f"{name}.ffn_gate_inp.weight").shape[0]
+        router = self._product(y, f"{name}.ffn_gate_inp", (count, plan.width))
+        scores = self._node(
+            "Reshape",
+            [router, self._constant(f"{name}.by_token", [-1, count], np.int64)],
+            f"{name}.scores",
+        )
+        parts = [self._experts_of(name, part, count) for part in ("gate", "down", "up")]
+        if any(not part for part in parts):
+            return name  # the network is refused once all unread weights are known
+        if not 0 < plan.experts <= count:
+            raise parts[0][0].damaged(f"{plan.experts} of {count} experts are chosen")
+        rows = parts[0][0].shape[0]
+        shapes = ((rows, plan.width), (plan.width, rows), (rows, plan.width))
+        for part, shape in zip(parts, shapes, strict=True):
+            for one in part:
+                if one.shape != shape:
+                    raise one.damaged(f"its shape is {list(one.shape)}, not {list(shape)}")
+        how: dict[str, Any] = {"k": plan.experts, "activation_type": "silu"}
+        if plan.traits.limit:
+            how |= {"activation_type": "swiglu", "swiglu_limit": plan.traits.limit,
+                    "activation_alpha": 1.702, "activation_beta": 1.0}  # fmt: skip
+        biases = [self._expert_biases(f"{name}.ffn_{part}_exps.bias", (count, shape[0]))
+                  for part, shape in zip(("gate", "down", "up"), shapes, strict=True)]  # fmt: skip
+        if not all(one.type.is_coded for part in parts for one in part):
+            tables = [self._float_experts(f"{name}.experts.{n}", part)
+                      for n, part in enumerate(parts)]  # fmt: skip
+            inputs = [y, scores, *chain(*zip(tables, biases, strict=True))]
+            while not inputs[-1]:
+                inputs.pop()
+            return self._node("MoE", inputs, f"{name}.mixture", _MICROSOFT, **how,
+                              normalize_routing_weights=int(plan.normalised))  # fmt: skip
+        block = min(one.type.block for part in parts for one in part)
+        inputs = [y, scores, *[""] * 13]
+        for number, part in enumerate(parts):
+            codes, scales, zeros = self._coded_experts(f"{name}.experts.{number}", part, block)
+            inputs[2 + 3 * number : 5 + 3 * number] = codes, scales, biases[number]
+            inputs[11 + number] = zeros
+            how[f"fc{number + 1}_expert_weight_bits"] = part[0].type.bits
+        if not plan.normalised:
+            inputs[14] = self._node("Softmax", [scores], f"{name}.shares", axis=-1)
+        while not inputs[-1]:
+            inputs.pop()
+        return self._node("QMoE", inputs, f"{name}.mixture", _MICROSOFT, **how,
+                          block_size=block, centred=1)  # fmt: skip
+
+    def _expert_biases(self, name: str, shape: tuple[int, int]) -> str:
+        if name not in self._weights:
+            return ""
+        tensor = self._tensor(name, shape)
+        return self._initializer(name, np.float32, shape, tensor.floats)
+
+    def _experts_of(self, name: str, part: str, count: int) -> list[StoredTensor]:
+        """Return a matrix of each expert, out of one tensor or of several; none if unread."""
+        whole = f"{name}.ffn_{part}_exps.weight"
+        single = [f"{name}.ffn_{part}.{number}.weight" for number in range(count)]
+        names = [whole] if self._has(whole) else single
+        unread = [one for one in names if self._has(one) and one in self._others]
+        if unread:
+            return []
+        if names == single:
+            found = [self._tensor(one) for one in single]
+            if len({one.type.name for one in found}) > 1:
+                raise found[0].damaged("experts have weights of several types")
+            return found
+        tensor = self._tensor(whole)
+        if len(tensor.shape) != 3 or tensor.shape[0] != count:
+            raise tensor.damaged(f"its shape is {list(tensor.shape)}, of {count} experts")
+        flat = replace(tensor, shape=(count * tensor.shape[1], tensor.shape[2]))
+        rows = tensor.shape[1]
+        return [_part(flat, (number * rows, rows)) for number in range(count)]
+
+    def _float_experts(self, name: str, experts: list[StoredTensor]) -> str:
+        def read() -> Array:
+            made = np.empty((len(experts), *experts[0].shape), np.float32)
+            for number, one in enumerate(experts):
+                made[number] = one.floats()
+            return made
+
+        return self._initializer(name, np.float32, (len(experts), *experts[0].shape), read)
+
+    def _coded_experts(
+        self, name: str, experts: list[StoredTensor], block: int
+    ) -> tuple[str, str, str]:
+        """Return the initializers of the matrices of all experts, in blocks of one size."""
+        kind, (rows, depth) = experts[0].type, experts[0].shape
+        more = kind.block // block
+        found = _DecodedExperts(experts)
+
+        def scales(part: str) -> Array:
+            return np.repeat(found.part(part), more, axis=-1)
+
+        shape = (len(experts), rows, depth // block)
+        codes = self._initializer(
+            f"{name}.codes", np.uint8, (len(experts), rows, depth * kind.bits // 8),
+            partial(found.part, "codes"),
+        )  # fmt: skip
+        parts = [
+            self._initializer(f"{name}.{part}", np.float32, shape, partial(scales, part))
+            for part in ("scales", *(["zeros"] if kind.zeroed else []))
+        ]
+        return codes, parts[0], parts[1] if kind.zeroed else ""
+
+    def _gated(self, name: str, y: str, of: str = "") -> str:
+        """Add act(gate(y)) · up(y), and the product after it."""
+        plan = self._architecture
+        up_name, gate_name = f"{name}.ffn_up{of}", f"{name}.ffn_gate{of}"
+        fused = f"{name}.ffn_gate_up" if self._has(f"{name}.ffn_gate_up.weight") else up_name
         rows = self._rows(f"{fused}.weight")
-        if self._has(f"{name}.ffn_gate.weight"):
-            size = (rows, plan.width)
-            gate = self._product(y, f"{name}.ffn_gate", size)
-            up = self._product(y, f"{name}.ffn_up", size)
-            inner = rows
+        if self._has(f"{gate_name}.weight"):
+            inner, size = rows, (rows, plan.width)
+            gate, up = self._product(y, gate_name, size), self._product(y, up_name, size)
         else:
             inner, size = rows // 2, (rows, plan.width)
             gate = self._product(y, f"{name}.gate", size, (0, inner), of=fused)
             up = self._product(y, f"{name}.up", size, (inner, inner), of=fused)
         if plan.traits.activation == "silu":
-            sigmoid = self._node("Sigmoid", [gate], f"{name}.sigmoid")
-            act = self._node("Mul", [gate, sigmoid], f"{name}.act")
+            sigmoid = self._node("Sigmoid", [gate], f"{name}.sigmoid{of}")
+            act = self._node("Mul", [gate, sigmoid], f"{name}.act{of}")
         else:
-            act = self._node("Gelu", [gate], f"{name}.act", approximate="tanh")
-        mixed = self._node("Mul", [act, up], f"{name}.mixed")
-        return self._product(mixed, f"{name}.ffn_down", (plan.width, inner))
+            act = self._node("Gelu", [gate], f"{name}.act{of}", approximate="tanh")
+        mixed = self._node("Mul", [act, up], f"{name}.mixed{of}")
+        return self._product(mixed, f"{name}.ffn_down{of}", (plan.width, inner))
 
     def _rows(self, name: str) -> int:
         return 2 if name in self._others else self._tensor(name).shape[0]

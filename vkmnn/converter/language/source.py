@@ -21,6 +21,8 @@ from vkmnn.errors import ModelFileError
 from vkmnn.records import dataclass
 
 _FACTORS = ("rope_freqs", "rope_factors_short", "rope_factors_long")
+MOST_POSITIONS = 1 << 18
+"""Rows of the rotary tables where nobody says how long texts are."""
 _MOST_FACTORS = 1 << 16
 
 
@@ -69,7 +71,8 @@ class LanguageSource:
         """Return the network as an ONNX model, whose weights are read when they are asked for.
 
         Args:
-            positions: how many tokens a text may have; None for what the model was trained for.
+            positions: how many tokens a text may have; None for what the model was trained for,
+                or `MOST_POSITIONS`.
 
         Raises:
             ModelFileError: tensors are missing, or have other shapes than the sizes say.
@@ -81,7 +84,7 @@ class LanguageSource:
             self.others,
             name=self.path.stem,
             producer=self.format,
-            positions=positions or self.architecture.context or 4096,
+            positions=positions or min(self.architecture.context or 4096, MOST_POSITIONS),
             pairs=self.pairs,
             one_more=self.one_more,
         ).build()
@@ -134,5 +137,8 @@ def _of_gguf(file: Gguf) -> LanguageSource:
         if found is not None and len(found.shape) == 1 and found.shape[0] <= _MOST_FACTORS:
             factors[name] = tuple(float(one) for one in found.floats())
     plan = architecture_of_keys(file.path, file.keys, factors)
+    if plan.family == "gpt_oss":  # it calls the norm before the experts after attention
+        weights = {one.replace(".post_attention_norm.", ".ffn_norm."): tensor
+                   for one, tensor in weights.items()}  # fmt: skip
     pairs = file.keys.get("general.architecture") == "llama"
     return LanguageSource(file.path, "GGUF", plan, weights, file.others, file.keys, pairs=pairs)

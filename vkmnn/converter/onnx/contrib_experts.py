@@ -14,7 +14,7 @@ import numpy as np
 from vkmnn.converter.onnx.contrib_heads import binary, part
 from vkmnn.converter.onnx.node import NodeContext
 from vkmnn.converter.onnx.registry import converter
-from vkmnn.converter.onnx.weights import UNIT, add_codes, is_block
+from vkmnn.converter.onnx.weights import UNIT, add_codes, float_zeros, is_block
 from vkmnn.ir import Array, DType
 from vkmnn.ir.codes import decode, pack_codes, unpack_codes
 from vkmnn.ir.ops import (
@@ -150,11 +150,13 @@ def _coded(node: NodeContext, number: int) -> Weights | None:
 
 
 def _zeros(node: NodeContext, index: int, shape: tuple[int, int, int], bits: int) -> Array | None:
-    """Return zero points [experts, columns, blocks]; rows of them are filled up to bytes."""
+    """Return zero points [experts, columns, blocks]; rows of bytes are filled up to whole ones."""
     if not node.input(index):
         return None
     zeros = node.const_value(node.input(index))
     experts, columns, blocks = shape
+    if zeros is not None and zeros.dtype != np.uint8 and zeros.size == math.prod(shape):
+        return float_zeros(node, zeros, shape, bits)
     rows = (experts, columns) if zeros is not None and zeros.ndim == 3 else (experts,)
     count = blocks if len(rows) == 2 else columns * blocks
     width = -(-count * bits // 8)

@@ -8,7 +8,7 @@ import numpy as np
 
 from vkmnn.converter.onnx.node import NodeContext
 from vkmnn.converter.onnx.registry import converter
-from vkmnn.converter.onnx.weights import UNIT, add_codes, split_zeros
+from vkmnn.converter.onnx.weights import UNIT, add_codes, float_zeros, split_zeros
 from vkmnn.ir import Array, DType
 from vkmnn.ir.codes import pack_codes, unpack_codes
 from vkmnn.ir.ops import GatherNBitsAttrs, MatMulAttrs
@@ -65,25 +65,12 @@ def _matmul_n_bits(node: NodeContext) -> None:
         if zeros.dtype == np.uint8:
             zeros = split_zeros(node, zeros, columns, blocks, bits)
         else:
-            zeros = _float_zeros(node, zeros, (columns, blocks), bits)
+            zeros = float_zeros(node, zeros, (columns, blocks), bits)
     if bits == 2:
         packed = pack_codes(unpack_codes(packed, 2), 4)
         zeros = np.full((columns, blocks), 2, np.uint8) if zeros is None else zeros
     found = add_codes(node, packed, scales, zeros, max(bits, 4), depth)
     node.finish("MatMulNBits", found.inputs(node.input(0), node.input(5)), found.attrs)
-
-
-def _float_zeros(node: NodeContext, zeros: Array, shape: tuple[int, ...], bits: int) -> Array:
-    """Return zero points that are floats, less the middle of the codes as they are kept.
-
-    An attribute of vkmnn's own, `centred`, says that they are given like this.
-    """
-    if DType.from_numpy(zeros.dtype) not in _FLOATS:
-        raise node.unsupported(f"zero points are {zeros.dtype}")
-    zeros = _sized(node, zeros, shape, "zero points")
-    if node.bool("centred"):
-        return zeros
-    return np.asarray(zeros.astype(np.float32) - np.float32(1 << max(bits, 4) - 1))
 
 
 @converter("MatMulBnb4", domain=_MICROSOFT)
@@ -147,7 +134,7 @@ def _gather_block_quantized(node: NodeContext) -> None:
     if node.input(3):
         given = _constant(node, 3, "zero points")
         if DType.from_numpy(given.dtype) in _FLOATS:
-            zeros = _float_zeros(node, given, (rows, blocks), bits)
+            zeros = float_zeros(node, given, (rows, blocks), bits)
         elif data.dtype == np.uint8:
             zeros = split_zeros(node, given, rows, blocks, bits)
         else:

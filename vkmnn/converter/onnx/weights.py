@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -91,6 +92,21 @@ def split_zeros(node: NodeContext, zeros: Array, rows: int, blocks: int, bits: i
     if zeros.size != rows * width:
         raise node.unsupported(f"{zeros.size} bytes of zero points, {rows * width} are needed")
     return unpack_codes(zeros.reshape(rows, width), bits)[:, :blocks]
+
+
+def float_zeros(node: NodeContext, zeros: Array, shape: tuple[int, ...], bits: int) -> Array:
+    """Return zero points that are floats, less the middle of the codes as they are kept.
+
+    An attribute of vkmnn's own, `centred`, says that they are given like this.
+    """
+    if DType.from_numpy(zeros.dtype) not in _FLOATS:
+        raise node.unsupported(f"zero points are {zeros.dtype}")
+    if zeros.size != prod(shape):
+        raise node.unsupported(f"{zeros.size} zero points, {prod(shape)} are needed")
+    zeros = zeros.reshape(shape)
+    if node.bool("centred"):
+        return zeros
+    return np.asarray(zeros.astype(np.float32) - np.float32(1 << max(bits, 4) - 1))
 
 
 def codes_of(node: NodeContext, tensor: str, *, transposed: bool) -> Codes | None:
