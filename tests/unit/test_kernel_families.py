@@ -7,14 +7,19 @@ from dataclasses import dataclass, fields, replace
 from functools import reduce
 from itertools import product
 from operator import or_
+from typing import get_args
 
 import pytest
 
 from tests.device_infos import COOPMAT_GPU, LARGE_GPU
+from vkmnn.core.tensor import Tensor
 from vkmnn.errors import PluginError
+from vkmnn.ir import Activation, DType, TensorInfo
 from vkmnn.registry import Snapshot
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.gemm import families
+from vkmnn.vulkan.gemm.dynamic import Dynamic
+from vkmnn.vulkan.gemm.epilogue import Ending, Epilogue
 from vkmnn.vulkan.gemm.family import (
     FAMILIES,
     Bid,
@@ -28,6 +33,8 @@ from vkmnn.vulkan.gemm.family import (
 )
 from vkmnn.vulkan.gemm.job import MatMulJob
 from vkmnn.vulkan.gemm.problem import ConvProblem, MatMulProblem
+from vkmnn.vulkan.gemm.requantize import Requantize
+from vkmnn.vulkan.gemm.rewrites import STEPS
 from vkmnn.vulkan.gemm.target import Target
 from vkmnn.vulkan.gemm.traits import Trait
 from vkmnn.vulkan.storage import FloatElement
@@ -142,6 +149,27 @@ def test_every_trait_has_a_family_and_a_name() -> None:
     assert reduce(or_, known) == reduce(or_, SINGLE)
     assert len({trait.label for trait in SETS}) == len(SETS)
     assert (Trait.INT8_WEIGHTS | Trait.INT8_DOT).label == "int8_weights+int8_dot"
+
+
+def test_epilogues_end_in_one_way() -> None:
+    """An activation, a requantisation, or a dequantisation that may have an activation."""
+    assert set(get_args(Ending)) == set(STEPS)
+    relu, one = Activation("RELU"), Tensor(TensorInfo("one", DType.FLOAT32, (1,)))
+    endings: tuple[Ending, ...] = (
+        relu,
+        Requantize(one, -128.0, 127.0),
+        Dynamic(one, one, one, one, 1, relu),
+    )
+    assert [type(ending) for ending in endings] == list(get_args(Ending))
+    plain, narrow, dynamic = (Epilogue(ending=ending) for ending in endings)
+    assert [one.activation.kind for one in (plain, narrow, dynamic)] == ["RELU", "NONE", "RELU"]
+    assert (plain.call.alpha, plain.call.beta) == (dynamic.call.alpha, dynamic.call.beta)
+    assert (narrow.call.alpha, narrow.call.beta) == (-128.0, 127.0)
+    assert plain.spec == narrow.spec == {"HAS_RESIDUAL": False}
+    assert dynamic.spec == {"HAS_RESIDUAL": False, "SCALED": True}
+    encoder = VulkanEncoder(LARGE_GPU)
+    assert plain.bound_bias(1, encoder, (0, 0, 0)) is None
+    assert dynamic.bound_bias(1, encoder, (0, 0, 0)) is one
 
 
 @pytest.mark.usefixtures("registrations")

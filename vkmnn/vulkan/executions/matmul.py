@@ -31,7 +31,7 @@ from vkmnn.vulkan.gemm.dynamic import Dynamic, code_numbers
 from vkmnn.vulkan.gemm.encode import encode, plain_end_us
 from vkmnn.vulkan.gemm.epilogue import Ending, Epilogue
 from vkmnn.vulkan.gemm.family import FAMILIES, Apart, MatMulKernel, rank
-from vkmnn.vulkan.gemm.job import Bytes, MatMulJob, RowNorms
+from vkmnn.vulkan.gemm.job import Dots, Int8Operands, MatMulJob, RowNorms
 from vkmnn.vulkan.gemm.normed import NormedKernel, NormedProblem, candidates_of
 from vkmnn.vulkan.gemm.operands import lies_by_rows
 from vkmnn.vulkan.gemm.problem import MAX_BATCH_AXES, MatMulProblem
@@ -200,19 +200,17 @@ class QuantizedMatMulExecution(ProductExecution[QuantizedMatMulAttrs]):
         return replace(
             job,
             epilogue=self._epilogue(end.residual_mode, end),
-            shift=shift,
-            bytes=self._bytes(shift),
-            left=left,
+            int8=Int8Operands(shift, left, self._dots(shift)),
         )
 
-    def _bytes(self, shift: int | None) -> Bytes | None:
+    def _dots(self, shift: int | None) -> Dots | None:
         """Return how both operands are bytes; None where one is not known to be."""
         attrs, a, b, point = self.attrs, self.operand(0), self.operand(1), self.optional(7)
         right = code_shift(*attrs.taken_b) if b.value is None else shift
         left = code_shift(*attrs.taken) if a.value is None else shift_of_codes(a.value)
         if right is None or (left is None and point is None):
             return None
-        return Bytes(left or 0, right, point if left is None else None)
+        return Dots(left or 0, right, point if left is None else None)
 
 
 @vulkan_execution("DynamicQuantizeMatMul")
@@ -246,9 +244,7 @@ class DynamicQuantizeMatMulExecution(ProductExecution[DynamicQuantizeMatMulAttrs
             job,
             a=job.a if self._bytes else code_numbers(job.a, dynamic, encoder),
             epilogue=self._epilogue(attrs.residual, dynamic),
-            shift=shift,
-            bytes=Bytes(0, shift, point),
-            left=0 if self._bytes else None,
+            int8=Int8Operands(shift, 0 if self._bytes else None, Dots(0, shift, point)),
         )
 
 

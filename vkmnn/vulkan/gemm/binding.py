@@ -99,7 +99,8 @@ def bind_matmul(
     problem = job.problem
     left, right = operands
     epilogue, call = job.epilogue, job.epilogue.call
-    shifts = job.left or 0, *shifts_of(None, epilogue.residual, job.y)[1:]
+    left_shift = job.int8.activations
+    shifts = left_shift or 0, *shifts_of(None, epilogue.residual, job.y)[1:]
     bias = epilogue.bound_bias(problem.n, encoder, shifts)
     sizes: dict[str, Any] = {
         "rows": problem.m,
@@ -119,13 +120,13 @@ def bind_matmul(
     spec: dict[str, int | bool] = {
         "HAS_BIAS": bias is not None,
         **epilogue.spec,
-        **_weight_spec(job.shift),
-        **({} if job.left is None else {"A_SHIFT": job.left}),
+        **_weight_spec(job.int8.weights),
+        **({} if left_shift is None else {"A_SHIFT": left_shift}),
         **code_spec(residual=epilogue.residual, y=job.y),
     }
     if problem.dtype == "f32":  # integer products have no activation
         spec |= call.spec
-    if job.left is not None and (epilogue.dynamic or any(shifts)):
+    if left_shift is not None and (epilogue.dynamic or any(shifts)):
         spec = with_shifts(spec)
     if job.plain_y:
         spec["PLAIN_Y"] = True

@@ -71,10 +71,10 @@ class RowNorms:
 
 
 @dataclass(frozen=True, slots=True)
-class Bytes:
-    """Operands whose codes are signed bytes, and what is added to those of each.
+class Dots:
+    """Operands whose quantised values are signed bytes, and what is added to those of each.
 
-    `point`: one number that makes the left operand's codes numbers from 0 to 255; `left` is not
+    `point`: one number that makes the left operand's values numbers from 0 to 255; `left` is not
     known then.
     """
 
@@ -84,16 +84,45 @@ class Bytes:
 
 
 @dataclass(frozen=True, slots=True)
+class Int8Operands:
+    """How bytes stand for the operands of a product: each number is a byte plus a shift.
+
+    Args:
+        weights: the shift of the right operand, a constant that kernels read as bytes; None where
+            they read floats.
+        activations: the shift of the left operand, where kernels are to read it as bytes.
+        dots: both operands for dot products of bytes; None where one of them may not fit.
+    """
+
+    weights: int | None = None
+    activations: int | None = None
+    dots: Dots | None = None
+
+    @property
+    def needs(self) -> Trait:
+        """What kernels must support."""
+        needs = Trait.NONE if self.weights is None else Trait.INT8_WEIGHTS
+        return needs if self.activations is None else needs | Trait.INT8_ACTIVATIONS
+
+    @property
+    def allows(self) -> Trait:
+        """What kernels may make use of."""
+        allows = Trait.SIGNED_WEIGHTS if self.weights == 0 else Trait.NONE
+        return allows if self.dots is None else allows | Trait.INT8_DOT
+
+
+NO_INT8 = Int8Operands()
+
+
+@dataclass(frozen=True, slots=True)
 class MatMulJob:
     """A matrix product to record: y = epilogue(alpha · (a @ b)).
 
-    `transposed_a`, `transposed_b`: the last two axes of that operand are swapped. `shift`: `b` is a
-    constant that kernels read as bytes, and add this to. `norms` and `gated` (of every four
-    columns, two gate the others) are for kernels that support them. `plain_y`: y is float32 where
-    the operands are float16. `bytes`: both operands are quantised values that bytes hold.
-    `left`: kernels are to read `a` as bytes, and add this to them. With a `Requantize` ending, all
-    tensors hold quantised values; with a `Dynamic` one, `a` does, or where kernels read bytes, the
-    numbers that become such values.
+    `transposed_a`, `transposed_b`: the last two axes of that operand are swapped. `norms` and
+    `gated` (of every four columns, two gate the others) are for kernels that support them.
+    `plain_y`: y is float32 where the operands are float16. With a `Requantize` ending, all tensors
+    hold quantised values; with a `Dynamic` one, `a` does, or where kernels read bytes, the numbers
+    that become such values.
     """
 
     problem: MatMulProblem
@@ -104,24 +133,20 @@ class MatMulJob:
     transposed_b: bool = False
     epilogue: Epilogue = field(default_factory=Epilogue)
     alpha: float = 1.0
-    shift: int | None = None
+    int8: Int8Operands = NO_INT8
     norms: RowNorms | None = None
     gated: bool = False
     plain_y: bool = False
-    bytes: Bytes | None = None
-    left: int | None = None
 
     @property
     def int8_weights(self) -> bool:
         """Whether the right operand is read as bytes."""
-        return self.shift is not None
+        return self.int8.weights is not None
 
     @property
     def needs(self) -> Trait:
         """What kernels must support."""
-        needs = Trait.INT8_WEIGHTS if self.int8_weights else Trait.NONE
-        if self.left is not None:
-            needs |= Trait.INT8_ACTIVATIONS
+        needs = Trait.NONE if self.int8 is NO_INT8 else self.int8.needs
         if self.plain_y:
             needs |= Trait.PLAIN_IO
         if self.norms:
@@ -132,6 +157,4 @@ class MatMulJob:
     def allows(self) -> Trait:
         """What kernels may make use of."""
         allows = Trait.FP16_MATH if self.problem.constant else Trait.NONE
-        if self.shift == 0:
-            allows |= Trait.SIGNED_WEIGHTS
-        return allows | Trait.INT8_DOT if self.bytes is not None else allows
+        return allows if self.int8 is NO_INT8 else allows | self.int8.allows

@@ -30,7 +30,7 @@ def weight_element(job: ConvJob | MatMulJob, encoder: VulkanEncoder) -> WeightEl
 
 def product_element(job: MatMulJob, encoder: VulkanEncoder) -> CodeElement:
     """Return the element of a product's kernels: that of codes where a tensor holds them."""
-    return "c8" if job.left is not None else weight_element(job, encoder)
+    return "c8" if job.int8.activations is not None else weight_element(job, encoder)
 
 
 def conv_element(job: ConvJob, encoder: VulkanEncoder) -> CodeElement:
@@ -108,7 +108,7 @@ def right_operand(job: MatMulJob, encoder: VulkanEncoder, panel: int) -> Operand
 
     A constant that multiplies normalised rows is multiplied by their factors.
     """
-    b, problem, transposed = job.b, job.problem, job.transposed_b
+    b, problem, transposed, shift = job.b, job.problem, job.transposed_b, job.int8.weights
     gain = job.norms.gain if job.norms else None
     k, n = problem.k, problem.n
     padded_k = ceil_div(k, 4) * 4
@@ -126,9 +126,9 @@ def right_operand(job: MatMulJob, encoder: VulkanEncoder, panel: int) -> Operand
     if b.value is not None:
         packed = encoder.constant(
             b,
-            f"matmul_b:{transposed}:{panel}:{job.shift}",
-            lambda array: _right_constant(array, transposed, 4 * panel, job.shift),
-            words=problem.matrices[1] * batch * (4 if job.shift is None else 1),
+            f"matmul_b:{transposed}:{panel}:{shift}",
+            lambda array: _right_constant(array, transposed, 4 * panel, shift),
+            words=problem.matrices[1] * batch * (4 if shift is None else 1),
         )
         return Operand(packed, panel, batch, panel=stride)
     if not transposed and k % 4 == 0 and n % 4 == 0:
@@ -155,7 +155,7 @@ def left_tiles(job: MatMulJob, rows: int, lanes: int, encoder: VulkanEncoder) ->
     Strides count ivec4s, whose words are of rows `lanes` apart; `row` is from one tile to the next.
     """
     a, problem = job.a, job.problem
-    assert job.left is not None
+    assert job.int8.activations is not None
     vectors = ceil_div(rows, 4 * lanes)
     k4, step = problem.k // 4, vectors * lanes
     count = ceil_div(problem.m, rows) * k4 * step
@@ -175,7 +175,7 @@ def left_tiles(job: MatMulJob, rows: int, lanes: int, encoder: VulkanEncoder) ->
         batch_stride=0,
     )
     shader = kernels.matmul_pack(operand="tile", element="c8", load="texel")
-    spec |= {"Y_SHIFT": job.left, "X_CODES": a.codes is not None}
+    spec |= {"Y_SHIFT": job.int8.activations, "X_CODES": a.codes is not None}
     encoder.dispatch_linear(shader, [a, packed], params, count, spec)
     return Operand(packed, k4 * step, 0, step)
 
@@ -185,7 +185,7 @@ def right_fours(job: MatMulJob, panel: int, encoder: VulkanEncoder) -> Operand:
 
     Its strides count them: a panel has `panel` for every four along k.
     """
-    problem, shift = job.problem, job.shift
+    problem, shift = job.problem, job.int8.weights
     assert shift is not None
     k4, panels = ceil_div(problem.k, 4), ceil_div(problem.n, 4 * panel)
     batch = panels * k4 * panel
@@ -209,7 +209,7 @@ def right_words(job: MatMulJob, encoder: VulkanEncoder) -> Operand:
 
     Its strides count ivec4s, the words of four columns: a panel has eight for every four along k.
     """
-    problem, shift = job.problem, job.shift
+    problem, shift = job.problem, job.int8.weights
     assert shift is not None
     k4, panels = ceil_div(problem.k, 4), ceil_div(problem.n, 4 * PANEL)
     batch = panels * k4 * PANEL

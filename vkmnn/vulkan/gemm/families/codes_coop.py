@@ -180,7 +180,7 @@ class MatMulCodesCoop(CoopKernel, MatMulKernel):
 
     def record(self, job: MatMulJob, encoder: VulkanEncoder) -> None:
         """Record the dispatch."""
-        gemm, codes = job.problem.gemm, job.bytes
+        gemm, codes = job.problem.gemm, job.int8.dots
         assert codes is not None
         operands = self.pack(job, encoder)
         bound = bind_matmul(job, operands, encoder)

@@ -234,7 +234,7 @@ class MatMulDot(MatMulKernel):
 
     def record(self, job: MatMulJob, encoder: VulkanEncoder) -> None:
         """Record the dispatch."""
-        gemm, codes, plain = job.problem.gemm, job.bytes, job.b.value is None
+        gemm, codes, plain = job.problem.gemm, job.int8.dots, job.b.value is None
         assert codes is not None
         operands = self.pack(job, encoder)
         bound = bind_matmul(job, operands, encoder)

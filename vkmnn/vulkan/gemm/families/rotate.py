@@ -160,7 +160,7 @@ class MatMulRotate(MatMulKernel):
 
     def pack(self, job: MatMulJob, encoder: VulkanEncoder) -> tuple[Operand, Operand]:
         """Return the left operand by rows, blocks or tiles, the right one in panels."""
-        if job.left is not None:
+        if job.int8.activations is not None:
             left = left_tiles(job, self.rows, self.lanes, encoder)
         else:
             left = left_operand(job, encoder, by_blocks=self.by_blocks)
@@ -185,5 +185,5 @@ class MatMulRotate(MatMulKernel):
         )
         params = kernels.MatmulRotateParams(**bound.sizes)
         # Kernels of codes bind the residual twice, which may be words or vectors.
-        twice = [bound.tensors[3]] if job.left is not None else []
+        twice = [bound.tensors[3]] if job.int8.activations is not None else []
         encoder.dispatch(shader, [*bound.tensors, *twice], params, groups, bound.spec)
