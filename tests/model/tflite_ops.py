@@ -309,6 +309,7 @@ CASES: dict[str, Case] = {
     ),
     "SELECT_V2": one("SELECT_V2", [LINE[:1] > 0, LINE, np.float32([5])], Result(LINE.shape)),
     "RESHAPE": one("RESHAPE", [WIDE, Fixed(ints(4, -1))], Result((4, 30))),
+    "RESHAPE to a scalar": one("RESHAPE", [normal(1, 1), Fixed(np.zeros(0, np.int32))], Result(())),
     "RESHAPE by option": one(
         "RESHAPE", [WIDE], Result((6, 20)), ("ReshapeOptions", {"new_shape": [6, -1]})
     ),

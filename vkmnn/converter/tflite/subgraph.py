@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from vkmnn.budget import Meter
 from vkmnn.converter.nodes import Reading, Scope, TensorNames
 from vkmnn.converter.nodes.quantized import Quantization
+from vkmnn.converter.nodes.scope import NUMPY_TYPES
 from vkmnn.converter.tflite.states import Variables
 from vkmnn.converter.tflite.tensors import SCHEMA, LiteTensor, Tensors
 from vkmnn.ir import Dim
@@ -175,6 +178,10 @@ class Subgraph:
                     self.scope.set_constant(known, tensor.data)
                 if known != name and known in self.scope.constants:
                     self.names.known[number] = known
+            elif tensor.dtype and 0 in tensor.shape and name not in self.scope.types:
+                # Constants without elements have no buffer: the shape of a scalar, for one.
+                empty = np.zeros([size or 0 for size in tensor.shape], NUMPY_TYPES[tensor.dtype])
+                self.scope.set_constant(name, empty)
             elif tensor.is_variable:
                 variables, meter = self.model.variables, self.model.reading.meter
                 self.names.known[number] = variables.tensor(self.scope, name, tensor, meter)
