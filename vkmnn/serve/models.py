@@ -137,7 +137,7 @@ def _load(
     name = name or (path.stem if is_file else Path(where.rstrip("/")).name)
     if name in models.names:
         raise InvalidInputError(f"two models are called '{name}'", hint="write NAME=MODEL")
-    if is_file:
+    if is_file and path.suffix.lower() != GGUF:
         models.networks[name] = InferenceSession(path, device, **options)
     elif read_layout(find_folder(where, None, variant), variant).kind == "embedding":
         encoder = llm.load_embedding(where, device, variant=variant, **options)
