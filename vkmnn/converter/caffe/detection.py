@@ -17,7 +17,7 @@ _LOWEST = float(np.finfo(np.float32).min)
 
 @reads("PriorBox")
 def prior_box(op: CaffeLayer) -> None:
-    """The boxes that a detector starts from, with their variances: [1, 2, boxes · 4]."""
+    """Prior boxes and their variances: [1, 2, boxes · 4]."""
     op.need(2)
     by = op.proto.prior_box_param
     rows, columns = op.picture(op.inputs[0])
@@ -140,7 +140,7 @@ def _decoded(op: CaffeLayer, images: int, boxes: int) -> str:
 
 
 def _best(op: CaffeLayer, scores: str, boxes: int) -> str:
-    """Return scores with only the best of each class; the others are too low to count."""
+    """Return scores with all but the best of each class set to -inf."""
     limit = op.proto.detection_output_param.nms_param.top_k
     if not 0 < limit < boxes:
         return scores
@@ -195,7 +195,7 @@ def _detections(
 
 
 def _largest(op: CaffeLayer, scores: str, count: int) -> str:
-    """Return where the largest of scores are, in their order."""
+    """Return the indices of the largest scores, ascending."""
     there = op.make("Shape", scores, dtype=INT64)
     count_now = op.make("Min", there, op.constant([count]), dtype=INT64)
     places = op.scope.fresh(op.name)

@@ -49,7 +49,7 @@ def slices(op: CaffeLayer) -> None:
 
 @reads("Flatten")
 def flatten(op: CaffeLayer) -> None:
-    """Several axes in the place of one."""
+    """Reshape of several axes to one."""
     op.need(1)
     by, shape = op.proto.flatten_param, op.sizes(op.inputs[0])
     rank = len(shape)
@@ -61,7 +61,7 @@ def flatten(op: CaffeLayer) -> None:
 
 @reads("Reshape")
 def reshape(op: CaffeLayer) -> None:
-    """Other sizes in the place of some axes; 0 keeps an axis, -1 is what is left."""
+    """Reshape of some axes; 0 keeps a size, -1 infers one."""
     op.need(1)
     by, shape = op.proto.reshape_param, op.sizes(op.inputs[0])
     rank = len(shape)
@@ -114,7 +114,7 @@ def tile(op: CaffeLayer) -> None:
 
 @reads("Crop")
 def crop(op: CaffeLayer) -> None:
-    """As much of all axes from one on as the second input has, from an offset."""
+    """Slice of all axes from one on to the sizes of the second input, at an offset."""
     op.need(2)
     by, shape = op.proto.crop_param, op.sizes(op.inputs[0])
     rank = len(shape)
@@ -145,14 +145,14 @@ def batch_reindex(op: CaffeLayer) -> None:
 
 @reads("ShuffleChannel")
 def shuffle_channel(op: CaffeLayer) -> None:
-    """Channels of groups in turns."""
+    """Interleaving of the channels of groups."""
     op.need(1)
     group, shape = op.proto.shuffle_channel_param.group, op.sizes(op.inputs[0])
     if len(shape) != 4 or shape[1] is None or group < 1 or shape[1] % group:
         raise op.damaged(f"{group} groups of the channels of a tensor {list(shape)}")
     height, width = shape[2:]
     if height is None or width is None:
-        # One axis of them all: which keeps the number of unknown sizes at two.
+        # Height and width as one axis: Reshape infers one size only.
         apart = op.make("Reshape", op.inputs[0], op.constant([0, group, shape[1] // group, -1]))
         turned = op.make("Transpose", apart, perm=[0, 2, 1, 3])
         sizes = op.make("Shape", op.inputs[0], dtype=INT64)
@@ -198,7 +198,7 @@ def _resize(op: CaffeLayer, x: str, target: list[int], **mode: Any) -> None:
 
 @reads("Upsample")
 def upsample(op: CaffeLayer) -> None:
-    """Each element to where its maximum was; without places, each several times."""
+    """MaxUnpool by a pooling's places; without places, nearest-neighbour enlargement."""
     op.need(1)
     by = op.proto.upsample_param
     height, width = op.picture(op.inputs[0])

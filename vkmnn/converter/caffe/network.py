@@ -31,21 +31,21 @@ _DATA = {
 """Layers that read files: their results are inputs."""
 
 _ENDS = {"SoftmaxWithLoss": "Softmax", "SigmoidCrossEntropyLoss": "Sigmoid"}
-"""Losses, and what becomes of them where nothing else reads what they do."""
+"""Losses, and the functions that replace them where nothing else reads their scores."""
 
 _DROPPED = {
     "Accuracy", "ContrastiveLoss", "DetectionEvaluate", "EuclideanLoss", "HDF5Output", "HingeLoss",
     "InfogainLoss", "MultiBoxLoss", "MultinomialLogisticLoss", "Silence", "SmoothL1Loss",
 }  # fmt: skip
-"""Layers that inference does without."""
+"""Layers without a role in inference."""
 
 STRUCTURAL = frozenset({"Input", *_DATA, *_ENDS, *_DROPPED})
-"""Layers that become no nodes of their own."""
+"""Layers without nodes of their own."""
 
 _UNREAD = {
     "Filter", "Im2col", "PSROIPooling", "PowerFile", "Proposal", "Python", "Region", "Reorg",
 }  # fmt: skip
-"""Layers of Caffe's and of forks that are known, and refused."""
+"""Layers of Caffe's and of forks that are listed as refused."""
 
 _TEST = 1
 _MOST_AXES = 32

@@ -1,4 +1,4 @@
-"""Networks of all of Caffe's ages as layers of today's form."""
+"""Upgrade of older networks to layers of today's form."""
 
 from __future__ import annotations
 

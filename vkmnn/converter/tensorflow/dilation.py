@@ -1,4 +1,4 @@
-"""Dilated convolutions, which TensorFlow writes as three nodes: blocks to batches, and back."""
+"""Dilated convolutions, which TensorFlow writes as three nodes."""
 
 from __future__ import annotations
 

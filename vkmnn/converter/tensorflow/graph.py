@@ -21,10 +21,10 @@ from vkmnn.ir import Array, Dim
 
 _INPUTS = ("Placeholder", "PlaceholderV2")
 _ENDS = frozenset({"NoOp", "Assert", "Const", "Print", *_INPUTS})
-"""Nodes that are no outputs, whoever reads them."""
+"""Nodes that are never outputs."""
 
 _COUNTED = {"Split": "num_split", "SplitV": "num_split", "Unpack": "num"}
-"""Attributes that say how many outputs a node has."""
+"""Attributes with the number of a node's outputs."""
 
 _OUTPUTS = {"TopKV2": 2}
 _MOST_OUTPUTS = 10_000
