@@ -41,7 +41,9 @@ def test_expansion_is_the_product_without_the_exclusions(
         {axis: tuple(data.draw(st.lists(st.sampled_from(axes[axis]), min_size=1))) for axis in rule}
         for rule in rules
     )
-    entry = TemplateEntry("t", "t.comp.j2", 1, {k: tuple(v) for k, v in axes.items()}, exclude)
+    entry = TemplateEntry(
+        "t", "t.comp.j2", 1, {k: tuple(v) for k, v in axes.items()}, exclude=exclude
+    )
     expected = [
         values
         for values in itertools.product(*axes.values())
@@ -59,6 +61,23 @@ def test_expansion_is_the_product_without_the_exclusions(
     assert len({v.name for v in variants}) == len(variants)
     for variant in variants:
         assert variant.name == "_".join(["t", *(str(x).lower() for x in variant.axes.values())])
+
+
+def test_axes_that_vary_together(bare: Project) -> None:
+    rows = [["8x8", 64, 0], ["8x8", 64, 1], ["4x4", 32, 0]]
+    bare.write("gemm.comp.j2", "")
+    axes = {"kind": ["a", "b"], "tile,step, split": rows, "aligned": [4, 1]}
+    bare.macro({"gemm.comp.j2": {"axes": axes, "exclude": [{"split": 1, "aligned": 1}]}})
+    (entry,) = load_entries(bare.glsl)
+    assert list(entry.axes) == ["kind", "tile", "step", "split", "aligned"]
+    assert (entry.axes["tile"], entry.axes["step"]) == (("8x8", "4x4"), (64, 32))
+    assert [tuple(variant.axes.values()) for variant in entry.variants()] == [
+        (kind, *row, aligned)
+        for kind in "ab"
+        for row in rows
+        for aligned in (4, 1)
+        if (row[2], aligned) != (1, 1)
+    ]
 
 
 def test_conditions_choose_features_and_optimisation(bare: Project) -> None:
@@ -121,6 +140,14 @@ def test_short_forms(bare: Project, entry: object, names: list[str]) -> None:
         ('{"axes": {"op": [\n1.5]}}', 4, "1.5 is neither"),
         ('{"axes": {"op": [\ntrue]}}', 4, "True is neither"),
         ('{"axes": {"op": [\n"A-B"]}}', 4, "'A-B' is neither"),
+        ('{"axes": {"a,b": []}}', 3, "'a,b' must be a list with at least one row"),
+        ('{"axes": {"a,b": [\n[1, 2],\n[3]]}}', 5, "a list of 2 values"),
+        ('{"axes": {"a,b": [\n[1, 2],\n[1, 2]]}}', 5, "a row is listed twice"),
+        ('{"axes": {"a,b": [\n[1, 1.5]]}}', 4, "axis 'b': 1.5 is neither"),
+        ('{"axes": {"a,a": [[1, 2]]}}', 3, "one of them is listed twice"),
+        ('{"axes": {"a": [1],\n"a,b": [[1, 2]]}}', 4, "one of them is listed twice"),
+        ('{"axes": {"a,B": [[1, 2]]}}', 3, "lower-case Python identifier"),
+        ('{"axes": {"a,b": [["x", 1], ["X", 2]]}}', 3, "lists 'x' twice"),
         ('{"axes": {"op": ["A"]},\n"exclude": [\n{"ob": "A"}]}', 5, "unknown axis 'ob'"),
         ('{"axes": {"op": ["A"]},\n"exclude": [\n{"op": "B"}]}', 5, "'op=B', which the axis"),
         ('{"axes": {"op": ["A"]}, "exclude": [{}]}', 3, "would take out every variant"),
@@ -242,5 +269,8 @@ def test_the_schema_agrees_with_the_reader() -> None:
     assert not list(validator.iter_errors(macro))
     for good in ([], ["A"], {"useFP16": True}, {}, {"requires": ["int8"], "optimize": "none"}):
         assert validator.is_valid({"r.comp.j2": good}), good
+    assert validator.is_valid({"r.comp.j2": {"axes": {"a,b": [[1, "x"], [2, "x"]]}}})
+    for rows in ([], [[1]], [1]):
+        assert not validator.is_valid({"r.comp.j2": {"axes": {"a,b": rows}}}), rows
     for bad in (3, {"axis": {}}, {"axes": {"op": []}}, {"optimize": "-O3"}, {"exclude": [{}]}):
         assert not validator.is_valid({"r.comp.j2": bad}), bad

@@ -26,6 +26,9 @@ SHORT_KEYS = ("useFP16", "macro")
 AxisValue = str | int
 Axes = Mapping[str, tuple[AxisValue, ...]]
 Rules = tuple[dict[str, tuple[AxisValue, ...]], ...]
+Row = tuple[AxisValue, ...]
+Rows = tuple[tuple[tuple[str, ...], tuple[Row, ...]], ...]
+"""Axes that vary together, and the values that they have at a time."""
 
 _Section = TypeVar("_Section")
 
@@ -80,6 +83,7 @@ class TemplateEntry:
     file: str
     line: int = field(repr=False)
     axes: dict[str, tuple[AxisValue, ...]]
+    rows: Rows = ()
     exclude: tuple[dict[str, tuple[AxisValue, ...]], ...] = ()
     requires: tuple[tuple[Condition, tuple[str, ...]], ...] = ()
     optimize: tuple[tuple[Condition, str], ...] = ()
@@ -89,11 +93,11 @@ class TemplateEntry:
 
     def variants(self) -> list[Variant]:
         """Return the variants in axis order; raises `ShaderError` when none is left."""
-        found = []
-        for values in itertools.product(*self.axes.values()):
-            axes = dict(zip(self.axes, values, strict=True))
-            if not any(_excludes(rule, axes) for rule in self.exclude):
-                found.append(Variant(variant_name(self.name, values), self, axes))
+        found = [
+            Variant(variant_name(self.name, axes.values()), self, axes)
+            for axes in _combinations(self.axes, self.rows)
+            if not any(_excludes(rule, axes) for rule in self.exclude)
+        ]
         if not found:
             raise ShaderError(
                 f"'{self.file}': the exclusions leave no variant",
@@ -101,6 +105,21 @@ class TemplateEntry:
                 line=self.line,
             )
         return found
+
+
+def _combinations(axes: Axes, rows: Rows) -> Iterator[dict[str, AxisValue]]:
+    """Return the product of the axes, in their order; those of `rows` vary together."""
+    together = {names[0]: (names, values) for names, values in rows}
+    listed = {name for names, _ in rows for name in names}
+    factors: list[list[dict[str, AxisValue]]] = []
+    for axis, values in axes.items():
+        if axis in together:
+            names, chosen = together[axis]
+            factors.append([dict(zip(names, row, strict=True)) for row in chosen])
+        elif axis not in listed:
+            factors.append([{axis: value} for value in values])
+    for parts in itertools.product(*factors):
+        yield {axis: value for part in parts for axis, value in part.items()}
 
 
 def _excludes(rule: Axes, axes: Mapping[str, AxisValue]) -> bool:
@@ -143,9 +162,46 @@ def _strings(node: Node, what: str) -> tuple[str, ...]:
     return tuple(str(item.value) for item in items)
 
 
-def _axes(node: Node) -> dict[str, tuple[AxisValue, ...]]:
+def _axes(node: Node) -> tuple[dict[str, tuple[AxisValue, ...]], Rows]:
+    """Read the axes; a key of several names has rows of values that go together."""
     axes: dict[str, tuple[AxisValue, ...]] = {}
-    for name, values in _object(node, "'axes'").items():
+    rows: list[tuple[tuple[str, ...], tuple[Row, ...]]] = []
+    for key, values in _object(node, "'axes'").items():
+        names = tuple(name.strip() for name in key.split(","))
+        given = {key: values}
+        if len(names) > 1:
+            found = _rows(names, values)
+            rows.append((names, found))
+            columns = (dict.fromkeys(column) for column in zip(*found, strict=True))
+            given = {
+                name: Node(tuple(Node(value, values.line) for value in column), values.line)
+                for name, column in zip(names, columns, strict=True)
+            }
+        if len({*names}) < len(names) or not axes.keys().isdisjoint(names):
+            raise _fail(f"axes '{key}': one of them is listed twice", values)
+        axes |= _single_axes(given)
+    return axes, tuple(rows)
+
+
+def _rows(names: tuple[str, ...], node: Node) -> tuple[Row, ...]:
+    what = f"axes '{','.join(names)}'"
+    rows: list[Row] = []
+    for item in _items(node):
+        values = _items(item)
+        if len(values) != len(names):
+            raise _fail(f"{what}: each row must be a list of {len(names)} values", item)
+        row = tuple(map(_axis_value, names, values))
+        if row in rows:
+            raise _fail(f"{what}: a row is listed twice", item)
+        rows.append(row)
+    if not rows:
+        raise _fail(f"{what} must be a list with at least one row", node)
+    return tuple(rows)
+
+
+def _single_axes(given: Mapping[str, Node]) -> dict[str, tuple[AxisValue, ...]]:
+    axes: dict[str, tuple[AxisValue, ...]] = {}
+    for name, values in given.items():
         if not _AXIS_NAME.fullmatch(name) or keyword.iskeyword(name):
             raise _fail(f"axis name '{name}' must be a lower-case Python identifier", values)
         if name in RESERVED_NAMES:
@@ -178,7 +234,7 @@ def _known_axis(axis: str, axes: Axes, node: Node) -> None:
         raise _fail(f"unknown axis '{axis}'", node, closest(axis, axes))
 
 
-def _exclude(node: Node, axes: Axes) -> Rules:
+def _exclude(node: Node, axes: Axes, listed: Rows) -> Rules:
     if not isinstance(node.value, tuple):
         raise _fail("'exclude' must be a list of objects", node)
     rules = []
@@ -200,13 +256,16 @@ def _exclude(node: Node, axes: Axes) -> Rules:
         if not rule:
             raise _fail("an empty exclusion would take out every variant", item)
         rules.append(rule)
-    _needed(rules, axes, node.value)
+    _needed(rules, list(_combinations(axes, listed)), node.value)
     return tuple(rules)
 
 
-def _needed(rules: list[dict[str, tuple[AxisValue, ...]]], axes: Axes, nodes: Items) -> None:
+def _needed(
+    rules: list[dict[str, tuple[AxisValue, ...]]],
+    products: list[dict[str, AxisValue]],
+    nodes: Items,
+) -> None:
     """Refuse an exclusion that takes out nothing which the others leave in."""
-    products = [dict(zip(axes, v, strict=True)) for v in itertools.product(*axes.values())]
     for i in reversed(range(len(rules))):
         others = rules[:i] + rules[i + 1 :]
         if not any(
@@ -272,7 +331,7 @@ def _short_form(node: Node) -> dict[str, tuple[AxisValue, ...]]:
     entry = {"macro": node} if isinstance(node.value, tuple) else _object(node, "the entry")
     names = entry.get("macro", Node((), node.line))
     _strings(names, "'macro'")
-    axes = _axes(Node({"macro": Node((Node("BASE", node.line), *_items(names)), node.line)}, 0))
+    axes, _ = _axes(Node({"macro": Node((Node("BASE", node.line), *_items(names)), node.line)}, 0))
     half = entry["useFP16"].value if "useFP16" in entry else False
     if not isinstance(half, bool):
         raise _fail("'useFP16' must be true or false", entry["useFP16"])
@@ -311,7 +370,8 @@ def _full_form(name: str, file: str, entry: dict[str, Node], node: Node) -> Temp
             failures.append(error)
             return default
 
-    axes: dict[str, tuple[AxisValue, ...]] = section("axes", _axes, {})
+    nothing: tuple[dict[str, tuple[AxisValue, ...]], Rows] = ({}, ())
+    axes, rows = section("axes", _axes, nothing)
     if len(failures) > unknown or (unknown and "axes" not in entry):
         raise_all(failures)  # the rest speaks of axes, which are misspelt or wrong
     made = TemplateEntry(
@@ -319,7 +379,8 @@ def _full_form(name: str, file: str, entry: dict[str, Node], node: Node) -> Temp
         file,
         node.line,
         axes,
-        exclude=section("exclude", lambda value: _exclude(value, axes), ()),
+        rows=rows,
+        exclude=section("exclude", lambda value: _exclude(value, axes, rows), ()),
         requires=section("requires", lambda value: _requires(value, axes), ()),
         optimize=section("optimize", lambda value: _optimize(value, axes), ()),
         op_type=section("op_type", _op_type, None),

@@ -795,7 +795,7 @@ ConvCoopTile: TypeAlias = Literal[
     "64x64w16x32k1m8x16x16s16",
     "32x32w16x32k2m8x16x16s16",
 ]
-ConvCoopStep: TypeAlias = Literal[32, 64, 96, 128, 256]
+ConvCoopStep: TypeAlias = Literal[64, 128, 96, 256, 32]
 ConvCoopSplit: TypeAlias = Literal[0, 1]
 
 class ConvCoopParams(Params):
@@ -2210,7 +2210,7 @@ MatmulCoopTile: TypeAlias = Literal[
     "64x64w16x32k1m8x16x16s16",
     "32x32w16x32k2m8x16x16s16",
 ]
-MatmulCoopStep: TypeAlias = Literal[32, 64, 96, 128, 256]
+MatmulCoopStep: TypeAlias = Literal[64, 128, 96, 256, 32]
 MatmulCoopSplit: TypeAlias = Literal[0, 1]
 MatmulCoopAligned: TypeAlias = Literal[4, 1]
 
