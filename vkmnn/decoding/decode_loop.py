@@ -1,4 +1,4 @@
-"""Decode steps on tokens that the device chooses."""
+"""The decode loop of one sequence: steps that feed themselves, alone or batched."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ class DecodeLoop:
 
     Args:
         state: the caches.
-        io: what is a token among the inputs and outputs of the network.
-        pool: memory that the caches share with those of other sequences, so that steps may be
-            batched; None for none.
+        io: the token input, the logits and the other inputs of the network.
+        pool: memory shared with other sequences, so that steps can be batched; or None.
     """
 
     def __init__(self, state: KVState, io: DecoderIO, pool: CachePool | None = None) -> None:
@@ -39,15 +38,15 @@ class DecodeLoop:
         self._possible = True
 
     def step(self, token: int, ahead: int, sampler: StepSampler) -> int | None:
-        """Run a token that the host knows; return the next one.
+        """Run a token and return the next one.
 
-        Steps on the tokens that follow are queued, and are forgotten unless the next call goes on
-        with what this one returned.
+        Steps on the tokens that follow are queued. They are dropped unless the next call passes
+        the token that this one returned.
 
         Args:
-            token: what is run.
-            ahead: how many steps after this one are wanted, as far as that is known.
-            sampler: how the next one is chosen. The host chooses in batched steps only.
+            token: the token to run.
+            ahead: how many steps after this one are wanted, as far as known.
+            sampler: how to choose the next token. The host samples in batched steps only.
 
         Returns:
             None if the network cannot be run like this; nothing has been run then.
@@ -74,7 +73,7 @@ class DecodeLoop:
         return chosen
 
     def _batched(self, seat: BatchSeat, token: int, ahead: int, sampler: StepSampler) -> int | None:
-        """Run a token in a step that other sequences take, too; None where none do."""
+        """Run a token in a batched step; None if there is none."""
         tensors = self._tensors
         if not self._can_step() or not self._samples(sampler):
             return None
@@ -89,7 +88,7 @@ class DecodeLoop:
         return chosen
 
     def prefetch(self, token: int, ahead: int, sampler: StepSampler) -> None:
-        """Say what `step` will be called with next: batched steps of others may take it along."""
+        """Announce the next call of `step`, so that batched steps of others can include it."""
         seat, tensors = self._seat, self._tensors
         if seat is None or tensors.seat is None or not seat.pool.batching:
             return
@@ -97,12 +96,12 @@ class DecodeLoop:
             seat.pool.prefetch(seat, token, ahead, sampler)
 
     def set_batchable(self, batchable: bool) -> None:
-        """Say whether tokens are being generated, so that steps may be batched with others'."""
+        """Allow or end batched steps: whether tokens are being generated."""
         if self._seat is not None and self._tensors.seat is not None:
             self._seat.pool.set_batchable(self._seat, batchable)
 
     def _samples(self, sampler: StepSampler) -> bool:
-        """Tell whether tokens can be chosen like this in a step."""
+        """Return whether a step supports the sampler."""
         return bool(self.io.vocabulary) or not isinstance(sampler, DeviceSampling)
 
     def _can_step(self) -> bool:
@@ -111,7 +110,7 @@ class DecodeLoop:
     # --- recordings ------------------------------------------------------------------------------
 
     def _ring_for(self, sampling: DeviceSampling | None) -> StepRing | None:
-        """Return recordings with room for one more row; None if there cannot be any."""
+        """Return a ring with room for one more row; None if steps cannot be recorded."""
         state, tensors = self.state, self._tensors
         state.check_open()
         if not state.begun or not self._samples(sampling):
@@ -136,7 +135,7 @@ class DecodeLoop:
         return any(isinstance(one, StepRing) and one.queued for one in others)
 
     def _new_ring(self, candidates: int) -> StepRing | None:
-        """Record the steps; None, from now on, if that is impossible."""
+        """Record a ring; None if that is impossible, now and later."""
         try:
             ring = self._tensors.recordings[candidates] = self._record(candidates)
         except CannotGrowError as error:
@@ -146,10 +145,10 @@ class DecodeLoop:
         return ring
 
     def step_graph(self, candidates: int, batched: bool) -> Graph:
-        """Return the step on a token that the device knows; see `decode_step`.
+        """Return the self-feeding step; see `decode_step`.
 
         Raises:
-            CannotGrowError: there is none.
+            CannotGrowError: the network cannot be rewritten.
         """
         state, io, evaluate = self.state, self.io, self.state.evaluate
         shapes = state.padded_shapes(io.feeds(0))

@@ -1,4 +1,4 @@
-"""State that runs carry from one to the next: swapped, or appended to, in place on the device."""
+"""Runs of a network on state that stays in place on the device."""
 
 from __future__ import annotations
 
@@ -66,7 +66,10 @@ class _InPlaceRun:
 
 
 class KVState:
-    """Data that a sequence of runs carries from one run to the next.
+    """State that runs of a network read and write.
+
+    A run is in place where the network allows it: caches are appended to, and values of a fixed
+    size are swapped. Otherwise it runs as usual, and its outputs become the state.
 
     Args:
         program: the network; this is fastest when it is a single stage on the device.
@@ -75,15 +78,15 @@ class KVState:
         initial: initial values; by default caches are empty and everything else is zero.
         waits: how steps are waited for; another one by default.
 
-    Whatever fails in a call, the rows of the caches are as before it, but for `restore`, which may
-    leave the state empty.
+    A call that fails leaves the rows of the caches as they were; `restore` may leave none.
 
     Attributes:
         program: the network.
-        tensors: what it holds.
+        tensors: the state.
         begun: whether anything has run since the state was reset.
         waits: as the argument.
-        closed: whether it has been closed. lost: whether its device was lost.
+        closed: whether the state has been closed.
+        lost: whether its device was lost.
 
     Raises:
         InvalidInputError: the initial rows exceed the capacity.
@@ -112,7 +115,7 @@ class KVState:
         self.lost = False
 
     def _initial_rows(self) -> int:
-        """Return how many rows the initial values have, where declared shapes tell what grows."""
+        """Return the rows of the initial values, if declared shapes tell which axis grows."""
         graph, tensors = self.program.graph, self.tensors
         before = {info.name: info.shape or () for info in graph.inputs}
         after = {
@@ -158,7 +161,7 @@ class KVState:
         return self.begun and (self.tensors.length > 0 or not self.tensors.axes)
 
     def _starts_in_place(self, feeds: Mapping[str, Any]) -> bool:
-        """Tell whether a new sequence fits the memory and the plans of an earlier one."""
+        """Return whether a new sequence fits the memory and the plans of an earlier one."""
         tensors = self.tensors
         if tensors.length or not tensors.caches or tensors.swapped:
             return False
@@ -173,20 +176,19 @@ class KVState:
     def _run_anew(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """Run on the plan for the current shapes and replace the state with the outputs."""
         tensors = self.tensors
-        given = {
+        before = {
             name: tensors.current(name)
             if self.begun and (tensors.length or name not in tensors.axes)
             else self._first(name, feeds)
             for name in tensors.pairs
         }
         names = list(self.program.outputs)
-        results = self.program.run_on_device({**feeds, **given}, names)
-        made = {name: tensors.upload(results[name]) for name in tensors.pairs.values()}
-        axes, length, regular = self._growth({n: v.shape for n, v in given.items()}, made)
+        results = self.program.run_on_device({**feeds, **before}, names)
+        after = {name: tensors.upload(results[name]) for name in tensors.pairs.values()}
+        axes, length, regular = self._growth({n: v.shape for n, v in before.items()}, after)
         tensors.check_capacity(length)
-        states = set(tensors.pairs.values())
-        told = {name: np.array(as_array(results[name])) for name in names if name not in states}
-        values = {name: made[output] for name, output in tensors.pairs.items()}
+        outputs = {name: np.array(as_array(results[name])) for name in names if name not in after}
+        values = {name: after[output] for name, output in tensors.pairs.items()}
         if self._in_place and regular:
             tensors.take_over(values, axes, length)
         elif self._in_place:
@@ -194,7 +196,7 @@ class KVState:
             tensors.drop()
         tensors.values, tensors.axes, tensors.length = values, axes, length
         self.begun = True
-        return told
+        return outputs
 
     def _first(self, name: str, feeds: Mapping[str, Any]) -> Any:
         """Return the initial value of an input."""
@@ -218,20 +220,20 @@ class KVState:
         return np.zeros([0 if size is None else size for size in shape], info.dtype.numpy)
 
     def _growth(
-        self, before: Mapping[str, Shape], made: Mapping[str, DeviceTensor]
+        self, before: Mapping[str, Shape], after: Mapping[str, DeviceTensor]
     ) -> tuple[dict[str, int], int, bool]:
-        """Return the axes that grew, the rows after a run, and whether it can go on in place."""
+        """Return the axes that grew, the rows after a run, and whether the next can be in place."""
         tensors = self.tensors
         axes: dict[str, int] = {}
         for name, output in tensors.pairs.items():
-            old, new = before[name], made[output].shape
+            old, new = before[name], after[output].shape
             if old == new:
                 continue
             axis = [n for n, sizes in enumerate(zip(old, new, strict=False)) if len(set(sizes)) > 1]
             if len(old) != len(new) or len(axis) != 1:
                 return tensors.axes, tensors.length, False
             axes[name] = axis[0]
-        lengths = {made[tensors.pairs[name]].shape[axis] for name, axis in axes.items()}
+        lengths = {after[tensors.pairs[name]].shape[axis] for name, axis in axes.items()}
         regular = len(lengths) < 2 and (not tensors.axes or axes == tensors.axes)
         return tensors.axes or axes, max(lengths, default=0), regular
 
@@ -268,14 +270,14 @@ class KVState:
         segment.end(results)
         self.waits.seconds += time.thread_time() - start
         ends = run.grown.tails if run.grown is not None else {}
-        told = {
+        outputs = {
             name: _first_rows(array, ends[name], total) if name in ends else array
             for name, array in results.items()
         }
         tensors.length, self.begun = total, True
         if tensors.swapped:
             tensors.turn = 1 - tensors.turn
-        return told
+        return outputs
 
     @property
     def evaluate(self) -> Evaluator:
@@ -288,7 +290,7 @@ class KVState:
         return self.program.whole
 
     def _new_rows(self, feeds: Mapping[str, Any]) -> int:
-        """Return how many rows the run appends."""
+        """Return the number of rows that the run appends."""
         length = self.tensors.length
         if self._padded_axes:
             name, axis = next(iter(self._padded_axes.items()))
@@ -324,7 +326,7 @@ class KVState:
             for place, dim in enumerate(infos[name].shape or ())
             if place != axis
         }
-        found = {}
+        result: dict[str, int] = {}
         for name, value in feeds.items():
             declared = infos[name].shape or (None,) * len(value.shape)
             axes = [
@@ -334,11 +336,12 @@ class KVState:
             ]
             if len(axes) > 1:
                 raise CannotGrowError(f"the input '{name}' grows along several axes")
-            found.update(dict.fromkeys([name], axes[0]) if axes else {})
-        return found
+            if axes:
+                result[name] = axes[0]
+        return result
 
     def _recorded_run(self, shapes: Mapping[str, Shape], rows: int) -> _InPlaceRun:
-        """Return a run that appends this many rows, recorded when it is first needed."""
+        """Return the recorded run that appends this many rows."""
         recordings = self.tensors.recordings
         key = (self.tensors.room, rows, *sorted(shapes.items()))
         run = recordings.get(key)
@@ -357,7 +360,7 @@ class KVState:
     def padded(
         self, shapes: Mapping[str, Shape], rows: int, apart: bool = False
     ) -> tuple[Graph, dict[str, TensorInfo], Grown | None]:
-        """Return the network for the memory of the caches, its inputs, and how it was rewritten.
+        """Return the network for the present room of the caches, its inputs, and the rewriting.
 
         Args:
             shapes: of the inputs that are not state; see `padded_shapes`.
@@ -415,7 +418,7 @@ class KVState:
         return plan.bound_segment(inputs, outputs, resident)
 
     def _leave_place(self) -> None:
-        """Fall back to a plan per length."""
+        """Run as usual from now on, with a plan for every length."""
         tensors = self.tensors
         tensors.values = {name: self.value(name) for name in tensors.pairs}
         self._in_place = False
@@ -434,10 +437,10 @@ class KVState:
             and self._padded_axes is not None
         )
 
-    # --- what it holds ---------------------------------------------------------------------------
+    # --- state outside a run ----------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Wait for steps that were queued: nobody asked for them.
+        """Wait for queued steps, whose tokens are not wanted.
 
         Raises:
             InvalidInputError: the state has been closed.
@@ -456,7 +459,7 @@ class KVState:
             raise InvalidInputError("the state has been closed", hint="make a new one")
 
     def value(self, name: str) -> DeviceTensor:
-        """Return an input's value in the next run; for a cache, a separate tensor."""
+        """Return an input's value in the next run; for a cache, a copy of its rows."""
         self.drain()
         if not self.begun and name in self._initial:
             return self.tensors.upload(self._initial[name])
@@ -471,7 +474,7 @@ class KVState:
         return caches[name] if name in caches else self.value(name)
 
     def truncate(self, length: int) -> None:
-        """Forget all rows of the caches from `length` on.
+        """Drop all rows of the caches from `length` on.
 
         Raises:
             InvalidInputError: there are fewer rows, or part of the state does not grow.
@@ -544,7 +547,7 @@ class KVState:
         self.tensors.length, self.begun = self._first_rows, False
 
     def plan_anew(self) -> None:
-        """Forget plans, and steps that are queued; keep what the state holds."""
+        """Drop plans and queued steps; keep the state."""
         self.tensors.close_recordings()
         if self.tensors.seat is not None:
             self.tensors.seat.plan_anew()
