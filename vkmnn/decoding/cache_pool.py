@@ -30,7 +30,7 @@ from vkmnn.decoding.decode_step import (
     DecoderIO,
 )
 from vkmnn.decoding.kv_state import KVState
-from vkmnn.decoding.padded_graph import CannotGrowError
+from vkmnn.decoding.padded_graph import CannotRewriteError
 from vkmnn.decoding.sampling import DeviceSampling, StepSampler
 from vkmnn.decoding.state_tensors import StateTensors, resized
 from vkmnn.decoding.step_ring import RING_SIZE, recorded
@@ -263,8 +263,8 @@ class CachePool:
             with self._watched():
                 while not seat.ready:
                     self._advance(seat)
-        except CannotGrowError as error:
-            _log.info("texts take turns: %s", error)
+        except CannotRewriteError as error:
+            _log.info("sequences take turns: %s", error)
             self._possible = False
             seat.stop()
             return None
@@ -305,7 +305,7 @@ class CachePool:
         """Note an error or an interruption, which leaves queued steps in doubt."""
         try:
             yield
-        except CannotGrowError:
+        except CannotRewriteError:
             raise
         except BaseException:
             self._failed = True
@@ -395,7 +395,7 @@ class CachePool:
         """Record a batched step of this size.
 
         Raises:
-            CannotGrowError: that is impossible.
+            CannotRewriteError: that is impossible.
         """
         graph, io = member.step_graph(candidates, batched=True), member.io
         if not host_samples:
@@ -417,7 +417,7 @@ class CachePool:
                 outputs[io.logits] = tensors.logits[turn]
             return plan.bound_segment(inputs, outputs, {*inputs, *outputs})
 
-        segments = recorded(plan, RING_SIZE, record, "a step of several texts")
+        segments = recorded(plan, RING_SIZE, record, "a batched step")
         return BatchedRing(plan, segments, tensors)
 
     def _new_tensors(

@@ -8,7 +8,7 @@ from vkmnn.core.backend import Segment
 from vkmnn.decoding.cache_pool import BatchSeat, CachePool
 from vkmnn.decoding.decode_step import LENGTH, NEXT_LENGTH, NEXT_TOKEN, DecoderIO, decode_step
 from vkmnn.decoding.kv_state import KVState
-from vkmnn.decoding.padded_graph import CannotGrowError, padded
+from vkmnn.decoding.padded_graph import CannotRewriteError, zero_padded
 from vkmnn.decoding.sampling import DeviceSampling, StepSampler
 from vkmnn.decoding.step_ring import RING_SIZE, StepRing, recorded
 from vkmnn.ir import Array, DType, Graph
@@ -138,7 +138,7 @@ class DecodeLoop:
         """Record a ring; None if that is impossible, now and later."""
         try:
             ring = self._tensors.recordings[candidates] = self._record(candidates)
-        except CannotGrowError as error:
+        except CannotRewriteError as error:
             _log.info("tokens are chosen on the host: %s", error)
             self._possible = False
             return None
@@ -148,18 +148,18 @@ class DecodeLoop:
         """Return the self-feeding step; see `decode_step`.
 
         Raises:
-            CannotGrowError: the network cannot be rewritten.
+            CannotRewriteError: the network cannot be rewritten.
         """
         state, io, evaluate = self.state, self.io, self.state.evaluate
         shapes = state.padded_shapes(io.feeds(0))
-        _, _, grown = state.padded({**shapes, io.token: (1, 1)}, 1, apart=batched)
-        assert grown is not None
+        _, _, padded = state.padded_network({**shapes, io.token: (1, 1)}, 1, fuse=not batched)
+        assert padded is not None
 
         def feeds(past: int) -> dict[str, Array]:
-            own = {name: padded(value, shapes[name]) for name, value in io.feeds(past).items()}
-            return own | grown.feeds(past, past + 1, evaluate)
+            own = {name: zero_padded(value, shapes[name]) for name, value in io.feeds(past).items()}
+            return own | padded.feeds(past, past + 1, evaluate)
 
-        return decode_step(grown, io, feeds, evaluate, candidates, batched)
+        return decode_step(padded, io, feeds, evaluate, candidates, batched)
 
     def _record(self, candidates: int) -> StepRing:
         graph = self.step_graph(candidates, batched=False)

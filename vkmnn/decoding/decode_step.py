@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from vkmnn.decoding.padded_graph import PAST, TOTAL, CannotGrowError, Grown
+from vkmnn.decoding.padded_graph import PAST, TOTAL, CannotRewriteError, PaddedGraph
 from vkmnn.errors import VkmnnError
 from vkmnn.ir import Array, DType, Graph, Op, OpAttrs, TensorInfo
 from vkmnn.ir.ops import (
@@ -84,7 +84,7 @@ Evaluator = Callable[[Op[Any], "list[Array | None]"], "list[Array]"]
 
 
 def decode_step(
-    grown: Grown,
+    padded: PaddedGraph,
     io: DecoderIO,
     feeds: Callable[[int], Mapping[str, Array]],
     evaluate: Evaluator,
@@ -94,7 +94,7 @@ def decode_step(
     """Return a step that reads a token and `LENGTH`, and writes `NEXT_TOKEN` and `NEXT_LENGTH`.
 
     Args:
-        grown: the network as rewritten for one row a step.
+        padded: the network as rewritten for one row a step.
         io: which of its inputs and outputs are tokens and logits.
         feeds: what the host would feed it beside the token, by the number of rows.
         evaluate: computes one op on arrays.
@@ -104,14 +104,14 @@ def decode_step(
             and returns the logits, too.
 
     Raises:
-        CannotGrowError: an input depends on the number of rows in a way that is not known.
+        CannotRewriteError: an input depends on the number of rows in a way that is not known.
     """
-    return _DecodeStep(grown, io, evaluate, candidates, batched).result(feeds)
+    return _DecodeStep(padded, io, evaluate, candidates, batched).result(feeds)
 
 
 @dataclass(slots=True)
 class _DecodeStep:
-    grown: Grown
+    padded: PaddedGraph
     io: DecoderIO
     evaluate: Evaluator
     candidates: int
@@ -126,15 +126,15 @@ class _DecodeStep:
 
     def result(self, feeds: Callable[[int], Mapping[str, Array]]) -> Graph:
         """Build the network."""
-        grown, io, graph = self.grown, self.io, self.grown.graph
+        padded, io, graph = self.padded, self.io, self.padded.graph
         infos = {info.name: info for info in graph.inputs}
         token, logits = infos[io.token], self._logits()
         if token.dims != (1, 1) or logits.dims[:-1] not in ((1, 1), (1,)):
-            raise CannotGrowError("a step has more than one token")
+            raise CannotRewriteError("a step has more than one token")
         more = LENGTH_STEP if self.batched else self._constant("one", [1])
         self._op("BinaryOp", [LENGTH, more], NEXT_LENGTH, BinaryAttrs("ADD"))
         self.feeds = feeds
-        probed = {past: feeds(past) for past in _probes(grown.capacity)}
+        probed = {past: feeds(past) for past in _probes(padded.capacity)}
         fed = set(probed[0]) | {LENGTH, NEXT_LENGTH}
         for name in fed & infos.keys():
             self.known[name] = {past: made[name] for past, made in probed.items()}
@@ -174,11 +174,11 @@ class _DecodeStep:
             if self.batched:
                 made.append(TensorInfo(UNIFORM, DType.FLOAT32, (1, 1)))
             else:
-                made.append(TensorInfo(UNIFORMS, DType.FLOAT32, (self.grown.capacity,)))
+                made.append(TensorInfo(UNIFORMS, DType.FLOAT32, (self.padded.capacity,)))
         return made
 
     def _logits(self) -> TensorInfo:
-        return next(i for i in self.grown.graph.outputs if i.name == self.io.logits)
+        return next(i for i in self.padded.graph.outputs if i.name == self.io.logits)
 
     def _sampled(self, logits: TensorInfo) -> str:
         """Sample one of the likeliest tokens: sort, sum, count the sums up to a random number."""
@@ -230,7 +230,7 @@ class _DecodeStep:
     def _know(self, op: Op[Any]) -> bool:
         """Compute an op for some numbers of rows, if its operands follow from them."""
         names = [name for name in op.inputs if name]
-        constants = self.grown.graph.constants
+        constants = self.padded.graph.constants
         if not any(name in self.known for name in names) or not all(
             name in self.known or name in constants for name in names
         ):
@@ -275,7 +275,7 @@ class _DecodeStep:
 
         What it says about keys past those that are there, nobody reads.
         """
-        values, room = self.known.get(mask), self.grown.capacity
+        values, room = self.known.get(mask), self.padded.capacity
         if values is None or any(
             x.ndim == 0 or x.shape[-1] != room or x.dtype.kind != "f" for x in values.values()
         ):
@@ -309,9 +309,9 @@ class _DecodeStep:
 
     def _tabulate(self, name: str, first: Array) -> None:
         """Look up what the host would feed in a table with a row for every number of rows."""
-        room = self.grown.capacity
+        room = self.padded.capacity
         if self.feeds is None or first.size * room > MAX_TABLE:
-            raise CannotGrowError(f"'{name}' does not follow from the number of rows")
+            raise CannotRewriteError(f"'{name}' does not follow from the number of rows")
         if self.tables is None:
             self.tables = [self.feeds(past) for past in range(room)]
         table = np.stack([made[name].reshape(-1) for made in self.tables])
@@ -339,7 +339,7 @@ class _DecodeStep:
 
     def _widens(self, name: str, values: Mapping[int, Array]) -> bool:
         """Compute what shows one more element of an axis with every row."""
-        room = self.grown.capacity
+        room = self.padded.capacity
         whole, hidden = values[room - 1], values[0].reshape(-1)[-1:]
         for axis in [axis for axis, size in enumerate(whole.shape) if size == room]:
             if all(
@@ -361,7 +361,7 @@ class _DecodeStep:
         """Return which rows are there after the step, bool [1, capacity]."""
         if _VALID not in self.made:
             self.made.add(_VALID)
-            columns = self._constant("columns", np.arange(self.grown.capacity)[None])
+            columns = self._constant("columns", np.arange(self.padded.capacity)[None])
             rows = self._reshaped(LENGTH, (1, 1), f"{_VALID}:rows")
             self._op("BinaryOp", [columns, rows], _VALID, BinaryAttrs("LESS_EQUAL"))
         return _VALID

@@ -27,7 +27,7 @@ MAX_ROWS = 8
 _HEADS_FIRST = TransposeAttrs((0, 2, 1, 3))
 
 
-def fused(
+def fuse_cached_attention(
     ops: Sequence[Op], infos: Mapping[str, TensorInfo], total: str, outputs: set[str]
 ) -> list[Op]:
     """Return the ops with CachedAttention in place of what it does, where there are few rows.

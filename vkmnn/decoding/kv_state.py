@@ -16,7 +16,13 @@ from vkmnn.core.plan import Plan
 from vkmnn.core.plans import Plans
 from vkmnn.core.program import Program
 from vkmnn.core.resolve import resolve
-from vkmnn.decoding.padded_graph import CannotGrowError, Grown, Growth, grow, padded
+from vkmnn.decoding.padded_graph import (
+    CacheSpec,
+    CannotRewriteError,
+    PaddedGraph,
+    pad_caches,
+    zero_padded,
+)
 from vkmnn.decoding.state_tensors import Shape, StateTensors, resized
 from vkmnn.decoding.step_ring import Waits, recorded
 from vkmnn.errors import InvalidInputError, StateLostError
@@ -34,13 +40,13 @@ class _InPlaceRun:
     Attributes:
         plan: the plan.
         segments: its recordings, one for each direction in which state is swapped.
-        grown: the network as rewritten for caches of a fixed size, if there are any.
+        padded: the network as rewritten for caches of a fixed size, if there are any.
         ahead: rows before and after a run that may come next, and what the host feeds it.
     """
 
     plan: Plan
     segments: list[Segment]
-    grown: Grown | None
+    padded: PaddedGraph | None
     ahead: tuple[int, int, Mapping[str, Array]] | None = None
 
     def feeds(self, past: int, total: int, evaluate: Evaluator) -> Mapping[str, Array]:
@@ -48,12 +54,12 @@ class _InPlaceRun:
         ahead, self.ahead = self.ahead, None
         if ahead is not None and ahead[:2] == (past, total):
             return ahead[2]
-        return {} if self.grown is None else self.grown.feeds(past, total, evaluate)
+        return {} if self.padded is None else self.padded.feeds(past, total, evaluate)
 
     def look_ahead(self, past: int, total: int, evaluate: Evaluator) -> None:
         """Compute what the host would feed to another run, while the device works."""
-        if self.grown is not None and total <= self.grown.capacity:
-            self.ahead = past, total, self.grown.feeds(past, total, evaluate)
+        if self.padded is not None and total <= self.padded.capacity:
+            self.ahead = past, total, self.padded.feeds(past, total, evaluate)
 
     def drain(self) -> None:
         """Do nothing: no run is queued."""
@@ -152,7 +158,7 @@ class KVState:
         if self._in_place and (self._goes_on() or self._starts_in_place(feeds)):
             try:
                 return self._run_in_place(feeds)
-            except CannotGrowError as error:
+            except CannotRewriteError as error:
                 _log.warning("the state is planned anew for every length: %s", error)
                 self._leave_place()
         return self._run_anew(feeds)
@@ -256,7 +262,7 @@ class KVState:
         shapes = self.padded_shapes(feeds)
         run = self._recorded_run(shapes, rows)
         host: dict[str, Any] = {
-            name: padded(as_array(value), shapes[name]) if name in axes else value
+            name: zero_padded(as_array(value), shapes[name]) if name in axes else value
             for name, value in feeds.items()
         }
         evaluate = self.evaluate
@@ -269,7 +275,7 @@ class KVState:
         start = time.thread_time()
         segment.end(results)
         self.waits.seconds += time.thread_time() - start
-        ends = run.grown.tails if run.grown is not None else {}
+        ends = run.padded.padded_axes if run.padded is not None else {}
         outputs = {
             name: _first_rows(array, ends[name], total) if name in ends else array
             for name, array in results.items()
@@ -335,7 +341,7 @@ class KVState:
                 if size == total and not isinstance(dim, int) and (dim is None or dim not in other)
             ]
             if len(axes) > 1:
-                raise CannotGrowError(f"the input '{name}' grows along several axes")
+                raise CannotRewriteError(f"the input '{name}' grows along several axes")
             if axes:
                 result[name] = axes[0]
         return result
@@ -351,26 +357,26 @@ class KVState:
         return run
 
     def _record(self, shapes: Mapping[str, Shape], rows: int) -> _InPlaceRun:
-        graph, infos, grown = self.padded(shapes, rows)
+        graph, infos, padded = self.padded_network(shapes, rows)
         plan = self.planned(graph, infos)
         turns = 2 if self.tensors.swapped else 1
         segments = recorded(plan, turns, lambda turn: self._bound(plan, infos, turn), "the network")
-        return _InPlaceRun(plan, segments, grown)
+        return _InPlaceRun(plan, segments, padded)
 
-    def padded(
-        self, shapes: Mapping[str, Shape], rows: int, apart: bool = False
-    ) -> tuple[Graph, dict[str, TensorInfo], Grown | None]:
+    def padded_network(
+        self, shapes: Mapping[str, Shape], rows: int, fuse: bool = True
+    ) -> tuple[Graph, dict[str, TensorInfo], PaddedGraph | None]:
         """Return the network for the present room of the caches, its inputs, and the rewriting.
 
         Args:
             shapes: of the inputs that are not state; see `padded_shapes`.
             rows: how many a run appends.
-            apart: whether rotary embedding, appends and attention stay ops of their own.
+            fuse: whether rotary embedding, appends and attention may become one op.
 
         Raises:
-            CannotGrowError: an op mixes rows in a way that is not known to be safe.
+            CannotRewriteError: an op mixes rows in a way that is not known to be safe.
         """
-        graph, planner, grown, tensors = self._plans.graph, self._plans.planner, None, self.tensors
+        graph, planner, padded, tensors = self._plans.graph, self._plans.planner, None, self.tensors
         infos = {}
         for info in graph.inputs:
             shape = shapes.get(info.name)
@@ -382,10 +388,10 @@ class KVState:
             infos[info.name] = replace(info, shape=shape)
         if tensors.axes:
             caches = {name: (tensors.pairs[name], axis) for name, axis in tensors.axes.items()}
-            growth = Growth(caches, self._padded_axes or {}, tensors.room, apart)
-            grown = grow(graph, infos, growth, planner.evaluate, planner.meter())
-            graph, infos = grown.graph, {info.name: info for info in grown.graph.inputs}
-        return graph, infos, grown
+            spec = CacheSpec(caches, self._padded_axes or {}, tensors.room, fuse)
+            padded = pad_caches(graph, infos, spec, planner.evaluate, planner.meter())
+            graph, infos = padded.graph, {info.name: info for info in padded.graph.inputs}
+        return graph, infos, padded
 
     def padded_shapes(self, feeds: Mapping[str, Any]) -> dict[str, Shape]:
         """Return the shapes of inputs that are not state, where caches are full."""

@@ -17,7 +17,7 @@ from vkmnn.decoding.decode_step import (
     TOP_P,
     UNIFORMS,
 )
-from vkmnn.decoding.padded_graph import CannotGrowError
+from vkmnn.decoding.padded_graph import CannotRewriteError
 from vkmnn.decoding.sampling import DeviceSampling
 from vkmnn.errors import VkmnnError
 from vkmnn.ir import Array
@@ -62,14 +62,14 @@ def recorded(
         what: names what is recorded, in the message.
 
     Raises:
-        CannotGrowError: a recording is None.
+        CannotRewriteError: a recording is None.
     """
     segments: list[Segment] = []
     try:
         for turn in range(count):
             segment = record(turn)
             if segment is None:
-                raise CannotGrowError(f"{what} is not one plan of the device")
+                raise CannotRewriteError(f"{what} is not one plan of the device")
             segments.append(segment)
     except BaseException:
         for one in segments:
