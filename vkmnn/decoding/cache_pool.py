@@ -18,6 +18,7 @@ from typing import Protocol
 
 from vkmnn.core.backend import Segment, TensorPurpose
 from vkmnn.core.device_tensor import DeviceTensor
+from vkmnn.core.plan import Plan
 from vkmnn.core.program import Program
 from vkmnn.decoding.batched_ring import BatchedRing, BatchTensors
 from vkmnn.decoding.batched_step import batched_step
@@ -51,6 +52,9 @@ class Member(Protocol):
 
     def step_graph(self, candidates: int, batched: bool) -> Graph:
         """Return the self-feeding step."""
+
+    def planned(self, graph: Graph) -> Plan:
+        """Return a plan for a network of static shapes."""
 
 
 @dataclass(slots=True, eq=False)
@@ -406,7 +410,7 @@ class CachePool:
         tensors = self._new_tensors(graph, infos, io, host_samples)
         images = {name: tensor.images(0, size) for name, tensor in self._tensors.items()}
         caches = {name: one for name, one in images.items() if one is not None}
-        plan = member.state.planned(graph, infos)
+        plan = member.planned(graph)
 
         def record(turn: int) -> Segment | None:
             after = (turn + 1) % RING_SIZE

@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 
 from vkmnn.core.backend import Segment
+from vkmnn.core.plan import Plan
 from vkmnn.decoding.cache_pool import BatchSeat, CachePool
 from vkmnn.decoding.decode_step import LENGTH, NEXT_LENGTH, NEXT_TOKEN, DecoderIO, decode_step
+from vkmnn.decoding.in_place import InPlaceRuns
 from vkmnn.decoding.kv_state import KVState
 from vkmnn.decoding.padded_graph import CannotRewriteError, zero_padded
 from vkmnn.decoding.sampling import DeviceSampling, StepSampler
@@ -104,6 +106,11 @@ class DecodeLoop:
         """Return whether a step supports the sampler."""
         return bool(self.io.vocabulary) or not isinstance(sampler, DeviceSampling)
 
+    @property
+    def _in_place(self) -> InPlaceRuns:
+        assert self.state.in_place is not None  # see `_can_step`
+        return self.state.in_place
+
     def _can_step(self) -> bool:
         return self._possible and self.state.steps_in_place
 
@@ -150,9 +157,10 @@ class DecodeLoop:
         Raises:
             CannotRewriteError: the network cannot be rewritten.
         """
-        state, io, evaluate = self.state, self.io, self.state.evaluate
-        shapes = state.padded_shapes(io.feeds(0))
-        _, _, padded = state.padded_network({**shapes, io.token: (1, 1)}, 1, fuse=not batched)
+        in_place, io = self._in_place, self.io
+        evaluate = in_place.evaluate
+        shapes = in_place.padded_shapes(io.feeds(0))
+        _, _, padded = in_place.padded_network({**shapes, io.token: (1, 1)}, 1, fuse=not batched)
         assert padded is not None
 
         def feeds(past: int) -> dict[str, Array]:
@@ -160,6 +168,10 @@ class DecodeLoop:
             return own | padded.feeds(past, past + 1, evaluate)
 
         return decode_step(padded, io, feeds, evaluate, candidates, batched)
+
+    def planned(self, graph: Graph) -> Plan:
+        """Return a plan for a network of static shapes."""
+        return self._in_place.planned(graph, {info.name: info for info in graph.inputs})
 
     def _record(self, candidates: int) -> StepRing:
         graph = self.step_graph(candidates, batched=False)
@@ -170,7 +182,7 @@ class DecodeLoop:
         lengths = [new((1,), DType.INT64) for _ in range(RING_SIZE)]
         known = {*caches, io.token, LENGTH}
         settings = {n: new(i.dims, i.dtype) for n, i in infos.items() if n not in known}
-        plan = self.state.planned(graph, infos)
+        plan = self.planned(graph)
 
         def record(turn: int) -> Segment | None:
             inputs = {**caches, **settings, io.token: tokens[turn], LENGTH: lengths[turn]}

@@ -105,6 +105,11 @@ class StateTensors:
         held = {**self.values, **self.caches}
         return {name: (held[name], axis) for name, axis in self.axes.items() if name in held}
 
+    def swap(self) -> None:
+        """Have the next run read what the last one wrote."""
+        if self.swapped:
+            self.turn = 1 - self.turn
+
     # --- room ------------------------------------------------------------------------------------
 
     def make_room(self, total: int) -> None:
