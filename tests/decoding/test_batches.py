@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -292,6 +294,25 @@ def test_texts_that_lose_their_place_go_on_alone(
             pass
         assert not list(model._decoder._pool._taken())
     assert [end.tokens for end in ends] == alone
+
+
+def test_nothing_waits_for_the_garbage_collector(tmp_path: Path) -> None:
+    """Loops, their places and their recordings go with the texts, so that devices can close."""
+    folder = _folder("genai", tmp_path / "model")
+    gc.collect()
+    gc.disable()
+    try:
+        model = vkmnn.llm.load(folder, capacity=100)
+        model.generate(PROMPTS[:3], 5)
+        loops = [sequence._loop for sequence in model._free]
+        refs = [weakref.ref(loop._tensors) for loop in loops]
+        model.close()
+        assert not any(loop._ring._segments for loop in loops if loop._ring is not None)
+        loops.clear()
+        model._free.clear()
+        assert [ref() for ref in refs if ref() is not None] == []
+    finally:
+        gc.enable()
 
 
 def test_what_cannot_be_joined_takes_turns(tmp_path: Path) -> None:

@@ -33,8 +33,8 @@ class DecodeLoop:
         self.state = state
         self.io = io
         self._tensors = state.tensors
-        self._seat: BatchSeat | None = None if pool is None else pool.join(self)
-        self._tensors.seat = self._seat
+        self._pool = pool
+        self._tensors.seat = None if pool is None else pool.join(self)
         self._ring: StepRing | None = None
         self._sampling: DeviceSampling | None = None  # of the last step
         self._possible = True
@@ -56,9 +56,9 @@ class DecodeLoop:
         Raises:
             InvalidInputError: the state is closed, or full.
         """
-        seat, tensors = self._seat, self._tensors
-        if seat is not None and seat.pool.batching:
-            chosen = self._batched(seat, token, ahead, sampler)
+        pool, tensors = self._pool, self._tensors
+        if pool is not None and pool.batching:
+            chosen = self._batched(pool, token, ahead, sampler)
             if chosen is not None:
                 return chosen
         if sampler is not None and not isinstance(sampler, DeviceSampling):
@@ -74,15 +74,15 @@ class DecodeLoop:
         tensors.length = length + 1
         return chosen
 
-    def _batched(self, seat: BatchSeat, token: int, ahead: int, sampler: StepSampler) -> int | None:
+    def _batched(self, pool: CachePool, token: int, ahead: int, sampler: StepSampler) -> int | None:
         """Run a token in a batched step; None if there is none."""
         tensors = self._tensors
         if not self._can_step() or not self._samples(sampler):
             return None
         tensors.make_room(tensors.length + 1)
-        if tensors.seat is None:
+        seat = self._seat
+        if seat is None:
             return None
-        pool = seat.pool
         before = pool.waited
         chosen = pool.step(seat, token, ahead, sampler)
         self.state.waits.seconds += pool.waited - before
@@ -92,15 +92,23 @@ class DecodeLoop:
     def prefetch(self, token: int, ahead: int, sampler: StepSampler) -> None:
         """Announce the next call of `step`, so that batched steps of others can include it."""
         seat, tensors = self._seat, self._tensors
-        if seat is None or tensors.seat is None or not seat.pool.batching:
+        if seat is None or not seat.pool.batching:
             return
         if self._can_step() and self._samples(sampler) and tensors.length < tensors.room:
             seat.pool.prefetch(seat, token, ahead, sampler)
 
     def set_batchable(self, batchable: bool) -> None:
         """Allow or end batched steps: whether tokens are being generated."""
-        if self._seat is not None and self._tensors.seat is not None:
-            self._seat.pool.set_batchable(self._seat, batchable)
+        seat = self._seat
+        if seat is not None:
+            seat.pool.set_batchable(seat, batchable)
+
+    @property
+    def _seat(self) -> BatchSeat | None:
+        """The place on the pool, while the caches lie there; its only reference on this side."""
+        seat = self._tensors.seat
+        assert seat is None or isinstance(seat, BatchSeat)
+        return seat
 
     def _samples(self, sampler: StepSampler) -> bool:
         """Return whether a step supports the sampler."""

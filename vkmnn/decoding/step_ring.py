@@ -88,7 +88,7 @@ class Ring:
     """
 
     def __init__(self, plan: Plan, segments: Sequence[Segment]) -> None:
-        self._plan = plan
+        self._plan: Plan | None = plan
         self._segments = list(segments)
         self._turn = 0
         self._queue: deque[int] = deque()
@@ -124,9 +124,12 @@ class Ring:
     def close(self) -> None:
         """Wait for the recordings, and release them and the plan."""
         self._queue.clear()
-        for segment in self._segments:
+        segments, plan = self._segments, self._plan
+        self._segments, self._plan = [], None  # no memory waits for the ring to be dropped
+        for segment in segments:
             segment.close()
-        self._plan.close()
+        if plan is not None:
+            plan.close()
 
 
 class StepRing(Ring):
@@ -238,4 +241,5 @@ class StepRing(Ring):
     def close(self) -> None:
         """Wait for the recordings, and release them and the plan."""
         self.live = False
+        self._tokens, self._lengths, self._chosen, self._settings = [], [], [], {}
         super().close()
