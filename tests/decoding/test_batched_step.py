@@ -10,7 +10,7 @@ import pytest
 
 from vkmnn.cpu_fallback import run_op
 from vkmnn.decoding.batched_step import batched_step
-from vkmnn.decoding.padded_graph import CannotGrowError
+from vkmnn.decoding.padded_graph import CannotRewriteError
 from vkmnn.ir import Array, DType, Graph, Op, OpAttrs, TensorInfo
 from vkmnn.ir.ops import (
     AppendAttrs,
@@ -155,7 +155,7 @@ def test_texts_stay_apart(step: Step) -> None:
 
 @pytest.mark.parametrize("step", REFUSED.values(), ids=REFUSED)
 def test_what_mixes_texts_is_refused(step: Step) -> None:
-    with pytest.raises(CannotGrowError):
+    with pytest.raises(CannotRewriteError):
         batched_step(step.graph(), BATCH)
 
 
@@ -174,7 +174,7 @@ def test_attention_has_to_know_how_many_rows_each_text_has(depth: int) -> None:
     step = Step((1, 2, 1, depth), ops, {"one": _ints(1)},
                 {"k": cache, "v": cache[::-1].copy(), "n": _ints(4)})  # fmt: skip
     if depth == 6:
-        with pytest.raises(CannotGrowError, match="CachedAttention"):
+        with pytest.raises(CannotRewriteError, match="CachedAttention"):
             batched_step(step.graph(), BATCH)
     else:
         step.check()

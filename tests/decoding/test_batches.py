@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +17,8 @@ import pytest
 import vkmnn
 from tests.llm import tiny
 from tests.llm.oracle import greedy
+from vkmnn.decoding import state_tensors
+from vkmnn.decoding.cache_pool import CachePool
 from vkmnn.llm.decoder import Decoder
 from vkmnn.runtime.device import enumerate_devices
 from vkmnn.runtime.recorder import CommandBuffer
@@ -269,6 +273,46 @@ def test_an_interrupted_step_is_run_again(
         text.__exit__(None, None, None)
     for one, expected in zip(made, alone, strict=True):
         assert one[: len(expected)] == expected
+
+
+def test_texts_that_lose_their_place_go_on_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Caches that have to grow do not fit the shared memory any more, while steps are batched."""
+    monkeypatch.setattr(state_tensors, "MIN_ROWS", 16)
+    folder = _folder("genai", tmp_path / "model")
+    with vkmnn.llm.load(folder, capacity=100) as model:
+        alone = [model.generate(prompt, 30).tokens for prompt in PROMPTS[:3]]
+    with vkmnn.llm.load(folder, capacity=100) as model:
+        streams = [model.pieces(prompt, 30) for prompt in PROMPTS[:3]]
+        ends = [next(stream)[0] for stream in streams]
+        for _ in range(3):
+            for stream in streams:
+                next(stream)
+        monkeypatch.setattr(CachePool, "place", lambda *_: False)
+        while sum(next(stream, None) is not None for stream in streams):
+            pass
+        assert not list(model._decoder._pool._taken())
+    assert [end.tokens for end in ends] == alone
+
+
+def test_nothing_waits_for_the_garbage_collector(tmp_path: Path) -> None:
+    """Loops, their places and their recordings go with the texts, so that devices can close."""
+    folder = _folder("genai", tmp_path / "model")
+    gc.collect()
+    gc.disable()
+    try:
+        model = vkmnn.llm.load(folder, capacity=100)
+        model.generate(PROMPTS[:3], 5)
+        loops = [sequence._loop for sequence in model._free]
+        refs = [weakref.ref(loop._tensors) for loop in loops]
+        model.close()
+        assert not any(loop._ring._segments for loop in loops if loop._ring is not None)
+        loops.clear()
+        model._free.clear()
+        assert [ref() for ref in refs if ref() is not None] == []
+    finally:
+        gc.enable()
 
 
 def test_what_cannot_be_joined_takes_turns(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from vkmnn.cpu_fallback import run_op
-from vkmnn.decoding.fuse_cached_attention import fused
+from vkmnn.decoding.fuse_cached_attention import fuse_cached_attention
 from vkmnn.ir import Array, DType, Op, OpAttrs, TensorInfo
 from vkmnn.ir.ops import (
     AppendAttrs,
@@ -80,7 +80,7 @@ class Step:
         return out
 
     def fused(self) -> list[Op[Any]]:
-        return fused(self.ops, self.infos, TOTAL, {"y"})
+        return fuse_cached_attention(self.ops, self.infos, TOTAL, {"y"})
 
     def run(self, ops: list[Op[Any]]) -> dict[str, Array]:
         values = dict(self.values)

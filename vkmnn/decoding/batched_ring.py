@@ -1,4 +1,4 @@
-"""Recordings of a decode step that a batch of sequences takes."""
+"""Recordings of a batched decode step in a ring."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from vkmnn.ir import Array
 from vkmnn.records import dataclass
 
 LEFT_OUT = -1
-"""The number of rows of a sequence that takes no part: its caches stay as they are."""
+"""Length of a sequence that is left out of a step: its caches stay unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchTensors:
-    """What the recordings of a batched step read and write; lists have one for each recording.
+    """Inputs and outputs of a batched step; lists have a tensor for each recording.
 
     Attributes:
-        tokens: what is run, and what the step before chose, [batch, 1].
+        tokens: inputs, as chosen by the step before, [batch, 1].
         lengths: rows of the caches, [batch].
-        uniforms: random numbers from 0 to 1, for steps that sample, [batch, 1]; else none.
-        logits: for steps of which the host samples, [batch, …]; else none.
-        settings: `LENGTH_STEP`, and of steps that sample, how.
+        uniforms: random numbers from 0 to 1, [batch, 1]; empty for greedy steps.
+        logits: outputs, [batch, …]; empty if the host does not sample.
+        settings: `LENGTH_STEP`, and inputs that say how to sample.
     """
 
     tokens: Sequence[DeviceTensor]
@@ -45,7 +45,7 @@ class BatchTensors:
     settings: Mapping[str, DeviceTensor]
 
     def inputs(self, turn: int) -> dict[str, DeviceTensor]:
-        """Return what a recording reads beside tokens, lengths and caches."""
+        """Return the inputs of a recording other than tokens, lengths and caches."""
         own = {UNIFORM: self.uniforms[turn]} if self.uniforms else {}
         return {**self.settings, **own}
 
@@ -56,10 +56,10 @@ class BatchedRing(Ring):
     Args:
         plan: of the step.
         segments: its recordings.
-        tensors: what they read and write.
+        tensors: their inputs and outputs.
 
     Attributes:
-        waited: CPU seconds that waiting for steps took.
+        waited: CPU seconds spent on waiting for steps.
     """
 
     def __init__(self, plan: Plan, segments: Sequence[Segment], tensors: BatchTensors) -> None:
@@ -73,12 +73,12 @@ class BatchedRing(Ring):
         lengths: Mapping[int, int],
         sampling: Mapping[int, DeviceSampling],
     ) -> None:
-        """Say what the next step runs, while none is queued.
+        """Write the inputs of the next step, while none is queued.
 
         Args:
-            tokens: by the index of a sequence in the batch; the others take no part.
-            lengths: how many rows the caches of these sequences hold.
-            sampling: of sequences that sample on the device. Others take the likeliest token.
+            tokens: by the index of a sequence in the batch; all others are left out.
+            lengths: rows in the caches of these sequences.
+            sampling: for sequences that sample on the device; the others are greedy.
         """
         turn, tensors = self._free_turn(), self._tensors
         _fill(tensors.tokens[turn], tokens, 0)
@@ -91,10 +91,10 @@ class BatchedRing(Ring):
             _fill(settings[TOP_P], {n: one.top_p for n, one in how}, 1)
 
     def submit(self, uniforms: Mapping[int, float]) -> None:
-        """Queue a step on what the one before chose, or on what was set.
+        """Queue a step on the tokens of the one before, or on those that were set.
 
         Args:
-            uniforms: from 0 to 1, of sequences that sample on the device.
+            uniforms: random numbers from 0 to 1, for sequences that sample on the device.
         """
         turn = self._turn
         if self._tensors.uniforms:
@@ -105,7 +105,7 @@ class BatchedRing(Ring):
         self._turn = (turn + 1) % len(self._segments)
 
     def finish(self) -> tuple[Array, Array | None]:
-        """Wait for the oldest step; return the tokens that it chose, and logits for the host."""
+        """Wait for the oldest step; return its tokens, and its logits if the host samples."""
         start = time.thread_time()
         try:
             turn = self._finish()

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import field, replace
 from typing import Any
 
-from vkmnn.decoding.fuse_cached_attention import fused
-from vkmnn.decoding.padded_graph import TOTAL, CannotGrowError, live
+from vkmnn.decoding.fuse_cached_attention import fuse_cached_attention
+from vkmnn.decoding.padded_graph import TOTAL, CannotRewriteError, live
 from vkmnn.errors import ShapeError
 from vkmnn.ir import Array, DType, Graph, Op, TensorInfo
 from vkmnn.records import dataclass
@@ -29,22 +29,22 @@ def batched_step(graph: Graph, size: int) -> Graph:
         size: how many sequences.
 
     Raises:
-        CannotGrowError: an op mixes sequences, or is not known to keep them apart.
+        CannotRewriteError: an op mixes sequences, or is not known to keep them apart.
     """
-    return _Joiner(graph, size).result()
+    return _Batcher(graph, size).result()
 
 
 @dataclass(slots=True)
-class _Joiner:
+class _Batcher:
     graph: Graph
-    texts: int
+    size: int
     infos: dict[str, TensorInfo] = field(default_factory=dict)
     own: dict[str, TensorInfo] = field(default_factory=dict)
     constants: dict[str, Array] = field(default_factory=dict)
     ops: list[Op[Any]] = field(default_factory=list)
 
     def result(self) -> Graph:
-        """Join the ops one after the other."""
+        """Batch the ops one after the other."""
         graph = self.graph
         self.constants.update(graph.constants)
         for name, array in graph.constants.items():
@@ -52,12 +52,12 @@ class _Joiner:
         for info in graph.inputs:
             self._note(info, "an input")
         for op in graph.ops:
-            self._join(op)
+            self._batch(op)
         outputs = [info.name for info in graph.outputs]
-        ops = fused(self.ops, {**self.infos, **self.own}, TOTAL, set(outputs))
+        ops = fuse_cached_attention(self.ops, {**self.infos, **self.own}, TOTAL, set(outputs))
         for op in ops:
             if op.type in ("Append", "Attention"):
-                raise CannotGrowError(f"{op.type} '{op.name}' does not become a CachedAttention")
+                raise CannotRewriteError(f"{op.type} '{op.name}' does not become a CachedAttention")
         return replace(
             graph,
             inputs=[self.own[info.name] for info in graph.inputs],
@@ -70,17 +70,17 @@ class _Joiner:
         return {op.outputs[0] for op in self.ops if op.type == "Append"}
 
     def dims(self, name: str) -> tuple[int, ...]:
-        """Return the sizes in the step of one text."""
+        """Return the sizes in the step of one sequence."""
         return self.infos[name].dims
 
     def _note(self, info: TensorInfo, what: str) -> None:
-        """Note something that belongs to a text."""
+        """Note something that belongs to a sequence."""
         if not info.dims or info.dims[0] != 1:
-            raise CannotGrowError(f"'{info.name}', {what}, has no axis for texts: {info.dims}")
+            raise CannotRewriteError(f"'{info.name}', {what}, has no batch axis: {info.dims}")
         self.infos[info.name] = info
-        self.own[info.name] = replace(info, shape=(self.texts, *info.dims[1:]))
+        self.own[info.name] = replace(info, shape=(self.size, *info.dims[1:]))
 
-    def _join(self, op: Op[Any]) -> None:
+    def _batch(self, op: Op[Any]) -> None:
         places = tuple(place for place, name in enumerate(op.inputs) if name in self.own)
         infos = [self.infos[name] if name else None for name in op.inputs]
         values = [self.constants.get(name) if name else None for name in op.inputs]
@@ -91,20 +91,20 @@ class _Joiner:
             return
         for info in results:
             self._note(info, f"of {op.type} '{op.name}'")
-        self.ops.append(self._several(op, places, infos, values))
+        self.ops.append(self._batched(op, places, infos, values))
 
-    def _several(
+    def _batched(
         self,
         op: Op[Any],
         places: tuple[int, ...],
         infos: Sequence[TensorInfo | None],
         values: Sequence[Array | None],
     ) -> Op[Any]:
-        """Return the op of several texts: its loop over the first axis takes more steps.
+        """Return the op of several sequences: its loop over the first axis takes more steps.
 
         Args:
-            op: that of one text.
-            places: inputs that belong to the text.
+            op: that of one sequence.
+            places: inputs that belong to the sequence.
             infos: shapes of its inputs.
             values: its constants.
         """
@@ -114,16 +114,16 @@ class _Joiner:
         loop = common_loop(loops_of(op, Known(shapes, results, values)), alone, shapes)
         writes = () if loop is None else zip(op.outputs, loop.writes, strict=True)
         if loop is None or loop.kind is not Kind.PARALLEL:
-            raise CannotGrowError(f"{op.type} '{op.name}' may mix texts")
+            raise CannotRewriteError(f"{op.type} '{op.name}' may mix sequences")
         if any(axis != 0 for name, axis in writes if name):
-            raise CannotGrowError(f"{op.type} '{op.name}' moves the axis of texts")
+            raise CannotRewriteError(f"{op.type} '{op.name}' moves the batch axis")
         return op if op.type in _COUNTS else self._sized(op, values)
 
     def _sized(self, op: Op[Any], values: Sequence[Array | None]) -> Op[Any]:
-        """Return an op that is told the sizes of several texts, and computes them."""
+        """Return an op that is told the sizes of several sequences, and computes them."""
         names, result = list(op.inputs), next(filter(None, op.outputs))
         for place, content in with_sizes(op, values, self.own[result].dims).items():
-            names[place] = f"{result}:texts"
+            names[place] = f"{result}:batched"
             self.constants[names[place]] = content
             self.infos[names[place]] = replace(
                 self.infos[op.inputs[place]], name=names[place], shape=content.shape
@@ -134,11 +134,11 @@ class _Joiner:
         try:
             results = compute_shapes(made, infos, values)
         except ShapeError as error:
-            raise CannotGrowError(f"{op.type} '{op.name}' does not take texts: {error}") from error
+            raise CannotRewriteError(f"{op.type} '{op.name}' cannot be batched: {error}") from error
         if any(info.name and info.dims != self.own[info.name].dims for info in results):
-            raise CannotGrowError(f"{op.type} '{op.name}' is told of one text")
+            raise CannotRewriteError(f"{op.type} '{op.name}' depends on the size of one sequence")
         return made
 
 
 _COUNTS = {"Append": 2, "Attention": 4}
-"""Inputs that say how many rows there are: for each text where both are one CachedAttention."""
+"""Inputs that say how many rows there are: for each sequence if both are one CachedAttention."""

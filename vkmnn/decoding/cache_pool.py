@@ -18,6 +18,7 @@ from typing import Protocol
 
 from vkmnn.core.backend import Segment, TensorPurpose
 from vkmnn.core.device_tensor import DeviceTensor
+from vkmnn.core.plan import Plan
 from vkmnn.core.program import Program
 from vkmnn.decoding.batched_ring import BatchedRing, BatchTensors
 from vkmnn.decoding.batched_step import batched_step
@@ -30,7 +31,7 @@ from vkmnn.decoding.decode_step import (
     DecoderIO,
 )
 from vkmnn.decoding.kv_state import KVState
-from vkmnn.decoding.padded_graph import CannotGrowError
+from vkmnn.decoding.padded_graph import CannotRewriteError
 from vkmnn.decoding.sampling import DeviceSampling, StepSampler
 from vkmnn.decoding.state_tensors import StateTensors, resized
 from vkmnn.decoding.step_ring import RING_SIZE, recorded
@@ -44,13 +45,16 @@ ALIGNED_ROWS = 16
 
 
 class Member(Protocol):
-    """The steps of one sequence, as a pool sees them."""
+    """The decode loop of a sequence, as a pool uses it."""
 
     state: KVState
     io: DecoderIO
 
     def step_graph(self, candidates: int, batched: bool) -> Graph:
-        """Return a step on a token that the device knows."""
+        """Return the self-feeding step."""
+
+    def planned(self, graph: Graph) -> Plan:
+        """Return a plan for a network of static shapes."""
 
 
 @dataclass(slots=True, eq=False)
@@ -58,15 +62,17 @@ class BatchSeat:
     """The place of a sequence on a pool.
 
     Attributes:
-        pool: the pool. member: the steps of the sequence. tensors: its caches.
-        index: the place.
-        placed: whether the caches are there.
+        pool: the pool.
+        member: the decode loop of the sequence.
+        tensors: its caches.
+        index: the index of the place.
+        placed: whether the caches lie there.
         batchable: whether tokens are being generated.
-        active: whether it takes part in steps: with this `token` next, after `rows` rows.
-        until: rows up to which tokens are wanted, as far as that is known.
-        sampler: how tokens are chosen.
-        ready: tokens that have been chosen and not been asked for.
-        expects: token and rows of the call that goes on.
+        active: whether it takes part in steps, with this `token` next, after `rows` rows.
+        until: the length up to which tokens are wanted, as far as known.
+        sampler: how to choose tokens.
+        ready: chosen tokens that have not been asked for.
+        expects: token and length of the call that continues.
     """
 
     pool: CachePool
@@ -85,30 +91,30 @@ class BatchSeat:
 
     @property
     def host_samples(self) -> bool:
-        """Whether the host chooses the tokens."""
+        """Whether the host samples."""
         return self.sampler is not None and not isinstance(self.sampler, DeviceSampling)
 
     def wants(self, room: int) -> bool:
-        """Tell whether one more step is of use."""
+        """Return whether one more step is useful."""
         few = self.rows - self.tensors.length < RING_SIZE
         return self.active and self.batchable and few and self.rows < min(self.until, room)
 
     def stop(self) -> None:
-        """Take no part from now on; forget tokens that were not asked for."""
+        """Take part in no more steps; drop tokens that were not asked for."""
         self.active = False
         self.ready.clear()
         self.expects = (-1, -1)
 
     def place(self, room: int) -> bool:
-        """Move the caches to the pool, with room for this many rows; False if they do not fit."""
+        """Move the caches to the pool, with room for this many rows; False if they cannot be."""
         return self.pool.place(self, room)
 
     def drain(self) -> None:
-        """Wait for the steps that the sequence takes part in; take part in none from now on."""
+        """Wait for batched steps with this sequence, and take part in no more."""
         self.pool.drain(self)
 
     def plan_anew(self) -> None:
-        """Forget the recordings of the pool."""
+        """Close the recordings of the pool."""
         self.pool.plan_anew()
 
     def leave(self) -> None:
@@ -123,11 +129,11 @@ class CachePool:
 
     Args:
         program: the network.
-        max_batch: how many sequences there may be.
+        max_batch: maximum number of sequences.
 
     Attributes:
-        batching: whether steps may be batched, or have been.
-        waited: CPU seconds that waiting for steps took.
+        batching: whether steps can be batched, or batched steps are in use.
+        waited: CPU seconds spent on waiting for steps.
     """
 
     def __init__(self, program: Program, max_batch: int) -> None:
@@ -148,7 +154,7 @@ class CachePool:
     # --- seats -----------------------------------------------------------------------------------
 
     def join(self, member: Member) -> BatchSeat | None:
-        """Return a place for a sequence; None where none is free."""
+        """Return a place for a sequence, or None if all are taken."""
         if None in self._seats:
             index = self._seats.index(None)
         elif len(self._seats) < self._max_batch:
@@ -160,7 +166,7 @@ class CachePool:
         return seat
 
     def leave(self, seat: BatchSeat) -> None:
-        """Take back the place of a sequence, which has other memory now, or none."""
+        """Free the place of a sequence, which uses other memory or none from now on."""
         self._seats[seat.index] = None
         seat.stop()
         if seat in self._batch:
@@ -172,14 +178,14 @@ class CachePool:
             self._seats.clear()
 
     def set_batchable(self, seat: BatchSeat, batchable: bool) -> None:
-        """Say whether tokens of a sequence are being generated."""
-        seat.batchable = batchable  # first: whatever draining raises, its text has ended
+        """Note whether tokens of a sequence are being generated."""
+        seat.batchable = batchable  # first: draining may raise, but the text has ended
         if not batchable:
             self.drain(seat)
         self.batching = self.batching or (self._possible and self._several())
 
     def drain(self, seat: BatchSeat) -> None:
-        """Let a sequence alone with its caches: it takes part in no step from now on."""
+        """Wait for batched steps with a sequence, which takes part in no more."""
         was, seat.active = seat.active, False
         if was and seat in self._batch:
             with self._watched():
@@ -187,7 +193,7 @@ class CachePool:
         seat.stop()
 
     def place(self, seat: BatchSeat, room: int) -> bool:
-        """Give caches memory for `room` rows; False where they cannot be put together."""
+        """Move caches to memory with room for this many rows; False if they cannot be batched."""
         held = seat.tensors.rows()
         room = max(-(-room // ALIGNED_ROWS) * ALIGNED_ROWS, self._room)
         places = 1 << (len(self._seats) - 1).bit_length()
@@ -241,7 +247,7 @@ class CachePool:
         """Run a token of a sequence, with the next ones of others; see `DecodeLoop.step`.
 
         Returns:
-            None where the sequence had better run it alone.
+            None if the sequence should run it alone.
         """
         length = seat.tensors.length
         if self._failed:
@@ -261,8 +267,8 @@ class CachePool:
             with self._watched():
                 while not seat.ready:
                     self._advance(seat)
-        except CannotGrowError as error:
-            _log.info("texts take turns: %s", error)
+        except CannotRewriteError as error:
+            _log.info("sequences take turns: %s", error)
             self._possible = False
             seat.stop()
             return None
@@ -271,7 +277,7 @@ class CachePool:
         return chosen
 
     def prefetch(self, seat: BatchSeat, token: int, ahead: int, sampler: StepSampler) -> None:
-        """Say what `step` will be called with next, so that others' steps may take it along."""
+        """Announce the next call of `step`, so that steps of others can include it."""
         if self._possible and seat.batchable and seat.placed and not self._failed:
             self._start(seat, token, sampler)
             length = seat.tensors.length
@@ -281,7 +287,7 @@ class CachePool:
         return sum(seat.batchable for seat in self._taken()) > 1
 
     def _start(self, seat: BatchSeat, token: int, sampler: StepSampler) -> None:
-        """Let a sequence take part."""
+        """Have a sequence take part."""
         self.drain(seat)
         seat.tensors.drain_recordings()
         seat.token, seat.rows, seat.active = token, seat.tensors.length, True
@@ -289,7 +295,7 @@ class CachePool:
         self._chained = False
 
     def _advance(self, seat: BatchSeat) -> None:
-        """Finish the oldest step with this sequence; queue more, as far as they are of use."""
+        """Finish the oldest step with this sequence; queue more while they are useful."""
         if seat not in self._batch:
             self._finish_all()
         if not self._queued():
@@ -300,10 +306,10 @@ class CachePool:
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        """Note an error or an interruption: it may have left anything half done."""
+        """Note an error or an interruption, which leaves queued steps in doubt."""
         try:
             yield
-        except CannotGrowError:
+        except CannotRewriteError:
             raise
         except BaseException:
             self._failed = True
@@ -313,9 +319,9 @@ class CachePool:
         return self._ring.queued if self._ring is not None else 0
 
     def _all_want(self) -> bool:
-        """Tell whether one more step may be queued: all want it, and the device knows its tokens.
+        """Return whether one more step may be queued: all want it, and the device has its tokens.
 
-        While a sequence that is being generated takes no part, the next step may be one with it.
+        If a sequence that is being generated takes no part yet, the next step may include it.
         """
         missing = any(seat.batchable and seat not in self._batch for seat in self._taken())
         return not missing and all(
@@ -373,12 +379,12 @@ class CachePool:
             seat.ready.append(seat.token)
 
     def _finish_all(self) -> None:
-        """Finish all steps that are queued; each sequence keeps its tokens."""
+        """Finish all queued steps; each sequence keeps its tokens."""
         while self._queued():
             self._finish()
 
     def _recover(self) -> None:
-        """Wait for what is queued after an error; each sequence begins anew."""
+        """Wait for queued steps after an error; each sequence starts anew."""
         if self._ring is not None:
             self._ring.drain()
         for seat in self._taken():
@@ -390,10 +396,10 @@ class CachePool:
     def _new_ring(
         self, member: Member, size: int, candidates: int, host_samples: bool
     ) -> BatchedRing:
-        """Record the step of as many sequences.
+        """Record a batched step of this size.
 
         Raises:
-            CannotGrowError: that is impossible.
+            CannotRewriteError: that is impossible.
         """
         graph, io = member.step_graph(candidates, batched=True), member.io
         if not host_samples:
@@ -404,7 +410,7 @@ class CachePool:
         tensors = self._new_tensors(graph, infos, io, host_samples)
         images = {name: tensor.images(0, size) for name, tensor in self._tensors.items()}
         caches = {name: one for name, one in images.items() if one is not None}
-        plan = member.state.planned(graph, infos)
+        plan = member.planned(graph)
 
         def record(turn: int) -> Segment | None:
             after = (turn + 1) % RING_SIZE
@@ -415,7 +421,7 @@ class CachePool:
                 outputs[io.logits] = tensors.logits[turn]
             return plan.bound_segment(inputs, outputs, {*inputs, *outputs})
 
-        segments = recorded(plan, RING_SIZE, record, "a step of several texts")
+        segments = recorded(plan, RING_SIZE, record, "a batched step")
         return BatchedRing(plan, segments, tensors)
 
     def _new_tensors(
@@ -443,7 +449,7 @@ class CachePool:
         )
 
     def plan_anew(self) -> None:
-        """Forget recordings, and steps that are queued."""
+        """Drop recordings and queued steps."""
         for seat in self._taken():
             seat.stop()
         self._failed = False

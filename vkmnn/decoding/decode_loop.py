@@ -1,14 +1,16 @@
-"""Decode steps on tokens that the device chooses."""
+"""The decode loop of one sequence: steps that feed themselves, alone or batched."""
 
 from __future__ import annotations
 
 import logging
 
 from vkmnn.core.backend import Segment
+from vkmnn.core.plan import Plan
 from vkmnn.decoding.cache_pool import BatchSeat, CachePool
 from vkmnn.decoding.decode_step import LENGTH, NEXT_LENGTH, NEXT_TOKEN, DecoderIO, decode_step
+from vkmnn.decoding.in_place import InPlaceRuns
 from vkmnn.decoding.kv_state import KVState
-from vkmnn.decoding.padded_graph import CannotGrowError, padded
+from vkmnn.decoding.padded_graph import CannotRewriteError, zero_padded
 from vkmnn.decoding.sampling import DeviceSampling, StepSampler
 from vkmnn.decoding.step_ring import RING_SIZE, StepRing, recorded
 from vkmnn.ir import Array, DType, Graph
@@ -23,31 +25,30 @@ class DecodeLoop:
 
     Args:
         state: the caches.
-        io: what is a token among the inputs and outputs of the network.
-        pool: memory that the caches share with those of other sequences, so that steps may be
-            batched; None for none.
+        io: the token input, the logits and the other inputs of the network.
+        pool: memory shared with other sequences, so that steps can be batched; or None.
     """
 
     def __init__(self, state: KVState, io: DecoderIO, pool: CachePool | None = None) -> None:
         self.state = state
         self.io = io
         self._tensors = state.tensors
-        self._seat: BatchSeat | None = None if pool is None else pool.join(self)
-        self._tensors.seat = self._seat
+        self._pool = pool
+        self._tensors.seat = None if pool is None else pool.join(self)
         self._ring: StepRing | None = None
         self._sampling: DeviceSampling | None = None  # of the last step
         self._possible = True
 
     def step(self, token: int, ahead: int, sampler: StepSampler) -> int | None:
-        """Run a token that the host knows; return the next one.
+        """Run a token and return the next one.
 
-        Steps on the tokens that follow are queued, and are forgotten unless the next call goes on
-        with what this one returned.
+        Steps on the tokens that follow are queued. They are dropped unless the next call passes
+        the token that this one returned.
 
         Args:
-            token: what is run.
-            ahead: how many steps after this one are wanted, as far as that is known.
-            sampler: how the next one is chosen. The host chooses in batched steps only.
+            token: the token to run.
+            ahead: how many steps after this one are wanted, as far as known.
+            sampler: how to choose the next token. The host samples in batched steps only.
 
         Returns:
             None if the network cannot be run like this; nothing has been run then.
@@ -55,9 +56,9 @@ class DecodeLoop:
         Raises:
             InvalidInputError: the state is closed, or full.
         """
-        seat, tensors = self._seat, self._tensors
-        if seat is not None and seat.pool.batching:
-            chosen = self._batched(seat, token, ahead, sampler)
+        pool, tensors = self._pool, self._tensors
+        if pool is not None and pool.batching:
+            chosen = self._batched(pool, token, ahead, sampler)
             if chosen is not None:
                 return chosen
         if sampler is not None and not isinstance(sampler, DeviceSampling):
@@ -73,15 +74,15 @@ class DecodeLoop:
         tensors.length = length + 1
         return chosen
 
-    def _batched(self, seat: BatchSeat, token: int, ahead: int, sampler: StepSampler) -> int | None:
-        """Run a token in a step that other sequences take, too; None where none do."""
+    def _batched(self, pool: CachePool, token: int, ahead: int, sampler: StepSampler) -> int | None:
+        """Run a token in a batched step; None if there is none."""
         tensors = self._tensors
         if not self._can_step() or not self._samples(sampler):
             return None
         tensors.make_room(tensors.length + 1)
-        if tensors.seat is None:
+        seat = self._seat
+        if seat is None:
             return None
-        pool = seat.pool
         before = pool.waited
         chosen = pool.step(seat, token, ahead, sampler)
         self.state.waits.seconds += pool.waited - before
@@ -89,21 +90,34 @@ class DecodeLoop:
         return chosen
 
     def prefetch(self, token: int, ahead: int, sampler: StepSampler) -> None:
-        """Say what `step` will be called with next: batched steps of others may take it along."""
+        """Announce the next call of `step`, so that batched steps of others can include it."""
         seat, tensors = self._seat, self._tensors
-        if seat is None or tensors.seat is None or not seat.pool.batching:
+        if seat is None or not seat.pool.batching:
             return
         if self._can_step() and self._samples(sampler) and tensors.length < tensors.room:
             seat.pool.prefetch(seat, token, ahead, sampler)
 
     def set_batchable(self, batchable: bool) -> None:
-        """Say whether tokens are being generated, so that steps may be batched with others'."""
-        if self._seat is not None and self._tensors.seat is not None:
-            self._seat.pool.set_batchable(self._seat, batchable)
+        """Allow or end batched steps: whether tokens are being generated."""
+        seat = self._seat
+        if seat is not None:
+            seat.pool.set_batchable(seat, batchable)
+
+    @property
+    def _seat(self) -> BatchSeat | None:
+        """The place on the pool, while the caches lie there; its only reference on this side."""
+        seat = self._tensors.seat
+        assert seat is None or isinstance(seat, BatchSeat)
+        return seat
 
     def _samples(self, sampler: StepSampler) -> bool:
-        """Tell whether tokens can be chosen like this in a step."""
+        """Return whether a step supports the sampler."""
         return bool(self.io.vocabulary) or not isinstance(sampler, DeviceSampling)
+
+    @property
+    def _in_place(self) -> InPlaceRuns:
+        assert self.state.in_place is not None  # see `_can_step`
+        return self.state.in_place
 
     def _can_step(self) -> bool:
         return self._possible and self.state.steps_in_place
@@ -111,7 +125,7 @@ class DecodeLoop:
     # --- recordings ------------------------------------------------------------------------------
 
     def _ring_for(self, sampling: DeviceSampling | None) -> StepRing | None:
-        """Return recordings with room for one more row; None if there cannot be any."""
+        """Return a ring with room for one more row; None if steps cannot be recorded."""
         state, tensors = self.state, self._tensors
         state.check_open()
         if not state.begun or not self._samples(sampling):
@@ -136,31 +150,36 @@ class DecodeLoop:
         return any(isinstance(one, StepRing) and one.queued for one in others)
 
     def _new_ring(self, candidates: int) -> StepRing | None:
-        """Record the steps; None, from now on, if that is impossible."""
+        """Record a ring; None if that is impossible, now and later."""
         try:
             ring = self._tensors.recordings[candidates] = self._record(candidates)
-        except CannotGrowError as error:
+        except CannotRewriteError as error:
             _log.info("tokens are chosen on the host: %s", error)
             self._possible = False
             return None
         return ring
 
     def step_graph(self, candidates: int, batched: bool) -> Graph:
-        """Return the step on a token that the device knows; see `decode_step`.
+        """Return the self-feeding step; see `decode_step`.
 
         Raises:
-            CannotGrowError: there is none.
+            CannotRewriteError: the network cannot be rewritten.
         """
-        state, io, evaluate = self.state, self.io, self.state.evaluate
-        shapes = state.padded_shapes(io.feeds(0))
-        _, _, grown = state.padded({**shapes, io.token: (1, 1)}, 1, apart=batched)
-        assert grown is not None
+        in_place, io = self._in_place, self.io
+        evaluate = in_place.evaluate
+        shapes = in_place.padded_shapes(io.feeds(0))
+        _, _, padded = in_place.padded_network({**shapes, io.token: (1, 1)}, 1, fuse=not batched)
+        assert padded is not None
 
         def feeds(past: int) -> dict[str, Array]:
-            own = {name: padded(value, shapes[name]) for name, value in io.feeds(past).items()}
-            return own | grown.feeds(past, past + 1, evaluate)
+            own = {name: zero_padded(value, shapes[name]) for name, value in io.feeds(past).items()}
+            return own | padded.feeds(past, past + 1, evaluate)
 
-        return decode_step(grown, io, feeds, evaluate, candidates, batched)
+        return decode_step(padded, io, feeds, evaluate, candidates, batched)
+
+    def planned(self, graph: Graph) -> Plan:
+        """Return a plan for a network of static shapes."""
+        return self._in_place.planned(graph, {info.name: info for info in graph.inputs})
 
     def _record(self, candidates: int) -> StepRing:
         graph = self.step_graph(candidates, batched=False)
@@ -171,7 +190,7 @@ class DecodeLoop:
         lengths = [new((1,), DType.INT64) for _ in range(RING_SIZE)]
         known = {*caches, io.token, LENGTH}
         settings = {n: new(i.dims, i.dtype) for n, i in infos.items() if n not in known}
-        plan = self.state.planned(graph, infos)
+        plan = self.planned(graph)
 
         def record(turn: int) -> Segment | None:
             inputs = {**caches, **settings, io.token: tokens[turn], LENGTH: lengths[turn]}

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from vkmnn.decoding.padded_graph import PAST, TOTAL, CannotGrowError, Grown
+from vkmnn.decoding.padded_graph import PAST, TOTAL, CannotRewriteError, PaddedGraph
 from vkmnn.errors import VkmnnError
 from vkmnn.ir import Array, DType, Graph, Op, OpAttrs, TensorInfo
 from vkmnn.ir.ops import (
@@ -50,16 +50,16 @@ UNIFORM, LENGTH_STEP = "vkmnn:uniform", "vkmnn:length_step"
 _VALID = "vkmnn:valid"
 _PROBES = 48
 MAX_PROBED = 1 << 16
-"""Elements of a tensor whose dependence on the number of rows is looked at."""
+"""Maximum elements of a tensor whose dependence on the length is probed."""
 
 MAX_TABLE = 1 << 21
-"""Elements of a table of all that the host would feed."""
+"""Maximum elements of a table of what the host would feed."""
 
 VERY_NEGATIVE = -1e30
 """Added to a score, it hides a key beside others that are not hidden."""
 
 _MASK_PLACES = {"CachedAttention": 8, "Attention": 3}
-"""Which input is a mask, of ops that are told how many keys there are."""
+"""The mask among the inputs of ops that are told the number of keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ Evaluator = Callable[[Op[Any], "list[Array | None]"], "list[Array]"]
 
 
 def decode_step(
-    grown: Grown,
+    padded: PaddedGraph,
     io: DecoderIO,
     feeds: Callable[[int], Mapping[str, Array]],
     evaluate: Evaluator,
@@ -94,7 +94,7 @@ def decode_step(
     """Return a step that reads a token and `LENGTH`, and writes `NEXT_TOKEN` and `NEXT_LENGTH`.
 
     Args:
-        grown: the network as rewritten for one row a step.
+        padded: the network as rewritten for one row a step.
         io: which of its inputs and outputs are tokens and logits.
         feeds: what the host would feed it beside the token, by the number of rows.
         evaluate: computes one op on arrays.
@@ -104,14 +104,14 @@ def decode_step(
             and returns the logits, too.
 
     Raises:
-        CannotGrowError: an input depends on the number of rows in a way that is not known.
+        CannotRewriteError: an input depends on the number of rows in a way that is not known.
     """
-    return _DecodeStep(grown, io, evaluate, candidates, batched).result(feeds)
+    return _DecodeStep(padded, io, evaluate, candidates, batched).result(feeds)
 
 
 @dataclass(slots=True)
 class _DecodeStep:
-    grown: Grown
+    padded: PaddedGraph
     io: DecoderIO
     evaluate: Evaluator
     candidates: int
@@ -119,29 +119,29 @@ class _DecodeStep:
     feeds: Callable[[int], Mapping[str, Array]] | None = None
     ops: list[Op[Any]] = field(default_factory=list)
     constants: dict[str, Array] = field(default_factory=dict)
-    known: dict[str, dict[int, Array]] = field(default_factory=dict)
+    probed: dict[str, dict[int, Array]] = field(default_factory=dict)
     tables: list[Mapping[str, Array]] | None = None
-    makers: dict[str, Op[Any]] = field(default_factory=dict)
-    made: set[str] = field(default_factory=set)
+    producers: dict[str, Op[Any]] = field(default_factory=dict)
+    emitted: set[str] = field(default_factory=set)
 
     def result(self, feeds: Callable[[int], Mapping[str, Array]]) -> Graph:
         """Build the network."""
-        grown, io, graph = self.grown, self.io, self.grown.graph
+        padded, io, graph = self.padded, self.io, self.padded.graph
         infos = {info.name: info for info in graph.inputs}
         token, logits = infos[io.token], self._logits()
         if token.dims != (1, 1) or logits.dims[:-1] not in ((1, 1), (1,)):
-            raise CannotGrowError("a step has more than one token")
+            raise CannotRewriteError("a step has more than one token")
         more = LENGTH_STEP if self.batched else self._constant("one", [1])
         self._op("BinaryOp", [LENGTH, more], NEXT_LENGTH, BinaryAttrs("ADD"))
         self.feeds = feeds
-        probed = {past: feeds(past) for past in _probes(grown.capacity)}
-        fed = set(probed[0]) | {LENGTH, NEXT_LENGTH}
+        fed_by_length = {past: feeds(past) for past in _probes(padded.capacity)}
+        fed = set(fed_by_length[0]) | {LENGTH, NEXT_LENGTH}
         for name in fed & infos.keys():
-            self.known[name] = {past: made[name] for past, made in probed.items()}
-        self.made = {LENGTH, NEXT_LENGTH}
+            self.probed[name] = {past: made[name] for past, made in fed_by_length.items()}
+        self.emitted = {LENGTH, NEXT_LENGTH}
         for op in graph.ops:
-            if not self._know(op):
-                self._keep(op)
+            if not self._probe(op):
+                self._emit(op)
         if self.candidates:
             index = self._sampled(logits)
         else:
@@ -174,11 +174,11 @@ class _DecodeStep:
             if self.batched:
                 made.append(TensorInfo(UNIFORM, DType.FLOAT32, (1, 1)))
             else:
-                made.append(TensorInfo(UNIFORMS, DType.FLOAT32, (self.grown.capacity,)))
+                made.append(TensorInfo(UNIFORMS, DType.FLOAT32, (self.padded.capacity,)))
         return made
 
     def _logits(self) -> TensorInfo:
-        return next(i for i in self.grown.graph.outputs if i.name == self.io.logits)
+        return next(i for i in self.padded.graph.outputs if i.name == self.io.logits)
 
     def _sampled(self, logits: TensorInfo) -> str:
         """Sample one of the likeliest tokens: sort, sum, count the sums up to a random number."""
@@ -225,20 +225,20 @@ class _DecodeStep:
         place = self._op("Cast", [reduced("SUM", places)], at + "place", CastAttrs(DType.INT64))
         return self._op("GatherElements", [indices, place], at + "token", AxisAttrs(1))
 
-    # --- what follows from the number of rows ----------------------------------------------------
+    # --- tensors that depend on the length --------------------------------------------------------
 
-    def _know(self, op: Op[Any]) -> bool:
-        """Compute an op for some numbers of rows, if its operands follow from them."""
+    def _probe(self, op: Op[Any]) -> bool:
+        """Compute an op for some lengths, if its operands depend on nothing else."""
         names = [name for name in op.inputs if name]
-        constants = self.grown.graph.constants
-        if not any(name in self.known for name in names) or not all(
-            name in self.known or name in constants for name in names
+        constants = self.padded.graph.constants
+        if not any(name in self.probed for name in names) or not all(
+            name in self.probed or name in constants for name in names
         ):
             return False
         results: dict[str, dict[int, Array]] = {name: {} for name in op.outputs if name}
-        for past in next(self.known[name] for name in names if name in self.known):
+        for past in next(self.probed[name] for name in names if name in self.probed):
             operands = [
-                None if not name else self.known[name][past] if name in self.known
+                None if not name else self.probed[name][past] if name in self.probed
                 else constants[name] for name in op.inputs
             ]  # fmt: skip
             try:
@@ -251,12 +251,12 @@ class _DecodeStep:
             for name, array in zip(op.outputs, arrays, strict=True):
                 if name:
                     results[name][past] = array
-        self.known |= results
-        self.makers |= dict.fromkeys(results, op)
+        self.probed |= results
+        self.producers |= dict.fromkeys(results, op)
         return True
 
-    def _keep(self, op: Op[Any]) -> None:
-        """Add an op that runs, and before it what it reads."""
+    def _emit(self, op: Op[Any]) -> None:
+        """Add an op that runs, after the tensors that it reads."""
         place = _MASK_PLACES.get(op.type)
         mask = op.inputs[place] if place is not None and len(op.inputs) > place else ""
         window = self._window(mask) if mask else None
@@ -267,15 +267,15 @@ class _DecodeStep:
             while op.inputs and not op.inputs[-1]:
                 op.inputs.pop()
         for name in op.inputs:
-            self._follow(name)
+            self._derive(name)
         self.ops.append(op)
 
     def _window(self, mask: str) -> int | None:
-        """Return how many of the last keys a mask shows, 0 for all; None where it is none of these.
+        """Return how many of the last keys a mask shows, 0 for all; None for other masks.
 
-        What it says about keys past those that are there, nobody reads.
+        Entries past the valid keys are ignored.
         """
-        values, room = self.known.get(mask), self.grown.capacity
+        values, room = self.probed.get(mask), self.padded.capacity
         if values is None or any(
             x.ndim == 0 or x.shape[-1] != room or x.dtype.kind != "f" for x in values.values()
         ):
@@ -288,38 +288,38 @@ class _DecodeStep:
         same = all(_shows(x, window) for x in seen.values())
         return window if window and same else None
 
-    def _follow(self, name: str) -> None:
-        """Compute a tensor from the number of rows, if that is where it comes from."""
-        if name in self.made or name not in self.known:
+    def _derive(self, name: str) -> None:
+        """Add ops that compute a tensor from the length, if it depends on nothing else."""
+        if name in self.emitted or name not in self.probed:
             return
-        self.made.add(name)
-        values = self.known[name]
+        self.emitted.add(name)
+        values = self.probed[name]
         first = values[0]
         if all(np.array_equal(value, first) for value in values.values()):
             self.constants[name] = first
-        elif not (self._counts(name, values) or self._widens(name, values)):
-            maker = self.makers.get(name)
-            if maker is None:
+        elif not (self._derive_count(name, values) or self._derive_window(name, values)):
+            producer = self.producers.get(name)
+            if producer is None:
                 self._tabulate(name, first)
                 return
-            self.made.update(maker.outputs)
-            for source in maker.inputs:
-                self._follow(source)
-            self.ops.append(maker)
+            self.emitted.update(producer.outputs)
+            for source in producer.inputs:
+                self._derive(source)
+            self.ops.append(producer)
 
     def _tabulate(self, name: str, first: Array) -> None:
-        """Look up what the host would feed in a table with a row for every number of rows."""
-        room = self.grown.capacity
+        """Look up a tensor in a table with a row for every length."""
+        room = self.padded.capacity
         if self.feeds is None or first.size * room > MAX_TABLE:
-            raise CannotGrowError(f"'{name}' does not follow from the number of rows")
+            raise CannotRewriteError(f"'{name}' does not depend on the number of rows alone")
         if self.tables is None:
             self.tables = [self.feeds(past) for past in range(room)]
         table = np.stack([made[name].reshape(-1) for made in self.tables])
         row = [self._constant(f"{name}:table", table, table.dtype), LENGTH]
         self._reshaped(self._op("Gather", row, f"{name}:row", AxisAttrs(0)), first.shape, name)
 
-    def _counts(self, name: str, values: Mapping[int, Array]) -> bool:
-        """Compute what is the number of rows, plus a constant."""
+    def _derive_count(self, name: str, values: Mapping[int, Array]) -> bool:
+        """Compute a tensor that is the length plus a constant; return whether it is."""
         first = values[0]
         if first.dtype.kind not in "iu" or any(
             not np.array_equal(value, first + past) for past, value in values.items()
@@ -337,9 +337,9 @@ class _DecodeStep:
         self._reshaped(rows, first.shape, name)
         return True
 
-    def _widens(self, name: str, values: Mapping[int, Array]) -> bool:
-        """Compute what shows one more element of an axis with every row."""
-        room = self.grown.capacity
+    def _derive_window(self, name: str, values: Mapping[int, Array]) -> bool:
+        """Compute a tensor that shows one more element of an axis with every row."""
+        room = self.padded.capacity
         whole, hidden = values[room - 1], values[0].reshape(-1)[-1:]
         for axis in [axis for axis, size in enumerate(whole.shape) if size == room]:
             if all(
@@ -358,10 +358,10 @@ class _DecodeStep:
         return False
 
     def _valid(self) -> str:
-        """Return which rows are there after the step, bool [1, capacity]."""
-        if _VALID not in self.made:
-            self.made.add(_VALID)
-            columns = self._constant("columns", np.arange(self.grown.capacity)[None])
+        """Return which rows are valid after the step, bool [1, capacity]."""
+        if _VALID not in self.emitted:
+            self.emitted.add(_VALID)
+            columns = self._constant("columns", np.arange(self.padded.capacity)[None])
             rows = self._reshaped(LENGTH, (1, 1), f"{_VALID}:rows")
             self._op("BinaryOp", [columns, rows], _VALID, BinaryAttrs("LESS_EQUAL"))
         return _VALID
@@ -381,7 +381,7 @@ class _DecodeStep:
 
 
 def _shows(mask: Array, window: int) -> bool:
-    """Tell whether a mask hides all but the last keys."""
+    """Return whether a mask hides all but the last keys."""
     begin = max(0, mask.shape[-1] - window)
     hides = -6e4 if mask.dtype == np.float16 else VERY_NEGATIVE
     return not mask[..., begin:].any() and bool(
@@ -398,7 +398,7 @@ def _shown(whole: Array, axis: int, count: int, hidden: Array) -> Array:
 
 
 def _probes(room: int) -> list[int]:
-    """Return numbers of rows: the first, the last, those around powers of two, and others."""
+    """Return lengths to probe: the first, the last, those around powers of two, and others."""
     powers = [(1 << n) + more for n in range(room.bit_length()) for more in (-1, 0, 1)]
     evenly = np.linspace(0, room - 1, _PROBES).astype(int).tolist()
     return sorted({past for past in [*range(4), *powers, *evenly, room - 1] if past < room})

@@ -1,72 +1,30 @@
-"""State that runs carry from one to the next: swapped, or appended to, in place on the device."""
+"""Runs of a network on state that stays in place on the device."""
 
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from vkmnn.core.backend import Segment
 from vkmnn.core.device_tensor import DeviceTensor, as_array
-from vkmnn.core.plan import Plan
-from vkmnn.core.plans import Plans
 from vkmnn.core.program import Program
-from vkmnn.core.resolve import resolve
-from vkmnn.decoding.padded_graph import CannotGrowError, Grown, Growth, grow, padded
+from vkmnn.decoding.in_place import InPlaceRuns
+from vkmnn.decoding.padded_graph import CannotRewriteError
 from vkmnn.decoding.state_tensors import Shape, StateTensors, resized
-from vkmnn.decoding.step_ring import Waits, recorded
+from vkmnn.decoding.step_ring import Waits
 from vkmnn.errors import InvalidInputError, StateLostError
-from vkmnn.folding import Evaluator
-from vkmnn.ir import Array, Graph, TensorInfo
-from vkmnn.records import dataclass
+from vkmnn.ir import Array
 
 _log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class _InPlaceRun:
-    """A plan that reads and writes the state in place.
-
-    Attributes:
-        plan: the plan.
-        segments: its recordings, one for each direction in which state is swapped.
-        grown: the network as rewritten for caches of a fixed size, if there are any.
-        ahead: rows before and after a run that may come next, and what the host feeds it.
-    """
-
-    plan: Plan
-    segments: list[Segment]
-    grown: Grown | None
-    ahead: tuple[int, int, Mapping[str, Array]] | None = None
-
-    def feeds(self, past: int, total: int, evaluate: Evaluator) -> Mapping[str, Array]:
-        """Return what the host feeds in addition to the network's own inputs."""
-        ahead, self.ahead = self.ahead, None
-        if ahead is not None and ahead[:2] == (past, total):
-            return ahead[2]
-        return {} if self.grown is None else self.grown.feeds(past, total, evaluate)
-
-    def look_ahead(self, past: int, total: int, evaluate: Evaluator) -> None:
-        """Compute what the host would feed to another run, while the device works."""
-        if self.grown is not None and total <= self.grown.capacity:
-            self.ahead = past, total, self.grown.feeds(past, total, evaluate)
-
-    def drain(self) -> None:
-        """Do nothing: no run is queued."""
-
-    def close(self) -> None:
-        """Release the recordings and the plan."""
-        for segment in self.segments:
-            segment.close()
-        self.plan.close()
-
-
 class KVState:
-    """Data that a sequence of runs carries from one run to the next.
+    """State that runs of a network read and write.
+
+    A run is in place where the network allows it: caches are appended to, and values of a fixed
+    size are swapped. Otherwise it runs as usual, and its outputs become the state.
 
     Args:
         program: the network; this is fastest when it is a single stage on the device.
@@ -75,15 +33,16 @@ class KVState:
         initial: initial values; by default caches are empty and everything else is zero.
         waits: how steps are waited for; another one by default.
 
-    Whatever fails in a call, the rows of the caches are as before it, but for `restore`, which may
-    leave the state empty.
+    A call that fails leaves the rows of the caches as they were; `restore` may leave none.
 
     Attributes:
         program: the network.
-        tensors: what it holds.
+        tensors: the state.
+        in_place: runs in place; None where the network does not allow them.
         begun: whether anything has run since the state was reset.
         waits: as the argument.
-        closed: whether it has been closed. lost: whether its device was lost.
+        closed: whether the state has been closed.
+        lost: whether its device was lost.
 
     Raises:
         InvalidInputError: the initial rows exceed the capacity.
@@ -99,20 +58,17 @@ class KVState:
     ) -> None:
         self.program = program
         self._initial = dict(initial)
-        self._padded_axes: dict[str, int] | None = None
-        self._rows: dict[tuple[object, ...], int] = {}
-        self._in_place = (
-            program.backend.records and program.whole is not None and not program.whole.content
-        )
         self.tensors = StateTensors(program, pairs, capacity)
         self.begun = False
         self._first_rows = self.tensors.length = self._initial_rows()
         self.waits = Waits() if waits is None else waits
+        fits = InPlaceRuns.fit(program)
+        self.in_place = InPlaceRuns(program, self.tensors, self.waits) if fits else None
         self.closed = False
         self.lost = False
 
     def _initial_rows(self) -> int:
-        """Return how many rows the initial values have, where declared shapes tell what grows."""
+        """Return the rows of the initial values, if declared shapes tell which axis grows."""
         graph, tensors = self.program.graph, self.tensors
         before = {info.name: info.shape or () for info in graph.inputs}
         after = {
@@ -146,23 +102,28 @@ class KVState:
             InvalidInputError: the state is closed or full, or an input does not match.
         """
         self.drain()
-        if self._in_place and (self._goes_on() or self._starts_in_place(feeds)):
+        in_place = self.in_place
+        if in_place is not None and (self._goes_on() or self._starts_in_place(in_place, feeds)):
             try:
-                return self._run_in_place(feeds)
-            except CannotGrowError as error:
+                outputs, total = in_place.run(feeds)
+            except CannotRewriteError as error:
                 _log.warning("the state is planned anew for every length: %s", error)
                 self._leave_place()
+            else:
+                self.tensors.length, self.begun = total, True
+                self.tensors.swap()
+                return outputs
         return self._run_anew(feeds)
 
     def _goes_on(self) -> bool:
         return self.begun and (self.tensors.length > 0 or not self.tensors.axes)
 
-    def _starts_in_place(self, feeds: Mapping[str, Any]) -> bool:
-        """Tell whether a new sequence fits the memory and the plans of an earlier one."""
+    def _starts_in_place(self, in_place: InPlaceRuns, feeds: Mapping[str, Any]) -> bool:
+        """Return whether a new sequence fits the memory and the plans of an earlier one."""
         tensors = self.tensors
         if tensors.length or not tensors.caches or tensors.swapped:
             return False
-        if self._padded_axes is None or self._initial:
+        if in_place.padded_axes is None or self._initial:
             return False
         return all(
             resized(self._first(name, feeds).shape, axis, tensors.room)
@@ -173,28 +134,27 @@ class KVState:
     def _run_anew(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """Run on the plan for the current shapes and replace the state with the outputs."""
         tensors = self.tensors
-        given = {
+        before = {
             name: tensors.current(name)
             if self.begun and (tensors.length or name not in tensors.axes)
             else self._first(name, feeds)
             for name in tensors.pairs
         }
         names = list(self.program.outputs)
-        results = self.program.run_on_device({**feeds, **given}, names)
-        made = {name: tensors.upload(results[name]) for name in tensors.pairs.values()}
-        axes, length, regular = self._growth({n: v.shape for n, v in given.items()}, made)
+        results = self.program.run_on_device({**feeds, **before}, names)
+        after = {name: tensors.upload(results[name]) for name in tensors.pairs.values()}
+        axes, length, regular = self._growth({n: v.shape for n, v in before.items()}, after)
         tensors.check_capacity(length)
-        states = set(tensors.pairs.values())
-        told = {name: np.array(as_array(results[name])) for name in names if name not in states}
-        values = {name: made[output] for name, output in tensors.pairs.items()}
-        if self._in_place and regular:
+        outputs = {name: np.array(as_array(results[name])) for name in names if name not in after}
+        values = {name: after[output] for name, output in tensors.pairs.items()}
+        if self.in_place is not None and regular:
             tensors.take_over(values, axes, length)
-        elif self._in_place:
-            self._in_place = False
+        elif self.in_place is not None:
+            self.in_place = None
             tensors.drop()
         tensors.values, tensors.axes, tensors.length = values, axes, length
         self.begun = True
-        return told
+        return outputs
 
     def _first(self, name: str, feeds: Mapping[str, Any]) -> Any:
         """Return the initial value of an input."""
@@ -218,207 +178,28 @@ class KVState:
         return np.zeros([0 if size is None else size for size in shape], info.dtype.numpy)
 
     def _growth(
-        self, before: Mapping[str, Shape], made: Mapping[str, DeviceTensor]
+        self, before: Mapping[str, Shape], after: Mapping[str, DeviceTensor]
     ) -> tuple[dict[str, int], int, bool]:
-        """Return the axes that grew, the rows after a run, and whether it can go on in place."""
+        """Return the axes that grew, the rows after a run, and whether the next can be in place."""
         tensors = self.tensors
         axes: dict[str, int] = {}
         for name, output in tensors.pairs.items():
-            old, new = before[name], made[output].shape
+            old, new = before[name], after[output].shape
             if old == new:
                 continue
             axis = [n for n, sizes in enumerate(zip(old, new, strict=False)) if len(set(sizes)) > 1]
             if len(old) != len(new) or len(axis) != 1:
                 return tensors.axes, tensors.length, False
             axes[name] = axis[0]
-        lengths = {made[tensors.pairs[name]].shape[axis] for name, axis in axes.items()}
+        lengths = {after[tensors.pairs[name]].shape[axis] for name, axis in axes.items()}
         regular = len(lengths) < 2 and (not tensors.axes or axes == tensors.axes)
         return tensors.axes or axes, max(lengths, default=0), regular
 
-    # --- runs in place ---------------------------------------------------------------------------
-
-    def _run_in_place(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
-        tensors = self.tensors
-        past = tensors.length
-        rows = self._new_rows(feeds) if tensors.axes else 0
-        total = past + rows
-        if tensors.axes:
-            tensors.make_room(total)
-        axes = self._padded_axes or {}
-        for name, axis in axes.items():
-            if feeds[name].shape[axis] != total:
-                raise InvalidInputError(
-                    f"input '{name}' has {feeds[name].shape[axis]} rows, but the state {total}",
-                    hint=f"it holds {past} rows, and {rows} are new",
-                )
-        shapes = self.padded_shapes(feeds)
-        run = self._recorded_run(shapes, rows)
-        host: dict[str, Any] = {
-            name: padded(as_array(value), shapes[name]) if name in axes else value
-            for name, value in feeds.items()
-        }
-        evaluate = self.evaluate
-        host |= run.feeds(past, total, evaluate)
-        segment = run.segments[tensors.turn]
-        segment.begin(host)
-        if rows == 1:  # another token may follow
-            run.look_ahead(total, total + 1, evaluate)
-        results: dict[str, Any] = {}
-        start = time.thread_time()
-        segment.end(results)
-        self.waits.seconds += time.thread_time() - start
-        ends = run.grown.tails if run.grown is not None else {}
-        told = {
-            name: _first_rows(array, ends[name], total) if name in ends else array
-            for name, array in results.items()
-        }
-        tensors.length, self.begun = total, True
-        if tensors.swapped:
-            tensors.turn = 1 - tensors.turn
-        return told
-
-    @property
-    def evaluate(self) -> Evaluator:
-        """Computes one op on arrays."""
-        return self._plans.planner.evaluate
-
-    @property
-    def _plans(self) -> Plans:
-        assert self.program.whole is not None
-        return self.program.whole
-
-    def _new_rows(self, feeds: Mapping[str, Any]) -> int:
-        """Return how many rows the run appends."""
-        length = self.tensors.length
-        if self._padded_axes:
-            name, axis = next(iter(self._padded_axes.items()))
-            return int(feeds[name].shape[axis]) - length
-        shapes = tuple(sorted((name, value.shape) for name, value in feeds.items()))
-        if shapes not in self._rows:
-            self._rows[shapes] = self._resolved_rows(dict(shapes))
-        if self._padded_axes is None:
-            self._padded_axes = self._find_padded(feeds, length + self._rows[shapes])
-        return self._rows[shapes]
-
-    def _resolved_rows(self, shapes: Mapping[str, Shape]) -> int:
-        graph, planner, tensors = self._plans.graph, self._plans.planner, self.tensors
-        infos = {}
-        for info in graph.inputs:
-            shape = shapes.get(info.name)
-            if info.name in tensors.axes:
-                cache, axis = tensors.caches[info.name], tensors.axes[info.name]
-                shape = resized(cache.shape, axis, tensors.length)
-            elif shape is None:
-                shape = tensors.current(info.name).shape
-            infos[info.name] = replace(info, shape=shape)
-        resolved = resolve(graph, infos, {}, planner.evaluate, planner.meter())
-        name, axis = next(iter(tensors.axes.items()))
-        return resolved.infos[tensors.pairs[name]].dims[axis] - tensors.length
-
-    def _find_padded(self, feeds: Mapping[str, Any], total: int) -> dict[str, int]:
-        """Return the inputs with an axis as long as the caches after the run."""
-        infos = {info.name: info for info in self._plans.graph.inputs}
-        other = {
-            dim
-            for name, axis in self.tensors.axes.items()
-            for place, dim in enumerate(infos[name].shape or ())
-            if place != axis
-        }
-        found = {}
-        for name, value in feeds.items():
-            declared = infos[name].shape or (None,) * len(value.shape)
-            axes = [
-                axis
-                for axis, (dim, size) in enumerate(zip(declared, value.shape, strict=True))
-                if size == total and not isinstance(dim, int) and (dim is None or dim not in other)
-            ]
-            if len(axes) > 1:
-                raise CannotGrowError(f"the input '{name}' grows along several axes")
-            found.update(dict.fromkeys([name], axes[0]) if axes else {})
-        return found
-
-    def _recorded_run(self, shapes: Mapping[str, Shape], rows: int) -> _InPlaceRun:
-        """Return a run that appends this many rows, recorded when it is first needed."""
-        recordings = self.tensors.recordings
-        key = (self.tensors.room, rows, *sorted(shapes.items()))
-        run = recordings.get(key)
-        if run is None:
-            run = recordings[key] = self._record(shapes, rows)
-        assert isinstance(run, _InPlaceRun)
-        return run
-
-    def _record(self, shapes: Mapping[str, Shape], rows: int) -> _InPlaceRun:
-        graph, infos, grown = self.padded(shapes, rows)
-        plan = self.planned(graph, infos)
-        turns = 2 if self.tensors.swapped else 1
-        segments = recorded(plan, turns, lambda turn: self._bound(plan, infos, turn), "the network")
-        return _InPlaceRun(plan, segments, grown)
-
-    def padded(
-        self, shapes: Mapping[str, Shape], rows: int, apart: bool = False
-    ) -> tuple[Graph, dict[str, TensorInfo], Grown | None]:
-        """Return the network for the memory of the caches, its inputs, and how it was rewritten.
-
-        Args:
-            shapes: of the inputs that are not state; see `padded_shapes`.
-            rows: how many a run appends.
-            apart: whether rotary embedding, appends and attention stay ops of their own.
-
-        Raises:
-            CannotGrowError: an op mixes rows in a way that is not known to be safe.
-        """
-        graph, planner, grown, tensors = self._plans.graph, self._plans.planner, None, self.tensors
-        infos = {}
-        for info in graph.inputs:
-            shape = shapes.get(info.name)
-            if info.name in tensors.axes:
-                cache, axis = tensors.caches[info.name], tensors.axes[info.name]
-                shape = resized(cache.shape, axis, tensors.room - rows)
-            elif shape is None:
-                shape = tensors.swapped[info.name][0].shape
-            infos[info.name] = replace(info, shape=shape)
-        if tensors.axes:
-            caches = {name: (tensors.pairs[name], axis) for name, axis in tensors.axes.items()}
-            growth = Growth(caches, self._padded_axes or {}, tensors.room, apart)
-            grown = grow(graph, infos, growth, planner.evaluate, planner.meter())
-            graph, infos = grown.graph, {info.name: info for info in grown.graph.inputs}
-        return graph, infos, grown
-
-    def padded_shapes(self, feeds: Mapping[str, Any]) -> dict[str, Shape]:
-        """Return the shapes of inputs that are not state, where caches are full."""
-        axes, room = self._padded_axes or {}, self.tensors.room
-        return {name: resized(one.shape, axes.get(name), room) for name, one in feeds.items()}
-
-    def planned(self, graph: Graph, infos: Mapping[str, TensorInfo]) -> Plan:
-        """Return a plan for a network of static shapes."""
-        self._plans.made += 1
-        of = self._plans.planner
-        return Plan(graph, infos, {}, of.main, of.backup, of.evaluate, of.meter())
-
-    def _bound(self, plan: Plan, infos: Mapping[str, TensorInfo], turn: int) -> Segment | None:
-        new, tensors = self.program.backend.new_tensor, self.tensors
-        inputs: dict[str, DeviceTensor] = {}
-        for name, info in infos.items():
-            if name in tensors.axes:
-                inputs[name] = tensors.caches[name]
-            elif name in tensors.swapped:
-                inputs[name] = tensors.swapped[name][turn]
-            else:
-                inputs[name] = new(info.dims, info.dtype, "upload")
-        outputs = {}
-        for name in plan.output_names:
-            info = plan.infos[name]
-            outputs[name] = new(info.dims, info.dtype, "readback")
-        for name, pair in tensors.swapped.items():
-            outputs[tensors.pairs[name]] = pair[1 - turn]
-        resident = {*tensors.pairs, *tensors.pairs.values()}
-        return plan.bound_segment(inputs, outputs, resident)
-
     def _leave_place(self) -> None:
-        """Fall back to a plan per length."""
+        """Run as usual from now on, with a plan for every length."""
         tensors = self.tensors
         tensors.values = {name: self.value(name) for name in tensors.pairs}
-        self._in_place = False
+        self.in_place = None
         tensors.drop()
 
     @property
@@ -426,18 +207,18 @@ class KVState:
         """Whether a step of one row can be recorded: caches in place, and nothing else."""
         tensors = self.tensors
         return (
-            self._in_place
+            self.in_place is not None
+            and self.in_place.padded_axes is not None
             and self.begun
             and tensors.length > 0
             and bool(tensors.caches)
             and tensors.only_caches
-            and self._padded_axes is not None
         )
 
-    # --- what it holds ---------------------------------------------------------------------------
+    # --- state outside a run ----------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Wait for steps that were queued: nobody asked for them.
+        """Wait for queued steps, whose tokens are not wanted.
 
         Raises:
             InvalidInputError: the state has been closed.
@@ -456,7 +237,7 @@ class KVState:
             raise InvalidInputError("the state has been closed", hint="make a new one")
 
     def value(self, name: str) -> DeviceTensor:
-        """Return an input's value in the next run; for a cache, a separate tensor."""
+        """Return an input's value in the next run; for a cache, a copy of its rows."""
         self.drain()
         if not self.begun and name in self._initial:
             return self.tensors.upload(self._initial[name])
@@ -471,7 +252,7 @@ class KVState:
         return caches[name] if name in caches else self.value(name)
 
     def truncate(self, length: int) -> None:
-        """Forget all rows of the caches from `length` on.
+        """Drop all rows of the caches from `length` on.
 
         Raises:
             InvalidInputError: there are fewer rows, or part of the state does not grow.
@@ -544,7 +325,7 @@ class KVState:
         self.tensors.length, self.begun = self._first_rows, False
 
     def plan_anew(self) -> None:
-        """Forget plans, and steps that are queued; keep what the state holds."""
+        """Drop plans and queued steps; keep the state."""
         self.tensors.close_recordings()
         if self.tensors.seat is not None:
             self.tensors.seat.plan_anew()
@@ -556,9 +337,3 @@ class KVState:
         self.tensors.length = 0
         self.tensors.values.clear()
         self.tensors.drop()
-
-
-def _first_rows(array: Array, axis: int, rows: int) -> Array:
-    """Return the valid rows."""
-    cut: Array = np.moveaxis(np.moveaxis(array, axis, 0)[:rows], 0, axis)
-    return cut

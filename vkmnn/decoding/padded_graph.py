@@ -1,23 +1,25 @@
-"""Rewrite a network with growing caches for caches of fixed size.
+"""Rewrite a network for KV caches of a fixed size.
 
-Where a network joins a cache with new rows, the rewritten one appends the rows to a tensor of the
-cache's full size, in place. What follows has a *tail* then: beyond the number of rows that are
-there, its elements mean nothing. They stay apart until an op would mix them in: attention is told
-how many keys there are, and softmax, sums and products get them replaced by what changes nothing.
+Where the network joins a cache with new rows, the rewritten one appends the rows in place, to a
+tensor of the cache's full size. Tensors computed from it have a padded axis: elements in the tail,
+past the valid rows, are undefined. Ops whose loop over the axis is parallel pass it on. An op that
+would mix the tail into its results is told the number of valid rows (attention), or gets the tail
+replaced by neutral values first (softmax, sums and products).
 
-What the network computes from shapes, and so from the length, is computed by the host before each
-run, from the true shapes, and fed.
+Values that depend on shapes alone, and so on the length, are computed by the host before each run,
+from the true shapes, and fed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
+from typing import NamedTuple
 
 import numpy as np
 
 from vkmnn.budget import Meter
-from vkmnn.decoding.fuse_cached_attention import ROW_AXIS, fused
+from vkmnn.decoding.fuse_cached_attention import ROW_AXIS, fuse_cached_attention
 from vkmnn.errors import ShapeError
 from vkmnn.folding import Evaluator, Folder, keep
 from vkmnn.ir import OP_TYPES, Array, DType, Graph, Op, OpAttrs, TensorInfo
@@ -39,47 +41,63 @@ from vkmnn.shape.axes import (
     numbering_of,
 )
 
-PAST, TOTAL, THERE = "vkmnn:past", "vkmnn:total", "vkmnn:there"
-"""Inputs of the rewritten network: rows before and after the run, and which rows are there."""
+PAST, TOTAL, VALID_MASK = "vkmnn:past", "vkmnn:total", "vkmnn:valid_mask"
+"""Inputs of the rewritten network: rows before and after the run, and which rows are valid."""
 
 
-class CannotGrowError(Exception):
+class CannotRewriteError(Exception):
     """The network cannot be rewritten; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
-class Growth:
-    """What grows.
+class CacheSpec:
+    """The caches of a network.
 
     Attributes:
-        caches: inputs that are caches, with the outputs that become them, and the axis.
-        tails: other inputs with an axis as long as the caches after the run, and that axis.
+        caches: cache inputs, with the outputs that become them, and the axis of rows.
+        padded_inputs: other inputs with an axis as long as the caches after the run, and that axis.
         capacity: rows that the caches have room for.
-        apart: whether rotary embedding, appends and attention stay ops of their own.
+        fuse: whether rotary embedding, appends and attention become one op where they can.
     """
 
     caches: Mapping[str, tuple[str, int]]
-    tails: Mapping[str, int]
+    padded_inputs: Mapping[str, int]
     capacity: int
-    apart: bool = False
+    fuse: bool = True
+
+
+class _HostOp(NamedTuple):
+    """An op that the host computes before each run.
+
+    Attributes:
+        op: the op.
+        constants: operands that do not depend on the length.
+        shape: of the operand whose shape alone counts, if there is one.
+        axis: the padded axis of this shape.
+    """
+
+    op: Op
+    constants: dict[str, Array]
+    shape: tuple[int, ...]
+    axis: int | None
 
 
 @dataclass(slots=True)
-class Grown:
-    """A rewritten network.
+class PaddedGraph:
+    """A network rewritten for caches of a fixed size.
 
     Attributes:
         graph: the network; every shape is static.
-        tails: axes of its outputs that have a tail.
-        made: for each input that the host makes: the name of its value.
-        steps: the ops that make them, with the known operands, and the shapes that they ask for.
+        padded_axes: the padded axes of its outputs.
+        host_inputs: inputs that the host computes, and the names of their values.
+        host_ops: the ops that compute these values.
         capacity: rows that the caches have room for.
     """
 
     graph: Graph
-    tails: dict[str, int]
-    made: dict[str, str]
-    steps: list[tuple[Op, dict[str, Array], tuple[int, ...], int | None]]
+    padded_axes: dict[str, int]
+    host_inputs: dict[str, str]
+    host_ops: list[_HostOp]
     capacity: int
 
     def feeds(self, past: int, total: int, evaluate: Evaluator) -> dict[str, Array]:
@@ -90,21 +108,21 @@ class Grown:
             total: rows after it.
             evaluate: computes one op.
         """
-        values = _replayed(self.steps, total - self.capacity, evaluate)
+        values = _replay(self.host_ops, total - self.capacity, evaluate)
         infos = {info.name: info for info in self.graph.inputs}
-        there = np.zeros(self.capacity, np.bool_)
-        there[:total] = True
+        valid = np.zeros(self.capacity, np.bool_)
+        valid[:total] = True
         feeds: dict[str, Array] = {
             PAST: np.array([past], np.int64),
             TOTAL: np.array([total], np.int64),
-            THERE: there,
+            VALID_MASK: valid,
         }
-        for name, value in self.made.items():
-            feeds[name] = padded(values[value], infos[name].dims)
+        for name, value in self.host_inputs.items():
+            feeds[name] = zero_padded(values[value], infos[name].dims)
         return {name: array for name, array in feeds.items() if name in infos}
 
 
-def padded(array: Array, shape: tuple[int, ...]) -> Array:
+def zero_padded(array: Array, shape: tuple[int, ...]) -> Array:
     """Return the array padded with zeros at the end of each axis, up to a shape."""
     if array.shape == shape:
         return array
@@ -113,12 +131,12 @@ def padded(array: Array, shape: tuple[int, ...]) -> Array:
     return result
 
 
-def _replayed(
-    steps: Sequence[tuple[Op, dict[str, Array], tuple[int, ...], int | None]],
+def _replay(
+    steps: Sequence[_HostOp],
     more: int,
     evaluate: Evaluator,
 ) -> dict[str, Array]:
-    """Compute what shapes decide where the axes with a tail are longer by `more`."""
+    """Compute the host's ops, with padded axes longer by `more`."""
     values: dict[str, Array] = {}
     for op, known, shape, axis in steps:
         inputs: list[Array | None] = [
@@ -134,72 +152,69 @@ def _replayed(
     return values
 
 
-def grow(
+def pad_caches(
     graph: Graph,
     inputs: Mapping[str, TensorInfo],
-    growth: Growth,
+    spec: CacheSpec,
     evaluate: Evaluator,
     meter: Meter,
-) -> Grown:
-    """Rewrite a network.
+) -> PaddedGraph:
+    """Rewrite a network for caches of a fixed size.
 
     Args:
         graph: the network.
-        inputs: its inputs as they are when the run fills the caches: the caches have room for as
-            many rows as there are before it.
-        growth: what grows.
+        inputs: its inputs in a run that fills the caches; caches have the size before the run.
+        spec: the caches.
         evaluate: computes one op on arrays.
-        meter: what the rewriting may take.
+        meter: limits the rewriting.
 
     Raises:
-        CannotGrowError: an op mixes rows in a way that is not known to be safe.
+        CannotRewriteError: an op mixes rows in a way that is not known to be safe.
         ShapeError: shapes do not fit.
     """
-    return _Rewriter(graph, inputs, growth, evaluate, meter).result()
+    return _Rewriter(graph, inputs, spec, evaluate, meter).result()
 
 
 @dataclass(slots=True)
 class _Rewriter:
     graph: Graph
     inputs: Mapping[str, TensorInfo]
-    growth: Growth
+    spec: CacheSpec
     evaluate: Evaluator
     meter: Meter
     infos: dict[str, TensorInfo] = field(default_factory=dict)
     values: dict[str, Array] = field(default_factory=dict)
     shorter: dict[str, Array] = field(default_factory=dict)
-    tails: dict[str, int] = field(default_factory=dict)
-    steps: list[tuple[Op, dict[str, Array], tuple[int, ...], int | None]] = field(
-        default_factory=list
-    )
-    made: dict[str, str] = field(default_factory=dict)
+    padded_axes: dict[str, int] = field(default_factory=dict)
+    host_ops: list[_HostOp] = field(default_factory=list)
+    host_inputs: dict[str, str] = field(default_factory=dict)
     ops: list[Op] = field(default_factory=list)
     constants: dict[str, Array] = field(default_factory=dict)
     extra: dict[str, TensorInfo] = field(default_factory=dict)
     appended: set[str] = field(default_factory=set)
-    same: dict[str, str] = field(default_factory=dict)
-    several: set[str] = field(default_factory=set)
+    renamed: dict[str, str] = field(default_factory=dict)
+    lengths: set[str] = field(default_factory=set)
 
-    def result(self) -> Grown:
+    def result(self) -> PaddedGraph:
         """Rewrite the network, op by op."""
         self.values.update(self.graph.constants)
         self.infos.update(self.inputs)
         for name, array in self.values.items():
             self.infos[name] = TensorInfo(name, DType.from_numpy(array.dtype), array.shape)
-        self.tails.update({name: axis for name, (_, axis) in self.growth.caches.items()})
-        self.tails.update(self.growth.tails)
+        self.padded_axes.update({name: axis for name, (_, axis) in self.spec.caches.items()})
+        self.padded_axes.update(self.spec.padded_inputs)
         folder = Folder(self.evaluate, self.meter)
         for op in self.graph.ops:
             self.meter.check_time(op.type, op.name)
-            if not self.same.keys().isdisjoint(op.inputs):
-                op = replace(op, inputs=[self.same.get(name, name) for name in op.inputs])
-            if not self._known(op, folder):
+            if not self.renamed.keys().isdisjoint(op.inputs):
+                op = replace(op, inputs=[self.renamed.get(name, name) for name in op.inputs])
+            if not self._compute(op, folder):
                 self._rewrite(op)
         return self._finish()
 
     # --- values known before the run -------------------------------------------------------------
 
-    def _known(self, op: Op, folder: Folder) -> bool:
+    def _compute(self, op: Op, folder: Folder) -> bool:
         """Compute an op that needs no run; note the ops that depend on the length."""
         shape_only = OP_TYPES[op.type].shape_only
         operands = [self.values.get(name) if name else None for name in op.inputs]
@@ -207,7 +222,7 @@ class _Rewriter:
         tail = None
         if shape_only:
             info = self.infos[op.inputs[0]]
-            shape, tail = info.dims, self.tails.get(op.inputs[0])
+            shape, tail = info.dims, self.padded_axes.get(op.inputs[0])
             operands[0] = np.broadcast_to(np.zeros((), info.dtype.numpy), shape)
         if any(name and value is None for name, value in zip(op.inputs, operands, strict=True)):
             return False
@@ -219,15 +234,15 @@ class _Rewriter:
         if tail is not None or any(name in self.shorter for name in op.inputs):
             known = {n: self.values[n] for n in op.inputs if n in self.values}
             known = {n: value for n, value in known.items() if n not in self.shorter}
-            step = (op, known, shape, tail)
-            self.steps.append(step)
-            self.shorter.update(_replayed_one(step, self.shorter, self.evaluate))
+            step = _HostOp(op, known, shape, tail)
+            self.host_ops.append(step)
+            self.shorter.update(_replay_one(step, self.shorter, self.evaluate))
         return True
 
-    def _fed(self, name: str) -> str:
-        """Return the input by which the host feeds what depends on the length."""
+    def _host_input(self, name: str) -> str:
+        """Return the input for a value that depends on the length."""
         fed = f"{name}:now"
-        if fed not in self.made:
+        if fed not in self.host_inputs:
             value, shorter = self.values[name], self.shorter[name]
             differing = [
                 axis
@@ -235,15 +250,15 @@ class _Rewriter:
                 if sizes[0] != sizes[1]
             ]
             if len(differing) > 1 or any(
-                value.shape[axis] != self.growth.capacity
-                or shorter.shape[axis] != self.growth.capacity - 1
+                value.shape[axis] != self.spec.capacity
+                or shorter.shape[axis] != self.spec.capacity - 1
                 for axis in differing
             ):
-                raise CannotGrowError(f"'{name}' grows in another way than the caches")
-            self.made[fed] = name
+                raise CannotRewriteError(f"'{name}' grows in another way than the caches")
+            self.host_inputs[fed] = name
             self.infos[fed] = self.extra[fed] = replace(self.infos[name], name=fed)
             if differing:
-                self.tails[fed] = differing[0]
+                self.padded_axes[fed] = differing[0]
         return fed
 
     # --- what runs -------------------------------------------------------------------------------
@@ -256,15 +271,15 @@ class _Rewriter:
         content = OP_TYPES[op.type].content
         names = list(op.inputs)
         for place, name in enumerate(names):
-            if name in self.growth.caches:
-                raise CannotGrowError(
+            if name in self.spec.caches:
+                raise CannotRewriteError(
                     f"{op.type} '{op.name}' reads the cache '{name}' before it grows"
                 )
             if name in self.shorter:
                 if place not in content:
-                    names[place] = self._fed(name)
+                    names[place] = self._host_input(name)
                 elif not _may_follow(op, place):
-                    raise CannotGrowError(f"the length decides what {op.type} '{op.name}' does")
+                    raise CannotRewriteError(f"the length decides what {op.type} '{op.name}' does")
         op = replace(op, inputs=names)
         infos = [self.infos[name] if name else None for name in names]
         values = [self.values.get(name) if name else None for name in names]
@@ -272,30 +287,30 @@ class _Rewriter:
             if info.name:
                 self.infos[info.name] = info
         decided = [name for name in names if name in self.shorter]
-        if decided and op.inputs[0] not in self.tails:
+        if decided and op.inputs[0] not in self.padded_axes:
             self._sized(op, infos)
-        elif any(name in self.tails for name in names if name):
-            op = self._carry(op, bool(decided))
+        elif any(name in self.padded_axes for name in names if name):
+            op = self._propagate(op, bool(decided))
         self.ops.append(op)
 
     def _sized(self, op: Op, infos: Sequence[TensorInfo | None]) -> None:
-        """Note the tail of a result that gets one from the shape it is given."""
+        """Note the padded axis of a result whose size depends on the length."""
         if op.type != "Expand":
-            raise CannotGrowError(f"the length decides what {op.type} '{op.name}' does")
+            raise CannotRewriteError(f"the length decides what {op.type} '{op.name}' does")
         values = [self.shorter.get(name, self.values.get(name)) for name in op.inputs]
         (shorter,) = compute_shapes(op, infos, values)
         out = self.infos[op.outputs[0]].dims
         differing = [axis for axis, size in enumerate(out) if shorter.dims[axis] != size]
-        if len(differing) != 1 or out[differing[0]] != self.growth.capacity:
-            raise CannotGrowError(f"Expand '{op.name}' grows in another way than the caches")
-        self.tails[op.outputs[0]] = differing[0]
+        if len(differing) != 1 or out[differing[0]] != self.spec.capacity:
+            raise CannotRewriteError(f"Expand '{op.name}' grows in another way than the caches")
+        self.padded_axes[op.outputs[0]] = differing[0]
 
     def _append(self, op: Op) -> Op | None:
-        """Return an appending op if this one joins a cache with new rows."""
+        """Return an Append if the op joins a cache with new rows."""
         cache = op.inputs[0] if op.inputs else ""
-        if op.type not in ("Concat", "JoinPast") or cache not in self.growth.caches:
+        if op.type not in ("Concat", "JoinPast") or cache not in self.spec.caches:
             return None
-        output, axis = self.growth.caches[cache]
+        output, axis = self.spec.caches[cache]
         info = self.infos[cache]
         if isinstance(op.attrs, AxisAttrs):
             new, along = op.inputs[1] if len(op.inputs) == 2 else "", op.attrs.axis
@@ -305,69 +320,71 @@ class _Rewriter:
             not new
             or along % len(info.dims) != axis
             or op.outputs[0] != output
-            or new in self.tails
+            or new in self.padded_axes
             or cache in self.appended
         ):
-            raise CannotGrowError(f"{op.type} '{op.name}' joins the cache '{cache}' in another way")
+            raise CannotRewriteError(
+                f"{op.type} '{op.name}' joins the cache '{cache}' in another way"
+            )
         self.appended.add(cache)
-        self.same.update({seen: output for seen in op.outputs[1:] if seen})
+        self.renamed.update({seen: output for seen in op.outputs[1:] if seen})
         sizes = list(info.dims)
-        sizes[axis] = self.growth.capacity
+        sizes[axis] = self.spec.capacity
         self.infos[output] = replace(info, name=output, shape=tuple(sizes))
-        self.tails[output] = axis
+        self.padded_axes[output] = axis
         if new in self.shorter:
-            new = self._fed(new)
+            new = self._host_input(new)
         past = PAST
         if op.type == "JoinPast" and info.dims[0] > 1:
-            past = self._pasts(op)
+            past = self._lengths_before(op)
         else:
             self.extra[PAST] = TensorInfo(PAST, DType.INT64, (1,))
         return Op("Append", op.name, [cache, new, past], [output], AppendAttrs(axis), op.source)
 
-    def _pasts(self, op: Op) -> str:
-        """Return how many rows each text of a batch has before the run."""
+    def _lengths_before(self, op: Op) -> str:
+        """Return the tensor with the length of each sequence of a batch, before the run."""
         before = op.inputs[2]
         if before in self.shorter:
-            before = self._fed(before)
-        result = f"{before}:texts"
+            before = self._host_input(before)
+        result = f"{before}:lengths"
         if result not in self.infos:
             texts = self.infos[before].dims[:1]
             self.infos[result] = replace(self.infos[before], name=result, shape=texts)
             shape = self._constant(f"{result}:shape", np.array(texts, np.int64))
             self.ops.append(Op("Reshape", result, [before, shape], [result], ReshapeAttrs()))
-            self.several.add(result)
+            self.lengths.add(result)
         return result
 
     def _is_total(self, name: str) -> bool:
-        """Tell whether a tensor is known to be the number of rows after every run."""
+        """Return whether a tensor is the number of rows after every run."""
         values = [table.get(name) for table in (self.values, self.shorter)]
         rows = [None if value is None or value.size != 1 else int(value.item()) for value in values]
-        return rows == [self.growth.capacity, self.growth.capacity - 1]
+        return rows == [self.spec.capacity, self.spec.capacity - 1]
 
     def total(self) -> str:
         """Return the input that holds the number of rows."""
         self.extra[TOTAL] = TensorInfo(TOTAL, DType.INT64, (1,))
         return TOTAL
 
-    def without_tail(self, name: str, fill: float, op: Op) -> str:
+    def with_neutral_tail(self, name: str, fill: float, op: Op) -> str:
         """Return the tensor with its tail replaced by `fill`."""
-        info, axis = self.infos[name], self.tails[name]
-        self.extra[THERE] = TensorInfo(THERE, DType.BOOL, (self.growth.capacity,))
+        info, axis = self.infos[name], self.padded_axes[name]
+        self.extra[VALID_MASK] = TensorInfo(VALID_MASK, DType.BOOL, (self.spec.capacity,))
         after = len(info.dims) - 1 - axis
-        there = THERE
+        valid = VALID_MASK
         if after:
-            there = f"{THERE}:{after}"
-            if there not in self.infos:
-                shape = (self.growth.capacity, *([1] * after))
-                self._constant(f"{there}:shape", np.array(shape, np.int64))
-                self.infos[there] = TensorInfo(there, DType.BOOL, shape)
-                inputs = [THERE, f"{there}:shape"]
-                self.ops.append(Op("Reshape", there, inputs, [there], ReshapeAttrs()))
+            valid = f"{VALID_MASK}:{after}"
+            if valid not in self.infos:
+                shape = (self.spec.capacity, *([1] * after))
+                self._constant(f"{valid}:shape", np.array(shape, np.int64))
+                self.infos[valid] = TensorInfo(valid, DType.BOOL, shape)
+                inputs = [VALID_MASK, f"{valid}:shape"]
+                self.ops.append(Op("Reshape", valid, inputs, [valid], ReshapeAttrs()))
         value = np.array(fill).astype(info.dtype.numpy)
         filler = self._constant(f"vkmnn:{fill}:{info.dtype.value}", value)
-        result = f"{name}:{op.name}:there"
+        result = f"{name}:{op.name}:valid"
         self.infos[result] = replace(info, name=result)
-        inputs = [there, name, filler]
+        inputs = [valid, name, filler]
         self.ops.append(Op("Select", result, inputs, [result], OpAttrs(), op.source))
         return result
 
@@ -375,36 +392,38 @@ class _Rewriter:
         self.constants[name] = array
         return name
 
-    def _carry(self, op: Op, decided: bool) -> Op:
-        """Note the tails of an op's results; return the op, told what is not there.
+    def _propagate(self, op: Op, decided: bool) -> Op:
+        """Note the padded axes of an op's results; return the op, safe from the tail.
 
         Args:
-            op: one that reads something with a tail.
+            op: one that reads a tensor with a padded axis.
             decided: whether contents depend on the length.
         """
         if op.type == "Gather" and self._picks_every_row(op):
             return op
-        tails = {place: self.tails[n] for place, n in enumerate(op.inputs) if n in self.tails}
+        tails = {
+            place: self.padded_axes[n] for place, n in enumerate(op.inputs) if n in self.padded_axes
+        }
         known = self._known_of(op)
         loops = loops_of(op, known)
         loop = common_loop(loops, tails, known.inputs)
         if loop is None or loop.kind not in (Kind.PARALLEL, Kind.REDUCTION):
-            raise CannotGrowError(f"{op.type} '{op.name}' may mix rows of the caches")
+            raise CannotRewriteError(f"{op.type} '{op.name}' may mix rows of the caches")
         if decided and not self._is_like_shorter(op, loops, loop):
-            raise CannotGrowError(f"the length decides what {op.type} '{op.name}' does")
+            raise CannotRewriteError(f"the length decides what {op.type} '{op.name}' does")
         sizes = [self.infos[op.inputs[place]].dims[axis] for place, axis in tails.items()]
         for name, axis in zip(op.outputs, loop.writes, strict=True):
             if name and axis is not None:
                 sizes.append(self.infos[name].dims[axis])
-                self.tails[name] = axis
+                self.padded_axes[name] = axis
             elif name and loop.kind is Kind.PARALLEL:
-                raise CannotGrowError(f"{op.type} '{op.name}' may mix rows of the caches")
+                raise CannotRewriteError(f"{op.type} '{op.name}' may mix rows of the caches")
         if any(size != loop.size for size in sizes):
-            raise CannotGrowError(f"{op.type} '{op.name}' joins the rows with another axis")
-        return op if loop.kind is Kind.PARALLEL else self._hidden(op, loop, tails)
+            raise CannotRewriteError(f"{op.type} '{op.name}' joins the rows with another axis")
+        return op if loop.kind is Kind.PARALLEL else self._with_neutral_tails(op, loop, tails)
 
-    def _hidden(self, op: Op, loop: Loop, tails: Mapping[int, int]) -> Op:
-        """Return an op that combines rows, without the tail among them."""
+    def _with_neutral_tails(self, op: Op, loop: Loop, tails: Mapping[int, int]) -> Op:
+        """Return a reduction over rows that leaves the tail out."""
         names = list(op.inputs)
         if loop.count_input is not None:
             names += [""] * (loop.count_input + 1 - len(names))
@@ -414,23 +433,23 @@ class _Rewriter:
         for place in tails:
             is_float = self.infos[names[place]].dtype.is_float
             if fill is None or (np.isinf(fill) and not is_float):
-                raise CannotGrowError(f"{op.type} '{op.name}' counts the rows")
-            names[place] = self.without_tail(names[place], fill, op)
+                raise CannotRewriteError(f"{op.type} '{op.name}' counts the rows")
+            names[place] = self.with_neutral_tail(names[place], fill, op)
         return replace(op, inputs=names)
 
     def _known_of(self, op: Op) -> Known:
-        """Return what is known of an op when the caches are full."""
+        """Return the shapes and constants of an op when the caches are full."""
         shapes = [self.infos[name].dims if name else None for name in op.inputs]
         results = [self.infos[name].dims if name else None for name in op.outputs]
         return Known(shapes, results, [self.values.get(name) for name in op.inputs])
 
     def _is_like_shorter(self, op: Op, loops: Sequence[Loop], loop: Loop) -> bool:
-        """Tell whether the loops are the same where the caches lack one row, and all parallel."""
+        """Return whether all loops are parallel, and the same where the caches lack one row."""
         infos: list[TensorInfo | None] = []
         for name in op.inputs:
             info = self.infos[name] if name else None
-            if info is not None and name in self.tails:
-                axis, dims = self.tails[name], info.dims
+            if info is not None and name in self.padded_axes:
+                axis, dims = self.padded_axes[name], info.dims
                 info = replace(info, shape=(*dims[:axis], dims[axis] - 1, *dims[axis + 1 :]))
             infos.append(info)
         values = [self.shorter.get(name, self.values.get(name)) for name in op.inputs]
@@ -445,49 +464,49 @@ class _Rewriter:
         )
 
     def _picks_every_row(self, op: Op) -> bool:
-        """Note the tail of a Gather that picks all rows in order; tell whether it does."""
+        """Return whether a Gather picks all rows in order; if so, note its padded axis."""
         data, indices = op.inputs
         rank = len(self.infos[data].dims)
         axis = getattr(op.attrs, "axis", 0) % rank
-        if self.tails.get(data) != axis or not self._is_every_row(indices):
+        if self.padded_axes.get(data) != axis or not self._is_every_row(indices):
             return False
-        self.tails[op.outputs[0]] = axis + self.tails[indices]
+        self.padded_axes[op.outputs[0]] = axis + self.padded_axes[indices]
         return True
 
     def _is_every_row(self, name: str) -> bool:
-        """Tell whether a tensor holds 0, 1, … up to the number of rows, in this order."""
-        made = self.made.get(name)
-        if made is None or name not in self.tails:
+        """Return whether a tensor holds 0, 1, … up to the number of rows, in this order."""
+        made = self.host_inputs.get(name)
+        if made is None or name not in self.padded_axes:
             return False
         return all(
-            np.array_equal(value.reshape(-1), np.arange(value.shape[self.tails[name]]))
+            np.array_equal(value.reshape(-1), np.arange(value.shape[self.padded_axes[name]]))
             for value in (self.values[made], self.shorter[made])
         )
 
-    def _finish(self) -> Grown:
-        if self.appended != self.growth.caches.keys():
-            missing = sorted(self.growth.caches.keys() - self.appended)
-            raise CannotGrowError(f"nothing is joined with the cache '{missing[0]}'")
-        grown = {output for output, _ in self.growth.caches.values()}
-        outputs = [info.name for info in self.graph.outputs if info.name not in grown]
+    def _finish(self) -> PaddedGraph:
+        if self.appended != self.spec.caches.keys():
+            missing = sorted(self.spec.caches.keys() - self.appended)
+            raise CannotRewriteError(f"nothing is joined with the cache '{missing[0]}'")
+        caches = {output for output, _ in self.spec.caches.values()}
+        outputs = [info.name for info in self.graph.outputs if info.name not in caches]
         for name in outputs:
             if name in self.shorter:
-                raise CannotGrowError(f"the output '{name}' is a number of rows")
-        wanted = {*outputs, *grown}
+                raise CannotRewriteError(f"the output '{name}' is a number of rows")
+        wanted = {*outputs, *caches}
         ops = live(self.ops, wanted)
-        if not self.growth.apart:
-            ops = fused(ops, self.infos, TOTAL, set(outputs))
+        if self.spec.fuse:
+            ops = fuse_cached_attention(ops, self.infos, TOTAL, set(outputs))
             ops = live(ops, wanted)  # what cut queries, keys and values apart
         for op in ops:
-            if op.type == "Append" and op.inputs[2] in self.several:
-                raise CannotGrowError(f"'{op.name}' appends to texts of different lengths")
+            if op.type == "Append" and op.inputs[2] in self.lengths:
+                raise CannotRewriteError(f"'{op.name}' appends to sequences of different lengths")
         read = {name for op in ops for name in op.inputs} | set(outputs)
         constants = {name: self.values[name] for name in read if name in self.values}
         constants.update({name: self.constants[name] for name in read if name in self.constants})
         inputs = []
         for name, info in {**self.inputs, **self.extra}.items():
-            if name in self.growth.caches:
-                info = replace(info, shape=self.infos[self.growth.caches[name][0]].shape)
+            if name in self.spec.caches:
+                info = replace(info, shape=self.infos[self.spec.caches[name][0]].shape)
             if name in read or name in self.inputs:
                 inputs.append(info)
         graph = replace(
@@ -498,24 +517,24 @@ class _Rewriter:
             constants=constants,
             infos={},
         )
-        made = {name: value for name, value in self.made.items() if name in read}
-        steps = _needed(self.steps, set(made.values()))
-        tails = {name: self.tails[name] for name in outputs if name in self.tails}
-        return Grown(graph, tails, made, steps, self.growth.capacity)
+        axes = {name: self.padded_axes[name] for name in outputs if name in self.padded_axes}
+        host_inputs = {name: value for name, value in self.host_inputs.items() if name in read}
+        host_ops = _needed(self.host_ops, set(host_inputs.values()))
+        return PaddedGraph(graph, axes, host_inputs, host_ops, self.spec.capacity)
 
 
-def _replayed_one(
-    step: tuple[Op, dict[str, Array], tuple[int, ...], int | None],
+def _replay_one(
+    step: _HostOp,
     shorter: Mapping[str, Array],
     evaluate: Evaluator,
 ) -> dict[str, Array]:
     op, known, shape, axis = step
     operands = known | {name: shorter[name] for name in op.inputs if name in shorter}
-    return _replayed([(op, operands, shape, axis)], -1, evaluate)
+    return _replay([_HostOp(op, operands, shape, axis)], -1, evaluate)
 
 
 def live(ops: Sequence[Op], wanted: set[str]) -> list[Op]:
-    """Return the ops that what is wanted follows from, in order."""
+    """Return the ops that the wanted tensors depend on, in order."""
     needed, kept = set(wanted), []
     for op in reversed(ops):
         if any(name in needed for name in op.outputs if name):
@@ -524,14 +543,12 @@ def live(ops: Sequence[Op], wanted: set[str]) -> list[Op]:
     return kept[::-1]
 
 
-def _needed(
-    steps: Sequence[tuple[Op, dict[str, Array], tuple[int, ...], int | None]], wanted: set[str]
-) -> list[tuple[Op, dict[str, Array], tuple[int, ...], int | None]]:
+def _needed(steps: Sequence[_HostOp], wanted: set[str]) -> list[_HostOp]:
     kept = {id(op) for op in live([op for op, *_ in steps], wanted)}
     return [step for step in steps if id(step[0]) in kept]
 
 
 def _may_follow(op: Op, place: int) -> bool:
-    """Tell whether the length may decide a content: one that has an entry for each axis."""
+    """Return whether a content may depend on the length: it has an entry for each axis."""
     how = (numbering_of(op) or {}).get(place, Numbering.KEPT)
     return how is not Numbering.KEPT

@@ -86,7 +86,7 @@ class SessionState:
         return self._state.run(feeds)
 
     def decode_loop(self, io: DecoderIO, pool: CachePool | None = None) -> DecodeLoop:
-        """Return steps on tokens that the device chooses; call them by `core.Session.call`."""
+        """Return the decode loop, whose methods are for `core.Session.call`."""
         return self._session.call(DecodeLoop, self._state, io, pool)
 
     def value(self, name: str) -> DeviceTensor:

@@ -20,30 +20,30 @@ class Recorded(Protocol):
     """Runs that are recorded on the tensors of a state."""
 
     def drain(self) -> None:
-        """Wait for the runs that are queued; their results are not wanted."""
+        """Wait for queued runs, whose results are not wanted."""
 
     def close(self) -> None:
         """Release the recordings and their plans."""
 
 
 class Seat(Protocol):
-    """A part of memory that several states share."""
+    """A part of memory that several states share, held by one of them."""
 
     def place(self, room: int) -> bool:
         """Move the caches to the part, with room for this many rows; False if they do not fit."""
 
     def drain(self) -> None:
-        """Wait for the steps that the state takes part in, and take part in none from now on."""
+        """Wait for batched steps with this state, and take part in no more."""
 
     def plan_anew(self) -> None:
-        """Forget the recordings of all who share the memory."""
+        """Close the recordings on the whole memory."""
 
     def leave(self) -> None:
         """Give back the part."""
 
 
 class StateTensors:
-    """What a state holds between runs, in memory that plans are recorded on.
+    """The state between runs, in memory that plans are recorded on.
 
     A call that fails leaves `length` and the rows of the caches as they were: memory is allocated,
     and rows are copied, before anything here changes.
@@ -56,11 +56,11 @@ class StateTensors:
     Attributes:
         length: rows of the caches.
         axes: the axis that grows, of each input that is a cache.
-        values: by input, what an ordinary run returned; caches and swapped tensors go before it.
+        values: by input, results of an ordinary run; caches and swapped tensors take precedence.
         caches: by input, memory for `room` rows.
         swapped: by input, two tensors of one size; a run reads the one at `turn`, and writes the
             other.
-        recordings: what has been recorded on the memory, by any key; closed when it moves.
+        recordings: runs recorded on the memory, by any key; closed when it moves.
         seat: the part of shared memory in which the caches lie, or None.
     """
 
@@ -92,7 +92,7 @@ class StateTensors:
         return tensor
 
     def current(self, name: str) -> DeviceTensor:
-        """Return what the next run reads; the rows of a cache as a tensor of their own."""
+        """Return the tensor that the next run reads; for a cache, a copy of its rows."""
         if name in self.axes and name in self.caches:
             cache, axis = self.caches[name], self.axes[name]
             return self._copied(cache, axis, resized(cache.shape, axis, self.length), self.length)
@@ -105,10 +105,15 @@ class StateTensors:
         held = {**self.values, **self.caches}
         return {name: (held[name], axis) for name, axis in self.axes.items() if name in held}
 
+    def swap(self) -> None:
+        """Have the next run read what the last one wrote."""
+        if self.swapped:
+            self.turn = 1 - self.turn
+
     # --- room ------------------------------------------------------------------------------------
 
     def make_room(self, total: int) -> None:
-        """Have room for this many rows; it grows by powers of two.
+        """Grow the room to this many rows at least; it is a power of two.
 
         Raises:
             InvalidInputError: they exceed the capacity.
@@ -167,7 +172,7 @@ class StateTensors:
             raise
 
     def _take_over_fixed(self, fixed: Mapping[str, DeviceTensor]) -> None:
-        """Copy values that keep their size to where they are swapped."""
+        """Copy values of a fixed size to their swapped tensors."""
         if any(pair[0].shape != fixed[name].shape for name, pair in self.swapped.items()):
             self.close_recordings()
             self.swapped.clear()
@@ -210,7 +215,7 @@ class StateTensors:
         self.length = length
 
     def load(self, values: dict[str, DeviceTensor], length: int) -> None:
-        """Hold these rows; where that fails, none, and the length stays."""
+        """Hold these rows; on failure, the length stays, and rows may be lost."""
         if self.caches:
             before, self.length = self.length, 0  # none have to be kept
             try:
@@ -226,13 +231,13 @@ class StateTensors:
     # --- recordings ------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Wait for all steps that are queued: nobody asked for them."""
+        """Wait for all queued steps, whose tokens are not wanted."""
         self.drain_recordings()
         if self.seat is not None:
             self.seat.drain()
 
     def drain_recordings(self) -> None:
-        """Wait for the queued steps that no other state takes part in."""
+        """Wait for queued steps of this state alone."""
         for one in self.recordings.values():
             one.drain()
 
@@ -244,7 +249,7 @@ class StateTensors:
             one.close()
 
     def leave_seat(self) -> None:
-        """Share memory with no other state from now on."""
+        """Leave the shared memory."""
         seat, self.seat = self.seat, None
         if seat is not None:
             seat.leave()

@@ -17,7 +17,7 @@ from vkmnn.decoding.decode_step import (
     TOP_P,
     UNIFORMS,
 )
-from vkmnn.decoding.padded_graph import CannotGrowError
+from vkmnn.decoding.padded_graph import CannotRewriteError
 from vkmnn.decoding.sampling import DeviceSampling
 from vkmnn.errors import VkmnnError
 from vkmnn.ir import Array
@@ -29,8 +29,8 @@ RING_SIZE = 4
 REFILL = 3
 """With fewer steps queued, as many are submitted as are missing.
 
-One after the other they cost less than one at a time: what a token runs on the host is not in the
-processor's caches, where a device that computes on the CPU has put weights meanwhile.
+Submitting several in a row costs less than one at a time: a device that runs on the CPU evicts the
+host's code from the processor's caches.
 """
 
 NO_FEEDS: dict[str, Array] = {}
@@ -39,12 +39,11 @@ NO_FEEDS: dict[str, Array] = {}
 
 @dataclass(slots=True)
 class Waits:
-    """How steps are waited for, and CPU seconds that waiting for the device has taken.
+    """How to wait for steps, and the CPU seconds spent on waiting.
 
     Attributes:
         seconds: so far.
-        together: how many steps to wait for at once, where they are queued: nobody wants a token
-            before the others are there.
+        together: how many queued steps to wait for at once, if no token is wanted before the last.
     """
 
     seconds: float = 0.0
@@ -54,23 +53,23 @@ class Waits:
 def recorded(
     plan: Plan, count: int, record: Callable[[int], Segment | None], what: str
 ) -> list[Segment]:
-    """Return recordings of a plan; where one fails, close the others and the plan.
+    """Record a plan several times; if a recording fails, close the others and the plan.
 
     Args:
         plan: the plan.
         count: how many recordings.
         record: makes one by its number; None where the network is not one plan of the device.
-        what: what is recorded, for the message.
+        what: names what is recorded, in the message.
 
     Raises:
-        CannotGrowError: a recording is None.
+        CannotRewriteError: a recording is None.
     """
     segments: list[Segment] = []
     try:
         for turn in range(count):
             segment = record(turn)
             if segment is None:
-                raise CannotGrowError(f"{what} is not one plan of the device")
+                raise CannotRewriteError(f"{what} is not one plan of the device")
             segments.append(segment)
     except BaseException:
         for one in segments:
@@ -89,7 +88,7 @@ class Ring:
     """
 
     def __init__(self, plan: Plan, segments: Sequence[Segment]) -> None:
-        self._plan = plan
+        self._plan: Plan | None = plan
         self._segments = list(segments)
         self._turn = 0
         self._queue: deque[int] = deque()
@@ -101,13 +100,13 @@ class Ring:
         return len(self._queue)
 
     def _free_turn(self) -> int:
-        """Return the number of the next recording, once it does not run any more."""
+        """Return the index of the next recording, after waiting for it if it may still run."""
         if self._turn in self._begun:  # an interruption hid whether it runs
             self._segments[self._turn].end(None)
         return self._turn
 
     def _finish(self) -> int:
-        """Wait for the oldest step; return its number. Interrupted, it remains to be waited for."""
+        """Wait for the oldest step and return its index; if interrupted, it stays queued."""
         turn = self._queue[0]
         try:
             self._segments[turn].end(None)
@@ -118,16 +117,19 @@ class Ring:
         return self._queue.popleft()
 
     def drain(self) -> None:
-        """Wait for what is queued; its tokens are not wanted."""
+        """Wait for queued steps, whose tokens are not wanted."""
         while self._queue:
             self._finish()
 
     def close(self) -> None:
-        """Release the recordings, which are waited for, and the plan."""
+        """Wait for the recordings, and release them and the plan."""
         self._queue.clear()
-        for segment in self._segments:
+        segments, plan = self._segments, self._plan
+        self._segments, self._plan = [], None  # no memory waits for the ring to be dropped
+        for segment in segments:
             segment.close()
-        self._plan.close()
+        if plan is not None:
+            plan.close()
 
 
 class StepRing(Ring):
@@ -136,14 +138,14 @@ class StepRing(Ring):
     Args:
         plan: of the step.
         segments: its recordings.
-        tokens: for each recording, where it finds the token, [1, 1].
-        lengths: for each recording, where it finds the number of rows, [1].
-        settings: of steps that sample, where they find how; empty for others.
-        waits: what waiting for steps is added to.
+        tokens: the input token of each recording, [1, 1].
+        lengths: the input length of each recording, [1].
+        settings: inputs that say how to sample; empty for greedy steps.
+        waits: takes the time spent on waiting.
 
     Attributes:
         ended: how many of the queued steps are known to have ended.
-        live: whether it may go on: nothing has been drained or closed since its last step.
+        live: whether steps may continue: the ring has not been drained or closed since the last.
     """
 
     def __init__(
@@ -168,7 +170,7 @@ class StepRing(Ring):
         self.live = False
 
     def step(self, token: int, rows: int, wanted: int, sampling: DeviceSampling | None) -> int:
-        """Run a token after `rows` rows; return the one that the device chose.
+        """Run a token after `rows` rows; return the next one, as chosen by the device.
 
         Args:
             token: the one to run.
@@ -199,7 +201,7 @@ class StepRing(Ring):
         return chosen
 
     def _begin(self, token: int, rows: int, sampling: DeviceSampling | None) -> None:
-        """Make this token the next one to be run, with `rows` rows in the caches."""
+        """Write the token and the length for the next step."""
         self.drain()
         if sampling is not None and self._sampling is not sampling:
             self._set(sampling)
@@ -223,20 +225,21 @@ class StepRing(Ring):
             self._settings[name].copy_from(np.array([[value]], np.float32))
 
     def _end_together(self) -> None:
-        """Wait for several steps by waiting for the last of them."""
+        """Wait for several steps at once."""
         more = min(self._waits.together, len(self._queue)) - 1
         if more:
             self._segments[self._queue[more]].end(None)
             self.ended = more
 
     def drain(self) -> None:
-        """Wait for what is queued; its tokens are not wanted."""
+        """Wait for queued steps, whose tokens are not wanted."""
         self._after = (-1, -1)
         self.ended = 0
         self.live = False
         super().drain()
 
     def close(self) -> None:
-        """Release the recordings, which are waited for, and the plan."""
+        """Wait for the recordings, and release them and the plan."""
         self.live = False
+        self._tokens, self._lengths, self._chosen, self._settings = [], [], [], {}
         super().close()

@@ -136,7 +136,8 @@ class VulkanDevice(DriverDevice):
     def _defer_lost(self) -> None:
         """Defer objects whose finalizer was interrupted by Ctrl-C."""
         waiting = {number for number, _release, _args in list(self._deferred)}
-        for number, owned in list(self._live.items()):
+        # Copied at once: tuples of items may start the garbage collector, and so finalizers.
+        for number, owned in self._live.copy().items():
             if not owned.finalizer.alive and number not in waiting:
                 self._deferred.append((number, owned.release, owned.args))
 
