@@ -19,12 +19,12 @@ Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
 
 _LARGEST_ZERO = 32000.0
-"""Beyond it, steps of float16 are wider than all codes of a block, which is as good as constant."""
+"""Beyond it, steps of float16 are wider than a whole block, which is as good as constant."""
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Blocks as (code - zero) · scale.
+    """Blocks as (quantised value - zero point) · scale.
 
     Attributes:
         codes: uint8 [.., weights of a block], or two weights in a byte, the first in the low bits.
@@ -46,9 +46,9 @@ class BlockType:
         name: as files and tools call it.
         count: weights of a block.
         nbytes: bytes of a block.
-        decode: makes floats of blocks, uint8 [.., nbytes] -> [.., count]; None where `split` does.
-        split: makes codes of blocks; None for floats.
-        bits: of a code as it is kept: 4 or 8; 0 for floats.
+        decode: makes floats of blocks, uint8 [.., nbytes] -> [.., count]; None if packed.
+        splitter: separates quantised values from scales; None for floats.
+        bits: of a quantised value as it is kept: 4 or 8; 0 for floats.
         block: weights that share a scale.
         zeroed: whether every block has a zero point, a float; else it is the middle.
     """
@@ -64,11 +64,11 @@ class BlockType:
 
     @property
     def is_coded(self) -> bool:
-        """Whether it holds codes."""
+        """Whether it holds quantised values."""
         return self.splitter is not None
 
     def split(self, blocks: Bytes) -> Split:
-        """Return the codes of blocks."""
+        """Return quantised values and scales of blocks."""
         assert self.splitter is not None
         return self.splitter(blocks)
 
@@ -169,7 +169,7 @@ def _q4_1(blocks: Bytes) -> Split:
 
 
 def _fifth(blocks: Bytes, at: int) -> Bytes:
-    """Return codes of five bits: four bytes of the fifth ones, then nibbles."""
+    """Return values of five bits: four bytes of the fifth ones, then nibbles."""
     high = _bits(blocks[..., at : at + 4]) << np.uint8(4)
     return np.asarray(_nibbles(blocks[..., at + 4 :]) | high, np.uint8)
 
