@@ -40,6 +40,11 @@ class Section:
         """Tell whether a key has a value."""
         return self._values.get(key) is not None
 
+    def with_defaults(self, values: Mapping[str, Any]) -> Section:
+        """Return the section with values for keys that it lacks."""
+        mine = {key: one for key, one in self._values.items() if one is not None}
+        return Section(self.path, {**values, **mine}, self._where)
+
     def text(self, key: str, default: str = "") -> str:
         """Return a text."""
         return self._read(key, default, _text, "a text")

@@ -364,6 +364,26 @@ def test_configurations_that_make_no_sense(
         vkmnn.llm.load(folder)
 
 
+def test_configurations_of_pictures_and_text(store: dict[str, Any], tmp_path: Path) -> None:
+    """Gemma 3 has its text's configuration inside, without defaults, and prefixes before names."""
+    folder = _written("folder.gemma3", store, tmp_path)
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    inner = {"rope_scaling": {"rope_type": "linear", "factor": 8.0}, **config}
+    for key in ("rope_parameters", "model_type", "layer_types", "max_position_embeddings"):
+        del inner[key]
+    whole = {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", **inner}}
+    (folder / "config.json").write_text(json.dumps(whole), "utf-8")
+    tensors = described.weights_of("gemma3", int(store["folder.gemma3.seed"]))
+    renamed = {f"language_model.{name}": one for name, one in tensors.items()}
+    renamed["vision_tower.weight"] = np.zeros(3, np.float32)
+    described.write_safetensors(folder / "model.safetensors", renamed)
+    source = read_source(folder)
+    assert source.architecture.context == 131072
+    assert [one > 0 for one in source.architecture.windows] == [True] * 5 + [False, True]
+    with vkmnn.llm.load(folder, capacity=64) as model:
+        assert model.generate(PROMPT, TOKENS).tokens == store["folder.gemma3.tokens"].tolist()
+
+
 def test_headers_of_safetensors_that_lie(tmp_path: Path) -> None:
     folder = described.write_folder(tmp_path / "m", "llama")
     path = folder / "model.safetensors"

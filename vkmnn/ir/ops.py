@@ -417,11 +417,11 @@ class MatMulNBitsAttrs(OpAttrs):
     Inputs: x [..., depth], codes, bias [columns], residual in y's shape (`residual`, of
     RESIDUAL_KINDS, says where it comes in), scales, zeros. Codes are uint8
     [columns, blocks, block · bits / 8], low bits first, scales [columns, blocks], zeros uint8
-    [columns, blocks] or absent, which means 2^(bits - 1): w = (code - zero) · scale. Zeros that are
-    floats are given less 2^(bits - 1), so that float16 has more of them. `block` is a multiple of
-    16; codes past `depth` mean nothing. Input 6, [depth], normalises the rows of x
-    first: x / sqrt(mean(x²) + epsilon) · input 6. `gated`: of every four columns, the first two are
-    gates of the others, and y [..., columns / 2] is act(gate) · other; no residual comes in.
+    [columns, blocks] or absent, which means 2^(bits - 1): w = (code - zero) · scale. Zeros may also
+    be floats, stored less 2^(bits - 1): near 0, float16 is most precise. `block` is a multiple of
+    16; codes past `depth` mean nothing. Input 6, [depth], normalises the rows of x first:
+    x / sqrt(mean(x²) + epsilon) · input 6. `gated`: of every four columns, the first two are gates
+    of the others, and y [..., columns / 2] is act(gate) · other; no residual comes in.
     """
 
     bits: int

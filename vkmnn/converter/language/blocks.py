@@ -12,21 +12,22 @@ import numpy as np
 import numpy.typing as npt
 
 from vkmnn.ir import Array
+from vkmnn.ir.codes import unpack_codes
 from vkmnn.records import dataclass
 
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
 
 _LARGEST_ZERO = 32000.0
-"""Beyond it, steps of float16 are wider than all codes of a block, which is as good as constant."""
+"""Beyond it, steps of float16 are wider than a whole block, which is as good as constant."""
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Blocks as (code - zero) · scale.
+    """Blocks as (quantised value - zero point) · scale.
 
     Attributes:
-        codes: uint8 [.., weights of a block], not packed.
+        codes: uint8 [.., weights of a block], or two weights in a byte, the first in the low bits.
         scales: float32 [.., scales of a block].
         zeros: float32 in the shape of `scales`, or None where the type says what they are.
     """
@@ -34,6 +35,7 @@ class Split:
     codes: Bytes
     scales: Floats
     zeros: Floats | None = None
+    packed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +46,9 @@ class BlockType:
         name: as files and tools call it.
         count: weights of a block.
         nbytes: bytes of a block.
-        decode: makes floats of blocks, uint8 [.., nbytes] -> [.., count]; None where `split` does.
-        split: makes codes of blocks; None for floats.
-        bits: of a code as it is kept: 4 or 8; 0 for floats.
+        decode: makes floats of blocks, uint8 [.., nbytes] -> [.., count]; None if packed.
+        splitter: separates quantised values from scales; None for floats.
+        bits: of a quantised value as it is kept: 4 or 8; 0 for floats.
         block: weights that share a scale.
         zeroed: whether every block has a zero point, a float; else it is the middle.
     """
@@ -62,11 +64,11 @@ class BlockType:
 
     @property
     def is_coded(self) -> bool:
-        """Whether it holds codes."""
+        """Whether it holds quantised values."""
         return self.splitter is not None
 
     def split(self, blocks: Bytes) -> Split:
-        """Return the codes of blocks."""
+        """Return quantised values and scales of blocks."""
         assert self.splitter is not None
         return self.splitter(blocks)
 
@@ -76,7 +78,8 @@ class BlockType:
             return self.decode(blocks)
         found = self.split(blocks)
         shape = (*found.scales.shape, self.block)
-        plain = found.codes.reshape(shape).astype(np.float32)
+        codes = unpack_codes(found.codes, 4) if found.packed else found.codes
+        plain = codes.reshape(shape).astype(np.float32)
         middle: Any = np.float32(1 << self.bits - 1)
         plain -= middle if found.zeros is None else found.zeros[..., None]
         plain *= found.scales[..., None]
@@ -109,12 +112,27 @@ def _nibbles(data: Bytes) -> Bytes:
     return np.concatenate([data & np.uint8(15), data >> np.uint8(4)], axis=-1)
 
 
+_EVEN = np.uint64(0x000F000F000F000F)
+
+
+def _neighbours(data: Bytes) -> Bytes:
+    """Return bytes of neighbouring low halves, then of neighbouring high ones."""
+    words = np.ascontiguousarray(data).view("<u8")  # four pairs at a time
+    moved = words >> np.uint64(4)
+    low = words & _EVEN | moved & _EVEN << np.uint64(4)
+    high = moved & _EVEN | words >> np.uint64(8) & _EVEN << np.uint64(4)
+    halves = [one.view("<u2").astype(np.uint8) for one in (low, high)]
+    return np.concatenate(halves, axis=-1)
+
+
 def _bits(data: Bytes) -> Bytes:
     """Return single bits, the lowest of the first byte first."""
     return np.unpackbits(np.ascontiguousarray(data), axis=-1, bitorder="little")
 
 
-def _with_offsets(codes: Bytes, scales: Floats, offsets: Floats, up: int = 0) -> Split:
+def _with_offsets(
+    codes: Bytes, scales: Floats, offsets: Floats, up: int = 0, packed: bool = False
+) -> Split:
     """Return codes · scale - offset as (code - zero) · scale.
 
     `up` is added to codes of fewer bits than are kept, so that zero points are near the middle.
@@ -130,7 +148,8 @@ def _with_offsets(codes: Bytes, scales: Floats, offsets: Floats, up: int = 0) ->
         codes = flat.reshape(codes.shape)
         scales = np.where(constant, np.abs(offsets), scales)
         zeros = np.where(constant, np.sign(offsets), zeros)
-    return Split(codes + np.uint8(up), scales, zeros + np.float32(up))
+    codes = codes + np.uint8(up) if up else codes
+    return Split(codes, scales, zeros + np.float32(up), packed)
 
 
 # --- blocks of 32 --------------------------------------------------------------------------------
@@ -141,15 +160,16 @@ def _q8_0(blocks: Bytes) -> Split:
 
 
 def _q4_0(blocks: Bytes) -> Split:
-    return Split(_nibbles(blocks[..., 2:]), _half(blocks, 0))
+    return Split(_neighbours(blocks[..., 2:]), _half(blocks, 0), None, True)
 
 
 def _q4_1(blocks: Bytes) -> Split:
-    return _with_offsets(_nibbles(blocks[..., 4:]), _half(blocks, 0), -_half(blocks, 2))
+    codes = _neighbours(blocks[..., 4:])
+    return _with_offsets(codes, _half(blocks, 0), -_half(blocks, 2), packed=True)
 
 
 def _fifth(blocks: Bytes, at: int) -> Bytes:
-    """Return codes of five bits: four bytes of the fifth ones, then nibbles."""
+    """Return values of five bits: four bytes of the fifth ones, then nibbles."""
     high = _bits(blocks[..., at : at + 4]) << np.uint8(4)
     return np.asarray(_nibbles(blocks[..., at + 4 :]) | high, np.uint8)
 
@@ -201,7 +221,9 @@ def _scaled_pair(blocks: Bytes, packed: Bytes) -> tuple[Floats, Floats]:
 
 
 def _q4_k(blocks: Bytes) -> Split:
-    return _with_offsets(_pairs(blocks[..., 16:]), *_scaled_pair(blocks, blocks[..., 4:16]))
+    codes = _neighbours(blocks[..., 16:].reshape(*blocks.shape[:-1], 4, 32))
+    numbers = _scaled_pair(blocks, blocks[..., 4:16])
+    return _with_offsets(codes.reshape(*blocks.shape[:-1], 128), *numbers, packed=True)
 
 
 def _q5_k(blocks: Bytes) -> Split:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from vkmnn.config_file import Section
 from vkmnn.converter.language.architecture import FAMILIES, Architecture, Family
@@ -10,6 +11,13 @@ from vkmnn.converter.language.rope import FORMS, Rope
 from vkmnn.errors import ModelFileError
 
 _TYPES = {"gemma3_text": "gemma3"}
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    "gemma3": {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
+               "query_pre_attn_scalar": 256, "sliding_window": 4096, "rope_theta": 1e6,
+               "rope_local_base_freq": 10000.0, "max_position_embeddings": 131072},
+    "gemma2": {"query_pre_attn_scalar": 256, "sliding_window": 4096},
+}  # fmt: skip
+"""What files leave out: transformers writes what differs from the defaults of a family."""
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 _DEEPEST, _WIDEST = 4096, 1 << 20
 
@@ -26,7 +34,8 @@ def architecture_of(config: Section) -> Architecture:
     known = {name: one for name, one in FAMILIES.items() if one.of_folders}
     if family not in known:
         raise unknown(config.path.parent.name or str(config.path), kind, known)
-    return _Config(inner, family, FAMILIES[family]).read()
+    whole = inner.with_defaults(_DEFAULTS.get(family, {}))
+    return _Config(whole, family, FAMILIES[family]).read()
 
 
 def unknown(what: str, kind: str, known: Sequence[str] | dict[str, Family]) -> ModelFileError:
@@ -118,8 +127,8 @@ class _Config:
         whole = self._rope(where, depth)
         if "rope_local_base_freq" not in section:
             return {False: whole, True: whole}
-        local = Rope(whole.width, section.real("rope_local_base_freq"))
-        return {False: whole, True: checked(local, section, depth)}
+        near = Rope(whole.width, section.real("rope_local_base_freq"))
+        return {False: whole, True: checked(near, section, depth)}
 
     def _rope(self, given: Section, depth: int) -> Rope:
         section = self._section

@@ -67,7 +67,7 @@ class _Decoded:
         self._parts: set[str] = set()
 
     def part(self, name: str) -> Array:
-        """Return codes, scales or zeros; after all of them, nothing is kept."""
+        """Return quantised values, scales or zero points; after all of them, nothing is kept."""
         if self._found is None or name not in self._parts:
             self._found = self._tensor.coded()
             self._parts = {"codes", "scales", *(["zeros"] if self._tensor.type.zeroed else [])}
@@ -85,7 +85,7 @@ class _DecodedExperts:
         self._experts = [_Decoded(one, None) for one in experts]
 
     def part(self, name: str) -> Array:
-        """Return codes, scales or zeros of all."""
+        """Return quantised values, scales or zero points of all."""
         found = np.stack([one.part(name) for one in self._experts])
         return found.reshape(*found.shape[:2], -1)
 
@@ -299,7 +299,7 @@ class NetworkBuilder:
     def _codes(
         self, tensor: StoredTensor, name: str, order: Array | None = None
     ) -> tuple[str, str, str]:
-        """Return the initializers of a matrix in few bits: codes, scales, zeros or ""."""
+        """Return the initializers of a matrix in few bits: values, scales, zero points or ""."""
         kind, (rows, depth) = tensor.type, tensor.shape
         blocks = depth // kind.block
         decoded = _Decoded(tensor, order)

@@ -15,7 +15,7 @@ from vkmnn.ir import Array
 from vkmnn.ir.codes import pack_codes
 from vkmnn.records import dataclass
 
-PART = 1 << 22
+PART = 1 << 20
 """Weights that are decoded at a time."""
 
 LARGEST = 1 << 40
@@ -138,7 +138,8 @@ class StoredTensor:
         for part, data in self._parts():
             found = kind.split(data)
             count = data.shape[0]
-            codes[part] = pack_codes(found.codes.reshape(count, blocks, kind.block), kind.bits)
+            plain = found.codes.reshape(count, blocks, -1)
+            codes[part] = plain if found.packed else pack_codes(plain, kind.bits)
             scales[part] = found.scales.reshape(count, blocks)
             if zeros is not None and found.zeros is not None:
                 zeros[part] = found.zeros.reshape(count, blocks) - (1 << kind.bits - 1)

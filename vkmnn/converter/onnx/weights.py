@@ -95,7 +95,7 @@ def split_zeros(node: NodeContext, zeros: Array, rows: int, blocks: int, bits: i
 
 
 def float_zeros(node: NodeContext, zeros: Array, shape: tuple[int, ...], bits: int) -> Array:
-    """Return zero points that are floats, less the middle of the codes as they are kept.
+    """Return zero points that are floats, less the middle of the range of the values as kept.
 
     An attribute of vkmnn's own, `centred`, says that they are given like this.
     """
