@@ -92,7 +92,7 @@ def test_existing_files_are_kept(tmp_path: Path) -> None:
     init.write_text("# mine too\n")
     status, text = invoke("thing", *plugin)
     assert status == 1
-    assert "'thing' is there already" in text
+    assert "'thing' exists already" in text
     assert "--force" in text
     assert module.read_text() == "# mine\n"
     assert invoke("thing", *plugin, "--force")[0] == 0

@@ -595,7 +595,7 @@ def write(new: NewOp, target: Target, force: bool) -> list[Path]:
     if (there or template in entries) and not force:
         names = [_shown(path) for path in there] or [f"an entry of {_shown(macro)}"]
         raise ShaderError(
-            f"'{new.name}' is already registered: {', '.join(names)}",
+            f"'{new.name}' exists already: {', '.join(names)}",
             hint="choose another name, or overwrite its files with --force",
         )
     _check_op_type(new, entries, template)
