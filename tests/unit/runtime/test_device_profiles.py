@@ -226,7 +226,7 @@ def test_a_device_is_opened_in_disguise(
     try:
         assert isinstance(opened.driver_device, CheckedDevice)
         assert opened.info == listed
-        assert "made to look like raspberry-pi-4" in caplog.text
+        assert "emulates raspberry-pi-4" in caplog.text
         assert opened.info.type is DeviceType.INTEGRATED
         assert not opened.info.features & {"int64", "texel_r8i"}
         monkeypatch.delenv("VKMNN_DEVICE_PROFILE")
