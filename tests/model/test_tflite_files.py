@@ -82,6 +82,38 @@ def test_a_network_of_pictures(device: str) -> None:
     assert transposes(model) <= 2
 
 
+def line_network() -> bytes:
+    """Convolutions and a pooling of lines, as pictures of one row in between."""
+    writer = Writer()
+    x = writer.tensor((1, 12, 3))
+    step = {"padding": 0, "stride_w": 1, "stride_h": 1}
+    convolve = ("Conv2DOptions", step)
+    pool = ("Pool2DOptions", {**step, "stride_w": 2, "filter_width": 2, "filter_height": 1})
+    length, depth = 12, 3
+    for kind in ("CONV_2D", "MAX_POOL_2D", "CONV_2D"):
+        wide = writer.tensor((1, 1, length, depth))
+        writer.op("RESHAPE", [x, writer.constant(np.int32([1, 1, length, depth]))], [wide])
+        operands: list[int] = []
+        if kind == "CONV_2D":
+            operands = [writer.constant(weights(8, 1, 3, depth)), writer.constant(weights(8))]
+            depth = 8
+        else:
+            length //= 2
+        made, x = writer.tensor((1, 1, length, depth)), writer.tensor((1, length, depth))
+        writer.op(kind, [wide, *operands], [made], convolve if operands else pool)
+        writer.op("SQUEEZE", [made], [x], ("SqueezeOptions", {"squeeze_dims": [1]}))
+    writer.faces([0], [x])
+    return writer.finish()
+
+
+@pytest.mark.parametrize("device", ["cpu", "auto"])
+def test_a_network_of_lines(device: str) -> None:
+    model, x = line_network(), weights(1, 12, 3)
+    session = vkmnn.InferenceSession(model, device=device)
+    compare(session.run(None, {"t0": x})[0], Oracle(model).run(x)[0], 1e-5)
+    assert transposes(model) <= 2
+
+
 @pytest.mark.parametrize("device", ["cpu", "auto"])
 def test_other_sizes(device: str, tmp_path: Path) -> None:
     """Where sizes are open, any; where they are not, by input_shapes; stored in .vkmnn alike."""

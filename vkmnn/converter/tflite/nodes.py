@@ -16,7 +16,13 @@ from vkmnn.converter.nodes import (
     Scope,
     SourceOp,
 )
-from vkmnn.converter.nodes.channels_last import first_order, last_order, note_last, to_first
+from vkmnn.converter.nodes.channels_last import (
+    first_order,
+    last_order,
+    note_last,
+    note_line,
+    to_first,
+)
 from vkmnn.converter.nodes.quantized import QUANTISED, Quantization, decode, encode
 from vkmnn.converter.nodes.scope import NUMPY_TYPES
 from vkmnn.converter.tflite.custom import CUSTOM_READERS
@@ -184,6 +190,12 @@ class LiteOp(SourceOp):
         self.pass_on(self.make("Transpose", name, perm=last_order(rank)))
         if by is None if to is None else to.same_as(by):
             note_last(self, name, self.outputs[0])
+
+    def note_line(self) -> None:
+        """Note that the output, with its values as they are, is the first input as a line."""
+        by, to = self.quantization(0), self.result_quantization()
+        if by is None if to is None else to.same_as(by):
+            note_line(self, self.inputs[0], self.outputs[0])
 
     def source(self, number: int) -> tuple[str, Quantization | None]:
         """Return an input and what its values stand for; of a decoded constant, the constant."""
