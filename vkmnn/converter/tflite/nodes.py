@@ -155,10 +155,16 @@ class LiteOp(SourceOp):
         """Return all inputs as plain numbers."""
         return [self.real(number) for number in range(len(self.inputs))]
 
-    def first(self, number: int, rank: int) -> str:
-        """Return an input as plain numbers, with channels first."""
+    def first(self, number: int, rank: int, name: str = "") -> str:
+        """Return an input as plain numbers, with channels first.
+
+        Args:
+            number: which input.
+            rank: how many axes it has.
+            name: a tensor of the input's values to take instead of it.
+        """
         by = self.quantization(number)
-        moved = to_first(self, self.inputs[number], rank)
+        moved = to_first(self, name or self.inputs[number], rank)
         if by is None:
             return self.cast(moved, FLOAT) if self.type_of(moved) == FLOAT16 else moved
         return decode(self, moved, by.moved(first_order(rank)) if by.per_axis else by)
@@ -265,14 +271,16 @@ class LiteOp(SourceOp):
 
     def give_first(self, name: str, rank: int, active: bool = True) -> None:
         """Make plain numbers with channels first the output, which has channels last."""
-        name = self.activated(name) if active else name
-        by, wanted = self.result_quantization(), self.results[0].dtype
-        if by is not None:
-            name = encode(self, name, by, wanted)
-        elif wanted and self.type_of(name) != wanted:
-            name = self.cast(name, wanted)
+        name = self.coded(self.activated(name) if active else name)
         self.finish("Transpose", name, perm=last_order(rank))
         note_last(self, name, self.outputs[0])
+
+    def coded(self, name: str) -> str:
+        """Return plain numbers as the first output has them: encoded, or of its element type."""
+        by, wanted = self.result_quantization(), self.results[0].dtype
+        if by is not None:
+            return encode(self, name, by, wanted)
+        return self.cast(name, wanted) if wanted else name
 
     def activated(self, name: str, kind: str | None = None) -> str:
         """Return plain numbers after the fused activation, unless the output implies it."""
