@@ -82,6 +82,82 @@ def test_a_network_of_pictures(device: str) -> None:
     assert transposes(model) <= 2
 
 
+def dilated_network(kind: str) -> bytes:
+    """A convolution of blocks that become batches and back; padded before, cropped after."""
+    writer = Writer()
+    by = {"scale": 0.05, "zero": -3} if kind == "INT8" else {}
+    to = {"scale": 0.1, "zero": 5} if kind == "INT8" else {}
+    x = writer.tensor((1, 7, 9, 4), kind, **by)
+    block = writer.constant(np.array([2, 3], np.int32))
+    edges = writer.constant(np.array([[2, 3], [3, 3]], np.int32))
+    crops = writer.constant(np.array([[0, 1], [0, 0]], np.int32))
+    spread, made = writer.tensor((6, 6, 5, 4), kind, **by), writer.tensor((6, 4, 3, 5), kind, **to)
+    writer.op("SPACE_TO_BATCH_ND", [x, block, edges], [spread])
+    filters, bias = weights(5, 3, 3, 4), weights(5)
+    if kind == "INT8":
+        array = (filters * 80).clip(-127, 127).astype(np.int8)
+        operands = [
+            writer.constant(array, scale=0.0125),
+            writer.constant((bias * 1600).astype(np.int32), scale=0.05 * 0.0125),
+        ]
+    else:
+        operands = [writer.constant(filters), writer.constant(bias)]
+    step = {"padding": 1, "stride_w": 1, "stride_h": 1, "fused_activation_function": 1}
+    version = 3 if kind == "INT8" else 1
+    writer.op("CONV_2D", [spread, *operands], [made], ("Conv2DOptions", step), version=version)
+    y = writer.tensor((1, 7, 9, 5), kind, **to)
+    writer.op("BATCH_TO_SPACE_ND", [made, block, crops], [y])
+    writer.faces([x], [y])
+    return writer.finish()
+
+
+@pytest.mark.parametrize("kind", ["FLOAT32", "INT8"])
+def test_blocks_around_convolutions_are_dilations(kind: str) -> None:
+    model = dilated_network(kind)
+    x = weights(1, 7, 9, 4)
+    x = x if kind == "FLOAT32" else (x * 99).clip(-128, 127).astype(np.int8)
+    session = vkmnn.InferenceSession(model, device="cpu")
+    compare(
+        session.run(None, {"t0": x})[0], Oracle(model).run(x)[0], 1e-5 if x.dtype == "f4" else 1
+    )
+    kinds = Counter(op.type for op in load_network(model).graph.ops)
+    assert kinds["Convolution"] + kinds["QuantizedConvolution"] == 1
+    assert not kinds["Reshape"]
+    assert transposes(model) <= 2
+
+
+def line_network() -> bytes:
+    """Convolutions and a pooling of lines, as pictures of one row in between."""
+    writer = Writer()
+    x = writer.tensor((1, 12, 3))
+    step = {"padding": 0, "stride_w": 1, "stride_h": 1}
+    convolve = ("Conv2DOptions", step)
+    pool = ("Pool2DOptions", {**step, "stride_w": 2, "filter_width": 2, "filter_height": 1})
+    length, depth = 12, 3
+    for kind in ("CONV_2D", "MAX_POOL_2D", "CONV_2D"):
+        wide = writer.tensor((1, 1, length, depth))
+        writer.op("RESHAPE", [x, writer.constant(np.int32([1, 1, length, depth]))], [wide])
+        operands: list[int] = []
+        if kind == "CONV_2D":
+            operands = [writer.constant(weights(8, 1, 3, depth)), writer.constant(weights(8))]
+            depth = 8
+        else:
+            length //= 2
+        made, x = writer.tensor((1, 1, length, depth)), writer.tensor((1, length, depth))
+        writer.op(kind, [wide, *operands], [made], convolve if operands else pool)
+        writer.op("SQUEEZE", [made], [x], ("SqueezeOptions", {"squeeze_dims": [1]}))
+    writer.faces([0], [x])
+    return writer.finish()
+
+
+@pytest.mark.parametrize("device", ["cpu", "auto"])
+def test_a_network_of_lines(device: str) -> None:
+    model, x = line_network(), weights(1, 12, 3)
+    session = vkmnn.InferenceSession(model, device=device)
+    compare(session.run(None, {"t0": x})[0], Oracle(model).run(x)[0], 1e-5)
+    assert transposes(model) <= 2
+
+
 @pytest.mark.parametrize("device", ["cpu", "auto"])
 def test_other_sizes(device: str, tmp_path: Path) -> None:
     """Where sizes are open, any; where they are not, by input_shapes; stored in .vkmnn alike."""

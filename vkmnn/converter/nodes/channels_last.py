@@ -51,3 +51,23 @@ def note_last(op: SourceOp, name: str, made: str) -> None:
     """Note that `made`, with channels last, was written of `name`, with channels first."""
     op.scope.notes.setdefault((made, _FIRST), name)
     op.scope.notes.setdefault((name, _LAST), made)
+
+
+def note_line(op: SourceOp, name: str, made: str) -> None:
+    """Note what a tensor is with channels first where only an axis of size 1 came or went.
+
+    Lines are pictures of one row: between them and back, their layout stays.
+
+    Args:
+        op: the operator whose nodes they are.
+        name: the tensor, with channels last, of three axes or of four.
+        made: the same values with the axis before the last two, or without it.
+    """
+    first = op.scope.notes.get((name, _FIRST))
+    given, wanted = op.shape_of(name) or (), op.shape_of(made) or ()
+    short, long = sorted((given, wanted), key=len)
+    fits = (len(short), len(long)) == (3, 4) and long[1] == 1 and long[2:] == short[1:]
+    if first is None or not fits or None in short[1:]:
+        return
+    kind = "Unsqueeze" if len(given) == 3 else "Squeeze"
+    note_last(op, op.make(kind, first, op.constant([2])), made)

@@ -53,10 +53,18 @@ def convolution(op: LiteOp) -> None:
 
 
 def _convolve(op: LiteOp, order: list[int], kernel: list[int], **options: Any) -> None:
-    weights = op.weights(1, order)
-    bias = op.bias(2)
-    operands = [op.first(0, len(order)), weights, *([bias] if bias else [])]
-    op.give_first(op.make("Conv", *operands, kernel_shape=kernel, **options), len(order))
+    rank = len(order)
+    weights, bias = op.weights(1, order), op.bias(2)
+    operands = [weights, *([bias] if bias else [])]
+    made = op.make("Conv", op.first(0, rank), *operands, kernel_shape=kernel, **options)
+    op.give_first(made, rank)
+    plain = options.get("pads") == [0] * 4 and options["strides"] == options["dilations"] == [1, 1]
+    spread = op.subgraph.spread.get(op.inputs[0])
+    if spread is not None and plain:  # between blocks that become batches and back: a dilation
+        source, block = spread
+        options["dilations"] = block
+        made = op.make("Conv", op.first(0, 4, source), *operands, kernel_shape=kernel, **options)
+        op.subgraph.dilated[op.outputs[0]] = op.coded(op.activated(made)), block
 
 
 @reads("DEPTHWISE_CONV_2D")

@@ -23,6 +23,7 @@ def reshape(op: LiteOp) -> None:
     else:
         shape = op.constant(op.listed("new_shape"))
     op.pass_on(op.make("Reshape", op.inputs[0], shape, allowzero=1))
+    op.note_line()
 
 
 @reads("TRANSPOSE")
@@ -44,6 +45,7 @@ def squeeze(op: LiteOp) -> None:
     axes = op.listed("squeeze_dims")
     more = [op.constant(axes)] if axes else []
     op.pass_on(op.make("Squeeze", op.inputs[0], *more))
+    op.note_line()
 
 
 @reads("EXPAND_DIMS")
@@ -51,6 +53,7 @@ def expand_dims(op: LiteOp) -> None:
     """Unsqueeze; the axis is the second input."""
     op.need(2)
     op.pass_on(op.make("Unsqueeze", op.inputs[0], op.vector(1)))
+    op.note_line()
 
 
 @reads("SHAPE", "RANK")

@@ -16,7 +16,13 @@ from vkmnn.converter.nodes import (
     Scope,
     SourceOp,
 )
-from vkmnn.converter.nodes.channels_last import first_order, last_order, note_last, to_first
+from vkmnn.converter.nodes.channels_last import (
+    first_order,
+    last_order,
+    note_last,
+    note_line,
+    to_first,
+)
 from vkmnn.converter.nodes.quantized import QUANTISED, Quantization, decode, encode
 from vkmnn.converter.nodes.scope import NUMPY_TYPES
 from vkmnn.converter.tflite.custom import CUSTOM_READERS
@@ -149,10 +155,16 @@ class LiteOp(SourceOp):
         """Return all inputs as plain numbers."""
         return [self.real(number) for number in range(len(self.inputs))]
 
-    def first(self, number: int, rank: int) -> str:
-        """Return an input as plain numbers, with channels first."""
+    def first(self, number: int, rank: int, name: str = "") -> str:
+        """Return an input as plain numbers, with channels first.
+
+        Args:
+            number: which input.
+            rank: how many axes it has.
+            name: a tensor of the input's values to take instead of it.
+        """
         by = self.quantization(number)
-        moved = to_first(self, self.inputs[number], rank)
+        moved = to_first(self, name or self.inputs[number], rank)
         if by is None:
             return self.cast(moved, FLOAT) if self.type_of(moved) == FLOAT16 else moved
         return decode(self, moved, by.moved(first_order(rank)) if by.per_axis else by)
@@ -184,6 +196,12 @@ class LiteOp(SourceOp):
         self.pass_on(self.make("Transpose", name, perm=last_order(rank)))
         if by is None if to is None else to.same_as(by):
             note_last(self, name, self.outputs[0])
+
+    def note_line(self) -> None:
+        """Note that the output, with its values as they are, is the first input as a line."""
+        by, to = self.quantization(0), self.result_quantization()
+        if by is None if to is None else to.same_as(by):
+            note_line(self, self.inputs[0], self.outputs[0])
 
     def source(self, number: int) -> tuple[str, Quantization | None]:
         """Return an input and what its values stand for; of a decoded constant, the constant."""
@@ -253,14 +271,16 @@ class LiteOp(SourceOp):
 
     def give_first(self, name: str, rank: int, active: bool = True) -> None:
         """Make plain numbers with channels first the output, which has channels last."""
-        name = self.activated(name) if active else name
-        by, wanted = self.result_quantization(), self.results[0].dtype
-        if by is not None:
-            name = encode(self, name, by, wanted)
-        elif wanted and self.type_of(name) != wanted:
-            name = self.cast(name, wanted)
+        name = self.coded(self.activated(name) if active else name)
         self.finish("Transpose", name, perm=last_order(rank))
         note_last(self, name, self.outputs[0])
+
+    def coded(self, name: str) -> str:
+        """Return plain numbers as the first output has them: encoded, or of its element type."""
+        by, wanted = self.result_quantization(), self.results[0].dtype
+        if by is not None:
+            return encode(self, name, by, wanted)
+        return self.cast(name, wanted) if wanted else name
 
     def activated(self, name: str, kind: str | None = None) -> str:
         """Return plain numbers after the fused activation, unless the output implies it."""

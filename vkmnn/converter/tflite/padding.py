@@ -77,6 +77,8 @@ def batches(op: LiteOp) -> None:
         pads = op.constant([0, *edges[::2], *rest, 0, *edges[1::2], *rest])
         name = op.make("Pad", name, pads, zero) if any(edges) else name
         padded = [inner[n] + edges[2 * n] + edges[2 * n + 1] for n in range(count)]
+        if count == 2 and len(sizes) == 4 and _keeps(op):
+            op.subgraph.spread[op.outputs[0]] = name, block
         if any(size % one for size, one in zip(padded, block, strict=True)):
             raise op.damaged(f"its blocks of {block} do not divide {padded}")
         split = [
@@ -90,14 +92,26 @@ def batches(op: LiteOp) -> None:
         result = [size // one for size, one in zip(padded, block, strict=True)]
         op.pass_on(op.make("Reshape", moved, op.constant([-1, *result, *inner[count:]])))
         return
+    joined = [size * one for size, one in zip(inner, block, strict=False)]
+    ends = [joined[n] - edges[2 * n + 1] for n in range(count)]
+    dilated = op.subgraph.dilated.get(name)
+    if dilated is not None and dilated[1] == block and _keeps(op):
+        axes = op.constant([2, 3])
+        cut = op.make("Slice", dilated[0], op.constant(edges[::2]), op.constant(ends), axes)
+        op.pass_first(cut if any(edges) else dilated[0], 4)
+        return
     apart = op.make("Reshape", name, op.constant([*block, -1, *inner]))
     order = [count, *(axis for n in range(count) for axis in (count + 1 + n, n))]
     order += range(2 * count + 1, count + 1 + len(inner))
     moved = op.make("Transpose", apart, perm=order)
-    joined = [size * one for size, one in zip(inner, block, strict=False)]
     made = op.make("Reshape", moved, op.constant([-1, *joined, *inner[count:]]))
     if any(edges):
-        ends = [joined[n] - edges[2 * n + 1] for n in range(count)]
         axes = op.constant(list(range(1, count + 1)))
         made = op.make("Slice", made, op.constant(edges[::2]), op.constant(ends), axes)
     op.pass_on(made)
+
+
+def _keeps(op: LiteOp) -> bool:
+    """Return whether the output has the scale of the first input."""
+    by, to = op.quantization(0), op.result_quantization()
+    return to is None if by is None else by.same_as(to)

@@ -134,6 +134,9 @@ class Subgraph:
         inputs: numbers of its inputs.
         outputs: numbers of its outputs.
         vectors: what is known of vectors that are computed.
+        spread: tensors whose blocks became the batches of another, by its name, and the blocks.
+        dilated: the same for convolutions of such: their results, with channels first, as those of
+            dilated ones.
         decoded: constants that a DEQUANTIZE decodes, by the name of its result.
         outer: the subgraph around it; None for the model's.
     """
@@ -154,6 +157,8 @@ class Subgraph:
         scope.reserve(self.names.names)
         self.inputs, self.outputs = self.table.integers("inputs"), self.table.integers("outputs")
         self.vectors = Vectors()
+        self.spread: dict[str, tuple[str, list[int]]] = {}
+        self.dilated: dict[str, tuple[str, list[int]]] = {}
         self._shared: dict[tuple[int, str, tuple[int | None, ...]], str] = {}
         self.decoded: dict[str, tuple[str, Quantization | None]] = {}
         if arguments is not None:
