@@ -209,6 +209,9 @@ ROWS = {
     "Softmax": Row(o.SoftmaxAttrs(-1), [floats(33, 50)]),
     "Softmax: channels": Row(o.SoftmaxAttrs(1), [floats(1, 5, 20, 21)]),
     "LayerNorm": Row(o.LayerNormAttrs(-1), [floats(3, 30, 20), floats(20), floats(20)], (1, 2)),
+    "LayerNorm: residual": Row(
+        o.LayerNormAttrs(-1), [floats(3, 30, 20), floats(20), floats(3, 30, 20)], (1,)
+    ),
     "GroupNorm": Row(
         o.GroupNormAttrs(3), [floats(2, 12, 11, 10), floats(12), floats(12)], (1, 2)
     ),

@@ -36,7 +36,7 @@ class Net:
         return out
 
     def product(self, x: str, out: str, columns: int, bias: bool = False, **how: Any) -> str:
-        zeros = how.pop("zeros", False)
+        zeros: bool | str = how.pop("zeros", False)
         activation = how.pop("activation", Activation())
         codes = self.rng.integers(0, 256, (columns, 2, 16), dtype=np.uint8)
         self.constants[f"{out}.c"] = codes
@@ -47,7 +47,10 @@ class Net:
             self.constants[f"{out}.b"] = self.rng.standard_normal(columns).astype(np.float32)
             inputs[2] = f"{out}.b"
         if zeros:
-            self.constants[f"{out}.z"] = self.rng.integers(0, 16, (columns, 2), dtype=np.uint8)
+            found: Array = self.rng.integers(0, 16, (columns, 2), dtype=np.uint8)
+            if zeros == "floats":
+                found = (found / 2 - 4).astype(np.float32)
+            self.constants[f"{out}.z"] = found
             inputs.append(f"{out}.z")
         attrs = MatMulNBitsAttrs(4, 32, DEPTH, columns, activation)
         return self.op("MatMulNBits", inputs, out, attrs)
@@ -89,9 +92,11 @@ def gated(net: Net, x: str, gate: dict[str, Any], up: dict[str, Any]) -> str:
     return net.op("BinaryOp", [a, b], "y", BinaryAttrs("MUL"))
 
 
-@pytest.mark.parametrize("zeros", [False, True])
+@pytest.mark.parametrize("zeros", [False, True, "floats"])
 @pytest.mark.parametrize("bias", [(False, False), (True, False), (True, True)])
-def test_a_gate_and_what_it_gates_are_one_product(bias: tuple[bool, bool], zeros: bool) -> None:
+def test_a_gate_and_what_it_gates_are_one_product(
+    bias: tuple[bool, bool], zeros: bool | str
+) -> None:
     net = Net()
     first, second = ({"bias": one, "zeros": zeros} for one in bias)
     gated(net, norm(net, "x", "n"), first, second)
@@ -107,6 +112,7 @@ def test_a_gate_and_what_it_gates_are_one_product(bias: tuple[bool, bool], zeros
     [
         ({"columns": 5}, {"columns": 5}),  # an odd number
         ({"zeros": True}, {}),  # codes of another form
+        ({"zeros": True}, {"zeros": "floats"}),
         ({}, {"activation": Activation("RELU")}),
     ],
 )

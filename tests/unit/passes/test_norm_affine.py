@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from vkmnn.converter.passes.norm_affine import FoldNormAffine
+from vkmnn.converter.passes.norm_affine import FoldNormAffine, FuseNormResidual
 from vkmnn.ir.ops import Activation
 
 FOLD = FoldNormAffine()
@@ -70,3 +70,29 @@ def test_statistics_that_are_used(net, check):
     norm = net.op("LayerNorm", net.input(3, 7), outputs=3)
     out = net.binary("MUL", norm, net.weights(7))
     assert check(out, FOLD).rewrites == 0
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("scaled", [True, False])
+def test_a_residual_around_a_normalisation(net, check, first, scaled):
+    x = net.input(3, 5, 7)
+    norm = net.op("LayerNorm", net.input(3, 5, 7), *([net.weights(7)] if scaled else []), rms=True)
+    done = check(net.binary("ADD", *((norm, x) if first else (x, norm))), FuseNormResidual())
+    assert done.types == ["LayerNorm"]
+    assert done.only.inputs[2] == x
+
+
+def test_residuals_that_stay_apart(net, check):
+    x = net.input(3, 5, 7)
+    biased = net.op("LayerNorm", x, net.weights(7), net.weights(7))
+    assert check(net.binary("ADD", biased, x), FuseNormResidual()).rewrites == 0
+
+
+@pytest.mark.parametrize("how", ["activation", "shape", "kind"])
+def test_sums_that_are_no_residuals(net, check, how):
+    x = net.input(3, 5, 7)
+    norm = net.op("LayerNorm", x)
+    other = net.input(5, 7) if how == "shape" else x
+    more = {"activation": Activation("RELU")} if how == "activation" else {}
+    out = net.binary("MUL" if how == "kind" else "ADD", norm, other, **more)
+    assert check(out, FuseNormResidual()).rewrites == 0

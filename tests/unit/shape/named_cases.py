@@ -150,6 +150,7 @@ CASES = [
         out=[("15*N", 3), (1,)],
     ),
     case("LayerNorm", X, ROW, ROW, out=[SAME, ("N", "L", 1), ("N", "L", 1)]),
+    case("LayerNorm", X, ROW, X, out=[SAME, ("N", "L", 1), ("N", "L", 1)]),
     case("GroupNorm", IMAGE, ROW, ROW, out=IMAGE.shape, groups=4),
     case("GroupNorm", Given(("N", 4, "L", 8)), None, None, out=("N", 4, "L", 8), groups=2),
     case("ImageToTensor", Given(("N", "H", 8, 3), DType.UINT8), out=("N", 3, "H", 8)),

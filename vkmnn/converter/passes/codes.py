@@ -53,11 +53,17 @@ def _is_plain(op: Op[Any] | None, index: GraphIndex) -> bool:
     return not _operand(op, _GAIN) and all(not n or index.constant(n) is not None for n in given)
 
 
+def _type_of(op: _Product, place: int, index: GraphIndex) -> np.dtype[np.generic] | None:
+    """Return the element type of a constant operand; None where there is none."""
+    name = _operand(op, place)
+    return index.constants[name].dtype if name else None
+
+
 def _alike(ops: Sequence[_Product], index: GraphIndex) -> bool:
     """True for products of one input by packed weights of the same form."""
     forms = {
-        (op.inputs[0], op.attrs.bits, op.attrs.block, op.attrs.depth, bool(_operand(op, _ZEROS)),
-         index.constants[op.inputs[_SCALES]].dtype)
+        (op.inputs[0], op.attrs.bits, op.attrs.block, op.attrs.depth, _type_of(op, _ZEROS, index),
+         _type_of(op, _SCALES, index))
         for op in ops
     }  # fmt: skip
     return len(forms) == 1

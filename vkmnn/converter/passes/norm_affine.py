@@ -17,7 +17,7 @@ from vkmnn.converter.passes.affine import (
 from vkmnn.converter.passes.base import NoMatch, PatternPass, binary_parts, merged_source
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.ir.graph import Array, Op
-from vkmnn.ir.ops import GroupNormAttrs, LayerNormAttrs, UnaryAttrs
+from vkmnn.ir.ops import BinaryAttrs, GroupNormAttrs, LayerNormAttrs, UnaryAttrs
 from vkmnn.records import dataclass
 
 
@@ -108,6 +108,42 @@ class FoldNormAffine(PatternPass[_Match]):
             inputs.pop()
         outputs, source = list(op.outputs), merged_source((producer, op))
         index.replace(op, Op(producer.type, producer.name, inputs, outputs, match.attrs, source))
+
+
+@dataclass(frozen=True, slots=True)
+class _Residual:
+    norm: Op[LayerNormAttrs]
+    other: str
+
+
+class FuseNormResidual(PatternPass[_Residual]):
+    """ADD after LayerNorm, of a tensor of the same shape: it becomes the bias.
+
+    Residuals around a normalisation, as in Gemma 2: x + norm(attention(x)).
+    """
+
+    name = "fuse_norm_residual"
+    roots = frozenset({"BinaryOp"})
+
+    def match(self, op: Op[BinaryAttrs], index: GraphIndex) -> _Residual | NoMatch:
+        if op.attrs.kind != "ADD" or op.attrs.activation.kind != "NONE":
+            return NoMatch("not an ADD alone")
+        for name, other in (op.inputs, op.inputs[::-1]):
+            norm = index.producer_of_type(name, "LayerNorm")
+            if norm is None or not index.read_once(name) or any(norm.outputs[1:]):
+                continue
+            if any(norm.inputs[2:]) or norm.attrs.ending or norm.attrs.of_input != 1.0:
+                continue
+            alike = index.is_float(other) and index.dtype(name) is index.dtype(other)
+            if alike and index.same_shape(name, other):
+                return _Residual(norm, other)
+        return NoMatch("no normalisation without a bias before, or the shapes may differ")
+
+    def rewrite(self, op: Op[BinaryAttrs], match: _Residual, index: GraphIndex) -> None:
+        norm = match.norm
+        inputs = [*[*norm.inputs, ""][:2], match.other]
+        source = merged_source((norm, op))
+        index.replace(op, Op("LayerNorm", norm.name, inputs, list(op.outputs), norm.attrs, source))
 
 
 def _is_rounded(op: Op, index: GraphIndex) -> bool:

@@ -40,7 +40,7 @@ from vkmnn.converter.passes.matmul_scale import FoldOperandScale, FoldResultScal
 from vkmnn.converter.passes.matmul_transpose import FoldOperandTranspose, FoldSharedTranspose
 from vkmnn.converter.passes.merge_code_products import MergeCodeProducts
 from vkmnn.converter.passes.merge_matmul import MergeMatMul
-from vkmnn.converter.passes.norm_affine import FoldNormAffine
+from vkmnn.converter.passes.norm_affine import FoldNormAffine, FuseNormResidual
 from vkmnn.converter.passes.pad import FoldPad
 from vkmnn.converter.passes.refine_shapes import RefineShapes
 from vkmnn.converter.passes.registered import is_registered, with_registered
@@ -125,6 +125,7 @@ def late_passes(evaluate: Evaluator) -> tuple[Pass, ...]:
     return (
         FuseImageInput(),
         FuseLateResidual(),
+        FuseNormResidual(),
         RoundRows(),
         DecodeRows(),
         RoundResized(),

@@ -98,10 +98,16 @@ def _layer_norm(op: Op[LayerNormAttrs], known: Known) -> list[Loop]:
     shape = known.shape()
     rank = len(shape)
     first = normalize_axis(op.attrs.axis, rank)
-    loops = [parallel(shape[axis], [axis], axis) for axis in range(first)]
-    for axis in range(first, rank):
+    loops = []
+    for axis in range(rank):
+        # A bias may differ from row to row: it has all axes then.
         factors = [aligned(rank, factor, axis) for factor in known.inputs[1:]]
-        loops.append(mixed(shape[axis], [axis, *factors], (axis, None, None)))
+        if axis < first:
+            given = zip(known.inputs[1:], factors, strict=True)
+            own = [n if n is not None and f is not None and f[n] != 1 else None for f, n in given]
+            loops.append(parallel(shape[axis], [axis, *own], axis))
+        else:
+            loops.append(mixed(shape[axis], [axis, *factors], (axis, None, None)))
     return loops
 
 
