@@ -164,7 +164,7 @@ def _devices() -> Iterator[Check]:
         detail = f"{device.name}, {type_text(device)}, {bytes_text(device.memory_bytes)}"
         yield Check(_VULKAN, f"device {device.index}", Status.OK, detail)
         if device.device_profile:
-            detail = f"made to look like {device.device_profile}; the device can do more"
+            detail = f"emulates {device.device_profile}; the device can do more"
             fix = "unset VKMNN_DEVICE_PROFILE to use all of it"
             yield Check(_VULKAN, "device profile", Status.WARNING, detail, fix)
         yield from _wider_vectors(device)

@@ -107,7 +107,7 @@ def _description(device: DeviceInfo) -> Text:
     names = [text for name, text in KEY_FEATURES.items() if name in device.features]
     text = Text(device.name, style="bold")
     if device.device_profile:
-        text.append(f"\nmade to look like {device.device_profile}", style="not bold yellow")
+        text.append(f"\nemulates {device.device_profile}", style="not bold yellow")
     for line in (
         f"{device.vendor}, driver {device.driver_name} {device.driver_version}",
         ", ".join(names) or "no optional features",

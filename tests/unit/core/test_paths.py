@@ -232,7 +232,7 @@ def test_a_failure_ends_the_run() -> None:
         ([tensors("x", "x")], "no op leads from x to x"),
         (
             [tensors("h", "y"), tensors("x", "h")],
-            "0 reads 'h', which a later configuration produces",
+            "0 reads 'h', an output of a later one",
         ),
         ([tensors("x", "h"), tensors("x", "y h")], "1 produces 'h', as one before it does"),
         ([], "needs a configuration"),
