@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -126,7 +127,8 @@ def files_of(folder: Path) -> dict[str, dict[str, Path]]:
 
 def _is_described(folder: Path) -> bool:
     """Tell whether a folder holds config.json with safetensors, from which a network is built."""
-    return (folder / "config.json").is_file() and any(folder.glob("*.safetensors"))
+    there = os.path.isfile(folder / "config.json")  # noqa: PTH113 - any name will do
+    return there and any(folder.glob("*.safetensors"))
 
 
 def _gguf_files(folder: Path) -> dict[str, Path]:
