@@ -174,7 +174,7 @@ def test_macro_json_sets_defaults_of_spec_constants(project: Project) -> None:
 def test_damaged_entries_are_compiled_again(project: Project) -> None:
     cache = Cache(cache_folder())
     project.build(cache=cache)
-    modules = sorted(path for path in cache.folder.iterdir() if not path.suffix)
+    modules = sorted(path for path in cache.files() if not path.suffix)
     for damage, path in zip((b"", b"{}\nx", None), modules, strict=True):
         path.write_bytes(path.read_bytes()[:-4] if damage is None else damage)
     assert len(project.build(cache=cache).compiled) == 3
@@ -227,7 +227,7 @@ def test_prune_keeps_what_is_used(project: Project) -> None:
     project.build(cache=cache)
     project.write("scale.comp.j2", SCALE.replace("SHIFT *", "3.0 * SHIFT *"))
     built = project.build(cache=cache)
-    assert len(list(cache.folder.iterdir())) == 8
+    assert len(list(cache.files())) == 8
     assert cache.prune(built.keys) == 4
     assert len(project.build(cache=cache).compiled) == 0
 

@@ -95,7 +95,7 @@ def test_a_converter_of_several_operators():
     with pytest.raises(PluginError, match="acme::Gate since opset 7 is already registered"):
         converter("acme::7::Gate")(convert)
     for wrong in ("acme::Gate", "acme::x::Gate", "", "acme::1::"):
-        with pytest.raises(PluginError, match="a converter of what"):
+        with pytest.raises(PluginError, match="a converter needs an operator's name"):
             converter(wrong)
 
 
