@@ -16,6 +16,7 @@ from vkmnn.converter.language.architecture import (
 )
 from vkmnn.converter.language.config import bounded, checked, unknown
 from vkmnn.converter.language.rope import Rope
+from vkmnn.errors import ModelFileError
 
 _FORMS = {"": "default", "none": "default", "linear": "linear", "yarn": "yarn",
           "longrope": "longrope"}  # fmt: skip
@@ -42,7 +43,10 @@ def family_of(path: Path, keys: Mapping[str, Any]) -> tuple[str, str]:
     section = section_of(path, keys)
     name = section.text("general.architecture")
     if not name:
-        raise section.wrong("general.architecture", "the name of an architecture")
+        raise ModelFileError(
+            f"'{path}' is a GGUF file, but not a language model: it has no general.architecture",
+            hint="download or convert the model again",
+        )
     if name not in GGUF_FAMILIES:
         raise unknown(path.name, name, sorted(GGUF_FAMILIES))
     return name, GGUF_FAMILIES[name]
