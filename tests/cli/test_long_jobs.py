@@ -191,7 +191,7 @@ def test_a_second_ctrl_c_ends_tune_at_once(capsys: pytest.CaptureFixture[str]) -
         assert stop.asked
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
-    assert "nothing is kept" in capsys.readouterr().err
+    assert "nothing was saved" in capsys.readouterr().err
 
 
 def test_a_session_stops_tuning_when_told() -> None:

@@ -19,7 +19,6 @@ from vkmnn.cli import reference
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"GGUF\x03\0\0\0" + bytes(64), "is a GGUF file"),
         (b"<html>", "is a web page"),
         (b"", "is empty"),
     ],

@@ -274,7 +274,7 @@ def test_a_missing_package_names_the_extra() -> None:
 
 def counts(sampling: Sampling, logits: list[float], draws: int = 2000) -> np.ndarray:
     sampler = Sampler(sampling)
-    picked = [sampler.pick(np.array(logits, np.float32), ()) for _ in range(draws)]
+    picked = [sampler.sample(np.array(logits, np.float32), ()) for _ in range(draws)]
     return np.bincount(picked, minlength=len(logits)) / draws
 
 
@@ -289,7 +289,7 @@ def test_draws_follow_the_probabilities() -> None:
     np.testing.assert_allclose(two, [0.625, 0.375, 0, 0], atol=0.04)
     np.testing.assert_allclose(counts(Sampling(1.0, top_p=0.6, seed=4), logits), two, atol=0.06)
     assert counts(Sampling(1.0, top_p=0.5, seed=4), logits)[0] == 1
-    assert Sampler(Sampling()).pick(np.array([0.0, 3.0, 3.0]), ()) == 1
+    assert Sampler(Sampling()).sample(np.array([0.0, 3.0, 3.0]), ()) == 1
 
 
 @pytest.mark.parametrize("top_p", [1.0, 0.999, 0.5])
@@ -304,13 +304,13 @@ def test_draws_are_those_of_a_sorted_vocabulary(top_p: float, spread: float) -> 
     sampler, numbers = Sampler(Sampling(1.0, top_p=top_p, seed=5)), np.random.default_rng(5)
     for _ in range(20):
         place = np.searchsorted(sums, numbers.random() * sums[-1], side="right")
-        assert sampler.pick(logits, ()) == order[place]
+        assert sampler.sample(logits, ()) == order[place]
 
 
 def test_what_is_there_becomes_less_likely() -> None:
     sampler = Sampler(Sampling(repetition_penalty=2.0))
-    assert sampler.pick(np.array([1.0, 1.5, -1.0], np.float32), [1]) == 0
-    assert sampler.pick(np.array([-1.0, -1.5], np.float32), [0]) == 1
+    assert sampler.sample(np.array([1.0, 1.5, -1.0], np.float32), [1]) == 0
+    assert sampler.sample(np.array([-1.0, -1.5], np.float32), [0]) == 1
 
 
 @pytest.mark.parametrize(
