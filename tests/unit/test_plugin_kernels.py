@@ -137,7 +137,9 @@ def test_what_is_no_kernel(register, message: str) -> None:
 def test_the_same_twice() -> None:
     kernel("UnaryOp", backend="CPU", provider="acme")(answer(1))
     kernel("UnaryOp", backend="CPU", provider="acme", dtype=DType.INT8)(answer(1))
-    with pytest.raises(PluginError, match="UnaryOp on CPU for any type by acme is already registered"):
+    with pytest.raises(
+        PluginError, match="UnaryOp on CPU for any type by acme is already registered"
+    ):
         kernel("UnaryOp", backend="CPU", provider="acme", priority=3)(answer(1))
 
 
