@@ -31,7 +31,7 @@ from vkmnn.runtime.device import Device, open_device
 from vkmnn.runtime.memory import BufferRange, MemoryKind
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.backend import VulkanBackend
-from vkmnn.vulkan.segment import VulkanSegment
+from vkmnn.vulkan.plan.segment import VulkanSegment
 
 DIGITS = Path(__file__).resolve().parents[1] / "examples" / "digits" / "digits.onnx"
 NETWORKS = ("light_squeezenet", "light_shufflenet")

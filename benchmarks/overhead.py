@@ -25,7 +25,7 @@ from vkmnn.runtime.device import Device
 from vkmnn.runtime.memory import BufferRange, MemoryKind
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.backend import VulkanBackend
-from vkmnn.vulkan.segment import VulkanSegment
+from vkmnn.vulkan.plan.segment import VulkanSegment
 
 SIZE = (1, 64, 7, 7)
 # Alternating functions: no pass and no kernel can merge them.

@@ -14,7 +14,7 @@ from time import thread_time
 import onnx
 
 from tests.model.networks import Net, bert, gpt2, vit
-from vkmnn.budget import unlimited
+from vkmnn.base.budget import unlimited
 from vkmnn.core.plan import Plan
 from vkmnn.core.resolve import fold_constants
 from vkmnn.core.static import StaticShapes

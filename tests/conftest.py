@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from vkmnn.registry import Snapshot
+from vkmnn.base.registry import Snapshot
 
 # Machines are shared and slow: how long examples take to make says nothing about a test.
 settings.register_profile("vkmnn", suppress_health_check=[HealthCheck.too_slow])

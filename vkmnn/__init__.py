@@ -33,8 +33,8 @@ from vkmnn.errors import (
 
 if TYPE_CHECKING:
     from vkmnn import llm as llm
+    from vkmnn.base.budget import Budget
     from vkmnn.bound_run import BoundRun
-    from vkmnn.budget import Budget
     from vkmnn.core.device_tensor import DeviceTensor
     from vkmnn.core.futures import RunFuture
     from vkmnn.core.profile import Profile
@@ -119,7 +119,7 @@ _LAZY = {
     "SessionModes": "vkmnn.interpreter",
     "SessionInfo": "vkmnn.interpreter",
     "BoundRun": "vkmnn.bound_run",
-    "Budget": "vkmnn.budget",
+    "Budget": "vkmnn.base.budget",
     "Decision": "vkmnn.core.watched",
     "DeviceInfo": "vkmnn.runtime.device_info",
     "DeviceTensor": "vkmnn.core.device_tensor",

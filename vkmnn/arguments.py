@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from vkmnn.base.whole_files import check_writable
 from vkmnn.core.device_tensor import DeviceTensor
 from vkmnn.errors import InvalidInputError, nearest, typed_memory_errors
 from vkmnn.ir import Dim, DType, TensorInfo
-from vkmnn.whole_files import check_writable
 
 NO_TYPES: Mapping[str, str] = {}
 

@@ -21,10 +21,10 @@ from pathlib import Path
 from types import ModuleType
 
 from vkmnn import plugin_folders
+from vkmnn.base.records import dataclass
+from vkmnn.base.registry import Snapshot
 from vkmnn.errors import PluginError, VkmnnError
 from vkmnn.plugin_folders import Manifest, manifests
-from vkmnn.records import dataclass
-from vkmnn.registry import Snapshot
 
 _LOG = logging.getLogger(__name__)
 

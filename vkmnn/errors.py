@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from vkmnn.records import dataclass
+from vkmnn.base.records import dataclass
 
 _LONGEST_LINE = 4000
 _LONGEST_NAME = 400

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from vkmnn.budget import Meter, unlimited
+from vkmnn.base.budget import Meter, unlimited
 from vkmnn.errors import unexpected_error
 from vkmnn.ir import Array, Op, TensorInfo
 from vkmnn.shape import cost_of, info_bytes, new_bytes

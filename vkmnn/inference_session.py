@@ -17,8 +17,9 @@ from vkmnn.arguments import (
     checked_sizes,
     fed_array,
 )
+from vkmnn.base.budget import Budget
+from vkmnn.base.records import dataclass
 from vkmnn.bound_run import BoundRun
-from vkmnn.budget import Budget
 from vkmnn.core.backend import MemoryUse, Tuning
 from vkmnn.core.device_tensor import DeviceTensor
 from vkmnn.core.futures import RunFuture
@@ -30,7 +31,6 @@ from vkmnn.errors import InvalidInputError, nearest
 from vkmnn.ir import Array, TensorInfo
 from vkmnn.opening import CpuInfo, Network, open_session
 from vkmnn.overridable import OverridableInputs
-from vkmnn.records import dataclass
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.schedule_config import (
     OnDeviceLost,

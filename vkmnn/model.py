@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vkmnn.arguments import check_feeds, checked_input_shapes
-from vkmnn.budget import Budget
+from vkmnn.base.budget import Budget
 from vkmnn.errors import InvalidInputError, plural
 from vkmnn.ir import Array, TensorInfo
 from vkmnn.opening import CpuInfo

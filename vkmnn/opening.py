@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
 import numpy as np
 
-from vkmnn.budget import Budget, Meter, host_memory
+from vkmnn.base.budget import Budget, Meter, host_memory
+from vkmnn.base.records import dataclass
+from vkmnn.base.threads import Workers
 from vkmnn.control_flow.branches import Branches, with_branches
 from vkmnn.control_flow.inner_work import WORTH, operations
 from vkmnn.control_flow.loops import Axes, Body
@@ -37,7 +39,6 @@ from vkmnn.errors import (
     typed_memory_errors,
 )
 from vkmnn.ir import HOST_GRAPH, Array, Dim, Graph, Op, TensorInfo
-from vkmnn.records import dataclass
 from vkmnn.runtime import environment
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.schedule_config import (
@@ -49,7 +50,6 @@ from vkmnn.schedule_config import (
     precision_name,
     unsupported_name,
 )
-from vkmnn.threads import Workers
 
 if TYPE_CHECKING:
     import onnx
@@ -798,7 +798,7 @@ def open_device(config: ScheduleConfig, subject: str | None = None) -> OpenDevic
         return _on_cpu(config)
     foreseen = None
     if subject is not None and not device.validation:
-        from vkmnn.vulkan.foreseen import Foreseen
+        from vkmnn.vulkan.plan.foreseen import Foreseen
 
         foreseen = Foreseen(device, subject)
     from vkmnn.vulkan.backend import VulkanBackend

@@ -9,7 +9,7 @@ from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vkmnn.budget import Budget
+from vkmnn.base.budget import Budget
 from vkmnn.core.session import Session
 from vkmnn.errors import InvalidInputError, ModelError
 from vkmnn.ir import TensorInfo

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from vkmnn.base.records import dataclass
 from vkmnn.core.pipelines import Pipelines
 from vkmnn.core.session import Session
 from vkmnn.errors import InvalidInputError
 from vkmnn.ir import DType, Graph, Op, TensorInfo
 from vkmnn.opening import CpuInfo, Network, OpenSession, network_of, open_session
-from vkmnn.records import dataclass
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.schedule_config import NetworkPath, PathNames, Precision, ScheduleConfig
 

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from vkmnn._version import __version__
-from vkmnn.cache_files import check_owner
+from vkmnn.base.cache_files import check_owner
+from vkmnn.base.records import dataclass
 from vkmnn.errors import PluginError, page
-from vkmnn.records import dataclass
 
 MANIFEST = "vkmnn-plugin.json"
 _KEYS = {"name": str, "version": str, "module": str, "order": int, "vkmnn": str}

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from vkmnn.arguments import target_path
-from vkmnn.budget import Budget
+from vkmnn.base.budget import Budget
 from vkmnn.errors import InvalidInputError, nearest
 from vkmnn.ir import MAX_PLANNED_SIZES, Graph
 from vkmnn.opening import Network, load_network, open_device, open_session

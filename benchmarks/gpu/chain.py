@@ -20,9 +20,9 @@ from vkmnn.runtime.device import Device
 from vkmnn.runtime.device_info import DeviceType
 from vkmnn.testing.case import Case, tensor_info
 from vkmnn.vulkan.backend import VulkanBackend
-from vkmnn.vulkan.forecast import Forecast, forecast_of
+from vkmnn.vulkan.plan.forecast import Forecast, forecast_of
+from vkmnn.vulkan.plan.segment import VulkanSegment
 from vkmnn.vulkan.recording import Recording
-from vkmnn.vulkan.segment import VulkanSegment
 
 T = TypeVar("T")
 

@@ -34,7 +34,7 @@ from vkmnn.testing.emulation import bench_for
 from vkmnn.testing.runner import reach, run_case
 from vkmnn.vulkan.backend import VulkanBackend
 from vkmnn.vulkan.cost.devices import class_of
-from vkmnn.vulkan.forecast import Forecast, PlanningBackend
+from vkmnn.vulkan.plan.forecast import Forecast, PlanningBackend
 from vkmnn_suite.cases import load_all
 
 # What only a device can show: barriers of subgroups, the last of several workgroups, matrices.

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.codegen.conftest import SCALE, SCALE_ENTRY, Project
-from vkmnn.cache_files import NO_FOLDER
+from vkmnn.base.cache_files import NO_FOLDER
 from vkmnn.codegen import build as building
 from vkmnn.codegen import outputs as writing
 from vkmnn.codegen.build import BuildFailedError

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from vkmnn.shaders.library import BUILTIN
-from vkmnn.vulkan.attention_kernels import COOP_GROUPS, AttentionCoop
+from vkmnn.vulkan.attention.kernels import COOP_GROUPS, AttentionCoop
 from vkmnn.vulkan.gemm.coop_tiles import BYTE_TILES_OF, TILES_OF, Matrix
 from vkmnn.vulkan.gemm.families.codes_coop import MAX_ROWS
 

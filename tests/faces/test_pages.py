@@ -11,7 +11,7 @@ import pytest
 
 import vkmnn
 from vkmnn import discovery
-from vkmnn.registry import Snapshot
+from vkmnn.base.registry import Snapshot
 from vkmnn.runtime import drivers
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"

@@ -19,8 +19,8 @@ from tests.model.networks import NETWORKS, make_feeds
 from vkmnn.runtime.device import Device, enumerate_devices, open_device
 from vkmnn.runtime.pipeline import complete_spec
 from vkmnn.shaders import load_shader
-from vkmnn.vulkan import foreseen
-from vkmnn.vulkan.foreseen import Foreseen, Note
+from vkmnn.vulkan.plan import foreseen
+from vkmnn.vulkan.plan.foreseen import Foreseen, Note
 
 NEEDED = [
     (load_shader(name), complete_spec(load_shader(name), spec))

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks import planning
 from tests.model.networks import Net
-from vkmnn.budget import unlimited
+from vkmnn.base.budget import unlimited
 from vkmnn.core.layer_copies import resolve_layers
 from vkmnn.core.layers import Layers, find_layers
 from vkmnn.core.plan import Plan

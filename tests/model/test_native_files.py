@@ -14,7 +14,7 @@ import pytest
 import vkmnn
 from tests.model.networks import NETWORKS, make_feeds
 from tests.model.test_any_model import CASES
-from vkmnn.cache_files import cache_dir
+from vkmnn.base.cache_files import cache_dir
 from vkmnn.cli.app import run_cli
 from vkmnn.errors import BudgetError, InvalidInputError
 from vkmnn.vulkan.tuning import TuningFile

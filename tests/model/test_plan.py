@@ -33,10 +33,10 @@ from vkmnn.runtime.limit_checker import CheckedDevice
 from vkmnn.schedule_config import PrecisionName, ScheduleConfig
 from vkmnn.testing.profile_driver import PlanningDevice, ProfileDriver
 from vkmnn.vulkan.cost.devices import class_of
-from vkmnn.vulkan.forecast import PlanningBackend
 from vkmnn.vulkan.gemm.coop_tiles import CoopKernel
 from vkmnn.vulkan.gemm.problem import MatMulProblem
 from vkmnn.vulkan.gemm.target import Target
+from vkmnn.vulkan.plan.forecast import PlanningBackend
 
 PROFILES = ("nvidia-h200", "radeon-rx-7900-xtx", "intel-arc-a770", "adreno-740")
 # MobileNetV2 has the most, in float16: depthwise layers inside projections, in tiles of 32 pixels.

@@ -22,7 +22,7 @@ from onnxruntime.quantization import (
 from tests.onnxruntime_oracle import open_oracle
 from vkmnn import InferenceSession
 from vkmnn.runtime.device_info import DeviceInfo
-from vkmnn.vulkan.byte_codes import keeps_rows_of_codes
+from vkmnn.vulkan.quantized.byte_codes import keeps_rows_of_codes
 
 
 class Encoder:

@@ -24,8 +24,8 @@ from vkmnn.schedule_config import ScheduleConfig
 from vkmnn.vulkan.backend import VulkanBackend
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import EXECUTIONS
-from vkmnn.vulkan.forecast import PlanningBackend
 from vkmnn.vulkan.gemm.family import rank
+from vkmnn.vulkan.plan.forecast import PlanningBackend
 from vkmnn.vulkan.recording import Recording
 from vkmnn.vulkan.repeats import Repeats
 

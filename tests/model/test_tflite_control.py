@@ -10,7 +10,7 @@ import pytest
 
 import vkmnn
 from tests.tflite_files import SCHEMA, Oracle, Writer
-from vkmnn.budget import Budget, Meter
+from vkmnn.base.budget import Budget, Meter
 from vkmnn.converter.tflite import operators as _operators  # noqa: F401 - they register themselves
 from vkmnn.converter.tflite.model import LiteModel
 from vkmnn.schema import Buffer

@@ -11,7 +11,8 @@ import pytest
 
 from tests.unit.shape.axis_cases import uses
 from tests.unit.shape.test_axes import UNKNOWN
-from vkmnn.budget import Budget, Meter
+from vkmnn.base.budget import Budget, Meter
+from vkmnn.base.registry import Snapshot
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.converter.passes.renumbered import renumbered
 from vkmnn.core.tensor import Tensor, Usage
@@ -36,9 +37,8 @@ from vkmnn.plugin import (
     required,
     size_computer,
 )
-from vkmnn.registry import Snapshot
 from vkmnn.testing.axes import Use, check_axes
-from vkmnn.vulkan.cuts import find_cuts
+from vkmnn.vulkan.splitting.cuts import find_cuts
 
 
 def info_of(name: str, array: Array) -> TensorInfo:

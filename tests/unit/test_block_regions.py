@@ -13,7 +13,7 @@ from vkmnn.cpu_fallback.raster import strided
 from vkmnn.geometry.regions import row_major, simplify
 from vkmnn.ir import Region, View, storage_elements
 from vkmnn.ir.layout import Layout
-from vkmnn.vulkan.block_regions import keeps_its_place, whole_blocks
+from vkmnn.vulkan.copies.block_regions import keeps_its_place, whole_blocks
 from vkmnn.vulkan.storage import pack_nc4hw4
 
 Shape = tuple[int, ...]

@@ -14,7 +14,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import vkmnn
-from vkmnn.budget import (
+from vkmnn.base.budget import (
     BASE_SECONDS,
     DEFAULT_BYTES,
     DEFAULT_FILLED_BYTES,
@@ -238,7 +238,7 @@ def test_fills_have_a_budget() -> None:
 
 
 def test_results_that_the_process_cannot_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vkmnn.budget.host_memory", lambda: 64 * MIB)
+    monkeypatch.setattr("vkmnn.base.budget.host_memory", lambda: 64 * MIB)
     nodes = [
         helper.make_node("Expand", ["x", "shape"], ["wide"]),
         helper.make_node("Sin", ["wide"], ["y"], name="wave"),
@@ -267,7 +267,7 @@ def test_a_quarter_of_the_free_memory_stays_free(
         if not found or found[0].type is not DeviceType.CPU:
             pytest.skip("no software device")
     x = {"x": np.ones(4, np.float32)}
-    monkeypatch.setattr("vkmnn.budget._free_memory", lambda: [400 * MIB])
+    monkeypatch.setattr("vkmnn.base.budget._free_memory", lambda: [400 * MIB])
     with vkmnn.InferenceSession(doubled(10), device) as session:
         assert session.run(None, x)[0].shape == (4096,)
     with pytest.raises(BudgetError, match=r"300\.0 MiB are allowed") as caught:

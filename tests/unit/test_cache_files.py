@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from vkmnn import cache_files
-from vkmnn.cache_files import NO_FOLDER, cache_dir, locked, own_folder, read_file, write_file
+from vkmnn.base import cache_files
+from vkmnn.base.cache_files import NO_FOLDER, cache_dir, locked, own_folder, read_file, write_file
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -121,7 +121,7 @@ def test_a_folder_that_others_may_write_is_not_taken(tmp_path: Path) -> None:
 HOLD = """
 import os, sys, time
 from pathlib import Path
-from vkmnn.cache_files import NO_FOLDER, cache_dir, locked, own_folder, read_file, write_file
+from vkmnn.base.cache_files import NO_FOLDER, cache_dir, locked, own_folder, read_file, write_file
 with locked(Path(sys.argv[1]), 10):
     if sys.argv[2] == "fork" and os.fork() == 0:
         os.close(1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from vkmnn.budget import Budget, Meter
+from vkmnn.base.budget import Budget, Meter
 from vkmnn.cpu_fallback import run_op
 from vkmnn.errors import BudgetError, ShapeError
 from vkmnn.folding import Folder, keep, operands

@@ -23,92 +23,76 @@ SUITE = "vkmnn_suite"  # the folder beside it: one part, on top of it
 # part of vkmnn -> the parts that it may import. Reads from the bottom to the top.
 ALLOWED: dict[str, set[str]] = {
     "_version": set(),
-    "records": set(),
     "errors": set(),
-    "threads": set(),
-    "registry": {"errors"},
-    "cache_files": set(),
-    "mapped_files": {"threads"},
-    "whole_files": set(),
-    "config_file": {"errors"},
-    "budget": {"errors"},
-    "ir": {"errors", "registry"},
+    "base": {"errors"},  # files, threads, registries, budgets: without a word of networks
+    "ir": {"errors"},
     "array_files": {"ir"},
     "schema": {"errors", "ir"},  # FlatBuffers, by the schemas of model files
-    "shape": {"errors", "ir", "registry"},
-    "folding": {"errors", "budget", "ir", "shape"},  # of constants: asked by passes and by plans
-    "geometry": {"errors", "budget", "ir", "registry", "shape"},
+    "shape": {"errors", "ir"},
+    "folding": {"errors", "ir", "shape"},  # of constants: asked by passes and by plans
+    "geometry": {"errors", "ir", "shape"},
     "converter": {
-        *("errors", "budget", "ir", "registry", "shape", "folding", "schema", "mapped_files"),
-        *("whole_files", "config_file"),
+        *("errors", "ir", "shape", "folding", "schema"),
     },
     "host": {
         "errors",
-        "threads",
-        "budget",
         "ir",
         "converter",
     },  # evaluators of ONNX, for what has no kernel
     "core": {
-        *("errors", "registry", "threads", "budget", "ir", "shape", "geometry", "folding"),
-        "whole_files",
+        *("errors", "ir", "shape", "geometry", "folding"),
     },
     "control_flow": {  # networks inside If, Loop and Scan
-        *("errors", "budget", "ir", "shape", "core"),
+        *("errors", "ir", "shape", "core"),
     },
-    "cpu_fallback": {"errors", "ir", "registry", "shape", "core", "threads"},
+    "cpu_fallback": {"errors", "ir", "shape", "core"},
     "runtime": {
         "errors",
-        "budget",
-        "threads",
-        "cache_files",
-        "mapped_files",
     },  # knows Vulkan, knows no operator
-    "shader_files": {"errors", "cache_files"},  # what the generator writes and the run time reads
-    "codegen": {"errors", "cache_files", "shader_files"},  # runs without the engine
+    "shader_files": {"errors"},  # what the generator writes and the run time reads
+    "codegen": {"errors", "shader_files"},  # runs without the engine
     "shaders": {"errors", "runtime", "shader_files", "codegen"},  # a checkout compiles on demand
     "vulkan": {
-        *("errors", "threads", "ir", "registry", "shape", "geometry", "core", "runtime"),
-        *("shaders", "cache_files", "mapped_files"),
+        *("errors", "ir", "shape", "geometry", "core", "runtime"),
+        "shaders",
     },
     "plugin": {  # what authors of operators import: it re-exports, and registers nothing itself
-        *("errors", "registry", "ir", "shape", "geometry", "converter", "core"),
+        *("errors", "ir", "shape", "geometry", "converter", "core"),
         *("cpu_fallback", "runtime", "vulkan"),
     },
-    "plugin_folders": {"errors", "cache_files"},
+    "plugin_folders": {"errors"},
     "discovery": {
         "errors",
-        "registry",
         "plugin",
         "plugin_folders",
     },  # finds plug-ins; these import `plugin`
     "schedule_config": {"errors"},
-    "arguments": {"errors", "ir", "core", "whole_files"},  # what callers pass, checked
+    "arguments": {"errors", "ir", "core"},  # what callers pass, checked
     "opening": {  # from a model to a session: what every face stands on
-        *("errors", "budget", "threads", "ir", "discovery", "converter", "core", "cpu_fallback"),
+        *("errors", "ir", "discovery", "converter", "core", "cpu_fallback"),
         *("runtime", "vulkan", "schedule_config", "host", "control_flow"),
     },
     "paths": {  # parts of a network, by names
         *("errors", "ir", "core", "opening", "runtime", "schedule_config"),
     },
-    "overridable": {"errors", "budget", "ir", "core", "schedule_config", "opening"},
+    "overridable": {"errors", "ir", "core", "schedule_config", "opening"},
     "openings": {"errors", "ir", "arguments", "opening", "paths", "schedule_config"},
-    "saving": {"errors", "budget", "ir", "converter", "schedule_config", "opening", "arguments"},
+    "saving": {"errors", "ir", "converter", "schedule_config", "opening", "arguments"},
     "bound_run": {"core"},  # handles that the faces hand out
     "decoding": {  # state that a session keeps between runs: KV caches, sampling, batched steps
-        *("errors", "budget", "ir", "shape", "folding", "core", "arguments"),
+        *("errors", "ir", "shape", "folding", "core", "arguments"),
     },
     # The faces stand side by side on `opening`; they do not know each other.
     "interpreter": {
-        *("errors", "budget", "ir", "core", "runtime", "schedule_config", "arguments", "opening"),
+        *("errors", "ir", "core", "runtime", "schedule_config", "arguments", "opening"),
         "openings",
     },
     "inference_session": {
-        *("errors", "budget", "ir", "core", "runtime", "schedule_config", "arguments", "opening"),
+        *("errors", "ir", "core", "runtime", "schedule_config", "arguments", "opening"),
         *("bound_run", "decoding", "overridable"),
     },
     "model": {
-        *("errors", "budget", "ir", "runtime", "schedule_config", "arguments", "opening"),
+        *("errors", "ir", "runtime", "schedule_config", "arguments", "opening"),
         "overridable",
     },
     "mnn": {
@@ -124,21 +108,21 @@ ALLOWED: dict[str, set[str]] = {
         "overridable",
     },
     "llm": {  # language models: text around a session's state
-        *("errors", "budget", "ir", "converter", "schedule_config", "arguments", "opening"),
-        *("decoding", "shape", "runtime", "array_files", "whole_files", "config_file"),
+        *("errors", "ir", "converter", "schedule_config", "arguments", "opening"),
+        *("decoding", "shape", "runtime", "array_files"),
     },
     "serve": {"errors", "ir", "llm", "inference_session", "schedule_config"},
     "quantization": {  # onnxruntime's tools
-        *("errors", "budget", "ir", "converter", "arguments", "inference_session", "array_files"),
+        *("errors", "ir", "converter", "arguments", "inference_session", "array_files"),
     },
-    "bench": {"errors", "cache_files", "ir", "runtime", "host"},
+    "bench": {"errors", "ir", "runtime", "host"},
     "shader_function": {"errors", "runtime", "shaders", "codegen"},
     "testing": {  # the pytest plug-in of shader tests, and what authors of operators check
-        *("errors", "registry", "ir", "core", "cpu_fallback", "runtime", "shaders", "codegen"),
+        *("errors", "ir", "core", "cpu_fallback", "runtime", "shaders", "codegen"),
         *("shape", "vulkan"),
     },
     SUITE: {  # cases, mutants, the fuzzer of whole models, faults
-        *("errors", "registry", "llm", "decoding", "host", "ir", "shape", "core"),
+        *("errors", "llm", "decoding", "host", "ir", "shape", "core"),
         *("cpu_fallback", "runtime", "shaders", "codegen", "vulkan", "converter"),
         *("inference_session", "testing"),
     },
@@ -149,19 +133,17 @@ ALLOWED: dict[str, set[str]] = {
             "inference_session",
             "schedule_config",
             "bench",
-            "cache_files",
             "opening",
             "saving",
             "llm",
             "quantization",
-            "whole_files",
             "array_files",
         ),
         "serve",
     },
     "__main__": {"cli"},
 }
-EVERYWHERE = {"records", "_version"}  # a stand-in for a standard module; a constant
+EVERYWHERE = {"base", "_version"}  # what a standard library might have; a constant
 FACES = {"cli", "bench", SUITE}  # what may import the package `vkmnn` for its public names
 PUBLIC_NAMES = "__init__"  # vkmnn/__init__.py gathers the public names, from anywhere but the cli
 

@@ -12,10 +12,10 @@ from typing import get_args
 import pytest
 
 from tests.device_infos import COOPMAT_GPU, LARGE_GPU
+from vkmnn.base.registry import Snapshot
 from vkmnn.core.tensor import Tensor
 from vkmnn.errors import PluginError
 from vkmnn.ir import Activation, DType, TensorInfo
-from vkmnn.registry import Snapshot
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.gemm import families
 from vkmnn.vulkan.gemm.dynamic import Dynamic

@@ -11,11 +11,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 import vkmnn
 from vkmnn import discovery
+from vkmnn.base.registry import Snapshot
 from vkmnn.core.backends import BACKENDS, backend
 from vkmnn.cpu_fallback import CpuBackend
 from vkmnn.errors import PluginError, VkmnnError
 from vkmnn.plugin import kernel
-from vkmnn.registry import Snapshot
 
 pytestmark = pytest.mark.usefixtures("registrations")
 

@@ -10,11 +10,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import vkmnn
+from vkmnn.base.registry import Snapshot
 from vkmnn.converter.onnx import load_model
 from vkmnn.errors import ModelError, PluginError, ShapeError, UnsupportedOpError, VkmnnError
 from vkmnn.ir.custom import CustomAttrs
 from vkmnn.plugin import custom_execution, custom_op, kernel, like_first_input, required
-from vkmnn.registry import Snapshot
 from vkmnn.shape import flops
 
 pytestmark = pytest.mark.usefixtures("registrations")

@@ -9,12 +9,12 @@ import pytest
 from onnx import TensorProto, helper
 
 import vkmnn
+from vkmnn.base.registry import Snapshot
 from vkmnn.cli.app import run_cli
 from vkmnn.errors import PluginError
 from vkmnn.ir import DType, Op
 from vkmnn.ir.ops import UnaryAttrs
 from vkmnn.plugin import CpuKernel, Rejection, VulkanExecution, kernel
-from vkmnn.registry import Snapshot
 
 pytestmark = pytest.mark.usefixtures("registrations")
 

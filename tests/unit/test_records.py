@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import pytest
 
 import vkmnn
-from vkmnn.records import _PARAMS, dataclass
+from vkmnn.base.records import _PARAMS, dataclass
 
 UNIMPORTED = ("vkmnn.testing", "vkmnn.bench", "vkmnn.cli", "vkmnn.codegen", "vkmnn.onnxruntime")
 
@@ -71,7 +71,7 @@ def standard(cls: Any) -> Any:
 
 
 def ours() -> list[type]:
-    """Return every class that `vkmnn.records` makes."""
+    """Return every class that `vkmnn.base.records` makes."""
     found = {}
     for module in pkgutil.walk_packages(vkmnn.__path__, "vkmnn."):
         if not module.name.startswith(UNIMPORTED):

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import pytest
 
+from vkmnn.base.registry import Registry, Snapshot
 from vkmnn.converter.onnx import converter
 from vkmnn.converter.onnx.registry import find_converter
 from vkmnn.cpu_fallback import cpu_execution, placed_execution
 from vkmnn.errors import PluginError
 from vkmnn.geometry import geometry
 from vkmnn.ir import OP_TYPES, OpAttrs, op_type
-from vkmnn.registry import Registry, Snapshot
 from vkmnn.shape import size_computer
 from vkmnn.vulkan.execution import EXECUTIONS as VULKAN_EXECUTIONS
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution

@@ -13,7 +13,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 
 import pytest
 
-from vkmnn.threads import PatientFuture, Workers
+from vkmnn.base.threads import PatientFuture, Workers
 
 
 def test_threads_do_the_work() -> None:

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from vkmnn.base.cache_files import cache_dir
 from vkmnn.bench.engine import EngineMissingError, Job
 from vkmnn.bench.peer import Peer
-from vkmnn.cache_files import cache_dir
 from vkmnn.ir import Array
 from vkmnn.runtime import environment
 from vkmnn.runtime.device import enumerate_devices

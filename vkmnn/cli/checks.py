@@ -241,7 +241,7 @@ def check_plugins() -> Iterator[Check]:
 
 def check_cache() -> Iterator[Check]:
     """The folder for compiled pipelines is writable."""
-    from vkmnn.cache_files import cache_dir
+    from vkmnn.base.cache_files import cache_dir
 
     folder = cache_dir()
     try:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from rich.text import Text
 
+from vkmnn.base.whole_files import check_writable
 from vkmnn.cli.console import (
     bytes_text,
     document,
@@ -50,8 +51,7 @@ from vkmnn.schedule_config import (
     ScheduleConfig,
 )
 from vkmnn.vulkan.cost.devices import class_of, cores_of
-from vkmnn.vulkan.forecast import Forecast, PlanningBackend
-from vkmnn.whole_files import check_writable
+from vkmnn.vulkan.plan.forecast import Forecast, PlanningBackend
 
 _WIDE = 130
 _DETAILS = ("groups", "waves", "padded")

@@ -9,8 +9,8 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+from vkmnn.base.whole_files import replacing
 from vkmnn.cli.console import bytes_text, time_text
-from vkmnn.whole_files import replacing
 
 TERMS = {"beside": "others in the level", "gaps": "barriers", "split": "partial sums"}
 """Labels of a prediction's terms whose own names say little."""

@@ -10,6 +10,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from vkmnn.base.whole_files import check_writable
 from vkmnn.cli.console import (
     bytes_text,
     document,
@@ -28,7 +29,6 @@ from vkmnn.cli.run import Opened, RunOptions, introduce, opened
 from vkmnn.cli.saving import saving
 from vkmnn.core.profile import Profile
 from vkmnn.errors import plural
-from vkmnn.whole_files import check_writable
 
 _GAP = 0.2
 """The share of a run outside Python and the steps from which on it is explained."""

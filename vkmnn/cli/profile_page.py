@@ -9,11 +9,11 @@ from math import floor, log10
 from pathlib import Path
 from string import Template
 
+from vkmnn.base.whole_files import replacing
 from vkmnn.cli.console import bytes_text, number_text, time_text
 from vkmnn.core.profile import Profile, ProfileEntry
 from vkmnn.core.timeline import CALLS, PYTHON, Span
 from vkmnn.errors import plural
-from vkmnn.whole_files import replacing
 
 _COLOURS = 8
 _BARS = 10

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vkmnn.cache_files import cache_dir
+from vkmnn.base.cache_files import cache_dir
 from vkmnn.core.backends import named_backend
 from vkmnn.discovery import load_plugins
 from vkmnn.errors import HostError, InvalidInputError, MissingExtraError

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from rich.text import Text
 
+from vkmnn.base.whole_files import check_writable, replacing
 from vkmnn.cli.console import (
     bytes_text,
     compiling,
@@ -37,7 +38,6 @@ from vkmnn.errors import InvalidInputError, VkmnnError, plural
 from vkmnn.inference_session import InferenceSession
 from vkmnn.ir import Array
 from vkmnn.schedule_config import STORES, OnOverflow, PrecisionName, Unsupported
-from vkmnn.whole_files import check_writable, replacing
 
 _TOP = 5
 _MAX_CLASSES = 100_000

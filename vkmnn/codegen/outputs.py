@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from vkmnn.cache_files import cache_dir, locked
+from vkmnn.base.cache_files import cache_dir, locked
 from vkmnn.codegen.build import Built, describe
 from vkmnn.codegen.cache import Cache
 from vkmnn.codegen.manifest import (

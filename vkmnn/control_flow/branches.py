@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from vkmnn.budget import Meter
+from vkmnn.base.budget import Meter
+from vkmnn.base.records import dataclass
 from vkmnn.control_flow.loops import Body, LoopPart
 from vkmnn.core.host_part import HostPart, NestedPart, Value
 from vkmnn.core.placement import PlacedOp
@@ -17,7 +18,6 @@ from vkmnn.core.program import OpenHost, Program
 from vkmnn.core.stages import cut
 from vkmnn.errors import HostError
 from vkmnn.ir import Array, DType, Graph, HostGraphAttrs, Op
-from vkmnn.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

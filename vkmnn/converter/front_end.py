@@ -12,11 +12,11 @@ from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from vkmnn.budget import Meter
+from vkmnn.base.budget import Meter
+from vkmnn.base.records import dataclass
+from vkmnn.base.registry import Registry
 from vkmnn.folding import Evaluator
 from vkmnn.ir import Dim, Graph
-from vkmnn.records import dataclass
-from vkmnn.registry import Registry
 
 if TYPE_CHECKING:
     from vkmnn.converter.onnx.host_nodes import HostCheck

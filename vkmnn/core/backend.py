@@ -10,12 +10,12 @@ from typing import Literal, Protocol
 
 import numpy as np
 
+from vkmnn.base.records import dataclass
 from vkmnn.core.device_tensor import DeviceTensor, HostStorage
 from vkmnn.core.execution import Command, Execution, Rejection
 from vkmnn.core.tensor import Tensor
 from vkmnn.errors import Float16OverflowError, VkmnnError
 from vkmnn.ir import Array, DType, Op, PackedForm
-from vkmnn.records import dataclass
 
 TensorPurpose = Literal["device", "upload", "readback"]
 """How the host uses a tensor besides feeding it."""

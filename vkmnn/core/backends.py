@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+from vkmnn.base.registry import Registry
 from vkmnn.core.backend import Backend
 from vkmnn.errors import PluginError, VkmnnError, unexpected_error
-from vkmnn.registry import Registry
 
 OpenBackend = Callable[[str], Backend]
 """Opens a backend from the text after the colon in `device="F64:option"`, or ""."""

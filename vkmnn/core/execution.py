@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Generic
 
+from vkmnn.base.records import dataclass
 from vkmnn.core.tensor import Tensor
 from vkmnn.errors import ModelError
 from vkmnn.ir import AttrsT, Layout, Op
-from vkmnn.records import dataclass
 
 Layouts = tuple[list[Layout], list[Layout]]
 """The layout of each input and of each output."""

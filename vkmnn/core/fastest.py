@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from vkmnn.base.records import dataclass
 from vkmnn.core.bound import Begun
 from vkmnn.core.host_part import Value
 from vkmnn.core.placement import Placement
@@ -18,7 +19,6 @@ from vkmnn.core.profile import Profile
 from vkmnn.core.session import Session
 from vkmnn.core.shared_sizes import shapes_of
 from vkmnn.errors import VkmnnError
-from vkmnn.records import dataclass
 
 _log = logging.getLogger(__name__)
 

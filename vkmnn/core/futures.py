@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable, Generator
 from typing import Any, Generic, TypeVar
 
+from vkmnn.base.threads import PatientFuture, Workers
 from vkmnn.errors import InvalidInputError
-from vkmnn.threads import PatientFuture, Workers
 
 T = TypeVar("T")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vkmnn.budget import Meter
+from vkmnn.base.budget import Meter
 from vkmnn.core.execution import Command
 from vkmnn.shape import info_bytes, is_view, working_bytes
 

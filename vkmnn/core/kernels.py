@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from vkmnn.base.records import dataclass
+from vkmnn.base.registry import Registry
 from vkmnn.core.execution import Execution, Rejection
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import DType, Op
-from vkmnn.records import dataclass
-from vkmnn.registry import Registry
 
 OWN = "vkmnn"
 """The provider of vkmnn's own kernels."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from vkmnn.budget import Meter
+from vkmnn.base.budget import Meter
 from vkmnn.core.layers import Layer, Layers, Mark
 from vkmnn.core.resolve import Resolved
 from vkmnn.ir import Array, Graph, Op, TensorInfo

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from vkmnn.base.records import dataclass
 from vkmnn.geometry import has_geometry, is_lowered_by_kind, may_lower
 from vkmnn.ir import OP_TYPES, Array, Graph, Op
 from vkmnn.ir.attrs_text import attrs_text
-from vkmnn.records import dataclass
 from vkmnn.shape import reads_declared_contents
 
 MIN_LAYERS = 4

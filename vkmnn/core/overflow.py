@@ -6,9 +6,9 @@ import logging
 from collections.abc import Sequence
 from typing import Literal
 
+from vkmnn.base.records import dataclass
 from vkmnn.core.execution import Command
 from vkmnn.errors import Float16OverflowError, plural
-from vkmnn.records import dataclass
 
 _log = logging.getLogger(__name__)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from vkmnn.base.records import dataclass
 from vkmnn.errors import plural
-from vkmnn.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

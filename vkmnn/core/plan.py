@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from vkmnn.budget import Meter, unlimited
+from vkmnn.base.budget import Meter, unlimited
 from vkmnn.core.backend import Backend, MemoryUse, OpsRejectedError, Segment, Timing
 from vkmnn.core.bound import Begun, BoundPlan, Lane
 from vkmnn.core.device_tensor import DeviceTensor, as_array

@@ -10,7 +10,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from vkmnn.budget import Meter
+from vkmnn.base.budget import Meter
+from vkmnn.base.records import dataclass
 from vkmnn.core.backend import Backend, Tuning
 from vkmnn.core.device_tensor import as_array
 from vkmnn.core.plan import Plan
@@ -19,7 +20,6 @@ from vkmnn.core.static import StaticShapes
 from vkmnn.errors import IntegerRangeError, InvalidInputError, PlacementError, plural
 from vkmnn.folding import Evaluator
 from vkmnn.ir import Array, Graph
-from vkmnn.records import dataclass
 
 _log = logging.getLogger(__name__)
 

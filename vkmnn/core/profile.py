@@ -10,13 +10,13 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vkmnn.base.records import dataclass
+from vkmnn.base.whole_files import replacing
 from vkmnn.core.backend import MemoryUse
 from vkmnn.core.timeline import CALLS, PYTHON, Span, timeline, trace_events
 from vkmnn.errors import plural
 from vkmnn.ir import Array, HostGraphAttrs
-from vkmnn.records import dataclass
 from vkmnn.shape import flops
-from vkmnn.whole_files import replacing
 
 if TYPE_CHECKING:
     from vkmnn.core.backend import Timing

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from vkmnn.budget import Meter
+from vkmnn.base.budget import Meter
+from vkmnn.base.records import dataclass
 from vkmnn.core.backend import Backend, MemoryUse, Tuning
 from vkmnn.core.bound import Begun, Bound, CopyingRun
 from vkmnn.core.device_tensor import DeviceTensor, as_array
@@ -35,7 +36,6 @@ from vkmnn.errors import (
     plural,
 )
 from vkmnn.ir import Array, DType, Graph, HostGraphAttrs, Op, TensorInfo
-from vkmnn.records import dataclass
 from vkmnn.shape import flops
 
 _log = logging.getLogger(__name__)

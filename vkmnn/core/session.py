@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from vkmnn.budget import Meter, unlimited
+from vkmnn.base.budget import Meter, unlimited
+from vkmnn.base.records import dataclass
 from vkmnn.core.backend import Backend, MemoryUse, Tuning
 from vkmnn.core.bound import Begun, Bound, Dependent
 from vkmnn.core.device_tensor import DeviceTensor, HostStorage
@@ -46,7 +47,6 @@ from vkmnn.errors import (
 )
 from vkmnn.folding import Evaluator
 from vkmnn.ir import Array, DType, Graph, TensorInfo
-from vkmnn.records import dataclass
 from vkmnn.shape import flops
 
 __all__ = ["TUNING_RUNS", "Session"]

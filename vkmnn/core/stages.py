@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from vkmnn.base.records import dataclass
 from vkmnn.errors import ModelError
 from vkmnn.ir import HOST_GRAPH, OP_TYPES, DType, Graph, Op, TensorInfo
-from vkmnn.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

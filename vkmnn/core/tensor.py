@@ -6,9 +6,9 @@ import enum
 from collections.abc import Hashable, Iterable
 from dataclasses import field
 
+from vkmnn.base.records import dataclass
 from vkmnn.errors import PluginError
 from vkmnn.ir import Array, DType, Layout, TensorInfo
-from vkmnn.records import dataclass
 
 
 class Usage(enum.Enum):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from vkmnn.records import dataclass
+from vkmnn.base.records import dataclass
 
 if TYPE_CHECKING:
     from vkmnn.core.backend import Segment, Timing

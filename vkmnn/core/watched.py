@@ -6,7 +6,7 @@ import enum
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from vkmnn.records import dataclass
+from vkmnn.base.records import dataclass
 
 
 class Decision(enum.Enum):

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import groupby, islice
 from typing import Literal
 
+from vkmnn.base.threads import Workers
 from vkmnn.core.backend import Backend, Segment, Timing
 from vkmnn.core.execution import Command, Execution, Rejection
 from vkmnn.core.kernels import create
@@ -18,7 +19,6 @@ from vkmnn.cpu_fallback.registry import has_execution
 from vkmnn.cpu_fallback.scratch import Arena
 from vkmnn.errors import Float16OverflowError
 from vkmnn.ir import Array, Op
-from vkmnn.threads import Workers
 
 
 class CpuSegment(Segment):

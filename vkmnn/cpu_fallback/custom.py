@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from vkmnn.base.registry import Registry
 from vkmnn.cpu_fallback.registry import AnyArray, CpuExecution, Inputs, cpu_execution
 from vkmnn.errors import ModelError
 from vkmnn.ir import Op
 from vkmnn.ir.custom import CUSTOM, CustomAttrs
-from vkmnn.registry import Registry
 
 CUSTOM_EXECUTIONS: Registry[str, CpuExecution] = Registry("numpy execution of Custom op")
 

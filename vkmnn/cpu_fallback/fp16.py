@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from vkmnn.base.records import dataclass
 from vkmnn.core.execution import Command
 from vkmnn.core.fp16_range import (
     BINARY_KINDS,
@@ -23,7 +24,6 @@ from vkmnn.core.fp16_range import (
 from vkmnn.core.overflow import Overflowed, overflow_of
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Array, DType
-from vkmnn.records import dataclass
 
 AnyArray = npt.NDArray[Any]
 Fp16Precision = Literal["normal", "low"]

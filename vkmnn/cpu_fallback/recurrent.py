@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from vkmnn.base.records import dataclass
 from vkmnn.cpu_fallback.registry import (
     AnyArray,
     Inputs,
@@ -23,7 +24,6 @@ from vkmnn.ir.ops import (
     LinearAttentionAttrs,
     RecurrentAttrs,
 )
-from vkmnn.records import dataclass
 from vkmnn.shape.recurrent import LENGTHS
 
 _Function = Callable[[AnyArray], AnyArray]

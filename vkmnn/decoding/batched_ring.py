@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from vkmnn.base.records import dataclass
 from vkmnn.core.backend import Segment
 from vkmnn.core.device_tensor import DeviceTensor
 from vkmnn.core.plan import Plan
@@ -20,7 +21,6 @@ from vkmnn.decoding.decode_step import (
 from vkmnn.decoding.sampling import DeviceSampling
 from vkmnn.decoding.step_ring import NO_FEEDS, Ring
 from vkmnn.ir import Array
-from vkmnn.records import dataclass
 
 LEFT_OUT = -1
 """Length of a sequence that is left out of a step: its caches stay unchanged."""

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import field, replace
 from typing import Any
 
+from vkmnn.base.records import dataclass
 from vkmnn.decoding.fuse_cached_attention import fuse_cached_attention
 from vkmnn.decoding.padded_graph import TOTAL, CannotRewriteError, live
 from vkmnn.errors import ShapeError
 from vkmnn.ir import Array, DType, Graph, Op, TensorInfo
-from vkmnn.records import dataclass
 from vkmnn.shape import compute_shapes
 from vkmnn.shape.axes import Kind, Known, common_loop, loops_of, with_sizes
 

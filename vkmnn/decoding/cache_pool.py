@@ -16,6 +16,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import field, replace
 from typing import Protocol
 
+from vkmnn.base.records import dataclass
 from vkmnn.core.backend import Segment, TensorPurpose
 from vkmnn.core.device_tensor import DeviceTensor
 from vkmnn.core.plan import Plan
@@ -36,7 +37,6 @@ from vkmnn.decoding.sampling import DeviceSampling, StepSampler
 from vkmnn.decoding.state_tensors import StateTensors, resized
 from vkmnn.decoding.step_ring import RING_SIZE, recorded
 from vkmnn.ir import DType, Graph, TensorInfo
-from vkmnn.records import dataclass
 
 _log = logging.getLogger(__name__)
 

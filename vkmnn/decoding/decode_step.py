@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from vkmnn.base.records import dataclass
 from vkmnn.decoding.padded_graph import PAST, TOTAL, CannotRewriteError, PaddedGraph
 from vkmnn.errors import VkmnnError
 from vkmnn.ir import Array, DType, Graph, Op, OpAttrs, TensorInfo
@@ -34,7 +35,6 @@ from vkmnn.ir.ops import (
     TopKAttrs,
     UnaryAttrs,
 )
-from vkmnn.records import dataclass
 
 LENGTH, NEXT_LENGTH, NEXT_TOKEN = PAST, TOTAL, "vkmnn:next_token"
 """Rows before the step, and after it; the token that was chosen."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from vkmnn.base.records import dataclass
 from vkmnn.ir import Op, TensorInfo
 from vkmnn.ir.ops import (
     AppendAttrs,
@@ -16,7 +17,6 @@ from vkmnn.ir.ops import (
     SplitAttrs,
     TransposeAttrs,
 )
-from vkmnn.records import dataclass
 
 ROW_AXIS = 2
 MAX_DEPTH = 256

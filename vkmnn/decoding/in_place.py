@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from vkmnn.base.records import dataclass
 from vkmnn.core.backend import Segment
 from vkmnn.core.device_tensor import DeviceTensor, as_array
 from vkmnn.core.plan import Plan
@@ -27,7 +28,6 @@ from vkmnn.decoding.step_ring import Waits, recorded
 from vkmnn.errors import InvalidInputError
 from vkmnn.folding import Evaluator
 from vkmnn.ir import Array, Graph, TensorInfo
-from vkmnn.records import dataclass
 
 
 @dataclass(slots=True)

@@ -18,7 +18,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vkmnn.budget import Meter
+from vkmnn.base.budget import Meter
+from vkmnn.base.records import dataclass
 from vkmnn.decoding.fuse_cached_attention import ROW_AXIS, fuse_cached_attention
 from vkmnn.errors import ShapeError
 from vkmnn.folding import Evaluator, Folder, keep
@@ -28,7 +29,6 @@ from vkmnn.ir.ops import (
     AxisAttrs,
     ReshapeAttrs,
 )
-from vkmnn.records import dataclass
 from vkmnn.shape import compute_shapes
 from vkmnn.shape.axes import (
     NEUTRAL,

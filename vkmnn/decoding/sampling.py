@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
+from vkmnn.base.records import dataclass
 from vkmnn.ir import Array
-from vkmnn.records import dataclass
 
 CANDIDATES = (64, 1024)
 """How many of the likeliest tokens are sorted, unless all are."""

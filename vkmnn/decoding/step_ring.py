@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from vkmnn.base.records import dataclass
 from vkmnn.core.backend import Segment
 from vkmnn.core.device_tensor import DeviceTensor
 from vkmnn.core.plan import Plan
@@ -21,7 +22,6 @@ from vkmnn.decoding.padded_graph import CannotRewriteError
 from vkmnn.decoding.sampling import DeviceSampling
 from vkmnn.errors import VkmnnError
 from vkmnn.ir import Array
-from vkmnn.records import dataclass
 
 RING_SIZE = 4
 """Recordings of a step, and so the number of steps that may be queued."""

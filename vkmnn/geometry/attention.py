@@ -7,11 +7,11 @@ from math import prod
 
 import numpy as np
 
+from vkmnn.base.records import dataclass
 from vkmnn.geometry.regions import row_major
 from vkmnn.geometry.registry import GeometryContext, geometry
 from vkmnn.ir import DType, OpAttrs, TensorInfo, View
 from vkmnn.ir.ops import ATTENTION_AXES, AttentionAttrs, CastAttrs, StridedAttentionAttrs
-from vkmnn.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,11 @@ from math import prod
 
 import numpy as np
 
+from vkmnn.base.records import dataclass
 from vkmnn.geometry.regions import row_major
 from vkmnn.geometry.registry import GeometryContext, geometry
 from vkmnn.ir import DType, Region, TensorInfo, View
 from vkmnn.ir.ops import BinaryAttrs, EinsumAttrs, MatMulAttrs, ReductionAttrs
-from vkmnn.records import dataclass
 from vkmnn.shape.einsum import EinsumPlan, Label, parse_einsum
 
 

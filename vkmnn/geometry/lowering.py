@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from vkmnn.budget import Meter, unlimited
+from vkmnn.base.budget import Meter, unlimited
 from vkmnn.errors import ModelError
 from vkmnn.geometry.registry import may_lower
 from vkmnn.geometry.repeated import RepeatedLowerings

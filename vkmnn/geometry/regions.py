@@ -12,9 +12,9 @@ from dataclasses import replace
 from functools import lru_cache
 from math import gcd, prod
 
+from vkmnn.base.records import dataclass
 from vkmnn.errors import ModelError
 from vkmnn.ir import Region, View
-from vkmnn.records import dataclass
 
 MAX_AXES = 6
 """Maximum rank of a region; larger ones are split."""

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from typing import Any, Generic
 
-from vkmnn.budget import Meter, unlimited
+from vkmnn.base.budget import Meter, unlimited
+from vkmnn.base.records import dataclass
+from vkmnn.base.registry import Registry
 from vkmnn.errors import ShapeError, unexpected_error
 from vkmnn.geometry.regions import limit_axes, parts_of
 from vkmnn.ir import Array, AttrsT, DType, Op, OpAttrs, Region, TensorInfo
 from vkmnn.ir.ops import RasterAttrs
-from vkmnn.records import dataclass
-from vkmnn.registry import Registry
 from vkmnn.shape.common import has_input, info_of, int_list
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from vkmnn.budget import Meter
+from vkmnn.base.budget import Meter
 from vkmnn.geometry.registry import COMPUTERS, Lowering, lower
 from vkmnn.ir import Array, Op, TensorInfo
 from vkmnn.ir.attrs_text import attrs_text

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vkmnn.budget import size_text
+from vkmnn.base.budget import size_text
 
 if TYPE_CHECKING:
     import onnx

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vkmnn.records import dataclass
+from vkmnn.base.records import dataclass
 
 if TYPE_CHECKING:
     import onnx

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from vkmnn.base.threads import PatientFuture
 from vkmnn.converter.onnx.types import TEXT_TYPES
 from vkmnn.host.bounded import TooLargeError, bounds, evaluator_class
 from vkmnn.host.effort import LONG
@@ -30,7 +31,6 @@ from vkmnn.host.hazards import (
 from vkmnn.host.loop import loop_class
 from vkmnn.host.scan import scan_class
 from vkmnn.host.sessions import session_options
-from vkmnn.threads import PatientFuture
 
 if TYPE_CHECKING:
     import onnx

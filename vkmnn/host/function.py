@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from vkmnn.budget import size_text
+from vkmnn.base.budget import size_text
 from vkmnn.errors import BudgetError, HostError, UnsupportedNode, UnsupportedOpError
 from vkmnn.host.effort import BY_VALUES, MEASURED, effort_of
 from vkmnn.host.engines import (

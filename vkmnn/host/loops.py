@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vkmnn.converter.onnx.branches import outer_names
-from vkmnn.converter.onnx.unroll import Ways, constant_condition, is_loop, ways_of
+from vkmnn.converter.onnx.loops.unroll import Ways, constant_condition, is_loop, ways_of
 from vkmnn.host.heavy import is_heavy
 from vkmnn.ir import Array, HostGraphAttrs, Op
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import enum
 
+from vkmnn.base.records import dataclass
 from vkmnn.core.backend import MemoryUse
-from vkmnn.records import dataclass
 
 
 class SessionStatus(enum.Enum):

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from vkmnn.arguments import checked_sizes
-from vkmnn.budget import Budget
+from vkmnn.base.budget import Budget
 from vkmnn.core.futures import RunFuture
 from vkmnn.core.watched import Callback
 from vkmnn.errors import InvalidInputError

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from vkmnn.base.records import dataclass
+from vkmnn.base.registry import Registry
 from vkmnn.errors import ModelError
 from vkmnn.ir.op_type import Flops, OpAttrs, Shape
-from vkmnn.records import dataclass
-from vkmnn.registry import Registry
 
 CUSTOM = "Custom"
 

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 import numpy as np
 import numpy.typing as npt
 
-from vkmnn.records import dataclass
+from vkmnn.base.records import dataclass
 
 
 class DType(enum.Enum):

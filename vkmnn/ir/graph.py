@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from vkmnn.base.records import dataclass
 from vkmnn.errors import ModelError
 from vkmnn.ir.dtype import DType
 from vkmnn.ir.op_type import OP_TYPES, OpAttrs
-from vkmnn.records import dataclass
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as DefaultTypeVar

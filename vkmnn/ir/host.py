@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from vkmnn.base.records import dataclass
 from vkmnn.ir.op_type import MANY, OpAttrs, op_type
-from vkmnn.records import dataclass
 
 HOST_GRAPH = "HostGraph"
 """Type of ops that hold unconverted parts of the ONNX model."""

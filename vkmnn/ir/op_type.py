@@ -7,9 +7,9 @@ from dataclasses import field
 from math import prod
 from typing import Any, TypeVar
 
+from vkmnn.base.records import dataclass
+from vkmnn.base.registry import Registry
 from vkmnn.errors import PluginError
-from vkmnn.records import dataclass
-from vkmnn.registry import Registry
 
 Shape = tuple[int, ...]
 Flops = Callable[[Any, Sequence[Shape | None], Shape], int]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from math import inf
 
+from vkmnn.base.records import dataclass
 from vkmnn.ir import cost
 from vkmnn.ir.cost import COPY, VIEW
 from vkmnn.ir.custom import CustomAttrs, custom_flops
@@ -18,7 +19,6 @@ from vkmnn.ir.dtype import DType
 from vkmnn.ir.op_type import MANY, HostWork, numbers_of, op_type, per_input
 from vkmnn.ir.op_type import OpAttrs as OpAttrs  # the vocabulary's, too
 from vkmnn.ir.regions import Region, View
-from vkmnn.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

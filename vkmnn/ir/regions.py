@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vkmnn.records import dataclass
+from vkmnn.base.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from vkmnn.budget import Budget
+from vkmnn.base.budget import Budget
 from vkmnn.llm.decoder import Decoder
 from vkmnn.llm.embedding import EmbeddingModel
 from vkmnn.llm.generation import Generated

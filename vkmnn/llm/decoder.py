@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from vkmnn.arguments import check_feeds, checked_number
-from vkmnn.budget import Budget
+from vkmnn.base.budget import Budget
 from vkmnn.decoding.cache_pool import CachePool
 from vkmnn.decoding.decode_loop import DecodeLoop
 from vkmnn.decoding.decode_step import DecoderIO

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vkmnn.config_file import Section, read_config
+from vkmnn.base.config_file import Section, read_config
 from vkmnn.errors import InvalidInputError, ModelFileError
 from vkmnn.llm.vocabulary import begin_of, ends_of
 

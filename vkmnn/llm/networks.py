@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vkmnn.budget import Budget
+from vkmnn.base.budget import Budget
 from vkmnn.ir import Array, Dim, DType, Graph, Op, TensorInfo
 from vkmnn.ir.ops import AxisAttrs
 from vkmnn.opening import load_network

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from vkmnn.config_file import Section, read_config, read_text
+from vkmnn.base.config_file import Section, read_config, read_text
 from vkmnn.errors import InvalidInputError, ModelFileError, VkmnnError
 from vkmnn.llm.extras import need
 from vkmnn.llm.stops import Stops

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from vkmnn.config_file import Section
+from vkmnn.base.config_file import Section
 from vkmnn.errors import ModelFileError
 from vkmnn.llm.extras import need
 

@@ -6,9 +6,9 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
+from vkmnn.base.records import dataclass
 from vkmnn.errors import InvalidInputError
 from vkmnn.opening import CPU_DEVICE
-from vkmnn.records import dataclass
 from vkmnn.schedule_config import Level, NetworkPath, PathNames, ScheduleConfig, checked_names
 
 CPU_TYPE, VULKAN_TYPE = 0, 7

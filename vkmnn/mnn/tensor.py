@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from vkmnn.base.records import dataclass
 from vkmnn.errors import InvalidInputError
 from vkmnn.ir import Array, DType
 from vkmnn.mnn.codes import NoDataError
-from vkmnn.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

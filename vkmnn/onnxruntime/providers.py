@@ -8,9 +8,9 @@ from dataclasses import field
 from functools import lru_cache
 from typing import Any
 
+from vkmnn.base.records import dataclass
 from vkmnn.onnxruntime.errors import InvalidArgument
 from vkmnn.opening import CPU_DEVICE
-from vkmnn.records import dataclass
 from vkmnn.schedule_config import ScheduleConfig, precision_name
 
 VULKAN = "VulkanExecutionProvider"

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from vkmnn.arguments import checked_object
+from vkmnn.base.records import dataclass
 from vkmnn.core.device_tensor import DeviceTensor
 from vkmnn.core.session import Session as CoreSession
 from vkmnn.ir import Array, DType, TensorInfo
@@ -25,7 +26,6 @@ from vkmnn.onnxruntime.providers import CPU, VULKAN, Chosen, choose
 from vkmnn.onnxruntime.values import OrtValue, type_name
 from vkmnn.opening import Network, OpenSession
 from vkmnn.overridable import OverridableInputs
-from vkmnn.records import dataclass
 from vkmnn.runtime.device_info import DeviceInfo
 
 

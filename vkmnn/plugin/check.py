@@ -6,6 +6,7 @@ from dataclasses import fields
 from difflib import get_close_matches
 from typing import Any
 
+from vkmnn.base.registry import Registry, Snapshot
 from vkmnn.converter.passes.pipeline import default_passes, late_passes
 from vkmnn.converter.passes.registered import BEGIN, END, PASSES
 from vkmnn.core.kernels import KERNELS
@@ -17,7 +18,6 @@ from vkmnn.geometry.registry import COMPUTERS as GEOMETRY_COMPUTERS
 from vkmnn.ir import OP_TYPES
 from vkmnn.ir.custom import CUSTOM
 from vkmnn.plugin.kernels import lowered_away
-from vkmnn.registry import Registry, Snapshot
 from vkmnn.shape.axes import AXES
 from vkmnn.shape.custom import CUSTOM_SHAPES
 from vkmnn.shape.registry import COMPUTERS as SHAPE_COMPUTERS

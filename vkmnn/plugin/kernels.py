@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from vkmnn.base.registry import Registry
 from vkmnn.core.execution import Execution
 from vkmnn.core.kernels import KERNELS, OWN, PLUGIN_PRIORITY, Kernel
 from vkmnn.cpu_fallback.kernel import CpuKernel, FunctionKernel
@@ -12,7 +13,6 @@ from vkmnn.cpu_fallback.registry import EXECUTIONS as CPU_EXECUTIONS
 from vkmnn.errors import PluginError
 from vkmnn.geometry.registry import COMPUTERS as GEOMETRY_COMPUTERS
 from vkmnn.ir import DType
-from vkmnn.registry import Registry
 from vkmnn.vulkan.execution import EXECUTIONS as VULKAN_EXECUTIONS
 from vkmnn.vulkan.execution import VulkanExecution
 

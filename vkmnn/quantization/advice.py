@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from math import prod
 from typing import TYPE_CHECKING
 
-from vkmnn.budget import size_text
+from vkmnn.base.budget import size_text
 from vkmnn.errors import InvalidInputError, plural
 from vkmnn.quantization.model import graphs_of
 from vkmnn.quantization.report import Size

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from vkmnn.records import dataclass
+from vkmnn.base.records import dataclass
 
 Progress = Callable[[str, int, int], None]
 """Progress callback: current step, done, total."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, get_args
 
+from vkmnn.base.records import dataclass
 from vkmnn.errors import InvalidInputError
-from vkmnn.records import dataclass
 
 WeightType = Literal["int4", "int8"]
 ActivationType = Literal["int8", "uint8"]

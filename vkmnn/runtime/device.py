@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vkmnn.budget import check_shared_room
-from vkmnn.cache_files import cache_dir
+from vkmnn.base.budget import check_shared_room
+from vkmnn.base.cache_files import cache_dir
+from vkmnn.base.threads import PatientFuture, Workers
 from vkmnn.errors import (
     DeviceError,
     DeviceLostError,
@@ -51,7 +52,6 @@ from vkmnn.runtime.recorder import REBUILD_HINT, CommandRecorder
 from vkmnn.runtime.selection import select
 from vkmnn.runtime.shader import IMAGE_FORMATS
 from vkmnn.runtime.warm_up import WarmUp
-from vkmnn.threads import PatientFuture, Workers
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Self
 
-    from vkmnn.mapped_files import MappedFile
+    from vkmnn.base.mapped_files import MappedFile
     from vkmnn.runtime.drivers.base import DriverDevice
     from vkmnn.runtime.shader import Shader
 

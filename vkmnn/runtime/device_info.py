@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from typing import Literal
 
-from vkmnn.records import dataclass
+from vkmnn.base.records import dataclass
 
 Priority = Literal["low", "normal", "high"]
 """Priority of the device's work among all programs that use it."""

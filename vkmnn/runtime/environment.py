@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TypeVar
 
-from vkmnn.budget import DEFAULT_NODES, Budget
+from vkmnn.base.budget import DEFAULT_NODES, Budget
 from vkmnn.errors import InvalidInputError
 
 _TRUE = frozenset({"1", "true", "yes", "on"})

@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import field
 
-from vkmnn.records import dataclass
+from vkmnn.base.records import dataclass
 
 # Numbers of the SPIR-V specification: "Instructions", "Decoration", "Storage Class", and others.
 _CAPABILITY, _EXECUTION_MODE, _EXECUTION_MODE_ID = 17, 16, 331

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
+from vkmnn.base.records import dataclass
 from vkmnn.errors import InvalidInputError
-from vkmnn.records import dataclass
 
 if TYPE_CHECKING:
     from types import TracebackType

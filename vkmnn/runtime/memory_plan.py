@@ -13,8 +13,8 @@ from itertools import accumulate
 
 import numpy as np
 
+from vkmnn.base.records import dataclass
 from vkmnn.errors import InvalidInputError
-from vkmnn.records import dataclass
 
 MAX_ATTEMPTS = 8
 

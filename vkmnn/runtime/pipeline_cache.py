@@ -12,7 +12,7 @@ import struct
 from pathlib import Path
 
 from vkmnn._version import __version__
-from vkmnn.cache_files import read_file, write_file
+from vkmnn.base.cache_files import read_file, write_file
 from vkmnn.runtime.device_info import DeviceInfo
 
 log = logging.getLogger(__name__)

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 
+from vkmnn.base.records import dataclass
 from vkmnn.errors import ShaderError
-from vkmnn.records import dataclass
 
 TEXEL_SIZES = {
     "rgba32f": 16,

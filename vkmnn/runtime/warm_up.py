@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, TypeVar
 
+from vkmnn.base.threads import Workers
 from vkmnn.errors import VkmnnError
-from vkmnn.threads import Workers
 
 if TYPE_CHECKING:
     from vkmnn.runtime.opened import OpenDevice

@@ -13,7 +13,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from vkmnn.cache_files import cache_dir, read_file, write_file
+from vkmnn.base.cache_files import cache_dir, read_file, write_file
 
 _log = logging.getLogger(__name__)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from difflib import get_close_matches
 
+from vkmnn.base.registry import Registry
 from vkmnn.errors import ShapeError
 from vkmnn.ir import Op
 from vkmnn.ir.custom import CUSTOM, CUSTOM_FLOPS, CustomAttrs
 from vkmnn.ir.op_type import Flops, per_output
-from vkmnn.registry import Registry
 from vkmnn.shape.common import Infos, Outputs, Values
 from vkmnn.shape.registry import SizeComputer, size_computer
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from vkmnn.base.records import dataclass
 from vkmnn.errors import ShapeError
 from vkmnn.ir import Op
 from vkmnn.ir.ops import EinsumAttrs
-from vkmnn.records import dataclass
 from vkmnn.shape.common import Infos, Outputs, Shape, Values, same_dtype, shape_of
 from vkmnn.shape.registry import size_computer
 

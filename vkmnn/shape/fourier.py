@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from vkmnn.base.records import dataclass
 from vkmnn.errors import ShapeError
 from vkmnn.ir import Array, Op
 from vkmnn.ir.ops import DFTAttrs
-from vkmnn.records import dataclass
 from vkmnn.shape.common import (
     Infos,
     Outputs,

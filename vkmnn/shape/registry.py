@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
+from vkmnn.base.registry import Registry
 from vkmnn.errors import ShapeError, plural, unexpected_error
 from vkmnn.ir import Array, Op, TensorInfo, check_attrs
-from vkmnn.registry import Registry
 from vkmnn.shape.common import Infos, Outputs, Values
 
 SizeComputer = Callable[[Op[Any], Infos, Values], Outputs]

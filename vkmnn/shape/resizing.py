@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from vkmnn.base.records import dataclass
 from vkmnn.errors import ShapeError
 from vkmnn.ir import Dim, Op
 from vkmnn.ir.ops import GridSampleAttrs, InterpAttrs
-from vkmnn.records import dataclass
 from vkmnn.shape.common import (
     Infos,
     Outputs,

@@ -7,8 +7,8 @@ from math import prod
 
 import numpy as np
 
+from vkmnn.base.records import dataclass
 from vkmnn.ir import Array, DType, Op, TensorInfo
-from vkmnn.records import dataclass
 from vkmnn.shape.registry import compute_shapes
 from vkmnn.shape.working import working_bytes, working_seconds
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from math import prod
 
+from vkmnn.base.records import dataclass
 from vkmnn.errors import ShapeError
 from vkmnn.ir import Op
 from vkmnn.ir.ops import Col2ImAttrs
-from vkmnn.records import dataclass
 from vkmnn.shape.common import Infos, Outputs, Shape, Values, dtype_of, int_list, shape_of
 from vkmnn.shape.registry import size_computer
 from vkmnn.shape.symbolic.facts import Facts, Found

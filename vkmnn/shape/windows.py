@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 
+from vkmnn.base.records import dataclass
 from vkmnn.errors import ShapeError
 from vkmnn.ir import Dim
 from vkmnn.ir.ops import (
@@ -17,7 +18,6 @@ from vkmnn.ir.ops import (
     PoolingAttrs,
     QuantizedConvolutionAttrs,
 )
-from vkmnn.records import dataclass
 from vkmnn.shape.symbolic.dims import DimAlgebra
 
 Direct = ConvolutionAttrs | DynamicQuantizeConvolutionAttrs | QuantizedConvolutionAttrs

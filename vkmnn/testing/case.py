@@ -8,12 +8,12 @@ from typing import TypeVar
 
 import numpy as np
 
+from vkmnn.base.registry import Registry
 from vkmnn.core.fp16_range import to_fp16
 from vkmnn.core.plan import Plan
 from vkmnn.cpu_fallback import CpuBackend, run_op
 from vkmnn.ir import OP_TYPES, Array, DType, Graph, Op, OpAttrs, TensorInfo
 from vkmnn.ir.ops import PoolingAttrs
-from vkmnn.registry import Registry
 from vkmnn.runtime.shader import BindingType
 from vkmnn.shaders.library import BUILTIN, ShaderLibrary
 

@@ -23,7 +23,7 @@ from vkmnn.vulkan.backend import VulkanBackend
 from vkmnn.vulkan.choice import Chooser
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.images.place import TEXELS, place_of
-from vkmnn.vulkan.memory import PlanMemory, constants_used, image_with, uses_of
+from vkmnn.vulkan.plan.memory import PlanMemory, constants_used, image_with, uses_of
 from vkmnn.vulkan.recording import Recording, specialized
 from vkmnn.vulkan.storage import VECTOR_BYTES, storage_bytes
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import inf
 
+from vkmnn.base.records import dataclass
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Activation
-from vkmnn.records import dataclass
 from vkmnn.shaders import kernels
 
 # Kinds with f(0) = 0, so that zero tail lanes of NC4HW4 stay zero.

@@ -10,7 +10,7 @@ from functools import partial
 from math import inf, prod
 from typing import Any
 
-from vkmnn.cache_files import cache_dir
+from vkmnn.base.cache_files import cache_dir
 from vkmnn.core.backend import (
     Backend,
     OpsRejectedError,
@@ -41,24 +41,24 @@ from vkmnn.vulkan.device_storage import new_tensor
 from vkmnn.vulkan.encoder import MAX_KNOWN, VulkanEncoder
 from vkmnn.vulkan.execution import Problem, VulkanExecution
 from vkmnn.vulkan.executions import execution_of
-from vkmnn.vulkan.foreseen import Foreseen
 from vkmnn.vulkan.forms import Forms
+from vkmnn.vulkan.fusion.joined_ends import join_ends
+from vkmnn.vulkan.fusion.normed_pairs import NormedPairs
+from vkmnn.vulkan.fusion.pairs import FusedPairs
+from vkmnn.vulkan.fusion.pooled_pairs import PooledPairs
+from vkmnn.vulkan.fusion.separable_pairs import SeparablePairs
 from vkmnn.vulkan.images.forms import image_record
 from vkmnn.vulkan.images.place import image_size
-from vkmnn.vulkan.joined_ends import join_ends
 from vkmnn.vulkan.layouts import assign_layouts
-from vkmnn.vulkan.memory import PlanMemory, constants_of, plan_memory
-from vkmnn.vulkan.normed_pairs import NormedPairs
 from vkmnn.vulkan.overflow import Reporting, origins
-from vkmnn.vulkan.pairs import FusedPairs
-from vkmnn.vulkan.plan_recorder import PlanRecorder, pipelines_used
-from vkmnn.vulkan.pooled_pairs import PooledPairs
+from vkmnn.vulkan.plan.foreseen import Foreseen
+from vkmnn.vulkan.plan.memory import PlanMemory, constants_of, plan_memory
+from vkmnn.vulkan.plan.plan_recorder import PlanRecorder, pipelines_used
+from vkmnn.vulkan.plan.schedule import schedule
 from vkmnn.vulkan.recording import Recording, Spec, SpecializedShader
 from vkmnn.vulkan.repeats import Repeats, problem_key
-from vkmnn.vulkan.schedule import schedule
-from vkmnn.vulkan.separable_pairs import SeparablePairs
 from vkmnn.vulkan.settings import BackendSettings
-from vkmnn.vulkan.splitting import Divider
+from vkmnn.vulkan.splitting.splitter import Divider
 from vkmnn.vulkan.storage import (
     ELEMENT_BYTES,
     FP16_BYTES,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from operator import truediv
 
+from vkmnn.base.records import dataclass
 from vkmnn.core.tensor import Tensor
-from vkmnn.records import dataclass
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.runtime.pipeline import max_range_bytes, missing
 from vkmnn.vulkan.recording import Dispatch, Recording, SpecializedShader

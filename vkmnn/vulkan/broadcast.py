@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from math import prod
 from typing import Literal
 
+from vkmnn.base.records import dataclass
 from vkmnn.core.execution import Layouts, Rejection
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Layout
-from vkmnn.records import dataclass
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.storage import pack_nc4hw4
 

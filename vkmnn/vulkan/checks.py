@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from vkmnn.base.records import dataclass
 from vkmnn.errors import IntegerRangeError, InvalidInputError
 from vkmnn.ir import Array, DType
-from vkmnn.records import dataclass
 from vkmnn.runtime.memory import BufferRange
 
 # Types that the device computes in int32 although they are wider.

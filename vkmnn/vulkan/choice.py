@@ -6,7 +6,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any, Protocol, TypeVar
 
-from vkmnn.records import dataclass
+from vkmnn.base.records import dataclass
 
 T = TypeVar("T")
 

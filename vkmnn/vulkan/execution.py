@@ -6,11 +6,11 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
+from vkmnn.base.registry import Registry
 from vkmnn.core.execution import Execution
 from vkmnn.core.tensor import Tensor
 from vkmnn.errors import PluginError
 from vkmnn.ir import AttrsT, Layout, Op
-from vkmnn.registry import Registry
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule, apply_fp16_rule

@@ -6,19 +6,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import field, replace
 from typing import NamedTuple
 
+from vkmnn.base.records import dataclass
 from vkmnn.core.execution import Command, Execution, Layouts
 from vkmnn.core.tensor import Tensor, Usage, are_plain
 from vkmnn.errors import DeviceError
 from vkmnn.ir import Layout, Op, TensorInfo
 from vkmnn.ir.ops import ConvertTensorAttrs
-from vkmnn.records import dataclass
-from vkmnn.vulkan.code_readers import CodeReaders, code_readers
+from vkmnn.vulkan.copies.layout_change import is_reordered
 from vkmnn.vulkan.execution import Problem, VulkanExecution
 from vkmnn.vulkan.fp16 import Fp16Rule, is_float
 from vkmnn.vulkan.images.forms import image_layouts
 from vkmnn.vulkan.images.place import MIN_RANK
-from vkmnn.vulkan.layout_change import is_reordered
-from vkmnn.vulkan.splitting import Divider, in_form
+from vkmnn.vulkan.quantized.code_readers import CodeReaders, code_readers
+from vkmnn.vulkan.splitting.splitter import Divider, in_form
 
 MakeExecution = Callable[[Op, Sequence[Tensor | None], Sequence[Tensor]], Execution]
 

@@ -7,10 +7,10 @@ from functools import lru_cache
 
 import numpy as np
 
+from vkmnn.base.records import dataclass
 from vkmnn.core.execution import Command
 from vkmnn.core.overflow import Overflowed, OverflowWatch, overflow_of
 from vkmnn.ir import Array
-from vkmnn.records import dataclass
 from vkmnn.runtime.device import Device
 from vkmnn.runtime.device_info import Limits
 from vkmnn.runtime.memory import Buffer, BufferRange, MemoryKind

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Any
 
+from vkmnn.base.records import dataclass
 from vkmnn.core.tensor import Tensor, are_plain
 from vkmnn.ir import Op
 from vkmnn.ir.attrs_text import attrs_text
-from vkmnn.records import dataclass
 from vkmnn.vulkan.choice import Choice
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from vkmnn.base.records import dataclass
 from vkmnn.core.overflow import OverflowWatch
-from vkmnn.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,10 @@ from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 
-from vkmnn.cache_files import locked, read_file, write_file
+from vkmnn.base.cache_files import locked, read_file, write_file
+from vkmnn.base.records import dataclass
 from vkmnn.core.backend import Backend, Timing, TunablePlan, TunedChoice, Tuning
 from vkmnn.ir import Array
-from vkmnn.records import dataclass
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.runtime.pipeline_cache import device_key
 from vkmnn.shaders.library import BUILTIN

@@ -7,10 +7,10 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from math import gcd
 
+from vkmnn.base.records import dataclass
 from vkmnn.core.tensor import Tensor
 from vkmnn.geometry.regions import bounds, simplify
 from vkmnn.ir import Region, TensorInfo, View
-from vkmnn.records import dataclass
 from vkmnn.runtime.pipeline import max_range_bytes
 from vkmnn.runtime.shader import Shader
 from vkmnn.vulkan.encoder import VulkanEncoder

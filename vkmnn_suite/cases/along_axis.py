@@ -12,7 +12,7 @@ from vkmnn.cpu_fallback.registry import AnyArray
 from vkmnn.ir.ops import ArgReduceAttrs, CumSumAttrs, TopKAttrs
 from vkmnn.testing.case import Case, Variant, op_case, op_cases, shader_cases
 from vkmnn.testing.shapes import floats, integers, whole
-from vkmnn.vulkan.selection import Selection
+from vkmnn.vulkan.sorting.selection import Selection
 from vkmnn_suite.cases.rows import LINES, in_all_groups, in_row_groups, taking
 
 _LOWEST, _HIGHEST = -(2**31), 2**31 - 1

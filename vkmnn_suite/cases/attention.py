@@ -19,7 +19,7 @@ from vkmnn.ir.ops import (
 from vkmnn.shaders import kernels
 from vkmnn.testing.case import Case, Variant, op_case, shader_cases
 from vkmnn.testing.shapes import floats, whole
-from vkmnn.vulkan.attention_kernels import ROTATE_CODES, AttentionRotate
+from vkmnn.vulkan.attention.kernels import ROTATE_CODES, AttentionRotate
 
 # Batch, heads, queries, keys, elements of a key, columns; by whether rows are whole vec4s. More
 # than a tile of queries, rounds of keys, pieces of their elements, more than 64 columns.

@@ -13,7 +13,7 @@ from vkmnn.ir import Array
 from vkmnn.ir.ops import DeformColumnsAttrs, NonMaxSuppressionAttrs, RoiAlignAttrs, RoiPoolAttrs
 from vkmnn.testing.case import Case, Variant, op_case, op_cases, shader_cases
 from vkmnn.testing.shapes import f32, floats, whole
-from vkmnn.vulkan.tournament import SHORT_LOOPS, TOPS, Tournament
+from vkmnn.vulkan.sorting.tournament import SHORT_LOOPS, TOPS, Tournament
 from vkmnn_suite.cases.rows import taking
 
 

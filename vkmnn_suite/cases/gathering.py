@@ -20,7 +20,7 @@ from vkmnn.ir.ops import (
 )
 from vkmnn.testing.case import Case, Variant, op_case, op_cases, shader_cases
 from vkmnn.testing.shapes import floats, integers, whole
-from vkmnn.vulkan.scatter import AtOnce, InOrder
+from vkmnn.vulkan.sorting.scatter import AtOnce, InOrder
 from vkmnn_suite.cases.rows import taking
 
 Shape = tuple[int, ...]

@@ -88,7 +88,7 @@ class Allocations:
         self._at = at
         try:
             # numpy asks the hook of the thread: all work is to be done in this one.
-            with patch("vkmnn.threads.ThreadPoolExecutor.submit", _no_thread):
+            with patch("vkmnn.base.threads.ThreadPoolExecutor.submit", _no_thread):
                 yield
         finally:
             self._at = 0

@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from vkmnn import InferenceSession
-from vkmnn.converter.onnx.coded import Coded
+from vkmnn.converter.onnx.quantized.coded import Coded
 
 Array = npt.NDArray[Any]
 

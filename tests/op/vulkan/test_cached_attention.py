@@ -15,8 +15,7 @@ from vkmnn.cpu_fallback import CpuBackend, run_op
 from vkmnn.ir import Array, DType, Graph, Op, TensorInfo
 from vkmnn.ir.ops import CachedAttentionAttrs
 from vkmnn.runtime.device import DeviceType, open_profile
-from vkmnn.vulkan.backend import VulkanBackend
-from vkmnn.vulkan.cached_kernels import (
+from vkmnn.vulkan.attention.cached import (
     PARTS,
     CachedKernel,
     CachedProblem,
@@ -26,6 +25,7 @@ from vkmnn.vulkan.cached_kernels import (
     kernels_of,
     wide_lanes,
 )
+from vkmnn.vulkan.backend import VulkanBackend
 from vkmnn.vulkan.choice import kernel_name
 from vkmnn.vulkan.device_rules import rotate_lanes
 

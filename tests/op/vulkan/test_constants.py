@@ -9,8 +9,8 @@ from tests.op.vulkan.harness import device
 from vkmnn.core.tensor import Tensor, Usage
 from vkmnn.errors import InvalidInputError
 from vkmnn.ir import Array, DType, TensorInfo
-from vkmnn.vulkan import memory
-from vkmnn.vulkan.memory import ConstantStorage, ConstantStore
+from vkmnn.vulkan.plan import memory
+from vkmnn.vulkan.plan.memory import ConstantStorage, ConstantStore
 from vkmnn.vulkan.recording import PackedConstant
 
 

@@ -10,7 +10,7 @@ from vkmnn.errors import InvalidInputError
 from vkmnn.ir import DType, Graph, Op, TensorInfo
 from vkmnn.ir.ops import AxisAttrs, ScatterElementsAttrs, ScatterNDAttrs
 from vkmnn.testing.case import op_case
-from vkmnn.vulkan.scatter import AtOnce, InOrder, last_updates, updates_by_row
+from vkmnn.vulkan.sorting.scatter import AtOnce, InOrder, last_updates, updates_by_row
 
 RNG = np.random.default_rng(0)
 

@@ -8,9 +8,9 @@ from tests.op.vulkan.harness import device
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import DType, TensorInfo
 from vkmnn.shaders import kernels
-from vkmnn.vulkan import schedule as schedule_module
 from vkmnn.vulkan.encoder import VulkanEncoder
-from vkmnn.vulkan.schedule import order, schedule
+from vkmnn.vulkan.plan import schedule as schedule_module
+from vkmnn.vulkan.plan.schedule import order, schedule
 from vkmnn.vulkan.storage import storage_bytes
 
 COPY = kernels.copy(load="buffer")

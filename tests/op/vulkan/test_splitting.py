@@ -19,7 +19,7 @@ from vkmnn.runtime import Device
 from vkmnn.runtime.pipeline_store import PipelineStore
 from vkmnn.vulkan.backend import VulkanBackend
 from vkmnn.vulkan.encoder import VulkanEncoder
-from vkmnn.vulkan.splitting import SUSPECT, Divider
+from vkmnn.vulkan.splitting.splitter import SUSPECT, Divider
 
 LIMIT = 16 << 10
 

@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.op.vulkan.harness import device
 from vkmnn import InferenceSession
-from vkmnn.cache_files import cache_dir
+from vkmnn.base.cache_files import cache_dir
 from vkmnn.core import plans
 from vkmnn.core.backend import Timing
 from vkmnn.core.plan import Plan

@@ -11,13 +11,13 @@ import pytest
 from onnx import TensorProto, helper
 
 import vkmnn
+from vkmnn.base.registry import Snapshot
 from vkmnn.converter.front_end import FRONT_ENDS, Conversion, FrontEnd, find_front_end, front_end
 from vkmnn.converter.onnx import OnnxFrontEnd
 from vkmnn.errors import ModelFileError, PluginError
 from vkmnn.ir import DType, Graph, Op, TensorInfo
 from vkmnn.ir.ops import UnaryAttrs
 from vkmnn.opening import load_network
-from vkmnn.registry import Snapshot
 
 
 def model() -> onnx.ModelProto:

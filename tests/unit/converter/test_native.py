@@ -24,6 +24,7 @@ from onnx import TensorProto, helper
 
 import vkmnn
 from tests.model.networks import NETWORKS, make_feeds
+from vkmnn.base.registry import Snapshot
 from vkmnn.converter.native.front_end import IDENTIFIER
 from vkmnn.converter.native.write import WriteOptions, write_model
 from vkmnn.errors import ConversionError, InvalidInputError, ModelError, UnsupportedOpError
@@ -42,7 +43,6 @@ from vkmnn.ir.dtype import has_narrow_types
 from vkmnn.ir.op_type import op_type
 from vkmnn.ir.ops import ReshapeAttrs, UnaryAttrs
 from vkmnn.opening import load_network
-from vkmnn.registry import Snapshot
 from vkmnn.schema import load_schema, write
 
 OPTIONS = WriteOptions(engine="test")

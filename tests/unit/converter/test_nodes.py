@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from vkmnn.budget import Budget, Meter
+from vkmnn.base.budget import Budget, Meter
 from vkmnn.converter.front_end import Conversion
 from vkmnn.converter.nodes import (
     FLOAT,

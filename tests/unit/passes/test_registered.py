@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import vkmnn
+from vkmnn.base.registry import Snapshot
 from vkmnn.converter.passes import optimize
 from vkmnn.converter.passes.base import NoMatch, PatternPass
 from vkmnn.converter.passes.registered import BEGIN, END, graph_pass
@@ -15,7 +16,6 @@ from vkmnn.cpu_fallback import run_op
 from vkmnn.errors import PluginError, VkmnnError
 from vkmnn.ir import DType, Graph, Op, TensorInfo
 from vkmnn.ir.ops import BinaryAttrs, UnaryAttrs
-from vkmnn.registry import Snapshot
 
 pytestmark = pytest.mark.usefixtures("registrations")
 

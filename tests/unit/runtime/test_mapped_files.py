@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vkmnn import mapped_files
-from vkmnn.mapped_files import (
+from vkmnn.base import mapped_files
+from vkmnn.base.mapped_files import (
     FileChangedError,
     MappedFile,
     address_of,

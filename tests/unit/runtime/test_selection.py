@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from vkmnn.cache_files import cache_dir
+from vkmnn.base.cache_files import cache_dir
 from vkmnn.errors import DeviceNotFoundError, InvalidInputError, ShaderError
 from vkmnn.runtime import Device, DeviceInfo, DeviceType, Shader, environment
 from vkmnn.runtime.device import _unique, enumerate_devices, open_device

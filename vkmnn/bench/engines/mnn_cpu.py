@@ -11,8 +11,8 @@ from types import ModuleType
 
 import numpy as np
 
+from vkmnn.base.cache_files import own_folder
 from vkmnn.bench.engine import Engine, EngineMissingError, Job
-from vkmnn.cache_files import own_folder
 from vkmnn.ir import Array
 
 _TIMEOUT_S = 600

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from vkmnn.base.cache_files import own_folder
 from vkmnn.bench.engine import Engine, EngineMissingError, Job
-from vkmnn.cache_files import own_folder
 from vkmnn.ir import Array
 
 _HALVES = ("use_fp16_packed", "use_fp16_storage", "use_fp16_arithmetic")

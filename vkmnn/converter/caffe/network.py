@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from vkmnn.budget import Meter
+from vkmnn.base.budget import Meter
 from vkmnn.converter.caffe import (  # noqa: F401 - they register readers
     activation,
     arithmetic,

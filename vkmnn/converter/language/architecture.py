@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import field
 
+from vkmnn.base.records import dataclass
 from vkmnn.converter.language.rope import Rope
-from vkmnn.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from vkmnn.base.records import dataclass
 from vkmnn.ir import Array
 from vkmnn.ir.codes import unpack_codes
-from vkmnn.records import dataclass
 
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from vkmnn.config_file import Section
+from vkmnn.base.config_file import Section
 from vkmnn.converter.language.architecture import FAMILIES, Architecture, Family
 from vkmnn.converter.language.rope import FORMS, Rope
 from vkmnn.errors import ModelFileError

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from vkmnn.base.records import dataclass
 from vkmnn.converter.language.blocks import GGUF_TYPES, OTHER_TYPES
 from vkmnn.converter.language.stored import LARGEST, StoredTensor
 from vkmnn.errors import ModelFileError
-from vkmnn.records import dataclass
 
 MAGIC = b"GGUF"
 _VERSIONS = (2, 3)

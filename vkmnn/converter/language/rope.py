@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from vkmnn.base.records import dataclass
 from vkmnn.ir import Array
-from vkmnn.records import dataclass
 
 FORMS = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
 

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vkmnn.config_file import Section, read_config
+from vkmnn.base.config_file import Section, read_config
+from vkmnn.base.records import dataclass
 from vkmnn.converter.language.architecture import FAMILIES, Architecture
 from vkmnn.converter.language.config import architecture_of
 from vkmnn.converter.language.gguf import Gguf, read_gguf
@@ -19,7 +20,6 @@ from vkmnn.converter.language.safetensors import files_of, read_folder
 from vkmnn.converter.language.stored import StoredTensor
 from vkmnn.converter.onnx.model_file import ModelFile
 from vkmnn.errors import ModelFileError
-from vkmnn.records import dataclass
 
 _FACTORS = ("rope_freqs", "rope_factors_short", "rope_factors_long")
 MOST_POSITIONS = 1 << 18

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from vkmnn.base.records import dataclass
 from vkmnn.converter.language.blocks import BlockType, Bytes
 from vkmnn.errors import ModelFileError
 from vkmnn.ir import Array
 from vkmnn.ir.codes import pack_codes
-from vkmnn.records import dataclass
 
 PART = 1 << 20
 """Weights that are decoded at a time."""

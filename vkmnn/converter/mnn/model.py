@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from vkmnn.budget import Meter
+from vkmnn.base.budget import Meter
 from vkmnn.converter.mnn.nodes import (
     OP_TYPES,
     READERS,

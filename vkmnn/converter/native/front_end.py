@@ -6,11 +6,11 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vkmnn.budget import host_memory, size_text
+from vkmnn.base.budget import host_memory, size_text
+from vkmnn.base.mapped_files import map_file, read_file
 from vkmnn.converter.front_end import Conversion, FrontEnd, front_end
 from vkmnn.errors import BudgetError, InvalidInputError, ModelError, ModelFileError
 from vkmnn.ir import HOST_GRAPH, Graph
-from vkmnn.mapped_files import map_file, read_file
 
 if TYPE_CHECKING:
     from vkmnn.converter.native.read import ModelFile

@@ -8,7 +8,7 @@ from math import prod
 
 import numpy as np
 
-from vkmnn.budget import Meter
+from vkmnn.base.budget import Meter
 from vkmnn.converter.native.values import decode_attrs
 from vkmnn.errors import ModelError, UnsupportedNode, UnsupportedOpError
 from vkmnn.ir import (

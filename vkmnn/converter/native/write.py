@@ -11,13 +11,13 @@ from typing import IO, Any
 
 import numpy as np
 
+from vkmnn.base.whole_files import replacing
 from vkmnn.converter.native.values import UnstorableError, encode
 from vkmnn.errors import ConversionError, InvalidInputError
 from vkmnn.ir import HOST_GRAPH, OP_TYPES, PACKING, Array, DType, Graph, GraphState, Op, TensorInfo
 from vkmnn.schema import Buffer, load_schema, write
 from vkmnn.schema.vkmnn_generated import Origin
 from vkmnn.schema.writer import TooLargeError
-from vkmnn.whole_files import replacing
 
 FORMAT, WITH_STATES = 1, 2
 ALIGNMENT = 64

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
-from vkmnn.budget import Meter
+from vkmnn.base.budget import Meter
+from vkmnn.base.registry import Registry
 from vkmnn.converter.nodes.source_op import SourceOp, UnreadableError
 from vkmnn.errors import UnsupportedNode, UnsupportedOpError, VkmnnError, unexpected_error
-from vkmnn.registry import Registry
 
 O = TypeVar("O", bound=SourceOp)  # noqa: E741 - an operator
 F = TypeVar("F")

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vkmnn.budget import Budget, Meter
+from vkmnn.base.budget import Budget, Meter
 from vkmnn.converter.front_end import Conversion
 from vkmnn.converter.onnx import families as _families  # noqa: F401 - fills the registry
 from vkmnn.converter.onnx.front_end import OnnxFrontEnd

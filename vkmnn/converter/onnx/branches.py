@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from vkmnn.base.records import dataclass
 from vkmnn.converter.onnx.domains import normal_domain
 from vkmnn.errors import ModelError, plural
-from vkmnn.records import dataclass
 
 if TYPE_CHECKING:
     import onnx

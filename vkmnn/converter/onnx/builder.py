@@ -8,7 +8,7 @@ from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
 
-from vkmnn.budget import Meter
+from vkmnn.base.budget import Meter
 from vkmnn.converter.onnx.branches import GRAPH_ATTRIBUTES, inline_branch, is_if, reads
 from vkmnn.converter.onnx.host_nodes import (
     HostCheck,
@@ -22,6 +22,8 @@ from vkmnn.converter.onnx.host_nodes import (
     output_types,
 )
 from vkmnn.converter.onnx.known import Known
+from vkmnn.converter.onnx.loops.recurrent_loops import as_recurrent
+from vkmnn.converter.onnx.loops.unroll import GLUE_OPSETS, is_loop, unroll
 from vkmnn.converter.onnx.model_file import MIN_OPSET, ModelFile, metadata_of, node_count
 from vkmnn.converter.onnx.names import Names
 from vkmnn.converter.onnx.narrow import is_rounding, rounded
@@ -31,7 +33,6 @@ from vkmnn.converter.onnx.node import (
     UnknownTensorError,
     UnsupportedCaseError,
 )
-from vkmnn.converter.onnx.recurrent_loops import as_recurrent
 from vkmnn.converter.onnx.registry import Converter, find_converter
 from vkmnn.converter.onnx.schema import (
     Schema,
@@ -53,7 +54,6 @@ from vkmnn.converter.onnx.source import (
 from vkmnn.converter.onnx.support import alternative
 from vkmnn.converter.onnx.tensors import array_from_tensor, dense_from_sparse, with_data
 from vkmnn.converter.onnx.types import tensor_info, tensor_type, unsupported_type
-from vkmnn.converter.onnx.unroll import GLUE_OPSETS, is_loop, unroll
 from vkmnn.converter.onnx.wire import Bytes
 from vkmnn.errors import (
     ConversionError,

@@ -7,6 +7,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from vkmnn.base.records import dataclass
 from vkmnn.converter.onnx.branches import inner_graphs, reads, separate_outputs
 from vkmnn.converter.onnx.domains import normal_domain
 from vkmnn.converter.onnx.inference import infer_shapes
@@ -14,7 +15,6 @@ from vkmnn.converter.onnx.source import SourceNode
 from vkmnn.converter.onnx.tensors import with_data
 from vkmnn.converter.onnx.types import DTYPES, TEXT_TYPES, tensor_info, type_text
 from vkmnn.ir import Array, DType, HostGraphAttrs, TensorInfo
-from vkmnn.records import dataclass
 
 if TYPE_CHECKING:
     import onnx

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import field
 
-from vkmnn.records import dataclass
+from vkmnn.base.records import dataclass
 
 
 @dataclass(slots=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from vkmnn.base.registry import Registry
 from vkmnn.converter.onnx.domains import normal_domain
 from vkmnn.errors import PluginError
-from vkmnn.registry import Registry
 
 if TYPE_CHECKING:
     from vkmnn.converter.onnx.node import NodeContext

@@ -8,12 +8,12 @@ from dataclasses import replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from vkmnn.budget import Meter
+from vkmnn.base.budget import Meter
+from vkmnn.base.records import dataclass
 from vkmnn.converter.onnx.branches import inner_graphs, reads, rename_reads
 from vkmnn.converter.onnx.domains import normal_domain
 from vkmnn.converter.onnx.names import Names
 from vkmnn.errors import ModelError
-from vkmnn.records import dataclass
 
 if TYPE_CHECKING:
     import onnx

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from vkmnn.base.records import dataclass
 from vkmnn.converter.onnx.domains import normal_domain
 from vkmnn.converter.onnx.registry import find_converter, registered
 from vkmnn.converter.onnx.schema import Schema, sample_body
-from vkmnn.records import dataclass
 
 _LOOP = (
     "few, known iterations are unrolled and heavy bodies run on the device; "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
+from vkmnn.base.records import dataclass
 from vkmnn.converter.passes.base import NoMatch, PatternPass, merged_source
 from vkmnn.converter.passes.clamp import compose_clamps
 from vkmnn.converter.passes.index import GraphIndex
@@ -24,7 +25,6 @@ from vkmnn.ir.ops import (
     ScaleAttrs,
     UnaryAttrs,
 )
-from vkmnn.records import dataclass
 
 FusedAttrs = (
     ConvolutionAttrs

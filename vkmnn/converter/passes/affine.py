@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from vkmnn.base.records import dataclass
 from vkmnn.converter.passes.base import NoMatch, PatternPass, merged_source
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.ir.graph import Array, Op
@@ -26,7 +27,6 @@ from vkmnn.ir.ops import (
     MatMulNBitsAttrs,
     ScaleAttrs,
 )
-from vkmnn.records import dataclass
 
 Vector = npt.NDArray[np.float64]
 Fit = Callable[[Array], "Vector | None"]

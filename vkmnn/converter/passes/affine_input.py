@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from vkmnn.base.records import dataclass
 from vkmnn.converter.passes.affine import (
     Channels,
     Vector,
@@ -15,7 +16,6 @@ from vkmnn.converter.passes.base import NoMatch, PatternPass, merged_source
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.ir.graph import Array, Op
 from vkmnn.ir.ops import ConvolutionAttrs
-from vkmnn.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import field
 from math import isclose
 
+from vkmnn.base.records import dataclass
 from vkmnn.converter.passes.identity import keeps_shape
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.ir.graph import Op
 from vkmnn.ir.ops import BinaryAttrs, UnaryAttrs
-from vkmnn.records import dataclass
 
 Polynomial = Mapping[tuple[str, ...], float]
 """Coefficients by product of tensors (sorted names, repeated for powers; () = no tensor)."""

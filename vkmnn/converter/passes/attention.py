@@ -7,6 +7,7 @@ from itertools import permutations
 
 import numpy as np
 
+from vkmnn.base.records import dataclass
 from vkmnn.converter.passes.base import NoMatch, PatternPass, binary_parts, merged_source
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.ir.graph import Dim, Op
@@ -17,7 +18,6 @@ from vkmnn.ir.ops import (
     SoftmaxAttrs,
     UnaryAttrs,
 )
-from vkmnn.records import dataclass
 
 _REPEATS = ("Reshape", "Expand", "Unsqueeze", "Transpose", "Identity")
 _JOINS = ("Concat", "JoinPast")

@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
+from vkmnn.base.records import dataclass
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.ir.graph import Graph, Op
 from vkmnn.ir.ops import BinaryAttrs
-from vkmnn.records import dataclass
 
 log = logging.getLogger(__name__)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import copysign, isnan
 
+from vkmnn.base.records import dataclass
 from vkmnn.converter.passes.base import NoMatch, PatternPass, merged_source
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.ir.graph import Op
@@ -22,7 +23,6 @@ from vkmnn.ir.ops import (
     Step,
     UnaryAttrs,
 )
-from vkmnn.records import dataclass
 
 _MAX_RANK = 6
 """Maximum rank of the result, which every kernel supports."""

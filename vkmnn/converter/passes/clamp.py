@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
+from vkmnn.base.records import dataclass
 from vkmnn.converter.passes.base import NoMatch, PatternPass, merged_source
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.ir.graph import Op
 from vkmnn.ir.ops import Activation, UnaryAttrs
-from vkmnn.records import dataclass
 
 
 def _bounds(activation: Activation) -> tuple[float, float] | None:

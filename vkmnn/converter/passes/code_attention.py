@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from vkmnn.base.records import dataclass
 from vkmnn.converter.passes.base import NoMatch, PatternPass, merged_source
 from vkmnn.converter.passes.code_offset import TABLE
 from vkmnn.converter.passes.code_rows import is_over_rows
@@ -20,7 +21,6 @@ from vkmnn.ir.ops import (
     QuantizedMatMulAttrs,
     TransposeAttrs,
 )
-from vkmnn.records import dataclass
 
 MAX_KEYS = 1024
 """Keys whose scores every kernel can hold."""

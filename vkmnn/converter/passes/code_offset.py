@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from vkmnn.base.records import dataclass
 from vkmnn.converter.passes.base import NoMatch, PatternPass, binary_parts, merged_source
 from vkmnn.converter.passes.code_rounding import Rounding, rounding_of
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.ir import Array
 from vkmnn.ir.graph import Op
 from vkmnn.ir.ops import QuantizedMatMulAttrs
-from vkmnn.records import dataclass
 
 TABLE, AGAIN = 5, 6
 """Inputs of a quantised product: its result, and its second requantisation."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from vkmnn.base.records import dataclass
 from vkmnn.converter.passes.base import NoMatch, PatternPass, binary_parts, merged_source
 from vkmnn.converter.passes.code_rounding import is_codes, rounding_of
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.ir import DType
 from vkmnn.ir.graph import Op
 from vkmnn.ir.ops import CodeMean, InterpAttrs
-from vkmnn.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

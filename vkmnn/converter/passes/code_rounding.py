@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from vkmnn.base.records import dataclass
 from vkmnn.converter.passes.base import binary_parts
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.ir.graph import Op
 from vkmnn.ir.ops import UnaryAttrs
-from vkmnn.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,13 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
+from vkmnn.base.records import dataclass
 from vkmnn.converter.passes.base import NoMatch, PatternPass, binary_parts, merged_source
 from vkmnn.converter.passes.code_rounding import is_codes, rounding_of
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.ir import DType
 from vkmnn.ir.graph import Op
 from vkmnn.ir.ops import CodeMean, LayerNormAttrs, SoftmaxAttrs
-from vkmnn.records import dataclass
 
 MAX_ROW = 65_536
 """Elements of a row that one dispatch normalises."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from vkmnn.base.records import dataclass
 from vkmnn.converter.passes.base import NoMatch, PatternPass, binary_parts, merged_source
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.converter.passes.residual import ends_later
@@ -14,7 +15,6 @@ from vkmnn.ir.ops import (
     QuantizedMatMulAttrs,
     UnaryAttrs,
 )
-from vkmnn.records import dataclass
 
 _Attrs = QuantizedConvolutionAttrs | QuantizedMatMulAttrs
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from vkmnn.base.records import dataclass
 from vkmnn.converter.passes.base import NoMatch, PatternPass, merged_source
 from vkmnn.converter.passes.code_offset import AGAIN, TABLE
 from vkmnn.converter.passes.index import GraphIndex
@@ -16,7 +17,6 @@ from vkmnn.folding import Evaluator, Folder
 from vkmnn.ir import Array, DType
 from vkmnn.ir.graph import Op
 from vkmnn.ir.ops import BinaryAttrs
-from vkmnn.records import dataclass
 
 MAX_CODES = 256
 """Entries of a table."""

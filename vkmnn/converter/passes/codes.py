@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from vkmnn.base.records import dataclass
 from vkmnn.converter.passes.base import NoMatch, PatternPass, merged_source
 from vkmnn.converter.passes.code_rows import has_codes
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.ir import Array
 from vkmnn.ir.graph import Op
 from vkmnn.ir.ops import NO_ACTIVATION, LayerNormAttrs, MatMulNBitsAttrs, SplitAttrs
-from vkmnn.records import dataclass
 
 MAX_BYTES = 1 << 28
 """Codes of more bytes stay where they are: joining copies them."""

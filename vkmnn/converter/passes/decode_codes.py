@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TypeVar
 
+from vkmnn.base.records import dataclass
 from vkmnn.converter.passes.base import NoMatch, PatternPass, binary_parts, merged_source
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.ir import DType
@@ -17,7 +18,6 @@ from vkmnn.ir.ops import (
     QuantizedMatMulAttrs,
     SoftmaxAttrs,
 )
-from vkmnn.records import dataclass
 
 _Rows = LayerNormAttrs | SoftmaxAttrs
 MAKERS = ("QuantizedConvolution", "QuantizedMatMul", "Pooling", "LayerNorm", "Softmax")

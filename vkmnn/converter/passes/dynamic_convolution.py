@@ -6,6 +6,7 @@ from math import prod
 
 import numpy as np
 
+from vkmnn.base.records import dataclass
 from vkmnn.converter.passes.affine import Channels, channel_vector
 from vkmnn.converter.passes.base import NoMatch, PatternPass, binary_parts, merged_source
 from vkmnn.converter.passes.dynamic_product import both_ways, factor_of, range_of
@@ -13,7 +14,6 @@ from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.ir import Array
 from vkmnn.ir.graph import Op
 from vkmnn.ir.ops import DynamicQuantizeConvolutionAttrs, QuantizedConvolutionAttrs
-from vkmnn.records import dataclass
 
 _BIAS, _RESIDUAL, _FACTOR = 2, 3, 4
 MAX_PRODUCTS = 1 << 15

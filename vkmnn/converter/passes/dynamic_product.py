@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from vkmnn.base.records import dataclass
 from vkmnn.converter.passes.base import NoMatch, PatternPass, binary_parts, merged_source
 from vkmnn.converter.passes.codes import leads_to_attention
 from vkmnn.converter.passes.index import GraphIndex
@@ -12,7 +13,6 @@ from vkmnn.converter.passes.merge_matmul import MAX_BYTES, put_together
 from vkmnn.ir import Array
 from vkmnn.ir.graph import Op
 from vkmnn.ir.ops import DynamicQuantizeMatMulAttrs, QuantizedMatMulAttrs
-from vkmnn.records import dataclass
 
 _FACTOR, _POINT = 4, 7
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from math import isclose, pi, sqrt
 
+from vkmnn.base.records import dataclass
 from vkmnn.converter.passes.algebra import TOLERANCE, Expression, Polynomial, same_polynomial
 from vkmnn.converter.passes.base import NoMatch, PatternPass, merged_source
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.ir.graph import Op
 from vkmnn.ir.ops import BinaryAttrs, UnaryAttrs
-from vkmnn.records import dataclass
 
 _DEPTH = 6
 """Maximum distance in ops of a pattern's function from the last op."""

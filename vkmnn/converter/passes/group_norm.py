@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from vkmnn.base.records import dataclass
 from vkmnn.converter.passes.base import NoMatch, PatternPass, merged_source
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.ir.graph import Op
 from vkmnn.ir.ops import GroupNormAttrs
-from vkmnn.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from vkmnn.base.records import dataclass
 from vkmnn.converter.passes.affine import Channels, Vector, channel_vector, read_affine
 from vkmnn.converter.passes.base import NoMatch, PatternPass, merged_source
 from vkmnn.converter.passes.index import GraphIndex
@@ -12,7 +13,6 @@ from vkmnn.converter.passes.transpose import permutation
 from vkmnn.ir.dtype import DType
 from vkmnn.ir.graph import Op
 from vkmnn.ir.ops import CastAttrs, ImageToTensorAttrs
-from vkmnn.records import dataclass
 
 _BLOCKED = frozenset({"Convolution", "Deconvolution", "Pooling"})
 """Ops that read channel-blocked tensors."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from vkmnn.budget import Meter, unlimited
+from vkmnn.base.budget import Meter, unlimited
 from vkmnn.ir.dtype import DType
 from vkmnn.ir.graph import Array, Dim, Graph, Op, TensorInfo
 

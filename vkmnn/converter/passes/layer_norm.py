@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from vkmnn.base.records import dataclass
 from vkmnn.converter.passes.base import NoMatch, PatternPass, binary_parts, merged_source
 from vkmnn.converter.passes.identity import keeps_shape
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.ir.graph import Op
 from vkmnn.ir.ops import LayerNormAttrs, ReductionAttrs, UnaryAttrs
-from vkmnn.records import dataclass
 
 
 def _unary_part(op: Op | None, kind: str) -> str | None:

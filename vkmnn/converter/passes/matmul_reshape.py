@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from vkmnn.base.records import dataclass
 from vkmnn.converter.passes.base import NoMatch, PatternPass, merged_source
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.converter.passes.reshape import reshape_target
 from vkmnn.ir.graph import Dim, Op
 from vkmnn.ir.ops import ReshapeAttrs
-from vkmnn.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from vkmnn.base.records import dataclass
 from vkmnn.converter.passes.affine import is_moderate
 from vkmnn.converter.passes.base import NoMatch, PatternPass, binary_parts, merged_source
 from vkmnn.converter.passes.identity import keeps_shape
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.ir.graph import Op
 from vkmnn.ir.ops import BinaryAttrs, MatMulAttrs
-from vkmnn.records import dataclass
 
 
 def _scaled(op: Op[BinaryAttrs], index: GraphIndex) -> tuple[str, float] | NoMatch:

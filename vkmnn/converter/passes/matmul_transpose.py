@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from vkmnn.base.records import dataclass
 from vkmnn.converter.passes.base import NoMatch, PatternPass, merged_source
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.converter.passes.reshape import reshape_target
@@ -13,7 +14,6 @@ from vkmnn.converter.passes.transpose import Perm, permutation
 from vkmnn.ir.dtype import DType
 from vkmnn.ir.graph import Op
 from vkmnn.ir.ops import AxisAttrs, MatMulAttrs, OpAttrs, ReshapeAttrs, TransposeAttrs
-from vkmnn.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

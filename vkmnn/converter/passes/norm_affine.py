@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from vkmnn.base.records import dataclass
 from vkmnn.converter.passes.affine import (
     Channels,
     Fit,
@@ -18,7 +19,6 @@ from vkmnn.converter.passes.base import NoMatch, PatternPass, binary_parts, merg
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.ir.graph import Array, Op
 from vkmnn.ir.ops import BinaryAttrs, GroupNormAttrs, LayerNormAttrs, UnaryAttrs
-from vkmnn.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from vkmnn.base.records import dataclass
 from vkmnn.converter.passes.base import NoMatch, PatternPass, merged_source
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.converter.passes.transpose import permutation
 from vkmnn.ir.graph import Op
 from vkmnn.ir.ops import Activation, ConvolutionAttrs, PoolingAttrs, UnaryAttrs
-from vkmnn.records import dataclass
 
 Pads = tuple[int, ...]
 

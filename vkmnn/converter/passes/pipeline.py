@@ -7,7 +7,7 @@ import time
 from collections.abc import Collection, Sequence
 from difflib import get_close_matches
 
-from vkmnn.budget import Meter, unlimited
+from vkmnn.base.budget import Meter, unlimited
 from vkmnn.converter.passes.activation import FuseActivation
 from vkmnn.converter.passes.affine import FoldAffine
 from vkmnn.converter.passes.affine_input import FoldAffineInput

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
+from vkmnn.base.records import dataclass
+from vkmnn.base.registry import Registry
 from vkmnn.converter.passes.base import Pass
 from vkmnn.errors import PluginError
-from vkmnn.records import dataclass
-from vkmnn.registry import Registry
 
 BEGIN = "BEGIN"
 """Before vkmnn's own passes: models look as their files have them."""

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from vkmnn.base.records import dataclass
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.converter.passes.transpose import Perm
 from vkmnn.ir import OP_TYPES
 from vkmnn.ir.graph import Array, Op
 from vkmnn.ir.ops import OpAttrs
-from vkmnn.records import dataclass
 from vkmnn.shape.axes import Known, Loop, Numbering, is_elementwise, loops_of, numbering_of
 from vkmnn.shape.axes.loops import Shape
 from vkmnn.shape.symbolic import Facts, infer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from vkmnn.base.records import dataclass
 from vkmnn.converter.passes.base import NoMatch, PatternPass, merged_source
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.ir.graph import Op
@@ -15,7 +16,6 @@ from vkmnn.ir.ops import (
     MatMulAttrs,
     MatMulNBitsAttrs,
 )
-from vkmnn.records import dataclass
 
 _LONGEST_BRANCH = 16
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from vkmnn.base.records import dataclass
 from vkmnn.converter.passes.base import NoMatch, PatternPass, binary_parts, merged_source
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.ir.graph import Dim, Op
 from vkmnn.ir.ops import AxisAttrs, OpAttrs, RotaryAttrs, SplitAttrs, UnaryAttrs
-from vkmnn.records import dataclass
 
 RANK, COLUMNS = 4, 3
 """Rotary turns columns of x [B, H, S, D]."""

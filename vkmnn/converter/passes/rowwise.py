@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from vkmnn.base.records import dataclass
 from vkmnn.converter.passes.base import NoMatch, PatternPass, merged_source
 from vkmnn.converter.passes.code_rows import has_codes
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.ir import Array
 from vkmnn.ir.graph import Op
 from vkmnn.ir.ops import NO_ACTIVATION, LayerNormAttrs, MatMulAttrs, NormedMatMulAttrs
-from vkmnn.records import dataclass
 
 FEW_ROWS = 8
 MAX_WEIGHTS = 1 << 25

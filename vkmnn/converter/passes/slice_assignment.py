@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from vkmnn.base.records import dataclass
 from vkmnn.converter.passes.base import NoMatch, PatternPass
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.ir.graph import Array, Op
 from vkmnn.ir.ops import AxisAttrs, BinaryAttrs, OpAttrs, ScatterNDAttrs
-from vkmnn.records import dataclass
 
 GRID_BYTES = 1 << 20
 """Larger index grids are not materialised: they are not needed if they are a box."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from vkmnn.base.records import dataclass
 from vkmnn.converter.passes.base import NoMatch, PatternPass
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.converter.passes.reshape import RESHAPES
 from vkmnn.converter.passes.transpose import Perm, permutation
 from vkmnn.ir.graph import Op
 from vkmnn.ir.ops import TransposeAttrs
-from vkmnn.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,13 @@ from itertools import pairwise
 
 import numpy as np
 
+from vkmnn.base.records import dataclass
 from vkmnn.converter.passes.base import NoMatch, PatternPass, merged_source
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.converter.passes.reshape import RESHAPES, reshape_target
 from vkmnn.converter.passes.transpose import Perm, compose, permutation
 from vkmnn.ir.graph import Dim, Op
 from vkmnn.ir.ops import ReshapeAttrs, TransposeAttrs
-from vkmnn.records import dataclass
 
 Shape = Sequence[Dim]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from vkmnn.budget import Meter
+from vkmnn.base.budget import Meter
 from vkmnn.converter.nodes import Reading, Scope, finish_model
 from vkmnn.converter.onnx.model_file import ModelFile
 from vkmnn.converter.tensorflow import (  # noqa: F401 - they register readers

@@ -9,7 +9,7 @@ from math import prod
 
 import numpy as np
 
-from vkmnn.budget import Meter
+from vkmnn.base.budget import Meter
 from vkmnn.converter.nodes import Scope, SourceOp
 from vkmnn.converter.nodes.scope import NUMPY_TYPES
 from vkmnn.converter.tflite.tensors import LiteTensor

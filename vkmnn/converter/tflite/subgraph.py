@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from vkmnn.budget import Meter
+from vkmnn.base.budget import Meter
 from vkmnn.converter.nodes import Reading, Scope, TensorNames
 from vkmnn.converter.nodes.quantized import Quantization
 from vkmnn.converter.nodes.scope import NUMPY_TYPES

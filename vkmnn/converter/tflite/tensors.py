@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from vkmnn.budget import Meter
+from vkmnn.base.budget import Meter
 from vkmnn.converter.nodes import (
     BOOL,
     DOUBLE,

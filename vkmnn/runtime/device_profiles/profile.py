@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from vkmnn.base.records import dataclass
 from vkmnn.errors import DeviceProfileError
-from vkmnn.records import dataclass
 from vkmnn.runtime.device_info import (
     CooperativeMatrixShape,
     DeviceType,

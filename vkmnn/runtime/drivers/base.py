@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
-    from vkmnn.mapped_files import MappedFile
+    from vkmnn.base.mapped_files import MappedFile
     from vkmnn.runtime.device_info import DeviceInfo, Priority
     from vkmnn.runtime.drivers.buffer import DriverBuffer
     from vkmnn.runtime.memory import BufferRange, MemoryKind

@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from vkmnn.base.records import dataclass
+from vkmnn.base.registry import Registry
 from vkmnn.errors import PluginError, ShapeError, unexpected_error
 from vkmnn.ir import OP_TYPES, Array, Dim, Op, OpAttrs
-from vkmnn.records import dataclass
-from vkmnn.registry import Registry
 
 Shape = tuple[Dim, ...]
 NONE: frozenset[int] = frozenset()

@@ -15,10 +15,10 @@ from typing import SupportsIndex
 
 import numpy as np
 
+from vkmnn.base.records import dataclass
 from vkmnn.errors import VkmnnError
 from vkmnn.ir.graph import Array, Dim, Op, TensorInfo
 from vkmnn.ir.op_type import OP_TYPES
-from vkmnn.records import dataclass
 from vkmnn.shape.registry import COMPUTERS, compute_shapes
 from vkmnn.shape.symbolic.dims import DimAlgebra
 from vkmnn.shape.symbolic.facts import MAX_ELEMENTS, Facts, Found, NamedShape

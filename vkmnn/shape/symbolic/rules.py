@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
+from vkmnn.base.registry import Registry
 from vkmnn.ir.graph import Dim, Op
-from vkmnn.registry import Registry
 from vkmnn.shape.common import Infos, Values
 from vkmnn.shape.registry import COMPUTERS, SizeComputer
 from vkmnn.shape.symbolic.facts import Concrete, Facts, Found, NamedShape

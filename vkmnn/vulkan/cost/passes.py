@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vkmnn.records import dataclass
+from vkmnn.base.records import dataclass
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.vulkan.cost.devices import class_of, cores_of
 from vkmnn.vulkan.cost.terms import Cost

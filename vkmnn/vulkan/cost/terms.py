@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from vkmnn.records import dataclass
+from vkmnn.base.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ no cache.
 
 from __future__ import annotations
 
-from vkmnn.records import dataclass
+from vkmnn.base.records import dataclass
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.vulkan.cost.devices import DeviceClass, class_of, cores_of
 from vkmnn.vulkan.cost.terms import Cost

@@ -13,7 +13,7 @@ from vkmnn.core.tensor import Tensor
 from vkmnn.ir import DType, Layout, View
 from vkmnn.ir.ops import CachedAttentionAttrs, CodeAttention, StridedAttentionAttrs
 from vkmnn.runtime.device_info import DeviceInfo
-from vkmnn.vulkan.attention_kernels import (
+from vkmnn.vulkan.attention.kernels import (
     COLUMNS,
     KEYS,
     ROTATE_CODES,
@@ -24,12 +24,12 @@ from vkmnn.vulkan.attention_kernels import (
     kernels_of,
     time_of,
 )
-from vkmnn.vulkan.byte_codes import code_shift, code_spec, keeps_rows_of_codes
 from vkmnn.vulkan.cost.terms import Expected
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, rotate_lanes
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
+from vkmnn.vulkan.quantized.byte_codes import code_shift, code_spec, keeps_rows_of_codes
 
 MAX_CODED_KEYS = 1024  # whose scores lie in shared memory
 CODED_COLUMNS = 256  # of values, which a workgroup sums at once

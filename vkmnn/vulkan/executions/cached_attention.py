@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from vkmnn.base.records import dataclass
 from vkmnn.core.execution import Rejection
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir.ops import CachedAttentionAttrs
-from vkmnn.records import dataclass
 from vkmnn.runtime.device_info import DeviceInfo
-from vkmnn.vulkan.cached_kernels import (
+from vkmnn.vulkan.attention.cached import (
     KEYS,
     PART_VECTORS,
     PARTS,

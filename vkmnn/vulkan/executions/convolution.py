@@ -19,7 +19,6 @@ from vkmnn.ir.ops import (
 )
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shape.windows import conv_window
-from vkmnn.vulkan.byte_codes import code_shift, shift_of_codes
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
@@ -33,7 +32,8 @@ from vkmnn.vulkan.gemm.requantize import Requantize
 from vkmnn.vulkan.gemm.rewrites import rewrite
 from vkmnn.vulkan.gemm.weights import Weights, shift_of
 from vkmnn.vulkan.gemm.wide import encode_wide
-from vkmnn.vulkan.spatial import MAX_AXES, blocked, reject_wide, triple
+from vkmnn.vulkan.quantized.byte_codes import code_shift, shift_of_codes
+from vkmnn.vulkan.splitting.spatial import MAX_AXES, blocked, reject_wide, triple
 
 # Channels of a block.
 BLOCK = 4

@@ -9,10 +9,10 @@ from math import gcd, prod
 
 import numpy as np
 
+from vkmnn.base.records import dataclass
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Array
 from vkmnn.ir.ops import DeconvolutionAttrs
-from vkmnn.records import dataclass
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shape.windows import Window, deconv_window
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
@@ -24,7 +24,7 @@ from vkmnn.vulkan.gemm.job import ConvJob
 from vkmnn.vulkan.gemm.problem import ConvProblem
 from vkmnn.vulkan.gemm.target import Target
 from vkmnn.vulkan.gemm.weights import Weights
-from vkmnn.vulkan.spatial import MAX_AXES, blocked, reject_wide, triple
+from vkmnn.vulkan.splitting.spatial import MAX_AXES, blocked, reject_wide, triple
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,11 +22,11 @@ from vkmnn.vulkan.broadcast import (
     plan_operands,
     reject_many_axes,
 )
-from vkmnn.vulkan.byte_codes import code_shift, code_spec, rounding_spec
+from vkmnn.vulkan.copies.layout_change import change_layout, is_reordered
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
-from vkmnn.vulkan.layout_change import change_layout, is_reordered
+from vkmnn.vulkan.quantized.byte_codes import code_shift, code_spec, rounding_spec
 from vkmnn.vulkan.storage import reject_integers
 
 # Kinds that give zero when all their values are zero.

@@ -12,7 +12,7 @@ from vkmnn.shaders import kernels
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
-from vkmnn.vulkan.spatial import blocked, triple
+from vkmnn.vulkan.splitting.spatial import blocked, triple
 from vkmnn.vulkan.storage import kernel_dtype
 
 MAX_AXES = 3

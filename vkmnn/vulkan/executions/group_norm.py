@@ -5,11 +5,11 @@ from __future__ import annotations
 from math import prod
 from typing import Literal
 
+from vkmnn.base.records import dataclass
 from vkmnn.core.execution import Layouts
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Layout
 from vkmnn.ir.ops import GroupNormAttrs
-from vkmnn.records import dataclass
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.activation import activation_spec
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div

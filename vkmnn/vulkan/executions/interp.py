@@ -8,19 +8,19 @@ from math import prod
 
 import numpy as np
 
+from vkmnn.base.records import dataclass
 from vkmnn.core.execution import Layouts, Rejection
 from vkmnn.core.fp16_range import fits_fp16
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Array, DType, Layout
 from vkmnn.ir.ops import InterpAttrs
-from vkmnn.records import dataclass
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
 from vkmnn.shape.resizing import AxisResize, axis_taps, resize_axes
-from vkmnn.vulkan.byte_codes import code_shift, code_spec, rounding_spec
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule, apply_fp16_rule
+from vkmnn.vulkan.quantized.byte_codes import code_shift, code_spec, rounding_spec
 from vkmnn.vulkan.storage import kernel_dtype, to_storage
 
 # Two axes share a dispatch up to this many taps an element; beyond, one by one is less work.

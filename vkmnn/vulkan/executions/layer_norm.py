@@ -12,10 +12,10 @@ from vkmnn.ir import Array, Layout
 from vkmnn.ir.ops import LayerNormAttrs
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shape.common import normalize_axis
-from vkmnn.vulkan.byte_codes import code_shift, keeps_rows_of_codes, reads_or_makes_codes
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
+from vkmnn.vulkan.quantized.byte_codes import code_shift, keeps_rows_of_codes, reads_or_makes_codes
 from vkmnn.vulkan.rows.norm import MAX_ROW, Factor, RowNorm, encode_row_norm
 
 

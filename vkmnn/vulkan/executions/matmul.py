@@ -7,6 +7,7 @@ from dataclasses import replace
 from math import prod
 from typing import TypeVar
 
+from vkmnn.base.records import dataclass
 from vkmnn.core.execution import Rejection
 from vkmnn.core.fp16_range import exceeds_fp16
 from vkmnn.ir import Layout
@@ -16,13 +17,7 @@ from vkmnn.ir.ops import (
     NormedMatMulAttrs,
     QuantizedMatMulAttrs,
 )
-from vkmnn.records import dataclass
 from vkmnn.runtime.device_info import DeviceInfo
-from vkmnn.vulkan.byte_codes import (
-    code_shift,
-    keeps_rows_of_codes,
-    shift_of_codes,
-)
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, is_gpu
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
@@ -40,6 +35,11 @@ from vkmnn.vulkan.gemm.rowwise import encode_stages
 from vkmnn.vulkan.gemm.target import Target
 from vkmnn.vulkan.gemm.traits import Trait
 from vkmnn.vulkan.gemm.weights import shift_of
+from vkmnn.vulkan.quantized.byte_codes import (
+    code_shift,
+    keeps_rows_of_codes,
+    shift_of_codes,
+)
 from vkmnn.vulkan.storage import kernel_dtype
 
 # Every kernel goes round its loop at most once per four k.

@@ -13,7 +13,7 @@ from vkmnn.shape.boxes import boxes_per_class
 from vkmnn.vulkan.device_rules import CPU_SUBGROUPS, MAX_LOOP_ROUNDS, cpu_lanes, is_gpu
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.tournament import Tournament, tournaments
+from vkmnn.vulkan.sorting.tournament import Tournament, tournaments
 
 WIDE = 128
 """Invocations of a workgroup; sorting takes 17 words of shared memory for each."""

@@ -9,11 +9,11 @@ from typing import cast
 
 import numpy as np
 
+from vkmnn.base.records import dataclass
 from vkmnn.core.execution import Rejection
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import DType
 from vkmnn.ir.ops import GatherNBitsAttrs, MatMulNBitsAttrs
-from vkmnn.records import dataclass
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.runtime.shader import Shader
 from vkmnn.shaders import kernels

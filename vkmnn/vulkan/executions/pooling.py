@@ -7,23 +7,23 @@ from dataclasses import replace
 from math import isqrt, prod
 from typing import Literal, TypeVar
 
+from vkmnn.base.records import dataclass
 from vkmnn.core.execution import Layouts, Rejection
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Layout
 from vkmnn.ir.ops import PoolingAttrs
-from vkmnn.records import dataclass
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
 from vkmnn.shape.windows import Window, pool_window
-from vkmnn.vulkan.byte_codes import code_shift, code_spec, rounding_spec
 from vkmnn.vulkan.cost.passes import Loop, loop_cost
 from vkmnn.vulkan.cost.terms import Expected
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, is_gpu
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
+from vkmnn.vulkan.quantized.byte_codes import code_shift, code_spec, rounding_spec
 from vkmnn.vulkan.rows.reduction import row_grid, row_group
-from vkmnn.vulkan.spatial import MAX_AXES, Triple, blocked, reject_wide, triple
+from vkmnn.vulkan.splitting.spatial import MAX_AXES, Triple, blocked, reject_wide, triple
 from vkmnn.vulkan.storage import kernel_dtype
 
 _E = TypeVar("_E", bound=str)

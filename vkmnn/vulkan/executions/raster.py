@@ -15,17 +15,17 @@ from vkmnn.ir import DType, Layout, Op, Region, View, storage_elements
 from vkmnn.ir.ops import RasterAttrs
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
-from vkmnn.vulkan.block_regions import keeps_its_place, whole_blocks
-from vkmnn.vulkan.byte_codes import holds
+from vkmnn.vulkan.copies.block_regions import keeps_its_place, whole_blocks
+from vkmnn.vulkan.copies.fill import encode_fill
+from vkmnn.vulkan.copies.layout_change import change_layout, same_order
+from vkmnn.vulkan.copies.region_copy import fits_blocked, is_contiguous
+from vkmnn.vulkan.copies.region_parts import copy_regions
 from vkmnn.vulkan.encoder import VulkanEncoder, part_alignment
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.fill import encode_fill
 from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
 from vkmnn.vulkan.images.convert import convert_image
-from vkmnn.vulkan.layout_change import change_layout, same_order
-from vkmnn.vulkan.pieces import Piece, span_view
-from vkmnn.vulkan.region_copy import fits_blocked, is_contiguous
-from vkmnn.vulkan.region_parts import copy_regions
+from vkmnn.vulkan.quantized.byte_codes import holds
+from vkmnn.vulkan.splitting.pieces import Piece, span_view
 from vkmnn.vulkan.storage import (
     element_bytes,
     storage_bytes,

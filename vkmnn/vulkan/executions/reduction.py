@@ -14,10 +14,10 @@ from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
 from vkmnn.shape.common import int_list
 from vkmnn.shape.reduction import reduction_axes
+from vkmnn.vulkan.copies.fill import encode_fill
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.fill import encode_fill
 from vkmnn.vulkan.fp16 import Fp16Rule
 from vkmnn.vulkan.rows.reduction import (
     Line,

@@ -22,7 +22,7 @@ from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.executions.gathering import elements_walk
 from vkmnn.vulkan.indexing import MAX_AXES, padded, row_strides
 from vkmnn.vulkan.rows.reduction import column_local, is_busy
-from vkmnn.vulkan.scatter import AtOnce, InOrder, Scatter
+from vkmnn.vulkan.sorting.scatter import AtOnce, InOrder, Scatter
 from vkmnn.vulkan.storage import kernel_dtype, vec4_count
 
 _Attrs = TypeVar("_Attrs", ScatterNDAttrs, ScatterElementsAttrs)

@@ -11,11 +11,11 @@ from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
 from vkmnn.shape.common import normalize_axis
 from vkmnn.shape.reduction import flatten_axis
-from vkmnn.vulkan.byte_codes import reads_or_makes_codes, rounding_spec
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
+from vkmnn.vulkan.quantized.byte_codes import reads_or_makes_codes, rounding_spec
 from vkmnn.vulkan.rows.reduction import (
     MAX_HOLD,
     MIN_ROW,

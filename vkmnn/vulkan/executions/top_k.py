@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from vkmnn.base.records import dataclass
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import DType
 from vkmnn.ir.ops import TopKAttrs
-from vkmnn.records import dataclass
 from vkmnn.runtime.shader import Shader
 from vkmnn.shaders import kernels
 from vkmnn.shape.common import int_scalar, normalize_axis
 from vkmnn.vulkan.device_rules import is_gpu
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.radix import encode_sort
 from vkmnn.vulkan.rows.reduction import Line, line_of
-from vkmnn.vulkan.selection import Selection, Selector, selections, stride_of
+from vkmnn.vulkan.sorting.radix import encode_sort
+from vkmnn.vulkan.sorting.selection import Selection, Selector, selections, stride_of
 
 # Keys of a block sorted by counting: the work per key grows with it, the number of merges shrinks.
 BLOCK = 256

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any, Literal
 
+from vkmnn.base.records import dataclass
 from vkmnn.core.tensor import Tensor
-from vkmnn.records import dataclass
-from vkmnn.vulkan.byte_codes import code_spec, shifts_of, with_shifts
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.gemm.family import ConvKernel
 from vkmnn.vulkan.gemm.job import ConvJob, MatMulJob
 from vkmnn.vulkan.gemm.operands import Operand
 from vkmnn.vulkan.gemm.problem import MAX_BATCH_AXES
 from vkmnn.vulkan.gemm.weights import bias_tensor
+from vkmnn.vulkan.quantized.byte_codes import code_spec, shifts_of, with_shifts
 
 
 @dataclass(slots=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from vkmnn.base.records import dataclass
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Array, DType
-from vkmnn.records import dataclass
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 
 PANEL = 32

@@ -12,7 +12,7 @@ from itertools import chain
 from math import inf
 from typing import Any, Literal, cast
 
-from vkmnn.records import dataclass
+from vkmnn.base.records import dataclass
 from vkmnn.runtime.device_info import CooperativeMatrixShape, DeviceInfo
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.cost.devices import AMD, class_of

@@ -8,10 +8,10 @@ from typing import ClassVar
 
 import numpy as np
 
+from vkmnn.base.records import dataclass
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Activation, DType, storage_elements
 from vkmnn.ir.ops import NO_ACTIVATION
-from vkmnn.records import dataclass
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from vkmnn.base.records import dataclass
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Activation
 from vkmnn.ir.ops import NO_ACTIVATION
-from vkmnn.records import dataclass
 from vkmnn.vulkan.activation import ActivationCall, call_of, residual_spec
-from vkmnn.vulkan.byte_codes import Shifts
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.gemm.dynamic import Dynamic
 from vkmnn.vulkan.gemm.requantize import Requantize
+from vkmnn.vulkan.quantized.byte_codes import Shifts
 
 Ending = Activation | Requantize | Dynamic
 """An activation; or requantisation; or dequantisation by a range that a run finds."""

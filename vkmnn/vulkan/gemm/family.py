@@ -15,10 +15,10 @@ from inspect import isabstract
 from operator import attrgetter
 from typing import Any, ClassVar, Generic, TypeVar, overload
 
+from vkmnn.base.records import dataclass
+from vkmnn.base.registry import Registry
 from vkmnn.errors import PluginError, page
 from vkmnn.ir import Array
-from vkmnn.records import dataclass
-from vkmnn.registry import Registry
 from vkmnn.vulkan.cost.terms import Expected
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.gemm.job import ConvJob, MatMulJob

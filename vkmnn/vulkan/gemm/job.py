@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import field
 
+from vkmnn.base.records import dataclass
 from vkmnn.core.tensor import Tensor
-from vkmnn.records import dataclass
 from vkmnn.vulkan.gemm.epilogue import Epilogue
 from vkmnn.vulkan.gemm.problem import ConvProblem, MatMulProblem
 from vkmnn.vulkan.gemm.traits import Trait

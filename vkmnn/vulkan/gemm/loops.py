@@ -6,8 +6,8 @@ from abc import abstractmethod
 from dataclasses import replace
 from typing import ClassVar
 
+from vkmnn.base.records import dataclass
 from vkmnn.ir.ops import NO_ACTIVATION
-from vkmnn.records import dataclass
 from vkmnn.vulkan.encoder import ShaderCall, VulkanEncoder, ceil_div, index_spec
 from vkmnn.vulkan.gemm.binding import bind_convolution
 from vkmnn.vulkan.gemm.family import ConvKernel

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from vkmnn.base.records import dataclass
 from vkmnn.core.fp16_range import to_fp16
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Array
-from vkmnn.records import dataclass
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.gemm.binding import Binding
 from vkmnn.vulkan.gemm.job import MatMulJob, RowNorms

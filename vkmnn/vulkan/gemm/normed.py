@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from vkmnn.records import dataclass
+from vkmnn.base.records import dataclass
 from vkmnn.vulkan.cost.devices import class_of
 from vkmnn.vulkan.cost.passes import pass_cost
 from vkmnn.vulkan.cost.terms import Expected

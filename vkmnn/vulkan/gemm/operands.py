@@ -7,9 +7,9 @@ from math import prod
 
 import numpy as np
 
+from vkmnn.base.records import dataclass
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Array, DType
-from vkmnn.records import dataclass
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.gemm.dynamic import Tiles, code_tiles

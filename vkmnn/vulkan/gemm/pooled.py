@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import ClassVar
 
-from vkmnn.records import dataclass
+from vkmnn.base.records import dataclass
 from vkmnn.vulkan.cost.devices import class_of
 from vkmnn.vulkan.cost.passes import pass_cost
 from vkmnn.vulkan.cost.terms import Expected
@@ -22,7 +22,7 @@ from vkmnn.vulkan.gemm.job import ConvJob
 from vkmnn.vulkan.gemm.problem import ConvProblem
 from vkmnn.vulkan.gemm.shared_tiles import SharedKernel, Tile, listed_shared, room_of, shared_cost
 from vkmnn.vulkan.gemm.target import Target
-from vkmnn.vulkan.spatial import Triple
+from vkmnn.vulkan.splitting.spatial import Triple
 
 # Invocations of a workgroup of the pooling alone, each of which makes two pixels.
 POOL_PIXELS = 128

@@ -9,10 +9,10 @@ from dataclasses import field
 from math import prod
 from typing import ClassVar, Literal
 
-from vkmnn.records import dataclass
+from vkmnn.base.records import dataclass
 from vkmnn.vulkan.encoder import ceil_div
 from vkmnn.vulkan.gemm.traits import Trait
-from vkmnn.vulkan.spatial import Triple
+from vkmnn.vulkan.splitting.spatial import Triple
 
 MAX_BATCH_AXES = 3
 """Batch axes over which kernels of matrix products go."""

@@ -7,14 +7,14 @@ from math import inf
 
 import numpy as np
 
+from vkmnn.base.records import dataclass
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Array
 from vkmnn.ir.ops import CodeSum
-from vkmnn.records import dataclass
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.activation import ActivationCall
-from vkmnn.vulkan.byte_codes import Shifts
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
+from vkmnn.vulkan.quantized.byte_codes import Shifts
 
 SPEC = {"ACTIVATION": kernels.Activation.REQUANTIZE.value}
 _UNIT = 4  # the row of a second rounding that is divided by

@@ -12,8 +12,8 @@ from itertools import islice, product
 from math import prod
 from typing import ClassVar
 
+from vkmnn.base.records import dataclass
 from vkmnn.core.tensor import Tensor
-from vkmnn.records import dataclass
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.cost.chunks import Chunks, chunks_cost
 from vkmnn.vulkan.cost.devices import class_of

@@ -11,7 +11,7 @@ from functools import lru_cache
 from math import inf
 from typing import Any, Literal, cast
 
-from vkmnn.records import dataclass
+from vkmnn.base.records import dataclass
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.cost.devices import class_of, cores_of

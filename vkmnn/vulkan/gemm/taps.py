@@ -9,12 +9,12 @@ from math import prod
 
 import numpy as np
 
+from vkmnn.base.records import dataclass
 from vkmnn.ir import Array
-from vkmnn.records import dataclass
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS
 from vkmnn.vulkan.gemm.problem import ConvProblem
 from vkmnn.vulkan.gemm.weights import Weights
-from vkmnn.vulkan.spatial import Triple
+from vkmnn.vulkan.splitting.spatial import Triple
 
 
 @dataclass(frozen=True, slots=True)

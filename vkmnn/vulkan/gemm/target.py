@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import field
 
-from vkmnn.records import dataclass
+from vkmnn.base.records import dataclass
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.vulkan.cost.devices import class_of
 from vkmnn.vulkan.device_rules import is_gpu

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from vkmnn.base.records import dataclass
+from vkmnn.base.registry import Registry
 from vkmnn.core.execution import Command, Layouts
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Layout
-from vkmnn.records import dataclass
-from vkmnn.registry import Registry
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution
 from vkmnn.vulkan.fp16 import is_float

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vkmnn.records import dataclass
+from vkmnn.base.records import dataclass
 from vkmnn.runtime.device_info import DeviceInfo
 
 TEXELS = ("rgba32f", "rgba16f")

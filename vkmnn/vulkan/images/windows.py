@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from vkmnn.base.records import dataclass
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Activation, Array
-from vkmnn.records import dataclass
 from vkmnn.shaders import kernels
 from vkmnn.shape.windows import conv_window, pool_window
 from vkmnn.vulkan.activation import activation_spec, residual_spec

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Literal
 
+from vkmnn.base.records import dataclass
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Activation
 from vkmnn.ir.ops import NO_ACTIVATION, CodeMean
-from vkmnn.records import dataclass
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.activation import activation_spec
-from vkmnn.vulkan.byte_codes import code_spec, rounding_spec
+from vkmnn.vulkan.copies.fill import encode_fill
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
-from vkmnn.vulkan.fill import encode_fill
+from vkmnn.vulkan.quantized.byte_codes import code_spec, rounding_spec
 from vkmnn.vulkan.rows.reduction import (
     LANES,
     MAX_HOLD,

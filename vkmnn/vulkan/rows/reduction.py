@@ -7,9 +7,9 @@ from dataclasses import replace
 from math import prod
 from typing import Literal
 
+from vkmnn.base.records import dataclass
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import DType
-from vkmnn.records import dataclass
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.runtime.recorder import linear_groups
 from vkmnn.shaders import kernels

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from vkmnn.registry import Registry
+from vkmnn.base.registry import Registry
 from vkmnn_suite.fuzz.sketch import Sketch
 
 Recipe = Callable[[Sketch, str], None]

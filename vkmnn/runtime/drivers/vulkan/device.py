@@ -11,8 +11,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from vkmnn.base.mapped_files import MappedFile
 from vkmnn.errors import DeviceLostError
-from vkmnn.mapped_files import MappedFile
 from vkmnn.runtime.device_info import Priority
 from vkmnn.runtime.drivers.base import DriverDevice
 from vkmnn.runtime.drivers.vulkan.api import NULL, check, ffi, lib, names, result_error, struct

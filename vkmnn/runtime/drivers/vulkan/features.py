@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Iterable
 from typing import Any
 
-from vkmnn.records import dataclass
+from vkmnn.base.records import dataclass
 from vkmnn.runtime.device_info import (
     CooperativeMatrixShape,
     DeviceInfo,

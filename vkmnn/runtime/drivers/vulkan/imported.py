@@ -6,8 +6,8 @@ import logging
 import mmap
 from typing import TYPE_CHECKING, Any
 
+from vkmnn.base.mapped_files import MappedFile, address_of
 from vkmnn.errors import DeviceError
-from vkmnn.mapped_files import MappedFile, address_of
 from vkmnn.runtime.drivers.base import EMPTY_RANGE_BYTES
 from vkmnn.runtime.drivers.mapped import MappedMemory
 from vkmnn.runtime.drivers.vulkan.api import address, ffi, lib, struct

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from vkmnn.records import dataclass
+from vkmnn.base.records import dataclass
 
 Version = tuple[int, int]
 

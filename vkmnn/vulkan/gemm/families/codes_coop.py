@@ -11,9 +11,9 @@ from typing import cast
 
 import numpy as np
 
+from vkmnn.base.records import dataclass
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Array
-from vkmnn.records import dataclass
 from vkmnn.runtime.recorder import linear_groups
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.cost.terms import Expected
@@ -36,7 +36,7 @@ from vkmnn.vulkan.gemm.shared_tiles import LOAD_FLOPS
 from vkmnn.vulkan.gemm.target import Target
 from vkmnn.vulkan.gemm.traits import Trait
 from vkmnn.vulkan.gemm.weights import packed_elements, words_of
-from vkmnn.vulkan.spatial import Triple
+from vkmnn.vulkan.splitting.spatial import Triple
 
 # Blocks of four channels whose bytes are a uvec4.
 BLOCKS = 4

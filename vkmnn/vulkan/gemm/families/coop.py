@@ -8,9 +8,9 @@ from math import lcm
 
 import numpy as np
 
+from vkmnn.base.records import dataclass
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Array
-from vkmnn.records import dataclass
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.cost.devices import class_of
 from vkmnn.vulkan.cost.passes import pass_cost
@@ -34,7 +34,7 @@ from vkmnn.vulkan.gemm.taps import places
 from vkmnn.vulkan.gemm.target import Target
 from vkmnn.vulkan.gemm.traits import Trait
 from vkmnn.vulkan.gemm.weights import packed_elements
-from vkmnn.vulkan.spatial import Triple
+from vkmnn.vulkan.splitting.spatial import Triple
 
 # A table of taps takes 16 bytes per eight products of an output: no more than a few megabytes.
 MAX_TAP_PAIRS = 1 << 18

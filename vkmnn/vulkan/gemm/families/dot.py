@@ -8,9 +8,9 @@ from typing import cast
 
 import numpy as np
 
+from vkmnn.base.records import dataclass
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Array
-from vkmnn.records import dataclass
 from vkmnn.runtime.recorder import linear_groups
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.cost.devices import class_of

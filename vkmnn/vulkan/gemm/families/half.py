@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import cast
 
-from vkmnn.records import dataclass
+from vkmnn.base.records import dataclass
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.cost.terms import Expected
 from vkmnn.vulkan.encoder import VulkanEncoder

@@ -9,9 +9,9 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
+from vkmnn.base.records import dataclass
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Array
-from vkmnn.records import dataclass
 from vkmnn.runtime.shader import Shader
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.cost.terms import Cost, Expected
@@ -42,7 +42,7 @@ from vkmnn.vulkan.gemm.split import dispatch_tiles
 from vkmnn.vulkan.gemm.taps import places
 from vkmnn.vulkan.gemm.target import Target
 from vkmnn.vulkan.gemm.traits import Trait
-from vkmnn.vulkan.spatial import Triple
+from vkmnn.vulkan.splitting.spatial import Triple
 
 K = TypeVar("K", covariant=True)
 

@@ -18,7 +18,6 @@ from vkmnn.ir import Array
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.activation import ActivationCall
-from vkmnn.vulkan.byte_codes import code_spec
 from vkmnn.vulkan.cost.devices import class_of
 from vkmnn.vulkan.cost.passes import pass_cost
 from vkmnn.vulkan.device_rules import CpuLanes, cpu_lanes, is_gpu, rotate_lanes
@@ -30,6 +29,7 @@ from vkmnn.vulkan.gemm.loops import GPU_LOCAL
 from vkmnn.vulkan.gemm.problem import ConvProblem, Gemm
 from vkmnn.vulkan.gemm.shared_tiles import timed_shared
 from vkmnn.vulkan.gemm.weights import Weights, bias_tensor
+from vkmnn.vulkan.quantized.byte_codes import code_spec
 
 # G of F(m, 3) for the points 0, 1, -1 (and 2, -2), matching `include/winograd.glsl.j2`.
 WEIGHT_MATRIX = {

@@ -17,7 +17,6 @@ from weakref import ReferenceType, ref
 import numpy as np
 
 from vkmnn.ir import Array
-from vkmnn.vulkan.byte_codes import code_spec
 from vkmnn.vulkan.device_rules import CpuLanes, cpu_lanes, is_gpu, rotate_lanes
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.gemm.cpu_tiles import min_nanoseconds
@@ -40,6 +39,7 @@ from vkmnn.vulkan.gemm.rewrites.winograd import (
     transform_output,
 )
 from vkmnn.vulkan.gemm.traits import Trait
+from vkmnn.vulkan.quantized.byte_codes import code_spec
 
 # Nanoseconds of one core for a tile of a channel block, (input, output), measured on lavapipe, by
 # the invocations that run at once; and what each further part of the sums adds to the latter.

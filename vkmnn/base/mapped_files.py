@@ -1,0 +1,122 @@
+"""Whole files in memory of whole pages, whose bytes a device may use where they are.
+
+By default, files are read: whoever shortens or overwrites a file that is mapped ends the processes
+that still use it (SIGBUS), or changes what they compute.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from contextlib import suppress
+
+import numpy as np
+import numpy.typing as npt
+
+from vkmnn.base.threads import Workers
+
+CHUNK_BYTES = 16 << 20
+MAX_THREADS = 4
+
+
+class MappedFile(mmap.mmap):
+    """Pages that hold a file: the file's own, mapped for reading, or memory that it was read into.
+
+    Arrays on it keep it there.
+    """
+
+    own = True
+    """Whether the pages are the file's, so that the system may drop and reread them."""
+
+
+class FileChangedError(OSError):
+    """A file changed while it was read."""
+
+
+def map_file(descriptor: int) -> MappedFile:
+    """Return the pages of a file that must neither be shortened nor written to from now on."""
+    return MappedFile(descriptor, 0, access=mmap.ACCESS_READ)
+
+
+def read_file(descriptor: int) -> MappedFile:
+    """Return a copy of a file, which nothing that happens to the file changes.
+
+    Raises:
+        FileChangedError: it changed meanwhile.
+    """
+    before = os.fstat(descriptor)
+    file = MappedFile(-1, before.st_size)
+    file.own = False
+    advice = getattr(mmap, "MADV_HUGEPAGE", None)
+    if advice is not None:
+        with suppress(OSError):  # a system without large pages
+            file.madvise(advice)
+    starts = range(0, before.st_size, CHUNK_BYTES)
+    parallel = hasattr(os, "preadv")
+    threads = min(MAX_THREADS, len(starts), os.cpu_count() or 1) if parallel else 0
+    with memoryview(file) as whole, Workers(threads if threads > 1 else 0, "vkmnn-read") as workers:
+        parts = [
+            workers.submit(_read, descriptor, whole[start : start + CHUNK_BYTES], start)
+            for start in starts
+        ]
+        for part in parts:
+            part.result()
+        del parts
+    after = os.fstat(descriptor)
+    if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
+        raise FileChangedError("it changed while it was read")
+    return file
+
+
+def _read(descriptor: int, part: memoryview, start: int) -> None:
+    """Read a file into memory from an offset on."""
+    done = 0
+    while done < len(part):
+        if hasattr(os, "preadv"):
+            count = os.preadv(descriptor, [part[done:]], start + done)
+        else:
+            os.lseek(descriptor, start + done, os.SEEK_SET)
+            data = os.read(descriptor, len(part) - done)
+            part[done : done + len(data)] = data
+            count = len(data)
+        if not count:
+            raise FileChangedError("it became shorter while it was read")
+        done += count
+
+
+def place_in_file(array: npt.NDArray[np.generic]) -> tuple[MappedFile, int] | None:
+    """Return the mapped file that contains an array's bytes contiguously, and their offset.
+
+    None for an array that lies elsewhere, or whose elements are not side by side.
+    """
+    base: object = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    if isinstance(base, memoryview):
+        base = base.obj
+    if not isinstance(base, MappedFile) or not array.flags.c_contiguous or array.nbytes == 0:
+        return None
+    return base, array.ctypes.data - address_of(base)
+
+
+def address_of(file: MappedFile) -> int:
+    """Return the address of a mapped file, which is page-aligned."""
+    return int(np.frombuffer(file, np.uint8).ctypes.data)
+
+
+def let_go_of_pages(array: npt.NDArray[np.generic]) -> None:
+    """Let the system have the pages of a mapped file that an array fills: they can be read again.
+
+    They count as this process's memory until then, though nobody needs them. An array that lies
+    elsewhere is left alone.
+    """
+    found = place_in_file(array)
+    advice = getattr(mmap, "MADV_DONTNEED", None)
+    if found is None or advice is None or not found[0].own:
+        return
+    file, offset = found
+    first = -(-offset // mmap.PAGESIZE) * mmap.PAGESIZE
+    length = (offset + array.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE - first
+    if length > 0:
+        with suppress(OSError):  # a system that does not do it loses nothing but room
+            file.madvise(advice, first, length)

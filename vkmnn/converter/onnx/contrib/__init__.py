@@ -1,0 +1,1 @@
+"""Converters of onnxruntime's own operators."""

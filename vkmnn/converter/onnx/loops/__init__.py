@@ -1,0 +1,1 @@
+"""Loops: unrolled, or recognised as recurrent operators."""

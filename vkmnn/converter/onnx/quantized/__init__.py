@@ -1,0 +1,1 @@
+"""Quantised operators, and tensors that stay quantised between them."""

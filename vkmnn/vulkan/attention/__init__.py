@@ -1,0 +1,1 @@
+"""Kernels of attention and their predicted times."""

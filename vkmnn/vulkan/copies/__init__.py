@@ -1,0 +1,1 @@
+"""Copies of regions, fills and changes of layout."""

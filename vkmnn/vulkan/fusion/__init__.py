@@ -1,0 +1,1 @@
+"""Ops and conversions fused into the dispatch of a neighbour."""

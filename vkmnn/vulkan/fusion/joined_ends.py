@@ -1,0 +1,156 @@
+"""Conversions at the ends of a network that the kernel beside them makes.
+
+Hosts have plain float32. The first kernel may read that, and the last store it, so that no dispatch
+changes order and width alone. As with `pairs.py`, graph and plan stay what they are: only the
+commands that are recorded differ.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from vkmnn.core.execution import Command
+from vkmnn.core.tensor import Tensor, Usage
+from vkmnn.ir import Layout
+from vkmnn.runtime.device_info import MemoryFlag
+from vkmnn.vulkan.copies.layout_change import same_order
+from vkmnn.vulkan.cost.devices import class_of
+from vkmnn.vulkan.cost.passes import pass_cost
+from vkmnn.vulkan.device_rules import is_gpu
+from vkmnn.vulkan.encoder import VulkanEncoder
+from vkmnn.vulkan.execution import VulkanExecution
+from vkmnn.vulkan.fp16 import is_float
+from vkmnn.vulkan.storage import storage_bytes
+
+
+def join_ends(
+    segments: Sequence[Sequence[Command]], encoder: VulkanEncoder
+) -> Sequence[Sequence[Command]]:
+    """Return the commands without the conversions that other kernels make.
+
+    Args:
+        segments: the commands in running order, whose tensors have their final forms.
+        encoder: decides.
+    """
+    if "ConvertTensor" not in {command.op.type for commands in segments for command in commands}:
+        return segments
+    readers = Counter(
+        t.name
+        for commands in segments
+        for command in commands
+        for t in command.inputs
+        if t is not None
+    )
+    return [_Ends(commands, readers, encoder).joined() for commands in segments]
+
+
+class _Ends:
+    """Joins the commands of one segment."""
+
+    def __init__(
+        self, commands: Sequence[Command], readers: Counter[str], encoder: VulkanEncoder
+    ) -> None:
+        self._commands = commands
+        self._readers = readers
+        self._encoder = encoder
+        self._makers = {out.name: at for at, c in enumerate(commands) for out in c.outputs}
+        self._converted = {c.outputs[0].name for c in commands if _converts(c)}
+        self._instead: dict[int, Command | None] = {}
+
+    def joined(self) -> list[Command]:
+        """Return the commands that remain."""
+        for at, command in enumerate(self._commands):
+            x = command.inputs[0] if command.inputs else None
+            if _converts(command):
+                self._join_last(at)
+            elif x is not None and x.name in self._converted:
+                self._join_first(at, x)
+        kept = (self._instead.get(at, command) for at, command in enumerate(self._commands))
+        return [command for command in kept if command is not None]
+
+    def _join_first(self, at: int, inner: Tensor) -> None:
+        """Let a kernel read what conversions before it read, if that pays; `inner` is theirs."""
+        command, dropped = self._now(at), []
+        x: Tensor | None = inner
+        while x is not None and x.name in self._converted and (maker := self._alone(x)) is not None:
+            dropped.append(maker[0])
+            x = maker[1].inputs[0]
+        if x is None or not dropped or not _is_plain(x) or not self._near(x):
+            return
+        joined = replace(command, inputs=[x, *command.inputs[1:]])
+        beside = self._commands[dropped[0]].op.name
+        if self._pays(joined, 0, inner, x, beside):
+            self._instead |= {at: joined, **dict.fromkeys(dropped)}
+
+    def _join_last(self, at: int) -> None:
+        """Let a kernel store what a conversion after it stores, if that pays."""
+        source, out = self._commands[at].inputs[0], self._commands[at].outputs[0]
+        maker = self._alone(source) if source is not None and _is_plain(out) else None
+        if source is None or maker is None or _converts(maker[1]) or len(maker[1].outputs) > 1:
+            return
+        joined = replace(maker[1], outputs=[out])
+        if self._pays(joined, 1, source, out, self._commands[at].op.name):
+            self._instead |= {maker[0]: joined, at: None}
+
+    def _now(self, at: int) -> Command:
+        return self._instead.get(at) or self._commands[at]
+
+    def _alone(self, tensor: Tensor) -> tuple[int, Command] | None:
+        """Return what makes a tensor that one command alone reads."""
+        at = self._makers.get(tensor.name)
+        read_by_host = tensor.usage is Usage.OUTPUT and _is_plain(tensor)
+        alone = self._readers[tensor.name] == 1 and not read_by_host
+        return (at, self._now(at)) if at is not None and alone else None
+
+    def _near(self, x: Tensor) -> bool:
+        """Return whether a kernel may read a tensor as often as it likes.
+
+        Not where the host writes it into memory of its own, beyond a bus.
+        """
+        types = self._encoder.info.memory_types
+        both = MemoryFlag.DEVICE_LOCAL | MemoryFlag.HOST_VISIBLE
+        mapped = not types or any(item.flags & both == both for item in types)
+        return x.usage is not Usage.INPUT or mapped
+
+    def _pays(
+        self, joined: Command, end: int, inner: Tensor | None, plain: Tensor, beside: str
+    ) -> bool:
+        """Return whether one dispatch does the work of two, and is likely to take less time."""
+        execution, encoder = joined.execution, self._encoder
+        limit = encoder.info.limits.max_storage_buffer_range
+        if not isinstance(execution, VulkanExecution) or inner is None:
+            return False
+        if any(
+            t is not None and t.layout is Layout.IMAGE
+            for t in (inner, *joined.inputs, *joined.outputs)
+        ):
+            return False
+        if storage_bytes(plain) > limit or _is_view(inner, plain):
+            return False
+        execution.bind(joined.inputs, joined.outputs)
+        encoder.begin(joined.op.name, (*joined.inputs, *joined.outputs))
+        more = execution.plain_end_us(end, encoder)
+        if more is None:
+            return False
+        moved = storage_bytes(inner) + storage_bytes(plain)
+        apart = pass_cost(moved, encoder.info).total + class_of(encoder.info).gap_us
+        pays = is_gpu(encoder.info) and more < apart
+        shapes = tuple(t and t.shape for t in (*joined.inputs, *joined.outputs))
+        problem = joined.op.type, end, shapes
+        return encoder.choose("plain end", problem, (pays, not pays), beside=beside)
+
+
+def _converts(command: Command) -> bool:
+    return command.op.type == "ConvertTensor"
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    wide = tensor.layout is Layout.NCHW and not tensor.fp16 and tensor.codes is None
+    return wide and is_float(tensor) and tensor.value is None and 0 not in tensor.shape
+
+
+def _is_view(inner: Tensor, plain: Tensor) -> bool:
+    """Return whether the conversion takes no dispatch."""
+    return inner.fp16 == plain.fp16 and (inner.layout is plain.layout or same_order(plain.shape))

@@ -1,0 +1,1 @@
+"""Plans of the Vulkan backend: order, memory, recording, prediction."""

@@ -1,0 +1,214 @@
+"""Predicted time of a plan on a device, by dispatches and levels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+
+import numpy as np
+
+from vkmnn.base.records import dataclass
+from vkmnn.core.backend import Segment
+from vkmnn.core.execution import Command
+from vkmnn.core.overflow import OverflowWatch
+from vkmnn.core.tensor import Tensor
+from vkmnn.ir import Array
+from vkmnn.runtime.device import Device
+from vkmnn.runtime.device_info import DeviceInfo
+from vkmnn.vulkan.backend import VulkanBackend
+from vkmnn.vulkan.choice import Preferences
+from vkmnn.vulkan.cost.devices import class_of, cores_of
+from vkmnn.vulkan.cost.passes import pass_cost
+from vkmnn.vulkan.cost.terms import Cost
+from vkmnn.vulkan.recording import Dispatch, Recording
+from vkmnn.vulkan.storage import storage_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A dispatch of a plan and its prediction.
+
+    Args:
+        level: dispatches of one level wait for nothing in it.
+        op: the name of the op that it belongs to.
+        kernel: the shader's name.
+        workgroups: of the dispatch.
+        invocations: of a workgroup.
+        waves: rounds in which the device runs the workgroups, one on a multiprocessor at a time.
+        nbytes: that it reads and writes, each tensor once.
+        cost: the time that it takes.
+        needed: multiplications of a product or convolution, 0 where it is none.
+        done: multiplications that its tiles make of it.
+    """
+
+    level: int
+    op: str
+    kernel: str
+    workgroups: int
+    invocations: int
+    waves: int
+    nbytes: int
+    cost: Cost
+    needed: int
+    done: int
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """Predicted time of a plan.
+
+    Args:
+        info: the device.
+        steps: all dispatches, in running order.
+        submits: command buffers of a run.
+    """
+
+    info: DeviceInfo
+    steps: tuple[Step, ...]
+    submits: int
+
+    @property
+    def levels(self) -> int:
+        """Levels of dispatches, each of which waits for the one before."""
+        return len({step.level for step in self.steps})
+
+    @property
+    def padded_work(self) -> float:
+        """Multiplications of all products, padding of tiles included, over those needed."""
+        needed = sum(step.needed for step in self.steps)
+        return sum(step.done for step in self.steps) / needed if needed else 1.0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that all dispatches read and write."""
+        return sum(step.nbytes for step in self.steps)
+
+    def terms(self) -> dict[str, float]:
+        """Return the predicted microseconds by term; of a level, those of its slowest dispatch."""
+        device = class_of(self.info)
+        total = Cost()
+        beside = 0.0
+        for _, level in groupby(self.steps, lambda step: step.level):
+            steps = list(level)
+            slowest = max((step.cost for step in steps), key=lambda cost: cost.total)
+            total += slowest
+            # What the slowest leaves idle, the others take; beyond that, they take longer.
+            taken = [self._share(step) * step.cost.total for step in steps]
+            beside += max(0.0, sum(taken) - slowest.total) + device.beside_us * (len(steps) - 1)
+        return {
+            "submit": device.submit_us * self.submits,
+            "gaps": device.gap_us * self.levels,
+            **total.terms(),
+            "beside": beside,
+        }
+
+    def _share(self, step: Step) -> float:
+        """Return the part of the device that a dispatch keeps busy."""
+        return min(1.0, step.workgroups / cores_of(self.info))
+
+    @property
+    def predicted_us(self) -> float:
+        """All terms together."""
+        return sum(self.terms().values())
+
+
+class PlanningBackend(VulkanBackend):
+    """Plans as the Vulkan backend does and keeps the recordings; computes nothing.
+
+    Args:
+        device: of `open_profile`.
+        fp16: store floats in 16 bits where ops allow it.
+        places: decide where tensors lie, too: packs the constants, and tells the memory.
+        half: products may be computed in float16.
+    """
+
+    def __init__(
+        self, device: Device, fp16: bool = False, places: bool = False, *, half: bool = False
+    ) -> None:
+        watch = OverflowWatch("warn") if fp16 else None  # as in sessions by default
+        super().__init__(device, chooser=Preferences({}), fp16=fp16, half=half, overflows=watch)
+        self.recordings: list[tuple[Recording, int]] = []
+        """The recordings, and the number of command buffers."""
+        self._places = places
+
+    def encode(self, segments: Sequence[Sequence[Command]]) -> tuple[Recording, list[int]]:
+        recording, ends = super().encode(segments)
+        self.recordings.append((recording, len(ends)))
+        return recording, ends
+
+    def on_resize_end(
+        self,
+        segments: Sequence[Sequence[Command]],
+        kept: Mapping[str, Tensor],
+        inputs: Mapping[str, Tensor],
+    ) -> list[Segment]:
+        if self._places:
+            return super().on_resize_end(segments, kept, inputs)
+        self.encode_in_order(segments)
+        return [_Nothing(commands, kept) for commands in segments]
+
+    def forecast(self) -> Forecast:
+        """Return the prediction for all plans so far."""
+        return forecast_of(self.recordings, self.device.info)
+
+
+def forecast_of(recordings: Sequence[tuple[Recording, int]], info: DeviceInfo) -> Forecast:
+    """Return the prediction for consecutive recordings.
+
+    Args:
+        recordings: each with the number of command buffers that it makes.
+        info: the device.
+    """
+    steps: list[Step] = []
+    submits = 0
+    for recording, segments in recordings:
+        first = steps[-1].level + 1 if steps else 0
+        steps += [_step(dispatch, first, recording, info) for dispatch in recording.dispatches]
+        submits += segments
+    return Forecast(info, tuple(steps), submits)
+
+
+class _Nothing(Segment):
+    """A segment whose results are zeros."""
+
+    def __init__(self, commands: Sequence[Command], kept: Mapping[str, Tensor]) -> None:
+        produced = {output.name for command in commands for output in command.outputs}
+        self._results = [tensor for name, tensor in kept.items() if name in produced]
+
+    def run(self, host: dict[str, Array]) -> None:
+        for tensor in self._results:
+            host[tensor.name] = np.zeros(tensor.shape, tensor.dtype.numpy)
+
+
+def _step(dispatch: Dispatch, first: int, recording: Recording, info: DeviceInfo) -> Step:
+    shader = dispatch.shader
+    local = int(dispatch.spec.get("local_size_x", shader.local_size[0]))
+    invocations = local * shader.local_size[1] * shader.local_size[2]
+    workgroups = dispatch.groups[0] * dispatch.groups[1] * dispatch.groups[2]
+    # A binding that the specialization leaves out repeats another's tensor.
+    nbytes = sum(_bytes(tensor, recording) for tensor in dict.fromkeys(dispatch.tensors))
+    expected = dispatch.expected
+    if expected is not None:
+        cost, needed, done = expected.cost, expected.needed, expected.done
+    else:
+        # Workgroups spread over the cores before any of these gets a second one.
+        cost, needed, done = pass_cost(nbytes, info, workgroups), 0, 0
+    return Step(
+        level=first + dispatch.step,
+        op=dispatch.label,
+        kernel=shader.name,
+        workgroups=workgroups,
+        invocations=invocations,
+        waves=-(-workgroups // cores_of(info)),
+        nbytes=nbytes,
+        cost=cost,
+        needed=needed,
+        done=done,
+    )
+
+
+def _bytes(tensor: Tensor, recording: Recording) -> int:
+    packed = recording.packed.get(tensor)
+    if packed is not None:
+        return packed.source.size * (2 if packed.fp16 else 4)
+    return 0 if tensor is recording.status else storage_bytes(tensor)

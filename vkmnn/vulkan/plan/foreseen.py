@@ -1,0 +1,155 @@
+"""The pipelines that opening a model needed last time, begun while the model is still being read.
+
+Which they are is known only once the network has been planned; until then, drivers have nothing to
+do. A note in the cache folder lets them begin as soon as the device is open.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vkmnn.base.cache_files import cache_dir, read_file, write_file
+from vkmnn.base.threads import Workers
+from vkmnn.errors import VkmnnError
+from vkmnn.runtime.device_info import DeviceType
+from vkmnn.runtime.pipeline import complete_spec
+from vkmnn.runtime.pipeline_cache import device_key
+from vkmnn.runtime.shader import watched
+from vkmnn.runtime.warm_up import WarmUp
+from vkmnn.shaders.library import BUILTIN
+
+if TYPE_CHECKING:
+    from vkmnn.runtime.device import Device
+    from vkmnn.runtime.device_info import DeviceInfo
+    from vkmnn.runtime.pipeline import SpecValues
+    from vkmnn.runtime.shader import Shader
+
+    Needed = Sequence[tuple[Shader, SpecValues]]
+
+_log = logging.getLogger(__name__)
+
+MAX_PIPELINES = 64
+"""Maximum pipelines per model; half of those that a device keeps unused."""
+
+MAX_NOTES = 256
+_MAX_BYTES = 1 << 20
+
+
+class Note:
+    """The pipelines that a device needed for one model, in a file.
+
+    No method raises: a note that cannot be read or written costs time, not results. Why is logged.
+
+    Args:
+        folder: where caches are kept.
+        info: the device.
+        subject: says which model is opened, and how.
+
+    Attributes:
+        path: the file.
+    """
+
+    def __init__(self, folder: Path, info: DeviceInfo, subject: str) -> None:
+        key = hashlib.sha256(device_key(info) + subject.encode("utf-8", "surrogateescape"))
+        self.path = folder / "foreseen" / f"{key.hexdigest()[:32]}.json"
+
+    def load(self) -> list[tuple[Shader, SpecValues]]:
+        """Return the pipelines with all constants; empty without a valid file."""
+        try:
+            noted = json.loads(read_file(self.path, _MAX_BYTES))
+            return [
+                (_shader(name, *watches), complete_spec(BUILTIN.load(name), spec))
+                for name, spec, *watches in noted[:MAX_PIPELINES]
+            ]
+        except FileNotFoundError:
+            return []
+        except (
+            *(OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError),
+            RecursionError,  # of nested JSON
+            VkmnnError,  # no such shader, or no such constant
+        ) as error:
+            _log.warning("foreseen pipelines %s ignored: %s", self.path, error)
+            return []
+
+    def store(self, needed: Needed) -> None:
+        """Store the pipelines atomically."""
+        data = json.dumps([[shader.name, dict(spec), shader.watched] for shader, spec in needed])
+        try:
+            write_file(self.path, data.encode())
+            _drop_oldest(self.path.parent)
+        except OSError as error:
+            _log.info("pipeline notes %s not saved: %s", self.path, error)
+
+
+def _shader(name: str, watches: bool = False) -> Shader:
+    return watched(BUILTIN.load(name)) if watches is True else BUILTIN.load(name)
+
+
+def _drop_oldest(folder: Path) -> None:
+    """Keep a folder of notes from growing without end."""
+    notes = [*folder.glob("*.json")]
+    if len(notes) <= MAX_NOTES:
+        return
+    ages = []
+    for path in notes:
+        with contextlib.suppress(OSError):  # another process was faster
+            ages.append((path.stat().st_mtime_ns, path))
+    for _, path in sorted(ages)[: len(notes) - MAX_NOTES]:
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+class Foreseen:
+    """Builds the pipelines of a note in other threads, and writes the note anew where it was wrong.
+
+    Whoever needs one of the pipelines gets it from the device, which builds none twice. Errors are
+    left to those who need it.
+
+    Args:
+        device: whose pipelines.
+        subject: as for `Note`.
+    """
+
+    def __init__(self, device: Device, subject: str) -> None:
+        self._note = Note(cache_dir(), device.info, subject)
+        self._device = device
+        self._noted = self._note.load()
+        threads = min(os.cpu_count() or 1, len(self._noted))
+        self._builders = Workers(threads, "vkmnn-foreseen")
+        built = [self._builders.submit(device.pipeline, *pair) for pair in self._noted]
+        on_cpu = device.info.type is DeviceType.CPU
+        self._warm_up = (
+            WarmUp(device, built, helped=False, awaited=False) if on_cpu and built else None
+        )
+
+    def settle(self, needed: Needed) -> None:
+        """Cancel pending pipelines; store those used, if they were not foreseen.
+
+        Args:
+            needed: all pipelines of a plan, in the order in which they are best begun.
+        """
+        self.close()
+        own = [(shader, spec) for shader, spec in needed if _is_built_in(shader)]
+        wanted = [(s, complete_spec(s, spec)) for s, spec in own[:MAX_PIPELINES]]
+        if wanted != self._noted:
+            self._note.store(wanted)
+
+    def close(self) -> None:
+        """Cancel pending pipelines, and wait for running ones."""
+        if self._warm_up is not None:
+            self._warm_up.close()
+        self._builders.close(cancel=True)
+
+
+def _is_built_in(shader: Shader) -> bool:
+    try:
+        return BUILTIN.load(shader.name).digest == shader.digest
+    except VkmnnError:
+        return False

@@ -1,0 +1,1 @@
+"""Quantised activations of one byte an element."""

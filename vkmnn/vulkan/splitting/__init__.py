@@ -1,0 +1,1 @@
+"""Splitting of ops that are too large for the device."""
