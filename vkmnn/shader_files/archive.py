@@ -1,4 +1,4 @@
-"""The SPIR-V of a package in one zip file: what wheels hold in the place of a thousand small files.
+"""The SPIR-V of a package in one zip file, as wheels carry it.
 
 Modules are compressed one by one, so that a process reads those that it uses and no others.
 """
@@ -45,7 +45,7 @@ class Archive:
 
     @functools.cached_property
     def _entries(self) -> dict[str, tuple[int, int]]:
-        """Where each module's local header begins, and how many bytes it is compressed to."""
+        """Offset of each module's local header, and its compressed size."""
         with zipfile.ZipFile(self._path) as archive:
             return {
                 info.filename: (info.header_offset, info.compress_size)

@@ -1,4 +1,4 @@
-"""`shaders.lock`: which variants a folder of templates has, by the digests of what they come from.
+"""`shaders.lock`: the variants of a folder of templates, by the digests of their sources.
 
 `python -m vkmnn.codegen` writes it. The digest of a variant is that of its rendered source and its
 options, not that of its SPIR-V.
@@ -19,13 +19,13 @@ from vkmnn.errors import ShaderError
 
 LOCK_FILE = "shaders.lock"
 MANIFEST_FILE = "manifest.json"
-"""What stands beside packed modules; it names the lock that they were built from."""
+"""File beside packed modules with the digest of the lock they were built from."""
 LOCK_SCHEMA = 1
 """Form of the lock that is understood here."""
 
 
 class Lock:
-    """What the lock of a folder says.
+    """Content of a folder's lock.
 
     Args:
         text: the file's content.

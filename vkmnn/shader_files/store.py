@@ -1,4 +1,4 @@
-"""Compiled shaders on disk, found by the digest of what they are compiled from.
+"""Compiled shaders on disk, by the digest of their source.
 
 A checkout keeps them in its folder `build/shaders`, anything else in the user's cache folder. Files
 are written whole and never changed, so that any number of processes may share a folder.
@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 _MAX_BYTES = 64 << 20
 _PROJECT_FILE = "pyproject.toml"
 _LEVELS = 3
-"""How far above a folder of shaders the file is looked for."""
+"""Parent folders searched for the project's file."""
 
 
 def store_folder() -> Path:
@@ -30,7 +30,7 @@ def store_folder() -> Path:
 
 
 def store_folders(shaders: Path) -> tuple[Path, ...]:
-    """Return where the compiled shaders of a folder are looked for; the first takes new ones.
+    """Return the folders of compiled shaders; new ones go to the first.
 
     Args:
         shaders: the folder that holds glsl/.
@@ -46,17 +46,17 @@ def store_folders(shaders: Path) -> tuple[Path, ...]:
 
 
 def entry_key(name: str, digest: str) -> str:
-    """Return the key of what one variant declares: a digest says nothing of its name."""
+    """Return the key of one variant's declarations, which a digest alone does not identify."""
     return f"{digest}.{name}"
 
 
 def entries_key(fingerprint: str) -> str:
-    """Return the key of what all variants of a lock declare."""
+    """Return the key of the declarations of all variants of a lock."""
     return f"{fingerprint}.all"
 
 
 class Store:
-    """Folders of files `<key>`: a JSON line (what is known of it, its checksum), then bytes.
+    """Folders of files `<key>`: a JSON line (metadata, checksum), then bytes.
 
     A folder that cannot be read or written costs time, not results. Why is logged, once.
 
@@ -70,11 +70,11 @@ class Store:
 
     @property
     def folder(self) -> Path:
-        """The folder that takes what is written."""
+        """Folder for new files."""
         return self.folders[0]
 
     def get(self, key: str) -> tuple[dict[str, Any], bytes] | None:
-        """Return what is known of an entry, and its bytes; None when it is missing or damaged."""
+        """Return an entry's metadata and bytes; None if it is missing or damaged."""
         for folder in self.folders:
             try:
                 head, _, data = read_file(folder / key, _MAX_BYTES).partition(b"\n")
@@ -104,7 +104,7 @@ class Store:
             self._warn("written", error)
 
     def _make(self) -> None:
-        """Make the folder, and let git ignore what is in it."""
+        """Create the folder, and let git ignore its content."""
         try:
             write_file(self.folder / ".gitignore", b"*\n")
         except OSError as error:

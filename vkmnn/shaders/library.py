@@ -44,12 +44,12 @@ class ShaderLibrary:
 
     @functools.cached_property
     def lock(self) -> Lock | None:
-        """What the folder's lock says, None where there is none."""
+        """Content of the folder's lock, None without one."""
         return read_lock(self.folder)
 
     @functools.cached_property
     def _origin(self) -> Packed | OnDemand:
-        """Where entries and modules come from: what is packed, unless the lock tells of others."""
+        """Source of entries and modules: the packed ones, unless the lock differs."""
         packed = Packed(self.folder)
         if self.lock is None or packed.fits(self.lock.fingerprint):
             return packed
@@ -149,7 +149,7 @@ class ShaderLibrary:
         )
 
     def _entry(self, name: str) -> dict[str, Any] | None:
-        """Return what a variant declares, None when there is none."""
+        """Return a variant's declarations, None if there is no such variant."""
         entry = self._entries.get(name)
         if entry is None:
             entry = self._origin.entry(name)
@@ -190,7 +190,7 @@ def is_pending(shader: Shader) -> bool:
 
 
 def prepare(shaders: Iterable[Shader]) -> None:
-    """Compile what has not been compiled yet, several at a time; nothing where all is packed."""
+    """Compile missing variants in parallel; does nothing if all are packed."""
     wanted: dict[ShaderLibrary, list[str]] = {}
     for shader in shaders:
         if shader.by_source and isinstance(shader.spirv, Module):
@@ -205,7 +205,7 @@ def _library(folder: Path) -> ShaderLibrary:
 
 
 class BuiltShaders(Protocol):
-    """What `vkmnn.codegen.compile_folder` returns: manifest entries and modules by variant."""
+    """Result of `vkmnn.codegen.compile_folder`: manifest entries and modules by variant."""
 
     @property
     def variants(self) -> Mapping[str, Any]: ...

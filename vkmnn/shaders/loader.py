@@ -1,4 +1,4 @@
-"""The names of a folder's `kernels` module, made from its lock when they are first used.
+"""The names of a folder's `kernels` module, created from its lock on first use.
 
 Type checkers read them from `kernels.pyi`, which `python -m vkmnn.codegen` writes.
 """
@@ -18,7 +18,7 @@ from vkmnn.shaders.params import params_class
 
 
 def bind(module: dict[str, Any]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return `__getattr__` and `__dir__` of a module that stands in a folder of shaders.
+    """Return `__getattr__` and `__dir__` of a module in a folder of shaders.
 
     Args:
         module: the module's globals.
@@ -28,7 +28,7 @@ def bind(module: dict[str, Any]) -> tuple[Callable[[str], Any], Callable[[], lis
 
 
 class _Kernels:
-    """Makes the names of one module; each is kept in the module."""
+    """Creates the names of one module, and stores them in it."""
 
     def __init__(self, module: dict[str, Any]) -> None:
         self._module = module
@@ -46,7 +46,7 @@ class _Kernels:
 
     @cached_property
     def _makers(self) -> dict[str, Callable[[], Any]]:
-        """What makes each name."""
+        """Factories by name."""
         makers: dict[str, Callable[[], Any]] = {}
 
         def add(name: str, maker: Callable[..., Any], *args: Any) -> None:

@@ -1,4 +1,4 @@
-"""Shaders of a checkout: compiled from their templates when they are first needed, then kept.
+"""Shaders of a checkout: compiled from their templates on first use, then cached.
 
 What a variant declares is known once it is rendered, and its SPIR-V is compiled when a pipeline
 needs it. Both are kept by the digest that the lock has of the variant
@@ -58,7 +58,7 @@ class OnDemand:
         return self._lock.variants[name]
 
     def entry(self, name: str) -> dict[str, Any] | None:
-        """Return what a variant declares, None when there is no such variant.
+        """Return a variant's declarations, None if there is no such variant.
 
         Raises:
             ShaderError: it has to be rendered, and Jinja is missing, or the lock is out of date.
@@ -73,14 +73,14 @@ class OnDemand:
         return found
 
     def describe_all(self) -> None:
-        """Let `entry` find all variants in one file, rendering what has not been rendered yet."""
+        """Store the declarations of all variants in one file; renders those that are missing."""
         if self._described is None:
             self._generator.describe()
             self.__dict__.pop("_described", None)
 
     @cached_property
     def _described(self) -> Entries | None:
-        """What all variants declare, where all have been rendered before."""
+        """Declarations of all variants, if all have been rendered before."""
         stored = self._store.get(entries_key(self._lock.fingerprint))
         return Entries(stored[1].decode("utf-8")) if stored else None
 

@@ -38,7 +38,7 @@ class Packed:
         self._folder = folder
 
     def fits(self, fingerprint: str) -> bool:
-        """Say whether the shaders were built from what a lock of this fingerprint describes."""
+        """Return whether the shaders were built from the lock with this fingerprint."""
         path = self._folder / MANIFEST_FILE
         try:
             with path.open(encoding="utf-8") as file:
@@ -121,7 +121,7 @@ class Packed:
         return True
 
     def prepare(self, names: Iterable[str]) -> None:
-        """Have nothing to do: all is there."""
+        """Do nothing: all modules are packed."""
 
     def _unpacked(self, name: str) -> bytes | None:
         """Return a module of a folder that came in a wheel, None where there is no archive."""
@@ -163,7 +163,7 @@ class Entries:
         return entry
 
     def _before(self, name: str) -> int:
-        """Return a place before the entry of a variant, and not far from it."""
+        """Return an offset shortly before the entry of a variant."""
         text, low, high = self._text, self._start, len(self._text)
         while high - low > _NEAR:
             middle = text.rfind(_ENTRY, low, (low + high) // 2)
@@ -180,4 +180,4 @@ class Entries:
 _DECODER = json.JSONDecoder()
 _ENTRY = '\n    "'
 _NEAR = 20_000
-"""Characters that are searched in no time; entries take two thousand."""
+"""Characters per search; entries take two thousand."""

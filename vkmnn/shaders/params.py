@@ -1,4 +1,4 @@
-"""Push constants: one class for each template that has some, made from the template's lock."""
+"""Push constants: one class for each template with parameters, built from its lock entry."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Params:
 
 
 _FIELDS: dict[type[Params], dict[str, Any]] = {}
-"""What sets each field of a class: the descriptors of its slots."""
+"""Setters of a class's fields: the descriptors of its slots."""
 
 
 def params_class(name: str, module: str, declared: Sequence[str]) -> type[Params]:

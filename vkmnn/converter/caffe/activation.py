@@ -105,7 +105,7 @@ def power(op: CaffeLayer) -> None:
 
 
 def _logarithm(op: CaffeLayer, base: float) -> float:
-    """Return the natural logarithm of a base, of which -1 stands for e."""
+    """Return the natural logarithm of a base; -1 means e."""
     if base == -1:
         return 1.0
     if not base > 0 or base == 1:

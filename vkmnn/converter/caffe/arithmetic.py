@@ -28,7 +28,7 @@ def eltwise(op: CaffeLayer) -> None:
 
 @reads("Axpy")
 def axpy(op: CaffeLayer) -> None:
-    """One tensor times a factor for each channel, plus another tensor."""
+    """A tensor times a factor per channel, plus another tensor."""
     op.need(3)
     factor, x, y = op.inputs[:3]
     if len(op.sizes(factor)) == 2:
@@ -50,7 +50,7 @@ def reduction(op: CaffeLayer) -> None:
 
 @reads("ArgMax")
 def argmax(op: CaffeLayer) -> None:
-    """The places of the largest elements, or these with their places, as floats."""
+    """Indices of the largest elements, or the elements with their indices, as floats."""
     op.need(1)
     by, x, rank = op.proto.argmax_param, op.inputs[0], op.known_rank()
     along = by.HasField("axis")

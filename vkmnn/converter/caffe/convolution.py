@@ -14,7 +14,7 @@ _DEPTHWISE = ("ConvolutionDepthwise", "DepthwiseConvolution")
 def _spatial(
     op: CaffeLayer, stated: Sequence[int], height: int, width: int, count: int, otherwise: int
 ) -> list[int]:
-    """Return a number for each spatial axis: stated apart, once for all, or for each."""
+    """Return a number per spatial axis: given separately, once for all, or for each."""
     if height or width:
         return [height, width]
     found = list(stated) or [otherwise]

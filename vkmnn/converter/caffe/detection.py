@@ -49,7 +49,7 @@ def prior_box(op: CaffeLayer) -> None:
 
 
 def _prior_sizes(op: CaffeLayer) -> list[tuple[float, float]]:
-    """Return the widths and heights of the boxes at one place, in pixels."""
+    """Return the widths and heights of the boxes at one position, in pixels."""
     by = op.proto.prior_box_param
     ratios = [1.0]
     for ratio in by.aspect_ratio:

@@ -22,17 +22,18 @@ TEXT, WEIGHTS = ".prototxt", ".caffemodel"
 _TEXT_BYTES = 4 << 20
 _DEEPEST = 16
 _MESSAGES = 100_000
-"""Limits of a network: those of published files are a twentieth of it. Parsing takes a hundred
-times the memory of the text."""
+"""Limits of a network, twenty times those of published files. Parsing takes a hundred times the
+memory of the text.
+"""
 
 _CUT_BYTES = 256
 """Arrays of a blob of as many bytes are cut out of the file before protobuf parses it."""
 
 _REST_BYTES = 16 << 20
-"""What a file may have besides arrays."""
+"""Limit of a file without its arrays."""
 
 _MARK = b"#"
-"""Begins what takes the place of an array: five bytes, which no array of floats has."""
+"""Prefix of an array's placeholder: five bytes, which no float array has."""
 
 _MOST_AXES = 32
 
@@ -203,7 +204,7 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
 
 
 class _Arrays(Splitter):
-    """Cuts the arrays of blobs out of a file, and leaves their numbers in their places."""
+    """Extracts the arrays of blobs from a file and leaves their numbers in place."""
 
     def __init__(self, stream: BinaryIO) -> None:
         super().__init__(stream)
@@ -219,7 +220,7 @@ class _Arrays(Splitter):
         return self.message(nbytes, {2: v1, 100: layer})
 
     def counted(self, fields: Fields) -> Callable[[int], bytes]:
-        """Return a function that copies a message of these fields, of which there are not many."""
+        """Return a function that copies a message of these fields, and counts them."""
 
         def read(nbytes: int) -> bytes:
             self.messages += 1
@@ -297,7 +298,7 @@ def _blob(proto: Message, arrays: list[Bytes], layer: str) -> Blob:
 
 
 def _joined(chunks: Sequence[bytes], arrays: list[Bytes], dtype: np.dtype[Any]) -> Array | None:
-    """Return the numbers of a field that may come in several pieces; None where they are none."""
+    """Return the numbers of a field that may come in several pieces; None if there are none."""
     parts = []
     for chunk in chunks:
         data: Any = chunk

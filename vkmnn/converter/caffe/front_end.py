@@ -45,7 +45,7 @@ class CaffeFrontEnd(FrontEnd):
 
 
 def _is_network(start: bytes) -> bool:
-    """Return whether a binary file begins as Caffe's do: with a name, then layers or inputs."""
+    """Return whether a binary file starts as Caffe's do: with a name, then layers or inputs."""
     if len(start) < 3 or start[0] != 0x0A or start[1] > 0x7F:
         return False
     after = start[2 + start[1] :]

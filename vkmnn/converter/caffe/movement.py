@@ -198,7 +198,7 @@ def _resize(op: CaffeLayer, x: str, target: list[int], **mode: Any) -> None:
 
 @reads("Upsample")
 def upsample(op: CaffeLayer) -> None:
-    """MaxUnpool by a pooling's places; without places, nearest-neighbour enlargement."""
+    """MaxUnpool by a pooling's indices; without indices, nearest-neighbour upsampling."""
     op.need(1)
     by = op.proto.upsample_param
     height, width = op.picture(op.inputs[0])

@@ -54,7 +54,7 @@ _MOST_AXES = 32
 def to_onnx(
     file: CaffeFile, meter: Meter, shapes: Mapping[str, tuple[Dim, ...]]
 ) -> tuple[ModelFile, list[GraphState]]:
-    """Return a model of ONNX that computes what a network does in the phase TEST, and its states.
+    """Return an ONNX model of a network in phase TEST, and its states.
 
     Args:
         file: the network and its weights.
@@ -82,7 +82,7 @@ def known_layers() -> dict[str, bool]:
 
 
 class _Network:
-    """The layers that inference needs, and the tensors that blobs stand for.
+    """Layers needed for inference, and the tensors of blobs.
 
     A layer may write the blob that it reads. The last tensor of a blob has its name.
     """
@@ -149,7 +149,7 @@ class _Network:
         self._refused.difference_update(op.outputs)
 
     def _tensor(self, blob: str, proto: Message) -> str:
-        """Return the tensor that a blob stands for now; an input where a source makes it."""
+        """Return the current tensor of a blob; an input if a data layer produces it."""
         if blob in self.current:
             return self.current[blob]
         if blob not in self._sources:
@@ -196,7 +196,7 @@ def _meets(rule: Message, state: Message) -> bool:
 
 
 def _ended(layers: list[Message]) -> list[Message]:
-    """Replace losses by what they do to the scores that nothing else reads, else drop them."""
+    """Replace losses by their activation if nothing else reads the scores, else drop them."""
     read = {blob for layer in layers if layer.type not in _ENDS for blob in layer.bottom}
     found = []
     for layer in layers:
@@ -234,7 +234,7 @@ def _shared(layers: Sequence[Message], blobs: Mapping[str, list[Blob]]) -> dict[
 def _input_shape(
     source: Message, number: int, layers: Sequence[Message], blobs: Mapping[str, list[Blob]]
 ) -> list[int | None]:
-    """Return the shape of what a source makes, as far as it says; None for open sizes."""
+    """Return the declared shape of a data layer; None for open sizes."""
     if source.type == "Input":
         return _stated(source, number)
     memory = source.memory_data_param

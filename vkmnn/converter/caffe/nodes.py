@@ -17,7 +17,7 @@ Size = int | None
 
 
 class CaffeLayer(SourceOp):
-    """One layer of a network.
+    """A layer of a network.
 
     Attributes:
         proto: the layer, in today's form.
@@ -134,7 +134,7 @@ class CaffeLayer(SourceOp):
         return height, width
 
     def state(self, what: str, output: str, initial: Array) -> str:
-        """Return an input that has, in each run, what a tensor was at the end of the last one."""
+        """Return an input that holds a tensor's value of the previous run."""
         name = self.scope.fresh(f"state/{self.name}/{what}")
         self.scope.types[name], self.scope.shapes[name] = FLOAT, initial.shape
         self.states.append(GraphState(name, output, initial))

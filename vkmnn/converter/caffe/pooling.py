@@ -19,7 +19,7 @@ _LOWEST = float(np.finfo(np.float32).min)
 
 
 class Window(NamedTuple):
-    """Windows along one axis; the last one has to begin inside only if an axis has pads."""
+    """Windows along one axis; only with pads must the last one begin inside."""
 
     kernel: int
     stride: int
@@ -35,7 +35,7 @@ class Window(NamedTuple):
         return count - 1 if late else count
 
     def overhang(self, size: int) -> int:
-        """Return by how much the last one ends behind the axis."""
+        """Return by how much the last window extends past the axis."""
         return (self.count(size) - 1) * self.stride + self.kernel - self.pad - size
 
 

@@ -1,4 +1,4 @@
-"""LSTM and RNN over steps whose markers say where sequences begin."""
+"""LSTM and RNN over steps with markers at the starts of sequences."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ NetWeights: layers 2 V1Weights*; layer 100 LayerWeights*
 """
 
 Message = Any
-"""A message of one of the classes, which protobuf makes at run time."""
+"""A message of one of the classes, which protobuf creates at run time."""
 
 message_class = Messages("vkmnn_caffe", _TABLE)
 """Returns the class of a message of the table."""

@@ -50,7 +50,7 @@ def layers_of(net: Message) -> list[Message]:
 
 
 def _inputs(net: Message) -> list[Message]:
-    """Return an Input layer for what old networks state outside their layers."""
+    """Return an Input layer for inputs that old networks declare outside their layers."""
     if not net.input:
         return []
     shapes = [list(shape.dim) for shape in net.input_shape]
@@ -84,7 +84,7 @@ def _from_v1(old: Message) -> Message:
 
 
 def _from_oldest(connections: Sequence[Message]) -> list[Message]:
-    """Upgrade connections of V0 layers; layers that pad become pads of what reads them."""
+    """Upgrade connections of V0 layers; padding layers become pads of their readers."""
     pads = {
         top: connection
         for connection in connections

@@ -1,4 +1,4 @@
-"""What distinguishes one family of language models from another, as plain data."""
+"""Differences between families of language models, as plain data."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from vkmnn.converter.language.rope import Rope
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What a family does in its own way, beyond what its sizes and tensors say.
+    """Peculiarities of a family, beyond its sizes and tensors.
 
     Attributes:
         activation: of the gates: "silu" or "gelu_tanh".

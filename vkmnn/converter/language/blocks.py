@@ -1,4 +1,4 @@
-"""How weights are stored: floats, and the blocks of few bits that GGUF files have.
+"""Storage of weights: floats, and GGUF's blocks of few bits.
 
 docs/language-models.md lists the types, and what becomes of them.
 """
@@ -40,7 +40,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class BlockType:
-    """How the weights of a tensor are stored.
+    """Storage of a tensor's weights.
 
     Attributes:
         name: as files and tools call it.
@@ -73,7 +73,7 @@ class BlockType:
         return self.splitter(blocks)
 
     def floats(self, blocks: Bytes) -> Array:
-        """Return what blocks stand for, in float32."""
+        """Return the dequantised blocks, in float32."""
         if self.decode is not None:
             return self.decode(blocks)
         found = self.split(blocks)
@@ -102,7 +102,7 @@ def _brain(blocks: Bytes) -> Array:
 
 
 def _half(blocks: Bytes, at: int) -> Floats:
-    """Return the float16 of every block that begins at a byte, [.., 1]."""
+    """Return the float16 at a byte of every block, [.., 1]."""
     found = np.ascontiguousarray(blocks[..., at : at + 2]).view("<f2")
     return np.asarray(found, np.float32)
 
@@ -133,7 +133,7 @@ def _bits(data: Bytes) -> Bytes:
 def _with_offsets(
     codes: Bytes, scales: Floats, offsets: Floats, up: int = 0, packed: bool = False
 ) -> Split:
-    """Return codes · scale - offset as (code - zero) · scale.
+    """Return q · scale - offset as (q - zero) · scale.
 
     `up` is added to codes of fewer bits than are kept, so that zero points are near the middle.
     Where an offset is out of all proportion to the scale, the block is constant: one step below

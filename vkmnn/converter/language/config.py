@@ -17,7 +17,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
                "rope_local_base_freq": 10000.0, "max_position_embeddings": 131072},
     "gemma2": {"query_pre_attn_scalar": 256, "sliding_window": 4096},
 }  # fmt: skip
-"""What files leave out: transformers writes what differs from the defaults of a family."""
+"""Defaults that files omit: transformers writes only what differs from them."""
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 _DEEPEST, _WIDEST = 4096, 1 << 20
 
@@ -163,7 +163,7 @@ class _Config:
 
 
 def checked(rope: Rope, section: Section, depth: int) -> Rope:
-    """Return a rotary embedding whose numbers make sense.
+    """Return a rotary embedding with validated numbers.
 
     Args:
         rope: the embedding.

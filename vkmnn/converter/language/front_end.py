@@ -15,7 +15,7 @@ from vkmnn.ir import Graph
 
 @front_end("GGUF and safetensors")
 class LanguageFrontEnd(FrontEnd):
-    """Reads paths; the network follows from what the files say of its architecture."""
+    """Reads paths; the network is built from the architecture in the files."""
 
     def recognises(self, model: object, start: bytes) -> bool:
         if not isinstance(model, str | os.PathLike):

@@ -31,7 +31,7 @@ _SPLIT = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 
 @dataclass(frozen=True, slots=True)
 class Gguf:
-    """What GGUF files hold.
+    """Content of GGUF files.
 
     Attributes:
         path: of the first one.
@@ -47,7 +47,7 @@ class Gguf:
 
 
 def read_gguf(path: Path) -> Gguf:
-    """Read the keys and the places of the tensors of a file, and of those that it is split into.
+    """Read keys and tensor offsets of a file, and of its other parts if it is split.
 
     Raises:
         ModelFileError: a file is missing, damaged, of another version or byte order.
@@ -95,7 +95,7 @@ def _damaged(path: Path, what: str) -> ModelFileError:
 
 
 class _Reader:
-    """Reads a file from its beginning; nothing is taken that the file is too short for."""
+    """Reads a file from its start; raises where the file is too short."""
 
     def __init__(self, path: Path, file: BufferedReader, size: int) -> None:
         self._path, self._file, self._size, self._at = path, file, size, 0

@@ -44,7 +44,7 @@ _IGNORED = re.compile(r"rotary_emb\.inv_freq$|^(vision_tower|multi_modal_project
 
 
 def plain_names(names: Iterable[str]) -> dict[str, str]:
-    """Return the names of GGUF files by those of transformers; what is not known stays as it is.
+    """Return the transformers names of GGUF's tensors; unknown names stay.
 
     Weights of parts that do not make text are left out.
     """

@@ -36,7 +36,7 @@ class LazyWeights(Mapping[int, Bytes]):
         self._readers: dict[int, tuple[onnx.TensorProto, Callable[[], Array]]] = {}
 
     def add(self, number: int, tensor: onnx.TensorProto, read: Callable[[], Array]) -> None:
-        """Say what an initializer's data is read by."""
+        """Register the reader of an initializer's data."""
         self._readers[number] = tensor, read
 
     def __getitem__(self, number: int) -> Bytes:
@@ -67,7 +67,7 @@ class _Decoded:
         self._parts: set[str] = set()
 
     def part(self, name: str) -> Array:
-        """Return quantised values, scales or zero points; after all of them, nothing is kept."""
+        """Return quantised values, scales or zero points; the last part frees the rest."""
         if self._found is None or name not in self._parts:
             self._found = self._tensor.coded()
             self._parts = {"codes", "scales", *(["zeros"] if self._tensor.type.zeroed else [])}
@@ -383,7 +383,7 @@ class NetworkBuilder:
     # --- a layer ---------------------------------------------------------------------------------
 
     def _layer(self, layer: int, x: str, y: str) -> tuple[str, str]:
-        """Add a layer to the stream x, of which y is normalised; return both after it."""
+        """Add a layer to the stream x with its normalised form y; return both after it."""
         plan, name = self._architecture, f"blk.{layer}"
         y = self._attention(layer, y)
         if self._has(f"{name}.post_attention_norm.weight"):
@@ -456,7 +456,7 @@ class NetworkBuilder:
         return self._tables[rope]
 
     def _gates(self, name: str, y: str) -> str:
-        """Add what follows attention in a layer."""
+        """Add the feed-forward part of a layer."""
         if not self._has(f"{name}.ffn_gate_inp.weight"):
             return self._gated(name, y)
         mixed = self._mixed(name, y)
@@ -636,6 +636,6 @@ def _ordered(array: Array, order: Array | None) -> Array:
 
 
 def _unpaired(heads: int, depth: int) -> Array:
-    """Return the order that brings the halves of each head together: they lie in pairs."""
+    """Return the permutation from interleaved pairs to halves of each head."""
     places = np.arange(heads * depth).reshape(heads, depth // 2, 2)
     return np.asarray(places.transpose(0, 2, 1).reshape(-1))

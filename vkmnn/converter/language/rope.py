@@ -16,7 +16,7 @@ FORMS = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
 
 @dataclass(frozen=True, slots=True)
 class Rope:
-    """How positions turn queries and keys.
+    """Rotary embedding of queries and keys.
 
     Attributes:
         width: elements of a head that are turned, in halves.
@@ -47,7 +47,7 @@ class Rope:
 
     @property
     def changes(self) -> bool:
-        """Whether texts longer than the original context are turned by other frequencies."""
+        """Whether texts beyond the original context use other frequencies."""
         return self.form == "dynamic" or (self.form == "longrope" and self.long != self.short)
 
     def tables(self, positions: int, long: bool = False) -> tuple[Array, Array]:
@@ -87,7 +87,7 @@ class Rope:
         return plain
 
     def scale(self) -> float:
-        """Return what cosines and sines are multiplied by."""
+        """Return the factor of cosines and sines."""
         if self.attention is not None:
             return self.attention
         if self.form == "yarn" and self.factor > 1:

@@ -61,7 +61,7 @@ class LanguageSource:
 
     @property
     def kinds(self) -> Counter[str]:
-        """How many tensors there are of each type."""
+        """Number of tensors of each type."""
         return Counter(one.type.name for one in self.weights.values())
 
     def section(self) -> Section:
@@ -98,7 +98,7 @@ def is_described(folder: Path) -> bool:
 
 
 def read_source(path: Path) -> LanguageSource:
-    """Read what describes a language model.
+    """Read the description of a language model.
 
     Args:
         path: a GGUF file, or a folder with config.json and safetensors.

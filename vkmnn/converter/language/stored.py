@@ -1,4 +1,4 @@
-"""Tensors in files of weights: where they lie, and how they are read, a part at a time."""
+"""Tensors in weight files: their offsets, and reading in parts."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class StoredTensor:
 
     @property
     def rows(self) -> int:
-        """How many rows there are."""
+        """Number of rows."""
         return prod(self.shape[:-1])
 
     @property

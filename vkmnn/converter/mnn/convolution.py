@@ -44,7 +44,7 @@ def _window(common: Table) -> dict[str, Any]:
 
 
 def _shaped(op: MnnOp, weights: Array, first: int, kernel: list[int]) -> Array:
-    """Return weights in four axes: a given first, then what is left over."""
+    """Return weights with four axes: the given first ones, then the rest."""
     window = kernel[0] * kernel[1]
     if first <= 0 or window <= 0 or weights.size % (first * window) or not weights.size:
         raise ModelError(
@@ -146,7 +146,7 @@ def deconvolution(op: MnnOp) -> None:
 
 @reads("InnerProduct")
 def inner_product(op: MnnOp) -> None:
-    """Gemm over what remains of the axes."""
+    """Gemm over the remaining axes."""
     op.need(1)
     table = op.parameters("InnerProduct")
     weights, bias = convolution_weights(op, table)

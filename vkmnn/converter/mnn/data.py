@@ -15,7 +15,7 @@ _END = 2**31 - 1
 
 @reads("ConvertTensor")
 def convert_tensor(op: MnnOp) -> None:
-    """A change of layout, which is a transposition where channels go last or come from there."""
+    """A change of layout: a transposition from or to channels-last."""
     op.need(1)
     table = op.parameters("TensorConvertInfo")
     formats = [enum_name("MNN_DATA_FORMAT", table.integer(name)) for name in ("source", "dest")]
@@ -62,7 +62,7 @@ def flatten(op: MnnOp) -> None:
 
 @reads("Unsqueeze", "Squeeze", "ExpandDims")
 def squeeze(op: MnnOp) -> None:
-    """Axes of size 1 come or go; a parameter or the second input says which."""
+    """Add or remove axes of size 1, by a parameter or the second input."""
     op.need(1)
     kind = "Squeeze" if op.type == "Squeeze" else "Unsqueeze"
     axes: list[int] = []
@@ -149,7 +149,7 @@ def _split_at(op: MnnOp, axis: int, points: list[int]) -> None:
 
 @reads("SliceTf")
 def slice_tf(op: MnnOp) -> None:
-    """A slice by begins and sizes; -1 goes to the end."""
+    """Slice by starts and sizes; -1 extends to the end."""
     op.need(3)
     begin, size = (op.cast(name, INT64) for name in op.inputs[1:3])
     begins, sizes = op.integers(1), op.integers(2)
@@ -220,7 +220,7 @@ def expand(op: MnnOp) -> None:
 
 @reads("Fill")
 def fill(op: MnnOp) -> None:
-    """One value in a shape."""
+    """A shape filled with one value."""
     op.need(2)
     value = op.inputs[1]
     op.finish("Expand", value, op.cast(op.inputs[0], INT64))
@@ -332,7 +332,7 @@ def scatter_elements(op: MnnOp) -> None:
 
 @reads("TopKV2")
 def top_k(op: MnnOp) -> None:
-    """TopK: values, and places as integers of 32 bits."""
+    """TopK with int32 indices."""
     op.need(2, 1)
     largest = int(op.main.scalar("largest")) if op.main and op.main.kind == "TopKV2" else 1
     count = op.make("Reshape", op.cast(op.inputs[1], INT64), op.constant([1]))
@@ -357,7 +357,7 @@ def one_hot(op: MnnOp) -> None:
 
 @reads("Where")
 def where(op: MnnOp) -> None:
-    """Places of what is not zero, a row for each."""
+    """Coordinates of non-zero elements, a row for each."""
     op.need(1)
     found = op.make("NonZero", op.inputs[0], dtype=INT64)
     op.finish_as(INT32, op.make("Transpose", found, perm=[1, 0]))
@@ -403,7 +403,7 @@ def resize(op: MnnOp) -> None:
 
 
 def _sizes(op: MnnOp) -> tuple[str, str]:
-    """Return the scales and the sizes of a Resize, of which one is absent."""
+    """Return the scales and the sizes of a Resize; one of them is absent."""
     table = op.parameters("Interp")
     if len(op.inputs) < 2:
         height, width = table.integer("outputHeight"), table.integer("outputWidth")

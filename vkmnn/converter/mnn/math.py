@@ -27,7 +27,7 @@ def _one(op: MnnOp) -> str:
 
 
 def _composed(op: MnnOp, kind: str) -> bool:
-    """Make what takes several nodes; False for a function that is not known."""
+    """Write a function that needs several nodes; False for an unknown one."""
     x = op.inputs[0]
     if kind == "SQUARE":
         op.finish("Mul", x, x)
@@ -204,7 +204,7 @@ def softmax(op: MnnOp) -> None:
 
 @reads("Select")
 def select(op: MnnOp) -> None:
-    """Where; the condition is a number."""
+    """Where with a numeric condition."""
     op.need(3)
     condition = op.cast(op.inputs[0], BOOL)
     values = op.inputs[1:3]

@@ -33,7 +33,7 @@ _DEEPEST = 16
 
 
 def to_onnx(buffer: Buffer, name: str, weights: bytes, meter: Meter) -> ModelFile:
-    """Return a model of ONNX that computes what a file of MNN does.
+    """Return an ONNX model of an MNN file.
 
     Args:
         buffer: the file.
@@ -61,7 +61,7 @@ def to_onnx(buffer: Buffer, name: str, weights: bytes, meter: Meter) -> ModelFil
 
 
 def _last(scope: Scope) -> list[str]:
-    """Return what nothing reads: the outputs of a file that does not name any."""
+    """Return the tensors that nothing reads: the outputs of a file that names none."""
     read = {name for node in scope.nodes for name in node.input}
     return [name for node in scope.nodes for name in node.output if name not in read]
 
@@ -131,7 +131,7 @@ class _Reader:
     def body(
         self, op: MnnOp, name: str, known: dict[str, str], carried: Sequence[str] = ()
     ) -> tuple[Scope, TensorNames, Table]:
-        """Read a sub-graph whose inputs stand for tensors around it.
+        """Read a sub-graph whose inputs are tensors around it.
 
         Args:
             op: the op that holds it.
@@ -209,7 +209,7 @@ class _Reader:
         op.scope.types.update(zip(op.outputs, types, strict=False))
 
     def loop(self, op: MnnOp) -> None:
-        """Read a While as ONNX's Loop: count, condition, carried values; then also what is kept."""
+        """Read a While as ONNX's Loop: count, condition, carried values; then captured ones."""
         from onnx import helper
 
         if op.main is None or op.main.kind != "WhileParam" or op.main.text("cond_graph"):

@@ -1,4 +1,4 @@
-"""What a reader of an MNN op sees."""
+"""A reader's view of an MNN op."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ OP_TYPES = {number: name for name, number in SCHEMA.enums["OpType"].items()}
 TYPES = {"DT_FLOAT": FLOAT, "DT_DOUBLE": FLOAT, "DT_HALF": FLOAT, "DT_BFLOAT16": FLOAT,
          "DT_INT32": INT32, "DT_INT64": INT32, "DT_BOOL": INT32, "DT_INT16": INT32,
          "DT_UINT16": INT32, "DT_UINT8": UINT8, "DT_INT8": INT8}  # fmt: skip
-"""What MNN's element types are at run time: it has no integers of 64 bits, and no booleans."""
+"""Run-time types of MNN's element types: it has no int64 and no booleans."""
 
 STRUCTURAL = frozenset({"Input", "Const", "TrainableParam", "If", "While"})
-"""Ops that stand for no node of their own: the model's reader takes them."""
+"""Ops without a node; the model's reader handles them."""
 
 
 @lists_operators("mnn")
@@ -40,7 +40,7 @@ def enum_name(enum: str, number: int) -> str:
 
 
 class MnnOp(SourceOp):
-    """One op of a file.
+    """An op of a file.
 
     Attributes:
         table: the op in the file.

@@ -74,7 +74,7 @@ def blob(op: MnnOp, table: Table) -> Array:
 
 
 def _plain_order(values: Array, dims: list[int]) -> Array:
-    """Return a constant that is stored in blocks of four channels, which come before the batch."""
+    """Return a constant stored in blocks of four channels, which precede the batch."""
     batch, channels, inner = dims[0], dims[1], prod(dims[2:])
     blocks = -(-channels // 4)
     if values.size != blocks * 4 * batch * inner:

@@ -1,4 +1,4 @@
-"""What front ends of other formats share: operators are written as nodes of ONNX.
+"""Shared parts of front ends for other formats, which write operators as nodes of ONNX.
 
 A front end reads its file into `SourceOp`s; a function that its `Readers` have for the operator's
 type writes nodes into a `Scope`, and `finish_model` makes the model that ONNX's converter takes.

@@ -14,12 +14,12 @@ _FIRST, _LAST = "channels first", "channels last"
 
 
 def first_order(rank: int) -> list[int]:
-    """Return the order of axes that brings the last axis to the second place."""
+    """Return the permutation that moves the last axis to the second position."""
     return [0, rank - 1, *range(1, rank - 1)]
 
 
 def last_order(rank: int) -> list[int]:
-    """Return the order of axes that brings the second axis to the last place."""
+    """Return the permutation that moves the second axis to the last position."""
     return [0, *range(2, rank), 1]
 
 
@@ -43,18 +43,18 @@ def _moved(op: SourceOp, name: str, order: list[int], to: str, back: str) -> str
 
 
 def spatial(op: SourceOp, name: str, rank: int, body: Callable[[str], str]) -> str:
-    """Return what `body` makes of a tensor with channels first, with channels last again."""
+    """Apply `body` to a tensor in channels-first order, and return channels-last."""
     return to_last(op, body(to_first(op, name, rank)), rank)
 
 
 def note_last(op: SourceOp, name: str, made: str) -> None:
-    """Note that `made`, with channels last, was written of `name`, with channels first."""
+    """Record that `made`, channels-last, was transposed from `name`, channels-first."""
     op.scope.notes.setdefault((made, _FIRST), name)
     op.scope.notes.setdefault((name, _LAST), made)
 
 
 def note_line(op: SourceOp, name: str, made: str) -> None:
-    """Note what a tensor is with channels first where only an axis of size 1 came or went.
+    """Record a tensor's channels-first form if only axes of size 1 were added or removed.
 
     Lines are pictures of one row: between them and back, their layout stays.
 

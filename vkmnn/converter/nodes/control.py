@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import onnx
 
 Body = Callable[[Scope, list[str]], list[str]]
-"""Writes a body's nodes into a scope; takes the names of its arguments, returns its results'."""
+"""Writes a body's nodes into a scope; maps argument names to result names."""
 
 
 def truth(op: SourceOp, name: str) -> str:
@@ -22,7 +22,7 @@ def truth(op: SourceOp, name: str) -> str:
 
 
 def branches(op: SourceOp, condition: str, then: Body, otherwise: Body) -> None:
-    """Write an If whose bodies take the op's tensors from around them.
+    """Write an If whose bodies capture the op's tensors.
 
     Args:
         op: the operator; its outputs are the results.
@@ -57,7 +57,7 @@ def loop(
     body: Body,
     results: Sequence[str],
 ) -> None:
-    """Write a Loop that goes on while a condition on what it carries holds.
+    """Write a Loop that continues while a condition on its carried values holds.
 
     Args:
         op: the operator.
@@ -108,7 +108,7 @@ def _inside(op: SourceOp) -> Scope:
 
 
 def _kept(op: SourceOp, scope: Scope, names: Sequence[str]) -> list[str]:
-    """Return results under names that the body makes, whatever they stand for."""
+    """Return results under names that the body produces."""
     kept = [scope.fresh(f"{op.name}/result") for _ in names]
     for name, one in zip(names, kept, strict=True):
         scope.copy(name, one)
@@ -125,7 +125,7 @@ def _info(name: str, kind: int, shape: Sequence[int | None] | None = None) -> on
 def _common(
     a: tuple[int | None, ...] | None, b: tuple[int | None, ...] | None
 ) -> tuple[int | None, ...] | None:
-    """Return what is known of a tensor that has one shape or the other."""
+    """Return the common info of a tensor with one of two shapes."""
     if a is None or b is None or len(a) != len(b):
         return None
     return tuple(one if one == other else None for one, other in zip(a, b, strict=True))

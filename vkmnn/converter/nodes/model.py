@@ -1,4 +1,4 @@
-"""From a scope to a model of ONNX whose weights lie outside the protobuf."""
+"""Conversion of a scope to an ONNX model with weights outside the protobuf."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 _IR_VERSION = 10
 _LARGE = 1024
-"""Constants of as many bytes stay arrays; protobuf copies what it holds, and ends at 2 GiB."""
+"""Minimum bytes of constants that stay arrays; protobuf copies its content, and is limited to 2
+GiB.
+"""
 
 Inputs = Mapping[str, tuple[int, Sequence[int | str | None]]]
 
@@ -32,7 +34,7 @@ def finish_model(
     domains: Mapping[str, int] | None = None,
     shapes: Mapping[str, Sequence[int | str | None]] | None = None,
 ) -> ModelFile:
-    """Return a scope as the model that ONNX's converter takes.
+    """Return a scope as the model for ONNX's converter.
 
     Args:
         scope: the graph.

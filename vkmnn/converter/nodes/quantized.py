@@ -1,4 +1,4 @@
-"""Quantised tensors as pairs of DequantizeLinear and QuantizeLinear, which become codes."""
+"""Quantised tensors as DequantizeLinear and QuantizeLinear pairs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _DECODED = (*QUANTISED, INT32)
 
 @dataclass(frozen=True, eq=False)
 class Quantization:
-    """What quantised values stand for: real = scale · (value - zero).
+    """Quantisation of a tensor: real = scale · (value - zero).
 
     Attributes:
         scale: one scale, or one for each index of an axis.
@@ -43,7 +43,7 @@ class Quantization:
 
     @property
     def key(self) -> tuple[bytes, bytes, int]:
-        """What identifies it among others."""
+        """Identity for comparisons."""
         return self.scale.tobytes(), self.zero.tobytes(), self.axis
 
     @property
@@ -58,11 +58,11 @@ class Quantization:
         )
 
     def same_as(self, other: Quantization | None) -> bool:
-        """Return whether values of both stand for the same numbers."""
+        """Return whether both quantisations are equal."""
         return other is not None and self.key[:2] == other.key[:2]
 
     def decoded(self, array: Array) -> npt.NDArray[np.float32]:
-        """Return the numbers that an array of quantised values stands for."""
+        """Return the dequantised array."""
         shape = [1] * array.ndim
         if self.per_axis:
             shape[self.axis] = self.scale.size
@@ -72,7 +72,7 @@ class Quantization:
 
 
 def decode(op: SourceOp, name: str, by: Quantization) -> str:
-    """Return the tensor of floats that a quantised one stands for."""
+    """Return the dequantised tensor."""
     kind = op.type_of(name)
     if kind not in _DECODED:
         array = op.scope.constants.get(name)

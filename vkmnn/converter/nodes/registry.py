@@ -1,4 +1,4 @@
-"""Which operators of a format are read, and by which functions."""
+"""Operators of a format and their readers."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Readers(Generic[O]):
 
 
 class Reading:
-    """What the reading of a file has met so far: operators, and those that are refused.
+    """Progress of reading a file: operators, and refusals.
 
     Args:
         format: what the format is called.
@@ -123,7 +123,7 @@ class Reading:
         self.unsupported.append(UnsupportedNode(op.type, self.format, 1, op.name, reason))
 
     def check(self) -> None:
-        """Report what was refused.
+        """Raise the collected refusals.
 
         Raises:
             UnsupportedOpError: something was; it lists all of it.

@@ -1,4 +1,4 @@
-"""SAME: as many outputs as steps begin inside the input; an odd pad goes to the end."""
+"""SAME padding: ceil(size / stride) outputs; odd padding goes to the end."""
 
 from __future__ import annotations
 

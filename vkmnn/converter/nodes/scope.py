@@ -1,4 +1,4 @@
-"""A graph of ONNX as it grows: nodes, constants, and what is known of tensors."""
+"""A growing ONNX graph: nodes, constants, and known infos."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Scope:
         self.shapes[name] = array.shape
 
     def memoised(self, name: str, what: object, make: Callable[[], str]) -> str:
-        """Return the tensor that `make` writes of another, which is written once for each use."""
+        """Return the tensor that `make` derives from another, written once per use."""
         found = self.notes.get((name, what))
         if found is None:
             found = self.notes[name, what] = make()
@@ -133,7 +133,7 @@ class Scope:
             self._append(op, inputs, outputs, node, dtype, domain, attributes)
 
     def copy(self, name: str, output: str) -> None:
-        """Name a tensor as a result of the graph, which a node has to make, even of a constant."""
+        """Name a tensor as a graph output, through a node even for a constant."""
         self._append("Identity", [name], [output], output, None, "", {})
 
     def _append(
@@ -175,7 +175,7 @@ class Scope:
         return True
 
     def _infer(self, node: onnx.NodeProto) -> None:
-        """Note what ONNX's rules say of a node's results: element types, and sizes or ranks."""
+        """Record ONNX's inference for a node's results: element types, and sizes or ranks."""
         from onnx import defs, helper, numpy_helper, shape_inference
 
         types, values = {}, {}
@@ -214,7 +214,7 @@ class Scope:
 
 
 class TensorNames:
-    """The tensors of a graph that its file numbers; every number gets a name of its own.
+    """Tensors that a file numbers; every number gets a unique name.
 
     Args:
         names: the file's names, which may be empty or repeat.

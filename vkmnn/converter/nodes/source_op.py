@@ -17,7 +17,7 @@ class UnreadableError(ConversionError):
 
 
 class SourceOp:
-    """One operator of a file; formats add access to its parameters.
+    """An operator of a file; formats add access to its parameters.
 
     Attributes:
         scope: where its nodes are written.
@@ -140,7 +140,7 @@ class SourceOp:
     def finish(
         self, op: str, *inputs: str, dtype: int | None = None, domain: str = "", **attributes: Any
     ) -> None:
-        """Add the node that makes the operator's first output."""
+        """Add the node that produces the operator's first output."""
         self.need(0)
         self.scope.emit(op, inputs, self.outputs[:1], self.name, dtype, domain, **attributes)
 

@@ -18,7 +18,7 @@ Bound = int | str
 
 @dataclass
 class _Slices:
-    """What is cut along each axis, and which axes come and go."""
+    """Slices along each axis, and the axes that are added or removed."""
 
     axes: list[int] = field(default_factory=list)
     starts: list[Bound] = field(default_factory=list)
@@ -29,7 +29,7 @@ class _Slices:
 
 
 def strided(op: SourceOp, masks: Mapping[str, int], offset: bool = False) -> str:
-    """Return a part of the first input, by starts, ends and strides that are the next three.
+    """Return a slice of the first input, by starts, ends and strides in the next three.
 
     Args:
         op: the operator.
@@ -110,7 +110,7 @@ def _sum(op: SourceOp, a: Bound, b: Bound) -> Bound:
 
 
 def _after(op: SourceOp, begin: Bound) -> Bound:
-    """Return the place after another; that after the last, -1, is the end."""
+    """Return the index after another; after the last, -1, comes the end."""
     if isinstance(begin, int):
         return begin + 1 if begin != -1 else END
     last = op.make("Equal", begin, op.constant([-1]), dtype=BOOL)

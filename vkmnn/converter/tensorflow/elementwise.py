@@ -48,7 +48,7 @@ def _number(op: TfNode, value: float) -> str:
 
 @reads("Square", "Rsqrt", "Log1p", "Expm1", "Relu6", "LeakyRelu", "Erfc", "OnesLike", "ZerosLike")
 def composed(op: TfNode) -> None:
-    """Functions of one tensor that take several nodes, or numbers."""
+    """Functions of one tensor that need several nodes, or constants."""
     op.need(1)
     x = op.inputs[0]
     if op.type == "Square":
@@ -98,7 +98,7 @@ def comparison(op: TfNode) -> None:
 
 @reads("Div", "FloorDiv", "FloorMod", "Mod", "SquaredDifference", "DivNoNan")
 def arithmetic(op: TfNode) -> None:
-    """Functions of two tensors that take several nodes."""
+    """Functions of two tensors that need several nodes."""
     op.need(2)
     a, b = op.inputs[:2]
     whole = NUMPY_TYPES[op.type_of(a)].kind in "iu"
@@ -147,7 +147,7 @@ def cast(op: TfNode) -> None:
 
 @reads("SelectV2", "Select")
 def select(op: TfNode) -> None:
-    """Where; a condition of one axis picks rows in the older operator."""
+    """Where; in the older operator a 1-D condition selects rows."""
     op.need(3)
     condition, yes, no = op.inputs[:3]
     if op.type == "Select" and op.known_rank() == 1 and op.known_rank(1) > 1:

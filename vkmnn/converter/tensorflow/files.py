@@ -46,7 +46,7 @@ _CUT_BYTES = 256
 _REST_BYTES = 64 << 20
 _MOST_BYTES = 1 << 31
 _MARK = b"\0vkmnn"
-"""Begins what takes the place of an array: no array has so many bytes and such a type."""
+"""Prefix of an array's placeholder: no array has this size and type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class GraphFile:
 
 
 class _Arrays(Splitter):
-    """Cuts the contents of tensors out of a graph, and leaves their numbers in their places."""
+    """Extracts the contents of tensors from a graph and leaves their numbers in place."""
 
     def __init__(self, stream: BinaryIO) -> None:
         super().__init__(stream)

@@ -14,7 +14,7 @@ from vkmnn.ir import Graph
 
 SUFFIX = ".pb"
 _FIRST = b"\x0a"
-"""A GraphDef begins with a node; an ONNX model, which may be called .pb, too, does not."""
+"""A GraphDef starts with a node; an ONNX model, which may be called .pb, too, does not."""
 
 
 @front_end("TensorFlow")

@@ -49,7 +49,7 @@ def read_operators() -> dict[str, bool]:
 
 
 def to_onnx(file: GraphFile, meter: Meter, shapes: Mapping[str, tuple[Dim, ...]]) -> ModelFile:
-    """Return a model of ONNX that computes what a graph does.
+    """Return an ONNX model of a graph.
 
     Args:
         file: the graph.
@@ -129,7 +129,7 @@ class _Graph:
         return array_of(self.file, attrs["value"].tensor, node.name)
 
     def order(self) -> list[Message]:
-        """Return the nodes that the outputs need, each behind what it reads.
+        """Return the nodes that the outputs need, in topological order.
 
         Raises:
             ModelError: there is no output, or a circle.
@@ -208,7 +208,7 @@ class _Graph:
         self.inputs[name] = dtype, named
 
     def finished(self) -> ModelFile:
-        """Return the model: its outputs are what no node reads."""
+        """Return the model; its outputs are the tensors that no node reads."""
         outputs = [
             _tensor(name, number) for name in self.ends for number in range(self.counts[name])
         ]

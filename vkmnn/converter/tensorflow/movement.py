@@ -149,7 +149,7 @@ def slices(op: TfNode) -> None:
 
 @reads("StridedSlice")
 def strided_slice(op: TfNode) -> None:
-    """Slice, then Squeeze of single places, then Unsqueeze of new axes."""
+    """Slice, then Squeeze of single indices, then Unsqueeze of new axes."""
     op.need(4)
     masks = {name: op.integer(f"{name}_mask") for name in MASKS}
     known, begin, end = op.elements_of(op.inputs[0]), op.integers(1), op.integers(2)
@@ -235,7 +235,7 @@ def one_hot(op: TfNode) -> None:
 
 @reads("TopKV2")
 def top(op: TfNode) -> None:
-    """TopK along the last axis, with places of 32 bits."""
+    """TopK along the last axis, with int32 indices."""
     op.need(2, 2)
     names = op.make_several("TopK", 2, op.inputs[0], op.vector(1), axis=-1)
     op.scope.types[names[1]] = INT64

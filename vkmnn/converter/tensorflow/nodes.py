@@ -13,7 +13,7 @@ from vkmnn.converter.tensorflow.schema import Message
 
 
 class TfNode(SourceOp):
-    """One node of a graph.
+    """A node of a graph.
 
     Attributes:
         attrs: its attributes.
@@ -108,11 +108,11 @@ class TfNode(SourceOp):
 
     @property
     def channels_last(self) -> bool:
-        """Whether pictures have their channels last."""
+        """Whether images are channels-last."""
         return not self.text("data_format", "NHWC").startswith("NC")
 
     def spatial(self, values: Sequence[int]) -> list[int]:
-        """Return what belongs to height and width, of a list for each axis."""
+        """Return the entries for height and width of a list with one per axis."""
         if len(values) != 4:
             raise self.damaged(f"it has {list(values)} for four axes")
         return list(values[1:3] if self.channels_last else values[2:4])

@@ -25,7 +25,7 @@ OpDef: name 1 string
 """
 
 Message = Any
-"""A message of one of the classes, which protobuf makes at run time."""
+"""A message of one of the classes, which protobuf creates at run time."""
 
 message_class = Messages("vkmnn_tensorflow", _TABLE)
 """Returns the class of a message of the table."""

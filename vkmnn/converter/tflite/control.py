@@ -51,7 +51,7 @@ def conditional(op: LiteOp) -> None:
 
 @reads("WHILE")
 def repetition(op: LiteOp) -> None:
-    """Loop; both subgraphs take all that the loop carries."""
+    """Loop; both subgraphs take all carried values."""
     op.need(0, 0)
     count = len(op.inputs)
     if len(op.outputs) != count:
@@ -90,11 +90,11 @@ def _inlined(op: LiteOp, field: str, what: str) -> None:
 
 @reads("CALL")
 def call(op: LiteOp) -> None:
-    """The subgraph in its place."""
+    """Inline a subgraph."""
     _inlined(op, "subgraph", "call")
 
 
 @reads("STABLEHLO_COMPOSITE")
 def composite(op: LiteOp) -> None:
-    """The subgraph that says what the composite computes, in its place."""
+    """Inline the subgraph that implements a composite."""
     _inlined(op, "decomposition_subgraph_index", "composite")

@@ -148,7 +148,7 @@ def _transposed_bias(op: LiteOp) -> str | None:
 def _transposed_pads(
     op: LiteOp, wanted: list[int], given: list[int], kernel: list[int], strides: list[int]
 ) -> dict[str, list[int]]:
-    """Return pads, and what is added at the end, so that the result has the sizes wanted."""
+    """Return pads, and additional trailing padding, that give the result the wanted sizes."""
     begins, ends, extra = [], [], []
     same = op.member("Padding", "padding") == "SAME"
     for out, size, window, step in zip(wanted, given, kernel, strides, strict=True):

@@ -194,7 +194,7 @@ def right_shift(op: LiteOp) -> None:
 
 @reads("SELECT", "SELECT_V2")
 def select(op: LiteOp) -> None:
-    """Where; with SELECT, a vector of conditions chooses rows."""
+    """Where; with SELECT, a vector of conditions selects rows."""
     op.need(3)
     condition = op.inputs[0]
     if op.type == "SELECT" and op.rank(0) == 1:

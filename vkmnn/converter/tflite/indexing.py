@@ -1,4 +1,4 @@
-"""Operators that choose values by indexes, or put them in places."""
+"""Operators that gather values by index, or scatter them."""
 
 from __future__ import annotations
 
@@ -63,14 +63,14 @@ def embedding(op: LiteOp) -> None:
 
 @reads("WHERE")
 def where(op: LiteOp) -> None:
-    """Places of what is not zero, a row for each."""
+    """Coordinates of non-zero elements, a row for each."""
     op.need(1)
     op.give(op.make("Transpose", op.make("NonZero", op.inputs[0], dtype=INT64), perm=[1, 0]))
 
 
 @reads("ONE_HOT")
 def one_hot(op: LiteOp) -> None:
-    """One value where an index is, another elsewhere; indexes outside have none."""
+    """One value at an index, another elsewhere; indices out of range have none."""
     op.need(4)
     axis, rank = op.integer("axis"), op.known_rank(0)
     axis = rank if axis < 0 else axis
@@ -95,7 +95,7 @@ def one_hot(op: LiteOp) -> None:
 
 @reads("SCATTER_ND")
 def scatter_nd(op: LiteOp) -> None:
-    """ScatterND into zeros of the shape that the third input has; what meets is summed."""
+    """ScatterND into zeros of the shape in the third input; repeated indices are summed."""
     op.need(3)
     updates = op.inputs[1]
     zero = op.constant(0, NUMPY_TYPES[op.type_of(updates)])
@@ -124,7 +124,7 @@ def sparse_to_dense(op: LiteOp) -> None:
 
 @reads("DYNAMIC_UPDATE_SLICE")
 def update_slice(op: LiteOp) -> None:
-    """ScatterND of a part; its place is moved so that the part lies inside."""
+    """ScatterND of a slice; its start is clamped so that the slice is inside."""
     op.need(3)
     whole, part = op.shape(0), op.shape(1)
     if whole is None or part is None or None in whole or None in part:
@@ -148,7 +148,7 @@ def update_slice(op: LiteOp) -> None:
 
 @reads("UNIQUE")
 def unique(op: LiteOp) -> None:
-    """Distinct values in the order in which they come, and where each value is among them."""
+    """Distinct values in order of first occurrence, and the index of each value among them."""
     op.need(1, 2)
     values, _, places, _ = op.make_several("Unique", 4, op.inputs[0], sorted=0)
     op.scope.types[places] = INT64
@@ -158,7 +158,7 @@ def unique(op: LiteOp) -> None:
 
 @reads("BUCKETIZE")
 def bucketize(op: LiteOp) -> None:
-    """How many boundaries are not above each value."""
+    """Number of boundaries less than or equal to each value."""
     op.need(1)
     limits = [] if op.options is None else op.options.vector("boundaries").tolist()
     x = op.make("Unsqueeze", op.cast(op.real(0), FLOAT), op.constant([-1]))

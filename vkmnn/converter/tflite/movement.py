@@ -113,7 +113,7 @@ def pack(op: LiteOp) -> None:
 
 @reads("UNPACK")
 def unpack(op: LiteOp) -> None:
-    """Slices along an axis, without that axis."""
+    """Slices along an axis, with the axis removed."""
     op.need(1, 0)
     axis = op.integer("axis")
     for number in range(len(op.outputs)):
@@ -122,7 +122,7 @@ def unpack(op: LiteOp) -> None:
 
 @reads("SPLIT", "SPLIT_V")
 def split(op: LiteOp) -> None:
-    """Split into equal parts, or by sizes of which one may be -1."""
+    """Split into equal parts, or by sizes; one of them may be -1."""
     equal = op.type == "SPLIT"
     op.need(2 if equal else 3)
     data, at = (1, 0) if equal else (0, 2)
@@ -147,7 +147,7 @@ def split(op: LiteOp) -> None:
 
 @reads("SLICE")
 def slice_by_size(op: LiteOp) -> None:
-    """Slice by begins and sizes; a size of -1 goes to the end."""
+    """Slice by starts and sizes; a size of -1 extends to the end."""
     op.need(3)
     note_cut(op)
     begins, sizes = op.integers(1), op.integers(2)

@@ -1,4 +1,4 @@
-"""What a reader of a TFLite operator sees."""
+"""A reader's view of a TFLite operator."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _HALVES_AWAY = Quantization(np.array([1 - 2**-20], np.float32), np.zeros(1, np.i
 
 
 class LiteOp(SourceOp):
-    """One operator of a file.
+    """An operator of a file.
 
     Attributes:
         table: the operator in the file.
@@ -76,7 +76,7 @@ class LiteOp(SourceOp):
         self.results = [subgraph.tensors[number] for number in outputs]
 
     def charge(self, nbytes: int) -> None:
-        """Count bytes that are computed from what the file says.
+        """Charge bytes that are computed from the file to the budget.
 
         Raises:
             BudgetError: they exceed the budget.
@@ -131,14 +131,14 @@ class LiteOp(SourceOp):
     # --- operands --------------------------------------------------------------------------------
 
     def quantization(self, number: int) -> Quantization | None:
-        """Return what the values of an input stand for; None where they are plain numbers."""
+        """Return the quantisation of an input; None for plain numbers."""
         tensor = self.tensors[number] if number < len(self.tensors) else None
         if tensor is None or tensor.dtype not in QUANTISED:
             return None
         return tensor.quantization
 
     def result_quantization(self, number: int = 0) -> Quantization | None:
-        """Return what the values of an output stand for; None where they are plain numbers."""
+        """Return the quantisation of an output; None for plain numbers."""
         tensor = self.results[number] if number < len(self.results) else None
         if tensor is None or tensor.dtype not in QUANTISED:
             return None
@@ -204,7 +204,7 @@ class LiteOp(SourceOp):
             note_line(self, self.inputs[0], self.outputs[0])
 
     def source(self, number: int) -> tuple[str, Quantization | None]:
-        """Return an input and what its values stand for; of a decoded constant, the constant."""
+        """Return an input and its quantisation; of a dequantised constant, the constant."""
         name = self.inputs[number]
         found = self.subgraph.decoded.get(name)
         return found if found is not None else (name, self.quantization(number))

@@ -63,7 +63,7 @@ class _Lstm:
         self.gates = [n for n, gate in enumerate(_GATES) if gate != "i" or not self.coupled]
 
     def check(self) -> None:
-        """Refuse what is not read."""
+        """Reject unsupported forms."""
         op, at = self.op, self.at
         for number in self.gates:
             if not op.has(at.inputs + number) or not op.has(at.recurrent + number):
@@ -175,7 +175,7 @@ class _Lstm:
         return self.op.active(name, kind)
 
     def _gate(self, now: dict[str, str], gate: str, output: str, cell: str, hole: int) -> str:
-        """Return what goes into a gate; `hole` is the number of its peephole."""
+        """Return the input of a gate; `hole` is the number of its peephole."""
         op, at, number = self.op, self.at, _GATES.index(gate)
         weights = op.make("Transpose", plain(op, at.recurrent + number), perm=[1, 0])
         total = op.make("Add", now[gate], op.make("MatMul", output, weights))
@@ -192,7 +192,7 @@ _FORWARD = Direction(1, 5, 9, 12, 16, (18, 19), 20)
 
 @reads("UNIDIRECTIONAL_SEQUENCE_LSTM")
 def lstm_sequence(op: LiteOp) -> None:
-    """LSTM; output and cell are kept between runs."""
+    """LSTM; output and cell state are kept between runs."""
     op.need(20)
     x = plain(op, 0)
     first = op.flag("time_major")
@@ -235,7 +235,7 @@ def _basic_step(op: LiteOp) -> None:
 
 @reads("BIDIRECTIONAL_SEQUENCE_LSTM")
 def lstm_both_ways(op: LiteOp) -> None:
-    """LSTM in both directions; with merge_outputs, their outputs lie side by side."""
+    """LSTM in both directions; with merge_outputs, their outputs are concatenated."""
     op.need(39)
     if any(op.has(number) for number in range(39, 48)):
         raise op.unreadable("an auxiliary input")

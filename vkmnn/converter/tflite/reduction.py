@@ -1,4 +1,4 @@
-"""Reductions, running sums, and the places of extremes."""
+"""Reductions, running sums, ArgMax and ArgMin."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def running_sum(op: LiteOp) -> None:
 
 @reads("TOPK_V2")
 def largest(op: LiteOp) -> None:
-    """TopK along the last axis; places are integers of 32 bits."""
+    """TopK along the last axis, with int32 indices."""
     op.need(2, 2)
     values, indexes = op.make_several("TopK", 2, op.real(0), op.vector(1), axis=-1)
     op.scope.types[indexes] = INT64

@@ -1,4 +1,4 @@
-"""RNN over sequences, single steps of it, and SVDF; what they keep is a variable of the model."""
+"""RNN over sequences, single RNN steps, and SVDF; their states are variables of the model."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _rnn(op: LiteOp, x: str, at: int, state: int, backwards: bool = False) -> tu
 
 @reads("RNN")
 def rnn_step(op: LiteOp) -> None:
-    """One step of an RNN; its output is kept."""
+    """One step of an RNN; its output is kept between runs."""
     op.need(5)
     x = op.make("Unsqueeze", plain(op, 0), op.constant([0]))
     _, last = _rnn(op, x, 1, 4)

@@ -1,4 +1,4 @@
-"""Sparse constants: where the values of a block-compressed tensor lie in the dense one."""
+"""Sparse constants: expansion of block-compressed tensors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DENSE = 0
 def dense_places(
     table: Table, shape: list[int], fail: Callable[[str], ModelError]
 ) -> npt.NDArray[np.int64]:
-    """Return the place in the flat dense tensor of every value that is stored.
+    """Return the flat index in the dense tensor of every stored value.
 
     Axes are traversed in the file's order; those after the tensor's own are blocks within an axis.
 

@@ -147,7 +147,7 @@ def iota(op: LiteOp) -> None:
 
 @reads("STABLEHLO_DYNAMIC_SLICE")
 def dynamic_slice(op: LiteOp) -> None:
-    """Slice of fixed sizes at a place, which is moved so that it lies inside."""
+    """Slice of fixed sizes at a start that is clamped so that the slice is inside."""
     op.need(2)
     sizes, shape = op.listed("slice_sizes"), op.shape(0)
     if shape is None or None in shape or len(sizes) != len(shape) != len(op.inputs) - 1:

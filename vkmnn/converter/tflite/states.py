@@ -1,4 +1,4 @@
-"""What a TFLite interpreter keeps between runs: variables, and tensors that operators write."""
+"""State of a TFLite interpreter between runs: variables, and tensors that operators write."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Variables:
         return found
 
     def tensor(self, scope: Scope, name: str, tensor: LiteTensor, meter: Meter) -> str:
-        """Declare a tensor that an operator keeps, which begins with zeros; return its input.
+        """Declare a state tensor of an operator, initially zero; return its input.
 
         Raises:
             ModelError: its size is open, or it stands in a branch or in a loop.

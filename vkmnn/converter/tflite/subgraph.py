@@ -27,7 +27,7 @@ Part = int | str
 
 @dataclass(frozen=True)
 class Cut:
-    """A slice: of which tensor, where it begins, and its sizes."""
+    """A slice: its tensor, starts and sizes."""
 
     source: str
     begins: tuple[Part, ...]
@@ -36,7 +36,7 @@ class Cut:
 
 @dataclass
 class Vectors:
-    """What is known of tensors that are computed, by name.
+    """Known contents of computed tensors, by name.
 
     Attributes:
         parts: vectors, number by number.
@@ -51,7 +51,7 @@ class Vectors:
 
 @dataclass(frozen=True)
 class Operator:
-    """What an operator code stands for: the operator's name, and whether it is a custom one."""
+    """Meaning of an operator code: the operator's name, and whether it is custom."""
 
     name: str
     custom: bool = False
@@ -91,7 +91,7 @@ class LiteFile:
         self._tables: dict[int, tuple[Table, list[LiteTensor], list[str]]] = {}
 
     def operator(self, number: int) -> Operator:
-        """Return what an operator code stands for."""
+        """Return the operator of a code."""
         if number not in self._operators:
             if not 0 <= number < len(self.codes):
                 raise self.buffer.fail(f"it has no operator code {number}")
@@ -170,7 +170,7 @@ class Subgraph:
                 self.names.known[inner] = name
 
     def constants(self, numbers: Sequence[int]) -> None:
-        """Add the constants among tensors to the scope, unless they are there."""
+        """Add the constants among tensors to the scope, unless they exist."""
         for number in numbers:
             if number == -1 or number in self.names.known:
                 continue
@@ -192,7 +192,7 @@ class Subgraph:
                 self.names.known[number] = variables.tensor(self.scope, name, tensor, meter)
 
     def declare(self, number: int) -> None:
-        """Note what the file says of a tensor whose shape does not follow from its operator."""
+        """Record the declared info of a tensor whose shape its operator does not determine."""
         name, tensor = self.names[number], self.tensors[number]
         if tensor.dtype:
             self.scope.types.setdefault(name, tensor.dtype)

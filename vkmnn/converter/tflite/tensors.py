@@ -52,7 +52,7 @@ TYPES = {
     "UINT32": UINT32,
     "UINT64": UINT64,
 }
-"""What TFLite's element types are in the graph: several values to a byte are apart there."""
+"""Graph types of TFLite's element types; packed values are unpacked."""
 
 _DTYPES = {
     "FLOAT32": "<f4",
@@ -70,7 +70,7 @@ _DTYPES = {
     "UINT64": "<u8",
 }
 _PACKED = {"INT4": (4, True), "UINT4": (4, False), "INT2": (2, True)}
-"""Types of which a byte holds several values, the lowest bits first: bits, and whether signed."""
+"""Packed types, lowest bits first: bits, and whether signed."""
 
 _MAX_RANK = 16
 _MAX_DIM = 1 << 40

@@ -46,7 +46,7 @@ def _variable(op: LiteOp) -> str:
 
 @reads("ASSIGN_VARIABLE")
 def assign(op: LiteOp) -> None:
-    """Another value of a variable; in what runs once, its first value."""
+    """Assign a variable; in a subgraph that runs once, its initial value."""
     op.need(2, 0)
     variables, name, value = op.subgraph.model.variables, _variable(op), op.inputs[1]
     if variables.beginning:
@@ -84,7 +84,7 @@ def _state(op: LiteOp, name: str, shape: tuple[int | None, ...] | None, dtype: i
 
 @reads("CALL_ONCE")
 def call_once(op: LiteOp) -> None:
-    """What gives variables their first values, which is read at once."""
+    """Initialise variables; evaluated immediately."""
     variables = op.subgraph.model.variables
     if variables.beginning or variables.depth:
         raise op.unreadable("a beginning in a branch, a loop or another beginning")

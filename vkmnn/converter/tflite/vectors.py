@@ -1,4 +1,4 @@
-"""Vectors of sizes and places that are put together at run time, number by number.
+"""Vectors of sizes and indices that are assembled at run time, number by number.
 
 Converters write the new row of a list as what lies before it, the row, and what lies behind it.
 """
@@ -53,7 +53,7 @@ def note_cut(op: LiteOp) -> None:
 
 
 def replaced_row(op: LiteOp) -> tuple[str, str, str] | None:
-    """Return a tensor, a place and a row, of which three parts are the tensor with the row there.
+    """Return tensor, index and row if three parts are the tensor with that row replaced.
 
     The parts are what lies before the place, the row, and what lies behind it.
     """
