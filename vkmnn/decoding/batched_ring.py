@@ -23,7 +23,7 @@ from vkmnn.decoding.step_ring import NO_FEEDS, Ring
 from vkmnn.ir import Array
 
 LEFT_OUT = -1
-"""Length of a sequence that is left out of a step: its caches stay unchanged."""
+"""Length of a sequence that sits out a step: its caches stay unchanged."""
 
 
 @dataclass(frozen=True, slots=True)

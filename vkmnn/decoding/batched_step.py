@@ -100,7 +100,7 @@ class _Batcher:
         infos: Sequence[TensorInfo | None],
         values: Sequence[Array | None],
     ) -> Op[Any]:
-        """Return the op of several sequences: its loop over the first axis takes more steps.
+        """Return the op of several sequences: its loop over the first axis gets more steps.
 
         Args:
             op: that of one sequence.
@@ -120,7 +120,7 @@ class _Batcher:
         return op if op.type in _COUNTS else self._sized(op, values)
 
     def _sized(self, op: Op[Any], values: Sequence[Array | None]) -> Op[Any]:
-        """Return an op that is told the sizes of several sequences, and computes them."""
+        """Return an op with explicit sizes, which are those of several sequences."""
         names, result = list(op.inputs), next(filter(None, op.outputs))
         for place, content in with_sizes(op, values, self.own[result].dims).items():
             names[place] = f"{result}:batched"

@@ -41,7 +41,7 @@ from vkmnn.ir import DType, Graph, TensorInfo
 _log = logging.getLogger(__name__)
 
 ALIGNED_ROWS = 16
-"""Caches have room for a multiple of it, so that each begins where devices bind memory."""
+"""Alignment of cache capacities, so that each cache starts where devices can bind memory."""
 
 
 class Member(Protocol):
@@ -59,7 +59,7 @@ class Member(Protocol):
 
 @dataclass(slots=True, eq=False)
 class BatchSeat:
-    """The place of a sequence on a pool.
+    """A sequence's place on a pool.
 
     Attributes:
         pool: the pool.
@@ -110,7 +110,7 @@ class BatchSeat:
         return self.pool.place(self, room)
 
     def drain(self) -> None:
-        """Wait for batched steps with this sequence, and take part in no more."""
+        """Wait for batched steps with this sequence, and leave the batch."""
         self.pool.drain(self)
 
     def plan_anew(self) -> None:
@@ -118,7 +118,7 @@ class BatchSeat:
         self.pool.plan_anew()
 
     def leave(self) -> None:
-        """Give back the place."""
+        """Release the place."""
         self.pool.leave(self)
 
 
@@ -154,7 +154,7 @@ class CachePool:
     # --- seats -----------------------------------------------------------------------------------
 
     def join(self, member: Member) -> BatchSeat | None:
-        """Return a place for a sequence, or None if all are taken."""
+        """Return a place for a sequence, or None if all are in use."""
         if None in self._seats:
             index = self._seats.index(None)
         elif len(self._seats) < self._max_batch:
@@ -185,7 +185,7 @@ class CachePool:
         self.batching = self.batching or (self._possible and self._several())
 
     def drain(self, seat: BatchSeat) -> None:
-        """Wait for batched steps with a sequence, which takes part in no more."""
+        """Wait for batched steps with a sequence, and remove it from the batch."""
         was, seat.active = seat.active, False
         if was and seat in self._batch:
             with self._watched():
@@ -287,7 +287,7 @@ class CachePool:
         return sum(seat.batchable for seat in self._taken()) > 1
 
     def _start(self, seat: BatchSeat, token: int, sampler: StepSampler) -> None:
-        """Have a sequence take part."""
+        """Add a sequence to the batch."""
         self.drain(seat)
         seat.tensors.drain_recordings()
         seat.token, seat.rows, seat.active = token, seat.tensors.length, True

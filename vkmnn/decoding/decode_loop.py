@@ -105,7 +105,7 @@ class DecodeLoop:
 
     @property
     def _seat(self) -> BatchSeat | None:
-        """The place on the pool, while the caches lie there; its only reference on this side."""
+        """The place on the pool, while it holds the caches; the only reference on this side."""
         seat = self._tensors.seat
         assert seat is None or isinstance(seat, BatchSeat)
         return seat

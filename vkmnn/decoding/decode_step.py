@@ -42,10 +42,10 @@ LENGTH, NEXT_LENGTH, NEXT_TOKEN = PAST, TOTAL, "vkmnn:next_token"
 UNIFORMS, INVERSE_TEMPERATURE, TOP_K, TOP_P = (
     f"vkmnn:{name}" for name in ("uniforms", "inverse_temperature", "top_k", "top_p")
 )
-"""Of steps that sample: random numbers by the rows before a step; and as in `DeviceSampling`."""
+"""Inputs of sampling steps: random numbers indexed by row; and as in `DeviceSampling`."""
 
 UNIFORM, LENGTH_STEP = "vkmnn:uniform", "vkmnn:length_step"
-"""Of steps to be batched: the random number of this step; 1, or 0 for a sequence left out."""
+"""Inputs of batched steps: the random number of this step; 1, or 0 for a sequence that sits out."""
 
 _VALID = "vkmnn:valid"
 _PROBES = 48
@@ -53,18 +53,18 @@ MAX_PROBED = 1 << 16
 """Maximum elements of a tensor whose dependence on the length is probed."""
 
 MAX_TABLE = 1 << 21
-"""Maximum elements of a table of what the host would feed."""
+"""Maximum elements of a table of host-fed values."""
 
 VERY_NEGATIVE = -1e30
 """Added to a score, it hides a key beside others that are not hidden."""
 
 _MASK_PLACES = {"CachedAttention": 8, "Attention": 3}
-"""The mask among the inputs of ops that are told the number of keys."""
+"""The mask among the inputs of ops that take the number of keys."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecoderIO:
-    """What is a token among the inputs and outputs of a decoder.
+    """The token input and output of a decoder.
 
     Attributes:
         token: the input that takes the token, [1, 1].

@@ -47,14 +47,14 @@ class _Run:
     ahead: tuple[int, int, Mapping[str, Array]] | None = None
 
     def feeds(self, past: int, total: int, evaluate: Evaluator) -> Mapping[str, Array]:
-        """Return what the host feeds in addition to the network's own inputs."""
+        """Return the host-fed values besides the network's own inputs."""
         ahead, self.ahead = self.ahead, None
         if ahead is not None and ahead[:2] == (past, total):
             return ahead[2]
         return {} if self.padded is None else self.padded.feeds(past, total, evaluate)
 
     def look_ahead(self, past: int, total: int, evaluate: Evaluator) -> None:
-        """Compute what the host would feed to another run, while the device works."""
+        """Compute the host-fed values of another run while the device works."""
         if self.padded is not None and total <= self.padded.capacity:
             self.ahead = past, total, self.padded.feeds(past, total, evaluate)
 

@@ -204,7 +204,7 @@ class KVState:
 
     @property
     def steps_in_place(self) -> bool:
-        """Whether a step of one row can be recorded: caches in place, and nothing else."""
+        """Whether a one-row step can be recorded: all caches are in place."""
         tensors = self.tensors
         return (
             self.in_place is not None
@@ -218,7 +218,7 @@ class KVState:
     # --- state outside a run ----------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Wait for queued steps, whose tokens are not wanted.
+        """Wait for queued steps and discard their tokens.
 
         Raises:
             InvalidInputError: the state has been closed.

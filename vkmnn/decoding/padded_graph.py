@@ -101,7 +101,7 @@ class PaddedGraph:
     capacity: int
 
     def feeds(self, past: int, total: int, evaluate: Evaluator) -> dict[str, Array]:
-        """Return what the host feeds in addition to the network's own inputs.
+        """Return the host-fed values besides the network's own inputs.
 
         Args:
             past: rows in the caches before the run.

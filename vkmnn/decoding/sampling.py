@@ -1,4 +1,4 @@
-"""How the next token is chosen: on the device, or by the host."""
+"""Selection of the next token, on the device or on the host."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from vkmnn.base.records import dataclass
 from vkmnn.ir import Array
 
 CANDIDATES = (64, 1024)
-"""How many of the likeliest tokens are sorted, unless all are."""
+"""Number of likely tokens that are sorted, unless all are."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceSampling:
-    """How the device samples tokens.
+    """Sampling on the device.
 
     Attributes:
         uniforms: random numbers from 0 to 1, one for every step, by the number of rows before it.
@@ -38,4 +38,4 @@ HostSampler: TypeAlias = Callable[[Array, int], int]
 """Chooses the token after this many others from logits; asked again, it chooses the same."""
 
 StepSampler: TypeAlias = "DeviceSampling | HostSampler | None"
-"""How tokens are chosen; None takes the likeliest. A sequence keeps the same object."""
+"""Selection of tokens on the host; None is greedy. A sequence keeps the same object."""

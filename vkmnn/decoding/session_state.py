@@ -1,4 +1,4 @@
-"""What `InferenceSession.state` returns."""
+"""The result of `InferenceSession.state`."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ class SessionState:
 
     @property
     def length(self) -> int:
-        """How many rows the caches hold; 0 where nothing grows."""
+        """Number of rows in the caches; 0 if nothing grows."""
         return self._state.tensors.length
 
     @property
     def lost(self) -> bool:
-        """Whether its device was lost: make another state, and run again what it has run."""
+        """Whether its device was lost: create another state, and repeat its runs."""
         return self._state.lost
 
     def run(
         self, output_names: list[str] | tuple[str, ...] | None, feeds: Mapping[str, Any]
     ) -> list[Array]:
-        """Run the network once, on the state and on what is fed.
+        """Run the network once on the state and the feeds.
 
         Args:
             output_names: which outputs to return; None, or an empty list, for those that are not
@@ -90,7 +90,7 @@ class SessionState:
         return self._session.call(DecodeLoop, self._state, io, pool)
 
     def value(self, name: str) -> DeviceTensor:
-        """Return what a state input will read in the next run.
+        """Return the value of a state input in the next run.
 
         Raises:
             InvalidInputError: it is not state, or there is none before the first run.
@@ -115,7 +115,7 @@ class SessionState:
         self._session.call(self._state.reset)
 
     def truncate(self, length: int) -> None:
-        """Forget all rows of the caches from `length` on: tokens that were not taken.
+        """Discard all rows of the caches from `length` on, such as rejected tokens.
 
         Raises:
             InvalidInputError: there are fewer rows, or part of the state does not grow.
@@ -194,7 +194,7 @@ def open_state(
 def matched_pairs(
     pairs: Mapping[str, str], inputs: Iterable[str], outputs: Iterable[str]
 ) -> dict[str, str]:
-    """Return inputs with outputs by name, where `*` stands for any text, the same in both.
+    """Return pairs of inputs and outputs by name; `*` matches the same text in both.
 
     Raises:
         InvalidInputError: a name is not there, or two inputs would take one output.

@@ -20,7 +20,7 @@ class Recorded(Protocol):
     """Runs that are recorded on the tensors of a state."""
 
     def drain(self) -> None:
-        """Wait for queued runs, whose results are not wanted."""
+        """Wait for queued runs and discard their results."""
 
     def close(self) -> None:
         """Release the recordings and their plans."""
@@ -33,7 +33,7 @@ class Seat(Protocol):
         """Move the caches to the part, with room for this many rows; False if they do not fit."""
 
     def drain(self) -> None:
-        """Wait for batched steps with this state, and take part in no more."""
+        """Wait for batched steps with this state, and leave the batch."""
 
     def plan_anew(self) -> None:
         """Close the recordings on the whole memory."""
@@ -80,7 +80,7 @@ class StateTensors:
 
     @property
     def only_caches(self) -> bool:
-        """Whether all of the state has rows."""
+        """Whether the state consists of caches only."""
         return self.axes.keys() == self.pairs.keys()
 
     def upload(self, value: DeviceTensor | Array) -> DeviceTensor:
@@ -106,7 +106,7 @@ class StateTensors:
         return {name: (held[name], axis) for name, axis in self.axes.items() if name in held}
 
     def swap(self) -> None:
-        """Have the next run read what the last one wrote."""
+        """Swap inputs and outputs for the next run."""
         if self.swapped:
             self.turn = 1 - self.turn
 
@@ -231,7 +231,7 @@ class StateTensors:
     # --- recordings ------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Wait for all queued steps, whose tokens are not wanted."""
+        """Wait for all queued steps and discard their tokens."""
         self.drain_recordings()
         if self.seat is not None:
             self.seat.drain()

@@ -1,4 +1,4 @@
-"""Recordings of a decode step in a ring: each writes what the next one reads."""
+"""Recordings of a decode step in a ring: each writes the inputs of the next."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ host's code from the processor's caches.
 """
 
 NO_FEEDS: dict[str, Array] = {}
-"""What the host feeds a step that feeds itself."""
+"""Host-fed inputs of a self-feeding step."""
 
 
 @dataclass(slots=True)
 class Waits:
-    """How to wait for steps, and the CPU seconds spent on waiting.
+    """How to wait for steps, and the CPU seconds spent on it.
 
     Attributes:
         seconds: so far.
@@ -96,7 +96,7 @@ class Ring:
 
     @property
     def queued(self) -> int:
-        """Steps that have been submitted, and whose result has not been taken."""
+        """Submitted steps whose results have not been read."""
         return len(self._queue)
 
     def _free_turn(self) -> int:
@@ -117,7 +117,7 @@ class Ring:
         return self._queue.popleft()
 
     def drain(self) -> None:
-        """Wait for queued steps, whose tokens are not wanted."""
+        """Wait for queued steps and discard their tokens."""
         while self._queue:
             self._finish()
 
@@ -232,7 +232,7 @@ class StepRing(Ring):
             self.ended = more
 
     def drain(self) -> None:
-        """Wait for queued steps, whose tokens are not wanted."""
+        """Wait for queued steps and discard their tokens."""
         self._after = (-1, -1)
         self.ended = 0
         self.live = False

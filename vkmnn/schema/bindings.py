@@ -1,4 +1,4 @@
-"""What flatc's bindings return, as Python's values; the buffer has been verified before.
+"""Values of flatc's bindings as Python values; the buffer has been verified before.
 
 The package looks a field up in its table's list of fields whenever it is read, and checks numbers
 that the verifier has checked. `quick` gives a table of the bindings a list that is read once, and
@@ -43,11 +43,11 @@ class _QuickTable(Table):  # type: ignore[misc]
         return self._list[place] if place < len(self._list) else 0
 
     def Get(self, flags: Any, off: int) -> Any:  # noqa: N802
-        """Return the scalar at a place in the buffer."""
+        """Return the scalar at an offset in the buffer."""
         return flags.packer_type.unpack_from(self.Bytes, off)[0]
 
     def Vector(self, off: int) -> int:  # noqa: N802
-        """Return where the items of the vector begin that a field of the table refers to."""
+        """Return the offset of the items of a table's vector field."""
         at: int = self.Pos + off
         return at + int(_FORWARD.unpack_from(self.Bytes, at)[0]) + _FORWARD.size
 

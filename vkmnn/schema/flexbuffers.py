@@ -1,4 +1,4 @@
-"""FlexBuffers: values that say themselves what they are; every offset is checked.
+"""FlexBuffers, self-describing values; every offset is checked.
 
 The root is the value before the last two bytes, which hold its type and its width.
 """
@@ -21,7 +21,7 @@ _FORMATS = {_INT: "bhiq", _UINT: "BHIQ", _BOOL: "BHIQ", _FLOAT: " efd"}
 
 
 def read_flexbuffer(data: bytes) -> Any:
-    """Return what a FlexBuffer holds: numbers, texts, bytes, lists, and dicts with texts as keys.
+    """Return the content of a FlexBuffer: numbers, strings, bytes, lists, and dicts.
 
     Raises:
         ModelError: the buffer is damaged, or nests too deeply.

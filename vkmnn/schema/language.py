@@ -57,7 +57,7 @@ class Schema:
 
     @cached_property
     def slots(self) -> Mapping[str, int]:
-        """How many slots each table has: a union takes two."""
+        """Number of slots of each table: a union takes two."""
         return {
             kind: max((f.slot + 1 + (f.form == "union") for f in fields.values()), default=0)
             for kind, fields in self.tables.items()

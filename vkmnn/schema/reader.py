@@ -1,4 +1,4 @@
-"""FlatBuffers as they come from anywhere: every offset is checked before it is followed."""
+"""Untrusted FlatBuffers: every offset is checked before it is followed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _DTYPES = {code: np.dtype("?" if code == "?" else f"<{code}") for code in "?BbHh
 }
 _NO_ITEMS = {code: np.empty(0, dtype) for code, dtype in _DTYPES.items()}
 _READS = 8
-"""How many times a buffer may be read on the whole: parts that others share are read again."""
+"""Maximum reads of a buffer, relative to its size: shared parts are read again."""
 
 
 class Buffer:
@@ -81,7 +81,7 @@ class Buffer:
                     todo.append((self.follow(at + offset), kinds[number]))
 
     def _verify_part(self, at: int, field: Field) -> list[tuple[int, str]]:
-        """Check what a field refers to; return the tables that are to be checked yet."""
+        """Check the target of a field; return the tables still to be checked."""
         if field.form == "table":
             return [(at, field.table)]
         if field.form == "text":
@@ -104,14 +104,14 @@ class Buffer:
         return []
 
     def fail(self, reason: str) -> ModelError:
-        """Return an error that says what is wrong with the file."""
+        """Return the error for a defect of the file."""
         return ModelError(
             f"the {self.what} file is damaged: {reason}",
             hint="convert the model again, or copy the file again",
         )
 
     def check(self, at: int, size: int) -> None:
-        """Check that there are `size` bytes at a place."""
+        """Check that `size` bytes exist at an offset."""
         if at < 0 or size < 0 or at + size > self.size:
             raise self.fail(f"{size} bytes at {at} lie outside its {self.size} bytes")
 
@@ -132,7 +132,7 @@ class Buffer:
         return int(_U32.unpack_from(self.data, at)[0])
 
     def follow(self, at: int) -> int:
-        """Return the place that the offset at a place leads to."""
+        """Return the target of the offset at an offset."""
         offset = self.u32(at)
         if not offset:
             raise self.fail(f"the offset at {at} leads nowhere")
@@ -140,13 +140,13 @@ class Buffer:
         return at + offset
 
     def items(self, at: int, size: int) -> tuple[int, int]:
-        """Return where the items of a vector begin, and how many of `size` bytes there are."""
+        """Return the offset of a vector's items, and their number."""
         count = self.u32(at)
         self.check(at + 4, count * size)
         return at + 4, count
 
     def text(self, at: int) -> str:
-        """Return the string at a place."""
+        """Return the string at an offset."""
         start, count = self.items(at, 1)
         self.spend(count + 4)
         try:
@@ -155,7 +155,7 @@ class Buffer:
             raise self.fail(f"the text at {at} is not UTF-8") from error
 
     def vector(self, at: int, code: str) -> Array:
-        """Return the vector at a place, as a view of the bytes."""
+        """Return the vector at an offset, as a view of the bytes."""
         dtype = _DTYPES[code]
         start, count = self.items(at, dtype.itemsize)
         self.spend(4)
@@ -192,7 +192,7 @@ class Table:
         return 4 + 2 * self._slots + self._size
 
     def places(self) -> Iterator[tuple[Field, int, int]]:
-        """Yield fields with their places in the table, of unions the reference's too; 0: absent."""
+        """Yield fields with their offsets in the table, unions' included; 0: absent."""
         for field in self._fields.values():
             union = field.form == "union"
             size = _SCALARS[field.code].size if field.form == "scalar" else 1 if union else 4
@@ -201,7 +201,7 @@ class Table:
             yield field, place and place - self._at, reference and reference - self._at
 
     def kinds(self, field: Field) -> tuple[str, ...]:
-        """Return the tables that a union's number stands for."""
+        """Return the tables of a union's number."""
         return self._buffer.schema.unions[field.table]
 
     def _place(self, slot: int, size: int) -> int:
@@ -295,7 +295,7 @@ class Table:
 
 
 class _TablePlan(NamedTuple):
-    """What is to be checked of all tables that share a list of fields; places count from a table.
+    """Checks shared by all tables with the same fields; offsets count from a table.
 
     Attributes:
         size: bytes of a table.
@@ -311,7 +311,7 @@ class _TablePlan(NamedTuple):
 
     @classmethod
     def of(cls, table: Table) -> _TablePlan:
-        """Check the places of a table's fields."""
+        """Check the offsets of a table's fields."""
         references: list[tuple[int, Field]] = []
         unions: list[tuple[int, int, tuple[str, ...]]] = []
         for field, place, reference in table.places():

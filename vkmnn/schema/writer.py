@@ -92,7 +92,7 @@ class _Writer:
         return int(builder.EndObject())
 
     def _part(self, field: Field, value: Any) -> int:
-        """Write what a field refers to, and return where it is."""
+        """Write the target of a field, and return its offset."""
         if field.form == "text":
             return self._text(value)
         if field.form == "table":

@@ -18,7 +18,7 @@ def aligned(rank: int, shape: Shape | None, axis: int) -> int | None:
     *("UnaryOp", "BinaryOp", "Elementwise", "Select", "Cast", "BitCast", "Identity"), numbering={}
 )
 def elementwise(op: Op, known: Known) -> list[Loop]:
-    """Return the loops of an op whose inputs broadcast to its result, contents left out."""
+    """Return the loops of an op whose inputs broadcast to its result, independent of contents."""
     if isinstance(op.attrs, StridedBinaryAttrs):
         raise ShapeError("views have axes of their own")
     content = OP_TYPES[op.type].content

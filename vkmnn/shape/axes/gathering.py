@@ -13,7 +13,7 @@ from vkmnn.shape.common import normalize_axis
 
 @axes_of("Gather")
 def _gather(op: Op[AxisAttrs], known: Known) -> list[Loop]:
-    """What is not gathered along, and the indices."""
+    """Axes that are not gathered along, and the indices."""
     data, indices = known.shape(), known.shape(1)
     axis, rank = normalize_axis(op.attrs.axis, len(data)), len(indices)
     loops = [

@@ -1,4 +1,4 @@
-"""The language in which an op says what it does along each axis: loops, and how to declare them.
+"""Loops: declarations of what an op does along each axis.
 
 An op computes in nested loops. Each runs along one axis of some operands and results, and either
 keeps its elements apart, combines them, slides a window over them, or mixes them. This determines
@@ -74,11 +74,11 @@ class Window:
 
     @property
     def is_blind(self) -> bool:
-        """True where some windows may lie in the pads as a whole."""
+        """True if some windows may be entirely inside the padding."""
         return not self.spread and max(self.begin, self.end) >= self.reach
 
     def part(self, begin: int, end: int) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Return the elements that the results from `begin` to `end` read, and their pads."""
+        """Return the elements that results `begin` to `end` read, and their padding."""
         if self.spread:
             return self._spread_part(begin, end)
         low = begin * self.stride - self.begin
@@ -98,7 +98,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """One loop of an op.
+    """A loop of an op.
 
     Attributes:
         size: number of steps, None if unknown. The length of an axis may be a multiple of it; each
@@ -323,7 +323,7 @@ def parallel(
     longer: frozenset[int] = NONE,
     attrs: Callable[[int, int], OpAttrs] | None = None,
 ) -> Loop:
-    """Return a loop that keeps its elements apart; one axis in `writes` is that of all outputs."""
+    """Return a parallel loop; a single axis in `writes` applies to all outputs."""
     return Loop(size, tuple(reads), _each(writes), broadcast=broadcast, longer=longer, attrs=attrs)
 
 

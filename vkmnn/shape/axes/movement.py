@@ -31,7 +31,7 @@ def _product(shape: Shape) -> int:
 
 @axes_of("Reshape", numbering={1: Numbering.SIZES})
 def _reshape(op: Op, known: Known) -> list[Loop]:
-    """Axes that keep their size and what is before them."""
+    """Axes with the same size and the same product of sizes before them."""
     before, after = known.shape(), known.result()
     places = [(size, _product(after[:axis])) for axis, size in enumerate(after)]
     loops = []
@@ -107,7 +107,7 @@ _SLICED: dict[str | int, Numbering] = {
 
 @axes_of("Slice", numbering=_SLICED)
 def _slice(op: Op, known: Known) -> list[Loop]:
-    """Axes of which nothing is cut off."""
+    """Axes that are not cut."""
     shape, result = known.shape(), known.result()
     starts = int_list(known.values, 1, "starts")
     axes, steps = (
@@ -162,7 +162,7 @@ def _blocks(op: Op, known: Known) -> list[Loop]:
 
 @axes_of("Trilu")
 def _trilu(op: Op, known: Known) -> list[Loop]:
-    """Matrices; what is kept of a row depends on its number."""
+    """Matrices; the kept part of a row depends on its index."""
     shape = known.shape()
     last = len(shape) - 2
     return [

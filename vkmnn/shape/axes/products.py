@@ -89,7 +89,7 @@ def _matmul_nbits(op: Op[MatMulNBitsAttrs], known: Known) -> list[Loop]:
 
 @axes_of("Einsum")
 def _einsum(op: Op[EinsumAttrs], known: Known) -> list[Loop]:
-    """One loop for every letter."""
+    """One loop per letter."""
     shapes = [known.shape(place) for place in range(len(known.inputs))]
     static = [tuple(dim for dim in shape if isinstance(dim, int)) for shape in shapes]
     if static != shapes:

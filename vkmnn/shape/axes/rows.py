@@ -46,7 +46,7 @@ def _arg_reduce(op: Op[ArgReduceAttrs], known: Known) -> list[Loop]:
 
 
 def _kept(op: Op, known: Known, axes: Sequence[int], keepdims: bool) -> list[Loop]:
-    """Return the loops over what is not reduced."""
+    """Return the loops over the axes that are not reduced."""
     return [
         parallel(size, [axis], axis if keepdims else axis - sum(n < axis for n in axes))
         for axis, size in enumerate(known.shape())

@@ -1,4 +1,4 @@
-"""Axes of convolutions, poolings, and what samples images."""
+"""Axes of convolutions, poolings and image sampling."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _windows(windows: Windows, spatial: Sequence[int], *, spread: bool = False) 
 
 
 def _pads_of(windows: Windows, window: Window, axis: int, begin: int, end: int) -> tuple[int, ...]:
-    """Return the pads of an op on the results from `begin` to `end` of a spatial axis."""
+    """Return the padding of an op on results `begin` to `end` of a spatial axis."""
     begins, ends = list(windows.begins), list(windows.ends)
     begins[axis], ends[axis] = window.part(begin, end)[1]
     return (*begins, *ends)
@@ -157,7 +157,7 @@ def _pooling(op: Op[PoolingAttrs], known: Known) -> list[Loop]:
 
 @axes_of("GridSample")
 def _grid_sample(op: Op, known: Known) -> list[Loop]:
-    """Channels, images, and the places of samples."""
+    """Channels, images, and sample points."""
     x, grid = known.shape(), known.shape(1)
     return [
         parallel(x[1], [1], 1),
@@ -169,7 +169,7 @@ def _grid_sample(op: Op, known: Known) -> list[Loop]:
 
 @axes_of("RoiAlign", "RoiPool")
 def _regions(op: Op, known: Known) -> list[Loop]:
-    """Channels, regions; each region may lie anywhere in any image."""
+    """Channels and regions; a region may be anywhere in any image."""
     x, regions = known.shape(), known.shape(1)
     return [
         parallel(x[1], [1], 1),

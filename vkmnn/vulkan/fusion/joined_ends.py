@@ -1,4 +1,4 @@
-"""Conversions at the ends of a network that the kernel beside them makes.
+"""Folds layout and dtype conversions at the ends of a network into the adjacent kernel.
 
 Hosts have plain float32. The first kernel may read that, and the last store it, so that no dispatch
 changes order and width alone. As with `pairs.py`, graph and plan stay what they are: only the
@@ -28,7 +28,7 @@ from vkmnn.vulkan.storage import storage_bytes
 def join_ends(
     segments: Sequence[Sequence[Command]], encoder: VulkanEncoder
 ) -> Sequence[Sequence[Command]]:
-    """Return the commands without the conversions that other kernels make.
+    """Return the commands without the conversions that other kernels perform.
 
     Args:
         segments: the commands in running order, whose tensors have their final forms.
@@ -71,7 +71,7 @@ class _Ends:
         return [command for command in kept if command is not None]
 
     def _join_first(self, at: int, inner: Tensor) -> None:
-        """Let a kernel read what conversions before it read, if that pays; `inner` is theirs."""
+        """Let a kernel read the input of a conversion before it, if that pays."""
         command, dropped = self._now(at), []
         x: Tensor | None = inner
         while x is not None and x.name in self._converted and (maker := self._alone(x)) is not None:
@@ -85,7 +85,7 @@ class _Ends:
             self._instead |= {at: joined, **dict.fromkeys(dropped)}
 
     def _join_last(self, at: int) -> None:
-        """Let a kernel store what a conversion after it stores, if that pays."""
+        """Let a kernel store the output of a conversion after it, if that pays."""
         source, out = self._commands[at].inputs[0], self._commands[at].outputs[0]
         maker = self._alone(source) if source is not None and _is_plain(out) else None
         if source is None or maker is None or _converts(maker[1]) or len(maker[1].outputs) > 1:
@@ -98,7 +98,7 @@ class _Ends:
         return self._instead.get(at) or self._commands[at]
 
     def _alone(self, tensor: Tensor) -> tuple[int, Command] | None:
-        """Return what makes a tensor that one command alone reads."""
+        """Return the producer of a tensor with a single reader."""
         at = self._makers.get(tensor.name)
         read_by_host = tensor.usage is Usage.OUTPUT and _is_plain(tensor)
         alone = self._readers[tensor.name] == 1 and not read_by_host
@@ -117,7 +117,7 @@ class _Ends:
     def _pays(
         self, joined: Command, end: int, inner: Tensor | None, plain: Tensor, beside: str
     ) -> bool:
-        """Return whether one dispatch does the work of two, and is likely to take less time."""
+        """Return whether the fused dispatch is likely faster than two."""
         execution, encoder = joined.execution, self._encoder
         limit = encoder.info.limits.max_storage_buffer_range
         if not isinstance(execution, VulkanExecution) or inner is None:
@@ -152,5 +152,5 @@ def _is_plain(tensor: Tensor) -> bool:
 
 
 def _is_view(inner: Tensor, plain: Tensor) -> bool:
-    """Return whether the conversion takes no dispatch."""
+    """Return whether the conversion needs no dispatch."""
     return inner.fp16 == plain.fp16 and (inner.layout is plain.layout or same_order(plain.shape))

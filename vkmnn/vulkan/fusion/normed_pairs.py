@@ -24,7 +24,7 @@ from vkmnn.vulkan.gemm.target import Target
 
 
 class NormedPairs(PairRule[NormedProblem, NormedKernel]):
-    """One dispatch normalises its sums at the end."""
+    """A product whose epilogue applies the normalisation."""
 
     what = "normed"
 
@@ -51,7 +51,7 @@ class NormedPairs(PairRule[NormedProblem, NormedKernel]):
                     yield Pair(norm, reading[0], keeps)
 
     def problem(self, pair: Pair, encoder: VulkanEncoder) -> NormedProblem:
-        """Return the product, and what is normalised."""
+        """Return the product, and the normalised tensor."""
         product = bound(pair.second, MatMulExecution).job(encoder).problem
         centered = not bound(pair.first, LayerNormExecution).attrs.rms
         return NormedProblem(product, centered, pair.keeps)
@@ -65,7 +65,7 @@ class NormedPairs(PairRule[NormedProblem, NormedKernel]):
     def record(
         self, pair: Pair, kernel: NormedKernel, problem: NormedProblem, encoder: VulkanEncoder
     ) -> None:
-        """Record the dispatch of a product that reads what was to be normalised."""
+        """Record a product that reads the tensor before its normalisation."""
         norm = bound(pair.first, LayerNormExecution)
         norms = RowNorms(
             norm.attrs.epsilon,

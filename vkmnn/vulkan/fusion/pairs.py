@@ -31,7 +31,7 @@ class PairKernel(Protocol[P_in]):
     """A kernel for both commands."""
 
     def predict(self, problem: P_in, target: Target) -> Expected:
-        """Return the time that it is expected to take."""
+        """Return the predicted time."""
         ...
 
 
@@ -40,7 +40,7 @@ K = TypeVar("K", bound=PairKernel[Any])
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two commands; `keeps`: others read the result of the first, too."""
+    """Two commands; `keeps`: the first result has other readers."""
 
     first: Command
     second: Command
@@ -51,7 +51,7 @@ Segments = Sequence[Sequence[Command]]
 
 
 class PairRule(ABC, Generic[P, K]):
-    """Which commands are pairs, and how one dispatch does both."""
+    """Which commands are pairs, and how one dispatch computes both."""
 
     what: ClassVar[str]
     """The kind of choice between the kernels."""
@@ -66,7 +66,7 @@ class PairRule(ABC, Generic[P, K]):
 
     @abstractmethod
     def problem(self, pair: Pair, encoder: VulkanEncoder) -> P | None:
-        """Return what kernels are ranked for; None where there are none."""
+        """Return the problem for ranking kernels; None if none fits."""
 
     @abstractmethod
     def candidates(self, problem: P, target: Target, encoder: VulkanEncoder) -> Sequence[K | Apart]:
@@ -78,7 +78,7 @@ class PairRule(ABC, Generic[P, K]):
 
 
 class FusedPairs:
-    """Encodes the pairs of a plan; what it leaves alone is encoded command by command.
+    """Encodes the pairs of a plan; other commands are encoded one by one.
 
     Args:
         rules: find the pairs.
@@ -110,7 +110,7 @@ class FusedPairs:
         return rule is not None and pair is not None and self._fuses(rule, pair)
 
     def _fuses(self, rule: PairRule[P, K], pair: Pair) -> bool:
-        """Return whether one dispatch is to do both; it is recorded in place of the second."""
+        """Return whether to fuse the pair; the dispatch is recorded in place of the second."""
         encoder, second = self._encoder, pair.second
         self._begin(second)
         problem = rule.problem(pair, encoder)

@@ -17,7 +17,7 @@ from vkmnn.vulkan.gemm.target import Target
 
 
 class PooledPairs(PairRule[PooledProblem, PooledShared]):
-    """One dispatch stages the maximum of each window."""
+    """A convolution that stages the maximum of each window."""
 
     what = "pooled"
 
@@ -61,7 +61,7 @@ class PooledPairs(PairRule[PooledProblem, PooledShared]):
     def record(
         self, pair: Pair, kernel: PooledShared, problem: PooledProblem, encoder: VulkanEncoder
     ) -> None:
-        """Record the dispatch of a convolution that reads what was to be pooled."""
+        """Record a convolution that reads the tensor before its pooling."""
         x = pair.first.inputs[0]
         assert x is not None
         job = bound(pair.second, ConvolutionExecution).job(encoder)

@@ -15,7 +15,7 @@ from vkmnn.vulkan.gemm.target import Target
 
 
 class SeparablePairs(PairRule[SeparableProblem, SeparableKernel]):
-    """One dispatch computes the first into shared memory, and multiplies."""
+    """A convolution that computes its depthwise predecessor in shared memory."""
 
     what = "separable"
 

@@ -1,4 +1,4 @@
-"""What all kernels of a kind are given: tensors in binding order, parameters, specialization."""
+"""Bindings, push constants and specialization constants shared by all GEMM kernels."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from vkmnn.vulkan.quantized.byte_codes import code_spec, shifts_of, with_shifts
 
 @dataclass(slots=True)
 class Binding:
-    """What kernels take.
+    """Bindings and constants of a kernel.
 
     Attributes:
         tensors: x or a, weights or b, bias, residual, y.
@@ -33,7 +33,7 @@ class Binding:
 
 
 def bind_convolution(job: ConvJob, kernel: ConvKernel, encoder: VulkanEncoder) -> Binding:
-    """Pack the weights of a convolution for a kernel, and return what it takes."""
+    """Pack the weights of a convolution for a kernel, and return its bindings."""
     problem, group = job.problem, job.problem.weight_groups
     # Where channels are single, all groups are one, and input channels are not in blocks.
     single = problem.grouping != "blocks"
@@ -95,7 +95,7 @@ def _out_sizes(job: ConvJob) -> dict[str, Any]:
 def bind_matmul(
     job: MatMulJob, operands: tuple[Operand, Operand], encoder: VulkanEncoder
 ) -> Binding:
-    """Return what a kernel takes that reads these operands."""
+    """Return the bindings of a kernel with these operands."""
     problem = job.problem
     left, right = operands
     epilogue, call = job.epilogue, job.epilogue.call
@@ -139,7 +139,7 @@ def bind_matmul(
 def bind_rowwise(
     job: MatMulJob, operands: tuple[Operand, Operand], encoder: VulkanEncoder
 ) -> Binding:
-    """Return what a kernel takes that can normalise rows and gate columns."""
+    """Return the bindings of a kernel that can normalise rows and gate columns."""
     bound, norms = bind_matmul(job, operands, encoder), job.norms
     bound.sizes["epsilon"] = norms.epsilon if norms else 0.0
     bound.sizes["mean"] = 1.0 / max(job.problem.k, 1)

@@ -1,4 +1,4 @@
-"""Weights in codes as kernels read them, 32 columns by 32 codes at a time (`codes.glsl.j2`)."""
+"""Packed weights in the order of kernels, 32 columns by 32 values at a time (`codes.glsl.j2`)."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from vkmnn.ir import Array, DType
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 
 PANEL = 32
-"""Columns that lie side by side."""
+"""Columns side by side."""
 CHUNK = 32
-"""Codes of a column that kernels take at a time."""
+"""Values of a column per chunk."""
 HALF = 16
-"""Codes of a block of which a chunk holds two."""
+"""Values of a block if a chunk holds two."""
 LANES = 8
 _WORD = np.dtype("<u4")
 
 
 @dataclass(frozen=True, slots=True)
 class CodeForm:
-    """What kernels need to know of weights in codes.
+    """Format of packed weights for kernels.
 
     Attributes:
         bits: of a code.
@@ -58,13 +58,13 @@ class CodeForm:
 
     @property
     def fits(self) -> bool:
-        """Whether kernels have a loop for blocks of this size."""
+        """Whether kernels have a loop for this block size."""
         return self.half or self.block % CHUNK == 0
 
 
 @dataclass(frozen=True, slots=True)
 class PackedCodes:
-    """Weights on the device; the codes again in the place of scales or zeros that are not there."""
+    """Weights on the device; the values again in place of absent scales or zeros."""
 
     codes: Tensor
     scales: Tensor

@@ -1,4 +1,4 @@
-"""Which tile of cooperative matrices computes a product: a table, ranked by time.
+"""Tiles of cooperative matrices: a table, ranked by predicted time.
 
 Operands are float16, summed in float32, or signed bytes, summed in whole numbers of 32 bits.
 
@@ -34,9 +34,9 @@ _FEATURES = frozenset(
     }
 )
 FEATURES = _FEATURES | {"float16", "storage16"}
-"""Of devices whose matrices of float16 the kernels use."""
+"""Fragment sizes of float16 matrices that kernels use."""
 BYTE_FEATURES = _FEATURES | {"int8"}
-"""Of devices whose matrices of signed bytes the kernels use."""
+"""Fragment sizes of signed-byte matrices that kernels use."""
 # By the bytes of an element of the operands.
 _KINDS = {
     1: ("i8", "i8", "i32", "i32", "subgroup"),
@@ -59,7 +59,7 @@ class Matrix:
 
     @property
     def name(self) -> str:
-        """How axes call it."""
+        """Name as a template axis."""
         return f"m{self.m}x{self.n}x{self.k}s{self.subgroup}"
 
     def runs_on(self, info: DeviceInfo) -> bool:
@@ -114,7 +114,7 @@ class CoopTile:
 
     @property
     def splits(self) -> bool:
-        """Whether there is a kernel whose K is shared by workgroups: there are none of bytes."""
+        """Whether a kernel with split K exists; not for bytes."""
         return self.groups > 1 and self.matrix.element_bytes > 1
 
     @property
@@ -125,18 +125,18 @@ class CoopTile:
 
     @property
     def stage_bytes(self) -> int:
-        """Shared memory that a step takes."""
+        """Shared memory of a step."""
         vectors = self.step * self.matrix.element_bytes // VECTOR_BYTES
         return VECTOR_BYTES * (self.rows + self.columns) * (vectors + 1)
 
     @property
     def buffers(self) -> int:
-        """How many steps are in shared memory at once."""
+        """Number of steps in shared memory at once."""
         return 2 if 2 * self.stage_bytes <= self.max_shared else 1
 
     @property
     def registers(self) -> int:
-        """Registers of an invocation, at a guess: its sums, and what it loads and multiplies."""
+        """Estimated registers of an invocation: its sums, and what it loads and multiplies."""
         return min(self.sums + (64 if self.sums < 64 else 90), MAX_REGISTERS)
 
     @property
@@ -153,7 +153,7 @@ class CoopTile:
 
     @property
     def norm_bytes(self) -> int:
-        """Shared memory of products for what normalises a row: its mean and inverse deviation."""
+        """Shared memory for the normalisation of rows: their mean and inverse deviation."""
         return 8 * self.rows
 
     @property
@@ -184,12 +184,12 @@ class CoopTile:
         return down * across * gemm.batches
 
     def done(self, gemm: Gemm) -> int:
-        """Return how many numbers the tiles of a product multiply, with what fills them up."""
+        """Return the multiplications of a product's tiles, padding included."""
         results = self.workgroups(gemm) * self.rows * self.columns
         return results * self.steps(gemm.k) * self.step
 
     def steps(self, k: int) -> int:
-        """Return how many steps an inner axis takes."""
+        """Return the number of steps along an inner axis."""
         return ceil_div(k, self.step)
 
 
@@ -283,7 +283,7 @@ class CoopKernel:
 
 
 def has_coopmat(info: DeviceInfo) -> bool:
-    """Return whether a device has what the kernels need."""
+    """Return whether a device meets the kernels' requirements."""
     return matrix_of(info) is not None
 
 
@@ -326,7 +326,7 @@ def timed_coop(
     of_bytes: bool = False,
     word_flops: float = 0.0,
 ) -> list[tuple[float, CoopKernel]]:
-    """Return the same with the microseconds that each is expected to take, more where it pads.
+    """Return the same with predicted microseconds, more where a tile pads.
 
     Of the ways to share a tile's K by workgroups, the fastest; and one more, so that every kernel
     is offered, as if it took forever. `needed` are the multiplications of the problem, where
@@ -375,7 +375,7 @@ def coop_cost(
     keeps: bool = False,
     word_flops: float = 0.0,
 ) -> Cost:
-    """Return the time that a kernel is expected to take; other arguments as of `rank_coop`.
+    """Return the predicted time of a kernel; other arguments as of `rank_coop`.
 
     Args:
         kernel: a tile.

@@ -66,7 +66,7 @@ STORE_ROUNDS = {8: 6, 16: 22}
 def tiles_of(
     family: TileFamily, problem: ConvProblem, target: Target
 ) -> list[tuple[float, CpuTile]]:
-    """Return the tiles of a family with the microseconds that each takes: totals of `cpu_cost`."""
+    """Return the tiles of a family with their microseconds: totals of `cpu_cost`."""
     info = target.info
     lanes, cores, start = cpu_lanes(info), cores_of(info), class_of(info).start_us
     rounds, walks = _walks(lanes, problem.outputs, problem.in_blocks, problem.taps, problem.group)
@@ -88,7 +88,7 @@ def cpu_tile(family: TileFamily, pixels: int, panel: int, target: Target) -> Cpu
 
 
 def cpu_cost(problem: ConvProblem, tile: CpuTile, target: Target) -> Cost:
-    """Return the time that a tile takes."""
+    """Return the time of a tile."""
     lanes = cpu_lanes(target.info)
     rounds = _rounds(problem.taps, problem.in_blocks, lanes)
     step, work = _walk(tile, lanes, problem.outputs, rounds, problem.group)
@@ -98,7 +98,7 @@ def cpu_cost(problem: ConvProblem, tile: CpuTile, target: Target) -> Cost:
 
 
 def min_nanoseconds(problem: ConvProblem, lanes: CpuLanes, rotations: Sequence[int]) -> float:
-    """Return how long the fastest tile takes on one core.
+    """Return the nanoseconds of the fastest tile on one core.
 
     Args:
         problem: sizes.
@@ -124,7 +124,7 @@ _Walks = dict[TileFamily, list[tuple[CpuTile, int, int, float]]]
 def _walks(
     lanes: CpuLanes, outputs: int, in_blocks: int, taps: int, group: int
 ) -> tuple[int, _Walks]:
-    """Return the rounds of the loops, and for every tile what follows from all but the pixels.
+    """Return the rounds of the loops, and the derived values of every tile but its pixels.
 
     That is how many pixels are computed at a time, the operations that each takes, and the speed.
     """

@@ -1,4 +1,4 @@
-"""What is multiplied as codes of a range that a run finds: how it is rounded, how sums end."""
+"""Dynamic quantisation: quantise the activation at run time, dequantise the accumulator."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from vkmnn.shaders import kernels
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 
 MIDDLE = 128
-"""What codes are less as bytes."""
+"""Offset of quantised values stored as bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dynamic:
-    """What rounds an operand, and what that leaves for the product.
+    """Quantisation of an operand, and the factors for the product.
 
     `scale`, `point`: one number each. `constants`: factors by channel, then biases, in whole vec4s.
     `ends`: what kernels bind as the bias, made of all these: zeros in place of biases, the factors
@@ -36,7 +36,7 @@ class Dynamic:
     activation: Activation = NO_ACTIVATION
 
     SPEC: ClassVar[Mapping[str, int | bool]] = {"SCALED": True}
-    """What tells kernels of bytes how their sums end."""
+    """Specialization constants of byte kernels for this epilogue."""
 
     @classmethod
     def of(
@@ -48,7 +48,7 @@ class Dynamic:
         activation: Activation,
         encoder: VulkanEncoder,
     ) -> Dynamic:
-        """Return what rounds by a scale and a zero point."""
+        """Return the quantisation by a scale and a zero point."""
         blocks = ceil_div(channels, 4)
         packed = np.zeros((2, 4 * blocks), np.float32)
         for row, tensor in zip(packed, (factor, bias), strict=True):
@@ -63,7 +63,7 @@ class Dynamic:
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """How codes lie in tiles: ivec4s in all, rows, fours along K, constants of the kernel.
+    """Quantised values in tiles: number of ivec4s, rows, fours along K, constants of the kernel.
 
     Where they lie as the numbers do, `vectors` are the fours of all.
     """
@@ -75,7 +75,7 @@ class Tiles:
 
 
 def code_numbers(x: Tensor, dynamic: Dynamic, encoder: VulkanEncoder) -> Tensor:
-    """Return codes less their zero point, in float32, in the order of the numbers."""
+    """Return q - zero_point, in float32, in the order of the input."""
     vectors = _vectors(x)
     made = encoder.scratch(4 * vectors, full=True)
     _dispatch("rows", x, made, dynamic, Tiles(ceil_div(vectors, 4), 0, vectors, {}), encoder)
@@ -83,7 +83,7 @@ def code_numbers(x: Tensor, dynamic: Dynamic, encoder: VulkanEncoder) -> Tensor:
 
 
 def code_words(x: Tensor, dynamic: Dynamic, encoder: VulkanEncoder) -> Tensor:
-    """Return codes as bytes, four to a word, in the order of the numbers."""
+    """Return quantised values as bytes, four to a word, in the order of the input."""
     vectors = _vectors(x)
     count = ceil_div(vectors, 4)
     made = replace(encoder.scratch(16 * count, full=True), codes=0)
@@ -92,7 +92,7 @@ def code_words(x: Tensor, dynamic: Dynamic, encoder: VulkanEncoder) -> Tensor:
 
 
 def code_tiles(x: Tensor, dynamic: Dynamic, tiles: Tiles, encoder: VulkanEncoder) -> Tensor:
-    """Return rows of codes as words of four, tile by tile."""
+    """Return quantised rows as words of four, tile by tile."""
     made = encoder.scratch(4 * tiles.count, DType.INT32)
     _dispatch("tile", x, made, dynamic, tiles, encoder)
     return made

@@ -22,7 +22,7 @@ families.load_all()
 
 
 def encode(job: ConvJob | MatMulJob, encoder: VulkanEncoder, more: Trait = Trait.NONE) -> None:
-    """Record a product or a convolution as it stands; kernels must support `more`, too.
+    """Record a product or a convolution; kernels must also support `more`.
 
     With a kernel that must cut a window into parts, the residual joins before the activation.
     """
@@ -56,7 +56,7 @@ def kernels_for(problem: Any, target: Target, encoder: VulkanEncoder) -> list[An
 
 
 def plain_end_us(problem: ConvProblem | MatMulProblem, encoder: VulkanEncoder) -> float | None:
-    """Return how much longer the best kernel takes that reads or stores plain float32.
+    """Return the additional time of the best kernel that reads or stores plain float32.
 
     None: no kernel does. On CPU devices that never pays: their best kernels do not.
     """
@@ -75,7 +75,7 @@ def plain_end_us(problem: ConvProblem | MatMulProblem, encoder: VulkanEncoder) -
 
 
 def _named(problem: Hashable, target: Target) -> Hashable:
-    """Return what the tuner calls a problem: with other traits, other kernels are offered."""
+    """Return the tuner's name of a problem, traits included."""
     return (target.traits, problem) if target.traits else problem
 
 

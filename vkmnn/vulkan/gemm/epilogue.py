@@ -1,4 +1,4 @@
-"""Epilogue: what a kernel does to its sums before it stores them."""
+"""Epilogue: the operations of a kernel on its sums before they are stored."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Epilogue:
 
     @property
     def requantize(self) -> Requantize | None:
-        """The ending, if it makes quantised values."""
+        """The ending, if it requantises."""
         return self.ending if isinstance(self.ending, Requantize) else None
 
     @property
@@ -52,7 +52,7 @@ class Epilogue:
 
     @property
     def call(self) -> ActivationCall:
-        """What kernels are given in place of the activation."""
+        """The activation's call, or that of another ending."""
         ending = self.ending
         return ending.call if isinstance(ending, Requantize) else call_of(self.activation)
 
@@ -63,7 +63,7 @@ class Epilogue:
         return {**spec, **Dynamic.SPEC} if isinstance(self.ending, Dynamic) else spec
 
     def bound_bias(self, channels: int, encoder: VulkanEncoder, shifts: Shifts) -> Tensor | None:
-        """Return what kernels bind as the bias: with factors and bounds, where sums end so.
+        """Return the bias binding: with factors and bounds, if the ending needs them.
 
         Args:
             channels: all output channels, or columns.

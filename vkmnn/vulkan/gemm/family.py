@@ -1,4 +1,4 @@
-"""What a family of kernels is: it ranks itself, packs what it reads, and records itself.
+"""The interface of a kernel family: it ranks itself, packs its operands, and records itself.
 
 A family is a frozen dataclass; its instances are the kernels that the rules rank, the tuner
 measures and the shader tests walk through, by their `repr`. It lives in a module of `families/`.
@@ -44,7 +44,7 @@ def kernel_of(family: type[F], *fields: Any) -> F:
 
 
 class Place(IntEnum):
-    """Where a kernel stands among all that can solve a problem; the first place is taken."""
+    """Tier of a kernel among those for a problem; the first tier is preferred."""
 
     MADE_FOR_IT = 0
     """The problem is of the kind that the kernel was written for."""
@@ -53,12 +53,12 @@ class Place(IntEnum):
     SPARE = 2
     """Known to be slower: for the tuner and the tests."""
     EMULATED = 3
-    """What it is made of is emulated on this device: for the tuner and the tests."""
+    """Relies on features that the device emulates: for the tuner and the tests."""
 
 
 @dataclass(slots=True)  # not frozen, which takes twice as long: rankings make dozens
 class Bid(Generic[K]):
-    """A kernel that can solve a problem, and its place.
+    """A candidate kernel and its tier.
 
     Within a place, the lowest `cost` comes first: the microseconds that the kernel is expected to
     take (`vulkan/cost/`), with the dispatches that it needs beside its own.

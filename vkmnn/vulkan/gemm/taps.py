@@ -1,4 +1,4 @@
-"""Windows cut into parts, so that the loops over each stay under what devices count to; phases."""
+"""Windows split into parts to limit loop counts; phases of transposed convolutions."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def split_taps(kernel: Triple, inner: int) -> tuple[Part, ...]:
 
 
 def places(phases: Sequence[tuple[Triple, int]]) -> Array:
-    """Return what follows the taps of several phases: how far each lies from the first texel."""
+    """Return the distance of each phase from the first texel, which follows its taps."""
     table = np.zeros((len(phases), 4), np.int32)
     table[:, 0] = [place for _, place in phases]
     return table

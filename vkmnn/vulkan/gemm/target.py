@@ -1,4 +1,4 @@
-"""What kernels are ranked for: a device, how floats are stored and loaded, a job's traits."""
+"""The target of a ranking: device, storage and loads of floats, and a job's traits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vkmnn.vulkan.storage import FLOAT_BYTES, FloatElement
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """All that rules look at besides the problem.
+    """All inputs of rules besides the problem.
 
     Args:
         info: the device.
@@ -36,15 +36,15 @@ class Target:
     needs: Trait = Trait.NONE
     allows: Trait = Trait.NONE
     cold: bool = field(init=False, repr=False)
-    """Whether the network's weights are too many to stay in the device's caches."""
+    """Whether the network's weights exceed the device's caches."""
     traits: str = field(init=False, repr=False, compare=False)
-    """What is needed and allowed, as the tuner's table names it."""
+    """Needed and allowed traits, as named in the tuner's table."""
 
     @classmethod
     def of(
         cls, encoder: VulkanEncoder, needs: Trait = Trait.NONE, allows: Trait = Trait.NONE
     ) -> Target:
-        """Return what an encoder records for; a job's float16 arithmetic is up to the session."""
+        """Return the target of an encoder; float16 arithmetic depends on the session."""
         half, given = encoder.half, (encoder.element, encoder.load, encoder.loads)
         return encoder.once(
             ("target", *given, encoder.weight_bytes, half, needs, allows),

@@ -37,7 +37,7 @@ class Trait(Flag):
     DEPTHWISE = auto()
     """Every channel of a convolution is a group."""
     ODD_GROUPS = auto()
-    """Groups of a convolution begin within blocks of four channels."""
+    """Groups of a convolution start inside blocks of four channels."""
     PHASES = auto()
     """Several convolutions at once that differ only in weights, pads and first texel."""
 

@@ -37,7 +37,7 @@ class Weights:
         return Weights(self.tensor, key, lambda plain: view(before(plain)), self.shift)
 
     def as_floats(self, key: str, view: Callable[[Array], Array]) -> Weights:
-        """Return what `view` makes of the weights: floats, whatever these are."""
+        """Return the result of `view` on the weights as floats."""
         return replace(self.seen_as(key, view), shift=None)
 
     def packed(
@@ -84,7 +84,7 @@ class Weights:
 
 
 def shift_of(tensor: Tensor) -> int | None:
-    """Return what is added to bytes to make a tensor's numbers; None where bytes cannot hold them.
+    """Return the shift from bytes to a tensor's values; None if bytes cannot represent them.
 
     It is 0 unless some lie outside signed bytes, as codes less an odd zero point do.
     """
@@ -98,14 +98,14 @@ def shift_of(tensor: Tensor) -> int | None:
 
 
 def words_of(values: Array, shift: int) -> Array:
-    """Return numbers as words of four bytes; along the last axis, they come in fours."""
+    """Return values as words of four bytes along the last axis."""
     shifted = values if shift == 0 else values - shift
     words: Array = np.ascontiguousarray(shifted, np.int8).view(np.dtype("<i4"))
     return words
 
 
 def packed_elements(groups: int, outputs: int, depth: int, taps: int, panel: int) -> int:
-    """Return how many elements `_pack` makes of `outputs` rows of `depth` elements in a group."""
+    """Return the packed elements of `outputs` rows of `depth` elements in a group."""
     return groups * ceil_div(outputs, 4 * panel) * 4 * panel * depth * taps
 
 

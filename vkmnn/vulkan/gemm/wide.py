@@ -1,4 +1,4 @@
-"""Convolutions of codes whose sums may have more than the 24 bits that float32 holds."""
+"""Quantised convolutions whose sums may exceed the 24 bits of float32."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from vkmnn.vulkan.gemm.weights import Weights
 
 
 def encode_wide(job: ConvJob, encoder: VulkanEncoder) -> None:
-    """Record one of whole numbers where that comes first, else two of parts of the weights."""
+    """Record one with integer sums if it ranks first, else two with parts of the weights."""
     rest = by_whole_winograd(job, encoder)
     if rest is None or 0 in (job.problem.pixels, job.problem.channels):
         return
@@ -43,6 +43,6 @@ def encode_wide(job: ConvJob, encoder: VulkanEncoder) -> None:
 
 
 def _part(weights: Weights, number: int) -> Weights:
-    """Return multiples of HALF, or what is left."""
+    """Return the multiples of HALF, or the remainder."""
     seen = weights.seen_as(f"part{number}", lambda values: in_parts(values)[number])
     return replace(seen, shift=0)

@@ -1,4 +1,4 @@
-"""Cooperative matrices of signed bytes, summed in whole numbers: convolutions, products of codes.
+"""Quantised convolutions and products by cooperative matrices of signed bytes.
 
 Of products, the right operand is a constant whose numbers are signed bytes.
 """
@@ -45,14 +45,14 @@ BLOCKS = 4
 @kernel_family
 @dataclass(frozen=True, slots=True)
 class ConvCodesCoop(CoopKernel, ConvKernel):
-    """Convolutions of codes by matrices of bytes; k counts fours of channel blocks."""
+    """Quantised convolutions by matrices of bytes; k counts fours of channel blocks."""
 
     supports = Trait.INT8_WEIGHTS | Trait.INT32_SUM
     requires = Trait.INT8_DOT
 
     @classmethod
     def rank(cls, problem: ConvProblem, target: Target) -> Iterator[Bid[ConvKernel]]:
-        """Take codes by signed bytes, by time, where `dot` does and the device has matrices."""
+        """Rank quantised convolutions with signed bytes by time, on devices with matrices."""
         gemm = problem.gemm(VECTOR_BYTES)
         reach = [(k - 1) * step for k, step in zip(problem.kernel, problem.dilation, strict=True)]
         if gemm.k > MAX_K or max(reach) >= MAX_TAP:
@@ -78,7 +78,7 @@ class ConvCodesCoop(CoopKernel, ConvKernel):
 
     @property
     def form(self) -> str:
-        """One for all tiles."""
+        """The single form of all tiles."""
         return "codes_coop"
 
     def pack(self, w: Array, group: int) -> Array:
@@ -126,7 +126,7 @@ def _taps(problem: ConvProblem, bound: Binding, encoder: VulkanEncoder) -> Tenso
 def tap_table(
     kernel: Triple, dilation: Triple, in_size: Triple, blocks: int, in_block: int
 ) -> Array:
-    """Return for each four channel blocks of each tap what `conv_codes_coop` wants to know.
+    """Return the tap table of `conv_codes_coop`, an entry per four channel blocks of a tap.
 
     That is: distance in texels, how many of the blocks there are, depth, height · 65536 + width.
     Cached, since plans share what they upload by the array's identity.
@@ -149,7 +149,7 @@ def tap_table(
 @kernel_family
 @dataclass(frozen=True, slots=True)
 class MatMulCodesCoop(CoopKernel, MatMulKernel):
-    """Products of codes by constants, by matrices of bytes."""
+    """Quantised products by constants, by matrices of bytes."""
 
     supports = Trait.INT8_WEIGHTS
     requires = Trait.INT8_DOT | Trait.SIGNED_WEIGHTS
@@ -157,7 +157,7 @@ class MatMulCodesCoop(CoopKernel, MatMulKernel):
 
     @classmethod
     def rank(cls, problem: MatMulProblem, target: Target) -> Iterator[Bid[MatMulKernel]]:
-        """Take codes by signed bytes, by time."""
+        """Rank quantised products with signed bytes by time."""
         if problem.k > MAX_K:
             return
         place = Place.TIMED if target.gpu else Place.EMULATED
@@ -169,7 +169,7 @@ class MatMulCodesCoop(CoopKernel, MatMulKernel):
                 yield Bid(cls(kernel.tile), place, cost)
 
     def predict(self, problem: MatMulProblem, target: Target) -> Expected:
-        """Return the time by `coop_tiles`, with the words that are made on the way."""
+        """Return the predicted time by `coop_tiles`, with the conversion to bytes."""
         gemm, total = problem.gemm, target.weight_bytes
         cost = coop_cost(self, gemm, target.info, total, word_flops=_MADE_FLOPS)
         return Expected(cost, gemm.work, self.tile.done(gemm))

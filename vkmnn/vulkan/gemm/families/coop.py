@@ -56,7 +56,7 @@ class MatMulCoop(CoopKernel, MatMulKernel):
 
     @classmethod
     def rank(cls, problem: MatMulProblem, target: Target) -> Iterator[Bid[MatMulKernel]]:
-        """Rank by `coop_tiles`; what packs an operand first takes as much longer."""
+        """Rank by `coop_tiles`, plus the time to pack an operand."""
         gemm = problem.gemm
         place = Place.TIMED if target.gpu else Place.EMULATED
         packing = 0.0 if problem.by_rows else _packing_us(problem, target)
@@ -146,7 +146,7 @@ class ConvCoop(CoopKernel, ConvKernel):
 
     @property
     def form(self) -> str:
-        """One for all tiles."""
+        """The single form of all tiles."""
         return "coop"
 
     def pack(self, w: Array, group: int) -> Array:
@@ -191,7 +191,7 @@ class ConvCoop(CoopKernel, ConvKernel):
 
 
 def _packing_us(problem: MatMulProblem, target: Target) -> float:
-    """Return what it takes to bring an operand into rows along k: the larger one, at a guess."""
+    """Return the estimated time to pack the larger operand into rows along k."""
     matrices = problem.matrices
     elements = max(matrices[0] * problem.m, matrices[1] * problem.n) * problem.k
     packed = pass_cost(2 * target.element_bytes * elements, target.info)
@@ -228,7 +228,7 @@ def tap_table(
     in_block: int,
     phases: tuple[tuple[Triple, int], ...] = (),
 ) -> Array:
-    """Return for each pair of channel blocks of each tap what `conv_coop` wants to know.
+    """Return the tap table of `conv_coop`, an entry per pair of channel blocks of a tap.
 
     That is: distance in texels, from there to the second block (0: there is none), depth, height
     · 65536 + width. After the last pair are enough that lie outside for the longest step. Several

@@ -1,4 +1,4 @@
-"""Tiles in shared memory for convolutions and products of codes, by dot products of four bytes."""
+"""Quantised convolutions and products in shared memory, by dot products of four bytes."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class ConvDot(ConvKernel):
 
     @classmethod
     def rank(cls, problem: ConvProblem, target: Target) -> Iterator[Bid[ConvKernel]]:
-        """Take codes by signed bytes: first where the device has instructions for that."""
+        """Rank quantised convolutions: first if the device has dot instructions."""
         if "integer_dot" not in target.info.features:
             return
         gemm = problem.gemm()
@@ -166,7 +166,7 @@ def worth(gemm: Gemm) -> bool:
 
 
 def offsets_of(job: ConvJob, encoder: VulkanEncoder) -> Tensor:
-    """Return the sum of each channel's weights, which what x's bytes fall short of multiplies."""
+    """Return the sum of each channel's weights, to be multiplied by the shift of x."""
     weights = job.weights
     width = ceil_div(job.problem.channels, 4) * 4
 
@@ -194,7 +194,7 @@ TWO_BUFFERS = 16 << 10
 @kernel_family
 @dataclass(frozen=True, slots=True)
 class MatMulDot(MatMulKernel):
-    """Products of codes, with sums of 32-bit integers."""
+    """Quantised products with 32-bit sums."""
 
     tile: Tile
     family = "dot"
@@ -204,7 +204,7 @@ class MatMulDot(MatMulKernel):
 
     @classmethod
     def rank(cls, problem: MatMulProblem, target: Target) -> Iterator[Bid[MatMulKernel]]:
-        """Take codes by codes: by time where the device has instructions for that."""
+        """Rank quantised products: by time if the device has dot instructions."""
         if "integer_dot" not in target.info.features:
             return
         if not 0 < problem.k <= MAX_K:
@@ -221,7 +221,7 @@ class MatMulDot(MatMulKernel):
             yield Bid(kernel, place, cost)
 
     def predict(self, problem: MatMulProblem, target: Target) -> Expected:
-        """Return the time of its tiles: a constant's numbers take a byte each, others four."""
+        """Return the predicted time of its tiles: constants take a byte each, other values four."""
         gemm = problem.gemm
         return Expected(self._cost(gemm, target), gemm.work, self._done(gemm))
 

@@ -70,7 +70,7 @@ class GemvKernel:
         return encoder.choose("gemv steps", (gemm, self.width, self.local), ranked)
 
     def time(self, gemm: Gemm, target: Target) -> Cost:
-        """Return the time that the kernel is expected to take."""
+        """Return the predicted time."""
         sizes = self.rows, self.width, self.local
         return gemv_cost(gemm, sizes, target.info, target.element_bytes, target.cold)
 
@@ -86,7 +86,7 @@ def gemv_sizes(
 def timed_gemv(
     gemm: Gemm, info: DeviceInfo, element_bytes: int = 4, cold: bool = False
 ) -> list[tuple[float, tuple[kernels.MatmulGemvRows, int, int]]]:
-    """Return the fastest with the microseconds that it is expected to take, and the narrowest."""
+    """Return the fastest kernel with its predicted microseconds, and the narrowest one."""
     limits = info.limits
     if gemm.rows > ROWS[-1] or gemm.batches > limits.max_workgroup_count[2]:
         return []
@@ -113,7 +113,7 @@ def gemv_cost(
     element_bytes: int,
     cold: bool,
 ) -> Cost:
-    """Return the time that a kernel is expected to take.
+    """Return the predicted time of a kernel.
 
     Args:
         gemm: what to compute.
@@ -147,7 +147,7 @@ def gemv_cost(
 
 
 def _rounds(gemm: Gemm, width: int, local: int) -> int:
-    """Return how many steps along K an invocation makes."""
+    """Return the steps of an invocation along K."""
     return ceil_div(ceil_div(gemm.k, 4), local // width)
 
 
@@ -201,7 +201,7 @@ class MatMulGemv(GemvKernel, MatMulKernel):
 @kernel_family
 @dataclass(frozen=True, slots=True)
 class ConvGemv(GemvKernel, ConvKernel):
-    """A convolution that makes one pixel, as a vector by a matrix."""
+    """A convolution with one output pixel, as a vector by a matrix."""
 
     supports = Trait.INT8_WEIGHTS
 
@@ -221,12 +221,12 @@ class ConvGemv(GemvKernel, ConvKernel):
 
     @property
     def panel(self) -> int:
-        """That of products."""
+        """The panel of products."""
         return PANEL
 
     @property
     def form(self) -> str:
-        """That of products."""
+        """The form of products."""
         return "gemv"
 
     def pack(self, w: Array, group: int) -> Array:

@@ -48,7 +48,7 @@ GPU_EFFICIENCY = 0.35
 @kernel_family
 @dataclass(frozen=True, slots=True)
 class ConvTile(LoopKernel):
-    """An invocation computes `pixels` pixels of `blocks` channel blocks; neighbours take pixels."""
+    """An invocation computes `pixels` pixels of `blocks` channel blocks."""
 
     pixels: kernels.ConvTilePixels
     blocks: kernels.ConvTileBlocks
@@ -56,7 +56,7 @@ class ConvTile(LoopKernel):
 
     @classmethod
     def rank(cls, problem: ConvProblem, target: Target) -> Iterator[Bid[ConvKernel]]:
-        """Rank by the time that each takes: as measured on CPU devices, predicted on GPUs."""
+        """Rank by time: measured on CPU devices, predicted on GPUs."""
         if not target.gpu:
             local = cpu_lanes(target.info)
             for cost, tile in tiles_of("tile", problem, target):
@@ -94,7 +94,7 @@ class ConvTile(LoopKernel):
         return problem.in_blocks
 
     def call(self, job: ConvJob, encoder: VulkanEncoder) -> ShaderCall:
-        """Return what to dispatch."""
+        """Return the dispatch."""
         shader = kernels.conv_tile(
             across="pixels",
             pixels=self.pixels,
@@ -108,14 +108,14 @@ class ConvTile(LoopKernel):
 @kernel_family
 @dataclass(frozen=True, slots=True)
 class ConvTileChannels(LoopKernel):
-    """The same where pixels are few: the invocations of a workgroup take channel blocks."""
+    """The same for few pixels: the invocations of a workgroup own channel blocks."""
 
     pixels: kernels.ConvTilePixels
     family = "channels"
 
     @classmethod
     def rank(cls, problem: ConvProblem, target: Target) -> Iterator[Bid[ConvKernel]]:
-        """Rank by the time that each takes: as measured on CPU devices, predicted on GPUs."""
+        """Rank by time: measured on CPU devices, predicted on GPUs."""
         if not target.gpu:
             for cost, tile in tiles_of("channels", problem, target):
                 yield Bid(kernel_of(cls, tile.pixels, tile.panel), Place.TIMED, cost)
@@ -157,7 +157,7 @@ class ConvTileChannels(LoopKernel):
         return problem.in_blocks
 
     def call(self, job: ConvJob, encoder: VulkanEncoder) -> ShaderCall:
-        """Return what to dispatch."""
+        """Return the dispatch."""
         shader = kernels.conv_tile(
             across="channels",
             pixels=self.pixels,
@@ -211,7 +211,7 @@ class MatMulTile(MatMulKernel):
         return Expected(loop_cost(loop, target.info, target.cold), gemm.work, gemm.work)
 
     def pack(self, job: MatMulJob, encoder: VulkanEncoder) -> tuple[Operand, Operand]:
-        """Return the left operand by rows or by blocks."""
+        """Return the left operand packed by rows or by blocks."""
         left = left_operand(job, encoder, by_blocks=self.by_blocks)
         return left, right_operand(job, encoder, PANEL)
 
@@ -240,7 +240,7 @@ class MatMulTile(MatMulKernel):
 def _loop(
     problem: ConvProblem, workgroups: int, tile: tuple[int, int], loads: int, target: Target
 ) -> Loop:
-    """Return what a GPU does.
+    """Return the work of the loop on a GPU.
 
     Args:
         problem: the convolution.

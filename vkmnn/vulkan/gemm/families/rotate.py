@@ -93,7 +93,7 @@ class ConvRotate(LoopKernel):
         return self.local
 
     def across(self) -> int:
-        """One: the invocations exchange what they hold of the same pixels."""
+        """One: the invocations exchange values of the same pixels."""
         return 1
 
     def inner_rounds(self, problem: ConvProblem) -> int:
@@ -101,7 +101,7 @@ class ConvRotate(LoopKernel):
         return problem.in_blocks
 
     def call(self, job: ConvJob, encoder: VulkanEncoder) -> ShaderCall:
-        """Return what to dispatch."""
+        """Return the dispatch."""
         shader = kernels.conv_rotate(
             rows=self.pixels, lanes=self.local, element=conv_element(job, encoder)
         )
@@ -124,7 +124,7 @@ class MatMulRotate(MatMulKernel):
 
     @classmethod
     def rank(cls, problem: MatMulProblem, target: Target) -> Iterator[Bid[MatMulKernel]]:
-        """Prefer the rows that take the least time in all, packed where there is much work."""
+        """Prefer the number of rows with the least total time; pack large operands."""
         if "texel" not in target.loads:
             return
         info = target.info
@@ -144,7 +144,7 @@ class MatMulRotate(MatMulKernel):
                     yield Bid(kernel, place, cost)
 
     def predict(self, problem: MatMulProblem, target: Target) -> Expected:
-        """Return the time as measured on CPU devices; without what packs the left operand."""
+        """Return the time measured on CPU devices, without packing."""
         gemm, info = problem.gemm, target.info
         us = self.busy_us(gemm, cores_of(info))
         return Expected(Cost(class_of(info).start_us, arithmetic=us), gemm.work, gemm.work)
@@ -159,7 +159,7 @@ class MatMulRotate(MatMulKernel):
         return flops * (gain if self.by_blocks else 1.0) / cores
 
     def pack(self, job: MatMulJob, encoder: VulkanEncoder) -> tuple[Operand, Operand]:
-        """Return the left operand by rows, blocks or tiles, the right one in panels."""
+        """Return the left operand by rows, blocks or tiles, and the right one in panels."""
         if job.int8.activations is not None:
             left = left_tiles(job, self.rows, self.lanes, encoder)
         else:

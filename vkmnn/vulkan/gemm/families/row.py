@@ -1,4 +1,4 @@
-"""Winograd's F(4, 3) along rows of codes, in registers; for CPU devices.
+"""Winograd's F(4, 3) along quantised rows, in registers; for CPU devices.
 
 A window three wide takes half the products, and nothing but the sums is kept: weights stay bytes,
 and no dispatch or memory is added. Sums of 32-bit integers make it exact
@@ -26,7 +26,7 @@ from vkmnn.vulkan.gemm.traits import Trait
 from vkmnn.vulkan.gemm.weights import pack_panels, packed_elements
 
 TAPS, PIXELS = 3, 4
-"""Of F(4, 3)."""
+"""Pixels and taps of F(4, 3)."""
 READ = PIXELS + TAPS - 1
 # Nanoseconds of one core, on the scale of `CPU_TILES`: a round of the loop, and what follows it.
 ROUND_NS, STORE_NS = 175.0, 600.0
@@ -44,7 +44,7 @@ class ConvRow(ConvKernel):
 
     @classmethod
     def rank(cls, problem: ConvProblem, target: Target) -> Iterator[Bid[ConvKernel]]:
-        """Rank by time where windows are three wide, and codes and weights bytes."""
+        """Rank by time for windows three wide with byte weights and activations."""
         if target.load != "texel" or not in_rows(problem):
             return
         kernel = kernel_of(cls, 8)
@@ -61,13 +61,13 @@ class ConvRow(ConvKernel):
         return Expected(self.cost(problem, target), problem.work, problem.work)
 
     def cost(self, problem: ConvProblem, target: Target) -> Cost:
-        """Return the time that it takes on CPU devices."""
+        """Return the time on CPU devices."""
         info = target.info
         loops, stores = (part / 1000 / cores_of(info) for part in self.nanoseconds(problem))
         return Cost(class_of(info).start_us, arithmetic=loops, stores=stores)
 
     def nanoseconds(self, problem: ConvProblem) -> tuple[float, float]:
-        """Return the time on one core: of its loops, and of what follows them."""
+        """Return the nanoseconds on one core: loops and epilogue."""
         tiles = ceil_div(tiled(problem).pixels, self.tiles)
         panels = problem.group * ceil_div(problem.outputs, 4 * self.panel)
         rounds = tiles * panels * rounds_of(problem)
@@ -75,7 +75,7 @@ class ConvRow(ConvKernel):
 
     @property
     def tiles(self) -> int:
-        """Half as many as channel blocks: loops of more take twice as long, as they are decoded."""
+        """Half as many tiles as channel blocks: longer loops do not fit the decode cache."""
         return self.lanes // 2
 
     @property
@@ -97,7 +97,7 @@ class ConvRow(ConvKernel):
         return ordered
 
     def elements(self, problem: ConvProblem) -> int:
-        """Return how many elements `pack` makes: as many as for other kernels."""
+        """Return the packed elements: as many as for other kernels."""
         depth, taps = problem.in_blocks * 4, problem.kernel[0] * problem.kernel[1] * TAPS
         return packed_elements(problem.group, problem.outputs, depth, taps, self.panel)
 
@@ -129,7 +129,7 @@ class ConvRow(ConvKernel):
 
 
 def in_rows(problem: ConvProblem) -> bool:
-    """Return whether windows are three wide and one step apart, and loops short enough."""
+    """Return whether windows are three wide with stride one, and loops short enough."""
     step = problem.kernel[2], problem.stride[2], problem.dilation[2]
     return step == (TAPS, 1, 1) and rounds_of(problem) <= MAX_LOOP_ROUNDS
 
@@ -140,7 +140,7 @@ def rounds_of(problem: ConvProblem) -> int:
 
 
 def tiled(problem: ConvProblem) -> ConvProblem:
-    """Return the problem with tiles for pixels: what each reads is one window."""
+    """Return the problem with tiles for pixels: each reads one window."""
     depth, height, width = problem.out_size
     return replace(
         problem,

@@ -54,7 +54,7 @@ MAX_TAP_BLOCKS = 1 << 18
 def _emulated(
     kind: Callable[[Tile, int], K], k: int, room: tuple[int, int], narrow: bool
 ) -> tuple[Bid[K], ...]:
-    """Return what a device is offered that emulates shared memory: nobody asks what is fastest."""
+    """Return some kernels for devices that emulate shared memory, where speed does not matter."""
     listed = listed_shared(k, room, narrow=narrow)
     made = (kind(kernel.tile, kernel.parts) for kernel in listed)
     return tuple(Bid(kernel, Place.EMULATED, cost) for cost, kernel in enumerate(made))
@@ -238,7 +238,7 @@ def _has_one_tap(problem: ConvProblem) -> bool:
 
 
 def _shortcuts(job: ConvJob) -> dict[str, bool]:
-    """Return what the kernel need not compute: taps, pads, where pixels lie."""
+    """Return the parts that the kernel can skip: taps, padding, pixel positions."""
     problem, several = job.problem, job.problem.batch > 1
     one_tap = _has_one_tap(problem)
     still = problem.stride == (1, 1, 1) and problem.in_size == problem.out_size

@@ -1,4 +1,4 @@
-"""Convolutions of single channels: every channel a group, or groups that begin inside a block."""
+"""Convolutions of single channels: depthwise, or groups that start inside a block."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STRIPS: tuple[kernels.ConvStripPixels, ...] = (4, 2, 1)
 
 @dataclass(frozen=True, slots=True)
 class SingleKernel(LoopKernel):
-    """Takes all groups at once; weights lie channel by channel."""
+    """Computes all groups at once; weights are stored channel by channel."""
 
     supports = Trait.INT8_WEIGHTS | Trait.DEPTHWISE
     requires = Trait.DEPTHWISE
@@ -63,7 +63,7 @@ class SingleKernel(LoopKernel):
         return max(2, problem.taps * problem.inputs // TAPS_A_WAIT)
 
     def cost(self, problem: ConvProblem, target: Target, elsewhere: float) -> float:
-        """Return the predicted microseconds on GPUs, else what is known of other devices."""
+        """Return the predicted microseconds on GPUs, else measured ones."""
         return self.predict(problem, target).cost.total if target.gpu else elsewhere
 
     def predict(self, problem: ConvProblem, target: Target) -> Expected:
@@ -102,13 +102,13 @@ class ConvDepthwise(SingleKernel):
 
     @classmethod
     def rank(cls, problem: ConvProblem, target: Target) -> Iterator[Bid[ConvKernel]]:
-        """Rank by time on GPUs; several pixels come first elsewhere."""
+        """Rank by time on GPUs; elsewhere more pixels per invocation rank first."""
         for number, pixels in enumerate(DEPTHWISE_PIXELS):
             kernel = kernel_of(cls, pixels, _local(target))
             yield Bid(kernel, Place.TIMED, kernel.cost(problem, target, 1.0 + number))
 
     def call(self, job: ConvJob, encoder: VulkanEncoder) -> ShaderCall:
-        """Return what to dispatch."""
+        """Return the dispatch."""
         shader = kernels.conv_depthwise(
             pixels=self.pixels, element=conv_element(job, encoder), load=encoder.load
         )
@@ -143,7 +143,7 @@ class ConvStrip(SingleKernel):
         return ceil_div(strips, self.local)
 
     def call(self, job: ConvJob, encoder: VulkanEncoder) -> ShaderCall:
-        """Return what to dispatch."""
+        """Return the dispatch."""
         shader = kernels.conv_strip(
             size=cast(kernels.ConvStripSize, job.problem.kernel[2]),
             stride=cast(kernels.ConvStripStride, job.problem.stride[2]),
@@ -163,7 +163,7 @@ def _is_usual(problem: ConvProblem) -> bool:
 @kernel_family
 @dataclass(frozen=True, slots=True)
 class ConvGather(SingleKernel):
-    """Groups begin inside channel blocks: channels are gathered one by one."""
+    """Groups that start inside channel blocks: channels are gathered one by one."""
 
     family = "gather"
     supports = Trait.INT8_WEIGHTS | Trait.ODD_GROUPS
@@ -179,7 +179,7 @@ class ConvGather(SingleKernel):
         return problem.inputs
 
     def call(self, job: ConvJob, encoder: VulkanEncoder) -> ShaderCall:
-        """Return what to dispatch."""
+        """Return the dispatch."""
         return kernels.conv_gather(
             element=conv_element(job, encoder), load=encoder.load
         ), kernels.ConvGatherParams
