@@ -18,7 +18,7 @@ from vkmnn.converter.passes.renumbered import renumbered
 from vkmnn.core.tensor import Tensor, Usage
 from vkmnn.cpu_fallback import run_op
 from vkmnn.decoding.batched_step import batched_step
-from vkmnn.decoding.padded_graph import CannotGrowError, Growth, grow
+from vkmnn.decoding.padded_graph import CacheSpec, CannotRewriteError, pad_caches
 from vkmnn.errors import PluginError, ShapeError
 from vkmnn.ir import OP_TYPES, Array, DType, Graph, Op, TensorInfo
 from vkmnn.ir.custom import CustomAttrs
@@ -77,10 +77,10 @@ def is_grown(use: Use) -> bool:
         whole = replace(graph, inputs=infos, ops=[join, use.op],
                         constants={n: a for n, a in graph.constants.items() if n != name},
                         outputs=[info_of(name, first), *graph.outputs])  # fmt: skip
-        growth = Growth({"past": (name, axis)}, {}, size)
+        spec = CacheSpec({"past": (name, axis)}, {}, size)
         try:
-            grow(whole, {info.name: info for info in infos}, growth, run_op, Meter(Budget()))
-        except (CannotGrowError, ShapeError):
+            pad_caches(whole, {info.name: info for info in infos}, spec, run_op, Meter(Budget()))
+        except (CannotRewriteError, ShapeError):
             continue
         return True
     return False
@@ -97,7 +97,7 @@ def is_batched(use: Use) -> bool:
     for some in (texts[:1], texts):
         try:
             batched_step(graph_of(use, some), 3)
-        except (CannotGrowError, KeyError):
+        except (CannotRewriteError, KeyError):
             continue
         return bool(some)
     return False
