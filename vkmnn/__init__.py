@@ -143,7 +143,7 @@ _LAZY = {
     "shader": "vkmnn.shader_function",
 }
 
-_FACES = ("llm", "mnn", "onnxruntime")
+_FACES = ("llm", "mnn", "onnxruntime", "torch")
 """Modules that are imported when they are first used."""
 
 
