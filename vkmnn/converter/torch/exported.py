@@ -15,7 +15,7 @@ from vkmnn.converter.front_end import Conversion
 from vkmnn.converter.onnx import OnnxFrontEnd
 from vkmnn.converter.onnx.model_file import ModelFile
 from vkmnn.converter.onnx.wire import LARGE, Bytes
-from vkmnn.converter.torch.mutations import Pure, without_mutations
+from vkmnn.converter.torch.mutations import Pure, pure_program
 from vkmnn.converter.torch.packages import need_torch
 from vkmnn.converter.torch.sources import Program
 from vkmnn.errors import ConversionError, VkmnnError
@@ -37,7 +37,7 @@ def convert_program(source: Program, conversion: Conversion) -> Graph:
     """
     torch = need_torch("a program of torch.export")
     with exporting("the program"):
-        pure = without_mutations(source.program)
+        pure = pure_program(source.program)
         made = torch.onnx.export(pure.program, (), dynamo=True, verbose=False)
     file = _model_file(made)
     file.proto.graph.name = source.name

@@ -1,11 +1,10 @@
-"""Buffers that a program writes, as inputs and outputs of a program that writes none.
+"""Programs in the form that torch's exporter to ONNX takes as it is meant.
 
-torch's exporter to ONNX drops what a program writes, without a word.
+The exporter drops what a program writes, without a word, and fails at results that are no tensors.
 """
 
 from __future__ import annotations
 
-from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +14,7 @@ from vkmnn.errors import ConversionError
 
 @dataclass(slots=True)
 class Pure:
-    """A program that writes nothing.
+    """A program that writes nothing, and takes and returns tensors only.
 
     Attributes:
         program: it; its last inputs are those of `states`, in their order, and its last outputs
@@ -29,18 +28,19 @@ class Pure:
     inputs: list[str] = field(default_factory=list)
 
 
-def without_mutations(program: Any) -> Pure:
+def pure_program(program: Any) -> Pure:
     """Return a program in which buffers that were written are inputs and outputs.
 
     Raises:
-        ConversionError: it writes something else, or is not a program for inference.
+        ConversionError: it returns what only training uses.
     """
-    if not (program.graph_signature.buffers or _writes(program.graph_module)):
+    given = program.graph_signature
+    tensors = not any(map(_is_constant, (*given.input_specs, *given.output_specs)))
+    if tensors and not given.buffers and not _writes(program.graph_module):
         return Pure(program)
-    functional = program.run_decompositions({})
-    kinds = {spec.kind.name for spec in functional.graph_signature.output_specs}
-    if kinds == {"USER_OUTPUT"}:
-        return Pure(program)
+    functional = program.run_decompositions({})  # a copy
+    signature = functional.graph_signature
+    kinds = {spec.kind.name for spec in signature.output_specs}
     known = {"USER_OUTPUT", "BUFFER_MUTATION", "PARAMETER_MUTATION", "USER_INPUT_MUTATION"}
     if kinds - known:
         what = ", ".join(sorted(kinds - known)).lower()
@@ -48,7 +48,12 @@ def without_mutations(program: Any) -> Pure:
             f"the program returns what only training uses: {what}",
             hint="export the module in the mode eval, without its loss",
         )
-    return _rewritten(functional)
+    return Pure(program) if kinds <= {"USER_OUTPUT"} and tensors else _rewritten(functional)
+
+
+def _is_constant(spec: Any) -> bool:
+    """Return whether an input or a result is a number, a text or None."""
+    return hasattr(spec.arg, "value")
 
 
 def _writes(module: Any) -> bool:
@@ -62,16 +67,21 @@ def _writes(module: Any) -> bool:
 
 
 def _rewritten(program: Any) -> Pure:
+    """Return a program of the same graph, which is changed, as of `pure_program`."""
     torch = need_torch("a program of torch.export")
 
     signature_of, tree = torch.export.graph_signature, torch.utils._pytree
     signature = program.graph_signature
     user_input = signature_of.InputKind.USER_INPUT
     user_output = signature_of.OutputKind.USER_OUTPUT
-    module = deepcopy(program.graph_module)
-    graph = module.graph
+    module, graph = program.graph_module, program.graph
 
-    results = list(zip(signature.output_specs, graph.output_node().args[0], strict=True))
+    values = graph.output_node().args[0]
+    results = [
+        (spec, value)
+        for spec, value in zip(signature.output_specs, values, strict=True)
+        if not _is_constant(spec)
+    ]
     plain = [one for one in results if one[0].kind == user_output]
     changed = [one for one in results if "USER" not in one[0].kind.name]
     fed = [one for one in results if one[0].kind.name == "USER_INPUT_MUTATION"]
@@ -81,7 +91,10 @@ def _rewritten(program: Any) -> Pure:
     held = {spec.target: spec for spec in signature.input_specs if spec.target in written}
 
     places = {node.name: node for node in graph.nodes if node.op == "placeholder"}
-    last = list(places.values())[-1]
+    for spec in signature.input_specs:
+        if _is_constant(spec):
+            graph.erase_node(places.pop(spec.arg.name))
+    last = list(places.values())[-1] if places else None
     for target in written:
         place = places[held[target].arg.name]
         if place is not last:
@@ -91,7 +104,11 @@ def _rewritten(program: Any) -> Pure:
     graph.output_node().args = (tuple(value for _, value in ordered),)
     module.recompile()
 
-    inputs = [spec for spec in signature.input_specs if spec.target not in held]
+    inputs = [
+        spec
+        for spec in signature.input_specs
+        if spec.target not in held and not _is_constant(spec)
+    ]
     inputs += [signature_of.InputSpec(user_input, held[one].arg, None) for one in written]
     outputs = [signature_of.OutputSpec(user_output, spec.arg, None) for spec, _ in ordered]
     named = [spec.arg.name for spec in inputs if spec.kind == user_input]
@@ -102,7 +119,6 @@ def _rewritten(program: Any) -> Pure:
         out_spec=tree.tree_structure(tuple(range(len(ordered)))),
         forward_arg_names=named,
     )
-    values = {**program.state_dict, **program.constants}
     made = type(program)(
         root=module,
         graph=graph,
@@ -113,5 +129,6 @@ def _rewritten(program: Any) -> Pure:
         constants=program.constants,
         verifiers=program.verifiers,
     )
-    states = {target: values[target] for target in written}
+    stored = {**program.state_dict, **program.constants}
+    states = {target: stored[target] for target in written}
     return Pure(made, states, [spec.target for spec, _ in fed])
