@@ -33,6 +33,7 @@ from vkmnn.errors import (
 
 if TYPE_CHECKING:
     from vkmnn import llm as llm
+    from vkmnn import torch as torch
     from vkmnn.base.budget import Budget
     from vkmnn.bound_run import BoundRun
     from vkmnn.core.device_tensor import DeviceTensor

@@ -149,9 +149,7 @@ def test_programs(make: Callable[[], Any], given: Callable[[], Any]) -> None:
 def test_written_buffers_are_kept(from_file: bool, tmp_path: Path) -> None:
     module = Ring().eval()
     batch = torch.export.Dim("batch", min=1, max=9)
-    program = program_of(
-        copy.deepcopy(module), torch.randn(2, 3), dynamic_shapes=({0: batch},)
-    )
+    program = program_of(copy.deepcopy(module), torch.randn(2, 3), dynamic_shapes=({0: batch},))
     model = saved(program, tmp_path / "ring.pt2") if from_file else program
     session = vkmnn.InferenceSession(model)
     assert len(session.get_inputs()) == 1
@@ -231,7 +229,7 @@ def test_operators_without_a_form_in_onnx_are_named() -> None:
         def forward(self, x: Tensor) -> Any:
             return torch.special.modified_bessel_k1(x)
 
-    with pytest.raises(ConversionError, match="aten.special_modified_bessel_k1"):
+    with pytest.raises(ConversionError, match=r"aten\.special_modified_bessel_k1"):
         vkmnn.InferenceSession(program_of(Odd().eval(), torch.randn(3)))
 
 

@@ -124,7 +124,8 @@ def compile(
                 "a ScriptModule takes arguments by place, of fixed sizes",
                 hint="compile the module that it was made from",
             )
-        return CompiledModule(InferenceSession(Script(module, args=args), **options), None)
+        script: Any = Script(module, args=args)
+        return CompiledModule(InferenceSession(script, **options), None)
     if not isinstance(module, torch.nn.Module):
         raise InvalidInputError(
             f"a torch.nn.Module is compiled, not {type(module).__name__}",
@@ -143,8 +144,8 @@ def compile(
             f"torch.export refuses the module: {type(error).__name__}: {lines[0][:300]}",
             hint="the error below this one says where; see torch.export's documentation",
         ) from error
-    name = type(module).__name__
-    return CompiledModule(InferenceSession(Program(program, name), **options), program)
+    source: Any = Program(program, type(module).__name__)
+    return CompiledModule(InferenceSession(source, **options), program)
 
 
 def _as_array(value: Any) -> Any:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from io import BytesIO
 from typing import Any, Literal
 
-from vkmnn.converter.torch.packages import need_torch
+from vkmnn.converter.torch.packages import PROGRAM, need_torch
 from vkmnn.converter.torch.sources import Program, Script
 from vkmnn.errors import ConversionError, ModelFileError
 
@@ -56,14 +56,14 @@ def load_program(stream: BytesIO, what: str, name: str) -> Program:
         ModelFileError: the file is damaged, or has what a program does not need.
         ConversionError: it is of another version of torch, or compiled.
     """
-    torch = need_torch("a program of torch.export")
+    torch = need_torch(PROGRAM)
     _check_program(torch, stream, what)
     stream.seek(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             program = torch.export.load(stream)
-        except Exception as error:  # noqa: BLE001 - torch raises errors of any type
+        except Exception as error:
             raise ConversionError(
                 f"{what} cannot be loaded by PyTorch {torch.__version__}: {_line(error)}",
                 hint="the file is damaged, or of another version of PyTorch: save it again",
@@ -86,7 +86,7 @@ def load_script(stream: BytesIO, what: str, name: str) -> Script:
         warnings.simplefilter("ignore")  # that TorchScript is deprecated
         try:
             module = torch.jit.load(stream, map_location="cpu")
-        except Exception as error:  # noqa: BLE001 - torch raises errors of any type
+        except Exception as error:
             raise ConversionError(
                 f"{what} cannot be loaded by PyTorch {torch.__version__}: {_line(error)}",
                 hint="the file is damaged, or has operators of a library that is not installed",
@@ -138,7 +138,7 @@ def _check_pickle(torch: Any, data: bytes, name: str, what: str) -> None:
         return
     try:
         torch.load(BytesIO(data), weights_only=True, map_location="cpu")
-    except Exception as error:  # noqa: BLE001 - torch raises errors of any type
+    except Exception as error:
         raise ModelFileError(
             f"{what} holds a pickle of more than tensors, '{name}'",
             hint="vkmnn unpickles nothing: export the module with tensors as arguments, and save "

@@ -16,7 +16,7 @@ from vkmnn.converter.onnx import OnnxFrontEnd
 from vkmnn.converter.onnx.model_file import ModelFile
 from vkmnn.converter.onnx.wire import LARGE, Bytes
 from vkmnn.converter.torch.mutations import Pure, pure_program
-from vkmnn.converter.torch.packages import need_torch
+from vkmnn.converter.torch.packages import PROGRAM, need_torch
 from vkmnn.converter.torch.sources import Program
 from vkmnn.errors import ConversionError, VkmnnError
 from vkmnn.ir import Array, Graph, GraphState
@@ -35,7 +35,7 @@ def convert_program(source: Program, conversion: Conversion) -> Graph:
         MissingExtraError: a package of the extra `torch` is not installed.
         ConversionError: the exporter refuses the program.
     """
-    torch = need_torch("a program of torch.export")
+    torch = need_torch(PROGRAM)
     with exporting("the program"):
         pure = pure_program(source.program)
         made = torch.onnx.export(pure.program, (), dynamo=True, verbose=False)
@@ -66,7 +66,7 @@ def exporting(what: str) -> Iterator[None]:
     except (VkmnnError, MemoryError):
         raise
     except Exception as error:
-        texts = []
+        texts: list[str] = []
         cause: BaseException | None = error
         while cause is not None and len(texts) < 8:
             texts.append(str(cause))

@@ -66,7 +66,7 @@ class TorchFrontEnd(FrontEnd):
         raise ConversionError(f"{type(source).__name__} is not a program of PyTorch's")
 
 
-def _kind_of_object(model: object) -> type[Program] | type[Script] | None:
+def _kind_of_object(model: object) -> type[Program | Script] | None:
     """Return what an object of torch's is; without importing torch."""
     names = {f"{base.__module__}.{base.__qualname__}" for base in type(model).__mro__}
     if "torch.export.exported_program.ExportedProgram" in names:

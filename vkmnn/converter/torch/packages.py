@@ -7,6 +7,8 @@ from typing import Any
 
 from vkmnn.errors import MissingExtraError
 
+PROGRAM = "a program of torch.export"
+
 
 def need_torch(what: str) -> Any:
     """Return the package `torch`, after a check that its exporter works.

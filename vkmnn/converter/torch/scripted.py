@@ -235,7 +235,9 @@ def _tensors(torch: Any, module: Any, sizes: Sequence[Sequence[int]]) -> tuple[A
     """Return tensors that the module takes: of floats, or where it needs them of integers."""
     first = None
     for types in islice(product((torch.float32, torch.int64, torch.bool), repeat=len(sizes)), 81):
-        tensors = tuple(torch.ones(*one, dtype=kind) for one, kind in zip(sizes, types, strict=True))
+        tensors = tuple(
+            torch.ones(*one, dtype=kind) for one, kind in zip(sizes, types, strict=True)
+        )
         try:
             with torch.no_grad():
                 module(*tensors)
