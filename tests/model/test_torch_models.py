@@ -183,6 +183,9 @@ def test_an_input_that_is_written_becomes_an_output_too() -> None:
     assert session.get_outputs()[1].name == "x/next"
     assert total == 12
     np.testing.assert_array_equal(written, x * 2)
+    tensor = torch.from_numpy(x.copy())
+    assert vkmnn.torch.compile(Writer().eval(), (tensor.clone(),))(tensor) == 12
+    np.testing.assert_array_equal(tensor.numpy(), x * 2)
 
 
 def test_compile_takes_and_returns_what_the_module_does() -> None:
@@ -222,6 +225,41 @@ def test_compiled_modules_have_open_sizes_and_states() -> None:
     compiled.reset_state()
     for one, right in zip(compiled(first[0]), first[1], strict=True):
         torch.testing.assert_close(one, right)
+
+
+def test_results_that_are_inputs_or_equal() -> None:
+    class Passes(nn.Module):
+        def forward(self, x: Any, y: Any, by: int) -> Any:
+            double = y * by
+            return x, None, double, x, double
+
+    x, y = torch.randn(3), torch.randn(2)
+    made = vkmnn.torch.compile(Passes().eval(), (x, y, 2))(x, y, 2)
+    for one, right in zip(made, (x, None, y * 2, x, y * 2), strict=True):
+        assert (one is None) == (right is None)
+        if right is not None:
+            torch.testing.assert_close(one, right)
+
+
+def test_weights_lie_outside_the_protobuf() -> None:
+    """Large ones, of which two are one."""
+
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words = nn.Embedding(100, 64)
+            self.last = nn.Linear(64, 100, bias=False)
+            self.last.weight = self.words.weight
+
+        def forward(self, words: Any) -> Any:
+            return self.last(self.words(words))
+
+    module, words = Tied().eval(), torch.randint(0, 100, (2, 5))
+    session = vkmnn.InferenceSession(program_of(module, words))
+    with torch.no_grad():
+        right = module(words).numpy()
+        module.words.weight.zero_()  # the session has weights of its own
+    np.testing.assert_allclose(session.run(None, {"words": words.numpy()})[0], right, atol=1e-4)
 
 
 def test_operators_without_a_form_in_onnx_are_named() -> None:
@@ -306,6 +344,13 @@ def test_recordings_say_what_they_fix(caplog: pytest.LogCaptureFixture) -> None:
     torch.testing.assert_close(compiled(x), module(x))
     # Another version of torch may export the branch itself.
     assert "are fixed" in caplog.text or not compiled(-x).sum() > 0
+
+
+def test_scripted_attention_takes_the_third_road() -> None:
+    module = torch.jit.script(Block().eval())
+    x = torch.randn(2, 3, 8)
+    compiled = vkmnn.torch.compile(module, (x,))
+    torch.testing.assert_close(compiled(x), module(x), rtol=1e-4, atol=1e-4)
 
 
 def test_scripts_that_write_are_refused() -> None:

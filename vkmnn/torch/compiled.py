@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from vkmnn.converter.torch import Program, Script, need_torch
+from vkmnn.converter.torch import NEXT, Program, Script, need_torch
 from vkmnn.errors import ConversionError, InvalidInputError
 from vkmnn.inference_session import InferenceSession
 
@@ -43,6 +43,12 @@ class CompiledModule:
             for info, value in zip(self.session.get_inputs(), fed, strict=True)
         }
         made = [self._torch.from_numpy(np.array(one)) for one in self.session.run(None, feeds)]
+        given = dict(zip(feeds, fed, strict=True))
+        for info, value in zip(self.session.get_outputs(), made, strict=True):
+            name = info.name.removesuffix(NEXT)
+            if name != info.name and name in given:  # an input that the module writes
+                with self._torch.no_grad():
+                    given[name].copy_(value)
         return self._returned(made)
 
     def reset_state(self) -> None:

@@ -7,6 +7,6 @@ from __future__ import annotations
 
 from vkmnn.converter.torch.front_end import TorchFrontEnd
 from vkmnn.converter.torch.packages import need_torch
-from vkmnn.converter.torch.sources import Program, Script
+from vkmnn.converter.torch.sources import NEXT, Program, Script
 
-__all__ = ["Program", "Script", "TorchFrontEnd", "need_torch"]
+__all__ = ["NEXT", "Program", "Script", "TorchFrontEnd", "need_torch"]

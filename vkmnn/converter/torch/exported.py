@@ -17,7 +17,7 @@ from vkmnn.converter.onnx.model_file import ModelFile
 from vkmnn.converter.onnx.wire import LARGE, Bytes
 from vkmnn.converter.torch.mutations import Pure, pure_program
 from vkmnn.converter.torch.packages import PROGRAM, need_torch
-from vkmnn.converter.torch.sources import Program
+from vkmnn.converter.torch.sources import NEXT, Program
 from vkmnn.errors import ConversionError, VkmnnError
 from vkmnn.ir import Array, Graph, GraphState
 
@@ -47,7 +47,7 @@ def convert_program(source: Program, conversion: Conversion) -> Graph:
     graph = onnx.convert(onnx.read(file), conversion)
     types = {info.name: info.dtype for info in graph.inputs}
     graph.states = [
-        GraphState(name, f"{name}/next", _array(value).astype(types[name].numpy, copy=False))
+        GraphState(name, f"{name}{NEXT}", _array(value).astype(types[name].numpy, copy=False))
         for name, value in ((_state(one), value) for one, value in pure.states.items())
     ]
     return graph
@@ -122,7 +122,7 @@ def _name_states(graph: onnx.GraphProto, pure: Pure) -> None:
     for value, name in zip(graph.input[len(graph.input) - len(states) :], states, strict=True):
         first.append(helper.make_node("Identity", [name], [value.name]))
         value.name = name
-    written = [f"{name}/next" for name in [*states, *pure.inputs]]
+    written = [f"{name}{NEXT}" for name in [*states, *pure.inputs]]
     names = [""] * (len(graph.output) - len(written)) + written
     taken = {value.name for value in graph.input} | {one.name for one in graph.initializer}
     for value, name in zip(graph.output, names, strict=True):

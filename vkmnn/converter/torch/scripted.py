@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from io import BytesIO
 from itertools import islice, product
@@ -57,8 +58,8 @@ def convert_script(source: Script, conversion: Conversion) -> Graph:
             road takes it.
     """
     torch = need_torch("a TorchScript module")
-    module = source.module.eval()
-    with warnings.catch_warnings():
+    module = source.module
+    with warnings.catch_warnings(), _for_inference(module):
         warnings.simplefilter("ignore")  # that TorchScript is deprecated
         _refuse_written(torch, module)
         arguments = _arguments(torch, module, source, conversion)
@@ -73,6 +74,21 @@ def convert_script(source: Script, conversion: Conversion) -> Graph:
         "none of PyTorch's ways takes the TorchScript module:\n  " + "\n  ".join(refusals),
         hint="export the module that it was made from: vkmnn.torch.compile(module, args)",
     )
+
+
+@contextmanager
+def _for_inference(module: Any) -> Iterator[None]:
+    """Have a module in the mode eval; leave it as it was."""
+    training = bool(module.training)
+    wanted = [(parameter, parameter.requires_grad) for parameter in module.parameters()]
+    module.eval()
+    try:
+        yield
+    finally:
+        if training:
+            module.train()
+        for parameter, gradient in wanted:
+            parameter.requires_grad_(gradient)
 
 
 def _exporter(torch: Any, given: Arguments, source: Script, conversion: Conversion) -> Graph:
@@ -159,7 +175,12 @@ def _renamed(graph: Graph, names: dict[str, str]) -> Graph:
 
 
 def _refuse_written(torch: Any, module: Any) -> None:
-    """Refuse a module that changes what it holds: none of the roads keeps that."""
+    """Refuse a module that changes what it holds: none of the roads keeps that.
+
+    Aliases are an estimate from above, so parameters, which no module writes, do not count.
+    """
+    buffers = {name.rpartition(".")[2] for name, _ in module.named_buffers()}
+    parameters = {name.rpartition(".")[2] for name, _ in module.named_parameters()} - buffers
     inlined = module.graph.copy()
     torch._C._jit_pass_inline(inlined)
     aliases = inlined.alias_db()
@@ -168,7 +189,8 @@ def _refuse_written(torch: Any, module: Any) -> None:
         if node.kind() == "prim::GetAttr":
             value = node.output()
             tensor = value.type().isSubtypeOf(torch._C.TensorType.get())
-            written = tensor and aliases.has_writers(value)
+            stored = tensor and node.s("name") not in parameters
+            written = stored and aliases.has_writers(value)
         if written:
             raise ConversionError(
                 f"the TorchScript module writes what it holds: '{node.s('name')}'",

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+NEXT = "/next"
+"""Ending of the outputs that have new values: of states, and of inputs that are written."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Program:
