@@ -390,6 +390,17 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return saved(program, tmp_path_factory.mktemp("pt2") / "linear.pt2").read_bytes()
 
 
+def test_archives_that_were_written_again(archive: bytes, tmp_path: Path) -> None:
+    """What the next tests change is otherwise read."""
+    script = tmp_path / "linear.pt"
+    torch.jit.save(torch.jit.script(nn.Linear(3, 2)), script)
+    for data, shapes in ((archive, None), (script.read_bytes(), {"input": (2, 3)})):
+        again = rewritten(data, lambda _, content: content)
+        session = vkmnn.InferenceSession(again, "cpu", input_shapes=shapes)
+        name = session.get_inputs()[0].name
+        assert session.run(None, {name: np.ones((2, 3), np.float32)})[0].shape == (2, 2)
+
+
 class Evil:
     def __reduce__(self) -> tuple[Any, ...]:
         return Path.touch, (Path("evil"),)
