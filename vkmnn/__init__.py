@@ -33,6 +33,7 @@ from vkmnn.errors import (
 
 if TYPE_CHECKING:
     from vkmnn import llm as llm
+    from vkmnn import torch as torch
     from vkmnn.base.budget import Budget
     from vkmnn.bound_run import BoundRun
     from vkmnn.core.device_tensor import DeviceTensor
@@ -143,7 +144,7 @@ _LAZY = {
     "shader": "vkmnn.shader_function",
 }
 
-_FACES = ("llm", "mnn", "onnxruntime")
+_FACES = ("llm", "mnn", "onnxruntime", "torch")
 """Modules that are imported when they are first used."""
 
 

@@ -111,6 +111,7 @@ ALLOWED: dict[str, set[str]] = {
         *("errors", "ir", "converter", "schedule_config", "arguments", "opening"),
         *("decoding", "shape", "runtime", "array_files"),
     },
+    "torch": {"errors", "converter", "inference_session"},  # PyTorch's modules
     "serve": {"errors", "ir", "llm", "inference_session", "schedule_config"},
     "quantization": {  # onnxruntime's tools
         *("errors", "ir", "converter", "arguments", "inference_session", "array_files"),
@@ -153,7 +154,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "kp": ("vkmnn.runtime.drivers",),
     "onnx": (
         *("vkmnn.converter.onnx", "vkmnn.converter.nodes", "vkmnn.converter.mnn"),
-        *("vkmnn.converter.language", "vkmnn.converter.caffe"),
+        *("vkmnn.converter.language", "vkmnn.converter.caffe", "vkmnn.converter.torch"),
         *("vkmnn.onnx_backend", "vkmnn.onnxruntime"),
         *("vkmnn.bench.engines", "vkmnn_suite.fuzz", "vkmnn.host", "vkmnn.llm"),
         "vkmnn.quantization",
@@ -163,6 +164,8 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
         *("vkmnn.converter.tensorflow", "vkmnn_suite.fuzz"),
     ),
     "flatbuffers": ("vkmnn.schema",),
+    "torch": ("vkmnn.converter.torch",),  # imported with the first model of PyTorch's
+    "onnxscript": ("vkmnn.converter.torch",),  # what torch's exporter is written in
     "typer": (
         "vkmnn.cli",
         "vkmnn.codegen",

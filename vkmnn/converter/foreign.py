@@ -443,7 +443,7 @@ def _is_text(head: bytes) -> bool:
     return bool(head) and not re.search(rb"[^\t\n\r\x20-\x7e\x80-\xff]", head[:512])
 
 
-READ = (".onnx", ".vkmnn", ".mnn", ".tflite", ".prototxt", ".pb")
+READ = (".onnx", ".vkmnn", ".mnn", ".tflite", ".prototxt", ".pb", ".pt2")
 """Suffixes of the files that hold a network which vkmnn reads."""
 
 _FOLDERS = (

@@ -76,7 +76,7 @@ def _instead(model: object) -> str:
     if isinstance(model, bytearray | memoryview):
         return "pass bytes(model)"
     if any(base.__module__.startswith("torch") for base in type(model).__mro__):
-        return "export it: torch.onnx.export(model, args, 'model.onnx')"
+        return "compile it: vkmnn.torch.compile(module, args)"
     return "load or export the model, and pass the path of the .onnx file"
 
 

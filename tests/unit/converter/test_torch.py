@@ -1,0 +1,98 @@
+"""Models of PyTorch's where PyTorch is not installed; with it, tests/model/test_torch_models.py."""
+
+from __future__ import annotations
+
+import io
+import sys
+import zipfile
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vkmnn
+from vkmnn.converter.front_end import find_front_end
+from vkmnn.converter.torch import TorchFrontEnd
+from vkmnn.errors import MissingExtraError, ModelFileError
+
+
+def archive(*names: str) -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as written:
+        for name in names:
+            written.writestr(name, b"{}")
+    return stream.getvalue()
+
+
+PROGRAM = archive("m/data/weights/weight_0", "m/models/model.json", "m/archive_format")
+OLD_PROGRAM = archive("serialized_exported_program.json", "version")
+SCRIPT = archive("m/data.pkl", "m/code/__torch__/m.py", "m/constants.pkl", "m/version")
+WEIGHTS = archive("m/data.pkl", "m/data/0", "m/version")
+
+
+@pytest.fixture
+def no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+
+
+@pytest.mark.usefixtures("no_torch")
+@pytest.mark.parametrize(
+    ("data", "name", "what"),
+    [
+        (PROGRAM, "m.pt2", "a program of torch.export"),
+        (OLD_PROGRAM, "m.pt2", "a program of torch.export"),
+        (SCRIPT, "m.pt", "a TorchScript file"),
+        (SCRIPT, "m.torchscript", "a TorchScript file"),
+    ],
+)
+def test_the_extra_is_named(data: bytes, name: str, what: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_bytes(data)
+    for model in (path, str(path), data):
+        with pytest.raises(MissingExtraError) as caught:
+            vkmnn.InferenceSession(model)
+        assert what in caught.value.message
+        assert caught.value.hint == "pip install 'vkmnn[torch]'"
+
+
+@pytest.mark.usefixtures("no_torch")
+def test_objects_and_compile_name_the_extra() -> None:
+    exported = type("ExportedProgram", (), {"__module__": "torch.export.exported_program"})
+    scripted = type("ScriptModule", (), {"__module__": "torch.jit._script"})
+    calls: list[Any] = [lambda: vkmnn.torch.compile(None, ())]
+    calls += [partial(vkmnn.InferenceSession, one()) for one in (exported, scripted)]
+    for call in calls:
+        with pytest.raises(MissingExtraError, match=r"vkmnn\[torch\]"):
+            call()
+
+
+@pytest.mark.usefixtures("no_torch")
+@pytest.mark.parametrize("name", ["m.pt", "m.pth", "m.pt2"])
+def test_weights_are_refused_without_torch(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_bytes(WEIGHTS)
+    with pytest.raises(ModelFileError, match=r"is a PyTorch archive(?s:.*)torch\.onnx\.export"):
+        vkmnn.InferenceSession(path)
+    assert not isinstance(find_front_end(WEIGHTS), TorchFrontEnd)
+
+
+def test_a_module_is_to_be_compiled() -> None:
+    module = type("Module", (), {"__module__": "torch.nn.modules.module"})()
+    with pytest.raises(vkmnn.InvalidInputError, match=r"vkmnn\.torch\.compile\(module, args\)"):
+        vkmnn.InferenceSession(module)
+
+
+def test_damaged_archives_are_refused(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    for data in (PROGRAM, SCRIPT, WEIGHTS):
+        for _ in range(40):
+            changed = bytearray(data)
+            for place in random.integers(0, len(data), 3):
+                changed[place] ^= int(random.integers(1, 256))
+            path = tmp_path / "m.pt"
+            path.write_bytes(changed)
+            for model in (path, bytes(changed)):
+                with pytest.raises(vkmnn.VkmnnError):
+                    vkmnn.InferenceSession(model)

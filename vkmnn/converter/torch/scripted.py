@@ -1,0 +1,274 @@
+"""TorchScript as graphs, by three roads of PyTorch's own in turn.
+
+| road | what it takes |
+|---|---|
+| the older exporter to ONNX | most modules, and control flow |
+| TorchScript to torch.export | modules with operators that the older exporter lacks |
+| a recording of one run | the rest; branches and sizes are those of the run, which a warning says |
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from io import BytesIO
+from itertools import islice, product
+from typing import Any
+
+from vkmnn.converter.front_end import Conversion
+from vkmnn.converter.onnx import OnnxFrontEnd
+from vkmnn.converter.torch.exported import convert_program, exporting
+from vkmnn.converter.torch.packages import need_torch
+from vkmnn.converter.torch.sources import Program, Script
+from vkmnn.errors import ConversionError, InvalidInputError
+from vkmnn.ir import Graph
+
+_LOG = logging.getLogger(__name__)
+_OPSET = 17
+_OPEN_BATCH, _OPEN = 2, 32
+"""Sizes of example arguments for sizes that are left open: on the first axis, and on others."""
+
+Road = Callable[[Any, "Arguments", Script, Conversion], Graph]
+
+
+class Arguments:
+    """Example arguments of a module.
+
+    Attributes:
+        names: of its inputs.
+        tensors: the arguments.
+        open: names of sizes that are open, by input and axis.
+    """
+
+    def __init__(
+        self, names: list[str], tensors: tuple[Any, ...], open_sizes: dict[str, dict[int, str]]
+    ) -> None:
+        self.names, self.tensors, self.open = names, tensors, open_sizes
+
+
+def convert_script(source: Script, conversion: Conversion) -> Graph:
+    """Return the graph of a TorchScript module.
+
+    Raises:
+        MissingExtraError: a package of the extra `torch` is not installed.
+        ConversionError: the shapes of its inputs are not known, it writes what it holds, or no
+            road takes it.
+    """
+    torch = need_torch("a TorchScript module")
+    module = source.module
+    with warnings.catch_warnings(), _for_inference(module):
+        warnings.simplefilter("ignore")  # that TorchScript is deprecated
+        _refuse_written(torch, module)
+        arguments = _arguments(torch, module, source, conversion)
+        refusals = []
+        for name, road in _ROADS.items():
+            try:
+                return road(torch, arguments, source, conversion)
+            except ConversionError as error:
+                refusals.append(f"{name}: {error.message}")
+                _LOG.debug("%s", refusals[-1])
+    raise ConversionError(
+        "none of PyTorch's ways takes the TorchScript module:\n  " + "\n  ".join(refusals),
+        hint="export the module that it was made from: vkmnn.torch.compile(module, args)",
+    )
+
+
+@contextmanager
+def _for_inference(module: Any) -> Iterator[None]:
+    """Have a module in the mode eval; leave it as it was."""
+    training = bool(module.training)
+    wanted = [(parameter, parameter.requires_grad) for parameter in module.parameters()]
+    module.eval()
+    try:
+        yield
+    finally:
+        if training:
+            module.train()
+        for parameter, gradient in wanted:
+            parameter.requires_grad_(gradient)
+
+
+def _exporter(torch: Any, given: Arguments, source: Script, conversion: Conversion) -> Graph:
+    stream = BytesIO()
+    with exporting("the TorchScript module"):
+        torch.onnx.export(
+            source.module,
+            given.tensors,
+            stream,
+            dynamo=False,
+            opset_version=_OPSET,
+            input_names=given.names,
+            dynamic_axes=given.open,
+        )
+    onnx = OnnxFrontEnd()
+    file = onnx.read(stream.getvalue())
+    file.proto.graph.name = source.name
+    return onnx.convert(file, conversion)
+
+
+def _program(torch: Any, given: Arguments, source: Script, conversion: Conversion) -> Graph:
+    with exporting("the TorchScript module"):
+        from importlib import import_module
+
+        converter: Any = import_module("torch._export.converter").TS2EPConverter
+        program = converter(source.module, given.tensors).convert()
+    return _fixed(given, program, source, conversion)
+
+
+def _recording(torch: Any, given: Arguments, source: Script, conversion: Conversion) -> Graph:
+    """Record the operators of one run, with gradients on: without, torch takes fused ones."""
+    module = source.module
+    with exporting("the TorchScript module"), torch.enable_grad():
+        for parameter in module.parameters():
+            parameter.requires_grad_(parameter.is_floating_point())
+        traced = torch.fx.experimental.proxy_tensor.make_fx(lambda *args: module(*args))(
+            *given.tensors
+        )
+        expected = module(*given.tensors)
+        flat = torch.utils._pytree.tree_leaves
+        for want, made in zip(flat(expected), flat(traced(*given.tensors)), strict=True):
+            if isinstance(want, torch.Tensor) and not torch.allclose(want, made, 1e-3, 1e-4):
+                raise ConversionError("a second run gives another result")
+        program = torch.export.export(traced, given.tensors)
+    graph = _fixed(given, program, source, conversion)
+    _LOG.warning(
+        "'%s' was recorded in one run, since PyTorch exports it in no other way: branches, loops "
+        "and sizes are fixed to those of its example arguments",
+        source.name,
+    )
+    return graph
+
+
+_ROADS: dict[str, Road] = {
+    "torch.onnx.export": _exporter,
+    "TorchScript to torch.export": _program,
+    "a recording of one run": _recording,
+}
+
+
+def _fixed(given: Arguments, program: Any, source: Script, conversion: Conversion) -> Graph:
+    """Convert a program that has the sizes of the example arguments; refuse open ones."""
+    if given.open:
+        names = sorted({name for axes in given.open.values() for name in axes.values()})
+        raise ConversionError(f"this way takes fixed sizes only: {', '.join(names)} is open")
+    graph = convert_program(Program(program, source.name), replace(conversion, shapes={}))
+    names_now = {info.name: name for info, name in zip(graph.inputs, given.names, strict=True)}
+    return _renamed(graph, names_now)
+
+
+def _renamed(graph: Graph, names: dict[str, str]) -> Graph:
+    """Return the graph with other names of inputs."""
+    taken = {name for op in graph.ops for name in op.outputs} | set(graph.constants)
+    for old, new in names.items():
+        if new == old or new in taken:
+            continue
+        graph.inputs = [
+            replace(info, name=new) if info.name == old else info for info in graph.inputs
+        ]
+        graph.infos = {new if name == old else name: info for name, info in graph.infos.items()}
+        for op in graph.ops:
+            op.inputs = [new if name == old else name for name in op.inputs]
+    return graph
+
+
+def _refuse_written(torch: Any, module: Any) -> None:
+    """Refuse a module that changes what it holds: none of the roads keeps that.
+
+    Aliases are an estimate from above, so parameters, which no module writes, do not count.
+    """
+    buffers = {name.rpartition(".")[2] for name, _ in module.named_buffers()}
+    parameters = {name.rpartition(".")[2] for name, _ in module.named_parameters()} - buffers
+    inlined = module.graph.copy()
+    torch._C._jit_pass_inline(inlined)
+    aliases = inlined.alias_db()
+    for node in _nodes(inlined):
+        written = node.kind() == "prim::SetAttr"
+        if node.kind() == "prim::GetAttr":
+            value = node.output()
+            tensor = value.type().isSubtypeOf(torch._C.TensorType.get())
+            stored = tensor and node.s("name") not in parameters
+            written = stored and aliases.has_writers(value)
+        if written:
+            raise ConversionError(
+                f"the TorchScript module writes what it holds: '{node.s('name')}'",
+                op=node.kind(),
+                hint="vkmnn keeps what programs of torch.export write: "
+                "vkmnn.torch.compile(module, args), with the module itself",
+            )
+
+
+def _nodes(block: Any) -> Iterator[Any]:
+    for node in block.nodes():
+        yield node
+        for inner in node.blocks():
+            yield from _nodes(inner)
+
+
+def _arguments(torch: Any, module: Any, source: Script, conversion: Conversion) -> Arguments:
+    """Return example arguments: those of the caller, or tensors of the shapes that are given."""
+    formal = module.forward.schema.arguments[1:]
+    names = [one.name for one in formal]
+    needed = [one.name for one in formal if not one.has_default_value()]
+    if source.args is not None:
+        if not len(needed) <= len(source.args) <= len(names):
+            raise InvalidInputError(
+                f"the module takes {len(needed)} arguments, not {len(source.args)}",
+                hint=f"its arguments: {', '.join(names)}",
+            )
+        return Arguments(names[: len(source.args)], tuple(source.args), {})
+    shapes = conversion.shapes
+    missing = [name for name in needed if name not in shapes]
+    if missing:
+        example = ", ".join(f"{name!r}: (1, 3, 224, 224)" for name in needed)
+        raise ConversionError(
+            f"a TorchScript file does not state the shapes of its inputs: {', '.join(missing)}",
+            hint=f"give them: input_shapes={{{example}}}; or the arguments: "
+            "vkmnn.torch.compile(torch.jit.load(FILE), args)",
+        )
+    given = [name for name in names if name in shapes]
+    if given != names[: len(given)]:
+        raise ConversionError(
+            "shapes of optional inputs are given without those before them",
+            hint=f"its inputs in order: {', '.join(names)}",
+        )
+    sizes = {
+        name: [
+            dim if isinstance(dim, int) else (_OPEN if axis else _OPEN_BATCH)
+            for axis, dim in enumerate(shapes[name])
+        ]
+        for name in given
+    }
+    named = {
+        name: {
+            axis: dim or f"{name}_{axis}"
+            for axis, dim in enumerate(shapes[name])
+            if not isinstance(dim, int)
+        }
+        for name in given
+    }
+    tensors = _tensors(torch, module, list(sizes.values()))
+    return Arguments(given, tensors, {name: axes for name, axes in named.items() if axes})
+
+
+def _tensors(torch: Any, module: Any, sizes: Sequence[Sequence[int]]) -> tuple[Any, ...]:
+    """Return tensors that the module takes: of floats, or where it needs them of integers."""
+    first = None
+    for types in islice(product((torch.float32, torch.int64, torch.bool), repeat=len(sizes)), 81):
+        tensors = tuple(
+            torch.ones(*one, dtype=kind) for one, kind in zip(sizes, types, strict=True)
+        )
+        try:
+            with torch.no_grad():
+                module(*tensors)
+        except Exception as error:  # noqa: BLE001 - torch raises errors of any type
+            first = first or error
+            continue
+        return tensors
+    lines = [line for line in str(first).splitlines() if "Error" in line] or [str(first)[:200]]
+    raise ConversionError(
+        f"the TorchScript module takes no arguments of these shapes: {lines[-1].strip()[:200]}",
+        hint="give its arguments: vkmnn.torch.compile(torch.jit.load(FILE), args)",
+    )
