@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from setuptools import setup
-from vkmnn.codegen.packaging import BuildShaders
+from vkmnn.codegen.packaging import setup
 
-setup(cmdclass={"build_py": BuildShaders})
+setup()

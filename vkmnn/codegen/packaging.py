@@ -1,9 +1,8 @@
 """Compiled shaders in wheels: the step `build_py` of setuptools for packages that hold templates.
 
-    from setuptools import setup
-    from vkmnn.codegen.packaging import BuildShaders
+    from vkmnn.codegen.packaging import setup
 
-    setup(cmdclass={"build_py": BuildShaders})
+    setup()
 
 `vkmnn[codegen]` belongs to `requires` of `[build-system]` then; whoever installs the wheel needs no
 compiler.
@@ -40,6 +39,11 @@ class BuildShaders(_BUILD_PY):  # type: ignore[misc]
             if (source / LOCK_FILE).is_file():
                 target = Path(self.build_lib, *package.split("."))
                 pack_shaders(source, target)
+
+
+def setup() -> None:
+    """Run setuptools with `BuildShaders`; all else is in pyproject.toml."""
+    import_module("setuptools").setup(cmdclass={"build_py": BuildShaders})
 
 
 def pack_shaders(source: Path, target: Path) -> None:
