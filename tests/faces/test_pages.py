@@ -35,7 +35,12 @@ def test_every_page_on_extending_is_listed() -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_examples_run(
-    page: str, dense: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    page: str,
+    dense: Path,
+    pictures: Path,
+    registrations: Snapshot,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     shutil.copy(pictures if "mnn" in page else dense, tmp_path / "model.onnx")
     shutil.copy(FROZEN, tmp_path / "frozen.pb")
