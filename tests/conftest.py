@@ -89,7 +89,10 @@ def registrations() -> Iterator[Snapshot]:
     """Let a test register operators; afterwards the registries are as they were."""
     import vkmnn.plugin  # noqa: F401 - what registers itself later would be taken back too
     from vkmnn import discovery
+    from vkmnn.converter.nodes.registry import FORMATS
 
+    for list_operators in [FORMATS[name] for name in FORMATS]:
+        list_operators()  # imports the format's readers
     discovery.load_plugins()
     before, loaded = Snapshot(), dict(discovery._loaded)
     yield before

@@ -9,9 +9,8 @@ decorators; docs/extending/operator.md has an example.
 
 from __future__ import annotations
 
-from vkmnn.converter import mnn as _mnn  # noqa: F401 - their front ends register themselves,
-from vkmnn.converter import native as _native  # noqa: F401 - which must not look like a plug-in's
-from vkmnn.converter import tflite as _tflite  # noqa: F401
+from vkmnn.converter import front_ends as _front_ends  # noqa: F401 - so that neither these
+from vkmnn.converter import native as _native  # noqa: F401 - nor this look like a plug-in's
 from vkmnn.converter.front_end import Conversion, FrontEnd, front_end
 from vkmnn.converter.onnx import NodeContext, UnsupportedCaseError, converter
 from vkmnn.converter.passes import GraphIndex, IndexedPass, NoMatch, Pass, PatternPass
