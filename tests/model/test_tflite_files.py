@@ -330,6 +330,41 @@ def test_what_is_not_read_is_named(tmp_path: Path) -> None:
         vkmnn.InferenceSession(tmp_path / "other.tflite", device="cpu")
 
 
+def blocks(kind: str, scales: Any, block: int) -> tuple[bytes, Any]:
+    """Return a layer whose weights are quantised by blocks, and the weights."""
+    values = np.random.default_rng(3).integers(-8, 8, (6, 64))
+    nibbles = (values & 15).astype(np.uint8).reshape(-1)
+    raw = nibbles[::2] | nibbles[1::2] << 4 if kind == "INT4" else values.astype(np.int8)
+    writer = Writer()
+    x, y = writer.tensor((-1, 64)), writer.tensor((-1, 6))
+    details = {"scales": writer.constant(scales), "zero_points": -1, "block_size": block}
+    quantization = {"details": ("BlockwiseQuantization", details)}
+    weights = writer.tensor((6, 64), kind, data=raw, quantization=quantization)
+    writer.op("FULLY_CONNECTED", [x, weights, -1], [y], ("FullyConnectedOptions", {}))
+    writer.faces([x], [y])
+    return writer.finish(), values
+
+
+@pytest.mark.parametrize("kind", ["INT4", "INT8"])
+def test_weights_quantised_by_blocks(kind: str) -> None:
+    rng = np.random.default_rng(4)
+    scales = rng.uniform(0.01, 0.1, (6, 2)).astype(np.float16)
+    model, values = blocks(kind, scales, 32)
+    array = rng.standard_normal((3, 64)).astype(np.float32)
+    wanted = array @ (values * np.repeat(scales.astype(np.float32), 32, 1)).T
+    session = vkmnn.InferenceSession(model, device="cpu")
+    np.testing.assert_allclose(session.run(None, {"t0": array})[0], wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("shape", "block"), [((6, 2), 16), ((6, 2), 0), ((3, 2), 32), ((12,), 32), ((6, 2, 1), 32)]
+)
+def test_scales_that_do_not_fit_their_blocks(shape: tuple[int, ...], block: int) -> None:
+    model, _ = blocks("INT4", np.ones(shape, np.float32), block)
+    with pytest.raises(ModelError, match="for blocks of"):
+        vkmnn.InferenceSession(model, device="cpu")
+
+
 def test_texts_are_refused() -> None:
     writer = Writer()
     x, y = writer.tensor((3,), "STRING"), writer.tensor((3,), "STRING")

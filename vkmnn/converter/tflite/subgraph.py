@@ -110,6 +110,8 @@ class LiteFile:
                 raise self.buffer.fail(f"it has no subgraph {number}")
             tables = self.subgraphs[number].tables("tensors")
             read = [self.tensors.read(one) for one in tables]
+            pairs = zip(tables, read, strict=True)
+            read = [self.tensors.with_blocks(table, tensor, read) for table, tensor in pairs]
             names = [one.text("name") for one in tables]
             self._tables[number] = self.subgraphs[number], read, names
         return self._tables[number]

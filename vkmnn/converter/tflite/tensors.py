@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -72,6 +72,7 @@ _DTYPES = {
 _PACKED = {"INT4": (4, True), "UINT4": (4, False), "INT2": (2, True)}
 """Packed types, lowest bits first: bits, and whether signed."""
 
+_BLOCKS = "BlockwiseQuantization"
 _MAX_RANK = 16
 _MAX_DIM = 1 << 40
 
@@ -149,6 +150,42 @@ class Tensors:
         variable = bool(table.scalar("is_variable"))
         return LiteTensor(kind, shape, by, place if raw is not None else 0, variable, data)
 
+    def with_blocks(self, table: Table, tensor: LiteTensor, others: list[LiteTensor]) -> LiteTensor:
+        """Return a tensor with its quantisation by blocks, if it has one.
+
+        Args:
+            table: the tensor in the file.
+            tensor: the same as it was read.
+            others: all tensors of the subgraph, scales and zero points of blocks among them.
+
+        Raises:
+            ModelError: the scales do not fit the tensor.
+        """
+        given = table.table("quantization")
+        details = None if given is None else given.union("details")
+        if details is None or details.kind != _BLOCKS or tensor.dtype not in QUANTISED:
+            return tensor
+        scale = self._constant(others, details.integer("scales"))
+        if scale is None or scale.dtype.kind != "f" or not np.isfinite(scale).all():
+            raise self._fail("the scales of a tensor's blocks are not constant numbers")
+        zero = self._constant(others, details.integer("zero_points"))
+        if zero is None or zero.dtype.kind not in "iu" or zero.shape != scale.shape:
+            zero = np.zeros(scale.shape, np.int64)  # without zero points the number is 0 or -1
+        shape, block = [size or 0 for size in tensor.shape], details.integer("block_size")
+        differ = [
+            n for n, pair in enumerate(zip(scale.shape, shape, strict=False)) if len({*pair}) > 1
+        ]
+        axis = differ[0] if differ else len(shape) - 1
+        fits = scale.ndim == len(shape) and block > 0 and len(differ) <= 1
+        if not fits or scale.shape[axis] * block != shape[axis]:
+            raise self._fail(f"scales of shape {scale.shape} for blocks of {block} in {shape}")
+        by = Quantization(scale.astype(np.float32), zero.astype(np.int64), axis, block)
+        return replace(tensor, quantization=by)
+
+    @staticmethod
+    def _constant(tensors: list[LiteTensor], number: int) -> Array | None:
+        return tensors[number].data if 0 <= number < len(tensors) else None
+
     def _raw(self, number: int) -> Array | None:
         """Return a buffer's bytes; None where it has none."""
         if not 0 <= number < len(self._buffers):
@@ -205,11 +242,14 @@ class Tensors:
 
     def _quantization(self, table: Table, kind: str, shape: list[int]) -> Quantization | None:
         by = table.table("quantization")
-        if by is None or by.union("details") is not None:
-            if by is not None and kind in TYPES and TYPES[kind] in QUANTISED:
+        details = None if by is None else by.union("details")
+        if by is None or details is not None:
+            quantised = kind in TYPES and TYPES[kind] in QUANTISED
+            if details is not None and quantised and details.kind != _BLOCKS:
                 raise ModelError(
-                    "a tensor is quantised by blocks, or in a form of its own, which is not read",
-                    hint="quantise the model by tensors or by channels",
+                    f"a tensor is quantised in a form of its own ({details.kind}), "
+                    "which is not read",
+                    hint="quantise the model by tensors, by channels or by blocks",
                 )
             return None
         scale: Any = by.vector("scale")
