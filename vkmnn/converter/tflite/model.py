@@ -40,6 +40,11 @@ class LiteModel(LiteFile):
         read_subgraph(main)
         self.reading.check()
         for face, tensor in outputs.items():
+            if main.tensors[tensor].is_complex:
+                raise ModelError(
+                    f"output '{face}' has complex elements",
+                    hint="give its real and imaginary parts (tf.math.real, tf.math.imag)",
+                )
             main.constants([tensor])
             made = main.names[tensor]
             if made not in scope.types:

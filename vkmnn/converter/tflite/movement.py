@@ -7,7 +7,7 @@ import numpy as np
 from vkmnn.converter.nodes import INT64
 from vkmnn.converter.nodes.scope import NUMPY_TYPES
 from vkmnn.converter.nodes.strided_slice import END
-from vkmnn.converter.tflite.nodes import LiteOp, reads
+from vkmnn.converter.tflite.nodes import LiteOp, before_parts, reads
 from vkmnn.converter.tflite.vectors import note_cut, note_joined, note_reshaped, replaced_row
 
 
@@ -22,6 +22,8 @@ def reshape(op: LiteOp) -> None:
             raise op.damaged("its new shape is not of integers")
     else:
         shape = op.constant(op.listed("new_shape"))
+    if op.is_complex(0):
+        shape = op.make("Concat", shape, op.constant([2]), axis=0)
     op.pass_on(op.make("Reshape", op.inputs[0], shape, allowzero=1))
     op.note_line()
 
@@ -42,7 +44,7 @@ def transpose(op: LiteOp) -> None:
 def squeeze(op: LiteOp) -> None:
     """Squeeze; without axes, all of size 1."""
     op.need(1)
-    axes = op.listed("squeeze_dims")
+    axes = before_parts(op, op.listed("squeeze_dims"))
     more = [op.constant(axes)] if axes else []
     op.pass_on(op.make("Squeeze", op.inputs[0], *more))
     op.note_line()
@@ -52,7 +54,11 @@ def squeeze(op: LiteOp) -> None:
 def expand_dims(op: LiteOp) -> None:
     """Unsqueeze; the axis is the second input."""
     op.need(2)
-    op.pass_on(op.make("Unsqueeze", op.inputs[0], op.vector(1)))
+    if op.is_complex(0):
+        axes = op.constant(before_parts(op, op.settled(1, "an axis")))
+    else:
+        axes = op.vector(1)
+    op.pass_on(op.make("Unsqueeze", op.inputs[0], axes))
     op.note_line()
 
 

@@ -128,6 +128,11 @@ class LiteOp(SourceOp):
             raise self.damaged("its options are not a map")
         return found
 
+    def is_complex(self, number: int) -> bool:
+        """Return whether an input is complex: in the graph, pairs along an axis at the end."""
+        tensor = self.tensors[number] if number < len(self.tensors) else None
+        return tensor is not None and tensor.is_complex
+
     # --- operands --------------------------------------------------------------------------------
 
     def quantization(self, number: int) -> Quantization | None:
@@ -355,6 +360,11 @@ def read_ops() -> dict[str, bool]:
         if name not in (CUSTOM, "PLACEHOLDER_FOR_GREATER_OP_CODES", "DELEGATE")
     }
     return {**builtin, **dict.fromkeys(CUSTOM_READERS, True)}
+
+
+def before_parts(op: LiteOp, axes: Sequence[int]) -> list[int]:
+    """Return axes of the first input; negative ones do not count the parts of complex numbers."""
+    return [axis - 1 if axis < 0 and op.is_complex(0) else axis for axis in axes]
 
 
 def value_of(op: LiteOp, number: int, what: str) -> Array:

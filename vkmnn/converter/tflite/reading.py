@@ -9,6 +9,8 @@ from vkmnn.schema import Table
 
 _DEEPEST = 16
 _FLEX = "Flex"
+_COMPLEX = ("COMPLEX_ABS", "EXPAND_DIMS", "IMAG", "REAL", "RESHAPE", "SQUEEZE")
+"""Operators that read complex tensors."""
 
 
 def read_subgraph(subgraph: Subgraph) -> None:
@@ -33,6 +35,8 @@ def _operator(subgraph: Subgraph, table: Table) -> None:
     op = LiteOp(subgraph.scope, kind.name, name, table, subgraph, (inputs, outputs))
     subgraph.model.reading.meter.check_time(op.type, op.name)
     with subgraph.model.reading.operator(op):
+        if kind.name not in _COMPLEX and any(op.is_complex(n) for n in range(len(inputs))):
+            raise op.unreadable("complex numbers")
         if kind.custom:
             _custom(op)
         else:

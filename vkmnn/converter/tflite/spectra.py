@@ -23,7 +23,7 @@ def transform(op: LiteOp) -> None:
 
 
 def _part(op: LiteOp, number: int) -> str:
-    if op.tensors[0] is None or not op.tensors[0].kind.startswith("COMPLEX"):
+    if not op.is_complex(0):
         raise op.damaged("its input is not complex")
     return op.make("Gather", op.inputs[0], op.constant(number), axis=-1)
 

@@ -158,6 +158,7 @@ class Subgraph:
         self.names = TensorNames(names, prefix, "TFLite", public)
         scope.reserve(self.names.names)
         self.inputs, self.outputs = self.table.integers("inputs"), self.table.integers("outputs")
+        self._public = frozenset(public or ())
         self.vectors = Vectors()
         self.spread: dict[str, tuple[str, list[int]]] = {}
         self.dilated: dict[str, tuple[str, list[int]]] = {}
@@ -174,7 +175,7 @@ class Subgraph:
     def constants(self, numbers: Sequence[int]) -> None:
         """Add the constants among tensors to the scope, unless they exist."""
         for number in numbers:
-            if number == -1 or number in self.names.known:
+            if number == -1 or number in self.names.known.keys() - self._public:
                 continue
             name, tensor = self.names[number], self.tensors[number]
             if tensor.data is not None and tensor.dtype:

@@ -103,6 +103,11 @@ class LiteTensor:
     data: Array | None = field(default=None, repr=False)
 
     @property
+    def is_complex(self) -> bool:
+        """Whether its elements are complex: in the graph, pairs along an axis at the end."""
+        return self.kind.startswith("COMPLEX")
+
+    @property
     def dtype(self) -> int:
         """Its element type in the graph, as ONNX numbers it; 0 where there is none."""
         return TYPES.get(self.kind, 0)
