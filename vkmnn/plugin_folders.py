@@ -12,8 +12,6 @@ least version of vkmnn that the plug-in needs.
 from __future__ import annotations
 
 import json
-import os
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from typing import Any
 from vkmnn._version import __version__
 from vkmnn.base.cache_files import check_owner
 from vkmnn.base.records import dataclass
+from vkmnn.base.user_folders import data_folder
 from vkmnn.errors import PluginError, page
 
 MANIFEST = "vkmnn-plugin.json"
@@ -35,9 +34,7 @@ def default_folder() -> Path:
     Raises:
         RuntimeError: the user has no home, as services have none.
     """
-    base = os.environ.get("XDG_DATA_HOME") or os.environ.get("LOCALAPPDATA")
-    usual = "Library/Application Support" if sys.platform == "darwin" else ".local/share"
-    return (Path(base) if base else Path.home() / usual) / "vkmnn" / "plugins"
+    return data_folder() / "plugins"
 
 
 def in_default_folder() -> list[Manifest]:

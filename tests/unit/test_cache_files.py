@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import logging
 import os
 import stat
@@ -10,10 +11,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import platformdirs
 import pytest
 
 from vkmnn.base import cache_files
 from vkmnn.base.cache_files import NO_FOLDER, cache_dir, locked, own_folder, read_file, write_file
+from vkmnn.base.user_folders import data_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -85,15 +88,39 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("platform", "cache", "data"),
+    [
+        ("unix.Unix", ".cache/vkmnn", ".local/share/vkmnn"),
+        ("macos.MacOS", "Library/Caches/vkmnn", "Library/Application Support/vkmnn"),
+        ("windows.Windows", "Local/vkmnn/Cache", "Local/vkmnn"),
+    ],
+)
+def test_folders_of_each_platform(
+    platform: str, cache: str, data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, name = platform.split(".")
+    folders = importlib.import_module(f"platformdirs.{module}")
+    monkeypatch.setattr(platformdirs, "PlatformDirs", getattr(folders, name))
+    monkeypatch.setattr(
+        "platformdirs.windows.get_win_folder", lambda _: str(tmp_path / "Local"), raising=False
+    )
+    for variable in ("VKMNN_CACHE_DIR", "XDG_CACHE_HOME", "XDG_DATA_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache_dir() == tmp_path / cache
+    assert data_folder() == tmp_path / data
+
+
 def test_no_home_is_no_error(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def nobody(*_: object) -> Path:
         raise RuntimeError("Could not determine home directory.")
 
-    for name in ("VKMNN_CACHE_DIR", "XDG_CACHE_HOME", "LOCALAPPDATA"):
+    for name in ("VKMNN_CACHE_DIR", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(Path, "home", nobody)
+    monkeypatch.setattr(cache_files, "cache_folder", nobody)
     cache_files._warn_once.cache_clear()
     with caplog.at_level(logging.WARNING, "vkmnn"):
         assert cache_dir() == cache_dir() == NO_FOLDER

@@ -164,6 +164,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
         *("vkmnn.converter.tensorflow", "vkmnn_suite.fuzz"),
     ),
     "flatbuffers": ("vkmnn.schema",),
+    "platformdirs": ("vkmnn.base",),
     "torch": ("vkmnn.converter.torch",),  # imported with the first model of PyTorch's
     "onnxscript": ("vkmnn.converter.torch",),  # what torch's exporter is written in
     "typer": (

@@ -14,6 +14,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from vkmnn.base.user_folders import cache_folder
+
 _log = logging.getLogger(__name__)
 
 NO_FOLDER = Path(os.devnull) / "vkmnn"
@@ -27,11 +29,8 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)
 def cache_dir() -> Path:
     """`VKMNN_CACHE_DIR`: the folder of caches, by default `vkmnn` in the user's cache folder."""
     text = os.environ.get("VKMNN_CACHE_DIR", "").strip()
-    base = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA")
     try:
-        if text:
-            return Path(text).expanduser()
-        return (Path(base) if base else Path.home() / ".cache") / "vkmnn"
+        return Path(text).expanduser() if text else cache_folder()
     except RuntimeError as error:  # a user without a home, as services have
         _warn_once(f"nothing is cached between processes: {error}; VKMNN_CACHE_DIR names a folder")
         return NO_FOLDER

@@ -31,6 +31,7 @@ PACKAGES = {
     "onnx": "reading models",
     "protobuf": "reading models",
     "flatbuffers": "vkmnn's own model files",
+    "platformdirs": "folders of caches and plug-ins",
 }
 
 
