@@ -2,7 +2,7 @@
 """One command for each job of this repository, with Python's standard library alone.
 
     python3 tasks.py demo | test | test-networks | test-without-vnni | drivers | compilers | codegen
-                     | shaders | bench | kompute | lint | help
+                     | shaders | bench | kompute | lint | release | help
 
 Each task first makes what it needs and no more: the environment `.venv`, this package with the
 right extras in it, and a Vulkan driver where one can be installed. What follows the task's name is
@@ -22,6 +22,7 @@ from typing import Any
 from tools import compilers as gpu_compilers
 from tools import emulator, environment, matrix, process, vulkan
 from tools import kompute as kp
+from tools import release as releases
 from tools.environment import OLDEST_PYTHON
 from tools.process import ROOT, WORKERS, TaskError, say
 
@@ -43,6 +44,8 @@ QUANTIZED = (
 
 THINNER = ("--vkmnn-sample", "--vkmnn-pairs", "--vkmnn-pipelines=")
 """Options of the shader suite that leave out variants or cases, but choose no kernels."""
+
+WORKFLOWS, FORMS = ROOT / ".github" / "workflows", ROOT / ".github" / "ISSUE_TEMPLATE"
 
 BESIDE = ("kompute", "mesa-25", "swiftshader")
 """The drivers that `test --all` runs beside the default one, in part."""
@@ -163,17 +166,26 @@ def kompute(args: Sequence[str]) -> int:
 
 
 def lint(args: Sequence[str]) -> int:
-    """Check style, format and types; --fix repairs what can be repaired."""
+    """Check style, format, types and workflows; --fix repairs what can be repaired."""
     python = environment.prepare("lint")
     fix = "--fix" in args
-    commands = (
-        ["ruff", "check", *(["--fix"] if fix else [])],
-        ["ruff", "format", *([] if fix else ["--check"])],
-        ["mypy"],
-    )
-    failed = [command[0] for command in commands if process.run_loud([python, "-m", *command])]
+    schema = [python, "-m", "check_jsonschema", "--builtin-schema"]
+    checks = {
+        "ruff check": [python, "-m", "ruff", "check", *(["--fix"] if fix else [])],
+        "ruff format": [python, "-m", "ruff", "format", *([] if fix else ["--check"])],
+        "mypy": [python, "-m", "mypy"],
+        "workflows": [*schema, "vendor.github-workflows", *WORKFLOWS.glob("*.yml")],
+        "issue forms": [*schema, "vendor.github-issue-forms", *FORMS.glob("[!c]*.yml")],
+        "zizmor": [python.parent / "zizmor", "--offline", "-q", WORKFLOWS],
+    }
+    failed = [name for name, check in checks.items() if process.run_loud(check)]
     say(f"failed: {', '.join(failed)}" if failed else "lint: ok")
     return int(bool(failed))
+
+
+def release(args: Sequence[str]) -> int:
+    """Build and check a release into dist/; --lock renews constraints.txt."""
+    return releases.main(args)
 
 
 TASKS: dict[str, Callable[[Sequence[str]], int]] = {
@@ -188,6 +200,7 @@ TASKS: dict[str, Callable[[Sequence[str]], int]] = {
     "bench": bench,
     "kompute": kompute,
     "lint": lint,
+    "release": release,
 }
 
 
