@@ -243,7 +243,7 @@ class NewOp:
             needed |= {"vulkan_execution"}
             needed |= {"DType"} if mixed else set()
             needed |= {"Rejection"} if self.elements == ("i32",) else {"reject_integers"}
-            needed |= {"Fp16Rule"} if "f16" in self.elements else set()
+            needed |= {"FloatRule"} if "f16" in self.elements else set()
         if self.kind == "geometry":
             needed |= {"GeometryContext", "Region", "View", "geometry"}
         # As ruff sorts them: classes, then functions.
