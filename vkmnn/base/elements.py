@@ -27,8 +27,9 @@ class FloatStorage:
         texels: formats of these in texel buffers and images; empty where there are none.
         extension: GLSL extension that the types need in a buffer.
         needs: device features that the types need in a buffer.
-        load: GLSL expression that widens the stored word "{}"; empty for a conversion by GLSL.
-        store: GLSL expression that rounds the float "{}" to nearest even; empty for the same.
+        functions: GLSL functions NAME_widened, from unsigned integers to floats, and NAME_rounded,
+            back to nearest even, for one, two and four components; empty where GLSL converts
+            `words` by itself.
         largest: the largest finite number.
         least_normal: the smallest number with all digits.
         whole: all whole numbers up to this are exact.
@@ -40,8 +41,7 @@ class FloatStorage:
     texels: tuple[str, str, str] | tuple[()] = ()
     extension: str | None = None
     needs: tuple[str, ...] = ()
-    load: str = ""
-    store: str = ""
+    functions: str = ""
     largest: float = float(np.finfo(np.float32).max)
     least_normal: float = float(np.finfo(np.float32).tiny)
     whole: int = 1 << 24
@@ -78,3 +78,6 @@ FLOATS: dict[FloatElement, FloatStorage] = {
         whole=2048,
     ),
 }
+
+NARROW: frozenset[str] = frozenset(name for name in FLOATS if name != "f32")
+"""Elements that take less memory than what kernels compute in."""

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from vkmnn.base.elements import FLOATS, FloatElement
+from vkmnn.base.elements import FLOATS, NARROW, FloatElement
 from vkmnn.base.registry import Registry
 from vkmnn.core.float_range import to_element
 from vkmnn.core.plan import Plan
@@ -208,7 +208,7 @@ class Variant:
     @property
     def floats(self) -> FloatElement:
         """How the floats are stored that the variant works on."""
-        narrow: list[FloatElement] = [name for name in FLOATS if name != "f32"]
+        narrow = [name for name in FLOATS if name in NARROW]
         for name in narrow:
             if name in (self.axes.get("element"), self.axes.get("result")):
                 return name

@@ -395,7 +395,7 @@ def _convert_width(source: Tensor, output: Tensor, encoder: VulkanEncoder) -> No
     if source.element == output.element:
         encoder.alias(output, source)
         return
-    shader = kernels.convert_width(element=source.element, load=encoder.load)
+    shader = kernels.convert_width(element=source.element, result=output.element, load=encoder.load)
     room = room_of(shader, encoder)
     for read, written in flat_windows((source, output), min(room.source, room.output), encoder):
         count = vec4_count(written)
