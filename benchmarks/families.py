@@ -127,7 +127,7 @@ def _opened(
     }
     op = Op("MatMul", OP, ["x", "w"], ["y"], MatMulAttrs())
     graph = Graph("product", [infos["x"]], [infos["y"]], [op], {"w": w})
-    backend = _ChainBackend(device, timestamps=True, chooser=take, fp16=fp16)
+    backend = _ChainBackend(device, timestamps=True, chooser=take, element="f16" if fp16 else "f32")
     plan = Plan(graph, {"x": infos["x"]}, {}, backend, CpuBackend(), run_op)
     try:
         yield backend, plan

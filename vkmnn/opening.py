@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 import numpy as np
 
 from vkmnn.base.budget import Budget, Meter, host_memory
+from vkmnn.base.elements import FLOATS
 from vkmnn.base.records import dataclass
 from vkmnn.base.threads import Workers
 from vkmnn.control_flow.branches import Branches, with_branches
@@ -43,6 +44,7 @@ from vkmnn.runtime import environment
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.schedule_config import (
     PRECISIONS,
+    STORAGE,
     OnDeviceLost,
     Precision,
     ScheduleConfig,
@@ -804,11 +806,14 @@ def open_device(config: ScheduleConfig, subject: str | None = None) -> OpenDevic
     from vkmnn.vulkan.backend import VulkanBackend
     from vkmnn.vulkan.settings import BackendSettings
 
-    precision = _precision(config, possible_precision(device.info), device.info.name)
+    wanted = PRECISIONS[precision_name(config.precision)]
+    possible = possible_precision(wanted, device.info)
+    precision = _precision(config, possible, device.info.name)
+    element, arithmetic = STORAGE[precision]
     settings = BackendSettings(
         progress=config.progress,
-        fp16=precision != "high",
-        half=precision == "low",
+        element=element,
+        arithmetic=arithmetic,
         overflows=_overflow_watch(config, precision),
         tuning=config.tuning_effort,
         storage=config.storage,
@@ -822,7 +827,8 @@ def open_device(config: ScheduleConfig, subject: str | None = None) -> OpenDevic
 
 def _overflow_watch(config: ScheduleConfig, precision: Precision) -> OverflowWatch | None:
     """Return the overflow handling; None where there is no float16, or it is ignored."""
-    if precision == "high" or config.on_overflow == "ignore":
+    overflows = FLOATS[STORAGE[precision][0]].overflows
+    if not overflows or config.on_overflow == "ignore":
         return None
     return OverflowWatch(config.on_overflow)
 
@@ -833,38 +839,48 @@ def _selector(config: ScheduleConfig) -> str | int:
 
 
 def _on_cpu(config: ScheduleConfig) -> OpenDevice:
-    precision = _precision(config, "low", CpuInfo().name)
+    precision = PRECISIONS[precision_name(config.precision)]
     watch = _overflow_watch(config, precision)
-    return OpenDevice(CpuBackend(config.cpu_threads, precision, watch), CpuInfo(), precision)
+    backend = CpuBackend(config.cpu_threads, *STORAGE[precision], overflows=watch)
+    return OpenDevice(backend, CpuInfo(), precision)
 
 
-def possible_precision(info: DeviceInfo) -> Precision:
-    """Return the lowest precision in which kernels of a device compute, and gain by it."""
-    if "storage16" not in info.features:
+def possible_precision(wanted: Precision, info: DeviceInfo) -> Precision:
+    """Return the precision nearest to a wanted one that kernels of a device have, and gain by."""
+    element, arithmetic = STORAGE[wanted]
+    if not info.features >= {*FLOATS[element].needs}:
         return "high"
     from vkmnn.vulkan.device_rules import is_gpu
 
-    return "low" if "float16" in info.features and is_gpu(info) else "normal"
+    if arithmetic == "f32" or ("float16" in info.features and is_gpu(info)):
+        return wanted
+    return next(name for name, how in STORAGE.items() if how == (element, "f32"))
 
 
 def _precision(config: ScheduleConfig, possible: Precision, device: str) -> Precision:
     """Return the precision to run with, and warn if it is not the requested one."""
     wanted = PRECISIONS[precision_name(config.precision)]
-    if possible == "high" and wanted != "high":
+    element, arithmetic = STORAGE[wanted]
+    if possible == wanted:
+        return wanted
+    if STORAGE[possible][0] != element:
         _log.warning(
-            '%s stores no float16: precision "%s" runs as "high", in float32',
+            '%s stores no %s: precision "%s" runs as "%s", in float32',
             device,
+            FLOATS[element].dtype.name,
             config.precision,
+            possible,
         )
-        return "high"
-    if possible == "normal" and wanted == "low":
+    else:
         _log.warning(
-            '%s has no float16 arithmetic of its own: precision "low" runs as "normal", with '
+            '%s has no %s arithmetic of its own: precision "%s" runs as "%s", with '
             "float32 arithmetic",
             device,
+            FLOATS[arithmetic].dtype.name,
+            wanted,
+            possible,
         )
-        return "normal"
-    return wanted
+    return possible
 
 
 def _skipping(network: Network) -> Network:

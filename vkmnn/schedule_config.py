@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
+from vkmnn.base.elements import FloatElement
 from vkmnn.errors import InvalidInputError, nearest
 
 Precision = Literal["high", "normal", "low"]
@@ -35,6 +36,13 @@ PRECISIONS: Mapping[str, Precision] = {
     "low": "low",
 }
 """Meaning of each precision name."""
+
+STORAGE: Mapping[Precision, tuple[FloatElement, FloatElement]] = {
+    "high": ("f32", "f32"),
+    "normal": ("f16", "f32"),
+    "low": ("f16", "f16"),
+}
+"""How each precision stores floats, and what products of them may be computed in."""
 
 STORES: Mapping[Precision, str] = {
     "high": "",

@@ -159,7 +159,9 @@ def kernels(
     infos = {name: tensor_info(name, array) for name, array in feeds.items()}
 
     def planned(times: int) -> tuple[_ChainBackend, Plan]:
-        backend = _ChainBackend(device, timestamps=bool(sweep_bytes), chooser=take, fp16=case.fp16)
+        backend = _ChainBackend(
+            device, timestamps=bool(sweep_bytes), chooser=take, element=case.floats
+        )
         backend.label, backend.times = label, times
         return backend, Plan(graph, infos, {}, backend, CpuBackend(), run_op)
 
@@ -186,7 +188,7 @@ def kernels(
                     what,
                     *found,
                     rule=take.rank == 0,
-                    fp16=case.fp16,
+                    fp16=case.floats == "f16",
                     cold=bool(sweep_bytes),
                     us=spent,
                     terms=terms,

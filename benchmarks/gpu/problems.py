@@ -54,7 +54,7 @@ class Problem:
 
     def stored(self, fp16: bool) -> Problem:
         """Return it with floats stored in 16 bits or in 32."""
-        return replace(self, case=replace(self.case, fp16=fp16))
+        return replace(self, case=replace(self.case, floats="f16" if fp16 else "f32"))
 
 
 def _random(*shape: int, seed: int = 0, scale: float = 1.0) -> Array:

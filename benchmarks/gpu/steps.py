@@ -290,7 +290,7 @@ def _rounding(device: Device) -> list[dict[str, object]]:
     case = op_case("Cast", CastAttrs(DType.FLOAT16), [x])
     graph = case.graph
     plan = Plan(
-        graph, {i.name: i for i in graph.inputs}, {}, VulkanBackend(device, fp16=True),
+        graph, {i.name: i for i in graph.inputs}, {}, VulkanBackend(device, element="f16"),
         CpuBackend(), run_op,
     )  # fmt: skip
     try:
@@ -423,7 +423,7 @@ def _network(
 
 
 def _forecast(device: Device, network: Network, fp16: bool) -> Forecast:
-    backend = PlanningBackend(device, fp16)
+    backend = PlanningBackend(device, "f16" if fp16 else "f32")
     precision = "normal" if fp16 else "high"
     opened = OpenDevice(backend, device.info, precision)
     session = open_session(

@@ -53,9 +53,9 @@ def test_all_committed_modules_say_how_they_round() -> None:
 
 
 def test_nothing_else_changes() -> None:
-    wide = BUILTIN.load("convert_width_f16_buffer").spirv()
+    wide = BUILTIN.load("convert_width_f16_f32_buffer").spirv()
     assert rounds_to_nearest(wide) == wide
-    code = BUILTIN.load("convert_width_f32_buffer").spirv()
+    code = BUILTIN.load("convert_width_f32_f16_buffer").spirv()
     words, plain, at = array("I", code), array("I", code[:20]), 5
     for number, *operands in instructions(code):
         if number != DECORATE or operands[1] != FP_ROUNDING_MODE:

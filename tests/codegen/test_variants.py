@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.codegen.conftest import Project
+from vkmnn.base.elements import FLOATS
 from vkmnn.codegen.failures import BuildFailedError
 from vkmnn.codegen.variants import TemplateEntry, expand, load_entries
 from vkmnn.errors import ShaderError
@@ -274,3 +275,22 @@ def test_the_schema_agrees_with_the_reader() -> None:
         assert not validator.is_valid({"r.comp.j2": {"axes": {"a,b": rows}}}), rows
     for bad in (3, {"axis": {}}, {"axes": {"op": []}}, {"optimize": "-O3"}, {"exclude": [{}]}):
         assert not validator.is_valid({"r.comp.j2": bad}), bad
+
+
+def test_words_stand_for_float_elements(bare: Project) -> None:
+    bare.write("gemm.comp.j2", "")
+    axes = {"element": ["$floats", "i32"], "load": ["buffer", "image"]}
+    rules = [{"load": "image", "element": ["$narrow", "$imageless", "i32"]}]
+    bare.macro({"gemm.comp.j2": {"axes": axes, "exclude": rules}})
+    (entry,) = load_entries(bare.glsl)
+    assert entry.axes["element"] == (*FLOATS, "i32")
+    in_images = [one.axes["element"] for one in entry.variants() if one.axes["load"] == "image"]
+    assert in_images == ["f32"]
+
+
+def test_unknown_words_are_refused(bare: Project) -> None:
+    bare.write("gemm.comp.j2", "")
+    bare.macro({"gemm.comp.j2": {"axes": {"element": ["$halves"]}}})
+    with pytest.raises(ShaderError, match="'\\$halves' is neither a word") as caught:
+        load_entries(bare.glsl)
+    assert "$floats" in str(caught.value.hint)

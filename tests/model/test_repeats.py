@@ -13,6 +13,7 @@ import pytest
 from benchmarks import planning
 from benchmarks.overhead import layers
 from tests.model.networks import NETWORKS, Net, make_feeds
+from vkmnn.base.elements import FloatElement
 from vkmnn.core.plan import Plan
 from vkmnn.core.tensor import Tensor
 from vkmnn.cpu_fallback import CpuBackend, run_op
@@ -29,7 +30,7 @@ from vkmnn.vulkan.plan.forecast import PlanningBackend
 from vkmnn.vulkan.recording import Recording
 from vkmnn.vulkan.repeats import Repeats
 
-DEVICES = (("lavapipe-26.2", False), ("nvidia-h200", False), ("nvidia-h200", True))
+DEVICES = (("lavapipe-26.2", "f32"), ("nvidia-h200", "f32"), ("nvidia-h200", "f16"))
 
 
 def plan_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,17 +48,17 @@ def plan_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_Chains, "_describe", described)
 
 
-@pytest.mark.parametrize(("profile", "fp16"), DEVICES)
+@pytest.mark.parametrize(("profile", "element"), DEVICES)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_plans_are_the_same(
-    name: str, profile: str, fp16: bool, monkeypatch: pytest.MonkeyPatch
+    name: str, profile: str, element: FloatElement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = NETWORKS[name].build()
     feeds = [make_feeds(model, size) for size in NETWORKS[name].sizes]
-    repeated = list(_recordings(load_network(model), profile, fp16, feeds))
+    repeated = list(_recordings(load_network(model), profile, element, feeds))
     plan_alone(monkeypatch)
     for given, recording in zip(feeds, repeated, strict=True):
-        (alone,) = _recordings(load_network(model), profile, fp16, [given])
+        (alone,) = _recordings(load_network(model), profile, element, [given])
         assert recording == alone
 
 
@@ -163,12 +164,12 @@ def _sized(info: TensorInfo, length: int) -> TensorInfo:
 
 
 def _recordings(
-    network: Network, profile: str, fp16: bool, feeds: Sequence[Mapping[str, Array]]
+    network: Network, profile: str, element: FloatElement, feeds: Sequence[Mapping[str, Array]]
 ) -> Iterator[list[object]]:
     """Yield what one session records for each of several inputs, in words."""
     device = open_profile(profile)
-    backend = PlanningBackend(device, fp16)
-    opened = OpenDevice(backend, device.info, "normal" if fp16 else "high")
+    backend = PlanningBackend(device, element)
+    opened = OpenDevice(backend, device.info, "high" if element == "f32" else "normal")
     session = open_session(network, ScheduleConfig(), opened).core
     try:
         for given in feeds:
@@ -188,7 +189,7 @@ def _described(recording: Recording) -> list[object]:
         if packed is not None:
             words = np.ascontiguousarray(packed.array(one.name))
             digest = hashlib.sha256(words.tobytes()).hexdigest()
-            return packed.key, packed.fp16, packed.image, words.shape, digest
+            return packed.key, packed.element, packed.image, words.shape, digest
         root, offset = recording.placement(one)
         return one.name, one.kind, root.name, offset
 

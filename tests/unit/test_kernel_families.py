@@ -12,6 +12,7 @@ from typing import get_args
 import pytest
 
 from tests.device_infos import COOPMAT_GPU, LARGE_GPU
+from vkmnn.base.elements import FloatElement
 from vkmnn.base.registry import Snapshot
 from vkmnn.core.tensor import Tensor
 from vkmnn.errors import PluginError
@@ -37,7 +38,6 @@ from vkmnn.vulkan.gemm.requantize import Requantize
 from vkmnn.vulkan.gemm.rewrites import STEPS
 from vkmnn.vulkan.gemm.target import Target
 from vkmnn.vulkan.gemm.traits import Trait
-from vkmnn.vulkan.storage import FloatElement
 from vkmnn.vulkan.tuning import MAX_CANDIDATES
 
 families.load_all()

@@ -45,6 +45,7 @@ from vkmnn.runtime.device import open_profile
 from vkmnn.runtime.device_profiles import profile_names
 from vkmnn.schedule_config import (
     PRECISIONS,
+    STORAGE,
     STORES,
     Precision,
     PrecisionName,
@@ -146,16 +147,15 @@ def plan_for(
     Args:
         network: what to plan.
         profile: the name of a device profile.
-        precision: as of a session; a device without 16-bit storage plans in float32.
+        precision: as of a session; a device without that storage plans in float32.
         feeds: the inputs, of which shapes count, and what shapes are computed from.
         places: decide where tensors lie, too, which packs the constants.
     """
     device = open_profile(profile)
     try:
-        possible: tuple[Precision, ...] = ("high", "normal", "low")
-        least = possible.index(possible_precision(device.info))
-        taken = possible[min(possible.index(PRECISIONS[precision]), least)]
-        backend = PlanningBackend(device, taken != "high", places, half=taken == "low")
+        taken = possible_precision(PRECISIONS[precision], device.info)
+        element, arithmetic = STORAGE[taken]
+        backend = PlanningBackend(device, element, places, arithmetic=arithmetic)
         opened = OpenDevice(backend, device.info, taken)
         session = open_session(network, ScheduleConfig(precision=precision), opened).core
         try:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from vkmnn.base.elements import FLOATS, NARROW, FloatElement
 from vkmnn.codegen.features import IMAGE_FORMATS, OPTIONAL_TEXEL_FORMATS
 from vkmnn.errors import ShaderError
 from vkmnn.shader_files.lock import PARAM
@@ -25,7 +26,7 @@ FIRST_SPEC_ID = 3  # 0, 1, 2 are the local sizes
 RESERVED_NAMES = frozenset(
     {
         "local_size", "tensor_in", "tensor_out", "tensor_inout", "params", "spec", "extension",
-        "enum", "vec", "compute_type", "weights", "words",
+        "enum", "vec", "compute_type", "weights", "words", "is_float", "is_narrow",
         "subgroup_size", "fail", "range", "variant", "emulated",
     }
 )  # fmt: skip
@@ -47,7 +48,12 @@ class Element:
         texel: texel format, or None when the type has none.
         extension: GLSL extension that the stored type needs in a buffer.
         needs: features of the device that the stored type needs in a buffer.
-        decode: GLSL expression of a vector of four lanes, of the stored word "{}"; for inputs only.
+        decode: GLSL expression of the float or vector that a stored word "{}" holds; empty where
+            GLSL converts.
+        encode: GLSL expression of unsigned integers that hold the float or vector "{}"; empty where
+            GLSL converts, or where elements can only be read.
+        functions: GLSL functions that these two call.
+        components: number of them in a stored word; 0: as many as it has lanes.
     """
 
     stored: str
@@ -57,18 +63,21 @@ class Element:
     extension: str | None = None
     needs: tuple[str, ...] = ()
     decode: str = ""
+    encode: str = ""
+    functions: str = ""
+    components: int = 0
 
     @property
     def image(self) -> str:
         """The GLSL image type of the texel view."""
-        kind = _KIND[self.stored if self.decode else self.computed]
+        kind = "u" if self.encode else _KIND[self.stored if self.decode else self.computed]
         return {"f": "", "i": "i", "u": "u"}[kind] + "imageBuffer"
 
     @property
     def lanes(self) -> int:
         """Number of components in memory."""
-        if self.decode:
-            return 1
+        if self.components:
+            return self.components
         return int(self.computed[-1]) if self.computed[-1].isdigit() else 1
 
 
@@ -83,19 +92,41 @@ _8 = ("GL_EXT_shader_8bit_storage", ("storage8",))
 _64 = ("GL_EXT_shader_explicit_arithmetic_types_int64", ("int64",))
 _BF16 = ("GL_EXT_bfloat16", ("storage16", "bfloat16"))
 
+
+def _vector_prefix(name: FloatElement) -> str:
+    return "vec" if name == "f32" else f"{name}vec"
+
+
+def _floats() -> dict[str, Element]:
+    """Return the elements of one, two and four components that the table of floats has."""
+    made: dict[str, Element] = {}
+    for name, row in FLOATS.items():
+        for place, lanes in enumerate((1, 2, 4)):
+            computed = f"vec{lanes}" if lanes > 1 else "float"
+            bits = f"uvec{lanes}" if lanes > 1 else "uint"
+            made[f"{_vector_prefix(name)}{lanes}" if lanes > 1 else name] = Element(
+                row.words[place],
+                computed,
+                row.bytes * lanes,
+                row.texels[place] if row.texels else None,
+                row.extension,
+                row.needs,
+                decode=f"{name}_widened({bits}({{}}))" if row.functions else "",
+                encode=f"{name}_rounded({{}})" if row.functions else "",
+                functions=row.functions,
+                components=lanes,
+            )
+    return made
+
+
 ELEMENTS: dict[str, Element] = {
-    "f32": Element("float", "float", 4, "r32f"),
-    "vec2": Element("vec2", "vec2", 8, "rg32f"),
-    "vec4": Element("vec4", "vec4", 16, "rgba32f"),
+    **_floats(),
     "i32": Element("int", "int", 4, "r32i"),
     "ivec2": Element("ivec2", "ivec2", 8, "rg32i"),
     "ivec4": Element("ivec4", "ivec4", 16, "rgba32i"),
     "u32": Element("uint", "uint", 4, "r32ui"),
     "uvec2": Element("uvec2", "uvec2", 8, "rg32ui"),
     "uvec4": Element("uvec4", "uvec4", 16, "rgba32ui"),
-    "f16": Element("float16_t", "float", 2, "r16f", *_16),
-    "f16vec2": Element("f16vec2", "vec2", 4, "rg16f", *_16),
-    "f16vec4": Element("f16vec4", "vec4", 8, "rgba16f", *_16),
     "bf16": Element("bfloat16_t", "float", 2, None, *_BF16),
     "i16": Element("int16_t", "int", 2, "r16i", *_16),
     "i16vec4": Element("i16vec4", "ivec4", 8, "rgba16i", *_16),
@@ -113,14 +144,16 @@ ELEMENTS: dict[str, Element] = {
         4,
         "r32i",
         decode="vec4((ivec4({}) << ivec4(24, 16, 8, 0) >> 24) + WEIGHT_SHIFT)",
+        components=1,
     ),
     "i64": Element("int64_t", "int64_t", 8, None, *_64),
     "f64": Element("double", "double", 8, None, None, ("float64",)),
 }
 
 # vec(dtype, lanes): the vector element of a scalar element.
-_VECTORS = {
-    "f32": "vec", "i32": "ivec", "u32": "uvec", "f16": "f16vec", "i16": "i16vec", "u16": "u16vec",
+_VECTORS: dict[str, str] = {
+    **{str(name): _vector_prefix(name) for name in FLOATS},
+    "i32": "ivec", "u32": "uvec", "i16": "i16vec", "u16": "u16vec",
     "i8": "i8vec", "u8": "u8vec",
 }  # fmt: skip
 
@@ -209,6 +242,8 @@ class Declarations:
     subgroup_size: int = 0
     extensions: dict[str, tuple[str, int]] = field(default_factory=dict)
     enums: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    functions: set[str] = field(default_factory=set)
+    """Those of elements that the source has already."""
 
     def _fail(self, message: str, hint: str | None = None) -> ShaderError:
         template, line = self.where()
@@ -273,7 +308,7 @@ class Declarations:
             )
         how = LOADS[str(load)]
         kind = ELEMENTS[str(element)]
-        if kind.decode and access != "r":
+        if kind.decode and not kind.encode and access != "r":
             raise self._fail(f"tensor '{name}': elements '{element}' can only be read")
         if how == "texel" and kind.texel is None:
             raise self._fail(f"tensor '{name}': element type '{element}' has no texel format")
@@ -291,15 +326,16 @@ class Declarations:
         qualifier = {"r": "readonly ", "w": "writeonly ", "rw": ""}[access]
         qualifier += "restrict " if restrict else ""
         qualifier += "coherent " if coherent else ""
+        before = self._functions(kind)
         if how == "texel":
-            return "\n".join(_texel(binding, kind, qualifier))
+            return "\n".join([*before, *_texel(binding, kind, qualifier)])
         if how == "image":
             if access == "r":
                 self.extensions.setdefault(_SAMPLED, self.where())
             return "\n".join(_image(binding, kind, qualifier))
         if kind.extension:
             self.extensions.setdefault(kind.extension, self.where())
-        return "\n".join(_buffer(binding, kind, qualifier))
+        return "\n".join([*before, *_buffer(binding, kind, qualifier)])
 
     def do_view(self, access: str, name: object, element: object, of: object) -> str:
         """Declare another element type for the buffer of a binding that is there already.
@@ -324,7 +360,14 @@ class Declarations:
         if kind.extension:
             self.extensions.setdefault(kind.extension, self.where())
         qualifier = {"r": "readonly ", "w": "writeonly ", "rw": ""}[access]
-        return "\n".join(_buffer(view, kind, qualifier))
+        return "\n".join([*self._functions(kind), *_buffer(view, kind, qualifier)])
+
+    def _functions(self, kind: Element) -> list[str]:
+        """Return what the accessors of an element call, where the source has it not yet."""
+        if not kind.functions or kind.functions in self.functions:
+            return []
+        self.functions.add(kind.functions)
+        return kind.functions.splitlines()
 
     def do_params(self, *members: object) -> str:
         """Declare the push-constant block from `"name:type[count]=default"` strings."""
@@ -433,6 +476,14 @@ class Declarations:
             raise self._fail(f"compute_type: unknown element type {element!r}")
         return ELEMENTS[str(element)].computed
 
+    def do_is_float(self, element: object) -> bool:
+        """Return whether elements are floats, however they are stored."""
+        return element in FLOATS
+
+    def do_is_narrow(self, element: object) -> bool:
+        """Return whether elements are floats narrower than float32."""
+        return element in NARROW
+
     def do_words(self, lanes: object, element: object) -> str:
         """Return the type that moves elements of a size whatever they hold: 32 bits as integers."""
         return self.do_vec("i32" if element == "f32" else element, int(str(lanes)))
@@ -473,6 +524,8 @@ def _buffer(binding: Binding, kind: Element, qualifier: str) -> list[str]:
     if "w" in binding.access:
         # In two steps: glslang turns int8_t(1.5) into invalid SPIR-V.
         value = f"{kind.stored}({kind.computed}(v))" if converts else "(v)"
+        if kind.encode:
+            value = f"{kind.stored}({kind.encode.format('v')})"
         lines.append(f"#define {name}_store(i, v) {name}_data[i] = {value}")
     return lines
 
@@ -486,12 +539,13 @@ def _texel(binding: Binding, kind: Element, qualifier: str) -> list[str]:
         )
     ]
     swizzle = {1: ".x", 2: ".xy", 4: ""}[kind.lanes]
-    four = {"f": "vec4", "i": "ivec4", "u": "uvec4"}[_KIND[kind.computed]]
+    four = {"f": "vec4", "i": "ivec4", "u": "uvec4"}["u" if kind.encode else _KIND[kind.computed]]
     if "r" in binding.access:
         load = f"imageLoad({name}_image, int(i)){swizzle}"
         lines.append(f"#define {name}_load(i) {kind.decode.format(load) if kind.decode else load}")
     if "w" in binding.access:
-        value = {1: f"{four}(v)", 2: f"{four}(v, 0, 0)", 4: "v"}[kind.lanes]
+        v = kind.encode.format("v") if kind.encode else "v"
+        value = {1: f"{four}({v})", 2: f"{four}({v}, 0, 0)", 4: v}[kind.lanes]
         lines.append(f"#define {name}_store(i, v) imageStore({name}_image, int(i), {value})")
     return lines
 

@@ -17,6 +17,7 @@ import jinja2
 import typer
 
 from vkmnn._version import __version__
+from vkmnn.base.elements import FLOATS, NARROW
 from vkmnn.codegen.console import fail, out
 from vkmnn.codegen.jsonpos import parse
 from vkmnn.codegen.places import MACRO_FILE, SHADERS, TEMPLATE_SUFFIX
@@ -148,7 +149,7 @@ _OTHERS: dict[str, Value] = {
     "byte_strings": (b"some", b"\xff"),
 }
 """Values for the test of parameters that are not numbers."""
-_ELEMENTS = ("f32", "f16", "i32")
+_ELEMENTS = (*FLOATS, "i32")
 _MAX_OUTPUTS = 4
 
 
@@ -243,7 +244,7 @@ class NewOp:
             needed |= {"vulkan_execution"}
             needed |= {"DType"} if mixed else set()
             needed |= {"Rejection"} if self.elements == ("i32",) else {"reject_integers"}
-            needed |= {"Fp16Rule"} if "f16" in self.elements else set()
+            needed |= {"FloatRule"} if set(self.elements) & NARROW else set()
         if self.kind == "geometry":
             needed |= {"GeometryContext", "Region", "View", "geometry"}
         # As ruff sorts them: classes, then functions.
@@ -266,6 +267,8 @@ class NewOp:
             "required": self.inputs[:least],
             "elements": list(self.elements),
             "integers": "i32" in self.elements,
+            "narrow": sorted(NARROW & {*self.elements}),
+            "lacking": sorted(NARROW - {*self.elements}),
             "dtypes": dtypes,
             "numbers": [param for param in self.params if param.is_number],
             "simple": self.axes == {"load": ["buffer", "texel"]}
@@ -471,7 +474,7 @@ def describe(asked: Arguments) -> NewOp:
     left_out = names[len(names) - optional :]
     flags = len(left_out) if kind == "kernel" else 0
     read = _params(asked.params, (*names, *made, *(f"has_{one}" for one in left_out)), flags)
-    wanted = {*asked.elements, *(["f32"] if "f16" in asked.elements else [])} or {"f32"}
+    wanted = {*asked.elements, *(["f32"] if set(asked.elements) & NARROW else [])} or {"f32"}
     chosen = tuple(one for one in _ELEMENTS if one in wanted)
     return NewOp(
         *(name, op, domain, names, read, package, distribution),

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from vkmnn.base.elements import FLOATS, NARROW
 from vkmnn.codegen.declare import LOCAL_SIZE_NAMES, RESERVED_NAMES, SpecValue
 from vkmnn.codegen.failures import failures_of, raise_all
-from vkmnn.codegen.features import FEATURES, default_optimize, with_implied
+from vkmnn.codegen.features import FEATURES, IMAGE_FORMATS, default_optimize, with_implied
 from vkmnn.codegen.jsonpos import Node, parse
 from vkmnn.codegen.places import MACRO_FILE, TEMPLATE_SUFFIX
 from vkmnn.errors import ShaderError
@@ -31,6 +32,14 @@ Rows = tuple[tuple[tuple[str, ...], tuple[Row, ...]], ...]
 """Axes that vary together, and the values that they have at a time."""
 
 _Section = TypeVar("_Section")
+
+ELEMENT_SETS: dict[str, tuple[str, ...]] = {
+    "$floats": tuple(FLOATS),
+    "$narrow": tuple(name for name in FLOATS if name in NARROW),
+    "$images": tuple(name for name, one in FLOATS.items() if one.image in IMAGE_FORMATS),
+    "$imageless": tuple(name for name, one in FLOATS.items() if one.image not in IMAGE_FORMATS),
+}
+"""Words of macro.json that stand for several float elements."""
 
 _AXIS_NAME = re.compile(r"[a-z][a-z0-9_]*")
 _AXIS_VALUE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_]*")
@@ -155,6 +164,15 @@ def _items(node: Node) -> Items:
     return node.value if isinstance(node.value, tuple) else ()
 
 
+def _elements(nodes: Items) -> Items:
+    """Return the values of an axis with the words of ELEMENT_SETS spelled out."""
+    spelled: list[Node] = []
+    for node in nodes:
+        names = ELEMENT_SETS.get(node.value) if isinstance(node.value, str) else None
+        spelled += [node] if names is None else [Node(name, node.line) for name in names]
+    return tuple(spelled)
+
+
 def _strings(node: Node, what: str) -> tuple[str, ...]:
     items = _items(node)
     if not isinstance(node.value, tuple) or not all(isinstance(i.value, str) for i in items):
@@ -208,7 +226,7 @@ def _single_axes(given: Mapping[str, Node]) -> dict[str, tuple[AxisValue, ...]]:
             raise _fail(f"axis name '{name}' is taken by a template helper", values)
         if not isinstance(values.value, tuple) or not values.value:
             raise _fail(f"axis '{name}' must be a list with at least one value", values)
-        axes[name] = tuple(_axis_value(name, item) for item in values.value)
+        axes[name] = tuple(_axis_value(name, item) for item in _elements(values.value))
         lowered = [str(value).lower() for value in axes[name]]
         twice = {value for value in lowered if lowered.count(value) > 1}
         if twice:
@@ -226,6 +244,7 @@ def _axis_value(axis: str, node: Node) -> AxisValue:
         f"axis '{axis}': {value!r} is neither a word of letters, digits and '_' "
         "nor a non-negative integer",
         node,
+        closest(str(value), ELEMENT_SETS) if str(value).startswith("$") else None,
     )
 
 
@@ -242,7 +261,7 @@ def _exclude(node: Node, axes: Axes, listed: Rows) -> Rules:
         rule: dict[str, tuple[AxisValue, ...]] = {}
         for axis, given in _object(item, "an exclusion").items():
             _known_axis(axis, axes, given)
-            values = given.value if isinstance(given.value, tuple) else (given,)
+            values = _elements(given.value if isinstance(given.value, tuple) else (given,))
             rule[axis] = tuple(_axis_value(axis, value) for value in values)
             for value, place in zip(rule[axis], values, strict=True):
                 if value not in axes[axis]:

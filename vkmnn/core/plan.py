@@ -374,7 +374,7 @@ def _without_values(command: Command) -> Command:
     def described(tensor: Tensor | None) -> Tensor | None:
         if tensor is None:
             return None
-        kept = tensor.fp16, tensor.codes
+        kept = tensor.element, tensor.codes
         return Tensor(tensor.info, tensor.usage, tensor.layout, None, *kept)
 
     inputs = [described(tensor) for tensor in command.inputs]

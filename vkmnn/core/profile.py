@@ -10,6 +10,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vkmnn.base.elements import FLOATS
 from vkmnn.base.records import dataclass
 from vkmnn.base.whole_files import replacing
 from vkmnn.core.backend import MemoryUse
@@ -300,8 +301,12 @@ def _nbytes(command: Command) -> int:
 
 
 def _size(tensor: Tensor) -> int:
-    narrow = 1 if tensor.codes is not None else 2 if tensor.fp16 else None
-    return prod(tensor.shape) * (narrow or tensor.dtype.numpy.itemsize)
+    each = tensor.dtype.numpy.itemsize
+    if tensor.codes is not None:
+        each = 1
+    elif tensor.element != "f32":
+        each = FLOATS[tensor.element].bytes
+    return prod(tensor.shape) * each
 
 
 def _device_us(row: Sequence[tuple[str, Timing]], backup: str) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from vkmnn.cpu_fallback.fp16 import computes_fp16, fp16_product
+from vkmnn.cpu_fallback.narrow_floats import computes_fp16, fp16_product
 from vkmnn.cpu_fallback.registry import (
     AnyArray,
     Inputs,

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from vkmnn.cpu_fallback.fp16 import computes_fp16, fp16_product
+from vkmnn.cpu_fallback.narrow_floats import computes_fp16, fp16_product
 from vkmnn.cpu_fallback.raster import strided
 from vkmnn.cpu_fallback.reduction import softmax
 from vkmnn.cpu_fallback.registry import (

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vkmnn.base.registry import Registry
-from vkmnn.cpu_fallback.fp16 import computes_fp16
+from vkmnn.cpu_fallback.narrow_floats import computes_fp16
 from vkmnn.cpu_fallback.results import checked_results, is_foreign
 from vkmnn.errors import InvalidInputError, ModelError, VkmnnError, unexpected_error
 from vkmnn.ir import Array, Op, TensorInfo, check_attrs

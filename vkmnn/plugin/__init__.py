@@ -84,7 +84,7 @@ from vkmnn.vulkan.activation import activation_spec
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.executions import load_all as _load_all
-from vkmnn.vulkan.fp16 import Fp16Rule
+from vkmnn.vulkan.float_rules import FloatRule
 from vkmnn.vulkan.indexing import operands, row_strides
 from vkmnn.vulkan.storage import kernel_dtype, pack_nc4hw4, reject_integers, vec4_count
 
@@ -105,8 +105,8 @@ __all__ = [
     "DeviceInfo",
     "Execution",
     "Facts",
+    "FloatRule",
     "Found",
-    "Fp16Rule",
     "FrontEnd",
     "GeometryContext",
     "Graph",

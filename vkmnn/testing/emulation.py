@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
+from vkmnn.base.elements import FLOATS
 from vkmnn.errors import ShaderError
 from vkmnn.runtime.device import Device, PipelineBatch
 from vkmnn.runtime.device_info import CooperativeMatrixShape, DeviceInfo
@@ -110,8 +111,9 @@ def bench_for(variant: Variant, device: Device) -> Bench | str:
     reason = lacking(device, shader)
     if reason and not shader.subgroup_size:
         return reason
-    if variant.fp16 and "storage16" not in info.features:
-        return f"{info.name} lacks storage16, without which no network is in float16"
+    lacks = sorted({*FLOATS[variant.floats].needs} - info.features)
+    if lacks:
+        return f"{info.name} lacks {lacks[0]}, without which no network is in {variant.floats}"
     if reason:
         try:
             other = device.supports(stand_in(variant.library, variant.name))

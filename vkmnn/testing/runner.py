@@ -10,9 +10,9 @@ from typing import TypeVar
 
 import numpy as np
 
+from vkmnn.base.elements import FLOATS, FloatStorage
 from vkmnn.core.backend import Segment
 from vkmnn.core.execution import Command
-from vkmnn.core.fp16_range import FP16_MAX
 from vkmnn.core.plan import Plan
 from vkmnn.core.tensor import Tensor
 from vkmnn.cpu_fallback import CpuBackend, run_op
@@ -21,7 +21,7 @@ from vkmnn.errors import InvalidInputError
 from vkmnn.ir import Array
 from vkmnn.runtime.device import Device
 from vkmnn.runtime.shader import Shader
-from vkmnn.testing.case import FP16_MIN, FP16_ROUNDING, FP16_STEP, Case, Variant, cases_of
+from vkmnn.testing.case import ROUNDING_STEPS, Case, Variant, cases_of
 from vkmnn.testing.guarded import POISONS, GuardedBackend
 from vkmnn.vulkan.backend import VulkanBackend
 from vkmnn.vulkan.recording import SpecializedShader
@@ -103,11 +103,11 @@ def pipelines_of(case: Case, device: Device, picker: Picker) -> frozenset[Specia
     backend = _DryBackend(
         device,
         chooser=picker,
-        fp16=case.fp16,
-        fp16_inputs=case.fp16,
+        element=case.floats,
+        narrow_inputs=case.floats != "f32",
         storage=case.storage,
         spacious=True,
-        half=case.half,
+        arithmetic=case.arithmetic,
     )
     Plan(case.graph, case.infos, {}, backend, CpuBackend(), run_op)
     return backend.pipelines
@@ -164,9 +164,9 @@ def run_case(
         device,
         Picker(picks, case.takes),
         replaced,
-        fp16=case.fp16,
+        element=case.floats,
         storage=case.storage,
-        half=case.half,
+        arithmetic=case.arithmetic,
     )
     plan = Plan(case.graph, case.infos, {}, backend, CpuBackend(), run_op)
     try:
@@ -219,9 +219,9 @@ def compare(got: AnyArray, want: AnyArray, case: Case) -> tuple[float, float]:
         np.testing.assert_array_equal(got, want, err_msg=str(case))
         return 0.0, 0.0
     rtol, atol = case.rtol, case.atol
-    if case.fp16:
-        got, want = _fp16_results(got, want)
-        rtol, atol = _fp16_tolerance(want, case)
+    if case.floats != "f32":
+        got, want = _narrow_results(got, want, FLOATS[case.floats])
+        rtol, atol = _narrow_tolerance(want, case)
     np.testing.assert_allclose(got, want, rtol=rtol, atol=atol, err_msg=str(case))
     finite = np.isfinite(want)
     if not finite.any():
@@ -237,20 +237,24 @@ def compare(got: AnyArray, want: AnyArray, case: Case) -> tuple[float, float]:
     )
 
 
-def _fp16_results(got: AnyArray, want: AnyArray) -> tuple[AnyArray, AnyArray]:
-    """Return results with infinities beyond the range of float16, where both sides agree."""
-    beyond = np.abs(want) >= FP16_MAX
+def _narrow_results(
+    got: AnyArray, want: AnyArray, stored: FloatStorage
+) -> tuple[AnyArray, AnyArray]:
+    """Return results with infinities beyond the range of an element, where both sides agree."""
+    beyond = np.abs(want) >= stored.largest
     infinite = np.copysign(np.inf, want)
-    limited = np.where(beyond & (np.abs(got) >= FP16_MAX), infinite, got)
+    limited = np.where(beyond & (np.abs(got) >= stored.largest), infinite, got)
     return limited, np.where(beyond, infinite, want)
 
 
-def _fp16_tolerance(want: AnyArray, case: Case) -> tuple[float, float]:
+def _narrow_tolerance(want: AnyArray, case: Case) -> tuple[float, float]:
     """Return the tolerances: of one rounding where the case allows none, else of a few."""
-    if not case.rtol and not case.atol:
-        return FP16_STEP, FP16_MIN
+    stored = FLOATS[case.floats]
+    step = 1.0 / stored.whole
+    if not case.rtol and not case.atol:  # devices may round either way
+        return 2 * step, 2 * step * stored.least_normal
     largest = float(np.abs(want[np.isfinite(want)]).astype(np.float64).max(initial=0.0))
-    return case.rtol, case.atol + FP16_ROUNDING * largest
+    return case.rtol, case.atol + ROUNDING_STEPS * step * largest
 
 
 def run_variant(variant: Variant, device: Device) -> VariantResult:

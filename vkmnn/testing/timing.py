@@ -102,8 +102,8 @@ def _batch(batch: Sequence[_Ready]) -> list[list[float]]:
             backend = VulkanBackend(
                 ready.device,
                 chooser=ready.picker,
-                fp16=case.fp16,
-                fp16_inputs=case.fp16,
+                element=case.floats,
+                narrow_inputs=case.floats != "f32",
                 storage=case.storage,
                 spacious=True,
             ).timed()

@@ -11,6 +11,7 @@ from math import inf, prod
 from typing import Any
 
 from vkmnn.base.cache_files import cache_dir
+from vkmnn.base.elements import FLOATS
 from vkmnn.core.backend import (
     Backend,
     OpsRejectedError,
@@ -60,8 +61,7 @@ from vkmnn.vulkan.repeats import Repeats, problem_key
 from vkmnn.vulkan.settings import BackendSettings
 from vkmnn.vulkan.splitting.splitter import Divider
 from vkmnn.vulkan.storage import (
-    ELEMENT_BYTES,
-    FP16_BYTES,
+    FLOAT_BYTES,
     beyond_range,
     kernel_dtype,
     storage_bytes,
@@ -109,7 +109,8 @@ class VulkanBackend(TunableBackend):
         self._chooser = chooser or Preferences(
             self._tuning_file().load() if self.settings.tuning != "off" else {}
         )
-        self._images = image_size(device.info, self.settings.storage or environment.storage())
+        storage = self.settings.storage or environment.storage()
+        self._images = image_size(device.info, storage, settings.element)
         if self._images:
             images.load_all()
         self._constants = constants_of(device)
@@ -119,7 +120,7 @@ class VulkanBackend(TunableBackend):
         self._pipelines: dict[SpecializedShader, Pipeline] = {}
         self._kinds: dict[SpecializedShader, PipelineKind] = {}
         heaps = {item.heap: item.heap_bytes for item in device.info.memory_types}
-        width = FP16_BYTES if settings.fp16 else ELEMENT_BYTES
+        width = FLOAT_BYTES[settings.element]
         self._max_elements = sum(heaps.values()) // width if heaps else inf
 
     def on_create(
@@ -181,8 +182,8 @@ class VulkanBackend(TunableBackend):
             self.type,
             frozenset(outputs),
             self._must_create,
-            fp16=self.settings.fp16,
-            fp16_inputs=self.settings.fp16_inputs,
+            element=self.settings.element,
+            narrow_inputs=self.settings.narrow_inputs,
             full=self.settings.full,
             divider=Divider(
                 self.type,
@@ -214,7 +215,7 @@ class VulkanBackend(TunableBackend):
         """Collect dispatches, place tensors, record one command buffer per segment."""
         recording, ends = self.encode_in_order(segments)
         watch, reporting = self.settings.overflows, None
-        if watch is not None and self.settings.fp16:
+        if watch is not None and FLOATS[self.settings.element].overflows:
             reporting = Reporting(self.device, origins(segments), watch)
         used = pipelines_used(recording, reporting)
         place = partial(self.place, recording, list(kept.values()), list(inputs.values()))
@@ -345,8 +346,8 @@ class VulkanBackend(TunableBackend):
         return encoder.recording, ends
 
     def _narrow(self, command: Command) -> Sequence[Tensor | None]:
-        """Return the tensors of a command that may be stored in 16 bits."""
-        return (*command.inputs, *command.outputs) if self.settings.fp16 else ()
+        """Return the tensors of a command that may be narrow."""
+        return (*command.inputs, *command.outputs) if self.settings.element != "f32" else ()
 
     def new_encoder(self, weight_bytes: int) -> VulkanEncoder:
         """Return the encoder of a plan with about `weight_bytes` of constants."""
@@ -356,7 +357,7 @@ class VulkanBackend(TunableBackend):
             weight_bytes=weight_bytes,
             known=self._known,
             spacious=self.settings.spacious,
-            half=self.settings.half,
+            arithmetic=self.settings.arithmetic,
         )
 
     def place(
@@ -482,11 +483,11 @@ class VulkanBackend(TunableBackend):
     def widened(self, error: Float16OverflowError) -> VulkanBackend | None:
         """Return a backend that keeps overflowed tensors in float32; see `Backend`."""
         settings = self.settings
-        watch = settings.overflows if settings.fp16 else None
+        watch = settings.overflows if FLOATS[settings.element].overflows else None
         full = watch.widened(error, settings.full) if watch is not None else None
         if full is None:
             return None
-        return self.sibling(full=full) if full else self.sibling(fp16=False, half=False)
+        return self.sibling(full=full) if full else self.sibling(element="f32", arithmetic="f32")
 
     def reopened(self) -> VulkanBackend:
         return self.sibling(self.device.successor())

@@ -10,7 +10,7 @@ from vkmnn.core.tensor import Tensor
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.runtime.pipeline import max_range_bytes, missing
 from vkmnn.vulkan.recording import Dispatch, Recording, SpecializedShader
-from vkmnn.vulkan.storage import ELEMENT_BYTES, FP16_BYTES, storage_bytes
+from vkmnn.vulkan.storage import FLOAT_BYTES, storage_bytes
 
 PADDED = 4
 
@@ -94,6 +94,6 @@ def packed_bytes(recording: Recording, tensor: Tensor, limit: int) -> int:
     packed = recording.packed.get(tensor)
     if packed is None:
         return storage_bytes(tensor)
-    about = packed.source.size * (FP16_BYTES if packed.fp16 else ELEMENT_BYTES)
+    about = packed.source.size * FLOAT_BYTES[packed.element]
     # Packing rounds channels up to blocks, and writes some kernels' weights out at length.
     return about if PADDED * about <= limit else packed.array(tensor.name).nbytes

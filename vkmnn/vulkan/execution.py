@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
+from vkmnn.base.elements import FloatElement
 from vkmnn.base.registry import Registry
 from vkmnn.core.execution import Execution
 from vkmnn.core.tensor import Tensor
@@ -13,7 +14,7 @@ from vkmnn.errors import PluginError
 from vkmnn.ir import AttrsT, Layout, Op
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.vulkan.encoder import VulkanEncoder
-from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule, apply_fp16_rule
+from vkmnn.vulkan.float_rules import FloatOperands, FloatRule, apply_float_rule
 
 
 class Problem:
@@ -45,7 +46,7 @@ class VulkanExecution(Execution[AttrsT]):
 
     A subclass says in `prepare` what it cannot do, in `layouts` what memory order it wants, and in
     `on_encode` which dispatches do the work. It never allocates, and never writes a barrier.
-    `fp16_rule` says what it does where a session stores floats in 16 bits.
+    `float_rule` says what it does where a session stores floats narrower than float32.
 
     Args:
         op: what is run.
@@ -57,7 +58,7 @@ class VulkanExecution(Execution[AttrsT]):
         Rejection: the op cannot run on this device.
     """
 
-    fp16_rule: ClassVar[Fp16Rule] = Fp16Rule.FULL
+    float_rule: ClassVar[FloatRule] = FloatRule.FULL
     code_layout: ClassVar[Layout] = Layout.NC4HW4
     """The order in which the op reads and makes codes of a byte."""
     repeatable: ClassVar[bool] = False
@@ -91,16 +92,23 @@ class VulkanExecution(Execution[AttrsT]):
         Element types that the device cannot store are refused before.
         """
 
-    def fp16_operands(self) -> Fp16Operands:
-        """Return which inputs are wanted, and which outputs are made, as fp16.
+    def float_operands(self, element: FloatElement) -> FloatOperands:
+        """Return which inputs are wanted, and which outputs are made, in a narrow element.
 
-        Only asked where a session stores fp16; what it says about integers is ignored.
+        What it says about integers is ignored.
+
+        Args:
+            element: how the session stores floats; only asked where that is not float32.
         """
-        return self.by_rule(self.fp16_rule)
+        return self.by_rule(self.float_rule, element)
 
-    def by_rule(self, rule: Fp16Rule, *, wide: int = -1, clamped: bool = False) -> Fp16Operands:
-        """Return what a rule says about the op's tensors; see `fp16.apply_fp16_rule`."""
-        return apply_fp16_rule(rule, self.inputs, self.outputs, wide=wide, clamped=clamped)
+    def by_rule(
+        self, rule: FloatRule, element: FloatElement, *, wide: int = -1, clamped: bool = False
+    ) -> FloatOperands:
+        """Return what a rule says about the op's tensors; see `apply_float_rule`."""
+        return apply_float_rule(
+            rule, self.inputs, self.outputs, element, wide=wide, clamped=clamped
+        )
 
     def code_inputs(self) -> dict[int, int | None]:
         """Return the inputs that the op can read as codes of a byte, in its `code_layout`.

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from vkmnn.errors import ModelError
 from vkmnn.ir import Array, PackedForm
 from vkmnn.vulkan.recording import PackedConstant
+from vkmnn.vulkan.storage import FLOAT_BYTES
 
 
 class Forms:
@@ -41,7 +42,7 @@ class Forms:
         key = (id(constant.source), constant.form)
         given = self._given.get(key) if constant.words else None
         if given is not None:
-            width = 2 if constant.fp16 else 4
+            width = FLOAT_BYTES[constant.element]
             if given.packed.size == constant.words and given.packed.itemsize == width:
                 return given.packed
             raise ModelError(

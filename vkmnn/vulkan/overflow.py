@@ -7,6 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from vkmnn.base.elements import FLOATS
 from vkmnn.base.records import dataclass
 from vkmnn.core.execution import Command
 from vkmnn.core.overflow import Overflowed, OverflowWatch, overflow_of
@@ -24,7 +25,13 @@ _BOUNDED = (
 )
 """Prefixes of kernels whose results cannot exceed their inputs, or 1."""
 
-_HALVES = frozenset({"f16", "f16vec2", "f16vec4", "r16f", "rg16f", "rgba16f"})
+_OVERFLOWING = frozenset(
+    form
+    for name, one in FLOATS.items()
+    if one.overflows
+    for form in (name, *one.words[1:], *one.texels)
+)
+"""Formats of bindings in which finite numbers become infinite."""
 
 
 @lru_cache(maxsize=2048)
@@ -35,7 +42,7 @@ def watching(shader: Shader, limits: Limits) -> Shader:
     """
     if shader.name.startswith(_BOUNDED):
         return shader
-    if not any("w" in one.access and one.format in _HALVES for one in shader.bindings):
+    if not any("w" in one.access and one.format in _OVERFLOWING for one in shader.bindings):
         return shader
     stored = sum(one.type is BindingType.STORAGE for one in shader.bindings)
     fits = stored < limits.max_storage_bindings and len(shader.bindings) < limits.max_bindings

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import field
 
+from vkmnn.base.elements import FloatElement
 from vkmnn.base.records import dataclass
-from vkmnn.core.fp16_range import to_fp16
+from vkmnn.core.float_range import to_element
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Array
 from vkmnn.runtime.shader import Shader
@@ -38,23 +39,25 @@ class PackedConstant:
     source: Array
     key: str
     pack: Callable[[Array], Array]
-    fp16: bool = False
+    element: FloatElement = "f32"
     image: bool = False
     words: int = 0
 
     @property
     def form(self) -> str:
         """The name of the form in files."""
-        return f"{self.key}:f16" if self.fp16 else self.key
+        return self.key if self.element == "f32" else f"{self.key}:{self.element}"
 
     def of(self, source: Array) -> PackedConstant:
         """Return the same form of another constant."""
-        return PackedConstant(source, self.key, self.pack, self.fp16, self.image, self.words)
+        return PackedConstant(source, self.key, self.pack, self.element, self.image, self.words)
 
     def array(self, name: str) -> Array:
         """Return the words to upload; `name` is for the error of an integer beyond int32."""
         packed = self.pack(self.source)
-        return to_fp16(packed) if self.fp16 else to_storage(packed, name)
+        if self.element != "f32":
+            return to_element(packed, self.element)
+        return to_storage(packed, name)
 
 
 @dataclass(slots=True)

@@ -57,7 +57,7 @@ class Repeats:
             return
         key: Hashable = execution.problem
         if not are_plain(tensors):
-            key = (key, *[t and (t.layout, t.fp16, t.codes) for t in tensors])
+            key = (key, *[t and (t.layout, t.element, t.codes) for t in tensors])
         taped = self._taped.get(key)
         if taped is not None:
             self._repeat(taped, tensors)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from vkmnn.base.elements import FloatElement
 from vkmnn.base.records import dataclass
 from vkmnn.core.overflow import OverflowWatch
 
@@ -19,10 +20,10 @@ class BackendSettings:
         progress: called with (done, total) while pipelines are built.
         timestamps: record GPU time per dispatch, for profiles.
         apart: let no two dispatches overlap, so that a time is that of one alone.
-        fp16: store floats in 16 bits where the op has a kernel for it and the range allows it; the
-            device must have 16-bit storage.
-        half: products of 16-bit floats may be computed in float16; the device must have that.
-        fp16_inputs: convert the host's inputs immediately, so that no op runs in float32 merely
+        element: how floats are stored where the op has a kernel for it and the range allows it; the
+            device must support it.
+        arithmetic: in which products of floats that are stored so may be computed.
+        narrow_inputs: convert the host's inputs immediately, so that no op runs in float32 merely
             because its operands come from the host; for testing kernels.
         full: names of ops, and of tensors whose readers, keep float32 all the same.
         overflows: what becomes of overflows in float16; None to watch for none.
@@ -37,9 +38,9 @@ class BackendSettings:
     progress: Callable[[int, int], None] | None = None
     timestamps: bool = False
     apart: bool = False
-    fp16: bool = False
-    half: bool = False
-    fp16_inputs: bool = False
+    element: FloatElement = "f32"
+    arithmetic: FloatElement = "f32"
+    narrow_inputs: bool = False
     full: frozenset[str] = frozenset()
     overflows: OverflowWatch | None = None
     tuning: str | None = None

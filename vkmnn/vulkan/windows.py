@@ -43,7 +43,7 @@ def window(tensor: Tensor, first: int, count: int, encoder: VulkanEncoder) -> Te
     The view begins at a multiple of the encoder's `part_alignment` in bytes.
     """
     info = TensorInfo(f"{tensor.name}[{first}:{first + count}]", tensor.dtype, (count,))
-    view = Tensor(info, fp16=tensor.fp16, codes=tensor.codes)
+    view = Tensor(info, element=tensor.element, codes=tensor.codes)
     encoder.alias(view, tensor, first * element_bytes(tensor))
     return view
 
@@ -156,10 +156,10 @@ def _slice(region: Region, axis: int, begin: int, end: int) -> Region:
 def scratch_like(tensor: Tensor, elements: int, encoder: VulkanEncoder) -> Tensor:
     """Return a temporary that stores elements as `tensor` does."""
     scratch = encoder.scratch(elements, tensor.dtype, full=True)
-    scratch.take_form(scratch.layout, tensor.fp16)
+    scratch.take_form(scratch.layout, tensor.element)
     return scratch
 
 
 def stored_as(tensor: Tensor, encoder: VulkanEncoder) -> AbstractContextManager[None]:
     """Record kernels for tensors stored like `tensor`, whatever the current op is."""
-    return nullcontext() if tensor.fp16 else encoder.in_full()
+    return encoder.in_full() if tensor.element == "f32" else nullcontext()

@@ -330,7 +330,7 @@ def conv_shared(variant: Variant) -> Iterator[Case]:
     yield replace(make(x, w, strides=(1, 2), pads=(2, 0, 3, 4)), takes=PLAIN_ENDS)
     for planes in (1, 2, 4) if (rows, groups) == (32, 1) else (4,):
         yield replace(make((2, planes, 7, rows), (9, planes, 1, 1)), takes=PLAIN_ENDS)
-    if not variant.fp16:
+    if variant.floats == "f32":
         yield make.codes((1, 5, rows + 3), (columns + 4, 5, 1), table=True)
     # What lies past K is its last line again, which must not meet what counts as zero.
     endless, weights = np.abs(whole(1, depth + 4, 3, 5)) + 1, whole(4, depth + 4, 1, 1, seed=1)

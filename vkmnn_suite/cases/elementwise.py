@@ -8,7 +8,7 @@ from itertools import product
 
 import numpy as np
 
-from vkmnn.core.fp16_range import BINARY_KINDS
+from vkmnn.core.float_range import BINARY_KINDS
 from vkmnn.cpu_fallback.registry import AnyArray
 from vkmnn.ir import NARROW_FLOATS, Activation, DType, Op
 from vkmnn.ir.ops import BIT_KINDS, BinaryAttrs, CastAttrs, OpAttrs
@@ -191,7 +191,7 @@ def binary(variant: Variant) -> Iterator[Case]:
         others = {*_COMPARISONS, *_LOGIC, *(BIT_KINDS if variant.dtype == "f32" else ())}
         kinds = kernels.Binary.__members__.keys() - others
     for kind in sorted(kinds):
-        if not variant.fp16 or kind in BINARY_KINDS:
+        if variant.floats == "f32" or kind in BINARY_KINDS:
             yield from (_image_cases if variant.images else _cases)(kind, variant)
 
 
@@ -214,7 +214,7 @@ def _image_cases(kind: str, variant: Variant) -> Iterator[Case]:
     pairs = _IMAGE_PAIRS if kind in ("ADD", "MUL") else _IMAGE_PAIRS[:5:2]
     for a, b, fixed in pairs:
         x, y = operands_of(kind, "f32", a, b)
-        constant = [1] if fixed or (kind == "DIV" and variant.fp16) else []
+        constant = [1] if fixed or (kind == "DIV" and variant.floats != "f32") else []
         rtol = _RTOL.get(kind, 0.0)
         attrs = BinaryAttrs(kind)
         yield blocked_case("BinaryOp", attrs, [x, y], constant=constant, rtol=rtol, atol=0)
@@ -231,7 +231,7 @@ def _cases(kind: str, variant: Variant) -> Iterator[Case]:
     rtol = _RTOL.get(kind, 0.0)
     logical = kind in _LOGIC
     # In fp16, only quotients by constants are fp16.
-    constant = [1] if kind == "DIV" and variant.fp16 else []
+    constant = [1] if kind == "DIV" and variant.floats != "f32" else []
 
     def case(a: AnyArray, b: AnyArray) -> Case:
         return op_case("BinaryOp", attrs, [a, b], constant=constant, rtol=rtol, atol=0)

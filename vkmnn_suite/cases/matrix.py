@@ -300,7 +300,7 @@ def matmul_shared(variant: Variant) -> Iterator[Case]:
         ),
         variant,
     )
-    if variant.fp16:
+    if variant.floats != "f32":
         shape = (2, rows + 5, depth + 3), (depth + 3, n)
         a, b = (whole(*size, seed=i, low=-2, high=2) for i, size in enumerate(shape))
         yield in_float32(op_case("MatMul", MatMulAttrs(), [a, b], rtol=0, atol=0))
@@ -310,7 +310,7 @@ def matmul_shared(variant: Variant) -> Iterator[Case]:
         b[-1, 1] = np.inf
         yield op_case("MatMul", MatMulAttrs(), [a, b], rtol=0, atol=0)
     if variant.axes["split"] == 0 and variant.element != "w8":
-        yield from staged_norms(tile, n - 4 * (small == 4), fp16=variant.fp16)
+        yield from staged_norms(tile, n - 4 * (small == 4), floats=variant.floats)
 
 
 @shader_cases("matmul_dot")
@@ -469,7 +469,7 @@ def matmul_gemv(variant: Variant) -> Iterator[Case]:
     )
     long = rowwise([((1,), 388, 132)], 4 if small == 4 else 1)
     yield from (taking(case, {"gemv steps": 2}) for case in long)
-    if variant.fp16:
+    if variant.floats != "f32":
         a, b = whole(rows, 29, low=-2, high=2), whole(29, n, seed=1, low=-2, high=2)
         yield in_float32(op_case("MatMul", MatMulAttrs(), [a, b], rtol=0, atol=0))
     for kind in RESIDUAL_KINDS:

@@ -344,7 +344,7 @@ def convert_layout(variant: Variant) -> Iterator[Case]:
     yield blocked_case("Transpose", _SAME[1], [x])
     if variant.axes["dest"] == "nc4hw4":
         yield from _image_inputs()
-    if variant.fp16:
+    if variant.floats != "f32":
         for channels in (1, 6, 8):
             yield from _width_changes(floats(2, channels, 3, 5))
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from vkmnn.base.elements import FloatElement
 from vkmnn.cpu_fallback import run_op
 from vkmnn.cpu_fallback.registry import AnyArray
 from vkmnn.ir import Activation, Graph, Op
@@ -100,9 +101,9 @@ def coop_tile_of(variant: Variant) -> CoopTile:
     return next(tile for tile in tiles if (tile.name, tile.step) == wanted)
 
 
-def staged_norms(tile: Tile, columns: int, *, fp16: bool) -> Iterator[Case]:
+def staged_norms(tile: Tile, columns: int, *, floats: FloatElement) -> Iterator[Case]:
     """Yield cases for a tile in shared memory, which does not keep the rows."""
-    rows, step, far = tile.rows, tile.depth, 20.0 if fp16 else 300.0
+    rows, step, far = tile.rows, tile.depth, 300.0 if floats == "f32" else 20.0
     cases = (
         normed_case((2, rows - 3, 2 * step + 4), 2 * columns, keeps=False, mean=far),
         normed_case(

@@ -37,7 +37,7 @@ def interp(variant: Variant) -> Iterator[Case]:
         yield from _resized_codes()
         return
     inner = int(variant.axes["width"])  # elements after the resized axes
-    outside = 3.25 if variant.fp16 else 1e30
+    outside = 3.25 if variant.floats != "f32" else 1e30
     for mode in MODES:
         two = InterpAttrs(mode, axes=(1, 3))
         yield _resized(two, floats(3, 5, 3, 7, inner), (11, 4))
@@ -59,7 +59,7 @@ def interp(variant: Variant) -> Iterator[Case]:
         if dtype in ("int8", "int16"):
             smooth = InterpAttrs(mode, antialias=True, axes=(1, 2))
             yield _resized(smooth, x.astype(dtype), (2, 5))
-    if not variant.fp16:
+    if variant.floats == "f32":
         for ending in (CodeMean(0.5, 1.0, -20.0, 90.0), CodeMean(2.0, 0.75, 3.0, 127.0, 1.5)):
             codes = InterpAttrs(ending=ending, axes=(0, 1, 2))
             x = codes_from(-130, 3, 5, 7, inner)

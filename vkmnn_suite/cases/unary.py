@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from vkmnn.core.fp16_range import FULL_UNARY_KINDS
+from vkmnn.core.float_range import FULL_UNARY_KINDS
 from vkmnn.cpu_fallback.registry import AnyArray
 from vkmnn.ir.ops import UnaryAttrs
 from vkmnn.shaders import kernels
@@ -64,7 +64,7 @@ def unary(variant: Variant) -> Iterator[Case]:
     elif variant.dtype == "i32":
         kinds = INTEGER_KINDS
     else:
-        kinds = _KINDS - (FULL_UNARY_KINDS if variant.fp16 else frozenset())
+        kinds = _KINDS - (FULL_UNARY_KINDS if variant.floats != "f32" else frozenset())
     if variant.images:
         for kind in sorted(kinds - _TESTS):
             yield from _image_cases(kind)

@@ -11,6 +11,7 @@ import pytest
 
 from tests.device_infos import COOPMAT_GPU
 from tests.op.vulkan.harness import device
+from vkmnn.base.elements import FloatElement
 from vkmnn.core.plan import Plan
 from vkmnn.cpu_fallback import CpuBackend, run_op
 from vkmnn.ir import Activation, Array, Graph, Op
@@ -42,7 +43,6 @@ from vkmnn.vulkan.gemm.family import ConvKernel, rank
 from vkmnn.vulkan.gemm.problem import ConvProblem, Gemm
 from vkmnn.vulkan.gemm.split import MAX_PARTS, MIN_PART
 from vkmnn.vulkan.gemm.target import Target
-from vkmnn.vulkan.storage import FloatElement
 
 
 def test_workgroups_fill_the_device_but_not_many_times() -> None:
@@ -231,12 +231,12 @@ def test_a_network_by_the_rules() -> None:
     ]
     y = tensor_info("y", np.zeros((1, 72), np.float32))
     graph = Graph("net", [tensor_info("x", x)], [y], ops, constants)
-    case = Case(graph, {"x": x}, rtol=1e-3, atol=1e-3, fp16=True)
+    case = Case(graph, {"x": x}, rtol=1e-3, atol=1e-3, floats="f16")
     bench = with_coopmat()
     names = dispatched_by(case, bench.device, ByCoopmat({}))
     assert {name.split("_")[0] for name in names if "_coop_" in name} == {"conv", "matmul"}
     assert not any(name.startswith(("conv_tile", "conv_shared", "matmul_tile")) for name in names)
-    backend = VulkanBackend(bench.device, chooser=ByCoopmat({}), fp16=True, fp16_inputs=True)
+    backend = VulkanBackend(bench.device, chooser=ByCoopmat({}), floats="f16", fp16_inputs=True)
     plan = Plan(case.graph, case.infos, {}, backend, CpuBackend(), run_op)
     try:
         for _ in range(2):  # what a run leaves behind must not disturb the next
@@ -260,7 +260,7 @@ def test_a_product_larger_than_a_grid_is_wide() -> None:
     matrix = matrix_of(bench.device.info)
     assert matrix is not None
     tile = TILES_OF[matrix][-1][0]
-    case = Case(graph, {"x": x}, fp16=True, takes={"matmul": MatMulCoop(tile)})
+    case = Case(graph, {"x": x}, floats="f16", takes={"matmul": MatMulCoop(tile)})
     assert f"matmul_coop_{tile.name}_128_0_4" in dispatched_by(
         case, bench.device, Picker({}, case.takes)
     )

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.device_infos import LARGE_GPU
+from vkmnn.base.elements import FloatElement
 from vkmnn.core.tensor import Tensor, Usage
 from vkmnn.ir import DType, TensorInfo
 from vkmnn.runtime.device_info import DeviceInfo, DeviceType
@@ -18,7 +19,7 @@ from vkmnn.shaders import kernels
 from vkmnn.testing.emulation import BYTES_SHAPE
 from vkmnn.vulkan.cost.devices import class_of
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, SHUFFLES
-from vkmnn.vulkan.encoder import FP16_TEXEL_LOADS, VulkanEncoder
+from vkmnn.vulkan.encoder import TEXEL_LOADS, VulkanEncoder
 from vkmnn.vulkan.gemm.coop_tiles import (
     AMD_BYTES,
     BYTE_FEATURES,
@@ -274,23 +275,25 @@ def test_cpu_devices_keep_their_ranking() -> None:
 
 
 @pytest.mark.parametrize(
-    ("problem", "fp16", "m"),
+    ("problem", "element", "m"),
     [
         # A layer of ResNet-50 is bound by latency, one of VGG-16 or of a batch by products.
-        (convolution(64, 64, 56, 3), False, 0),
-        (convolution(512, 512, 7, 3), False, 0),
+        (convolution(64, 64, 56, 3), "f32", 0),
+        (convolution(512, 512, 7, 3), "f32", 0),
         # Where K is as short as 64, every workgroup of its product waits too long for a start.
-        (convolution(64, 64, 224, 3), False, 0),
-        (convolution(64, 128, 112, 3), False, 4),
-        (convolution(256, 256, 56, 3), False, 4),
-        (convolution(64, 64, 56, 3, batch=32), False, 4),
-        (convolution(64, 64, 224, 3), True, 0),
-        (convolution(3, 64, 224, 3), False, 0),
+        (convolution(64, 64, 224, 3), "f32", 0),
+        (convolution(64, 128, 112, 3), "f32", 4),
+        (convolution(256, 256, 56, 3), "f32", 4),
+        (convolution(64, 64, 56, 3, batch=32), "f32", 4),
+        (convolution(64, 64, 224, 3), "f16", 0),
+        (convolution(3, 64, 224, 3), "f32", 0),
     ],
 )
-def test_winograd_where_products_take_long(problem: ConvProblem, fp16: bool, m: int) -> None:
-    info = replace(LARGE_GPU, features=frozenset(FP16_TEXEL_LOADS | {"storage16"}))
-    encoder = VulkanEncoder(info, fp16=fp16)
+def test_winograd_where_products_take_long(
+    problem: ConvProblem, element: FloatElement, m: int
+) -> None:
+    info = replace(LARGE_GPU, features=frozenset(TEXEL_LOADS["f16"] | {"storage16"}))
+    encoder = VulkanEncoder(info, element=element)
     assert choose_winograd(problem, weights_of(problem), encoder) == m
 
 

@@ -338,7 +338,7 @@ def test_an_op_is_cut(name: str) -> None:
 def test_an_op_is_cut_in_halves(name: str) -> None:
     if "storage16" not in device().info.features:
         pytest.skip("the device has no 16-bit storage")
-    case = dataclasses.replace(case_of(name), fp16=True)
+    case = dataclasses.replace(case_of(name), floats="f16")
     check(case, limited(LIMIT // 2))
 
 

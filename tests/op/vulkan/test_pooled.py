@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.op.vulkan.harness import device
+from vkmnn.base.elements import FloatElement
 from vkmnn.core.plan import Plan
 from vkmnn.cpu_fallback import CpuBackend, run_op
 from vkmnn.ir import Graph, Op, TensorInfo
@@ -140,11 +141,11 @@ def problem_of(channels: int, outputs: int, size: int, **more: Any) -> PooledPro
     return PooledProblem(replace(product, **more), before, (1, 2, 2), (0, 0, 0))
 
 
-def offered(problem: PooledProblem, profile: str, fp16: bool = False) -> list[Any]:
+def offered(problem: PooledProblem, profile: str, element: FloatElement = "f32") -> list[Any]:
     """Return the candidates on a device of a profile."""
     opened = open_profile(profile)
     try:
-        encoder = VulkanEncoder(opened.info, fp16=fp16)
+        encoder = VulkanEncoder(opened.info, element=element)
         return candidates_of(problem, Target.of(encoder), encoder)
     finally:
         opened.close()

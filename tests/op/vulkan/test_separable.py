@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.op.vulkan.harness import device
+from vkmnn.base.elements import FLOATS, FloatElement
 from vkmnn.core.backend import Backend
 from vkmnn.core.plan import Plan
 from vkmnn.cpu_fallback import CpuBackend, run_op
@@ -183,10 +184,10 @@ def problem_of(
     return SeparableProblem(first, second)
 
 
-def offered(problem: SeparableProblem, profile: str, fp16: bool = False) -> list[Any]:
+def offered(problem: SeparableProblem, profile: str, element: FloatElement = "f32") -> list[Any]:
     opened = open_profile(profile)
     try:
-        encoder = VulkanEncoder(opened.info, fp16=fp16)
+        encoder = VulkanEncoder(opened.info, element=element)
         return candidates_of(problem, Target.of(encoder), encoder)
     finally:
         opened.close()
@@ -200,9 +201,11 @@ NEARLY = ((576, 96, 14), "radeon-rx-7900-xtx")
 
 @pytest.mark.parametrize(("block", "profile"), [*product(BLOCKS, PROFILES)])
 def test_blocks_of_mobilenets_are_one_dispatch(block: tuple[int, ...], profile: str) -> None:
-    for fp16 in (False, True):
-        first, *others = offered(problem_of(*block), profile, fp16)
-        assert isinstance(first, SeparableKernel) or (not fp16 and (block, profile) == NEARLY)
+    for element in FLOATS:
+        first, *others = offered(problem_of(*block), profile, element)
+        assert isinstance(first, SeparableKernel) or (
+            element == "f32" and (block, profile) == NEARLY
+        )
         assert Apart() in (first, *others)
         assert {k.rows for k in (first, *others) if isinstance(k, SeparableKernel)} == {4, 8}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
 from typing import Literal, cast
@@ -15,6 +16,7 @@ from vkmnn.vulkan.cost.terms import Cost
 from vkmnn.vulkan.device_rules import CpuLanes, is_gpu, rotate_lanes
 from vkmnn.vulkan.encoder import ShaderCall, VulkanEncoder, ceil_div
 from vkmnn.vulkan.gemm.coop_tiles import LARGE_MATRIX, Matrix, matrix_of
+from vkmnn.vulkan.storage import FLOAT_BYTES
 
 KEYS = 32  # that a kernel takes at a time, at least
 COLUMNS = 64  # of the result, that a workgroup makes
@@ -27,12 +29,12 @@ ROTATE_CODES: CpuLanes = 8  # its subgroups for codes
 KEPT_WORDS = 1 << 18  # of codes of scores, which are computed twice where there are more
 MAX_BYTE_CODES = 256
 COOP_GROUPS: tuple[kernels.AttentionCoopGroups, ...] = (1, 2)
-# Queries and groups, in float32 and in float16. Twenty-four are for grids of which sixteen leave
-# a second wave of workgroups nearly empty.
-TILES: tuple[tuple[tuple[kernels.AttentionTileRows, kernels.AttentionTileGroups], ...], ...] = (
-    ((16, 1), (16, 2), (24, 2)),
-    ((16, 1), (16, 2), (16, 4)),
-)
+# Queries and groups, by whether tiles hold halves: those of float16 do, all others float32.
+# Twenty-four are for grids of which sixteen leave a second wave of workgroups nearly empty.
+TILES: Mapping[bool, tuple[tuple[kernels.AttentionTileRows, kernels.AttentionTileGroups], ...]] = {
+    False: ((16, 1), (16, 2), (24, 2)),
+    True: ((16, 1), (16, 2), (16, 4)),
+}
 TILE_INVOCATIONS = 8  # of a group, for each query
 TILE_REGISTERS = 96  # of an invocation, at a guess
 # The part of the arithmetic rate that is left beside the reads of shared memory.
@@ -82,11 +84,11 @@ class AttentionTile:
         )
         return shader, kernels.AttentionTileParams
 
-    def fits(self, info: DeviceInfo, fp16: bool) -> bool:
+    def fits(self, info: DeviceInfo, halves: bool) -> bool:
         """Return whether a device has the shared memory and the invocations."""
         limits = info.limits
         room = min(limits.max_workgroup_invocations, limits.max_workgroup_size[0])
-        held = (8 if fp16 else 16) * (self.rows * TILE_QUERIES + self.groups * TILE_KEYS)
+        held = (8 if halves else 16) * (self.rows * TILE_QUERIES + self.groups * TILE_KEYS)
         shared_bytes = held + self.groups * self.rows * TILE_SCORES
         return self.invocations <= room and shared_bytes <= limits.max_shared_memory
 
@@ -249,13 +251,13 @@ def kernels_of(
     if attrs.codes:
         return _code_kernels(attrs, encoder, in_bytes)
     info = encoder.info
-    fp16 = encoder.fp16
-    every = (AttentionTile(rows, groups) for rows, groups in TILES[fp16])
-    tiles: list[AttentionTile | AttentionCoop] = [tile for tile in every if tile.fits(info, fp16)]
-    if fp16:
+    halves = encoder.element == "f16"
+    every = (AttentionTile(rows, groups) for rows, groups in TILES[halves])
+    tiles: list[AttentionTile | AttentionCoop] = [tile for tile in every if tile.fits(info, halves)]
+    if halves:
         tiles += _coop_kernels(info, aligned)
     if is_gpu(info):
-        tiles.sort(key=lambda tile: time_of(tile, attrs, info, 2 if fp16 else 4).total)
+        tiles.sort(key=lambda tile: time_of(tile, attrs, info, FLOAT_BYTES[encoder.element]).total)
     if "texel" not in encoder.loads:
         return [*tiles]
     rotations = []

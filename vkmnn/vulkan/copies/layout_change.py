@@ -11,9 +11,9 @@ from vkmnn.ir import Layout, Region, View
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.copies.region_copy import copy_region
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
-from vkmnn.vulkan.fp16 import is_float
+from vkmnn.vulkan.float_rules import is_float
 from vkmnn.vulkan.quantized.byte_codes import code_spec
-from vkmnn.vulkan.storage import ELEMENT_BYTES, element_bytes, stored_word
+from vkmnn.vulkan.storage import ELEMENT_BYTES, element_bytes
 from vkmnn.vulkan.windows import chunk_starts, room_of, scratch_like, stored_as, window
 
 
@@ -38,9 +38,9 @@ def change_layout(
     blocked = output.layout is Layout.NC4HW4
     shader = kernels.convert_layout(
         dest="nc4hw4" if blocked else "nchw",
-        element=stored_word(source),
+        element=source.element,
         load=encoder.load,
-        result="c8" if output.codes is not None else stored_word(output),
+        result="c8" if output.codes is not None else output.element,
     )
     spec = {**code_spec(y=output), **(rounding or {})}
 
@@ -90,7 +90,7 @@ def same_order(shape: Sequence[int]) -> bool:
 
 def is_reordered(tensor: Tensor) -> bool:
     """Return whether a dispatch brings 32-bit floats from plain to channel-blocked order."""
-    moves = tensor.value is None and tensor.layout is Layout.NCHW and not tensor.fp16
+    moves = tensor.value is None and tensor.layout is Layout.NCHW and tensor.element == "f32"
     return moves and is_float(tensor) and len(tensor.shape) > 2 and not same_order(tensor.shape)
 
 

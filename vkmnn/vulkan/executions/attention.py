@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from vkmnn.base.elements import FloatElement
 from vkmnn.core.execution import Rejection
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import DType, Layout, View
@@ -28,8 +29,9 @@ from vkmnn.vulkan.cost.terms import Expected
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, rotate_lanes
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
+from vkmnn.vulkan.float_rules import FloatOperands, FloatRule
 from vkmnn.vulkan.quantized.byte_codes import code_shift, code_spec, keeps_rows_of_codes
+from vkmnn.vulkan.storage import FLOAT_BYTES
 
 MAX_CODED_KEYS = 1024  # whose scores lie in shared memory
 CODED_COLUMNS = 256  # of values, which a workgroup sums at once
@@ -40,7 +42,7 @@ MASK, LENGTH, SINK = 3, 4, 5  # numbers of inputs
 class StridedAttentionExecution(VulkanExecution[StridedAttentionAttrs]):
     """One dispatch; no score ever reaches memory."""
 
-    fp16_rule = Fp16Rule.TAKES
+    float_rule = FloatRule.TAKES
     code_layout = Layout.NCHW
     repeatable = True
 
@@ -73,11 +75,11 @@ class StridedAttentionExecution(VulkanExecution[StridedAttentionAttrs]):
             return None
         return code_shift(*codes.made, wish)
 
-    def fp16_operands(self) -> Fp16Operands:
-        """Take fp16, except for mask and sinks: what hides a key may lie beyond its range."""
-        rule = Fp16Rule.FULL if self.attrs.codes else self.fp16_rule
-        takes, gives = self.by_rule(rule, wide=MASK)
-        return [fp16 and place != SINK for place, fp16 in enumerate(takes)], gives
+    def float_operands(self, element: FloatElement) -> FloatOperands:
+        """Take narrow floats but for mask and sinks: what hides a key may exceed their range."""
+        rule = FloatRule.FULL if self.attrs.codes else self.float_rule
+        takes, gives = self.by_rule(rule, element, wide=MASK)
+        return [narrow and place != SINK for place, narrow in enumerate(takes)], gives
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatch."""
@@ -121,7 +123,7 @@ class StridedAttentionExecution(VulkanExecution[StridedAttentionAttrs]):
             groups = (*groups[:2], 1)
         encoder.dispatch(shader, tensors, params, groups, spec)
         if isinstance(kernel, AttentionTile | AttentionCoop):
-            width = 2 if encoder.fp16 else 4
+            width = FLOAT_BYTES[encoder.element]
             info, made = encoder.info, kernel
             encoder.expect(lambda: Expected(time_of(made, attrs, info, width)))
 

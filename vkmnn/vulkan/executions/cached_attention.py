@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from vkmnn.base.elements import FloatElement
 from vkmnn.base.records import dataclass
 from vkmnn.core.execution import Rejection
 from vkmnn.core.tensor import Tensor
@@ -21,7 +22,7 @@ from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS
 from vkmnn.vulkan.encoder import Params, VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.executions.attention import score_spec
-from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
+from vkmnn.vulkan.float_rules import FloatOperands, FloatRule
 from vkmnn.vulkan.storage import reject_integers
 
 MAX_DEPTH = 256
@@ -63,12 +64,12 @@ class CachedAttentionExecution(VulkanExecution[CachedAttentionAttrs]):
         _, groups, capacity, depth = self.operand(5).shape
         return _Sizes(y[0], heads, groups, rows, capacity, depth, y[3])
 
-    def fp16_operands(self) -> Fp16Operands:
+    def float_operands(self, element: FloatElement) -> FloatOperands:
         """Follow what is new; caches, mask and sinks are float32."""
-        wanted, _ = self.by_rule(Fp16Rule.FULL)
+        wanted, _ = self.by_rule(FloatRule.FULL, element)
         new = [tensor for tensor in self.inputs[:3] if tensor is not None]
-        fp16 = all(tensor.fp16 for tensor in new)
-        return [fp16 and place <= SINES for place in range(len(wanted))], [fp16, False, False]
+        narrow = all(tensor.element != "f32" for tensor in new)
+        return [narrow and place <= SINES for place in range(len(wanted))], [narrow, False, False]
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatch; the caches are written where they lie."""

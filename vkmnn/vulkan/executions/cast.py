@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from vkmnn.base.elements import FloatElement
 from vkmnn.core.execution import Layouts, Rejection
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import NARROW_FLOATS, NARROW_INTEGERS, DType, storage_elements
@@ -12,7 +13,7 @@ from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule, is_float
+from vkmnn.vulkan.float_rules import FloatOperands, FloatRule, is_float
 from vkmnn.vulkan.storage import kernel_dtype, storage_bytes
 
 # Integer types narrower than a device word: bits, and whether they are signed.
@@ -32,22 +33,24 @@ _WIDE_UNSIGNED = frozenset({DType.UINT32, DType.UINT64})
 class CastExecution(VulkanExecution[CastAttrs]):
     """One dispatch, or a view when both types are stored alike and no value changes."""
 
-    fp16_rule = Fp16Rule.FOLLOWS
+    float_rule = FloatRule.FOLLOWS
 
     def layouts(self) -> Layouts:
         """Keep the input's order: zero stays zero."""
         layout = self.operand(0).layout
         return [layout], [layout]
 
-    def fp16_operands(self) -> Fp16Operands:
-        """Follow the operand from one float type to another: fp16 is rounded already."""
+    def float_operands(self, element: FloatElement) -> FloatOperands:
+        """Follow the operand from one float type to another: float16 is rounded already."""
         exact = is_float(self.output) and not _is_coarse(self.operand(0), self.output)
-        return self.by_rule(self.fp16_rule if exact else Fp16Rule.FULL)
+        return self.by_rule(self.float_rule if exact else FloatRule.FULL, element)
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatch or the view."""
         source, output, dest = self.operand(0), self.output, self.attrs.to
-        if _same_values(source.dtype, dest) or (source.fp16 and output.fp16):
+        if _same_values(source.dtype, dest) or (
+            source.element != "f32" and output.element != "f32"
+        ):
             encoder.alias(output, source)
             return
         spec = _format(self.attrs)
@@ -72,7 +75,7 @@ class CastExecution(VulkanExecution[CastAttrs]):
 class BitCastExecution(VulkanExecution[BitCastAttrs]):
     """A view: floats and integers of 32 bits lie in words alike."""
 
-    fp16_rule = Fp16Rule.FULL
+    float_rule = FloatRule.FULL
 
     def prepare(self, info: DeviceInfo) -> None:
         """Refuse what lies in words of more bits than it has."""

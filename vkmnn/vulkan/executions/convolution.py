@@ -22,7 +22,7 @@ from vkmnn.shape.windows import conv_window
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.fp16 import Fp16Rule
+from vkmnn.vulkan.float_rules import FloatRule
 from vkmnn.vulkan.gemm.dynamic import Dynamic, code_numbers, code_words
 from vkmnn.vulkan.gemm.encode import encode, plain_end_us
 from vkmnn.vulkan.gemm.epilogue import Ending, Epilogue
@@ -47,7 +47,7 @@ _Direct = TypeVar(
 class ConvolutionBase(VulkanExecution[AttrsT]):
     """What convolutions in both directions refuse, and the layouts they want."""
 
-    fp16_rule = Fp16Rule.TAKES
+    float_rule = FloatRule.TAKES
     weights: tuple[DType, ...] = ()
     """Integers that weights may be, besides floats."""
 
@@ -168,7 +168,7 @@ class ConvolutionExecution(DirectConvolution[ConvolutionAttrs]):
 class QuantizedConvolutionExecution(DirectConvolution[QuantizedConvolutionAttrs]):
     """The same on codes, in bytes or as float32: one dispatch of exact sums."""
 
-    fp16_rule = Fp16Rule.FULL
+    float_rule = FloatRule.FULL
     weights = (DType.INT8, DType.INT16, DType.INT32)
 
     @property
@@ -248,7 +248,7 @@ class QuantizedConvolutionExecution(DirectConvolution[QuantizedConvolutionAttrs]
 class DynamicQuantizeConvolutionExecution(DirectConvolution[DynamicQuantizeConvolutionAttrs]):
     """Codes of the input, then their convolution by bytes, which ends with both scales."""
 
-    fp16_rule = Fp16Rule.FULL
+    float_rule = FloatRule.FULL
     weights = (DType.INT8, DType.INT16)
 
     @property

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from vkmnn.base.elements import FLOATS, FloatElement
 from vkmnn.core.execution import Layouts
-from vkmnn.core.fp16_range import STEP_KINDS
+from vkmnn.core.float_range import STEP_KINDS
 from vkmnn.ir import Layout
 from vkmnn.ir.ops import (
     MAX_STEP_INPUTS,
@@ -25,7 +26,7 @@ from vkmnn.vulkan.broadcast import (
 from vkmnn.vulkan.copies.layout_change import change_layout, is_reordered
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
+from vkmnn.vulkan.float_rules import FloatOperands, FloatRule
 from vkmnn.vulkan.quantized.byte_codes import code_shift, code_spec, rounding_spec
 from vkmnn.vulkan.storage import reject_integers
 
@@ -44,8 +45,6 @@ _QUANTIZE = (
     Step("SELECT", (3, 2, -2)),
     Step("MIN", (4, -3)),
 )
-_WHOLE_FP16 = 2048
-"""All whole numbers up to this are numbers of fp16."""
 _FIRST_RESULT = MAX_STEP_INPUTS + MAX_STEP_NUMBERS
 
 
@@ -53,7 +52,7 @@ _FIRST_RESULT = MAX_STEP_INPUTS + MAX_STEP_NUMBERS
 class ElementwiseExecution(VulkanExecution[ElementwiseAttrs]):
     """One dispatch over the broadcast result."""
 
-    fp16_rule = Fp16Rule.FOLLOWS
+    float_rule = FloatRule.FOLLOWS
     repeatable = True
 
     def prepare(self, info: DeviceInfo) -> None:
@@ -75,15 +74,15 @@ class ElementwiseExecution(VulkanExecution[ElementwiseAttrs]):
         shape = self.output.shape
         return {n: None for n, t in enumerate(self.inputs) if t is not None and t.shape == shape}
 
-    def fp16_operands(self) -> Fp16Operands:
-        """Follow the operands where results stay in the range of fp16 as easily as they do."""
+    def float_operands(self, element: FloatElement) -> FloatOperands:
+        """Follow the operands where results stay in the range as easily as they do."""
         steps = self.attrs.steps
         squares = any("MUL" in step.kind and step.values[0] == step.values[1] for step in steps)
         codes = any(step.kind == "ROUND" for step in steps) and any(
-            abs(number) > _WHOLE_FP16 for number in self.attrs.numbers
+            abs(number) > FLOATS[element].whole for number in self.attrs.numbers
         )
-        fp16 = not squares and not codes and all(step.kind in STEP_KINDS for step in steps)
-        return self.by_rule(self.fp16_rule if fp16 else Fp16Rule.FULL)
+        stays = not squares and not codes and all(step.kind in STEP_KINDS for step in steps)
+        return self.by_rule(self.float_rule if stays else FloatRule.FULL, element)
 
     def begins_codes(self) -> bool:
         """Return whether it ends with rounding and bounds."""
@@ -92,7 +91,7 @@ class ElementwiseExecution(VulkanExecution[ElementwiseAttrs]):
     def made_codes(self, wish: int | None = None) -> int | None:
         """What rounds channel-blocked floats, or plain ones, whose order changes with that."""
         bounds = code_bounds(self.attrs, len(self.inputs))
-        if bounds is None or any(tensor.fp16 for tensor in self.operands):
+        if bounds is None or any(tensor.element != "f32" for tensor in self.operands):
             return None
         x = self.operand(0)
         plain = quantizes(self.attrs) is not None and is_reordered(x)

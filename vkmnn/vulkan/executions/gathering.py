@@ -12,7 +12,7 @@ from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.fp16 import Fp16Rule
+from vkmnn.vulkan.float_rules import FloatRule
 from vkmnn.vulkan.indexing import MAX_AXES, padded, row_strides
 
 
@@ -20,7 +20,7 @@ from vkmnn.vulkan.indexing import MAX_AXES, padded, row_strides
 class GatherExecution(VulkanExecution[AxisAttrs]):
     """One dispatch; four words at a time when rows allow."""
 
-    fp16_rule = Fp16Rule.FOLLOWS
+    float_rule = FloatRule.FOLLOWS
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatch."""
@@ -48,7 +48,7 @@ class GatherExecution(VulkanExecution[AxisAttrs]):
 class GatherElementsExecution(VulkanExecution[AxisAttrs]):
     """One dispatch over the indices."""
 
-    fp16_rule = Fp16Rule.FOLLOWS
+    float_rule = FloatRule.FOLLOWS
 
     def prepare(self, info: DeviceInfo) -> None:
         """Refuse shapes with too many alternating axes."""
@@ -90,7 +90,7 @@ def elements_walk(data: tuple[int, ...], index: tuple[int, ...], axis: int) -> R
 class GatherNDExecution(VulkanExecution[GatherNDAttrs]):
     """One dispatch over the gathered slices."""
 
-    fp16_rule = Fp16Rule.FOLLOWS
+    float_rule = FloatRule.FOLLOWS
 
     def prepare(self, info: DeviceInfo) -> None:
         """Refuse index tuples that the kernel has no room for."""

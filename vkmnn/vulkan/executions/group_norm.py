@@ -14,10 +14,9 @@ from vkmnn.shaders import kernels
 from vkmnn.vulkan.activation import activation_spec
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.fp16 import Fp16Rule
+from vkmnn.vulkan.float_rules import FloatRule
 from vkmnn.vulkan.rows.norm import Channels, Factor, RowNorm, encode_row_norm
 from vkmnn.vulkan.rows.reduction import row_grid, row_group
-from vkmnn.vulkan.storage import stored_word
 
 # Longer groups are normalised as plain rows, which are reduced in pieces: with eight invocations
 # for a group, loops would get too long (see MAX_LOOP_ROUNDS), and sums would lose digits.
@@ -52,7 +51,7 @@ class _Groups:
 class GroupNormExecution(VulkanExecution[GroupNormAttrs]):
     """One dispatch with a workgroup per group; long groups take several."""
 
-    fp16_rule = Fp16Rule.FOLLOWS
+    float_rule = FloatRule.FOLLOWS
     repeatable = True
 
     def layouts(self) -> Layouts:
@@ -107,7 +106,7 @@ class GroupNormExecution(VulkanExecution[GroupNormAttrs]):
             "HAS_BIAS": bias is not None,
             **activation_spec(attrs.activation),
         }
-        shader = kernels.group_norm(lanes=group.lanes, mode=mode, element=stored_word(x))
+        shader = kernels.group_norm(lanes=group.lanes, mode=mode, element=x.element)
         # What the specialization leaves out still needs a buffer; any will do.
         bindings = [x, scale or x, bias or x, self.output]
         encoder.dispatch(shader, bindings, params, row_grid(rows, encoder), spec)

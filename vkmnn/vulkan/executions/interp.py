@@ -8,9 +8,10 @@ from math import prod
 
 import numpy as np
 
+from vkmnn.base.elements import FloatElement
 from vkmnn.base.records import dataclass
 from vkmnn.core.execution import Layouts, Rejection
-from vkmnn.core.fp16_range import fits_fp16
+from vkmnn.core.float_range import fits
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Array, DType, Layout
 from vkmnn.ir.ops import InterpAttrs
@@ -19,7 +20,7 @@ from vkmnn.shaders import kernels
 from vkmnn.shape.resizing import AxisResize, axis_taps, resize_axes
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule, apply_fp16_rule
+from vkmnn.vulkan.float_rules import FloatOperands, FloatRule, apply_float_rule
 from vkmnn.vulkan.quantized.byte_codes import code_shift, code_spec, rounding_spec
 from vkmnn.vulkan.storage import kernel_dtype, to_storage
 
@@ -116,7 +117,7 @@ def _paired(resized: Sequence[Taps]) -> Iterator[list[Taps]]:
 class InterpExecution(VulkanExecution[InterpAttrs]):
     """Separable: each dispatch resizes one or two axes of a tensor seen as five."""
 
-    fp16_rule = Fp16Rule.FOLLOWS
+    float_rule = FloatRule.FOLLOWS
 
     def prepare(self, info: DeviceInfo) -> None:
         """Refuse interpolation of bool and wide integers, and endless sums."""
@@ -178,12 +179,13 @@ class InterpExecution(VulkanExecution[InterpAttrs]):
             return x.codes
         return code_shift(ending.low, ending.high, wish) if ending.scale == 1.0 else None
 
-    def fp16_operands(self) -> Fp16Operands:
-        """Follow the input, unless the value of elements outside does not fit fp16."""
+    def float_operands(self, element: FloatElement) -> FloatOperands:
+        """Follow the input, unless the value of elements outside does not fit."""
         attrs = self.attrs
-        fits = attrs.ending is None and fits_fp16(np.array([attrs.extrapolation_value]))
-        rule = self.fp16_rule if fits else Fp16Rule.FULL
-        wanted, made = apply_fp16_rule(rule, self.inputs[:1], self.outputs)
+        outside = np.array([attrs.extrapolation_value])
+        follows = attrs.ending is None and fits(outside, element)
+        rule = self.float_rule if follows else FloatRule.FULL
+        wanted, made = apply_float_rule(rule, self.inputs[:1], self.outputs, element)
         return [*wanted, *[False] * (len(self.inputs) - 1)], made
 
     def on_encode(self, encoder: VulkanEncoder) -> None:

@@ -6,6 +6,7 @@ from math import prod
 
 import numpy as np
 
+from vkmnn.base.elements import FloatElement
 from vkmnn.core.execution import Rejection
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Array, Layout
@@ -14,7 +15,7 @@ from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shape.common import normalize_axis
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
+from vkmnn.vulkan.float_rules import FloatOperands, FloatRule
 from vkmnn.vulkan.quantized.byte_codes import code_shift, keeps_rows_of_codes, reads_or_makes_codes
 from vkmnn.vulkan.rows.norm import MAX_ROW, Factor, RowNorm, encode_row_norm
 
@@ -23,7 +24,7 @@ from vkmnn.vulkan.rows.norm import MAX_ROW, Factor, RowNorm, encode_row_norm
 class LayerNormExecution(VulkanExecution[LayerNormAttrs]):
     """One dispatch with a workgroup per row; long rows take several."""
 
-    fp16_rule = Fp16Rule.FOLLOWS
+    float_rule = FloatRule.FOLLOWS
     code_layout = Layout.NCHW
     repeatable = True
 
@@ -64,12 +65,12 @@ class LayerNormExecution(VulkanExecution[LayerNormAttrs]):
             return None
         return code_shift(ending.low, ending.high, wish)
 
-    def fp16_operands(self) -> Fp16Operands:
+    def float_operands(self, element: FloatElement) -> FloatOperands:
         """Follow the input; mean and deviation are float32."""
         codes = reads_or_makes_codes(self.attrs)
-        wanted, made = self.by_rule(Fp16Rule.FULL if codes else self.fp16_rule)
+        wanted, made = self.by_rule(FloatRule.FULL if codes else self.float_rule, element)
         y = self.result(0)
-        return wanted, [fp16 and out is y for fp16, out in zip(made, self.outputs, strict=True)]
+        return wanted, [narrow and out is y for narrow, out in zip(made, self.outputs, strict=True)]
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatches."""

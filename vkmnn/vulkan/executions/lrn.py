@@ -13,14 +13,14 @@ from vkmnn.shaders import kernels
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.fp16 import Fp16Rule
+from vkmnn.vulkan.float_rules import FloatRule
 
 
 @vulkan_execution("LRN")
 class LRNExecution(VulkanExecution[LRNAttrs]):
     """One dispatch, in the order in which the input lies."""
 
-    fp16_rule = Fp16Rule.FOLLOWS
+    float_rule = FloatRule.FOLLOWS
 
     def prepare(self, info: DeviceInfo) -> None:
         """Refuse windows that take too many loop iterations."""

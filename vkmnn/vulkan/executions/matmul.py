@@ -7,9 +7,10 @@ from dataclasses import replace
 from math import prod
 from typing import TypeVar
 
+from vkmnn.base.elements import FloatElement
 from vkmnn.base.records import dataclass
 from vkmnn.core.execution import Rejection
-from vkmnn.core.fp16_range import exceeds_fp16
+from vkmnn.core.float_range import exceeds
 from vkmnn.ir import Layout
 from vkmnn.ir.ops import (
     DynamicQuantizeMatMulAttrs,
@@ -21,7 +22,7 @@ from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, is_gpu
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
+from vkmnn.vulkan.float_rules import FloatOperands, FloatRule
 from vkmnn.vulkan.gemm.dynamic import Dynamic, code_numbers
 from vkmnn.vulkan.gemm.encode import encode, plain_end_us
 from vkmnn.vulkan.gemm.epilogue import Ending, Epilogue
@@ -101,14 +102,14 @@ class ProductExecution(VulkanExecution[_Product]):
 class MatMulExecution(ProductExecution[MatMulAttrs]):
     """Packs operands that the kernels cannot read as they are, then one dispatch."""
 
-    fp16_rule = Fp16Rule.TAKES
+    float_rule = FloatRule.TAKES
     repeatable = True
 
-    def fp16_operands(self) -> Fp16Operands:
-        """Take fp16, unless a constant mask that is added lies beyond its range."""
+    def float_operands(self, element: FloatElement) -> FloatOperands:
+        """Take narrow floats, unless a constant mask that is added lies beyond its range."""
         mask = self.optional(3)
-        full = mask is not None and exceeds_fp16(mask.value)
-        return self.by_rule(Fp16Rule.FULL if full else self.fp16_rule)
+        full = mask is not None and exceeds(mask.value, element)
+        return self.by_rule(FloatRule.FULL if full else self.float_rule, element)
 
     def prepare(self, info: DeviceInfo) -> None:
         """Refuse what the kernels have no loop or axis for."""
@@ -125,12 +126,12 @@ class MatMulExecution(ProductExecution[MatMulAttrs]):
             super().job(encoder),
             alpha=attrs.alpha,
             epilogue=self._epilogue(attrs.residual, attrs.activation),
-            plain_y=encoder.fp16 and not self.output.fp16,
+            plain_y=encoder.element != "f32" and self.output.element == "f32",
         )
 
     def plain_end_us(self, end: int, encoder: VulkanEncoder) -> float | None:
         """A product of float16 may end in float32; nothing else of it may."""
-        fits = end == 1 and self.operand(0).fp16
+        fits = end == 1 and self.operand(0).element != "f32"
         return plain_end_us(self.job(encoder).problem, encoder) if fits else None
 
 
@@ -138,7 +139,7 @@ class MatMulExecution(ProductExecution[MatMulAttrs]):
 class QuantizedMatMulExecution(ProductExecution[QuantizedMatMulAttrs]):
     """The same on codes, which lie in memory as float32, or as bytes where rows are whole words."""
 
-    fp16_rule = Fp16Rule.FULL
+    float_rule = FloatRule.FULL
     code_layout = Layout.NCHW
 
     def prepare(self, info: DeviceInfo) -> None:
@@ -217,7 +218,7 @@ class QuantizedMatMulExecution(ProductExecution[QuantizedMatMulAttrs]):
 class DynamicQuantizeMatMulExecution(ProductExecution[DynamicQuantizeMatMulAttrs]):
     """Codes of the left operand, then their product by bytes, which ends with both scales."""
 
-    fp16_rule = Fp16Rule.FULL
+    float_rule = FloatRule.FULL
 
     def prepare(self, info: DeviceInfo) -> None:
         """Refuse what `MatMul` refuses, and weights, biases and factors that are computed."""
@@ -272,7 +273,7 @@ class RowwiseProblem:
 class NormedMatMulExecution(ProductExecution[NormedMatMulAttrs]):
     """One dispatch for few rows; where there are many, up to three."""
 
-    fp16_rule = Fp16Rule.TAKES
+    float_rule = FloatRule.TAKES
     repeatable = True
 
     def prepare(self, info: DeviceInfo) -> None:

@@ -9,6 +9,7 @@ from typing import cast
 
 import numpy as np
 
+from vkmnn.base.elements import FloatElement
 from vkmnn.base.records import dataclass
 from vkmnn.core.execution import Rejection
 from vkmnn.core.tensor import Tensor
@@ -21,7 +22,7 @@ from vkmnn.vulkan.cost.devices import cores_of
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, is_gpu, rotate_lanes
 from vkmnn.vulkan.encoder import Params, VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
+from vkmnn.vulkan.float_rules import FloatOperands, FloatRule
 from vkmnn.vulkan.gemm.codes import CHUNK, PANEL, CodeForm, PackedCodes, pack_codes
 from vkmnn.vulkan.gemm.epilogue import Epilogue
 from vkmnn.vulkan.gemm.job import MatMulJob, RowNorms
@@ -77,9 +78,9 @@ class MatMulNBitsExecution(VulkanExecution[MatMulNBitsAttrs]):
         if self._form.panels > min(limits[:2]) or self._rows > limits[1]:
             raise Rejection(f"{self._rows} rows by {attrs.columns} columns")
 
-    def fp16_operands(self) -> Fp16Operands:
-        """Take and make fp16; scales and zeros stay as they are."""
-        wanted, made = self.by_rule(Fp16Rule.TAKES)
+    def float_operands(self, element: FloatElement) -> FloatOperands:
+        """Take and make narrow floats; scales and zeros stay as they are."""
+        wanted, made = self.by_rule(FloatRule.TAKES, element)
         return [number not in (4, 5) and want for number, want in enumerate(wanted)], made
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
@@ -218,7 +219,7 @@ class GatherNBitsExecution(VulkanExecution[GatherNBitsAttrs]):
         self._form = _form_of(attrs.bits, attrs.block, attrs.depth, attrs.rows)
         _refuse_computed(self.operand(0), self.operand(2), self.optional(3))
 
-    def fp16_operands(self) -> Fp16Operands:
+    def float_operands(self, element: FloatElement) -> FloatOperands:
         """Make what the scales are wanted as: they stay float32."""
         return [False] * len(self.inputs), [True]
 

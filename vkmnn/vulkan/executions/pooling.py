@@ -7,6 +7,7 @@ from dataclasses import replace
 from math import isqrt, prod
 from typing import Literal, TypeVar
 
+from vkmnn.base.elements import FloatElement
 from vkmnn.base.records import dataclass
 from vkmnn.core.execution import Layouts, Rejection
 from vkmnn.core.tensor import Tensor
@@ -20,11 +21,11 @@ from vkmnn.vulkan.cost.terms import Expected
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, is_gpu
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
+from vkmnn.vulkan.float_rules import FloatOperands, FloatRule
 from vkmnn.vulkan.quantized.byte_codes import code_shift, code_spec, rounding_spec
 from vkmnn.vulkan.rows.reduction import row_grid, row_group
 from vkmnn.vulkan.splitting.spatial import MAX_AXES, Triple, blocked, reject_wide, triple
-from vkmnn.vulkan.storage import kernel_dtype
+from vkmnn.vulkan.storage import FLOAT_BYTES, kernel_dtype
 
 _E = TypeVar("_E", bound=str)
 
@@ -144,7 +145,7 @@ def _exact(passes: Sequence[Pass], spatial: Sequence[int], window: Window | None
 class PoolingExecution(VulkanExecution[PoolingAttrs]):
     """One dispatch, or one per axis for large windows."""
 
-    fp16_rule = Fp16Rule.FOLLOWS
+    float_rule = FloatRule.FOLLOWS
     repeatable = True
 
     def prepare(self, info: DeviceInfo) -> None:
@@ -183,10 +184,10 @@ class PoolingExecution(VulkanExecution[PoolingAttrs]):
         layout = Layout.NCHW if plain else Layout.NC4HW4
         return [layout], [layout] * len(self.outputs)
 
-    def fp16_operands(self) -> Fp16Operands:
-        """Follow the input; norms leave the range of fp16, and codes of means are exact."""
+    def float_operands(self, element: FloatElement) -> FloatOperands:
+        """Follow the input; norms leave the range, and codes of means are exact."""
         full = self.attrs.kind == "LP" or self.attrs.ending
-        return self.by_rule(Fp16Rule.FULL if full else self.fp16_rule)
+        return self.by_rule(FloatRule.FULL if full else self.float_rule, element)
 
     def code_inputs(self) -> dict[int, int | None]:
         """Maxima and averages over pixels read codes."""
@@ -259,7 +260,7 @@ def _encode_whole(attrs: PoolingAttrs, x: Tensor, y: Tensor, encoder: VulkanEnco
         workgroups=images,
         invocations=group.local,
         rounds=ceil_div(size, TAPS_A_WAIT * group.local),
-        round_bytes=min(size, TAPS_A_WAIT * group.local) * 4 * (2 if encoder.fp16 else 4),
+        round_bytes=min(size, TAPS_A_WAIT * group.local) * 4 * FLOAT_BYTES[encoder.element],
         results=4,
         shared_bytes=2 * 16 * group.local,
     )
@@ -392,7 +393,7 @@ def _encode_pass(job: _Job, source: Tensor, target: Tensor, encoder: VulkanEncod
         workgroups=ceil_div(count, POOL_LOCAL),
         invocations=POOL_LOCAL,
         rounds=ceil_div(taps, TAPS_A_WAIT),
-        round_bytes=TAPS_A_WAIT * POOL_LOCAL * 4 * (2 if encoder.fp16 else 4),
+        round_bytes=TAPS_A_WAIT * POOL_LOCAL * 4 * FLOAT_BYTES[encoder.element],
         results=4 * POOL_LOCAL,
     )
     info = encoder.info

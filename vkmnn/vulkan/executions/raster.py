@@ -7,8 +7,9 @@ from math import prod
 
 import numpy as np
 
+from vkmnn.base.elements import FloatElement
 from vkmnn.core.execution import Layouts
-from vkmnn.core.fp16_range import fits_fp16
+from vkmnn.core.float_range import fits
 from vkmnn.core.tensor import Tensor, Usage
 from vkmnn.geometry.regions import covers, simplify
 from vkmnn.ir import DType, Layout, Op, Region, View, storage_elements
@@ -22,7 +23,7 @@ from vkmnn.vulkan.copies.region_copy import fits_blocked, is_contiguous
 from vkmnn.vulkan.copies.region_parts import copy_regions
 from vkmnn.vulkan.encoder import VulkanEncoder, part_alignment
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
+from vkmnn.vulkan.float_rules import FloatOperands, FloatRule
 from vkmnn.vulkan.images.convert import convert_image
 from vkmnn.vulkan.quantized.byte_codes import holds
 from vkmnn.vulkan.splitting.pieces import Piece, span_view
@@ -30,7 +31,6 @@ from vkmnn.vulkan.storage import (
     element_bytes,
     storage_bytes,
     stored_dtype,
-    stored_word,
     vec4_count,
 )
 from vkmnn.vulkan.windows import flat_windows, room_of, scratch_like, stored_as
@@ -42,7 +42,7 @@ MIN_IMAGE_RANK = 4
 class RasterExecution(VulkanExecution[RasterAttrs]):
     """Copies regions, except where a view does, or the producer can write into the output."""
 
-    fp16_rule = Fp16Rule.FOLLOWS
+    float_rule = FloatRule.FOLLOWS
     _alignment: int | None
     _of_codes: list[Region] | None
 
@@ -87,11 +87,11 @@ class RasterExecution(VulkanExecution[RasterAttrs]):
         )
         return Layout.NC4HW4 if images and sources else Layout.NCHW
 
-    def fp16_operands(self) -> Fp16Operands:
-        """Follow the sources, unless the value that fills the gaps does not fit fp16."""
-        fits = fits_fp16(np.array([self.attrs.fill]))
+    def float_operands(self, element: FloatElement) -> FloatOperands:
+        """Follow the sources, unless the value that fills the gaps does not fit."""
+        fill = fits(np.array([self.attrs.fill]), element)
         codes = any(tensor.codes is not None for tensor in self.operands)
-        return self.by_rule(self.fp16_rule if fits and not codes else Fp16Rule.FULL)
+        return self.by_rule(self.float_rule if fill and not codes else FloatRule.FULL, element)
 
     def code_inputs(self) -> dict[int, int | None]:
         """Codes are read where whole blocks of channels move, in as many dispatches as floats."""
@@ -392,10 +392,10 @@ class ConvertTensorExecution(VulkanExecution):
 
 
 def _convert_width(source: Tensor, output: Tensor, encoder: VulkanEncoder) -> None:
-    if source.fp16 == output.fp16:
+    if source.element == output.element:
         encoder.alias(output, source)
         return
-    shader = kernels.convert_width(element=stored_word(source), load=encoder.load)
+    shader = kernels.convert_width(element=source.element, result=output.element, load=encoder.load)
     room = room_of(shader, encoder)
     for read, written in flat_windows((source, output), min(room.source, room.output), encoder):
         count = vec4_count(written)

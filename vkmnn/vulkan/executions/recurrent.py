@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from vkmnn.base.elements import FloatElement
 from vkmnn.core.execution import Rejection
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Activation, Array
@@ -15,7 +16,7 @@ from vkmnn.shaders import kernels
 from vkmnn.shape.recurrent import LENGTHS
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
+from vkmnn.vulkan.float_rules import FloatOperands, FloatRule
 from vkmnn.vulkan.gemm.weights import Weights
 from vkmnn.vulkan.recurrence import Problem, Sharing, sharings
 
@@ -42,9 +43,9 @@ class RecurrentExecution(VulkanExecution[RecurrentAttrs]):
         if batch * hidden and not sharings(self._problem, info, texel=False):
             raise Rejection(f"a state of {hidden} units does not fit into shared memory")
 
-    def fp16_operands(self) -> Fp16Operands:
-        """Take gates and weights as halves, and make every h so; states are carried in full."""
-        reads, _ = self.by_rule(Fp16Rule.TAKES)
+    def float_operands(self, element: FloatElement) -> FloatOperands:
+        """Take gates and weights narrow, and make every h so; states are carried in full."""
+        reads, _ = self.by_rule(FloatRule.TAKES, element)
         every = self.result(0)
         inputs = [takes and number < _BIAS for number, takes in enumerate(reads)]
         return inputs, [tensor is every for tensor in self.outputs]

@@ -18,7 +18,7 @@ from vkmnn.vulkan.copies.fill import encode_fill
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.fp16 import Fp16Rule
+from vkmnn.vulkan.float_rules import FloatRule
 from vkmnn.vulkan.rows.reduction import (
     Line,
     ReduceOp,
@@ -71,7 +71,7 @@ _INT32 = np.iinfo(np.int32)
 class ReductionExecution(VulkanExecution[ReductionAttrs]):
     """One dispatch, more when lines are long or few; geometry has made the axes neighbours."""
 
-    fp16_rule = Fp16Rule.READS
+    float_rule = FloatRule.READS
 
     def prepare(self, info: DeviceInfo) -> None:
         """Refuse long sums of wide integers, and what 32 bits cannot express."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from math import prod
 
+from vkmnn.base.elements import FloatElement
 from vkmnn.ir.ops import RotaryAttrs
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
+from vkmnn.vulkan.float_rules import FloatOperands, FloatRule
 from vkmnn.vulkan.storage import reject_integers
 
 
@@ -23,9 +24,9 @@ class RotaryExecution(VulkanExecution[RotaryAttrs]):
         """Refuse integers."""
         reject_integers(self.inputs)
 
-    def fp16_operands(self) -> Fp16Operands:
+    def float_operands(self, element: FloatElement) -> FloatOperands:
         """Follow the operands: what is turned does not grow."""
-        return self.by_rule(Fp16Rule.FOLLOWS)
+        return self.by_rule(FloatRule.FOLLOWS, element)
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatch."""

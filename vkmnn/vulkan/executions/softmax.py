@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from vkmnn.base.elements import FloatElement
 from vkmnn.core.execution import Rejection
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir.ops import SoftmaxAttrs
@@ -14,7 +15,7 @@ from vkmnn.shape.reduction import flatten_axis
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
+from vkmnn.vulkan.float_rules import FloatOperands, FloatRule
 from vkmnn.vulkan.quantized.byte_codes import reads_or_makes_codes, rounding_spec
 from vkmnn.vulkan.rows.reduction import (
     MAX_HOLD,
@@ -27,7 +28,6 @@ from vkmnn.vulkan.rows.reduction import (
     row_grid,
     row_group,
 )
-from vkmnn.vulkan.storage import stored_word
 
 # Longer rows are reduced in pieces first.
 MAX_ROW = 65_536
@@ -39,7 +39,7 @@ MAX_COLUMN = MAX_LOOP_ROUNDS // 3
 class SoftmaxExecution(VulkanExecution[SoftmaxAttrs]):
     """One dispatch: a workgroup per row, or an invocation per column; long lines take several."""
 
-    fp16_rule = Fp16Rule.FOLLOWS
+    float_rule = FloatRule.FOLLOWS
     repeatable = True
 
     def prepare(self, info: DeviceInfo) -> None:
@@ -47,9 +47,11 @@ class SoftmaxExecution(VulkanExecution[SoftmaxAttrs]):
         if reads_or_makes_codes(self.attrs) and not _are_rows(self._line()):
             raise Rejection("codes, of lines that are not rows")
 
-    def fp16_operands(self) -> Fp16Operands:
+    def float_operands(self, element: FloatElement) -> FloatOperands:
         """Follow the input; codes are float32."""
-        return self.by_rule(Fp16Rule.FULL if reads_or_makes_codes(self.attrs) else self.fp16_rule)
+        return self.by_rule(
+            FloatRule.FULL if reads_or_makes_codes(self.attrs) else self.float_rule, element
+        )
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatches."""
@@ -64,7 +66,7 @@ class SoftmaxExecution(VulkanExecution[SoftmaxAttrs]):
     def plain_end_us(self, end: int, encoder: VulkanEncoder) -> float | None:
         """Rows of float16 may end in float32."""
         rows = _are_rows(self._line()) and not reads_or_makes_codes(self.attrs)
-        return 0.0 if end == 1 and rows and self.operand(0).fp16 else None
+        return 0.0 if end == 1 and rows and self.operand(0).element != "f32" else None
 
     def _line(self) -> Line:
         attrs, shape = self.attrs, self.operand(0).shape
@@ -76,7 +78,7 @@ class SoftmaxExecution(VulkanExecution[SoftmaxAttrs]):
 
 
 def _ends_wide(x: Tensor, y: Tensor) -> bool:
-    return x.fp16 and not y.fp16
+    return x.element != "f32" and y.element == "f32"
 
 
 def _are_rows(line: Line) -> bool:
@@ -103,7 +105,7 @@ def _encode_rows(
     shader = kernels.softmax_rows(
         lanes=group.lanes,
         aligned=aligned,  # type: ignore[arg-type]
-        element=stored_word(x),
+        element=x.element,
     )
     params = kernels.SoftmaxRowsParams(rows=line.outer, size=line.size)
     spec: dict[str, int | float | bool] = {

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from vkmnn.base.elements import FloatElement
 from vkmnn.core.execution import Layouts, Rejection
-from vkmnn.core.fp16_range import FULL_UNARY_KINDS
+from vkmnn.core.float_range import FULL_UNARY_KINDS
 from vkmnn.ir import Activation, Layout
 from vkmnn.ir.ops import UnaryAttrs
 from vkmnn.runtime.device_info import DeviceInfo
@@ -11,7 +12,7 @@ from vkmnn.shaders import kernels
 from vkmnn.vulkan.activation import keeps_zero
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
+from vkmnn.vulkan.float_rules import FloatOperands, FloatRule
 from vkmnn.vulkan.storage import kernel_dtype, vec4_count
 
 # Kinds beyond the activations with f(0) = 0, so that zero tail lanes of NC4HW4 stay zero.
@@ -32,7 +33,7 @@ _INT32_MIN, _INT32_MAX = -(2**31), 2**31 - 1
 class UnaryExecution(VulkanExecution[UnaryAttrs]):
     """One dispatch over whole vec4s."""
 
-    fp16_rule = Fp16Rule.FOLLOWS
+    float_rule = FloatRule.FOLLOWS
     repeatable = True
 
     def prepare(self, info: DeviceInfo) -> None:
@@ -51,10 +52,10 @@ class UnaryExecution(VulkanExecution[UnaryAttrs]):
         layout = Layout.NC4HW4 if blocked else Layout.NCHW
         return [layout], [layout]
 
-    def fp16_operands(self) -> Fp16Operands:
-        """Follow the operand, unless results are not floats, or easily leave the range of fp16."""
+    def float_operands(self, element: FloatElement) -> FloatOperands:
+        """Follow the operand, unless results are not floats, or easily leave the range."""
         full = self.attrs.kind in FULL_UNARY_KINDS
-        return self.by_rule(Fp16Rule.FULL if full else self.fp16_rule)
+        return self.by_rule(FloatRule.FULL if full else self.float_rule, element)
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatch."""

@@ -21,7 +21,7 @@ from vkmnn.vulkan.cost.passes import pass_cost
 from vkmnn.vulkan.device_rules import is_gpu
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution
-from vkmnn.vulkan.fp16 import is_float
+from vkmnn.vulkan.float_rules import is_float
 from vkmnn.vulkan.storage import storage_bytes
 
 
@@ -147,10 +147,12 @@ def _converts(command: Command) -> bool:
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    wide = tensor.layout is Layout.NCHW and not tensor.fp16 and tensor.codes is None
+    wide = tensor.layout is Layout.NCHW and tensor.element == "f32" and tensor.codes is None
     return wide and is_float(tensor) and tensor.value is None and 0 not in tensor.shape
 
 
 def _is_view(inner: Tensor, plain: Tensor) -> bool:
     """Return whether the conversion needs no dispatch."""
-    return inner.fp16 == plain.fp16 and (inner.layout is plain.layout or same_order(plain.shape))
+    return inner.element == plain.element and (
+        inner.layout is plain.layout or same_order(plain.shape)
+    )

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from vkmnn.base.elements import FLOATS
 from vkmnn.core.execution import Command
-from vkmnn.core.fp16_range import FP16_MAX
 from vkmnn.core.tensor import Tensor, Usage
 from vkmnn.ir import Layout
 from vkmnn.vulkan.device_rules import is_gpu
@@ -79,12 +79,15 @@ class NormedPairs(PairRule[NormedProblem, NormedKernel]):
 
 
 def _fits(command: Command, first: Command, encoder: VulkanEncoder) -> bool:
-    """Return whether float16 holds weights that are multiplied by the gain, if it has to."""
+    """Return whether the element holds weights that are multiplied by the gain, if it has to."""
     weights, gain = command.inputs[1], first.inputs[1] if len(first.inputs) > 1 else None
-    if gain is None or not first.outputs[0].fp16:
+    if gain is None or first.outputs[0].element == "f32":
         return True
     assert weights is not None
-    return _largest(weights, encoder) * _largest(gain, encoder) <= FP16_MAX
+    return (
+        _largest(weights, encoder) * _largest(gain, encoder)
+        <= FLOATS[first.outputs[0].element].largest
+    )
 
 
 def _largest(tensor: Tensor, encoder: VulkanEncoder) -> float:
@@ -105,7 +108,7 @@ def _is_norm(command: Command) -> bool:
     factors = [tensor for tensor in command.inputs[1:] if tensor is not None]
     return (
         x is not None
-        and x.fp16 is y.fp16
+        and x.element == y.element
         and x.layout is y.layout is Layout.NCHW
         and execution.attrs.axis in (-1, len(x.shape) - 1)
         and execution.result(1) is execution.result(2) is None

@@ -72,4 +72,4 @@ def _is_plain(command: Command) -> bool:
     """Return whether a command reads and writes floats of one width in channel-blocked order."""
     x, y = command.inputs[0], command.outputs[0]
     assert x is not None
-    return is_blocked(command) and x.codes is y.codes is None and x.fp16 is y.fp16
+    return is_blocked(command) and x.codes is y.codes is None and x.element == y.element

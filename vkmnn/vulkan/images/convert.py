@@ -7,7 +7,6 @@ from vkmnn.ir import Layout
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.images.place import place_of
-from vkmnn.vulkan.storage import stored_word
 
 
 def convert_image(source: Tensor, output: Tensor, encoder: VulkanEncoder) -> None:
@@ -15,7 +14,7 @@ def convert_image(source: Tensor, output: Tensor, encoder: VulkanEncoder) -> Non
     into = output.layout is Layout.IMAGE
     place = place_of(output.shape, encoder.info.limits.max_image_dimension)
     assert place is not None, f"{output.name} is in no image"
-    shader = kernels.image_convert(dest="image" if into else "buffer", element=stored_word(source))
+    shader = kernels.image_convert(dest="image" if into else "buffer", element=source.element)
     params = kernels.ImageConvertParams(
         count=place.texels,
         rows=place.batch * place.rows,

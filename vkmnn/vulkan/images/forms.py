@@ -12,7 +12,7 @@ from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Layout
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution
-from vkmnn.vulkan.fp16 import is_float
+from vkmnn.vulkan.float_rules import is_float
 from vkmnn.vulkan.images.place import place_of
 
 Takes = Callable[[VulkanExecution[Any], Sequence[Tensor | None]], set[int] | None]

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from vkmnn.base.elements import FLOATS, FloatElement
 from vkmnn.base.records import dataclass
 from vkmnn.runtime.device_info import DeviceInfo
-
-TEXELS = ("rgba32f", "rgba16f")
-"""Format of images, by whether floats take 16 bits."""
+from vkmnn.runtime.shader import IMAGE_FORMATS
 
 MIN_RANK, MAX_RANK = 2, 4
 
@@ -67,12 +66,15 @@ def place_of(shape: Sequence[int], limit: int) -> Place | None:
     return None
 
 
-def image_size(info: DeviceInfo, storage: str) -> int:
+def image_size(info: DeviceInfo, storage: str, element: FloatElement = "f32") -> int:
     """Return the maximum texels along an axis of an image; 0 if images are not used.
 
     Args:
         info: the device.
         storage: "image", "buffer", or "auto" for what suits the device.
+        element: how floats are stored; images hold only some.
     """
+    if FLOATS[element].image not in IMAGE_FORMATS:
+        return 0
     wanted = storage == "image" or (storage == "auto" and info.vendor in _TEXTURES)
     return info.limits.max_image_dimension if wanted and "images" in info.features else 0

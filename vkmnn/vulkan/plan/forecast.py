@@ -7,6 +7,7 @@ from itertools import groupby
 
 import numpy as np
 
+from vkmnn.base.elements import FLOATS, FloatElement
 from vkmnn.base.records import dataclass
 from vkmnn.core.backend import Segment
 from vkmnn.core.execution import Command
@@ -21,7 +22,7 @@ from vkmnn.vulkan.cost.devices import class_of, cores_of
 from vkmnn.vulkan.cost.passes import pass_cost
 from vkmnn.vulkan.cost.terms import Cost
 from vkmnn.vulkan.recording import Dispatch, Recording
-from vkmnn.vulkan.storage import storage_bytes
+from vkmnn.vulkan.storage import FLOAT_BYTES, storage_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,16 +118,29 @@ class PlanningBackend(VulkanBackend):
 
     Args:
         device: of `open_profile`.
-        fp16: store floats in 16 bits where ops allow it.
+        element: how floats are stored where ops allow it.
         places: decide where tensors lie, too: packs the constants, and tells the memory.
-        half: products may be computed in float16.
+        arithmetic: in which products of these may be computed.
     """
 
     def __init__(
-        self, device: Device, fp16: bool = False, places: bool = False, *, half: bool = False
+        self,
+        device: Device,
+        element: FloatElement = "f32",
+        places: bool = False,
+        *,
+        arithmetic: FloatElement = "f32",
     ) -> None:
-        watch = OverflowWatch("warn") if fp16 else None  # as in sessions by default
-        super().__init__(device, chooser=Preferences({}), fp16=fp16, half=half, overflows=watch)
+        watch = (
+            OverflowWatch("warn") if FLOATS[element].overflows else None
+        )  # as in sessions by default
+        super().__init__(
+            device,
+            chooser=Preferences({}),
+            element=element,
+            arithmetic=arithmetic,
+            overflows=watch,
+        )
         self.recordings: list[tuple[Recording, int]] = []
         """The recordings, and the number of command buffers."""
         self._places = places
@@ -210,5 +224,5 @@ def _step(dispatch: Dispatch, first: int, recording: Recording, info: DeviceInfo
 def _bytes(tensor: Tensor, recording: Recording) -> int:
     packed = recording.packed.get(tensor)
     if packed is not None:
-        return packed.source.size * (2 if packed.fp16 else 4)
+        return packed.source.size * FLOAT_BYTES[packed.element]
     return 0 if tensor is recording.status else storage_bytes(tensor)

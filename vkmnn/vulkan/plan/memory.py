@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from vkmnn.base.elements import FLOATS, FloatElement
 from vkmnn.base.mapped_files import MappedFile, let_go_of_pages, place_in_file
 from vkmnn.base.records import dataclass
 from vkmnn.base.threads import Workers
@@ -24,7 +25,7 @@ from vkmnn.runtime.memory_plan import Lifetime, plan_buffers, plan_offsets
 from vkmnn.vulkan.cost.devices import class_of
 from vkmnn.vulkan.device_storage import place_on
 from vkmnn.vulkan.forms import NO_FORMS, Forms
-from vkmnn.vulkan.images.place import TEXELS, place_of
+from vkmnn.vulkan.images.place import place_of
 from vkmnn.vulkan.recording import PackedConstant, Recording
 from vkmnn.vulkan.storage import VECTOR_BYTES, storage_bytes
 
@@ -38,7 +39,7 @@ MAX_THREADS = 4
 
 T = TypeVar("T")
 
-_Key = tuple[int, str, bool]  # identity of the source, packing, whether floats take 16 bits
+_Key = tuple[int, str, FloatElement]  # identity of the source, packing, how floats are stored
 
 
 class ConstantArena:
@@ -135,7 +136,7 @@ class ConstantStore:
         stored: dict[_Key, ConstantStorage] = {}
         for constant, array in packed:
             if constant.image:
-                place = image_with(self._device, array)
+                place = image_with(self._device, array, constant.element)
                 key = _key(constant)
                 arena = ConstantArena(place.buffer)
                 self._stored[key] = stored[key] = ConstantStorage(place, arena, constant.source)
@@ -200,7 +201,7 @@ def constants_of(device: Device) -> ConstantStore:
 
 
 def _key(constant: PackedConstant) -> _Key:
-    return id(constant.source), constant.key, constant.fp16
+    return id(constant.source), constant.key, constant.element
 
 
 def _source_bytes(item: tuple[PackedConstant, str]) -> int:
@@ -424,10 +425,10 @@ def _is_direct(
     return own and storage_bytes(tensor) <= limit
 
 
-def image_with(device: Device, array: Array) -> BufferRange:
+def image_with(device: Device, array: Array, element: FloatElement) -> BufferRange:
     """Return an image that holds the texels [height, width, 4]."""
     height, width, _ = array.shape
-    image = device.allocate_image(width, height, TEXELS[array.dtype == np.float16])
+    image = device.allocate_image(width, height, FLOATS[element].image)
     image.write(0, np.ascontiguousarray(array))
     return BufferRange(image, 0, image.nbytes)
 
@@ -439,16 +440,16 @@ def _place_images(device: Device, uses: Uses) -> tuple[dict[Tensor, BufferRange]
     """
     spans = {t: span for t, span in uses.spans.items() if t.layout is Layout.IMAGE}
     images: list[Image] = []
-    idle: dict[tuple[int, int, bool], list[tuple[int, Image]]] = {}
+    idle: dict[tuple[int, int, FloatElement], list[tuple[int, Image]]] = {}
     places: dict[Tensor, BufferRange] = {}
     for tensor, (first, last) in sorted(spans.items(), key=lambda item: item[1][0]):
         place = place_of(tensor.shape, device.info.limits.max_image_dimension)
         assert place is not None, f"{tensor.name} does not fit into an image"
-        key = (place.width, place.height, tensor.fp16)
+        key = (place.width, place.height, tensor.element)
         waiting = idle.setdefault(key, [])
         free = next((item for item in waiting if item[0] < first), None)
         if free is None:
-            image = device.allocate_image(place.width, place.height, TEXELS[tensor.fp16])
+            image = device.allocate_image(place.width, place.height, FLOATS[tensor.element].image)
             images.append(image)
         else:
             waiting.remove(free)
@@ -477,7 +478,7 @@ def constants_used(recording: Recording, roots: Iterable[Tensor]) -> dict[Tensor
             continue
         packed = recording.packed.get(root)
         if packed is None:
-            packed = PackedConstant(root.value, "plain", lambda array: array, root.fp16)
+            packed = PackedConstant(root.value, "plain", lambda array: array, root.element)
         used[root] = packed
     return used
 

@@ -263,5 +263,5 @@ def _place(
 
 def _fits(tensor: Tensor, place: BufferRange) -> bool:
     """Return whether the tensor wants plain order and 32 bits an element."""
-    plain = tensor.layout is Layout.NCHW and not tensor.fp16
+    plain = tensor.layout is Layout.NCHW and tensor.element == "f32"
     return plain and place.nbytes == storage_bytes(tensor)

@@ -23,7 +23,6 @@ from vkmnn.vulkan.rows.reduction import (
     row_grid,
     row_group,
 )
-from vkmnn.vulkan.storage import stored_word
 
 # Workgroups whose kernels read and make codes of a byte: those of CPU devices, and of any.
 LANES_OF_CODES: tuple[Lanes, ...] = (8, 16, 0)
@@ -102,7 +101,7 @@ def _encode_rows(norm: RowNorm, x: Tensor, y: Tensor, encoder: VulkanEncoder) ->
     aligned = form == "aligned"
     vectors = norm.size // 4 if aligned else (norm.size + 2) // 4 + 1
     hold = ceil_div(vectors, group.local)
-    element = "c8" if spec_of_codes else stored_word(x)
+    element = "c8" if spec_of_codes else x.element
     shader = kernels.norm_rows(lanes=group.lanes, form=form, element=element)
     scale, bias = norm.scale or Factor(x), norm.bias or Factor(x)
     channels = norm.channels or Channels(1, 1, 1)

@@ -13,6 +13,7 @@ from dataclasses import field, replace
 from functools import partial
 from math import gcd, lcm, prod
 
+from vkmnn.base.elements import FloatElement
 from vkmnn.base.records import dataclass
 from vkmnn.core.execution import Command, Execution, Rejection
 from vkmnn.core.tensor import Tensor, Usage
@@ -28,7 +29,7 @@ from vkmnn.vulkan.executions.raster import PartRasterExecution
 from vkmnn.vulkan.recording import Recording
 from vkmnn.vulkan.splitting.cuts import find_cuts
 from vkmnn.vulkan.splitting.pieces import Cut, Piece, along
-from vkmnn.vulkan.storage import ELEMENT_BYTES, FP16_BYTES, VECTOR_BYTES, storage_bytes
+from vkmnn.vulkan.storage import ELEMENT_BYTES, FLOAT_BYTES, VECTOR_BYTES, storage_bytes
 
 CreateExecution = Callable[
     [Op, Sequence["Tensor | None"], Sequence[Tensor]], "Execution | Rejection"
@@ -286,7 +287,7 @@ def _choose(
 
 def _even(cut: Cut, most: int, unit: int, result: Tensor) -> int:
     """Return the steps of parts of similar size at bindable offsets."""
-    bytes_each = max(1, prod(result.shape) // cut.size * FP16_BYTES)
+    bytes_each = max(1, prod(result.shape) // cut.size * min(FLOAT_BYTES.values()))
     unit = lcm(unit, GRANULE_BYTES // gcd(GRANULE_BYTES, bytes_each))
     if unit > most:
         return most
@@ -307,8 +308,10 @@ def _slice(tensor: Tensor, piece: Piece) -> Tensor:
     return Tensor(info, Usage.CONSTANT, value=part)
 
 
-def in_form(tensor: Tensor | None, layout: Layout, fp16: bool) -> Tensor | None:
+def in_form(tensor: Tensor, layout: Layout, element: FloatElement) -> Tensor:
     """Return a stand-in for a tensor in some form, to compute its bound size."""
-    if tensor is None or (tensor.value is not None and fp16 == tensor.fp16):
+    if tensor.value is not None and element == tensor.element:
         return tensor
-    return replace(tensor, layout=layout if tensor.value is None else tensor.layout, fp16=fp16)
+    return replace(
+        tensor, layout=layout if tensor.value is None else tensor.layout, element=element
+    )

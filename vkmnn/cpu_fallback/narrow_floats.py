@@ -1,32 +1,32 @@
-"""float16 on numpy: which floats are stored so, and products that are computed so."""
+"""Narrow floats on numpy: which are stored so, and products that are computed in float16."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from vkmnn.base.elements import FLOATS, FloatElement
 from vkmnn.base.records import dataclass
 from vkmnn.core.execution import Command
-from vkmnn.core.fp16_range import (
+from vkmnn.core.float_range import (
     BINARY_KINDS,
     FULL_UNARY_KINDS,
     STEP_KINDS,
-    divides_fp16,
-    exceeds_fp16,
-    fits_fp16,
-    to_fp16,
+    divides,
+    exceeds,
+    fits,
+    to_element,
 )
 from vkmnn.core.overflow import Overflowed, overflow_of
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Array, DType
 
 AnyArray = npt.NDArray[Any]
-Fp16Precision = Literal["normal", "low"]
 
 TERMS = 16
 """Products that are added up in float16 at a time, in products of float16 matrices."""
@@ -34,7 +34,7 @@ TERMS = 16
 _TAKES = frozenset(
     {"Convolution", "Deconvolution", "MatMul", "NormedMatMul", "Attention", "StridedAttention"}
 )
-"""Ops that are fed float16 whatever their inputs are."""
+"""Ops that are fed narrow floats whatever their inputs are."""
 _MASK = 3
 """The operand that may be a mask; attention reads it, and those after it, unconverted."""
 
@@ -46,7 +46,7 @@ _FOLLOWS = frozenset(
         "Flatten", "Identity", "JoinPast", "DepthToSpace", "SpaceToDepth", "Reverse",
     }
 )  # fmt: skip
-"""Ops with float16 results if all computed operands are float16 and the constants fit."""
+"""Ops with narrow results if all computed operands are narrow and the constants fit."""
 
 _COMPUTES = frozenset(
     {"BinaryOp", "Elementwise", "Scale", "Convolution", "Deconvolution", "MatMul"}
@@ -98,8 +98,8 @@ class Form:
     """How a command handles floats that its network declares as float32.
 
     Attributes:
-        takes: whether each input is fed as float16; what is not is float32.
-        makes: whether results are float16.
+        takes: whether each input is fed narrow; what is not is float32.
+        makes: whether results are narrow.
         computes: whether it is computed in float16.
     """
 
@@ -112,14 +112,14 @@ def _is_float(tensor: Tensor) -> bool:
     return tensor.dtype in (DType.FLOAT32, DType.FLOAT16)
 
 
-def _stays_in_range(command: Command) -> bool:
-    """Return whether an op's results are in the range of float16 about as well as its operands."""
+def _stays_in_range(command: Command, element: FloatElement) -> bool:
+    """Return whether an op's results are in the range about as well as its operands."""
     op = command.op
     attrs: Any = op.attrs
     if op.type == "BinaryOp":
         a, b = command.inputs[:2]
         assert b is not None
-        leaves = a is b or (attrs.kind == "DIV" and not divides_fp16(b.value))
+        leaves = a is b or (attrs.kind == "DIV" and not divides(b.value, element))
         return attrs.kind in BINARY_KINDS and not leaves
     if op.type == "UnaryOp":
         return attrs.kind not in FULL_UNARY_KINDS
@@ -132,13 +132,14 @@ def _stays_in_range(command: Command) -> bool:
     if getattr(attrs, "ending", None) is not None or getattr(attrs, "of_input", None) is not None:
         return False
     filled = [getattr(attrs, name, 0.0) for name in ("fill", "extrapolation_value")]
-    return fits_fp16(np.array(filled, np.float32), clamped=False)
+    return fits(np.array(filled, np.float32), element)
 
 
 def forms_of(
     commands: Sequence[Command],
     plain: Callable[[Command], bool],
-    precision: Fp16Precision,
+    element: FloatElement,
+    arithmetic: FloatElement,
     full: frozenset[str],
 ) -> list[Form]:
     """Return how each command of a plan works on floats.
@@ -146,7 +147,8 @@ def forms_of(
     Args:
         commands: in running order.
         plain: whether a command is numpy's own, and not a plug-in's.
-        precision: "low" computes in float16, too.
+        element: how floats are stored.
+        arithmetic: what narrow floats are computed in.
         full: names of ops, and of tensors whose readers, keep float32.
     """
     narrow: set[str] = set()
@@ -154,46 +156,54 @@ def forms_of(
     for command in commands:
         op = command.op
         kept = not plain(command) or not full.isdisjoint((op.name, *op.inputs, *op.outputs))
-        follows = op.type in _FOLLOWS and _follows(command, narrow)
-        takes = not kept and (follows or (op.type in _TAKES and not _adds_mask(command)))
+        follows = op.type in _FOLLOWS and _follows(command, narrow, element)
+        takes = not kept and (follows or (op.type in _TAKES and not _adds_mask(command, element)))
         attention = "Attention" in op.type
         wants = tuple(takes and not (attention and n >= _MASK) for n in range(len(command.inputs)))
-        found.append(Form(wants, takes, takes and precision == "low" and op.type in _COMPUTES))
+        found.append(Form(wants, takes, takes and arithmetic != "f32" and op.type in _COMPUTES))
         if takes:
             narrow.update(out.name for out in command.outputs if _is_float(out))
     return found
 
 
-def _adds_mask(command: Command) -> bool:
-    """Return whether a product adds a constant beyond the range of float16."""
+def _adds_mask(command: Command, element: FloatElement) -> bool:
+    """Return whether a product adds a constant beyond the range."""
     mask = command.inputs[_MASK] if len(command.inputs) > _MASK else None
-    return command.op.type == "MatMul" and mask is not None and exceeds_fp16(mask.value)
+    return command.op.type == "MatMul" and mask is not None and exceeds(mask.value, element)
 
 
-def _follows(command: Command, narrow: Collection[str]) -> bool:
+def _follows(command: Command, narrow: Collection[str], element: FloatElement) -> bool:
     operands = [t for t in command.inputs if t is not None and _is_float(t)]
     computed = [t for t in operands if t.value is None]
     clamped = command.op.type == "Select"
+    constants = [t.value for t in operands if t.value is not None]
     return (
         bool(computed)
         and all(t.name in narrow or t.dtype is DType.FLOAT16 for t in computed)
-        and all(fits_fp16(t.value, clamped=clamped) for t in operands if t.value is not None)
-        and _stays_in_range(command)
+        and all(fits(value, element, clamped=clamped) for value in constants)
+        and _stays_in_range(command, element)
     )
 
 
-class Fp16Runner:
-    """Runs the commands of a plan on floats that are stored as float16.
+class NarrowRunner:
+    """Runs the commands of a plan on floats that are stored narrow.
 
     Args:
         commands: of all segments.
         forms: of each command.
         kept: tensors that the host reads, which are float32.
+        element: how floats are stored.
     """
 
     def __init__(
-        self, commands: Sequence[Command], forms: Sequence[Form], kept: Collection[str]
+        self,
+        commands: Sequence[Command],
+        forms: Sequence[Form],
+        kept: Collection[str],
+        element: FloatElement,
     ) -> None:
+        self._element = element
+        self._dtype = FLOATS[element].dtype
         self._forms = {id(c): form for c, form in zip(commands, forms, strict=True)}
         self._kept = frozenset(kept)
         self._constants: dict[str, Array] = {}
@@ -205,7 +215,7 @@ class Fp16Runner:
         compute: Callable[[Sequence[Array | None]], list[Array]],
         found: list[Overflowed],
     ) -> list[Array]:
-        """Return the results of a command, and record float16 overflows in `found`.
+        """Return the results of a command, and record overflows in `found`.
 
         Args:
             command: one of those of the plan.
@@ -226,8 +236,8 @@ class Fp16Runner:
             for name, array in zip(command.op.outputs, results, strict=True)
         ]
         if form.makes and not all(_finite(array) for array in made):
-            # What float32 makes of the same operands tells whether float16 is to blame.
-            wide = [None if array is None else _wide(array) for array in given]
+            # What float32 makes of the same operands tells whether the element is to blame.
+            wide = [None if array is None else self._wide(array) for array in given]
             full = compute(wide)
             if any(_lost(narrow, true) for narrow, true in zip(made, full, strict=True)):
                 found.append(overflow_of(command, command.op.outputs))
@@ -244,16 +254,16 @@ class Fp16Runner:
         if tensor is None or array is None or tensor.dtype is not DType.FLOAT32:
             return array
         if not wants:
-            return _wide(array)
-        if array.dtype == np.float16:
+            return self._wide(array)
+        if array.dtype == self._dtype:
             return array
         if tensor.value is not None:
             narrow = self._constants.get(tensor.name)
             if narrow is None:
-                narrow = self._constants[tensor.name] = to_fp16(array)
+                narrow = self._constants[tensor.name] = to_element(array, self._element)
             return narrow
         with np.errstate(over="ignore"):
-            narrow = array.astype(np.float16)
+            narrow = array.astype(self._dtype)
         if _lost(narrow, array):
             found.append(overflow_of(command, [tensor.name]))
         return narrow
@@ -263,12 +273,11 @@ class Fp16Runner:
             return array
         if narrow:
             with np.errstate(over="ignore"):
-                array = array.astype(np.float16, copy=False)
-        return _wide(array) if not narrow or tensor.name in self._kept else array
+                array = array.astype(self._dtype, copy=False)
+        return self._wide(array) if not narrow or tensor.name in self._kept else array
 
-
-def _wide(array: Array) -> Array:
-    return array.astype(np.float32) if array.dtype == np.float16 else array
+    def _wide(self, array: Array) -> Array:
+        return array.astype(np.float32) if array.dtype == self._dtype else array
 
 
 def _finite(array: Array) -> bool:
