@@ -19,8 +19,8 @@ from vkmnn.arguments import (
 )
 from vkmnn.base.budget import Budget
 from vkmnn.base.records import dataclass
-from vkmnn.bound_run import BoundRun
 from vkmnn.core.backend import MemoryUse, Tuning
+from vkmnn.core.bound_run import BoundRun
 from vkmnn.core.device_tensor import DeviceTensor
 from vkmnn.core.futures import RunFuture
 from vkmnn.core.placement import Placement
@@ -30,7 +30,7 @@ from vkmnn.decoding.session_state import SessionState, matched_pairs, open_state
 from vkmnn.errors import InvalidInputError, nearest
 from vkmnn.ir import Array, TensorInfo
 from vkmnn.opening import CpuInfo, Network, open_session
-from vkmnn.overridable import OverridableInputs
+from vkmnn.opening.overridable import OverridableInputs
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.schedule_config import (
     OnDeviceLost,

@@ -16,7 +16,7 @@ from vkmnn.base.budget import Budget
 from vkmnn.errors import InvalidInputError, plural
 from vkmnn.ir import Array, TensorInfo
 from vkmnn.opening import CpuInfo
-from vkmnn.overridable import OverridableInputs
+from vkmnn.opening.overridable import OverridableInputs
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.schedule_config import (
     OnDeviceLost,

@@ -27,7 +27,7 @@ from vkmnn.interpreter.modes import BackendChoice, SessionModes, Shapes
 from vkmnn.interpreter.tensor import SessionConstant, SessionTensor
 from vkmnn.ir import Array, DType, TensorInfo
 from vkmnn.opening import CPU_DEVICE, CpuInfo, Network, network_of
-from vkmnn.openings import Openings
+from vkmnn.opening.reshaped import Openings
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.schedule_config import Precision, ScheduleConfig
 

@@ -20,9 +20,9 @@ from vkmnn.mnn.codes import ErrorCode, UnplannedError, answered
 from vkmnn.mnn.config import CPU_TYPE, VULKAN_TYPE, Runtime, ignored, schedule
 from vkmnn.mnn.tensor import Tensor, shape_of
 from vkmnn.opening import Network, load_network
-from vkmnn.openings import Openings
+from vkmnn.opening.reshaped import Openings
+from vkmnn.opening.saving import convert
 from vkmnn.runtime.device_info import DeviceInfo
-from vkmnn.saving import convert
 
 RESIZE_DIRECT, RESIZE_DEFER = 6, 7
 _SILENT_MODES = {0, 1, 2, 4, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17}
