@@ -10,9 +10,11 @@ from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 
+from vkmnn.base.memo import Memo
 from vkmnn.core.tensor import Tensor, Usage
 from vkmnn.errors import ShaderError
 from vkmnn.ir import Array, DType, Op, TensorInfo
+from vkmnn.ir.alike import MAX_ALIKE
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.runtime.recorder import linear_groups
 from vkmnn.runtime.shader import Shader
@@ -49,9 +51,6 @@ MIN_TEXELS = 1 << 26
 EXACT_QUOTIENTS = 1 << 20
 TEXEL_LOADS = frozenset({"texel_r32f", "texel_r32i", "texel_rgba32f", "texel_rgba32i"})
 FP16_TEXEL_LOADS = TEXEL_LOADS | {"texel_r16f", "texel_rgba16f", "storage_formats"}
-
-# What is remembered of earlier plans: a few hundred different problems, some megabytes.
-MAX_KNOWN = 4096
 
 MAX_SHARED_BYTES = 4096
 """Literals up to this size are compared with those that plans have in use."""
@@ -108,7 +107,7 @@ class VulkanEncoder:
         *,
         fp16: bool = False,
         weight_bytes: int = 0,
-        known: dict[Hashable, Any] | None = None,
+        known: Memo[Hashable, Any] | None = None,
         spacious: bool = False,
         half: bool = False,
     ) -> None:
@@ -118,7 +117,7 @@ class VulkanEncoder:
         self.weight_bytes = weight_bytes
         self.recording = Recording()
         self._chooser = chooser
-        self._known = {} if known is None else known
+        self._known: Memo[Hashable, Any] = Memo(MAX_ALIKE) if known is None else known
         self._fp16 = fp16
         self._label = ""
         self._load: dict[bool, Load] = {}
@@ -177,11 +176,7 @@ class VulkanEncoder:
             key: all that the result depends on, besides the device; its first item says what it is.
             find: finds it out; nobody may change what it returns.
         """
-        found: T | None = self._known.get(key)
-        if found is None:
-            if len(self._known) >= MAX_KNOWN:
-                self._known.clear()
-            found = self._known[key] = find()
+        found: T = self._known.once(key, find)
         return found
 
     @property
