@@ -121,7 +121,7 @@ def test_what_is_read_further_away_makes_no_layers() -> None:
 
 @pytest.mark.parametrize(("name", "most"), [("BERT, 12 layers", 90), ("ResNet-50", 140)])
 def test_what_a_third_size_computes(name: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shapes, lowerings, executions, kernels and dispatches: once for ops that are alike; measured: 69, 112."""
+    """Shapes, lowerings, executions, kernels and dispatches: once for ops that are alike."""
     build, sizes = planning.NETWORKS[name]
     graph, static, keep, made = _graph(build()), StaticShapes(), Memo.keep, 0
 

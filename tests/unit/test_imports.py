@@ -188,6 +188,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
 NOT_IMPORTED = {
     ("vkmnn.codegen.watch", "vkmnn.testing.pytest_plugin"),
     ("vkmnn.testing.selection", "vkmnn_suite.cases"),  # asked for; it may not be installed
+    ("vkmnn.cli.declared", "vkmnn_suite.fuzz.recipes"),
 }
 
 
