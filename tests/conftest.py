@@ -74,7 +74,8 @@ def _compile_shaders() -> None:
 @pytest.fixture(scope="session", autouse=True)
 def _no_installed_plugins() -> Iterator[None]:
     """Keep the plug-ins of whoever runs the tests out of them; tests announce their own."""
-    from vkmnn import discovery, plugin_folders
+    from vkmnn import discovery
+    from vkmnn.discovery import plugin_folders
 
     with pytest.MonkeyPatch.context() as patch:
         for variable in ("VKMNN_PLUGINS", "VKMNN_PLUGIN_PATH"):

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from vkmnn import llm as llm
     from vkmnn import torch as torch
     from vkmnn.base.budget import Budget
-    from vkmnn.bound_run import BoundRun
+    from vkmnn.core.bound_run import BoundRun
     from vkmnn.core.device_tensor import DeviceTensor
     from vkmnn.core.futures import RunFuture
     from vkmnn.core.profile import Profile
@@ -52,8 +52,8 @@ if TYPE_CHECKING:
         SessionTensor,
     )
     from vkmnn.model import Model, load
+    from vkmnn.opening.saving import convert
     from vkmnn.runtime.device_info import DeviceInfo
-    from vkmnn.saving import convert
     from vkmnn.schedule_config import NetworkPath, PathNames
     from vkmnn.shader_function import ShaderFunction, shader
 
@@ -119,7 +119,7 @@ _LAZY = {
     "SessionStatus": "vkmnn.interpreter",
     "SessionModes": "vkmnn.interpreter",
     "SessionInfo": "vkmnn.interpreter",
-    "BoundRun": "vkmnn.bound_run",
+    "BoundRun": "vkmnn.core.bound_run",
     "Budget": "vkmnn.base.budget",
     "Decision": "vkmnn.core.watched",
     "DeviceInfo": "vkmnn.runtime.device_info",
@@ -137,7 +137,7 @@ _LAZY = {
     "SessionState": "vkmnn.decoding.session_state",
     "SessionTensor": "vkmnn.interpreter",
     "ShaderFunction": "vkmnn.shader_function",
-    "convert": "vkmnn.saving",
+    "convert": "vkmnn.opening.saving",
     "quantize": "vkmnn.quantization",
     "load": "vkmnn.model",
     "load_plugin": "vkmnn.discovery",

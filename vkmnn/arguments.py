@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from math import prod
 from operator import index
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -15,6 +15,8 @@ from vkmnn.base.whole_files import check_writable
 from vkmnn.core.device_tensor import DeviceTensor
 from vkmnn.errors import InvalidInputError, nearest, typed_memory_errors
 from vkmnn.ir import Dim, DType, TensorInfo
+
+T = TypeVar("T")
 
 NO_TYPES: Mapping[str, str] = {}
 
@@ -370,3 +372,23 @@ def target_path(path: object, suffix: str) -> Path:
             f"'{target}' cannot be written: {reason}", hint="name a file in a folder of your own"
         ) from error
     return target
+
+
+def named_tensor(tensors: Mapping[str, T], name: str | None, what: str) -> T:
+    """Return the tensor of a name; the first where it is None.
+
+    Args:
+        tensors: by name.
+        name: which.
+        what: what they are, for messages: "input" or "output".
+
+    Raises:
+        InvalidInputError: there is no tensor of that name.
+    """
+    if name is None:
+        return next(iter(tensors.values()))
+    if name not in tensors:
+        raise InvalidInputError(
+            f"the network has no {what} '{name}'", hint=f"its {what}s: {', '.join(tensors)}"
+        )
+    return tensors[name]

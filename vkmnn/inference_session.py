@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -18,9 +17,10 @@ from vkmnn.arguments import (
     fed_array,
 )
 from vkmnn.base.budget import Budget
+from vkmnn.base.closing import Closing
 from vkmnn.base.records import dataclass
-from vkmnn.bound_run import BoundRun
 from vkmnn.core.backend import MemoryUse, Tuning
+from vkmnn.core.bound_run import BoundRun
 from vkmnn.core.device_tensor import DeviceTensor
 from vkmnn.core.futures import RunFuture
 from vkmnn.core.placement import Placement
@@ -30,7 +30,7 @@ from vkmnn.decoding.session_state import SessionState, matched_pairs, open_state
 from vkmnn.errors import InvalidInputError, nearest
 from vkmnn.ir import Array, TensorInfo
 from vkmnn.opening import CpuInfo, Network, open_session
-from vkmnn.overridable import OverridableInputs
+from vkmnn.opening.overridable import OverridableInputs
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.schedule_config import (
     OnDeviceLost,
@@ -43,7 +43,6 @@ from vkmnn.schedule_config import (
 
 if TYPE_CHECKING:
     import onnx
-    from typing_extensions import Self
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +62,7 @@ class NodeArg:
     quantization: tuple[float, int] | None = None
 
 
-class InferenceSession:
+class InferenceSession(Closing):
     """Run an ONNX model on a Vulkan device.
 
     Args:
@@ -601,19 +600,6 @@ class InferenceSession:
             "a session can be neither copied nor pickled",
             hint="open one in each process, on the same file; threads may share one",
         )
-
-    def __enter__(self) -> Self:
-        """Return the session itself."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close the session."""
-        self.close()
 
 
 def _no_feeds(method: str, inputs: Iterable[str]) -> InvalidInputError:

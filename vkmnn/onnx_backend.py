@@ -30,7 +30,7 @@ from vkmnn.errors import (
 )
 from vkmnn.ir import Array, DType
 from vkmnn.opening import CPU_DEVICE, OpenSession, load_network
-from vkmnn.overridable import OverridableInputs
+from vkmnn.opening.overridable import OverridableInputs
 from vkmnn.schedule_config import ScheduleConfig
 
 Inputs: TypeAlias = "Array | Sequence[Any] | Mapping[str, Any]"

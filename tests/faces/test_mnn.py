@@ -20,8 +20,8 @@ import vkmnn.mnn as MNN  # noqa: N812 - as programs write it
 from tests.model.mnn_models import converted
 from vkmnn import InvalidInputError, ModelError, ShapeError
 from vkmnn.mnn import expr, nn
-from vkmnn.openings import Openings
-from vkmnn.paths import OpenPaths
+from vkmnn.opening.paths import OpenPaths
+from vkmnn.opening.reshaped import Openings
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(__file__).parent / "programs"

@@ -273,7 +273,7 @@ def test_untyped_errors_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*arguments: object) -> None:
         raise KeyError("lost")
 
-    monkeypatch.setattr("vkmnn.opening.load_plugins", fail)
+    monkeypatch.setattr("vkmnn.opening.front_ends.load_plugins", fail)
     outcome = undergo(PAST["101 axes"], ["cpu"])
     assert (outcome.kind, outcome.error) == (UNTYPED, "KeyError")
 

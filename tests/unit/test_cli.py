@@ -474,6 +474,18 @@ def test_ops_of_a_name(cli: Cli) -> None:
     assert "ReduceMax" in many.out
 
 
+def test_ops_say_what_is_declared(cli: Cli) -> None:
+    lines = cli("ops", "LRN").out.splitlines()
+    assert "op type LRN" in lines
+    assert any(line.split()[:2] == ["axes", "shape.axes.rows,"] for line in lines)
+    assert any(line.split()[:2] == ["!", "alike"] for line in lines)  # left open
+    assert "    fuzzing  vkmnn_suite.fuzz.recipes.windows" in lines
+    facts = json.loads(cli("ops", "LRN", "--json").out)["declared"]["op type LRN"]
+    assert {one["name"]: one["left"] for one in facts}["alike"] is True
+    own = cli("ops", "Raster").out.splitlines()  # no operator of ONNX
+    assert own[0] == "op type Raster"
+
+
 def test_ops_that_are_not_there(cli: Cli) -> None:
     known = cli("ops", "RandomNormalLike")
     assert known.status == 0

@@ -17,12 +17,13 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import vkmnn
-from vkmnn import discovery, plugin_folders
+from vkmnn import discovery
 from vkmnn.cli import checks
 from vkmnn.cli.app import run_cli
 from vkmnn.converter.onnx import load_model
 from vkmnn.converter.passes import optimize
 from vkmnn.cpu_fallback import run_op
+from vkmnn.discovery import plugin_folders
 from vkmnn.errors import ModelError, PluginError
 from vkmnn.ir import OP_TYPES
 

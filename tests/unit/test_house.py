@@ -40,7 +40,7 @@ MANY_PARAMETERS = {
     "inference_session.py:InferenceSession.__init__": KEYWORDS,
     "mnn/nn.py:load_module_from_file": "public; the parameters are those of MNN's function",
     "quantization/run.py:quantize": KEYWORDS,
-    "saving.py:convert": KEYWORDS,
+    "opening/saving.py:convert": KEYWORDS,
 }
 
 

@@ -26,13 +26,11 @@ ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "base": {"errors"},  # files, threads, registries, budgets: without a word of networks
     "ir": {"errors"},
-    "array_files": {"ir"},
     "schema": {"errors", "ir"},  # FlatBuffers, by the schemas of model files
     "shape": {"errors", "ir"},
-    "folding": {"errors", "ir", "shape"},  # of constants: asked by passes and by plans
     "geometry": {"errors", "ir", "shape"},
     "converter": {
-        *("errors", "ir", "shape", "folding", "schema"),
+        *("errors", "ir", "shape", "schema"),
     },
     "host": {
         "errors",
@@ -40,7 +38,7 @@ ALLOWED: dict[str, set[str]] = {
         "converter",
     },  # evaluators of ONNX, for what has no kernel
     "core": {
-        *("errors", "ir", "shape", "geometry", "folding"),
+        *("errors", "ir", "shape", "geometry"),
     },
     "control_flow": {  # networks inside If, Loop and Scan
         *("errors", "ir", "shape", "core"),
@@ -60,61 +58,46 @@ ALLOWED: dict[str, set[str]] = {
         *("errors", "ir", "shape", "geometry", "converter", "core"),
         *("cpu_fallback", "runtime", "vulkan"),
     },
-    "plugin_folders": {"errors"},
-    "discovery": {
-        "errors",
-        "plugin",
-        "plugin_folders",
-    },  # finds plug-ins; these import `plugin`
+    "discovery": {"errors", "plugin"},  # finds plug-ins; these import `plugin`
     "schedule_config": {"errors"},
     "arguments": {"errors", "ir", "core"},  # what callers pass, checked
     "opening": {  # from a model to a session: what every face stands on
         *("errors", "ir", "discovery", "converter", "core", "cpu_fallback"),
-        *("runtime", "vulkan", "schedule_config", "host", "control_flow"),
+        *("runtime", "vulkan", "schedule_config", "arguments", "host", "control_flow"),
     },
-    "paths": {  # parts of a network, by names
-        *("errors", "ir", "core", "opening", "runtime", "schedule_config"),
-    },
-    "overridable": {"errors", "ir", "core", "schedule_config", "opening"},
-    "openings": {"errors", "ir", "arguments", "opening", "paths", "schedule_config"},
-    "saving": {"errors", "ir", "converter", "schedule_config", "opening", "arguments"},
-    "bound_run": {"core"},  # handles that the faces hand out
     "decoding": {  # state that a session keeps between runs: KV caches, sampling, batched steps
-        *("errors", "ir", "shape", "folding", "core", "arguments"),
+        *("errors", "ir", "shape", "core", "arguments"),
     },
     # The faces stand side by side on `opening`; they do not know each other.
     "interpreter": {
         *("errors", "ir", "core", "runtime", "schedule_config", "arguments", "opening"),
-        "openings",
     },
     "inference_session": {
         *("errors", "ir", "core", "runtime", "schedule_config", "arguments", "opening"),
-        *("bound_run", "decoding", "overridable"),
+        "decoding",
     },
     "model": {
         *("errors", "ir", "runtime", "schedule_config", "arguments", "opening"),
-        "overridable",
     },
     "mnn": {
-        *("errors", "ir", "core", "runtime", "paths", "schedule_config", "arguments", "opening"),
-        *("openings", "saving", "converter"),
+        *("errors", "ir", "core", "runtime", "schedule_config", "arguments", "opening"),
+        "converter",
     },
     "onnx_backend": {
-        *("errors", "ir", "schedule_config", "arguments", "opening", "overridable"),
+        *("errors", "ir", "schedule_config", "arguments", "opening"),
         "runtime",
     },
     "onnxruntime": {
         *("errors", "ir", "core", "runtime", "schedule_config", "arguments", "opening"),
-        "overridable",
     },
     "llm": {  # language models: text around a session's state
         *("errors", "ir", "converter", "schedule_config", "arguments", "opening"),
-        *("decoding", "shape", "runtime", "array_files"),
+        *("decoding", "shape", "runtime"),
     },
     "torch": {"errors", "converter", "inference_session"},  # PyTorch's modules
     "serve": {"errors", "ir", "llm", "inference_session", "schedule_config"},
     "quantization": {  # onnxruntime's tools
-        *("errors", "ir", "converter", "arguments", "inference_session", "array_files"),
+        *("errors", "ir", "converter", "arguments", "inference_session"),
     },
     "bench": {"errors", "ir", "runtime", "host"},
     "shader_function": {"errors", "runtime", "shaders", "codegen"},
@@ -135,10 +118,8 @@ ALLOWED: dict[str, set[str]] = {
             "schedule_config",
             "bench",
             "opening",
-            "saving",
             "llm",
             "quantization",
-            "array_files",
         ),
         "serve",
     },
@@ -207,6 +188,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
 NOT_IMPORTED = {
     ("vkmnn.codegen.watch", "vkmnn.testing.pytest_plugin"),
     ("vkmnn.testing.selection", "vkmnn_suite.cases"),  # asked for; it may not be installed
+    ("vkmnn.cli.declared", "vkmnn_suite.fuzz.recipes"),
 }
 
 

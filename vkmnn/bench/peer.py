@@ -16,19 +16,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vkmnn.base.closing import Closing
 from vkmnn.bench.engine import EngineMissingError, Job
 from vkmnn.ir import Array
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
-    from typing_extensions import Self
+    pass
 
 _END_S = 30  # to save caches, and for a driver to unload
 _ROOT = Path(__file__).resolve().parents[2]
 
 
-class Peer:
+class Peer(Closing):
     """An engine with one job; a context manager that ends its process.
 
     Args:
@@ -116,19 +115,6 @@ class Peer:
         self._listener.join()
         self._process.stdout.close()
         self._folder.cleanup()
-
-    def __enter__(self) -> Self:
-        """Return the peer itself."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """End the process."""
-        self.close()
 
 
 def _write_job(job: Job, folder: Path) -> None:

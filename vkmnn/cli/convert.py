@@ -7,7 +7,7 @@ from pathlib import Path
 
 from vkmnn.cli.console import bytes_text, document, interruptible, note, waiting
 from vkmnn.errors import InvalidInputError
-from vkmnn.saving import convert
+from vkmnn.opening.saving import convert
 from vkmnn.schedule_config import PrecisionName, Unsupported
 
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from vkmnn.array_files import read_arrays
 from vkmnn.errors import InvalidInputError, nearest
 from vkmnn.inference_session import NodeArg
 from vkmnn.ir import Array
+from vkmnn.ir.array_files import read_arrays
 
 Filler = Callable[[np.random.Generator, tuple[int, ...], str], Array]
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from vkmnn.base.budget import Meter
 from vkmnn.base.records import dataclass
 from vkmnn.base.registry import Registry
-from vkmnn.folding import Evaluator
 from vkmnn.ir import Dim, Graph
+from vkmnn.shape.folding import Evaluator
 
 if TYPE_CHECKING:
     from vkmnn.converter.onnx.host_nodes import HostCheck

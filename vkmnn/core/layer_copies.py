@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from vkmnn.base.budget import Meter
-from vkmnn.core.layers import Layer, Layers, Mark
+from vkmnn.core.alike_layers import Layer, Layers, Mark
 from vkmnn.core.resolve import Resolved
 from vkmnn.ir import Array, Graph, Op, TensorInfo
 from vkmnn.ir.ops import RasterAttrs

@@ -24,8 +24,8 @@ from vkmnn.core.resolve import Resolved, lower, resolve
 from vkmnn.core.static import StaticShapes
 from vkmnn.core.tensor import Tensor, Usage
 from vkmnn.errors import DeviceError, UnsupportedNode, UnsupportedOpError, unexpected_error
-from vkmnn.folding import Evaluator
 from vkmnn.ir import Array, Graph, Op, TensorInfo
+from vkmnn.shape.folding import Evaluator
 
 _log = logging.getLogger(__name__)
 

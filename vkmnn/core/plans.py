@@ -18,8 +18,8 @@ from vkmnn.core.plan import Plan
 from vkmnn.core.resolve import content_inputs, fold_constants
 from vkmnn.core.static import StaticShapes
 from vkmnn.errors import IntegerRangeError, InvalidInputError, PlacementError, plural
-from vkmnn.folding import Evaluator
 from vkmnn.ir import Array, Graph
+from vkmnn.shape.folding import Evaluator
 
 _log = logging.getLogger(__name__)
 

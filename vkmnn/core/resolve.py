@@ -11,10 +11,10 @@ from vkmnn.base.budget import Meter, unlimited
 from vkmnn.base.records import dataclass
 from vkmnn.core.tensor import Tensor
 from vkmnn.errors import ShapeError
-from vkmnn.folding import Evaluator, Folder, keep, operands
 from vkmnn.geometry import fuse_operands, fuse_rasters, fuse_views, lower_graph
 from vkmnn.ir import OP_TYPES, Array, DType, Graph, Op, TensorInfo
-from vkmnn.shape import RepeatedShapes, is_too_large
+from vkmnn.shape import AlikeShapes, is_too_large
+from vkmnn.shape.folding import Evaluator, Folder, keep, operands
 from vkmnn.shape.registry import MAX_ELEMENTS
 
 # Results of lowered ops larger than this are recomputed in every run instead of kept.
@@ -116,7 +116,7 @@ def resolve(
             infos[name] = tensor.info
         else:
             infos[name] = TensorInfo(name, _dtype(array), array.shape)
-    shapes = RepeatedShapes()
+    shapes = AlikeShapes()
     ops: list[Op] = []
     for op in graph.ops:
         meter.check_time(op.type, op.name)

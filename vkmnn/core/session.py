@@ -45,9 +45,9 @@ from vkmnn.errors import (
     VkmnnError,
     unexpected_error,
 )
-from vkmnn.folding import Evaluator
 from vkmnn.ir import Array, DType, Graph, TensorInfo
 from vkmnn.shape import flops
+from vkmnn.shape.folding import Evaluator
 
 __all__ = ["TUNING_RUNS", "Session"]
 

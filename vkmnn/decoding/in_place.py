@@ -26,8 +26,8 @@ from vkmnn.decoding.padded_graph import (
 from vkmnn.decoding.state_tensors import Shape, StateTensors, resized
 from vkmnn.decoding.step_ring import Waits, recorded
 from vkmnn.errors import InvalidInputError
-from vkmnn.folding import Evaluator
 from vkmnn.ir import Array, Graph, TensorInfo
+from vkmnn.shape.folding import Evaluator
 
 
 @dataclass(slots=True)

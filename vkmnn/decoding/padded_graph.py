@@ -22,7 +22,6 @@ from vkmnn.base.budget import Meter
 from vkmnn.base.records import dataclass
 from vkmnn.decoding.fuse_cached_attention import ROW_AXIS, fuse_cached_attention
 from vkmnn.errors import ShapeError
-from vkmnn.folding import Evaluator, Folder, keep
 from vkmnn.ir import OP_TYPES, Array, DType, Graph, Op, OpAttrs, TensorInfo
 from vkmnn.ir.ops import (
     AppendAttrs,
@@ -40,6 +39,7 @@ from vkmnn.shape.axes import (
     loops_of,
     numbering_of,
 )
+from vkmnn.shape.folding import Evaluator, Folder, keep
 
 PAST, TOTAL, VALID_MASK = "vkmnn:past", "vkmnn:total", "vkmnn:valid_mask"
 """Inputs of the rewritten network: rows before and after the run, and which rows are valid."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from vkmnn.arguments import checked_number
+from vkmnn.base.closing import Closing
 from vkmnn.core.device_tensor import DeviceTensor
 from vkmnn.core.session import Session
 from vkmnn.decoding.cache_pool import CachePool
@@ -20,12 +20,12 @@ from vkmnn.errors import InvalidInputError
 from vkmnn.ir import Array
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    pass
 
 Check = Callable[[Mapping[str, Any]], dict[str, Any]]
 
 
-class SessionState:
+class SessionState(Closing):
     """Runs of a session that hand outputs on to the next run's inputs, on the device.
 
     Made by `InferenceSession.state`. One sequence of runs: several make one each.
@@ -146,19 +146,6 @@ class SessionState:
     def close(self) -> None:
         """Release the state's memory and plans; the session stays."""
         self._session.detach(self._state)
-
-    def __enter__(self) -> Self:
-        """Return the state itself."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close it."""
-        self.close()
 
 
 def open_state(

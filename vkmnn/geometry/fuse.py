@@ -9,6 +9,7 @@ from dataclasses import replace
 from math import prod
 
 from vkmnn.base.budget import Meter, unlimited
+from vkmnn.base.memo import Memo
 from vkmnn.geometry.regions import (
     MAX_REGIONS,
     compose,
@@ -19,6 +20,7 @@ from vkmnn.geometry.regions import (
 )
 from vkmnn.geometry.registry import compact_origins
 from vkmnn.ir import Op, Region, TensorInfo
+from vkmnn.ir.alike import MAX_ALIKE
 from vkmnn.ir.ops import RasterAttrs
 
 
@@ -91,7 +93,7 @@ def fuse_rasters(
 class _Chains:
     """The Rasters so far that others may read through.
 
-    Layers have the same chains for other tensors, and the same attributes (`RepeatedLowerings`):
+    Layers have the same chains for other tensors, and the same attributes (`AlikeLowerings`):
     what became of one chain is what becomes of the others.
 
     Args:
@@ -104,7 +106,7 @@ class _Chains:
         self._meter = meter
         self._rasters: dict[str, RasterAttrs] = {}
         self._sources: dict[str, list[str]] = {}
-        self._known: dict[object, tuple[list[int], RasterAttrs]] = {}
+        self._known: Memo[tuple[object, ...], tuple[list[int], RasterAttrs]] = Memo(MAX_ALIKE)
         # All attributes that keys name by identity are kept, so that it stays theirs.
         self._kept: dict[int, tuple[RasterAttrs, int]] = {}
         self._numbers: dict[object, int] = {}
@@ -136,7 +138,7 @@ class _Chains:
             own, made = _collapse(
                 own, made, elements, self._rasters, self._sources, self._stored, self._meter
             )
-            self._known[key] = [names[name] for name in own], made
+            self._known.keep(key, ([names[name] for name in own], made))
             return own, made
         at = list(names)
         return [at[number] for number in known[0]], known[1]

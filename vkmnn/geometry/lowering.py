@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from vkmnn.base.budget import Meter, unlimited
 from vkmnn.errors import ModelError
+from vkmnn.geometry.alike import AlikeLowerings
 from vkmnn.geometry.registry import may_lower
-from vkmnn.geometry.repeated import RepeatedLowerings
 from vkmnn.ir import Array, DType, Op, TensorInfo
 from vkmnn.ir.ops import PadAttrs, RasterAttrs
 
@@ -46,7 +46,7 @@ def lower_graph(
     known = dict(infos)
     contents = dict(constants)
     result: list[Op] = []
-    alike = RepeatedLowerings(meter)
+    alike = AlikeLowerings(meter)
     work = list(reversed(ops))
     while work:
         op = work.pop()

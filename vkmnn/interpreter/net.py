@@ -7,11 +7,11 @@ import weakref
 from collections.abc import Mapping, Sequence
 from mmap import mmap
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from vkmnn.arguments import checked_sizes
+from vkmnn.arguments import checked_sizes, named_tensor
 from vkmnn.base.budget import Budget
+from vkmnn.base.closing import Closing
 from vkmnn.core.futures import RunFuture
 from vkmnn.core.watched import Callback
 from vkmnn.errors import InvalidInputError
@@ -25,12 +25,11 @@ from vkmnn.schedule_config import ScheduleConfig, Unsupported
 
 if TYPE_CHECKING:
     import onnx
-    from typing_extensions import Self
 
 Config = ScheduleConfig | Mapping[str, Any]
 
 
-class Interpreter:
+class Interpreter(Closing):
     """A loaded, optimised network (MNN Interpreter); many sessions may run it at once.
 
     Args:
@@ -226,30 +225,17 @@ class Interpreter:
             self.release_session(session)
         self._network = None
 
-    def __enter__(self) -> Self:
-        """Return the interpreter itself."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close the interpreter."""
-        self.close()
-
     def __reduce__(self) -> NoReturn:
         """Refuse copies: sessions and device memory have one owner."""
         raise TypeError("an Interpreter cannot be copied or pickled: load the model again")
 
     def get_session_input(self, session: Session, name: str | None = None) -> SessionTensor:
         """Return an input by name, or the first."""
-        return _pick(session.inputs, name, "input")
+        return named_tensor(session.inputs, name, "input")
 
     def get_session_output(self, session: Session, name: str | None = None) -> SessionTensor:
         """Return an output by name, or the first."""
-        return _pick(session.outputs, name, "output")
+        return named_tensor(session.outputs, name, "output")
 
     def resize_tensor(self, session: Session, tensor: SessionTensor, shape: Sequence[int]) -> None:
         """Give an input a new shape, which `resize_session` applies.
@@ -345,16 +331,6 @@ def _bytes(data: object) -> bytes:
             f"a {type(data).__name__} is not a buffer",
             hint="pass bytes, a bytearray, a memoryview or an mmap; from_file takes a path",
         ) from error
-
-
-def _pick(tensors: Mapping[str, SessionTensor], name: str | None, what: str) -> SessionTensor:
-    if name is None:
-        return next(iter(tensors.values()))
-    if name not in tensors:
-        raise InvalidInputError(
-            f"the network has no {what} '{name}'", hint=f"its {what}s: {', '.join(tensors)}"
-        )
-    return tensors[name]
 
 
 def _configs(config: Config | Sequence[Config] | None) -> list[ScheduleConfig]:

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import replace
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vkmnn.base.closing import Closing
 from vkmnn.core.device_tensor import as_array
 from vkmnn.core.futures import RunFuture
 from vkmnn.core.pipelines import Pipelines
@@ -27,12 +27,12 @@ from vkmnn.interpreter.modes import BackendChoice, SessionModes, Shapes
 from vkmnn.interpreter.tensor import SessionConstant, SessionTensor
 from vkmnn.ir import Array, DType, TensorInfo
 from vkmnn.opening import CPU_DEVICE, CpuInfo, Network, network_of
-from vkmnn.openings import Openings
+from vkmnn.opening.reshaped import Openings
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.schedule_config import Precision, ScheduleConfig
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    pass
 
 _log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ _NUMPY_FLOPS = 5e10
 """Peak operations a second of numpy; slower networks are not measured."""
 
 
-class Session:
+class Session(Closing):
     """A configured way to run a network; created by `Interpreter.create_session`.
 
     `precision` is what the session runs with: "high" where the device has no 16-bit storage.
@@ -349,19 +349,6 @@ class Session:
         self._constants.clear()
         self._changed.clear()
         self._openings.release_model()
-
-    def __enter__(self) -> Self:
-        """Return the session itself."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close the session."""
-        self.close()
 
     @property
     def closed(self) -> bool:

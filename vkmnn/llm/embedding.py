@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vkmnn.base.closing import Closing
 from vkmnn.errors import InvalidInputError, ModelFileError
 from vkmnn.ir import Array
 from vkmnn.llm.layout import Layout
@@ -16,7 +16,7 @@ from vkmnn.opening import open_model
 from vkmnn.schedule_config import ScheduleConfig
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    pass
 
 LENGTHS = (16, 64, 256, 512)
 """Texts are padded to one of these, so that there are few plans."""
@@ -24,7 +24,7 @@ LENGTHS = (16, 64, 256, 512)
 _OUTPUTS = ("sentence_embedding", "last_hidden_state", "token_embeddings")
 
 
-class EmbeddingModel:
+class EmbeddingModel(Closing):
     """An encoder with its tokenizer; created by `vkmnn.llm.load_embedding`.
 
     A vector is the mean over a text's tokens, of length 1; or what the network calls
@@ -98,16 +98,3 @@ class EmbeddingModel:
     def close(self) -> None:
         """Release the device's memory."""
         self._open.core.close()
-
-    def __enter__(self) -> Self:
-        """Return the model itself."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close the model."""
-        self.close()

@@ -9,10 +9,10 @@ from collections.abc import Generator, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from vkmnn.arguments import checked_number
+from vkmnn.base.closing import Closing
 from vkmnn.errors import InvalidInputError, ModelFileError
 from vkmnn.llm.decoder import MAX_BATCH, Decoder
 from vkmnn.llm.generation import Generated, Generation, Options
@@ -22,7 +22,7 @@ from vkmnn.llm.sequence import Sequence as Cached
 from vkmnn.llm.text import TextTooLongError, Tokenizer
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    pass
 
 Prompt = Any
 """A text, tokens (a list of int), or messages (a list of dictionaries with role and content)."""
@@ -36,7 +36,7 @@ then takes one step more, on average.
 """
 
 
-class LanguageModel:
+class LanguageModel(Closing):
     """A decoder with its tokenizer; created by `vkmnn.llm.load`.
 
     Threads may generate at the same time; tokens of several texts are made by one run.
@@ -333,19 +333,6 @@ class LanguageModel:
     def close(self) -> None:
         """Release the device's memory; the model cannot be used afterwards."""
         self._decoder.close()
-
-    def __enter__(self) -> Self:
-        """Return the model itself."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close the model."""
-        self.close()
 
     def __repr__(self) -> str:
         """Return the name and where it runs."""

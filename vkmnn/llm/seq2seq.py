@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from vkmnn.arguments import check_feeds
+from vkmnn.base.closing import Closing
 from vkmnn.decoding.session_state import SessionState, matched_pairs, open_state
 from vkmnn.errors import InvalidInputError, ModelFileError, StateLostError
 from vkmnn.ir import Array, TensorInfo
@@ -25,7 +25,7 @@ from vkmnn.opening import open_model
 from vkmnn.schedule_config import ScheduleConfig
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    pass
 
 _log = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class _Part:
         self.open.core.close()
 
 
-class Seq2SeqModel:
+class Seq2SeqModel(Closing):
     """An encoder, its decoder and their tokenizer; created by `vkmnn.llm.load_seq2seq`.
 
     Attributes:
@@ -240,16 +240,3 @@ class Seq2SeqModel:
         """Release the device's memory."""
         for part in (self._encoder, self._first, self._next):
             part.close()
-
-    def __enter__(self) -> Self:
-        """Return the model itself."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close the model."""
-        self.close()

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from vkmnn.array_files import read_arrays
 from vkmnn.base.whole_files import replacing
 from vkmnn.errors import InvalidInputError, ModelFileError
 from vkmnn.ir import Array
+from vkmnn.ir.array_files import read_arrays
 
 _ABOUT = "vkmnn:about"
 _MAX_TOKEN = 2**31 - 1

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from vkmnn.arguments import checked_sizes
+from vkmnn.arguments import checked_sizes, named_tensor
 from vkmnn.core.pipelines import Pipelines
 from vkmnn.core.session import Session as CoreSession
 from vkmnn.core.watched import OpCall
@@ -20,9 +20,9 @@ from vkmnn.mnn.codes import ErrorCode, UnplannedError, answered
 from vkmnn.mnn.config import CPU_TYPE, VULKAN_TYPE, Runtime, ignored, schedule
 from vkmnn.mnn.tensor import Tensor, shape_of
 from vkmnn.opening import Network, load_network
-from vkmnn.openings import Openings
+from vkmnn.opening.reshaped import Openings
+from vkmnn.opening.saving import convert
 from vkmnn.runtime.device_info import DeviceInfo
-from vkmnn.saving import convert
 
 RESIZE_DIRECT, RESIZE_DEFER = 6, 7
 _SILENT_MODES = {0, 1, 2, 4, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17}
@@ -200,7 +200,7 @@ class Interpreter:
 
     def getSessionInput(self, session: Session, name: str | None = None) -> Tensor:
         """Return an input by name, or the first."""
-        return _pick(session._inputs, name, "input")
+        return named_tensor(session._inputs, name, "input")
 
     def getSessionInputAll(self, session: Session) -> dict[str, Tensor]:
         """Return all inputs by name."""
@@ -208,7 +208,7 @@ class Interpreter:
 
     def getSessionOutput(self, session: Session, name: str | None = None) -> Tensor:
         """Return an output by name, or the first."""
-        return _pick(session._outputs, name, "output")
+        return named_tensor(session._outputs, name, "output")
 
     def getSessionOutputAll(self, session: Session) -> dict[str, Tensor]:
         """Return all outputs by name."""
@@ -384,13 +384,3 @@ def _tensors(values: Mapping[str, Array]) -> list[Tensor]:
             tensor._array = value
             made.append(tensor)
     return made
-
-
-def _pick(tensors: Mapping[str, Tensor], name: str | None, what: str) -> Tensor:
-    if name is None:
-        return next(iter(tensors.values()))
-    if name not in tensors:
-        raise InvalidInputError(
-            f"the network has no {what} '{name}'", hint=f"its {what}s: {', '.join(tensors)}"
-        )
-    return tensors[name]

@@ -24,8 +24,8 @@ from vkmnn.mnn.expr import (
 )
 from vkmnn.mnn.tensor import Tensor_DimensionType_Caffe, converted, reordered
 from vkmnn.opening import open_model
-from vkmnn.openings import Openings, fitting
-from vkmnn.paths import OpenPaths
+from vkmnn.opening.paths import OpenPaths
+from vkmnn.opening.reshaped import Openings, fitting
 
 
 class RuntimeManager:

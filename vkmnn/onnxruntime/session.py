@@ -25,7 +25,7 @@ from vkmnn.onnxruntime.options import RunOptions, SessionOptions
 from vkmnn.onnxruntime.providers import CPU, VULKAN, Chosen, choose
 from vkmnn.onnxruntime.values import OrtValue, type_name
 from vkmnn.opening import Network, OpenSession
-from vkmnn.overridable import OverridableInputs
+from vkmnn.opening.overridable import OverridableInputs
 from vkmnn.runtime.device_info import DeviceInfo
 
 

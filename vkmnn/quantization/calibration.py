@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from vkmnn.array_files import read_arrays
 from vkmnn.errors import InvalidInputError, nearest, plural
 from vkmnn.ir import Array, DType, TensorInfo
+from vkmnn.ir.array_files import read_arrays
 
 Sample = dict[str, Array]
 Calibration = str | Path | Mapping[str, Array]

@@ -12,6 +12,7 @@ from typing import Any
 
 from vkmnn.base.cache_files import cache_dir
 from vkmnn.base.elements import FLOATS
+from vkmnn.base.memo import Memo
 from vkmnn.core.backend import (
     Backend,
     OpsRejectedError,
@@ -26,6 +27,7 @@ from vkmnn.core.kernels import KERNELS, Make, create
 from vkmnn.core.tensor import Tensor, Usage
 from vkmnn.errors import DeviceError, Float16OverflowError, InvalidInputError, unexpected_error
 from vkmnn.ir import OP_TYPES, Array, DType, Op, PackedForm
+from vkmnn.ir.alike import MAX_ALIKE
 from vkmnn.runtime import environment
 from vkmnn.runtime.device import Device, retire_unwanted
 from vkmnn.runtime.gate import Visit
@@ -39,8 +41,8 @@ from vkmnn.vulkan.bindable import Fault, PipelineKind, find_faults
 from vkmnn.vulkan.choice import Choice, Chooser, Preferences
 from vkmnn.vulkan.device_rules import is_gpu
 from vkmnn.vulkan.device_storage import new_tensor
-from vkmnn.vulkan.encoder import MAX_KNOWN, VulkanEncoder
-from vkmnn.vulkan.execution import Problem, VulkanExecution
+from vkmnn.vulkan.encoder import VulkanEncoder
+from vkmnn.vulkan.execution import Prepared, VulkanExecution
 from vkmnn.vulkan.executions import execution_of
 from vkmnn.vulkan.forms import Forms
 from vkmnn.vulkan.fusion.joined_ends import join_ends
@@ -52,12 +54,12 @@ from vkmnn.vulkan.images.forms import image_record
 from vkmnn.vulkan.images.place import image_size
 from vkmnn.vulkan.layouts import assign_layouts
 from vkmnn.vulkan.overflow import Reporting, origins
+from vkmnn.vulkan.plan.alike import AlikeDispatches, op_key
 from vkmnn.vulkan.plan.foreseen import Foreseen
 from vkmnn.vulkan.plan.memory import PlanMemory, constants_of, plan_memory
 from vkmnn.vulkan.plan.plan_recorder import PlanRecorder, pipelines_used
 from vkmnn.vulkan.plan.schedule import schedule
 from vkmnn.vulkan.recording import Recording, Spec, SpecializedShader
-from vkmnn.vulkan.repeats import Repeats, problem_key
 from vkmnn.vulkan.settings import BackendSettings
 from vkmnn.vulkan.splitting.splitter import Divider
 from vkmnn.vulkan.storage import (
@@ -114,9 +116,9 @@ class VulkanBackend(TunableBackend):
         if self._images:
             images.load_all()
         self._constants = constants_of(device)
-        self._known: dict[Hashable, Any] = {}
+        self._known: Memo[Hashable, Any] = Memo(MAX_ALIKE)
         self._forms = Forms()
-        self._problems: dict[Hashable, Problem] = {}
+        self._prepared: Memo[Hashable, Prepared] = Memo(MAX_ALIKE)
         self._pipelines: dict[SpecializedShader, Pipeline] = {}
         self._kinds: dict[SpecializedShader, PipelineKind] = {}
         heaps = {item.heap: item.heap_bytes for item in device.info.memory_types}
@@ -139,15 +141,13 @@ class VulkanBackend(TunableBackend):
                 return Rejection(f"constant '{tensor.name}' holds {value}, outside int32")
         if own is None or not own.repeatable or len(KERNELS):
             return self._create(own, op, inputs, outputs)
-        key = problem_key(op, inputs, outputs)
-        problem = self._problems.get(key)
-        if problem is not None:
-            return problem.execution(op, inputs, outputs)
+        key = op_key(op, inputs, outputs)
+        prepared = self._prepared.get(key)
+        if prepared is not None:
+            return prepared.execution(op, inputs, outputs)
         made = self._create(own, op, inputs, outputs)
         if isinstance(made, VulkanExecution):
-            if len(self._problems) >= MAX_KNOWN:
-                self._problems.clear()
-            self._problems[key] = made.as_problem()
+            self._prepared.keep(key, made.as_prepared())
         return made
 
     def _create(
@@ -320,7 +320,7 @@ class VulkanBackend(TunableBackend):
         """Let the executions record; return the dispatches and the end of each segment."""
         encoder = self.new_encoder(_constant_bytes(segments))
         segments = join_ends(segments, encoder)
-        repeats = Repeats(encoder)
+        alike = AlikeDispatches(encoder)
         pairs = FusedPairs(PAIR_RULES, segments, encoder)
         ends = []
         for commands in segments:
@@ -336,7 +336,7 @@ class VulkanBackend(TunableBackend):
                         execution.bind(command.inputs, command.outputs)
                         record(execution, encoder)
                     else:
-                        repeats.encode(execution, command.inputs, command.outputs)
+                        alike.encode(execution, command.inputs, command.outputs)
                 except Exception as error:
                     op = command.op
                     raise unexpected_error(

@@ -11,9 +11,11 @@ from typing import Any, Literal, Protocol, TypeVar
 import numpy as np
 
 from vkmnn.base.elements import FLOATS, FloatElement, FloatStorage
+from vkmnn.base.memo import Memo
 from vkmnn.core.tensor import Tensor, Usage
 from vkmnn.errors import ShaderError
 from vkmnn.ir import Array, DType, Op, TensorInfo
+from vkmnn.ir.alike import MAX_ALIKE
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.runtime.recorder import linear_groups
 from vkmnn.runtime.shader import Shader
@@ -60,9 +62,6 @@ def _texel_loads(stored: FloatStorage) -> frozenset[str] | None:
 
 TEXEL_LOADS = {name: _texel_loads(stored) for name, stored in FLOATS.items()}
 """Features by which kernels load an element through texel buffers; None: it has no format."""
-
-# What is remembered of earlier plans: a few hundred different problems, some megabytes.
-MAX_KNOWN = 4096
 
 MAX_SHARED_BYTES = 4096
 """Literals up to this size are compared with those that plans have in use."""
@@ -120,7 +119,7 @@ class VulkanEncoder:
         *,
         element: FloatElement = "f32",
         weight_bytes: int = 0,
-        known: dict[Hashable, Any] | None = None,
+        known: Memo[Hashable, Any] | None = None,
         spacious: bool = False,
         arithmetic: FloatElement = "f32",
     ) -> None:
@@ -130,7 +129,7 @@ class VulkanEncoder:
         self.weight_bytes = weight_bytes
         self.recording = Recording()
         self._chooser = chooser
-        self._known = {} if known is None else known
+        self._known: Memo[Hashable, Any] = Memo(MAX_ALIKE) if known is None else known
         self.element: FloatElement = element
         self._label = ""
         self._load: dict[FloatElement, Load] = {}
@@ -188,11 +187,7 @@ class VulkanEncoder:
             key: all that the result depends on, besides the device; its first item says what it is.
             find: finds it out; nobody may change what it returns.
         """
-        found: T | None = self._known.get(key)
-        if found is None:
-            if len(self._known) >= MAX_KNOWN:
-                self._known.clear()
-            found = self._known[key] = find()
+        found: T = self._known.once(key, find)
         return found
 
     @property

@@ -17,7 +17,7 @@ from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.float_rules import FloatOperands, FloatRule, apply_float_rule
 
 
-class Problem:
+class Prepared:
     """What the executions of ops that are alike have in common; hashed by identity.
 
     Args:
@@ -65,7 +65,7 @@ class VulkanExecution(Execution[AttrsT]):
     """Whether what `prepare` keeps, `layouts` says and `on_encode` records follows from attributes,
     and from the shapes, types and forms of the tensors: neither from a constant's content, which
     goes through `VulkanEncoder.constant`, nor from names. Ops that are alike are planned once."""
-    problem: Problem | None = None
+    prepared: Prepared | None = None
     """The same object for ops that are alike, as their tensors are before they get their forms;
     None where the execution is not repeatable."""
 
@@ -79,12 +79,12 @@ class VulkanExecution(Execution[AttrsT]):
         super().__init__(op, inputs, outputs)
         self.prepare(info)
 
-    def as_problem(self) -> Problem:
+    def as_prepared(self) -> Prepared:
         """Take note of what construction found out, for ops that are alike."""
         own = ("op", "inputs", "outputs")
         kept = {name: value for name, value in vars(self).items() if name not in own}
-        problem = kept["problem"] = self.problem = Problem(type(self), kept)
-        return problem
+        prepared = kept["prepared"] = self.prepared = Prepared(type(self), kept)
+        return prepared
 
     def prepare(self, info: DeviceInfo) -> None:
         """Plan what layouts do not change, or raise Rejection; the end of construction.

@@ -14,7 +14,7 @@ from vkmnn.errors import DeviceError
 from vkmnn.ir import Layout, Op, TensorInfo
 from vkmnn.ir.ops import ConvertTensorAttrs
 from vkmnn.vulkan.copies.layout_change import is_reordered
-from vkmnn.vulkan.execution import Problem, VulkanExecution
+from vkmnn.vulkan.execution import Prepared, VulkanExecution
 from vkmnn.vulkan.float_rules import FloatRule, is_float
 from vkmnn.vulkan.images.forms import image_layouts
 from vkmnn.vulkan.images.place import MIN_RANK
@@ -104,8 +104,8 @@ class _Plan:
     `current` holds what takes the place of a tensor that was computed in another form than the
     host reads, `constants` the constants that are uploaded narrow. `owner` names the op that is
     at hand. `code_readers` names the tensors that may be codes of a byte: all ops that read one
-    take it like that; with the shift that suits these, if any. `stay_plain` holds the problems of
-    ops that leave plain tensors as they are. `element` and `full` are those of `assign_layouts`.
+    take it like that; with the shift that suits these, if any. `stay_plain` holds the kinds of op
+    that leave plain tensors as they are. `element` and `full` are those of `assign_layouts`.
     """
 
     backend: str
@@ -120,7 +120,7 @@ class _Plan:
     constants: dict[str, Tensor] = field(default_factory=dict)
     owner: str = ""
     code_readers: CodeReaders = field(default_factory=dict)
-    stay_plain: set[Problem] = field(default_factory=set)
+    stay_plain: set[Prepared] = field(default_factory=set)
 
     def now(self, command: Command) -> list[Tensor | None]:
         """Return the inputs of a command as they are at this point."""
@@ -236,7 +236,7 @@ class _Plan:
                 hint="report this, with the network",
             )
 
-    def plain_problem(self, command: Command, inputs: Sequence[Tensor | None]) -> Problem | None:
+    def plain_kind(self, command: Command, inputs: Sequence[Tensor | None]) -> Prepared | None:
         """Return what the forms of a command follow from, where its inputs are plain; else None.
 
         Whether floats may be narrow, or bytes, depends on more than that.
@@ -246,13 +246,13 @@ class _Plan:
             return None
         if not isinstance(execution, VulkanExecution):
             return None
-        return execution.problem if are_plain(inputs) else None
+        return execution.prepared if are_plain(inputs) else None
 
     def add(self, command: Command, read_by_host: frozenset[str]) -> None:
         """Add a command of the backend that negotiates, and the conversions it needs."""
         inputs = self.now(command)
-        problem = self.plain_problem(command, inputs)
-        if problem is not None and problem in self.stay_plain:
+        kind = self.plain_kind(command, inputs)
+        if kind is not None and kind in self.stay_plain:
             command.inputs = inputs
             self.commands.append(command)
             return
@@ -291,8 +291,8 @@ class _Plan:
             else:
                 out.take_form(*form)
         stays = not plain and command.inputs == inputs
-        if stays and problem is not None and are_plain(command.outputs):
-            self.stay_plain.add(problem)
+        if stays and kind is not None and are_plain(command.outputs):
+            self.stay_plain.add(kind)
         self.commands.append(command)
         for beside, out in plain:
             self.convert(beside, PLAIN, into=out)

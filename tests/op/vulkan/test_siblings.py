@@ -127,7 +127,7 @@ def test_sessions_plan_with_their_settings_in_every_way(
     staged: bool,
 ) -> None:
     if precision == "low":
-        monkeypatch.setattr("vkmnn.opening.possible_precision", lambda wanted, info: "low")
+        monkeypatch.setattr("vkmnn.opening.device.possible_precision", lambda wanted, info: "low")
     feeds = {"x": np.ones((3, 16), np.float32)}
     ways: dict[str, Callable[[vkmnn.InferenceSession], object]] = {
         "run": lambda one: one.run(None, feeds),

@@ -622,7 +622,7 @@ def test_a_path_that_cannot_be_written_is_refused_before_any_work(
     def load(*_: object, **__: object) -> None:
         raise AssertionError("the model was loaded first")
 
-    monkeypatch.setattr("vkmnn.saving.load_network", load)
+    monkeypatch.setattr("vkmnn.opening.saving.load_network", load)
     folder = tmp_path / "a.vkmnn"
     folder.mkdir()
     for path in (folder, tmp_path / "missing" / "b.vkmnn"):

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from typer.testing import CliRunner
 
 import vkmnn
-import vkmnn.opening
+import vkmnn.opening.fastest
 from tests.onnxruntime_oracle import open_oracle
 from vkmnn.cli.app import app
 from vkmnn.core import fastest
@@ -96,7 +96,7 @@ def test_the_device_runs_what_the_fastest_no_longer_does(
     def refused(*_arguments: Any) -> Any:
         raise HostError("it has changed")
 
-    monkeypatch.setattr(vkmnn.opening, "_session_on_cpu", refused)
+    monkeypatch.setattr(vkmnn.opening.fastest, "_session_on_cpu", refused)
     with vkmnn.InferenceSession(model(), device="fastest") as session:
         for _ in range(2):
             (y,) = session.run(None, {"x": X})
@@ -308,7 +308,7 @@ def test_damaged_measurements_are_made_again(
 def test_software_devices_are_told_of_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(vkmnn.opening, "_said", set())
+    monkeypatch.setattr(vkmnn.opening.fastest, "_said", set())
     with caplog.at_level(logging.INFO, "vkmnn.opening"):
         sessions = [vkmnn.InferenceSession(model()) for _ in range(2)]
     software = sessions[0].device.type.value == "cpu"

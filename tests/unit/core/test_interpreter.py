@@ -25,10 +25,10 @@ from vkmnn import (
     ScheduleConfig,
     SessionModes,
     SessionStatus,
-    openings,
 )
 from vkmnn.core.futures import RunFuture
 from vkmnn.interpreter import BackendChoice, Owner, PlanTime, Session, Shapes
+from vkmnn.opening.reshaped import MAX_OPENINGS
 
 DEVICES = ["auto", "cpu"] if vkmnn.devices() else ["cpu"]
 RNG = np.random.default_rng(7)
@@ -382,7 +382,7 @@ def test_many_ranks_keep_few_sessions_open() -> None:
             net.resize_tensor(session, session.inputs["x"], x.shape)
             net.resize_session(session)
             close_to(run(net, session, x), answer(x))
-    assert len(session._openings._all) == openings.MAX_OPENINGS
+    assert len(session._openings._all) == MAX_OPENINGS
     with session:
         pass
     assert all(one.core.closed for one in session._openings._all)

@@ -241,7 +241,7 @@ def test_a_loop_in_a_loop_with_an_if() -> None:
 
 @pytest.mark.parametrize("axis", [0, 1])
 def test_scans_of_any_length(axis: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vkmnn.opening.WORTH", 0)
+    monkeypatch.setattr("vkmnn.opening.host_parts.WORTH", 0)
     nodes = [node("MatMul", "h w", "p"), node("Add", "p e", "q"), node("Tanh", "q", "n")]
     inner = helper.make_graph(
         [*nodes, node("Neg", "n", "s")],

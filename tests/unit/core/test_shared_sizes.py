@@ -16,8 +16,8 @@ from tests.unit.core.models import model, value
 from vkmnn.core.shared_sizes import SharedSizes
 from vkmnn.ir import Graph, TensorInfo
 from vkmnn.ir.dtype import DType
+from vkmnn.opening.saving import convert
 from vkmnn.runtime.device import enumerate_devices
-from vkmnn.saving import convert
 
 MISMATCH = "'N' is 5 in input 'a' but 1 in input 'b'"
 

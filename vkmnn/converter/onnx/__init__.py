@@ -22,7 +22,7 @@ from vkmnn.ir import Graph
 if TYPE_CHECKING:
     import onnx
 
-    from vkmnn.folding import Evaluator
+    from vkmnn.shape.folding import Evaluator
 
 __all__ = [
     "HostCheck",

@@ -70,7 +70,7 @@ from vkmnn.shape.symbolic import Facts, infer, infer_values, merge_shapes
 if TYPE_CHECKING:
     import onnx
 
-    from vkmnn.folding import Evaluator
+    from vkmnn.shape.folding import Evaluator
 
 _LOG = logging.getLogger(__name__)
 

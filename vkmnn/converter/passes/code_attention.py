@@ -12,7 +12,6 @@ from vkmnn.converter.passes.base import NoMatch, PatternPass, merged_source
 from vkmnn.converter.passes.code_offset import TABLE
 from vkmnn.converter.passes.code_rows import is_over_rows
 from vkmnn.converter.passes.index import GraphIndex
-from vkmnn.folding import Evaluator
 from vkmnn.ir import Array
 from vkmnn.ir.graph import Op
 from vkmnn.ir.ops import (
@@ -21,6 +20,7 @@ from vkmnn.ir.ops import (
     QuantizedMatMulAttrs,
     TransposeAttrs,
 )
+from vkmnn.shape.folding import Evaluator
 
 MAX_KEYS = 1024
 """Keys whose scores every kernel can hold."""

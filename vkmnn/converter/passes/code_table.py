@@ -13,10 +13,10 @@ from vkmnn.base.records import dataclass
 from vkmnn.converter.passes.base import NoMatch, PatternPass, merged_source
 from vkmnn.converter.passes.code_offset import AGAIN, TABLE
 from vkmnn.converter.passes.index import GraphIndex
-from vkmnn.folding import Evaluator, Folder
 from vkmnn.ir import Array, DType
 from vkmnn.ir.graph import Op
 from vkmnn.ir.ops import BinaryAttrs
+from vkmnn.shape.folding import Evaluator, Folder
 
 MAX_CODES = 256
 """Entries of a table."""

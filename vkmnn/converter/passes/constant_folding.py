@@ -13,11 +13,11 @@ from vkmnn.converter.passes.base import IndexedPass
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.converter.passes.slice_assignment import feeds_box
 from vkmnn.errors import VkmnnError
-from vkmnn.folding import Evaluator, Folder, operands
 from vkmnn.ir.graph import Array, Op
 from vkmnn.ir.host import HOST_GRAPH
 from vkmnn.ir.op_type import OP_TYPES
 from vkmnn.shape import new_bytes
+from vkmnn.shape.folding import Evaluator, Folder, operands
 
 log = logging.getLogger(__name__)
 

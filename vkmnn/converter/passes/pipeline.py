@@ -55,8 +55,8 @@ from vkmnn.converter.passes.transpose_matmul import LowerTranspose, RaiseTranspo
 from vkmnn.converter.passes.transpose_region import MoveTransposes
 from vkmnn.converter.passes.transpose_reshape import MergeTransposesAroundReshape
 from vkmnn.errors import InvalidInputError, ModelError, PluginError, VkmnnError, unexpected_error
-from vkmnn.folding import Evaluator
 from vkmnn.ir.graph import Graph
+from vkmnn.shape.folding import Evaluator
 
 log = logging.getLogger(__name__)
 

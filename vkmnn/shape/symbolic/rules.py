@@ -7,6 +7,7 @@ and must agree with it wherever both answer.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import Any, cast
 
 from vkmnn.base.registry import Registry
@@ -51,6 +52,7 @@ def shape_rule(*op_types: str, exact: bool = False) -> Callable[[ShapeRule], Sha
 
 
 def _computer(rule: ShapeRule) -> SizeComputer:
+    @wraps(rule)
     def compute(op: Op[Any], inputs: Infos, values: Values) -> Sequence[Found]:
         return rule(op, Concrete(inputs, values))
 

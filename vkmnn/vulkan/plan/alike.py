@@ -1,14 +1,15 @@
-"""Ops of a plan that repeat one another are encoded once: networks consist of layers."""
+"""Dispatches of ops that are alike, recorded once in a plan."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from typing import Any
 
+from vkmnn.base.memo import Memo
 from vkmnn.base.records import dataclass
 from vkmnn.core.tensor import Tensor, are_plain
 from vkmnn.ir import Op
-from vkmnn.ir.attrs_text import attrs_text
+from vkmnn.ir.alike import MAX_ALIKE, attrs_text
 from vkmnn.vulkan.choice import Choice
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution
@@ -35,7 +36,7 @@ class Taped:
     choices: list[Choice]
 
 
-class Repeats:
+class AlikeDispatches:
     """Encodes the ops of one plan; equal ops reuse the dispatches of the first.
 
     Ops are alike that have the same kernel and attributes, and tensors of the same shapes, types
@@ -44,18 +45,18 @@ class Repeats:
 
     def __init__(self, encoder: VulkanEncoder) -> None:
         self._encoder = encoder
-        self._taped: dict[Hashable, Taped | None] = {}
+        self._taped: Memo[Hashable, Taped | None] = Memo(MAX_ALIKE)
 
     def encode(
         self, execution: VulkanExecution[Any], inputs: Operands, outputs: Sequence[Tensor]
     ) -> None:
         """Record an op, for which the encoder has begun, on tensors in their final forms."""
         tensors = [*inputs, *outputs]
-        if execution.problem is None:
+        if execution.prepared is None:
             execution.bind(inputs, outputs)
             execution.on_encode(self._encoder)
             return
-        key: Hashable = execution.problem
+        key: Hashable = execution.prepared
         if not are_plain(tensors):
             key = (key, *[t and (t.layout, t.element, t.codes) for t in tensors])
         taped = self._taped.get(key)
@@ -66,7 +67,7 @@ class Repeats:
         if key in self._taped:
             execution.on_encode(self._encoder)
         else:
-            self._taped[key] = self._tape(execution, tensors)
+            self._taped.keep(key, self._tape(execution, tensors))
 
     def _tape(self, execution: VulkanExecution[Any], tensors: Operands) -> Taped | None:
         """Encode an op and return its dispatches; None if it recorded anything else."""
@@ -130,7 +131,7 @@ class Repeats:
             )
 
 
-def problem_key(op: Op, inputs: Operands, outputs: Sequence[Tensor]) -> tuple[Hashable, ...]:
+def op_key(op: Op, inputs: Operands, outputs: Sequence[Tensor]) -> tuple[Hashable, ...]:
     """Return a key that equal ops share."""
     which = None
     if len(inputs) > 1:

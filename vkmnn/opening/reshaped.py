@@ -11,8 +11,8 @@ import numpy as np
 from vkmnn.arguments import fits
 from vkmnn.errors import ConversionError, InvalidInputError, UnsupportedOpError
 from vkmnn.ir import Dim, Graph, TensorInfo
-from vkmnn.opening import Network
-from vkmnn.paths import OpenPaths, open_paths
+from vkmnn.opening.network import Network
+from vkmnn.opening.paths import OpenPaths, open_paths
 from vkmnn.schedule_config import ScheduleConfig
 
 MAX_OPENINGS = 4

@@ -13,7 +13,10 @@ from vkmnn.arguments import target_path
 from vkmnn.base.budget import Budget
 from vkmnn.errors import InvalidInputError, nearest
 from vkmnn.ir import MAX_PLANNED_SIZES, Graph
-from vkmnn.opening import Network, load_network, open_device, open_session
+from vkmnn.opening.device import open_device
+from vkmnn.opening.load import load_network
+from vkmnn.opening.network import Network
+from vkmnn.opening.session import open_session
 from vkmnn.schedule_config import (
     PRECISIONS,
     PrecisionName,
@@ -23,7 +26,7 @@ from vkmnn.schedule_config import (
 )
 
 if TYPE_CHECKING:
-    from vkmnn.opening import Model
+    from vkmnn.opening.network import Model
 
 SUFFIX = ".vkmnn"
 

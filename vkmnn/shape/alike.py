@@ -1,18 +1,16 @@
-"""Shapes of ops that are alike are computed once in a plan: networks consist of layers."""
+"""Shapes of ops that are alike, computed once in a plan."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
+from vkmnn.base.memo import Memo
 from vkmnn.ir import OP_TYPES, Array, DType, Op, TensorInfo
-from vkmnn.ir.attrs_text import attrs_text
+from vkmnn.ir.alike import MAX_ALIKE, attrs_text, content_key, is_comparable
 from vkmnn.shape.registry import COMPUTERS, compute_shapes
 
 _OWN = frozenset(COMPUTERS) - {"Custom"}
 """Op types whose computers read no contents but those that `OP_TYPES` names."""
-
-MAX_CONTENT_BYTES = 256
-"""Contents that decide shapes are lists of a few integers; larger ones are not compared."""
 
 
 def reads_declared_contents(op_type: str) -> bool:
@@ -20,11 +18,11 @@ def reads_declared_contents(op_type: str) -> bool:
     return op_type in _OWN
 
 
-class RepeatedShapes:
+class AlikeShapes:
     """Computes the shapes of one plan."""
 
     def __init__(self) -> None:
-        self._known: dict[Hashable, list[tuple[DType, tuple[int, ...]]]] = {}
+        self._known: Memo[Hashable, list[tuple[DType, tuple[int, ...]]]] = Memo(MAX_ALIKE)
 
     def compute(
         self, op: Op, inputs: Sequence[TensorInfo | None], values: Sequence[Array | None]
@@ -37,10 +35,10 @@ class RepeatedShapes:
         for index in OP_TYPES[op.type].content:
             value = values[index] if index < len(values) else None
             if value is not None:
-                if value.nbytes > MAX_CONTENT_BYTES:
+                if not is_comparable(value):
                     return compute_shapes(op, inputs, values)
                 told[index] = value
-                content.append((index, value.dtype.str, value.tobytes()))
+                content.append((index, content_key(value)))
         key = (
             op.type,
             attrs_text(op.attrs),
@@ -51,7 +49,7 @@ class RepeatedShapes:
         known = self._known.get(key)
         if known is None:
             made = compute_shapes(op, inputs, told)
-            self._known[key] = [(info.dtype, info.dims) for info in made]
+            self._known.keep(key, [(info.dtype, info.dims) for info in made])
             return made
         return [
             TensorInfo(name, dtype, shape)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING
 
+from vkmnn.base.closing import Closing
 from vkmnn.core.bound import Bound
 from vkmnn.core.device_tensor import DeviceTensor
 from vkmnn.core.session import Session
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    pass
 
 
-class BoundRun:
+class BoundRun(Closing):
     """A network with fixed input and output tensors; call it to run it.
 
     It keeps its plan until it, or the session, is closed; its tensors stay for good.
@@ -63,16 +63,3 @@ class BoundRun:
     def close(self) -> None:
         """Release its part of the plan; the tensors stay."""
         self._session.detach(self._bound)
-
-    def __enter__(self) -> Self:
-        """Return the run itself."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close it."""
-        self.close()

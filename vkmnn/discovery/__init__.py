@@ -20,11 +20,11 @@ from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 
-from vkmnn import plugin_folders
 from vkmnn.base.records import dataclass
 from vkmnn.base.registry import Snapshot
+from vkmnn.discovery import plugin_folders
+from vkmnn.discovery.plugin_folders import Manifest, manifests
 from vkmnn.errors import PluginError, VkmnnError
-from vkmnn.plugin_folders import Manifest, manifests
 
 _LOG = logging.getLogger(__name__)
 

@@ -10,7 +10,10 @@ from vkmnn.core.pipelines import Pipelines
 from vkmnn.core.session import Session
 from vkmnn.errors import InvalidInputError
 from vkmnn.ir import DType, Graph, Op, TensorInfo
-from vkmnn.opening import CpuInfo, Network, OpenSession, network_of, open_session
+from vkmnn.opening.device import CpuInfo
+from vkmnn.opening.load import network_of
+from vkmnn.opening.network import Network
+from vkmnn.opening.session import OpenSession, open_session
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.schedule_config import NetworkPath, PathNames, Precision, ScheduleConfig
 

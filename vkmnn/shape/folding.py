@@ -15,7 +15,7 @@ import numpy as np
 from vkmnn.base.budget import Meter, unlimited
 from vkmnn.errors import unexpected_error
 from vkmnn.ir import Array, Op, TensorInfo
-from vkmnn.shape import cost_of, info_bytes, new_bytes
+from vkmnn.shape.sizes import cost_of, info_bytes, new_bytes
 
 
 class Evaluator(Protocol):

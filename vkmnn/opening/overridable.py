@@ -13,11 +13,12 @@ from vkmnn.base.budget import Budget
 from vkmnn.core.session import Session
 from vkmnn.errors import InvalidInputError, ModelError
 from vkmnn.ir import TensorInfo
-from vkmnn.opening import Network, OpenSession, open_model
+from vkmnn.opening.network import Network
+from vkmnn.opening.session import OpenSession, open_model
 from vkmnn.schedule_config import ScheduleConfig
 
 if TYPE_CHECKING:
-    from vkmnn.opening import Model
+    from vkmnn.opening.network import Model
 
 Reopen = Callable[[frozenset[str]], Session]
 

@@ -1,19 +1,17 @@
-"""Ops that are alike are lowered once in a plan: networks consist of layers."""
+"""Lowerings of ops that are alike, made once in a plan."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
 from vkmnn.base.budget import Meter
+from vkmnn.base.memo import Memo
 from vkmnn.geometry.registry import COMPUTERS, Lowering, lower
 from vkmnn.ir import Array, Op, TensorInfo
-from vkmnn.ir.attrs_text import attrs_text
+from vkmnn.ir.alike import MAX_ALIKE, attrs_text, content_key, is_comparable
 
 _OWN = frozenset(COMPUTERS)
 """Op types whose computers go by nothing but attributes, shapes, types and contents."""
-
-MAX_CONTENT_BYTES = 256
-"""Contents that say where data go are lists of a few integers; larger ones are not compared."""
 
 
 def is_lowered_by_kind(op_type: str) -> bool:
@@ -21,12 +19,12 @@ def is_lowered_by_kind(op_type: str) -> bool:
     return op_type in _OWN or op_type not in COMPUTERS
 
 
-class RepeatedLowerings:
+class AlikeLowerings:
     """Lowers the ops of a plan; equal ops share the attributes of their lowerings."""
 
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
-        self._known: dict[Hashable, tuple[Op, Lowering | None]] = {}
+        self._known: Memo[Hashable, tuple[Op, Lowering | None]] = Memo(MAX_ALIKE)
 
     def lower(
         self,
@@ -43,7 +41,7 @@ class RepeatedLowerings:
             return made and _renamed(made, like, op)
         made = lower(op, inputs, outputs, values, self._meter)
         if key is not None and (made is None or not made.constants):
-            self._known[key] = op, made
+            self._known.keep(key, (op, made))
         return made
 
 
@@ -56,21 +54,15 @@ def _key(
     """Return a key that equal ops share; None if equality is unknown."""
     if op.type not in _OWN:
         return None
-    contents: list[Hashable] = []
-    for value in values:
-        if value is None:
-            contents.append(None)
-        elif value.nbytes > MAX_CONTENT_BYTES:
-            return None
-        else:
-            contents.append((value.dtype.str, value.shape, value.tobytes()))
+    if not all(value is None or is_comparable(value) for value in values):
+        return None
     names = op.inputs
     same = tuple([names.index(name) for name in names]) if len(names) > 1 else None
     return (
         op.type,
         attrs_text(op.attrs),
         same,
-        *contents,
+        *map(content_key, values),
         *[info and (info.dtype, info.shape) for info in inputs],
         *[(info.name != "", info.dtype, info.shape) for info in outputs],
     )

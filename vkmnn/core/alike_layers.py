@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from vkmnn.base.records import dataclass
 from vkmnn.geometry import has_geometry, is_lowered_by_kind, may_lower
 from vkmnn.ir import OP_TYPES, Array, Graph, Op
-from vkmnn.ir.attrs_text import attrs_text
+from vkmnn.ir.alike import attrs_text, is_comparable
 from vkmnn.shape import reads_declared_contents
 
 MIN_LAYERS = 4
@@ -25,9 +25,6 @@ PERIODS_TRIED = 4
 
 MAX_PERIOD = 256
 """Ops of the longest layer that is looked for."""
-
-MAX_CONTENT_BYTES = 256
-"""Constants that ops go by are lists of a few integers; larger ones are not compared."""
 
 
 class Mark(str):
@@ -306,7 +303,7 @@ def _knowable(graph: Graph) -> set[str]:
 
 
 def _same_content(one: Array, two: Array) -> bool:
-    return one is two or (one.nbytes <= MAX_CONTENT_BYTES and one.tobytes() == two.tobytes())
+    return one is two or (is_comparable(one) and one.tobytes() == two.tobytes())
 
 
 def _reading(op: Op, names: Mapping[str, str]) -> Op:

@@ -14,6 +14,7 @@ from benchmarks import planning
 from benchmarks.overhead import layers
 from tests.model.networks import NETWORKS, Net, make_feeds
 from vkmnn.base.elements import FloatElement
+from vkmnn.base.memo import Memo
 from vkmnn.core.plan import Plan
 from vkmnn.core.tensor import Tensor
 from vkmnn.cpu_fallback import CpuBackend, run_op
@@ -26,9 +27,9 @@ from vkmnn.vulkan.backend import VulkanBackend
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import EXECUTIONS
 from vkmnn.vulkan.gemm.family import rank
+from vkmnn.vulkan.plan.alike import AlikeDispatches
 from vkmnn.vulkan.plan.forecast import PlanningBackend
 from vkmnn.vulkan.recording import Recording
-from vkmnn.vulkan.repeats import Repeats
 
 DEVICES = (("lavapipe-26.2", "f32"), ("nvidia-h200", "f32"), ("nvidia-h200", "f16"))
 
@@ -37,8 +38,8 @@ def plan_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every op be planned on its own: its shapes, what it is lowered to, what it records."""
     for kind in EXECUTIONS.values():
         monkeypatch.setattr(kind, "repeatable", False)
-    monkeypatch.setattr("vkmnn.shape.repeated._OWN", frozenset())
-    monkeypatch.setattr("vkmnn.geometry.repeated._OWN", frozenset())
+    monkeypatch.setattr("vkmnn.shape.alike._OWN", frozenset())
+    monkeypatch.setattr("vkmnn.geometry.alike._OWN", frozenset())
     describe = _Chains._describe
 
     def described(self: Any, inputs: Any, names: Any, chain: list[object]) -> None:
@@ -60,6 +61,17 @@ def test_plans_are_the_same(
     for given, recording in zip(feeds, repeated, strict=True):
         (alone,) = _recordings(load_network(model), profile, element, [given])
         assert recording == alone
+
+
+@pytest.mark.parametrize("name", ["resnet", "bert"])
+def test_full_tables_change_no_plan(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Results are forgotten where a table is full: that costs time, and nothing else."""
+    model = NETWORKS[name].build()
+    feeds = [make_feeds(model, size) for size in NETWORKS[name].sizes]
+    kept = list(_recordings(load_network(model), "lavapipe-26.2", False, feeds))
+    start = Memo.__init__
+    monkeypatch.setattr(Memo, "__init__", lambda self, limit: start(self, 1))
+    assert list(_recordings(load_network(model), "lavapipe-26.2", False, feeds)) == kept
 
 
 @pytest.mark.parametrize("name", planning.NETWORKS)
@@ -109,14 +121,14 @@ def test_signed_zeros_differ(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_layers_are_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of twelve layers, the first is encoded; another length needs no pipeline."""
     encoded = 0
-    tape = Repeats._tape
+    tape = AlikeDispatches._tape
 
     def counted(*arguments: Any) -> Any:
         nonlocal encoded
         encoded += 1
         return tape(*arguments)
 
-    monkeypatch.setattr(Repeats, "_tape", counted)
+    monkeypatch.setattr(AlikeDispatches, "_tape", counted)
     device = open_device("auto")
     backend, graph = VulkanBackend(device), layers(12)
     made, before = [], {}
