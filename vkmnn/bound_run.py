@@ -43,7 +43,7 @@ class BoundRun:
         """Run the network once, and return `outputs`.
 
         Raises:
-            InvalidInputError: it, or the session, has been closed; an index that lies outside its
+            InvalidInputError: it, or the session, has been closed; an index that is outside its
                 range, or another value that a kernel cannot compute with.
             DeviceLostError: the device does not work any more; bind again on a new one.
         """

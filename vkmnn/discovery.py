@@ -257,9 +257,7 @@ def _load(source: _Source) -> Plugin:
     plugin = Plugin(source.name, source.module, source.distribution, added)
     _loaded[source.module] = plugin
     if not added and source.module not in modules:  # otherwise it has registered before
-        _LOG.warning(
-            "%s registers nothing: its modules with operators are not imported by it", source
-        )
+        _LOG.warning("%s registers nothing: it does not import its modules with operators", source)
     _LOG.debug("%s registers: %s", source, ", ".join(added) or "nothing")
     return plugin
 

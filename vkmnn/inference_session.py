@@ -350,7 +350,7 @@ class InferenceSession:
         values = np.asarray(array)
         if values.dtype.kind not in "fiub":
             raise InvalidInputError(
-                f"devices hold no elements of type {values.dtype}", hint="convert the array"
+                f"devices do not support elements of type {values.dtype}", hint="convert the array"
             )
         return self._session.core.upload(values)
 
@@ -422,8 +422,8 @@ class InferenceSession:
         for name, array in (initial or {}).items():
             if name not in matched:
                 raise InvalidInputError(
-                    f"'{name}' is not an input that is state",
-                    hint=f"these are: {', '.join(matched)}",
+                    f"'{name}' is not a state input",
+                    hint=f"state inputs: {', '.join(matched)}",
                 )
             first[name] = fed_array(self._inputs[name], array)
         fed = {name: info for name, info in self._inputs.items() if name not in matched}
@@ -492,7 +492,7 @@ class InferenceSession:
         """
         if self._network is None:
             raise InvalidInputError(
-                "the session has released its model: there is nothing to open another with",
+                "the session has released its model: it cannot open another one",
                 hint="open all sessions first, or load the model again",
             )
         session = object.__new__(type(self))

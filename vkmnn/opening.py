@@ -507,7 +507,8 @@ def open_session(
     """
     if network.graph.states and not keeps_states:
         raise InvalidInputError(
-            "the network has variables that are kept between runs, which is not done here",
+            "the network has variables that are kept between runs, which this session does not "
+            "support",
             hint="run it in a vkmnn.InferenceSession",
         )
     precision_name(config.precision)
@@ -916,7 +917,7 @@ def _with_outputs(graph: Graph, names: Sequence[str]) -> Graph:
     if missing:
         raise InvalidInputError(
             f"the network has no tensor '{missing[0]}'",
-            hint="`vkmnn info --tensors` lists those that there are",
+            hint="`vkmnn info --tensors` lists the tensors",
         )
     known = graph.output_names()
     infos = [

@@ -93,7 +93,7 @@ class Openings:
         """
         if self._network is None:
             raise InvalidInputError(
-                "the session has released its model: there is nothing to open another with"
+                "the session has released its model: it cannot open another one"
             )
         return Openings(self._network, self._configs)
 

@@ -83,7 +83,7 @@ def manifests(folders: Iterable[Path]) -> list[Manifest]:
         try:
             place = folder.expanduser().resolve()
             if not place.is_dir():
-                found[place] = _damaged(place, f"the folder {place} is not there")
+                found[place] = _damaged(place, f"the folder {place} does not exist")
                 continue
             files = (place / MANIFEST, *sorted(place.glob(f"*/{MANIFEST}")))
             found.update((file, read_manifest(file)) for file in files if file.is_file())

@@ -103,7 +103,7 @@ class ShaderFunction:
         self._params = compiled.params
         if any(b["type"] == "image" for b in compiled.entry["bindings"]):
             raise ShaderError(
-                f"shader {compiled.name} binds images, which numpy arrays do not fit",
+                f"shader {compiled.name} binds images, which numpy arrays cannot fill",
                 hint='declare its tensors with load="buffer" or load="texel", or dispatch it '
                 "through vkmnn.runtime",
             )
@@ -124,7 +124,7 @@ class ShaderFunction:
             if name in _RESERVED | self._specs.keys():
                 raise ShaderError(
                     f"parameter '{name}' of {self.name} cannot be passed by name: a "
-                    "specialization constant or an argument of every call is called so, too",
+                    "specialization constant or an argument of every call has this name too",
                     hint="rename the parameter",
                 )
 

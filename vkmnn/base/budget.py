@@ -72,7 +72,7 @@ class Budget:
             optional = limit is None and name != "nodes"
             if not optional and not (isinstance(limit, int | float) and limit >= 0):
                 raise InvalidInputError(
-                    f"{limit!r} {name} are not a budget", hint="give a number from 0 on"
+                    f"{limit!r} {name} is not a valid budget", hint="give a number of 0 or more"
                 )
 
 

@@ -32,7 +32,7 @@ def cache_dir() -> Path:
     try:
         return Path(text).expanduser() if text else cache_folder()
     except RuntimeError as error:  # a user without a home, as services have
-        _warn_once(f"nothing is cached between processes: {error}; VKMNN_CACHE_DIR names a folder")
+        _warn_once(f"caching between processes is off: {error}; set VKMNN_CACHE_DIR to a folder")
         return NO_FOLDER
 
 

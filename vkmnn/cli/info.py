@@ -332,7 +332,7 @@ def _resolved(graph: Graph, shapes: Mapping[str, tuple[int, ...]]) -> Resolved |
 
 
 def _example(info: TensorInfo) -> str:
-    """Return a shape to type for an input of open sizes."""
+    """Return a shape to type for an input of dynamic size."""
     if info.shape is None:
         return "…"
     shapes, *_ = settle({info.name: info.shape}, Sizes(), assume=1)

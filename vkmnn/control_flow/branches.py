@@ -93,7 +93,7 @@ class BranchPart(NestedPart):
         if dtype is DType.OBJECT:
             return value
         if not isinstance(value, np.ndarray | np.generic) or value.dtype != dtype.numpy:
-            raise self._wrong(f"'{name}' is not {dtype.value}, as the model says")
+            raise self._wrong(f"'{name}' is not {dtype.value}, the type that the model declares")
         return np.asarray(value, order="C")
 
     def _wrong(self, text: str) -> HostError:

@@ -255,7 +255,7 @@ class LoopPart(NestedPart):
         if time.monotonic() > deadline:
             raise self._wrong(
                 f"a loop took more than {self._body.seconds:g} s",
-                "set VKMNN_TIMEOUT to more seconds, if the loop has an end",
+                "set VKMNN_TIMEOUT to more seconds, if the loop terminates",
             )
 
     def fed(self, value: Value, dtype: DType, name: str) -> Value:
@@ -263,7 +263,7 @@ class LoopPart(NestedPart):
         if dtype is DType.OBJECT:
             return value
         if not isinstance(value, np.ndarray | np.generic) or value.dtype != dtype.numpy:
-            raise self._wrong(f"'{name}' is not {dtype.value}, as the model says")
+            raise self._wrong(f"'{name}' is not {dtype.value}, the type that the model declares")
         return np.asarray(value, order="C")
 
     # --- plans -----------------------------------------------------------------------------------

@@ -60,7 +60,7 @@ def open_backend(device: str) -> Backend:
         raise unexpected_error(error, f"opening the backend {name}", kind=PluginError) from error
     if not isinstance(opened, Backend) or opened.type != name:
         raise PluginError(
-            f"what is registered as the backend {name} opened {opened!r}",
+            f"the backend {name} opened {opened!r}, which is not that backend",
             hint=f'return a Backend whose type is "{name}"',
         )
     return opened

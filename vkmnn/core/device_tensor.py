@@ -159,7 +159,7 @@ class DeviceTensor:
             raise InvalidInputError(
                 f"a tensor of {self.dtype} {list(self.shape)} cannot take {source.dtype} "
                 f"{list(source.shape)}",
-                hint="shape and element type have to be the same",
+                hint="shape and element type must match",
             )
         if not isinstance(source, DeviceTensor):
             self.storage.write(source)
@@ -189,7 +189,7 @@ class DeviceTensor:
         view = self.storage.view()
         same = dtype is None or self.dtype == dtype
         if copy is False and (view is None or not same):
-            raise ValueError("the elements of this DeviceTensor cannot be had without a copy")
+            raise ValueError("the elements of this DeviceTensor cannot be accessed without a copy")
         array = self.storage.read() if view is None or (copy and same) else view
         return array if same else array.astype(dtype)
 

@@ -96,8 +96,9 @@ class OverflowWatch:
             if (one.op, one.node) not in self._told:
                 self._told.add((one.op, one.node))
                 _log.warning(
-                    "%s '%s': '%s' holds a number beyond ±65504, which became infinite in float16 "
-                    "and would not in float32; %s",
+                    "%s '%s': '%s' holds a value beyond ±65504, which is finite in float32 but "
+                    "became "
+                    "infinite in float16; %s",
                     *(one.op, one.node, one.tensor, HINT),
                 )
 

@@ -51,7 +51,7 @@ def no_host(
     ops: Sequence[Op], constants: Mapping[str, Array], wanted: Collection[str]
 ) -> Sequence[HostPart]:
     """Refuse to open host ops: nothing here can run them."""
-    raise UnsupportedOpError([_refused(op, "no evaluator is at hand") for op in ops])
+    raise UnsupportedOpError([_refused(op, "there is no evaluator") for op in ops])
 
 
 def refuse_host_ops(program: Program) -> None:
@@ -555,7 +555,7 @@ def _refuse_shared(
         other = read.get(key) or written.get(key)
         if tensor is not None and other is not None:
             raise InvalidInputError(
-                f"output '{name}' cannot lie where '{other}' lies",
+                f"output '{name}' cannot share the memory of '{other}'",
                 hint="give it a separate tensor",
             )
         written[key] = name
@@ -602,10 +602,10 @@ def _arrays(
         if not isinstance(value, np.ndarray | np.generic) or value.dtype != info.dtype.numpy:
             got = getattr(value, "dtype", type(value).__name__)
             raise HostError(
-                f"tensor '{info.name}' is {info.dtype.value} by the model, but is {got}",
+                f"tensor '{info.name}' is declared as {info.dtype.value}, but is {got}",
                 op=step.stage.ops[0].type,
                 node=step.stage.ops[0].source or step.stage.ops[0].name,
-                hint="the model is not valid, or the evaluator on the host is not right",
+                hint="the model is not valid, or the evaluator on the host is wrong",
             )
         arrays[info.name] = np.asarray(value, order="C")
     return arrays

@@ -79,8 +79,8 @@ class Tensor:
         """
         if self._settled:
             raise PluginError(
-                f"the form of tensor '{self.name}' is settled",
-                hint="a backend changes forms in on_resize_begin; afterwards it makes tensors anew",
+                f"the form of tensor '{self.name}' can no longer change",
+                hint="change it in on_resize_begin, or create a new tensor",
             )
         _set_layout(self, layout)
         _set_element(self, element)

@@ -72,7 +72,7 @@ def _non_max_suppression(op: Op[NonMaxSuppressionAttrs], inputs: Inputs) -> list
 def _image_of(images: AnyArray, number: float) -> AnyArray:
     if not 0 <= number < len(images):
         raise InvalidInputError(
-            f"a region is in image {number:g} of {len(images)}",
+            f"a region refers to image {number:g} of {len(images)}",
             hint="images are counted from 0, within the batch",
         )
     return np.asarray(images[int(number)])

@@ -47,7 +47,7 @@ def checked_results(
             raise _wrong(
                 op,
                 f"returned {len(results)} {noun}, the op declares {count}",
-                "return a list with an array for each output, wanted or not",
+                "return a list with an array for each output, requested or not",
             )
     for number, item in enumerate(results):
         if not isinstance(item, np.ndarray | np.generic):

@@ -126,7 +126,7 @@ class Scratch:
         if memory not in self._blocks:
             raise PluginError(
                 "only DYNAMIC memory of this kernel can be released, and once",
-                hint="other memory goes with the plan",
+                hint="other memory is freed with the plan",
             )
         self._blocks.remove(memory)
         memory.released = True

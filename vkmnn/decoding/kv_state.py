@@ -89,7 +89,7 @@ class KVState:
             raise InvalidInputError(
                 f"the initial values have {rows} rows, and the state has room for "
                 f"{tensors.capacity}",
-                hint="make it with more capacity",
+                hint="create it with a larger capacity",
             )
         return rows
 
@@ -172,8 +172,8 @@ class KVState:
         shape = [dim if isinstance(dim, int) else sizes.get(dim or "") for dim in info.shape or ()]
         if info.shape is None or shape.count(None) > 1:
             raise InvalidInputError(
-                f"the shape that '{name}' begins with is not known: {info.shape}",
-                hint="pass its first value: initial={name: array}",
+                f"the initial shape of '{name}' is not known: {info.shape}",
+                hint="pass its initial value: initial={name: array}",
             )
         return np.zeros([0 if size is None else size for size in shape], info.dtype.numpy)
 
@@ -261,7 +261,7 @@ class KVState:
         if not 0 <= length <= tensors.length:
             raise InvalidInputError(
                 f"the state holds {tensors.length} rows and cannot keep {length}",
-                hint="keep between none and all of them",
+                hint=f"keep 0 to {tensors.length} of them",
             )
         if length == tensors.length:
             return
@@ -300,11 +300,12 @@ class KVState:
         tensors = self.tensors
         if not tensors.axes or not tensors.only_caches:
             raise InvalidInputError(
-                "the state cannot be restored", hint="only caches can, once something has run"
+                "the state cannot be restored",
+                hint="only caches can be restored, after the first run",
             )
         if rows.keys() != tensors.axes.keys():
             given = ", ".join(map(str, rows)) or "none"
-            raise InvalidInputError(f"the caches are {', '.join(tensors.axes)}, got {given}")
+            raise InvalidInputError(f"rows are needed for {', '.join(tensors.axes)}, got {given}")
         lengths = set()
         for name, (held, axis) in tensors.rows().items():
             one = rows[name]

@@ -254,7 +254,7 @@ class _Rewriter:
                 or shorter.shape[axis] != self.spec.capacity - 1
                 for axis in differing
             ):
-                raise CannotRewriteError(f"'{name}' grows in another way than the caches")
+                raise CannotRewriteError(f"'{name}' does not grow like the caches")
             self.host_inputs[fed] = name
             self.infos[fed] = self.extra[fed] = replace(self.infos[name], name=fed)
             if differing:
@@ -302,7 +302,7 @@ class _Rewriter:
         out = self.infos[op.outputs[0]].dims
         differing = [axis for axis, size in enumerate(out) if shorter.dims[axis] != size]
         if len(differing) != 1 or out[differing[0]] != self.spec.capacity:
-            raise CannotRewriteError(f"Expand '{op.name}' grows in another way than the caches")
+            raise CannotRewriteError(f"Expand '{op.name}' does not grow like the caches")
         self.padded_axes[op.outputs[0]] = differing[0]
 
     def _append(self, op: Op) -> Op | None:

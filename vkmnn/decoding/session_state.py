@@ -106,8 +106,8 @@ class SessionState:
     def _known(self, name: str) -> None:
         if name not in self._pairs:
             raise InvalidInputError(
-                f"'{name}' is not an input that is state",
-                hint=f"these are: {', '.join(self._pairs)}",
+                f"'{name}' is not a state input",
+                hint=f"state inputs: {', '.join(self._pairs)}",
             )
 
     def reset(self) -> None:
@@ -201,7 +201,7 @@ def matched_pairs(
     """
     if not isinstance(pairs, Mapping):
         raise InvalidInputError(
-            f"state is a dictionary of outputs by input, not {pairs!r}",
+            f"state is a dictionary from inputs to outputs, not {pairs!r}",
             hint="write {'past.*': 'present.*'}",
         )
     ins, outs = list(inputs), list(outputs)
@@ -209,7 +209,7 @@ def matched_pairs(
     for source, target in pairs.items():
         if not all(isinstance(name, str) for name in (source, target)):
             raise InvalidInputError(
-                f"state is an output's name by an input's, not {target!r} by {source!r}",
+                f"state maps names of inputs to names of outputs, not {source!r} to {target!r}",
                 hint="write {'past.*': 'present.*'}",
             )
         head, star, tail = source.partition("*")
@@ -224,10 +224,12 @@ def matched_pairs(
             found[name] = output
         if not names:
             raise InvalidInputError(
-                f"no input is called like '{source}'", hint=f"inputs: {', '.join(ins)}"
+                f"no input matches '{source}'", hint=f"inputs: {', '.join(ins)}"
             )
     if len(set(found.values())) < len(found):
-        raise InvalidInputError("an output becomes two inputs", hint="give each its own")
+        raise InvalidInputError(
+            "one output would feed two inputs", hint="give each input a separate output"
+        )
     return found
 
 

@@ -128,7 +128,7 @@ class StateTensors:
             raise InvalidInputError(
                 f"the state is full: it holds {self.length} of {self.capacity} rows, and "
                 f"{total - self.length} would be added",
-                hint="make it with more capacity, or reset it",
+                hint="create it with a larger capacity, or reset it",
             )
 
     def _grow_to(self, total: int) -> None:

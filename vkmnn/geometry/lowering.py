@@ -72,7 +72,7 @@ def lower_graph(
         for name, info in lowering.infos.items():
             if name in known:
                 raise ModelError(
-                    f"tensor name '{name}' is needed for a part of this op",
+                    f"tensor name '{name}' is reserved for a part of this op",
                     op=op.type,
                     node=op.source or op.name,
                     hint="rename that tensor in the model",

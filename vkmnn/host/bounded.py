@@ -124,8 +124,8 @@ def _watched(
 
 def _too_large(node: onnx.NodeProto, wanted: int, left: float) -> TooLargeError:
     return TooLargeError(
-        f"{node.op_type} would make {size_text(wanted)}, of {size_text(max(int(left), 0))} "
-        "that are left"
+        f"{node.op_type} would produce {size_text(wanted)}, but only "
+        f"{size_text(max(int(left), 0))} remain"
     )
 
 

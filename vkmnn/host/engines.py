@@ -130,7 +130,9 @@ class OnnxRuntime(HostEngine):
         onnxruntime = genuine_onnxruntime()
         foreign = next((value.name for value in _values(model) if not _is_shared(value.type)), None)
         if foreign is not None:
-            raise EngineError(f"'{foreign}' is of a type that numpy and onnxruntime do not share")
+            raise EngineError(
+                f"'{foreign}' has a type that numpy and onnxruntime do not both support"
+            )
         for node in model.graph.node:
             if not node.domain and node.op_type in _DEVIANT:
                 raise EngineError(f"{node.op_type}: {_DEVIANT[node.op_type]}")
@@ -139,7 +141,7 @@ class OnnxRuntime(HostEngine):
         self._what = _what_runs(model)
         self._is_watched = any(node.op_type in LONG for node in all_nodes(model))
         if any(not body.node for body in _loops(model)):
-            raise EngineError("it cannot end a Loop of no nodes before its time")
+            raise EngineError("it cannot interrupt a Loop without nodes")
         self._divides_by_sizes = any(map(_transposes, all_nodes(model)))
         options = session_options()
         try:
@@ -156,7 +158,7 @@ class OnnxRuntime(HostEngine):
         self, outputs: Sequence[str], feeds: Mapping[str, Value], seconds: float
     ) -> list[Value]:
         if self._divides_by_sizes and any(_is_empty(value) for value in feeds.values()):
-            raise EngineError("the process would end: it divides by sizes where Scan transposes")
+            raise EngineError("the process would crash: it divides by sizes where Scan transposes")
         if any(not _is_square(feeds[name]) for name in self._square):
             raise EngineError("Inverse needs square matrices (others crash onnxruntime)")
         try:

@@ -146,7 +146,7 @@ class HostFunction:
                 )
             if self._room is not None and effort.nbytes > self._room:
                 raise EngineMemoryError(
-                    f"{node.op_type} would hold {size_text(int(effort.nbytes))} on the way, of "
+                    f"{node.op_type} would hold {size_text(int(effort.nbytes))} in between, of "
                     f"{size_text(self._room)}"
                 )
         return engine.run(self.outputs, feeds, self._seconds)
@@ -157,7 +157,7 @@ class HostFunction:
             op=self._kinds(),
             node=self.ops[0].source or self.ops[0].name,
             hint="check the values and attributes that say how much work it is; set VKMNN_TIMEOUT "
-            "to more seconds, if it has an end",
+            "to more seconds, if it terminates",
         )
 
     def _too_large(self, error: EngineMemoryError) -> BudgetError:

@@ -42,7 +42,7 @@ class EmbeddingModel:
         unknown = set(self._inputs) - {"input_ids", "attention_mask", "token_type_ids"}
         if unknown or "input_ids" not in self._inputs:
             raise ModelFileError(
-                f"'{layout.decoder}' is not an encoder of texts: its inputs are "
+                f"'{layout.decoder}' is not a text encoder: its inputs are "
                 f"{', '.join(self._inputs)}"
             )
         self._output = next((one for one in _OUTPUTS if one in outputs), outputs[0])
@@ -64,7 +64,7 @@ class EmbeddingModel:
             return only
         vectors = [vector for vector, _ in self.each(texts)]
         if not vectors:
-            raise InvalidInputError("there are no texts", hint="give one at least")
+            raise InvalidInputError("there are no texts", hint="give at least one")
         return np.stack(vectors)
 
     def each(self, texts: Iterable[str]) -> Iterator[tuple[Array, int]]:

@@ -112,7 +112,7 @@ class Generation:
         if options.max_tokens is not None and options.max_tokens < 0:
             raise InvalidInputError(f"max_tokens is {options.max_tokens}", hint="give 0 or more")
         if options.stop and tokenizer is None:
-            raise InvalidInputError("stop texts take a tokenizer", hint="leave out `stop`")
+            raise InvalidInputError("stop texts need a tokenizer", hint="leave out `stop`")
 
     def __iter__(self) -> Iterator[str]:
         """Yield the pieces of the text."""
@@ -153,7 +153,7 @@ class Generation:
         """Run the part of the prompt that the caches lack; return the first token."""
         sequence, prompt = self._sequence, self._prompt
         if not prompt:
-            raise InvalidInputError("the prompt is empty", hint="a prompt has one token at least")
+            raise InvalidInputError("the prompt is empty", hint="a prompt has at least one token")
         capacity = sequence.room + len(sequence.tokens)
         if len(prompt) > capacity:
             raise InvalidInputError(

@@ -200,7 +200,7 @@ def _genai(folder: Path, variant: str | None) -> Layout:
     inputs, outputs = decoder.section("inputs").names(), decoder.section("outputs").names()
     if "filename" not in decoder:
         raise ModelFileError(
-            f"'{whole.path}' names no file of a decoder",
+            f"'{whole.path}' names no decoder file",
             hint="models of several parts (pipelines) are not supported",
         )
     path = _file_of(folder, decoder, "filename")

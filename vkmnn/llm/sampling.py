@@ -70,7 +70,7 @@ class Sampling:
         ):
             if not fits:
                 raise InvalidInputError(
-                    f"{name} is {getattr(self, name)}", hint=f"it has to be {range_}"
+                    f"{name} is {getattr(self, name)}", hint=f"it must be {range_}"
                 )
 
 

@@ -128,7 +128,7 @@ class Seq2SeqModel:
         """Generate text from a source.
 
         Args:
-            source: a text or a list of tokens; for models of speech, what their feature extractor
+            source: a string or a list of tokens; for models of speech, what their feature extractor
                 makes, an array [1, …] or without the first axis; for Whisper, also the sound
                 itself, floats [samples], 16,000 a second.
             max_tokens: how many tokens at most.
@@ -159,7 +159,7 @@ class Seq2SeqModel:
         most = self.capacity - len(begin)
         most = most if max_tokens is None else min(most, max_tokens)
         if most < 1:
-            raise InvalidInputError("there is no room for a token", hint="ask for 1 at least")
+            raise InvalidInputError("there is no room for a token", hint="ask for at least 1")
         across = self._encoded(source)
         made = self._first.run({**across, "input_ids": [begin], ROWS: [len(begin) - 1]})
         across |= {name: made[f"present.{name.removeprefix('past_key_values.')}"]

@@ -196,7 +196,7 @@ class Sequence:
             InvalidInputError: there are none, or more than there is room for.
         """
         if not tokens:
-            raise InvalidInputError("there are no tokens to run", hint="a prompt has one at least")
+            raise InvalidInputError("there are no tokens to run", hint="a prompt has at least one")
         if len(tokens) > self.room:
             raise InvalidInputError(
                 f"{len(tokens)} tokens do not fit: {len(self.tokens)} of "

@@ -46,8 +46,8 @@ def log_mel(samples: Any, bands: int = 80, seconds: float = 30.0) -> Array:
     sound = np.asarray(samples)
     if sound.ndim != 1 or sound.dtype.kind != "f" or not np.isfinite(sound).all():
         raise InvalidInputError(
-            f"a sound of {sound.dtype} {list(sound.shape)} cannot be heard",
-            hint="pass finite floats from -1 to 1, of one channel, 16,000 a second",
+            f"a sound of {sound.dtype} {list(sound.shape)} is not supported",
+            hint="pass finite floats from -1 to 1, in one channel, at 16 kHz",
         )
     count = round(seconds * RATE)
     if bands < 1 or count <= _WINDOW:

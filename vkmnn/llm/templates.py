@@ -138,7 +138,7 @@ def _started() -> subprocess.Popen[bytes]:
     version = tuple(int(part) for part in jinja2.__version__.split(".")[:3] if part.isdigit())
     if version < _SAFE:
         raise MissingExtraError(
-            f"jinja2 {jinja2.__version__} does not keep templates in their sandbox",
+            f"jinja2 {jinja2.__version__} has known escapes from its sandbox",
             hint="pip install 'jinja2>=3.1.6'",
         )
     markupsafe = need("markupsafe", "writing a conversation")

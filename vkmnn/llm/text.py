@@ -167,7 +167,7 @@ class Tokenizer:
         except BaseException as error:
             if not _is_failure(error):
                 raise
-            raise InvalidInputError(f"the tokenizer fails at the tokens: {error}") from error
+            raise InvalidInputError(f"the tokenizer cannot decode the tokens: {error}") from error
 
     def conversation(self, messages: Sequence[Any], most: int | None = None) -> str:
         """Render a conversation as the model's prompt, up to the start of its answer.
@@ -216,7 +216,7 @@ def _read_folder(folder: Path) -> tuple[Any, Section]:
     if not path.is_file():
         raise ModelFileError(
             f"'{folder}' has no tokenizer.json",
-            hint="save one beside the model: AutoTokenizer.from_pretrained(…)"
+            hint="save one next to the model: AutoTokenizer.from_pretrained(…)"
             ".save_pretrained(folder), or pass tokens instead of text",
         )
     with _typed(ModelFileError, f"'{path}' cannot be read"):

@@ -144,7 +144,7 @@ class _Vocabulary:
         """Return GPT-2's kind: bytes as letters, joined in the order of the merges."""
         pre = self._text("pre") or "default"
         if pre not in PATTERNS:
-            raise self._wrong("pre", f"cuts texts by '{pre[:60]}', which is not known")
+            raise self._wrong("pre", f"splits texts by '{pre[:60]}', which is not known")
         merges = self._keys.get("tokenizer.ggml.merges")
         if not isinstance(merges, list):
             raise self._wrong("merges", "has no merges")

@@ -78,7 +78,7 @@ class Tensor:
             self._make(tuple(shape), kind, data[0] if data else None, order)
         elif arguments:
             raise InvalidInputError(
-                f"a Tensor is not made of {len(arguments)} arguments",
+                f"a Tensor cannot be created from {len(arguments)} arguments",
                 hint="write Tensor(shape, type, data, order)",
             )
 

@@ -118,7 +118,7 @@ def _check_place(name: str) -> None:
     if after in (BEGIN, END, *own):
         return
     near = get_close_matches(after, [BEGIN, END, *own, *PASSES], 1)
-    where = "itself" if after in seen else f"{after}, which is not there"
+    where = "itself" if after in seen else f"{after}, which does not exist"
     raise PluginError(
         f"pass {name} is to run after {where}",
         hint=f"did you mean {near[0]}?" if near else f"{page('extending/pass')} lists the passes",

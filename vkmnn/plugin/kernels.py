@@ -59,7 +59,7 @@ def kernel(
             hint="dtype=DType.FLOAT32 or None, priority=10",
         )
     if not ops:
-        raise PluginError("the kernel of what?", hint='name an op type: @kernel("MatMul")')
+        raise PluginError("the kernel names no op type", hint='name an op type: @kernel("MatMul")')
 
     def add(made: K) -> K:
         who = provider or made.__module__.partition(".")[0]

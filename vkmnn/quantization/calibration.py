@@ -50,7 +50,7 @@ def read_samples(data: Calibration, inputs: Sequence[TensorInfo]) -> list[Sample
             raise InvalidInputError(
                 f"the calibration data has {plural(len(found), 'sample')} of input '{name}', and "
                 f"{count} of another",
-                hint="every input takes as many, or one that serves all",
+                hint="give every input the same number of samples, or one sample for all",
             )
     samples = [
         {name: found[index if len(found) > 1 else 0] for name, found in pieces.items()}

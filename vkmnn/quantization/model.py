@@ -36,7 +36,7 @@ def load(model: str | Path | bytes | onnx.ModelProto) -> onnx.ModelProto:
         except (OSError, ValueError, onnx.checker.ValidationError) as error:
             raise ModelError(
                 f"the data of '{model}' cannot be read: {error}",
-                hint="keep the model's external data beside it",
+                hint="keep the model's external data next to it",
             ) from error
     elif isinstance(model, bytes):
         proto = onnx.load_from_string(model)

@@ -127,9 +127,8 @@ def quantize(
 
 def _no_calibration(activations: str) -> InvalidInputError:
     return InvalidInputError(
-        f"activations in {activations} take calibration data",
-        hint="--calibrate data.npz, or calibration={name: array}: inputs as the model gets "
-        "them in use, some 100 of them",
+        f"activations in {activations} need calibration data",
+        hint="--calibrate data.npz, or calibration={name: array}: about 100 inputs from real use",
     )
 
 

@@ -177,7 +177,7 @@ class Device:
         limit = self.info.limits.max_image_dimension
         if "images" not in self.info.features:
             raise InvalidInputError(
-                f"{self.info.name} stores nothing in images by the driver {self.info.driver}",
+                f"{self.info.name} cannot store data in images with the driver {self.info.driver}",
                 hint="keep the data in buffers",
             )
         if texel_format not in IMAGE_FORMATS:
@@ -686,7 +686,7 @@ def open_device(
         with _openings.visit():
             return _open(get_driver(name), selector, validate, disabled, priority)
     except DriverUnavailableError as error:
-        what = "no Vulkan device" if selector == "auto" else f"no device fits '{selector}'"
+        what = "no Vulkan device" if selector == "auto" else f"no device matches '{selector}'"
         raise DeviceNotFoundError(f"{what}: {error}", hint=error.hint) from error
 
 

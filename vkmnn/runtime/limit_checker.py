@@ -120,7 +120,7 @@ class CheckedDevice(DriverDevice):
 
     def recorder(self, timestamps: bool) -> CheckedRecorder:
         if timestamps and "timestamps" not in self.info.features:
-            raise DeviceLimitError("timestamps are recorded", "timestamps")
+            raise DeviceLimitError("recording timestamps", "timestamps")
         return CheckedRecorder(self.inner.recorder(timestamps), self.info)
 
     def wait_idle(self) -> None:

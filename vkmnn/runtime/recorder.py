@@ -368,7 +368,7 @@ def _check_rows(src: BufferRange, dst: BufferRange) -> None:
             )
         if bound.buffer.is_image and other.offset % IMAGE_COPY_ALIGNMENT:
             raise InvalidInputError(
-                f"offset {other.offset} of what is copied to or from an image is not a multiple "
+                f"offset {other.offset} of a copy to or from an image is not a multiple "
                 f"of {IMAGE_COPY_ALIGNMENT}"
             )
 
@@ -562,7 +562,7 @@ class CommandBuffer:
             labels[_NAMED_LABELS - 1 :] = ["...", self.labels[-1]]
         running = f"'{last}'" if last else f"one of: {', '.join(labels)}"
         return DeviceLostError(
-            f"{reason}; running was {running}",
+            f"{reason}; it was running {running}",
             op=last,
             hint=f"{REBUILD_HINT}; VKMNN_TIMEOUT sets the time that a run may take",
         )

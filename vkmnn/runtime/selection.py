@@ -75,7 +75,7 @@ def select(devices: Sequence[DeviceInfo], selector: str | int) -> tuple[DeviceIn
         if text and text in device.vendor.lower().split():
             return device, f"its vendor is {device.vendor}"
     raise DeviceNotFoundError(
-        f"no device fits '{selector}'; {describe(devices)}", hint=_hint(text, ranked)
+        f"no device matches '{selector}'; {describe(devices)}", hint=_hint(text, ranked)
     )
 
 

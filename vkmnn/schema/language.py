@@ -117,7 +117,7 @@ def parse_schema(text: str) -> Schema:
 
 def _refuse_rest(where: str, rest: str) -> None:
     if rest.strip():
-        raise PluginError(f"{where} has {rest.strip()[:60]!r} in it, which is not understood")
+        raise PluginError(f"{where} has {rest.strip()[:60]!r} , which is not understood")
 
 
 def _members(name: str, body: str) -> dict[str, int]:

@@ -94,7 +94,7 @@ class Buffer:
             self.spend(4 * count)
             offsets = struct.unpack_from(f"<{count}I", self.data, start)
             if 0 in offsets:
-                raise self.fail(f"an offset in the list at {at} leads nowhere")
+                raise self.fail(f"an offset in the list at {at} points nowhere")
             places = [start + 4 * index + offset for index, offset in enumerate(offsets)]
             self.check(max(places, default=0), 4)
             if field.form == "tables":
@@ -135,7 +135,7 @@ class Buffer:
         """Return the target of the offset at an offset."""
         offset = self.u32(at)
         if not offset:
-            raise self.fail(f"the offset at {at} leads nowhere")
+            raise self.fail(f"the offset at {at} points nowhere")
         self.check(at + offset, 4)
         return at + offset
 
@@ -212,7 +212,7 @@ class Table:
         if not offset:
             return 0
         if offset < 4 or offset + size > self._size:
-            raise self._buffer.fail(f"a field of the {self.kind} at {self._at} lies outside it")
+            raise self._buffer.fail(f"a field of the {self.kind} at {self._at} is outside it")
         return self._at + offset
 
     def scalar(self, name: str) -> Default:

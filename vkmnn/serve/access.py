@@ -130,7 +130,7 @@ def read_keys(path: Path) -> list[str]:
     if not keys:
         raise InvalidInputError(
             f"'{path}' holds no key",
-            hint="write one key a line, or leave the option out: then requests need none",
+            hint="write one key per line, or leave the option out: then requests need none",
         )
     return keys
 

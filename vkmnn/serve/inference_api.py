@@ -118,7 +118,7 @@ class InferenceApi:
 
     async def _run(self, run: Callable[[], Response]) -> Response:
         if self._running >= self._limits.queue:
-            raise HttpError(503, "queue_full", f"{self._running} requests wait already")
+            raise HttpError(503, "queue_full", f"{self._running} requests are waiting already")
         self._running += 1
         try:
             return await asyncio.get_running_loop().run_in_executor(self._runs, run)
@@ -137,13 +137,15 @@ def _feeds(body: Any, binary: memoryview) -> dict[str, Array]:
     place = 0
     for one in field(body, "inputs", (list,), []):
         if not isinstance(one, dict) or not isinstance(one.get("name"), str):
-            raise HttpError(400, "invalid_input", "an input has a name, a datatype and a shape")
+            raise HttpError(400, "invalid_input", "an input needs a name, a datatype and a shape")
         name, dtype = one["name"], _NUMPY.get(str(one.get("datatype")))
         if dtype is None:
             raise HttpError(400, "invalid_input", f"the datatype of '{name}' is not supported")
         shape = field(one, "shape", (list,), [])
         if not all(type(size) is int and size >= 0 for size in shape):
-            raise HttpError(400, "invalid_input", f"the shape of '{name}' is not one")
+            raise HttpError(
+                400, "invalid_input", f"the shape of '{name}' holds something other than sizes"
+            )
         size = field(field(one, "parameters", (dict,), {}), "binary_data_size", (int,))
         if size is not None and size < 0:
             raise HttpError(400, "invalid_input", f"the binary_data_size of '{name}' is negative")
@@ -166,15 +168,15 @@ def _array(data: Any, dtype: np.dtype[Any]) -> Array:
     """Return values of JSON as an array; raise if the type cannot hold one of them."""
     given = np.array(data)
     if given.dtype.kind == "U" and dtype.kind != "f":  # texts stand for NaN and infinities
-        raise TypeError("there are texts")
+        raise TypeError("it contains strings")
     if given.dtype.kind == "O" and None in given.reshape(-1).tolist():  # numpy makes NaN of it
-        raise TypeError("there is a null")
+        raise TypeError("it contains a null")
     if given.dtype.kind == "f" and dtype.kind in "iu" and (np.abs(given) >= _MAX_EXACT).any():
-        raise ValueError("whole numbers beside fractions are exact below 2^53")
+        raise ValueError("integers mixed with fractions must be below 2^53")
     with np.errstate(over="raise", invalid="raise"):
         made: Array = given.astype(dtype)
     if dtype.kind != "f" and not np.array_equal(made, given):
-        raise ValueError(f"a value is not one of {dtype}")
+        raise ValueError(f"a value cannot be represented as {dtype}")
     return made
 
 
@@ -183,7 +185,7 @@ def _wanted(body: Any, session: InferenceSession) -> tuple[list[str], set[str]]:
     every = field(body, "parameters", (dict,), {}).get("binary_data_output", False)
     asked = field(body, "outputs", (list,), [])
     if not all(isinstance(one, dict) and isinstance(one.get("name"), str) for one in asked):
-        raise HttpError(400, "invalid_output", "an output has a name")
+        raise HttpError(400, "invalid_output", "an output needs a name")
     names = [one["name"] for one in asked] or [info.name for info in session.get_outputs()]
     binary = {
         one["name"]

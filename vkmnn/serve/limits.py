@@ -98,7 +98,7 @@ def as_http(error: BaseException) -> HttpError:
     if isinstance(error, HttpError):
         return error
     if isinstance(error, ClientDisconnect):  # nobody reads this
-        return HttpError(499, "client_gone", "the client has gone")
+        return HttpError(499, "client_gone", "the client has disconnected")
     if isinstance(error, HTTPException):  # of starlette: no such route, or not by this method
         word = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "refused")
         return HttpError(error.status_code, word, error.detail, dict(error.headers or {}))

@@ -118,7 +118,7 @@ class OnDemand:
                 raise
             raise ShaderError(
                 f"shaders in {self._folder} are not compiled, and {error.name} is not installed",
-                hint="pip install 'vkmnn[codegen]' brings what compiles them; wheels of vkmnn "
-                "contain them compiled",
+                hint="pip install 'vkmnn[codegen]' installs the compiler; vkmnn's wheels "
+                "contain compiled shaders",
             ) from None
         return Generator(self._folder, self._lock)

@@ -130,7 +130,7 @@ def _elementwise(op: Op[ElementwiseAttrs], inputs: Infos, values: Values) -> Out
         if STEP_KINDS.get(step.kind) != len(step.values):
             raise ShapeError(f"no step '{step.kind}' takes {len(step.values)} values")
         if not all(-len(attrs.numbers) <= v < len(inputs) + number for v in step.values):
-            raise ShapeError(f"step {number} takes a value that is not there")
+            raise ShapeError(f"step {number} reads a value that does not exist")
     fits = 0 < len(attrs.steps) <= MAX_STEPS and len(attrs.numbers) <= MAX_STEP_NUMBERS
     if not fits:
         raise ShapeError(f"{len(attrs.steps)} steps with {len(attrs.numbers)} numbers")

@@ -87,7 +87,7 @@ def transform_of(attrs: DFTAttrs, shape: Shape, axis: int, length: int | None) -
     if length < 1:
         raise ShapeError(f"a transform of length {length}", hint="it needs at least one element")
     if attrs.onesided and not attrs.inverse and shape[-1] == 2:
-        raise ShapeError("complex elements have no half of the results that says all")
+        raise ShapeError("only real inputs have a redundant half of the results to leave out")
     return Transform(axis, rows, shape[-1], length, attrs.inverse, attrs.onesided)
 
 

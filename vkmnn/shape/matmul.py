@@ -129,7 +129,9 @@ def _normed(op: Op[NormedMatMulAttrs], facts: Facts) -> list[Found]:
     columns, depth = w if attrs.transpose_b else (w[1], w[0])
     if attrs.gated and isinstance(columns, int):
         if columns % 4:
-            raise ShapeError(f"{columns} columns are not gates and gated in fours")
+            raise ShapeError(
+                f"{columns} columns do not alternate between four gates and four gated values"
+            )
         columns //= 2
     if x is None:
         return [(dtype, None)]

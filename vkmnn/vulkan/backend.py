@@ -381,7 +381,8 @@ class VulkanBackend(TunableBackend):
             info = self.device.info
             other = "another device" if info.driver == "vulkan" else 'driver="vulkan"'
             raise InvalidInputError(
-                f"{info.name} has no timestamps by the driver {info.driver}, so its ops cannot be "
+                f"{info.name} has no timestamps with the driver {info.driver}, so its ops cannot "
+                "be "
                 "timed",
                 hint=f'profile with {other}, or with device="cpu"',
             )

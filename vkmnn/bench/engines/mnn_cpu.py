@@ -85,7 +85,7 @@ def _converted(job: Job) -> Path:
     try:
         own_folder(folder)
     except OSError as error:
-        raise EngineMissingError(f"nowhere to convert the model to: {error}") from error
+        raise EngineMissingError(f"no folder to convert the model in: {error}") from error
     if (folder / "done").exists():
         return target
     files = ["--modelFile", str(job.model), "--MNNModel", str(target)]

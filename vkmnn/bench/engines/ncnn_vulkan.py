@@ -41,7 +41,7 @@ class NcnnVulkan(Engine):
             setattr(net.opt, option, job.options.get("precision") == "normal")
         net.set_vulkan_device(device)
         if net.load_param(str(param)) or net.load_model(str(weights)):
-            raise EngineMissingError("ncnn cannot load what pnnx made of the model")
+            raise EngineMissingError("ncnn cannot load the model converted by pnnx")
         # ncnn has no batches, and takes integers of 32 bits.
         self._feeds = [
             (
@@ -99,7 +99,7 @@ def _converted(job: Job) -> tuple[Path, Path, list[str]]:
         try:
             own_folder(target)
         except OSError as error:
-            raise EngineMissingError(f"nowhere to convert the model to: {error}") from error
+            raise EngineMissingError(f"no folder to convert the model in: {error}") from error
         if not (target / "done").exists():
             failure = _convert(job, kept, target)
             if failure:

@@ -23,7 +23,8 @@ class Own(Engine):
         self._session = vkmnn.InferenceSession(job.model, job.device, precision=precision)
         if self._session.precision != precision:
             raise EngineMissingError(
-                f'{self._session.device.name} has no precision "{precision}"', "take another device"
+                f'{self._session.device.name} has no precision "{precision}"',
+                "choose another device",
             )
         self._feeds = dict(job.feeds)
 

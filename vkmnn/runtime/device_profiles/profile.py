@@ -106,7 +106,7 @@ def parse_profile(name: str, document: object) -> DeviceProfile:
     smallest, largest = profile.limits.subgroup_size_range
     checks = (
         (bool(profile.sources), "sources: empty"),
-        (smallest <= profile.subgroup_size <= largest, "subgroup_size lies outside its range"),
+        (smallest <= profile.subgroup_size <= largest, "subgroup_size is outside its range"),
         (
             smallest == largest or "subgroup_size_control" in profile.features,
             "subgroup_size_range: only subgroup_size_control lets sizes differ",
@@ -171,7 +171,7 @@ def _count(value: object) -> int:
 def _power_of_two(value: object) -> int:
     number = _count(value)
     if number == 0 or number & (number - 1):
-        raise ValueError("no power of two")
+        raise ValueError("not a power of two")
     return number
 
 
@@ -205,7 +205,7 @@ def _names(value: object) -> frozenset[str]:
 
 def _memory_type(value: object) -> tuple[int, int]:
     if not isinstance(value, list) or not value:
-        raise ValueError("no heap with its flags")
+        raise ValueError("not a heap with flags")
     return _count(value[0]), sum({MemoryFlag[flag.upper()] for flag in value[1:]})
 
 

@@ -92,7 +92,7 @@ class VulkanDriver(Driver):
                 self._queried[key] = query(instance.handle, handle, index)
             device = self._queried[key]
             if device is None:
-                log.info("device %d left out: no Vulkan 1.1, or no queue that computes", index)
+                log.info("device %d left out: no Vulkan 1.1, or no compute queue", index)
             else:
                 devices.append(device)
         return devices

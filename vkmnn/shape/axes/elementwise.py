@@ -20,7 +20,7 @@ def aligned(rank: int, shape: Shape | None, axis: int) -> int | None:
 def elementwise(op: Op, known: Known) -> list[Loop]:
     """Return the loops of an op whose inputs broadcast to its result, independent of contents."""
     if isinstance(op.attrs, StridedBinaryAttrs):
-        raise ShapeError("views have axes of their own")
+        raise ShapeError("the axes of a view do not match its input's")
     content = OP_TYPES[op.type].content
     shapes = [None if n in content else shape for n, shape in enumerate(known.inputs)]
     given = [shape for shape in shapes if shape is not None]

@@ -74,7 +74,7 @@ def _depth(op: Op, indices: Shape) -> int:
     """Return how many axes an index addresses; raises ShapeError where it is not known."""
     depth = indices[-1] if indices else None
     if not isinstance(depth, int):
-        raise ShapeError("how many axes an index addresses is not known")
+        raise ShapeError("the number of axes that an index addresses is not known")
     return depth
 
 

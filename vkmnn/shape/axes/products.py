@@ -96,7 +96,7 @@ def _einsum(op: Op[EinsumAttrs], known: Known) -> list[Loop]:
         raise ShapeError("sizes are not known")
     plan = parse_einsum(op.attrs.equation, static)
     if any(len(set(labels)) < len(labels) for labels in plan.operands):
-        raise ShapeError("a diagonal has no axis of its own")
+        raise ShapeError("a diagonal has no separate axis")
     every = frozenset(range(len(shapes)))
     loops = []
     for label, size in plan.sizes.items():

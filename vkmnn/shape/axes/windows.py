@@ -144,10 +144,10 @@ def _deconvolution(op: Op[DeconvolutionAttrs], known: Known) -> list[Loop]:
 
 @axes_of("Pooling")
 def _pooling(op: Op[PoolingAttrs], known: Known) -> list[Loop]:
-    """Images, channels and rows; nothing where results are positions in the whole."""
+    """Images, channels and rows; nothing where results are positions in the whole tensor."""
     attrs, x = op.attrs, _static(known.shape())
     if len(op.outputs) > 1:
-        raise ShapeError("results are positions in the whole")
+        raise ShapeError("results are positions in the whole tensor")
     loops = [parallel(x[axis], [axis], axis) for axis in (0, 1)]
     # Beyond the pads lies what ceil_mode adds; only an average that counts pads tells the two.
     if attrs.is_global or (attrs.ceil_mode and attrs.count_include_pad):

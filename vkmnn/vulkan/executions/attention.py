@@ -52,9 +52,11 @@ class StridedAttentionExecution(VulkanExecution[StridedAttentionAttrs]):
         if attrs.depth == 0:
             raise Rejection("the queries have no elements")
         if attrs.codes is not None and attrs.keys > MAX_CODED_KEYS:
-            raise Rejection(f"codes of {attrs.keys} keys")
+            raise Rejection(f"quantised values of {attrs.keys} keys")
         if attrs.codes and attrs.keys * ceil_div(attrs.width, CODED_COLUMNS) > MAX_LOOP_ROUNDS:
-            raise Rejection(f"codes of {attrs.keys} keys, and values of {attrs.width} elements")
+            raise Rejection(
+                f"quantised values of {attrs.keys} keys, and values of {attrs.width} elements"
+            )
         vectors = ceil_div(attrs.depth, 4)
         steps = max(vectors, 11 * ceil_div(vectors, 16)) + KEYS // 4 + 1
         steps *= ceil_div(attrs.keys, KEYS)

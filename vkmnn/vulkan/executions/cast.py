@@ -82,7 +82,7 @@ class BitCastExecution(VulkanExecution[BitCastAttrs]):
         types = {self.operand(0).dtype, self.attrs.to}
         if not types <= {DType.FLOAT32, DType.INT32}:
             names = ", ".join(sorted(dtype.value for dtype in types))
-            raise Rejection(f"{names}: on the device they have other bits")
+            raise Rejection(f"{names}: the device stores them with other bits")
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the view."""

@@ -261,7 +261,7 @@ class DynamicQuantizeConvolutionExecution(DirectConvolution[DynamicQuantizeConvo
         super().prepare(info)
         weights = self.operand(1)
         if shift_of(weights) is None:
-            raise Rejection(f"'{weights.name}' is not constant, or bytes do not hold its numbers")
+            raise Rejection(f"'{weights.name}' is not constant, or its values do not fit 8 bits")
         for tensor in (self.optional(2), self.operand(4)):
             if tensor is not None and tensor.value is None:
                 raise Rejection(f"'{tensor.name}' is not constant")

@@ -33,7 +33,7 @@ class LayerNormExecution(VulkanExecution[LayerNormAttrs]):
         x = self.operand(0)
         self._size = size = prod(x.shape[normalize_axis(self.attrs.axis, len(x.shape)) :])
         if reads_or_makes_codes(self.attrs) and size > MAX_ROW:
-            raise Rejection(f"codes, in rows of {size} elements")
+            raise Rejection(f"quantised values in rows of {size} elements")
         self._rows_of_codes = keeps_rows_of_codes(info) and self._has_whole_words()
         for what, factor in zip(("scale", "bias"), self.inputs[1:], strict=False):
             if factor is None or factor.value is not None:

@@ -147,7 +147,7 @@ class QuantizedMatMulExecution(ProductExecution[QuantizedMatMulAttrs]):
         super().prepare(info)
         attrs, b = self.attrs, self.operand(1)
         if kernel_dtype(b.dtype) != "f32" and shift_of(b) is None:
-            raise Rejection(f"'{b.name}' is {b.dtype.value}, and bytes do not hold its numbers")
+            raise Rejection(f"'{b.name}' is {b.dtype.value}, whose values do not fit 8 bits")
         for tensor in (self.optional(2), self.operand(4), self.optional(5), self.optional(6)):
             if tensor is not None and tensor.value is None:
                 raise Rejection(f"'{tensor.name}' is not constant")
@@ -225,7 +225,7 @@ class DynamicQuantizeMatMulExecution(ProductExecution[DynamicQuantizeMatMulAttrs
         super().prepare(info)
         weights = self.operand(1)
         if shift_of(weights) is None:
-            raise Rejection(f"'{weights.name}' is not constant, or bytes do not hold its numbers")
+            raise Rejection(f"'{weights.name}' is not constant, or its values do not fit 8 bits")
         for tensor in (self.optional(2), self.operand(4)):
             if tensor is not None and tensor.value is None:
                 raise Rejection(f"'{tensor.name}' is not constant")

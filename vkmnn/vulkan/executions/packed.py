@@ -255,7 +255,7 @@ def _unpack_params(form: CodeForm, count: int) -> kernels.UnpackCodesParams:
 def _form_of(bits: int, block: int, depth: int, columns: int) -> CodeForm:
     form = CodeForm(bits, block, depth, columns)
     if bits not in (4, 8) or not form.fits:
-        raise Rejection(f"blocks of {block} codes of {bits} bits")
+        raise Rejection(f"blocks of {block} values of {bits} bits")
     if depth > MAX_DEPTH:
         raise Rejection(f"inner size {depth} exceeds {MAX_DEPTH}")
     return form

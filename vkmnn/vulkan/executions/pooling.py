@@ -137,7 +137,9 @@ def _exact(passes: Sequence[Pass], spatial: Sequence[int], window: Window | None
         sums = [replace(step, divisor=1.0) for step in passes[:-1]]
         return [*sums, replace(passes[-1], divisor=float(prod(spatial)))]
     if len(spatial) > MAX_AXES:
-        raise Rejection(f"means of codes over {len(spatial)} axes, at most {MAX_AXES} fit")
+        raise Rejection(
+            f"means of quantised values over {len(spatial)} axes, at most {MAX_AXES} fit"
+        )
     return [whole_pass(spatial, window)]
 
 

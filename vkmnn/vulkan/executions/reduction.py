@@ -91,7 +91,7 @@ class ReductionExecution(VulkanExecution[ReductionAttrs]):
         if size == 0 and _of_nothing(kind, x.dtype) is None:
             raise Rejection(f"{kind} of no {x.dtype.value} elements")
         if kind == "LOG_SUM_EXP":
-            raise Rejection(f"{kind} of integers, whose last digit float32 cannot tell")
+            raise Rejection(f"{kind} of integers, which float32 cannot represent exactly")
         if kind in _EXACT and size > MAX_LOOP_ROUNDS:
             raise Rejection(f"{kind} of {size} integers, at most {MAX_LOOP_ROUNDS} fit")
 

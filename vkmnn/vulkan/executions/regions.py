@@ -37,7 +37,7 @@ class RoiAlignExecution(VulkanExecution[RoiAlignAttrs]):
         """Record the dispatches; only large bins keep the later ones busy."""
         attrs, x, y = self.attrs, self.operand(0), self.output
         status, check = encoder.check(
-            self.op, f"'{self.operand(2).name}' names an image that is not there", _HINT
+            self.op, f"'{self.operand(2).name}' names an image that does not exist", _HINT
         )
         count = prod(y.shape)
         rows = max(1, MAX_LOOP_ROUNDS // (self._line + 2))
@@ -77,7 +77,7 @@ class RoiPoolExecution(VulkanExecution[RoiPoolAttrs]):
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatch."""
         x, regions, y = self.operand(0), self.operand(1), self.output
-        message = f"'{regions.name}' names an image that is not there"
+        message = f"'{regions.name}' names an image that does not exist"
         status, check = encoder.check(self.op, message, _HINT)
         params = kernels.RoiPoolParams(
             count=prod(y.shape),

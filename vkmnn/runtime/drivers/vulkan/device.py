@@ -189,7 +189,9 @@ class VulkanDevice(DriverDevice):
         try:
             commands.submit()
             if not commands.wait(_LAYOUT_S):
-                raise DeviceLostError(f"{self.info.name} did not lay out an image")
+                raise DeviceLostError(
+                    f"{self.info.name} did not finish the layout transition of an image"
+                )
         finally:
             commands.destroy()
         return image

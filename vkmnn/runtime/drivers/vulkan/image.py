@@ -106,7 +106,7 @@ class VulkanImage(DriverBuffer):
         """
         if texel_format != self.texel_format:
             raise InvalidInputError(
-                f"the binding wants an image of {texel_format}, not of {self.texel_format}"
+                f"the binding needs an image of {texel_format}, not of {self.texel_format}"
             )
         return self._view
 

@@ -47,7 +47,9 @@ class ImportedBuffer(VulkanBuffer):
         whole = -(-len(file) // _PAGE) * _PAGE
         power = self.nbytes & (self.nbytes - 1) == 0  # see VulkanBuffer
         if power and self.nbytes + _VECTOR > whole:
-            raise DeviceError(f"a buffer of {self.nbytes} bytes would have kernels compiled again")
+            raise DeviceError(
+                f"a buffer of {self.nbytes} bytes would force kernels to be compiled again"
+            )
         self.nbytes += _VECTOR * power
         if max(whole, EMPTY_RANGE_BYTES) > device.info.limits.max_allocation_bytes:
             raise DeviceError(f"{whole} bytes exceed the device's limit for an allocation")
