@@ -66,7 +66,7 @@ def list_devices(driver: str | None) -> None:
     except DeviceNotFoundError as error:
         chosen, reason = None, error.message
         verdict = Text(
-            f'✗ "auto" means VKMNN_DEVICE={environment.device_selector()}, and no device fits',
+            f'✗ "auto" means VKMNN_DEVICE={environment.device_selector()}, and no device matches',
             style="red",
         )
     listed = [*map(_as_dict, found), {"index": CPU_DEVICE, "name": CpuInfo().name}]

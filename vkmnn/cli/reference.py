@@ -45,7 +45,7 @@ def reference_for(name: str, model: Path, elsewhere: Reference) -> Reference:
 
 
 def check_device(selector: str) -> None:
-    """Refuse a selector that no device fits.
+    """Refuse a selector that no device matches.
 
     Raises:
         DeviceNotFoundError: there is none.

@@ -284,7 +284,7 @@ def _needed(
     products: list[dict[str, AxisValue]],
     nodes: Items,
 ) -> None:
-    """Refuse an exclusion that takes out nothing which the others leave in."""
+    """Refuse an exclusion that excludes nothing that the others do not."""
     for i in reversed(range(len(rules))):
         others = rules[:i] + rules[i + 1 :]
         if not any(
