@@ -1,4 +1,4 @@
-"""Ops of a plan that repeat one another are encoded once: networks consist of layers."""
+"""Encodes repeated ops of a plan once: networks consist of layers."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Taped:
     Attributes:
         dispatches: each with its tensors by number: those of the op, inputs first, then `beside`.
         writes: numbers of the tensors that they write.
-        beside: tensors that the op brought along. A number says which input the packed constant is
-            made of; otherwise a constant is shared, and scratch memory made anew.
-        choices: what it chose.
+        beside: further tensors of the op. A number is the input from which the constant is packed;
+            other constants are shared, and scratch memory is allocated again.
+        choices: the op's choices.
     """
 
     dispatches: list[tuple[Dispatch, tuple[int, ...]]]
@@ -38,7 +38,7 @@ class Taped:
 class Repeats:
     """Encodes the ops of one plan; equal ops reuse the dispatches of the first.
 
-    Ops are alike that have the same kernel and attributes, and tensors of the same shapes, types
+    Ops are equal if they have the same kernel and attributes, and tensors of the same shapes, types
     and forms, provided that the execution is `repeatable`.
     """
 
@@ -49,7 +49,7 @@ class Repeats:
     def encode(
         self, execution: VulkanExecution[Any], inputs: Operands, outputs: Sequence[Tensor]
     ) -> None:
-        """Record an op, for which the encoder has begun, on tensors in their final forms."""
+        """Record the op that the encoder has begun, on tensors in their final forms."""
         tensors = [*inputs, *outputs]
         if execution.problem is None:
             execution.bind(inputs, outputs)
@@ -134,7 +134,8 @@ def problem_key(op: Op, inputs: Operands, outputs: Sequence[Tensor]) -> tuple[Ha
     """Return a key that equal ops share."""
     which = None
     if len(inputs) > 1:
-        # Which are the same one: x + x binds one tensor twice, and packs a constant once.
+        # Which of them are the same tensor: x + x binds one tensor twice, and packs a constant
+        # once.
         same = [id(t if t is None or t.value is None else t.value) for t in inputs]
         if len(set(same)) < len(same):
             which = tuple([same.index(one) for one in same])
