@@ -112,7 +112,7 @@ def test_an_operator_type_is_taken_once(tmp_path: Path) -> None:
     assert "operator Scale exists already: scale.comp.j2" in text
     assert not (tmp_path / "my-ops").exists()
     assert invoke("thing", "--op", "Thing", *plugin)[0] == 0
-    assert "operator Thing already" in invoke("another", "--op", "Thing", *plugin)[1]
+    assert "operator Thing exists already" in invoke("another", "--op", "Thing", *plugin)[1]
 
 
 def test_a_folder_that_is_another_project(tmp_path: Path) -> None:

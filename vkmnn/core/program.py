@@ -44,7 +44,7 @@ OpenHost = Callable[[Sequence[Op], Mapping[str, Array], Collection[str]], Sequen
 """Opens HostGraph ops from the ops, constants, and required results."""
 
 NestNetworks = Callable[[OpenHost, Planner, Meter], OpenHost]
-"""Wraps an opener: networks inside If, Loop and Scan run on the planner, where they can."""
+"""Wraps an opener: networks inside If, Loop and Scan run on the planner, if they can."""
 
 
 def no_host(
@@ -88,7 +88,7 @@ class Program:
         planner: makes the plans.
         meter: what folding constants may take.
         open_host: opens the parts that the host runs.
-        static: what plans of a network of fixed shapes share.
+        static: state shared by plans of a network of fixed shapes.
     """
 
     def __init__(
@@ -314,7 +314,7 @@ class Program:
 
         Args:
             inputs: a tensor for each input.
-            outputs: the outputs that the caller wants, each with a tensor or None.
+            outputs: the requested outputs, each with a tensor or None.
 
         Raises:
             InvalidInputError: an output has another shape or element type, or lies where an input
@@ -369,7 +369,7 @@ class Program:
         return results
 
     def _count(self, made: Mapping[str, Value]) -> None:
-        """Count the bytes that a step passes on to others."""
+        """Count the bytes that a step passes on."""
         handed = (value for name, value in made.items() if name not in self._outputs)
         self._bytes += sum(value.nbytes for value in handed if isinstance(value, np.ndarray))
 
@@ -467,7 +467,7 @@ class Program:
             all(one.kept for one in settled),
         )
 
-    # --- what runs where -------------------------------------------------------------------------
+    # --- placement -------------------------------------------------------------------------------
 
     def memory(self) -> MemoryUse:
         """Return the device memory of the plans that are in use."""
@@ -562,7 +562,7 @@ def _refuse_shared(
 
 
 def _is_whole(graph: Graph, stages: Sequence[Stage]) -> bool:
-    """Whether one stage has all inputs and outputs."""
+    """Return whether one stage has all inputs and outputs."""
     if len(stages) != 1:
         return False
     inputs = {info.name for info in graph.inputs}

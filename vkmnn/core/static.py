@@ -17,15 +17,15 @@ MAX_PARTS = 32
 class StaticShapes:
     """State shared by a network's plans (MNN's static models).
 
-    Shapes, folded constants and lowered data movement are the same for every session, and when a
-    plan is made again: after its memory was released, for a profile, on a device that is reopened.
-    Which layers are alike does not depend on shapes, nor do the network's own constants.
+    Shapes, folded constants and lowered data movement are the same for every session, and for a
+    plan that is made again: after its memory was released, for a profile, on a reopened device.
+    Repeated layers do not depend on shapes, nor do the network's own constants.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._known: dict[tuple[object, ...], Resolved] = {}
-        # The ops are kept, so that their identities in the key stay theirs.
+        # The ops are kept alive, so that their identities in the key stay unique.
         self._layers: dict[tuple[object, ...], tuple[list[Op], Layers | None]] = {}
         self._constants: dict[str, Tensor] = {}
 
@@ -40,13 +40,13 @@ class StaticShapes:
         return found[1]
 
     def forget_layers(self, graph: Graph) -> None:
-        """Have all layers resolved from now on: they have not become alike."""
+        """Resolve all layers from now on: they turned out to differ."""
         self._layers[_part(graph)] = list(graph.ops), None
 
     def constants(self, graph: Graph) -> Mapping[str, Tensor]:
         """Return the constants of a part of the network, collected on first use.
 
-        Whoever looks one up compares its value: a part may have another of the same name.
+        Users compare the value, since another part may have a constant of the same name.
         """
         known = self._constants
         if not known.keys() >= graph.constants.keys():
@@ -64,7 +64,7 @@ class StaticShapes:
         """Return the resolved facts about a part of the network, computed on first use.
 
         Args:
-            graph: the part; what it reads and produces says which one it is.
+            graph: the part; its inputs and outputs identify it.
             inputs: its inputs with the shapes of the plan.
             lowered: whether data movement is lowered.
             compute: computes it.

@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 class KVState:
     """State that runs of a network read and write.
 
-    A run is in place where the network allows it: caches are appended to, and values of a fixed
+    A run is in place if the network allows it: rows are appended to caches, and values of a fixed
     size are swapped. Otherwise it runs as usual, and its outputs become the state.
 
     Args:
@@ -31,16 +31,16 @@ class KVState:
         pairs: each input with the output that feeds it in the next run.
         capacity: the maximum number of rows in a cache; None for no limit.
         initial: initial values; by default caches are empty and everything else is zero.
-        waits: how steps are waited for; another one by default.
+        waits: how to wait for steps; a new object by default.
 
     A call that fails leaves the rows of the caches as they were; `restore` may leave none.
 
     Attributes:
         program: the network.
         tensors: the state.
-        in_place: runs in place; None where the network does not allow them.
+        in_place: runs in place; None if the network does not allow them.
         begun: whether anything has run since the state was reset.
-        waits: as the argument.
+        waits: the argument.
         closed: whether the state has been closed.
         lost: whether its device was lost.
 
@@ -228,7 +228,7 @@ class KVState:
         self.tensors.drain()
 
     def check_open(self) -> None:
-        """Raise as `drain` where the state cannot be used any more."""
+        """Raise as `drain` does if the state can no longer be used."""
         if self.lost:
             raise StateLostError(
                 "the state was lost with its device", hint="make a new one, and fill it again"
@@ -246,7 +246,7 @@ class KVState:
         return self.tensors.current(name)
 
     def memory(self, name: str) -> DeviceTensor:
-        """Return the whole memory of a cache, spare room included; other state as `value`."""
+        """Return the whole memory of a cache, including spare room; other state as `value`."""
         self.drain()
         caches = self.tensors.caches
         return caches[name] if name in caches else self.value(name)
@@ -332,7 +332,7 @@ class KVState:
             self.tensors.seat.plan_anew()
 
     def close(self, lost: bool = False) -> None:
-        """Release memory and plans; `lost` says that they went down with the device."""
+        """Release memory and plans; `lost` says that they were lost with the device."""
         self.lost = lost and not self.closed
         self.closed = True
         self.tensors.length = 0

@@ -26,9 +26,9 @@ Check = Callable[[Mapping[str, Any]], dict[str, Any]]
 
 
 class SessionState:
-    """Runs of a session that hand outputs on to the next run's inputs, on the device.
+    """State of a session that stays on the device: outputs feed the next run's inputs.
 
-    Made by `InferenceSession.state`. One sequence of runs: several make one each.
+    Created by `InferenceSession.state`. One sequence of runs; create one per sequence.
 
     Attributes:
         waits: CPU seconds that waiting for the device has taken, in all runs in place.
@@ -59,7 +59,7 @@ class SessionState:
         Args:
             output_names: which outputs to return; None, or an empty list, for those that are not
                 state. KVState is copied to the host only when it is asked for.
-            feeds: as for `InferenceSession.run`, but for the inputs that are state.
+            feeds: as for `InferenceSession.run`, except for state inputs.
 
         Raises:
             InvalidInputError: as `InferenceSession.run`; or the state is full, or closed.
@@ -82,7 +82,7 @@ class SessionState:
         ]
 
     def _run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
-        self._session.check_sizes(feeds)  # what the state holds was planned by them
+        self._session.check_sizes(feeds)  # the state was planned with them
         return self._state.run(feeds)
 
     def decode_loop(self, io: DecoderIO, pool: CachePool | None = None) -> DecodeLoop:
@@ -99,7 +99,7 @@ class SessionState:
         return self._session.call(self._state.value, name)
 
     def memory(self, name: str) -> DeviceTensor:
-        """Return the memory of a cache: more rows than `length` where it has room to grow."""
+        """Return the memory of a cache, which may have more rows than `length`."""
         self._known(name)
         return self._session.call(self._state.memory, name)
 
@@ -127,7 +127,7 @@ class SessionState:
         """Begin a new sequence with these rows in the caches, as `value` returned them before.
 
         Args:
-            rows: an array for each cache, of the shape it has but for the number of rows.
+            rows: an array for each cache, of its shape except for the number of rows.
 
         Raises:
             InvalidInputError: nothing has run yet, an array is missing or does not fit, or part of
@@ -197,7 +197,7 @@ def matched_pairs(
     """Return pairs of inputs and outputs by name; `*` matches the same text in both.
 
     Raises:
-        InvalidInputError: a name is not there, or two inputs would take one output.
+        InvalidInputError: a name does not exist, or two inputs would share one output.
     """
     if not isinstance(pairs, Mapping):
         raise InvalidInputError(
