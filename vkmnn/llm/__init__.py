@@ -1,4 +1,4 @@
-"""Language models: from a folder or a hub's name to text, on any Vulkan device."""
+"""Language models: from a folder or a name on the hub to text, on any Vulkan device."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def load(
 
 
 def _name_of(model: str | Path, folder: Path) -> str:
-    """Return what a model is called: the last part of what the caller named."""
+    """Return a model's name: the last part of the caller's."""
     return Path(str(model).removeprefix("hf://").rstrip("/") or folder.name).name
 
 
@@ -96,9 +96,9 @@ def load_embedding(
 
     Args:
         model: a folder or a hub's model, as for `load`, like the other arguments.
-        device: where it runs.
-        variant: which file.
-        revision: which commit.
+        device: the device.
+        variant: the variant.
+        revision: the revision.
         precision: "fp32" or "fp16".
         on_device_lost: "raise" DeviceLostError, or "rebuild" and run once more.
         on_overflow: as for `load`.
@@ -134,10 +134,10 @@ def load_seq2seq(
 
     Args:
         model: a folder or a hub's model, as for `load`, like the other arguments.
-        device: where it runs.
-        capacity: how many tokens a result may have.
-        variant: which files.
-        revision: which commit.
+        device: the device.
+        capacity: maximum tokens of a result.
+        variant: the variant.
+        revision: the revision.
         precision: "fp32" or "fp16".
         on_device_lost: "raise" DeviceLostError, or "rebuild" and run once more.
         on_overflow: as for `load`.

@@ -27,7 +27,7 @@ _OUTPUTS = ("sentence_embedding", "last_hidden_state", "token_embeddings")
 class EmbeddingModel:
     """An encoder with its tokenizer; created by `vkmnn.llm.load_embedding`.
 
-    A vector is the mean over a text's tokens, of length 1; or what the network calls
+    A vector is the mean over a text's tokens, normalised to length 1, or the network's output
     `sentence_embedding`.
     """
 
@@ -57,7 +57,7 @@ class EmbeddingModel:
         """Return a vector for each text, float32 [texts, width]; for one text, [width].
 
         Raises:
-            InvalidInputError: a text is empty, or longer than the model takes.
+            InvalidInputError: a text is empty, or too long for the model.
         """
         if isinstance(texts, str):
             only: Array = self.embed([texts])[0]
@@ -68,7 +68,7 @@ class EmbeddingModel:
         return np.stack(vectors)
 
     def each(self, texts: Iterable[str]) -> Iterator[tuple[Array, int]]:
-        """Yield the vector of each text, float32 [width], and how many tokens the text has.
+        """Yield the vector of each text, float32 [width], and its number of tokens.
 
         Raises:
             InvalidInputError: as `embed`.

@@ -1,4 +1,4 @@
-"""Chat templates: untrusted programs from a model's folder, run in a process of their own."""
+"""Chat templates: untrusted programs from a model's folder, run in a separate process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WALL_S = 20.0
 """Wall-clock seconds per conversation."""
 
 MAX_CHARACTERS = 1 << 26
-"""The most characters of a conversation, if the caller sets no limit."""
+"""Maximum characters of a conversation, if the caller sets no limit."""
 
 _WORKER = Path(__file__).with_name("template_worker.py")
 _SAFE = (3, 1, 6)

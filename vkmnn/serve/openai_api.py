@@ -40,7 +40,7 @@ _REFUSED: Mapping[str, tuple[Any, ...]] = {
     "suffix": ("",),
     "response_format": ({"type": "text"},),
 }
-"""Fields that would change the result, with the values that are understood."""
+"""Fields that would change the result, with their supported values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Asked:
 
     @property
     def most(self) -> int | None:
-        """The most tokens to generate."""
+        """Maximum tokens to generate."""
         most: int | None = self.how["max_tokens"]
         return most
 
@@ -321,7 +321,7 @@ def _usage(result: Generated) -> dict[str, Any]:
 def _embedding(index: int, vector: Any, coded: bool) -> str:
     """Return a text's vector as JSON."""
     numbers = np.asarray(vector, "<f4")
-    if not np.isfinite(numbers).all():  # JSON cannot say it
+    if not np.isfinite(numbers).all():  # JSON cannot represent it
         text = f"the vector of text {index} has numbers that are not finite"
         raise HttpError(500, "not_finite", text)
     made: Any = base64.b64encode(numbers.tobytes()).decode() if coded else numbers.tolist()

@@ -86,7 +86,7 @@ class Turns:
         return job
 
     def cancel(self, job: Job) -> None:
-        """Drop a job whose results nobody needs any more."""
+        """Drop a job whose results are no longer needed."""
         with self._change:
             job.cancelled = True
             if job in self._waiting:  # frees its place at once

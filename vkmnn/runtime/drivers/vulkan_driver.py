@@ -73,7 +73,7 @@ class VulkanDriver(Driver):
             return self._instances[validation]
 
     def _physical_devices(self, validation: bool) -> list[PhysicalDevice]:
-        """Return the usable devices of this moment; each is queried once."""
+        """Return the currently usable devices; each is queried once."""
         instance = self._instance(validation)
         try:
             handles = enumerate_array(

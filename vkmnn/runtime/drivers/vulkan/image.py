@@ -1,4 +1,4 @@
-"""Images: one 2-D VkImage with its own memory each, in the layout GENERAL from its first moment."""
+"""Images: 2-D VkImages with their own memory, always in the layout GENERAL."""
 
 from __future__ import annotations
 
@@ -133,6 +133,6 @@ class VulkanImage(DriverBuffer):
 
 
 def fill_range(subresources: Any) -> None:
-    """Name all of a 2-D image."""
+    """Select all of a 2-D image."""
     subresources.aspectMask = _COLOR
     subresources.levelCount = subresources.layerCount = 1

@@ -1,4 +1,4 @@
-"""Buffers on mapped files: VK_EXT_external_memory_host, on devices whose memory is the host's."""
+"""Buffers on mapped files, by VK_EXT_external_memory_host, on devices that share host memory."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class ImportedBuffer(VulkanBuffer):
             raise DeviceError(f"{whole} bytes exceed the device's limit for an allocation")
         self._handles = Handles(device)
         self._owner = MappedMemory()
-        # The file stays mapped until the memory is freed, whatever becomes of this object.
+        # The file stays mapped until the memory is freed, even if this object is gone.
         self._finalizer = device.own(
             self._owner, "buffers", _release, self._handles, device.heap_claims, file, nbytes=0
         )
