@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class BoundRun:
     """A network with fixed input and output tensors; call it to run it.
 
-    It keeps its plan until it, or the session, is closed; its tensors stay for good.
+    It keeps its plan until it, or the session, is closed; its tensors stay.
     """
 
     def __init__(self, session: Session, bound: Bound) -> None:

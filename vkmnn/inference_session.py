@@ -51,9 +51,9 @@ class NodeArg:
     """Name, type and shape of an input or output, as onnxruntime's NodeArg has them.
 
     `type` is ONNX's, "tensor(float)", and `dtype` numpy's name of the elements, "float32". Symbols
-    in the shape are strings, unknown sizes None; it is None where not even the rank is known.
-    `quantization` is scale and zero point where the elements are quantised values, as TFLite's
-    models have them: real = scale * (value - zero).
+    in the shape are strings, unknown sizes None; the shape is None if even the rank is unknown.
+    `quantization` is scale and zero point if the elements are quantised values, as in TFLite's
+    models: real = scale * (value - zero).
     """
 
     name: str
@@ -189,10 +189,10 @@ class InferenceSession:
         output_names: list[str] | tuple[str, ...] | None,
         feeds: Mapping[str, Any] | None = None,
     ) -> list[Array]:
-        """Run the network once; new input shapes are planned first, earlier plans are kept.
+        """Run the network once; new input shapes are planned first, and earlier plans are kept.
 
         Args:
-            output_names: which outputs to return; None, or an empty list, for all.
+            output_names: names of the outputs to return; None, or an empty list, for all.
             feeds: one value per input; inputs with a default value may be left out. A value is an
                 array of the input's dtype and a matching shape, a DeviceTensor, or anything with
                 `__array__` or `__dlpack__`; a list for a sequence, None for an empty optional,
@@ -214,16 +214,16 @@ class InferenceSession:
         return [results[name] for name in wanted]
 
     def reset_state(self) -> None:
-        """Begin anew: what the network keeps between runs has its first values again.
+        """Reset the variables that the network keeps between runs to their initial values.
 
-        Models of TFLite may have such variables; others have nothing to reset.
+        Models of TFLite may have them; others have nothing to reset.
         """
         if self._kept is not None:
             self._kept.close()
             self._kept = self._new_kept()
 
     def _new_kept(self) -> SessionState | None:
-        """Return runs that hand the network's own states on; None where it has none."""
+        """Return runs that pass the network's own states on; None if it has none."""
         if not self._states:
             return None
         pairs = {state.input: state.output for state in self._states}
@@ -237,7 +237,7 @@ class InferenceSession:
         )
 
     def _checked(self, feeds: Mapping[str, Any]) -> tuple[Session, dict[str, Any]]:
-        """Return the session that takes these feeds, and the feeds in order."""
+        """Return the session for these feeds, and the feeds in order."""
         fed = self._overridable.fed(feeds)
         arrays = check_feeds({**self._inputs, **fed}, feeds, self._types)
         arrays |= {state.input: state.initial for state in self._states}
@@ -267,7 +267,7 @@ class InferenceSession:
     ) -> RunFuture[list[Array]]:
         """Start a run and return at once: while the device computes, the next run is uploaded.
 
-        Runs take place in the order in which they were submitted. Networks that need the host in
+        Runs execute in the order in which they were submitted. Networks that need the host in
         between run one after the other.
 
         Args:
@@ -365,7 +365,7 @@ class InferenceSession:
         between copies (`BoundRun.copies`).
 
         Args:
-            inputs: for every input, a DeviceTensor, or an array for which one is made.
+            inputs: for every input, a DeviceTensor, or an array for which one is created.
             outputs: for each wanted output, a DeviceTensor, or None to have one made; or just
                 the names; None for all outputs.
 
@@ -394,17 +394,17 @@ class InferenceSession:
     ) -> SessionState:
         """Return runs whose outputs become inputs of the next run, without passing the host.
 
-        State of one size is swapped. Caches that grow by a Concat of old and new rows, as decoders
-        have them, lie in memory with room to grow, and new rows are appended in place: plans are
-        made for rooms of a power of two, not for every length. Where a network does something with
-        its caches that is not known to be safe so, the log says it once, and every length is
-        planned.
+        State of a fixed size is swapped. Caches that grow by a Concat of old and new rows, as in
+        decoders, are in memory with room to grow, and new rows are appended in place: plans are
+        made for capacities of a power of two, not for every length. If the network uses its caches
+        in a way that may be unsafe, the log says so once, and every length is planned.
 
         Args:
-            pairs: outputs by the inputs that they become; `*` stands for any text:
+            pairs: inputs mapped to outputs; `*` stands for any text:
                 {"past_key_values.*": "present.*"}.
-            capacity: how many rows caches may have at most; None for no limit.
-            initial: what inputs begin with; otherwise caches begin empty, and all else with zeros.
+            capacity: maximum rows of caches; None for no limit.
+            initial: initial values of inputs; by default, caches are empty, and everything else is
+                zero.
 
         Raises:
             InvalidInputError: a name is not known, or a value does not fit.
@@ -485,7 +485,7 @@ class InferenceSession:
     def another(self) -> InferenceSession:
         """Return a second session of the same network; on a device they share the weights.
 
-        It has plans, and so memory for activations, of its own, and is closed by itself.
+        It has its own plans, and so its own memory for activations, and is closed separately.
 
         Raises:
             InvalidInputError: the model has been released.
@@ -506,10 +506,10 @@ class InferenceSession:
     def counters(self) -> dict[str, int]:
         """Return how often something was done that runs are better without.
 
-        "plans" were made by this session; "recordings" and "submits" of command buffers,
-        the "commands" in them (dispatches, copies and fills), "allocations" of device memory,
-        "pipelines" that were made and "host_copies" of tensors by all who use the device,
-        since it was opened.
+        "plans" were created by this session; "recordings" and "submits" of command buffers, the
+        "commands" in them (dispatches, copies and fills), "allocations" of device memory,
+        "pipelines" created and "host_copies" of tensors are those of all users of the device since
+        it was opened.
         """
         return self._session.core.counters()
 
@@ -519,12 +519,12 @@ class InferenceSession:
             core.trim()
 
     def release_model(self) -> None:
-        """Let go of the network in the host's memory, weights and mapped files included.
+        """Free the network in the host's memory, including weights and mapped files.
 
-        A file whose weights the device reads where they are mapped stays: it is device memory.
+        A file whose weights the device reads in place stays mapped: it is device memory.
 
-        Weights on the device stay, and runs go on at the shapes that have plans (see `prepare`);
-        what would need a new plan raises InvalidInputError from then on.
+        Weights on the device stay, and runs continue at the shapes that have plans (see `prepare`);
+        anything that needs a new plan raises InvalidInputError from then on.
         """
         self._network = None
         self._overridable.release_model()
@@ -540,11 +540,11 @@ class InferenceSession:
     def profile(self, feeds: Mapping[str, Array], runs: int = 10) -> Profile:
         """Run the network a few times and measure where the time goes; `str()` gives a table.
 
-        The measured plan is one of its own; the plans of `run` stay as they are.
+        A separate plan is measured; the plans of `run` are unchanged.
 
         Args:
             feeds: as for `run`.
-            runs: how many runs to measure; the profile holds medians.
+            runs: number of runs to measure; the profile holds medians.
 
         Raises:
             InvalidInputError: as `run`; or `runs` is below 1; or the device cannot measure time.
@@ -561,13 +561,13 @@ class InferenceSession:
     ) -> Tuning:
         """Measure the kernels that the network could use at these shapes, and use the fastest.
 
-        Whole runs decide at last: unless they gain, everything stays as it was. What was found is
-        kept on disk, per device and driver, and serves other sessions too (`VKMNN_TUNE`). On the
-        numpy backend there is nothing to choose.
+        Whole runs decide in the end: unless they gain, nothing changes. The results are kept on
+        disk, per device and driver, and serve other sessions too (`VKMNN_TUNE`). The numpy backend
+        has no choices.
 
         Args:
             feeds: as for `run`.
-            runs: how often each candidate runs; the least time counts.
+            runs: runs per candidate; the minimum time counts.
             progress: called with (done, total) after every trial; `total` may grow. Where it
                 returns True, nothing further is tried: what was measured decides.
 

@@ -85,12 +85,11 @@ class CpuInfo:
 class Network:
     """A loaded network, ready for any number of sessions.
 
-    `source` is the graph as the front end made it, `graph` the optimised one. `meter` knows the
-    budget, which every session has to itself. `static` is what they share where shapes are fixed.
-    `optimise` makes `graph` of `source` or of a graph like it; None where the file holds what the
-    passes had made. `origin` is an ONNX model that the network was made of, or its path, where
-    evaluators may run that as a whole. `reload` reads the model again, with other shapes of inputs
-    than the file's.
+    `source` is the graph from the front end, `graph` the optimised one. `meter` holds the budget,
+    which each session gets in full. `static` is the state that sessions share if shapes are fixed.
+    `optimise` creates `graph` from `source` or a similar graph; None if the file stores the
+    optimised graph. `origin` is the original ONNX model, or its path, if evaluators may run it as a
+    whole. `reload` reads the model again, with input shapes other than the file's.
     """
 
     source: Graph
@@ -105,7 +104,7 @@ class Network:
     def outputs(self) -> list[TensorInfo]:
         """The outputs; missing shapes are inferred from their ops.
 
-        Of sizes that are open, only those that inputs name have a name.
+        Of the dynamic sizes, only those that inputs name have a name.
         """
         names = {dim for info in self.graph.inputs for dim in info.shape or ()}
         found = []
@@ -122,8 +121,8 @@ class Network:
     def settled(self) -> Network:
         """Return the network for further sessions, without weights that passes have replaced.
 
-        It can no longer be optimised in another way, which nobody needs but callers that give
-        inputs other sizes than the names which they share allow.
+        It can no longer be optimised differently; only callers whose sizes contradict shared names
+        need that.
         """
         kept = None if isinstance(self.origin, bytes) else self.origin
         if SharedSizes(self.graph.inputs):
@@ -134,7 +133,7 @@ class Network:
         """Return the network with other shapes of inputs, read from its file again.
 
         Args:
-            shapes: sizes, names or None for open ones, by input; None to leave all as they are.
+            shapes: sizes, names or None for open ones, by input; None to leave all unchanged.
 
         Raises:
             InvalidInputError: the file has changed, or was not kept.
@@ -198,8 +197,8 @@ def open_model(
         as_inputs: initializers that become inputs.
         sizes: sizes of named dimensions.
         shapes: shapes of inputs in place of the file's.
-        optimised: False runs the network as the file has it.
-        unsupported: what becomes of nodes that cannot be converted.
+        optimised: False runs the network as it is in the file.
+        unsupported: handling of nodes that cannot be converted.
         keeps_states: as for `open_session`.
 
     Raises:
@@ -265,7 +264,7 @@ def load_network(
         if isinstance(model, Graph):
             load_plugins()
             source = model.with_input_shapes(shapes) if shapes else model
-            source.validate()  # a front end validates what it makes
+            source.validate()  # front ends validate their graphs
         else:
             source, finished = _converted(model, meter, frozenset(as_inputs), host, shapes)
         _check_names(source, shapes)
@@ -323,7 +322,7 @@ def _read_again(
     load: Callable[..., Network],
     shapes: InputShapes,
 ) -> Network:
-    """Load a model once more, with other shapes of inputs."""
+    """Load a model again, with other input shapes."""
     if _written(model) != written:
         raise InvalidInputError(
             f"'{model!s}' has changed since it was loaded: it cannot be read for another shape",
@@ -373,7 +372,7 @@ def _network_again(
     without: Collection[str],
     shapes: InputShapes,
 ) -> Network:
-    """Return a network of a graph once more, with other shapes of inputs and its own constants."""
+    """Return a network of a graph again, with other input shapes and its own constants."""
     source = like.with_shapes(shapes).source
     own = {
         name: graph.constants[name]
@@ -393,7 +392,7 @@ def _optimised(
     on_host: bool = True,
     without: Collection[str] = (),
 ) -> Graph:
-    """Return the graph to run, optimised on request; what the host can fold is folded."""
+    """Return the graph to run, optimised on request, with host nodes folded."""
     if not optimised:
         return source.copy()
     from vkmnn.converter.passes import optimize
@@ -436,7 +435,7 @@ def _converted(
 ) -> tuple[Graph, bool]:
     """Return the graph of a model, read by the front end that recognises it.
 
-    The second result is True where the graph has been optimised already.
+    The second result is True if the graph has been optimised already.
     """
     from vkmnn.converter.front_end import Conversion
 
@@ -446,7 +445,7 @@ def _converted(
         reading = workers.submit(found.read, model) if found else None
         load_plugins()
         source = reading.result() if reading else None
-    if found is None:  # unless a plug-in knows what it is, ONNX's reader says what it is not
+    if found is None:  # unless a plug-in recognises it, ONNX's reader reports the error
         found = front_end_of(model) or _usual_front_end()
         source = found.read(model)
     try:
@@ -498,7 +497,7 @@ def open_session(
         network: what to run.
         config: how.
         device: what `open_device` returns for this configuration; None to open it now.
-        keeps_states: the caller hands the network's states on from one run to the next.
+        keeps_states: the caller passes the network's states from one run to the next.
 
     Raises:
         DeviceNotFoundError: the device asked for is not there.
@@ -561,7 +560,7 @@ def _host_opener(network: Network, engines: Sequence[str]) -> OpenHost:
     )
 
 
-# --- what is fastest -----------------------------------------------------------------------------
+# --- fastest engine ------------------------------------------------------------------------------
 
 
 def is_fastest(config: ScheduleConfig) -> bool:
@@ -611,7 +610,7 @@ def _session_on_cpu(
 
 
 def _whole(network: Network) -> Graph | None:
-    """Return a network of one op: its ONNX model, for onnxruntime; None where there is none."""
+    """Return a network of one op, its ONNX model, for onnxruntime; None if there is none."""
     if network.origin is None or "onnxruntime" not in environment.host_engines():
         return None
     from vkmnn.converter.onnx import OnnxFrontEnd
@@ -651,7 +650,7 @@ _said: set[str] = set()
 
 
 def _say_what_may_be_faster(graph: Graph, config: ScheduleConfig, device: OpenDevice) -> None:
-    """Say, once a process, that software devices are slow at small networks."""
+    """Log, once per process, that software devices are slow at small networks."""
     asked = environment.device_word(config.device) != "auto" or config.require_device
     if asked or not _log.isEnabledFor(logging.INFO):
         return
@@ -704,9 +703,9 @@ def _open_on_host(
 def _open_branches(
     op: Op, constants: Mapping[str, Array], always: bool, budget: Budget, seconds: float
 ) -> Branches | Body | str:
-    """Return the networks inside an If, Loop or Scan; where the host runs it, why, or "".
+    """Return the networks inside an If, Loop or Scan; or why the host runs it, or "".
 
-    The host runs what makes it little work, unless `always` is set.
+    The host runs small bodies, unless `always` is set.
     """
     from vkmnn.host import body_model, branch_models, carries_objects
 
@@ -725,7 +724,7 @@ def _open_branches(
         return f"what is inside does not make a network: {' '.join(error.message.split())}"
     work = WORTH if always else operations(graph)
     if work < WORTH:
-        # One submission of an If is worth it for any product; each iteration takes one.
+        # For an If, any product justifies a submission; in a loop, each iteration needs one.
         return f"an iteration takes about {work:,} operations, a submission as long as {WORTH:,}"
     ways = body.ways
     axes = (
@@ -745,7 +744,7 @@ def _subject(model: Model, config: ScheduleConfig, settings: object) -> str | No
         return None
     try:
         status = Path(model).stat()
-    except (OSError, ValueError):  # whoever reads it says what is wrong
+    except (OSError, ValueError):  # its reader reports the error
         return None
     how = (
         config.precision,
@@ -885,10 +884,10 @@ def _precision(config: ScheduleConfig, possible: Precision, device: str) -> Prec
 
 
 def _skipping(network: Network) -> Network:
-    """Return the network with gathers and scatters that leave out indices beyond their axes."""
+    """Return the network with gathers and scatters that skip indices beyond their axes."""
     from vkmnn.converter.out_of_range import skip_out_of_range
 
-    network = replace(network, origin=None)  # onnxruntime would refuse such an index
+    network = replace(network, origin=None)  # onnxruntime would refuse these indices
     source = skip_out_of_range(network.source)
     if network.optimise is None:
         return replace(network, source=source, graph=source, static=StaticShapes())
@@ -899,7 +898,8 @@ def _skipping(network: Network) -> Network:
 def _saving(network: Network, names: Sequence[str]) -> Graph:
     """Return the network's graph with saved tensors as additional outputs.
 
-    Where passes have fused one away, they run again on a network that has it for an output.
+    Tensors that passes have fused away are restored by running the passes again with them as
+    outputs.
     """
     fused = set(names) - network.graph.producers().keys()
     if network.optimise is None or not fused:

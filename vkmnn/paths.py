@@ -1,4 +1,4 @@
-"""Parts of a network, cut out by names, and sessions that run several parts in order."""
+"""Parts of a network, selected by names, and sessions that run several parts in order."""
 
 from __future__ import annotations
 

@@ -70,14 +70,14 @@ class PathNames(enum.Enum):
 class NetworkPath:
     """A part of a network, by names that the model's file has (MNN ScheduleConfig.path).
 
-    The part is what `outputs` need, up to `inputs`, which the caller feeds instead of their
-    producers. Ops are named by their nodes: as inputs, they stand for their results, as do the
-    network's inputs by their names.
+    The part is everything that `outputs` need, back to `inputs`, which the caller feeds instead of
+    their producers. Ops are named by their nodes: as inputs, they stand for their results, as do
+    the network's inputs by their names.
 
     Args:
         inputs: where the part starts; empty for the network's inputs.
         outputs: where it ends; empty for the network's outputs.
-        names: what the names are names of.
+        names: what the names refer to.
     """
 
     inputs: tuple[str, ...] = ()
@@ -202,7 +202,7 @@ class ScheduleConfig:
     def from_mapping(cls, settings: Mapping[str, Any]) -> ScheduleConfig:
         """Return the configuration of a dictionary: this class's names, or those of MNN's Python.
 
-        Of MNN's: "backend" ("VULKAN", "CPU" or "AUTO"), "precision", "memory", "power",
+        MNN's keys: "backend" ("VULKAN", "CPU" or "AUTO"), "precision", "memory", "power",
         "saveTensors", and "numThread".
 
         Raises:
@@ -230,7 +230,7 @@ class ScheduleConfig:
 
 
 def checked_names(value: Any, setting: str) -> tuple[str, ...]:
-    """Return a list of names that a dictionary holds; None counts as an empty one.
+    """Return a list of names in a dictionary; None counts as an empty one.
 
     Raises:
         InvalidInputError: it is something else.

@@ -76,8 +76,8 @@ class _Tensor(NamedTuple):
 class ShaderFunction:
     """A compiled template that is called with numpy arrays; created by `vkmnn.shader`.
 
-    Every call allocates, runs, and frees what it has allocated; nothing but the pipeline is kept.
-    Threads may call it at the same time.
+    Every call allocates, runs, and frees its memory; only the pipeline is kept. Threads may call it
+    at the same time.
 
     Attributes:
         glsl: the rendered text.
@@ -281,7 +281,7 @@ class ShaderFunction:
         except (TypeError, ValueError, OverflowError) as error:
             given = ", ".join(f"{name}={value!r}" for name, value in spec.items())
             raise self._fault(f"specialization constants {given}: {error}") from None
-        if pipeline not in self._warm:  # else a CPU device would compile in the first timing
+        if pipeline not in self._warm:  # otherwise a CPU device would compile in the first timing
             device.warm_up([pipeline])
             self._warm.add(pipeline)
         return pipeline
@@ -371,7 +371,7 @@ def shader(
 ) -> ShaderFunction:
     """Compile a template and return it as a function of numpy arrays, for experiments.
 
-    Needs `pip install 'vkmnn[codegen]'`; what was compiled once is cached on disk.
+    Needs `pip install 'vkmnn[codegen]'`; compiled shaders are cached on disk.
 
     Args:
         source: the text of a template, or a template file: a Path, or a string that ends with

@@ -88,7 +88,7 @@ class Registry(Generic[K, T]):
         return self._by_name
 
     def remove(self, name: K) -> T:
-        """Take an entry out and return it.
+        """Remove an entry and return it.
 
         Raises:
             PluginError: there is none.

@@ -302,7 +302,7 @@ def convert(
 ) -> None:
     """Write an optimised .vkmnn file.
 
-    It opens faster than the model that it was made from.
+    It opens faster than the original model.
     """
     from vkmnn.cli.convert import convert_model
 
@@ -373,7 +373,7 @@ def quantize(
 ) -> None:
     """Write a model with narrow weights.
 
-    Says what that saves and what it costs.
+    Reports the savings and the loss of accuracy.
     """
     from vkmnn.cli.quantize import quantize_model
 
@@ -853,7 +853,7 @@ def run_cli(arguments: list[str] | None = None) -> int:
     try:
         status = _run(arguments)
         sys.stdout.flush()
-    except BrokenPipeError:  # whoever read the output wants no more of it
+    except BrokenPipeError:  # the reader of the output wants no more of it
         _discard_output()
         return 1
     except OSError as error:
@@ -882,7 +882,7 @@ def _run(arguments: list[str] | None) -> int:
 
 
 def _refused(told: VkmnnError, raised: Exception) -> int:
-    """Print an error, or raise its cause where tracebacks are wanted."""
+    """Print an error, or raise its cause if tracebacks are requested."""
     if os.environ.get("VKMNN_DEBUG", "") not in ("", "0"):
         raise raised
     show_error(told)

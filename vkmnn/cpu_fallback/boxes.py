@@ -11,7 +11,7 @@ from vkmnn.ir.ops import DeformColumnsAttrs, NonMaxSuppressionAttrs, RoiAlignAtt
 from vkmnn.shape.boxes import boxes_per_class
 
 _MAX_SAMPLES = 1 << 24
-"""Maximum samples in a bin of RoiAlign; they take seconds, and hundreds of bytes each."""
+"""Maximum samples in a bin of RoiAlign; each takes hundreds of bytes."""
 
 
 def _edges(boxes: AnyArray, *, center: bool) -> AnyArray:
@@ -24,7 +24,7 @@ def _edges(boxes: AnyArray, *, center: bool) -> AnyArray:
 
 
 def _overlaps(one: AnyArray, others: AnyArray, limit: AnyArray) -> AnyArray:
-    """Say which of the others a box suppresses."""
+    """Return which of the others a box suppresses."""
     sides = np.minimum(one[2:], others[:, 2:]) - np.maximum(one[:2], others[:, :2])
     common = sides[:, 0] * sides[:, 1]
     extent = others[:, 2:] - others[:, :2]

@@ -85,7 +85,7 @@ def _count(op: Op, inputs: Sequence[Array | None]) -> int:
     computer = COMPUTERS.get(op.type)
     try:
         return len(computer(op, infos, list(inputs))) if computer else len(op.outputs)
-    except (ShapeError, LookupError, TypeError, ValueError):  # what it says was said before
+    except (ShapeError, LookupError, TypeError, ValueError):  # its claims were checked before
         return len(op.outputs)
 
 

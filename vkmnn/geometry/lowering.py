@@ -25,7 +25,7 @@ def lower_graph(
     constants: Mapping[str, Array],
     meter: Meter | None = None,
 ) -> tuple[list[Op], dict[str, TensorInfo], dict[str, Array]]:
-    """Lower geometry ops, and the ops they lower to, until only executable ops are left.
+    """Lower geometry ops, and the ops they lower to, until only executable ops remain.
 
     Args:
         ops: ops in topological order.

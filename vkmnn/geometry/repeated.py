@@ -1,4 +1,4 @@
-"""Ops that are alike are lowered once in a plan: networks consist of layers."""
+"""Lowers repeated ops of a plan once: networks consist of layers."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from vkmnn.ir import Array, Op, TensorInfo
 from vkmnn.ir.attrs_text import attrs_text
 
 _OWN = frozenset(COMPUTERS)
-"""Op types whose computers go by nothing but attributes, shapes, types and contents."""
+"""Op types whose computers depend only on attributes, shapes, types and contents."""
 
 MAX_CONTENT_BYTES = 256
-"""Contents that say where data go are lists of a few integers; larger ones are not compared."""
+"""Contents that describe data movement are short lists; larger ones are not compared."""
 
 
 def is_lowered_by_kind(op_type: str) -> bool:

@@ -32,7 +32,7 @@ _SIZED = frozenset({
     *("MelWeightMatrix", "CenterCropPad", "Col2Im", "MaxUnpool", "ConvTranspose", "AffineGrid"),
     *("RoiAlign", "MaxRoiPool", "DFT", "STFT", "Conv", "AveragePool", "MaxPool", "LpPool"),
 })  # fmt: skip
-"""Operators whose results have sizes that values or attributes say."""
+"""Operators whose result sizes depend on values or attributes."""
 
 _SMALL = 1 << 24
 """Bytes that an operator may allocate unseen: an outer product of all its inputs."""
@@ -130,7 +130,7 @@ def _too_large(node: onnx.NodeProto, wanted: int, left: float) -> TooLargeError:
 
 
 def expected_bytes(node: onnx.NodeProto, opsets: Mapping[str, int], inputs: Sequence[Any]) -> int:
-    """Return the bytes of a node's results as onnx's rules say them; 0 where they are small.
+    """Return the bytes of a node's results by onnx's rules; 0 if they are small.
 
     Args:
         node: a node without inner graphs.

@@ -41,11 +41,11 @@ _log = logging.getLogger(__name__)
 Value = Any
 """An array, a list of arrays (a sequence), a dictionary (a map), or None (an empty optional)."""
 
-# TensorProto.DataType of what onnxruntime takes from numpy and gives back as it is.
+# TensorProto.DataType values that onnxruntime exchanges with numpy unchanged.
 _SHARED = frozenset({*range(1, 14)})
 
 
-# What onnxruntime does otherwise than the specification says, by operator of ONNX's own domain.
+# Deviations of onnxruntime from the specification, by operator of ONNX's own domain.
 _DEVIANT: Mapping[str, str] = {
     "Dropout": "it draws other random numbers for a seed",
     "MaxUnpool": "it counts indices in output_shape, onnx in the shape that follows without it",
@@ -83,7 +83,7 @@ class HostEngine(ABC):
 
     name: ClassVar[str]
     steps_per_second: ClassVar[float]
-    """Elementary steps that it gets through at least; see `effort.py`."""
+    """Minimum elementary steps per second; see `effort.py`."""
 
     @abstractmethod
     def __init__(self, model: onnx.ModelProto, room: int | None = None) -> None:
@@ -177,7 +177,7 @@ class OnnxRuntime(HostEngine):
     ) -> list[Value]:
         """Run in a thread, so that a timeout or Ctrl-C stops it after the current node.
 
-        A node that goes on for longer is left behind: nothing ends it but the process.
+        A node that runs longer is abandoned: only the end of the process stops it.
         """
         options = genuine_onnxruntime().RunOptions()
         done: PatientFuture[list[Value]] = PatientFuture()
@@ -208,7 +208,7 @@ class OnnxRuntime(HostEngine):
         for value in self._session.get_outputs():
             code = TEXT_TYPES.get(value.type)
             if code is not None:
-                # A shape of no axes may also mean that nothing is known of it.
+                # A shape without axes may also mean that nothing is known about it.
                 found[value.name] = helper.make_tensor_type_proto(code, value.shape or None)
         return found
 
@@ -325,7 +325,7 @@ def _arena(
     # -1: as onnxruntime likes it
     arena = onnxruntime.OrtArenaCfg(room + model.ByteSize() + _ARENA_BYTES, -1, -1, -1)
     options.add_session_config_entry("session.use_env_allocators", "1")
-    with _arenas:  # the next session takes the allocator that was registered last
+    with _arenas:  # the next session uses the allocator that was registered last
         onnxruntime.create_and_register_allocator(place, arena)
         yield
 

@@ -37,7 +37,7 @@ _OTHERS: tuple[Registry[str, Any], ...] = (
 def check_registrations(before: Snapshot) -> None:
     """Check new registrations: op types are complete, and everything else belongs to one.
 
-    Kernels must be for ops that their backend gets to see, and passes must have a place.
+    Kernels must be for ops that their backend runs, and passes must have a position.
 
     Raises:
         PluginError: names the first that is not so, and what is missing.

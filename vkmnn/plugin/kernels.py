@@ -37,9 +37,9 @@ def kernel(
     """Register a kernel for ops of these types; the op type may be one that has kernels already.
 
     The kernel with the highest priority is asked first; vkmnn's own have 0. Between equals, one for
-    the op's element type comes before one for any, then names of providers decide. A kernel that
-    raises Rejection in `prepare` leaves the op to the next one. `session.placement()` names the
-    provider of each op's kernel.
+    the op's element type precedes one for any, then names of providers decide. A kernel that raises
+    Rejection in `prepare` leaves the op to the next one. `session.placement()` names the provider
+    of each op's kernel.
 
     Args:
         ops: op types; of Custom ops, "Custom:" and their own type.

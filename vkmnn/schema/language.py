@@ -66,7 +66,7 @@ class Schema:
 
 @cache
 def load_schema(name: str) -> Schema:
-    """Return one of the schemas beside this module."""
+    """Return one of the schemas next to this module."""
     return parse_schema((files(__package__) / f"{name}.fbs").read_text("utf-8"))
 
 

@@ -112,7 +112,7 @@ def _arithmetic(kind: str, a: Dim, b: Dim, algebra: DimAlgebra) -> Dim:
 
 
 def _equal(a: Dim, b: Dim, algebra: DimAlgebra) -> Dim:
-    """Return 1 where the values are equal for all sizes, 0 where they never are, else None."""
+    """Return 1 if the values are equal for all sizes, 0 if they never are, else None."""
     if a is None or b is None:
         return None
     if a == b:

@@ -83,7 +83,7 @@ def _quantized(op: Op[QuantizedMatMulAttrs], inputs: Infos, values: Values) -> O
     if has_input(inputs, 2):
         check_shape(inputs, 2, output[-1:], "bias")
     check_shape(inputs, 3, output, "residual")
-    # Constant codes may be bytes.
+    # Constant quantised values may be bytes.
     whole = dtype_of(inputs, 1) in (DType.INT8, DType.INT16)
     floats = (0, 2, 3, 4, 5, 6) if whole else (0, 1, 2, 3, 4, 5, 6)
     if has_input(inputs, 6):

@@ -1,4 +1,4 @@
-"""Shapes of ops that are alike are computed once in a plan: networks consist of layers."""
+"""Computes shapes of repeated ops once per plan: networks consist of layers."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class NcnnVulkan(Engine):
     """ncnn's Vulkan backend; option "precision": "high" for float32, "normal" for its float16."""
 
     def load(self, job: Job) -> None:
-        """Convert the model, or find it converted, and load it."""
+        """Load the model, converting it if necessary."""
         try:
             import ncnn
         except ImportError as error:
@@ -42,7 +42,7 @@ class NcnnVulkan(Engine):
         net.set_vulkan_device(device)
         if net.load_param(str(param)) or net.load_model(str(weights)):
             raise EngineMissingError("ncnn cannot load the model converted by pnnx")
-        # ncnn has no batches, and takes integers of 32 bits.
+        # ncnn has no batches, and reads 32-bit integers.
         self._feeds = [
             (
                 f"in{number}",
@@ -110,7 +110,7 @@ def _converted(job: Job) -> tuple[Path, Path, list[str]]:
 
 
 def _convert(job: Job, kept: list[str], target: Path) -> str:
-    """Let pnnx write into `target`; return its error, "" for none."""
+    """Run pnnx, writing to `target`; return its error, "" for none."""
     try:
         import pnnx
     except ImportError as error:

@@ -46,7 +46,7 @@ class Own(Engine):
         }
 
     def _python_us(self) -> float:
-        """Return the microseconds of a run besides submit and wait, copies included."""
+        """Return the microseconds of a run other than submit and wait, including copies."""
         plan = self._session._session.core.current
         assert plan is not None
         spent: list[float] = []

@@ -71,7 +71,7 @@ def _gather_nd(op: Op[GatherNDAttrs], known: Known) -> list[Loop]:
 
 
 def _depth(op: Op, indices: Shape) -> int:
-    """Return how many axes an index addresses; raises ShapeError where it is not known."""
+    """Return how many axes an index addresses; raises ShapeError if unknown."""
     depth = indices[-1] if indices else None
     if not isinstance(depth, int):
         raise ShapeError("the number of axes that an index addresses is not known")
