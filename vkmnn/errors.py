@@ -58,8 +58,8 @@ class VkmnnError(Exception):
         hint: what to do next.
 
     Attributes:
-        unexpected: True if no check foresaw the failure: some rule raised an error of its own,
-            which is the `__cause__`. Tests look for these.
+        unexpected: True if no check anticipated the failure: the `__cause__` is some rule's own
+            error. Tests look for these.
     """
 
     unexpected = False

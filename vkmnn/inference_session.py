@@ -79,18 +79,18 @@ class InferenceSession:
             `VKMNN_MAX_BYTES`, `VKMNN_MAX_NODES` and `VKMNN_MAX_SECONDS`, or the defaults.
         on_device_lost: "raise" DeviceLostError, or "rebuild" the session and run once more; see
             `ScheduleConfig`.
-        on_overflow: what happens when float32 would have held a number that became infinite in
-            float16: "warn", "high" (float32 for that op from then on), "raise" or "ignore"; see
-            `ScheduleConfig`.
+        on_overflow: reaction to a value that fits float32 but became infinite in float16: "warn",
+            "high" (float32 for that op from then on), "raise" or "ignore"; see `ScheduleConfig`.
         sess_options: onnxruntime's; refused with a hint, as are the next two.
         providers: refused; `vkmnn.onnxruntime` takes it.
         provider_options: refused.
         unsupported: "cpu": nodes with neither a kernel nor a numpy execution run on the host, in
             onnxruntime if it is installed, otherwise in the onnx package's evaluator, and
-            `placement` shows them; "raise" refuses the model, which is right for models that
-            are not trusted.
+            `placement` shows them; "raise" refuses the model, which is the right choice for
+            untrusted models.
         input_shapes: shapes that replace those of the file: sizes, names of sizes, and None for
-            open ones. A model that fixes its batch, as every `.mnn` file does, takes others by it.
+            open ones. Models that fix their batch, as every `.mnn` file does, accept others this
+            way.
 
     Raises:
         ModelError: the file is missing, damaged or not a model.
@@ -318,8 +318,8 @@ class InferenceSession:
         """Return a new tensor of zeros on the device, for an input or an output.
 
         Args:
-            name: the input or output that gives the element type and the shape.
-            shape: the sizes, where the network leaves them open.
+            name: the input or output that determines the element type and the shape.
+            shape: the sizes, if the network leaves them open.
 
         Raises:
             InvalidInputError: an unknown name, sizes that are unknown or do not match, or
@@ -365,9 +365,9 @@ class InferenceSession:
         between copies (`BoundRun.copies`).
 
         Args:
-            inputs: for every input, a DeviceTensor, or an array for which one is created.
-            outputs: for each wanted output, a DeviceTensor, or None to have one made; or just
-                the names; None for all outputs.
+            inputs: for every input, a DeviceTensor, or an array, for which one is created.
+            outputs: for each requested output, a DeviceTensor, or None to create one; or just the
+                names; None for all outputs.
 
         Raises:
             InvalidInputError: a name, element type or shape does not match, or an output would

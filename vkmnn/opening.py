@@ -236,12 +236,12 @@ def load_network(
     """Load and optimise a model.
 
     Args:
-        model: a path, serialised bytes, an onnx.ModelProto, a Graph, or what another front end
-            takes.
+        model: a path, serialised bytes, an onnx.ModelProto, a Graph, or a model for another front
+            end.
         budget: memory, nodes and time that loading and planning may take; None takes
             `VKMNN_MAX_BYTES`, `VKMNN_MAX_NODES` and `VKMNN_MAX_SECONDS`, or the defaults.
-        as_inputs: names of initializers with an input of the same name: inputs with a default
-            value, which the caller wants to feed. Others become constants.
+        as_inputs: names of initializers with an input of the same name: inputs with a default value
+            that the caller feeds. Others become constants.
         sizes: sizes of named dimensions, which are fixed before the network is optimised.
         shapes: shapes of inputs in place of the file's: sizes, names, or None for open ones.
         optimised: False runs no pass: every node of the file is an op, or several.

@@ -83,8 +83,8 @@ class ShaderFunction:
         glsl: the rendered text.
         spirv: the module.
         manifest: its entry of manifest.json: bindings, specialization constants, local size, ...
-        last_gpu_ms: milliseconds that the latest call took on the device, without copies; None
-            before the first call and where the device has no timestamps.
+        last_gpu_ms: device milliseconds of the latest call, without copies; None before the first
+            call and without timestamps.
     """
 
     def __init__(
@@ -377,10 +377,10 @@ def shader(
         source: the text of a template, or a template file: a Path, or a string that ends with
             `.comp.j2`, which may also be the name of a built-in template.
         requires: features that the shader needs, e.g. "storage16", as in macro.json.
-        name: of a template given as text: what errors and timings call it.
+        name: name of a template given as text, for errors and timings.
         device: "auto" (`VKMNN_DEVICE`, or else the best), an index, part of a name, or a UUID;
             opened at the first call.
-        driver: the Vulkan binding; None takes `VKMNN_DRIVER` or the default.
+        driver: the Vulkan binding; None uses `VKMNN_DRIVER` or the default.
         validation: run under the Khronos validation layer; its messages become errors.
         **axes: a value for each axis of the template.
 

@@ -49,12 +49,12 @@ class Budget:
     """Limits for one model; an argument of `InferenceSession` and `Interpreter`.
 
     Args:
-        bytes: memory for what is computed from constants while the model is loaded or planned, and
-            for what ops on the numpy backend hold at one time. None: 256 MiB, or eight times the
-            model's weights where that is more; and three quarters of the free memory for the
-            numpy ops. With constants that are one value repeated: 640 MiB. The weights of the file
-            itself do not count.
-        nodes: nodes that the model may have, with its functions expanded. Plans may cut their data
+        bytes: memory for values computed from constants while the model is loaded or planned, and
+            for ops on the numpy backend at any one time. None: 256 MiB, or eight times the model's
+            weights if that is more; and three quarters of the free memory for the numpy ops.
+            Including constants that repeat one value: 640 MiB. The weights of the file itself do
+            not count.
+        nodes: maximum nodes of the model, with its functions expanded. Plans may split their data
             movement into as many pieces.
         seconds: processor time for loading, and again for each plan; the recording of commands and
             the compilation of shaders do not count. None: 4 s, 10 ms more per node of the file and

@@ -45,13 +45,13 @@ def load(
             config.json and safetensors; a GGUF file, the first of several, or a folder of them; or
             a model of the hub, `owner/name`, which is downloaded.
         device: "auto", an index, part of a name, a UUID, or "cpu"; see `ScheduleConfig`.
-        capacity: how many tokens a text may have, with its prompt; None for what the model was
-            made for, 4,096 at most.
+        capacity: maximum tokens of a text, prompt included; None for the model's context, at most
+            4,096.
         variant: "q4", "fp16" and so on, "fp32" for the file without a suffix; of several GGUF files
             the end of a name, "Q4_K_M"; None takes the one that suits a GPU best.
         revision: a commit, tag or branch of a hub's model.
         precision: "fp32" or "fp16"; see `ScheduleConfig`.
-        budget: what loading and planning may take; see `Budget`.
+        budget: limits of loading and planning; see `Budget`.
         on_device_lost: "raise" DeviceLostError, after which the model cannot answer any more (see
             `LanguageModel.lost`); or "rebuild": reopen the device, run the tokens of the texts
             that are being generated again, and go on with them.

@@ -45,9 +45,9 @@ def kernel(
         ops: op types; of Custom ops, "Custom:" and their own type.
         backend: "VULKAN" for a class derived from VulkanExecution, "CPU" for one derived from
             CpuKernel, or a function of op and inputs; or a plug-in's backend, for what that takes.
-        provider: who offers it; the name of the top-level module by default.
-        dtype: the element type of the first input that is present, for which it is; None for all.
-        priority: see above; below 0, it is only for what vkmnn's own kernel rejects.
+        provider: the author of the kernel; by default the name of the top-level module.
+        dtype: the element type of the first present input; None for any.
+        priority: see above; below 0, it only runs ops that vkmnn's own kernel rejects.
 
     Raises:
         PluginError: the provider has such a kernel already, or it is not of the backend's kind.
