@@ -22,10 +22,10 @@ settings.load_profile("vkmnn")
 
 # With the variable set (tasks.py sets it where a device or the layer is there), a test that is
 # skipped for such a reason fails instead: a suite that lost its device must not look well.
-# The first that fits a reason is the one that it breaks: no device fits where `kp` is missing.
+# The first that fits a reason is the one that it breaks: no device matches where `kp` is missing.
 _PROMISES = {
     "VKMNN_REQUIRE_KOMPUTE": re.compile(r"kompute|'kp'", re.IGNORECASE),
-    "VKMNN_REQUIRE_VULKAN": re.compile(r"no vulkan device|no device fits", re.IGNORECASE),
+    "VKMNN_REQUIRE_VULKAN": re.compile(r"no vulkan device|no device matches", re.IGNORECASE),
     "VKMNN_REQUIRE_VALIDATION": re.compile(r"validation", re.IGNORECASE),
     "VKMNN_REQUIRE_SPIRV_VAL": re.compile(r"spirv-val is not installed"),
 }

@@ -58,7 +58,7 @@ class Writer:
         name: str | None = None,
         **more: Any,
     ) -> int:
-        """Add a tensor, and return its number; -1 in the shape is an open size."""
+        """Add a tensor, and return its number; -1 in the shape is a dynamic size."""
         number = len(self.here["tensors"])
         buffer = 0
         if data is not None:

@@ -111,7 +111,7 @@ __all__ = [
     "shader",
 ]
 
-# The engine is imported when one of its names is first used: tools that need only a part of the
+# The engine is imported when one of its names is first used: tools that need only part of the
 # package, such as the shader generator, start without it.
 _LAZY = {
     "PathNames": "vkmnn.schedule_config",
@@ -152,7 +152,7 @@ def devices(driver: str | None = None) -> list[DeviceInfo]:
     """List the Vulkan devices that a session can use; `device="cpu"` always works as well.
 
     Args:
-        driver: the Vulkan binding; None takes `VKMNN_DRIVER` or the default.
+        driver: the Vulkan binding; None uses `VKMNN_DRIVER` or the default.
 
     Returns:
         An empty list without a Vulkan loader or driver; `vkmnn doctor` says what to install.

@@ -28,8 +28,8 @@ def check_feeds(
 
     Args:
         infos: the inputs of the network by name.
-        feeds: one array per input, or what `fed_array` takes; lists for sequences, None for empty
-            optionals.
+        feeds: one array per input, or another value that `fed_array` accepts; lists for sequences,
+            None for empty optionals.
         types: ONNX types of the inputs that are not tensors of a plain element type.
 
     Raises:
@@ -151,7 +151,7 @@ def fed_array(info: TensorInfo, value: Any) -> Any:
 
     Args:
         info: the input.
-        value: an array; a DeviceTensor; or what has `__array__` or `__dlpack__`.
+        value: an array; a DeviceTensor; or an object with `__array__` or `__dlpack__`.
 
     Raises:
         InvalidInputError: something else; another dtype, rank or fixed dimension.
@@ -255,7 +255,7 @@ def fits(declared: tuple[Dim, ...] | None, shape: tuple[int, ...]) -> bool:
         return True
     if len(shape) != len(declared):
         return False
-    # Every run asks: a loop takes half the time of two generators.
+    # Every run calls this: a loop takes half the time of two generators.
     for want, have in zip(declared, shape, strict=True):
         if have < 0 or (want != have and isinstance(want, int)):
             return False
@@ -263,7 +263,7 @@ def fits(declared: tuple[Dim, ...] | None, shape: tuple[int, ...]) -> bool:
 
 
 def order_hint(info: TensorInfo, shape: tuple[int, ...]) -> str | None:
-    """Say how an array gets the declared shape: reorder axes, add a batch, resize a picture."""
+    """Return a hint for reaching the declared shape: reorder axes, add a batch, resize an image."""
     declared = info.shape
     if declared is None or (missing := len(declared) - len(shape)) < 0:
         return None
@@ -286,7 +286,7 @@ def order_hint(info: TensorInfo, shape: tuple[int, ...]) -> str | None:
 def _nearly(
     declared: tuple[Dim, ...], whole: tuple[int, ...], made: str, name: str, kind: str
 ) -> str | None:
-    """Return the one difference, besides the order of axes, from the declared shape.
+    """Return the one difference from the declared shape, apart from the order of axes.
 
     Args:
         declared: the shape.

@@ -51,7 +51,7 @@ def load(
         require_device: raise PlacementError instead of running an op on the CPU backend.
         on_device_lost: "raise" or "rebuild"; see `ScheduleConfig`.
         on_overflow: "warn", "high", "raise" or "ignore"; see `ScheduleConfig`.
-        budget: what loading and planning may take; see `Budget`.
+        budget: limits of loading and planning; see `Budget`.
         unsupported: "cpu" or "raise", as for `InferenceSession`.
         input_shapes: shapes that replace those of the file, as for `InferenceSession`.
 
@@ -76,9 +76,9 @@ class Model(Closing):
 
     Attributes:
         inputs: the inputs by name, in the order of positional arguments; those with a default
-            value, which calls may name, are not among them.
+            value, which calls may pass by name, are not included.
         outputs: the outputs by name.
-        device: where it runs.
+        device: the device.
     """
 
     def __init__(

@@ -109,7 +109,7 @@ class VkmnnBackend(Backend):
         """Load a model.
 
         Args:
-            model: what to run.
+            model: the model.
             device: "VULKAN", "VULKAN:1" or "CPU".
             kwargs: further settings of `ScheduleConfig`, as `precision="fp16"`.
 
@@ -144,7 +144,7 @@ class VkmnnBackend(Backend):
 
         Args:
             node: the operator.
-            inputs: an array for every input that the node names, in their order or by name.
+            inputs: an array for every input that the node names, in order or by name.
             device: as for `prepare`.
             outputs_info: element type and shape of every output; None where they follow from the
                 inputs.

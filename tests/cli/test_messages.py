@@ -113,7 +113,7 @@ def test_comparisons_are_refused_before_the_run(
 ) -> None:
     packed = tmp_path / "m.vkmnn"
     vkmnn.convert(classifier, packed)
-    cases = {"nosuchcard": "no device fits"} if vkmnn.devices() else {}
+    cases = {"nosuchcard": "no device matches"} if vkmnn.devices() else {}
     for name, words in cases.items():
         result = cli("run", classifier, "-s", "1,3,32,32", "-d", "cpu", "--compare", name)
         assert (result.status, result.out) == (1, "")

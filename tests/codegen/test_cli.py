@@ -164,7 +164,7 @@ def test_list_filters(project: Project) -> None:
     assert "did you mean 'storage16'?" in run(project, "list", "--requires", "storage61").output
     done = run(project, "list", "scal", "f64")
     assert done.exit_code == 1
-    assert "no variant fits 'scal f64'" in done.output
+    assert "no variant matches 'scal f64'" in done.output
     assert "did you mean 'scale'?" in done.output
 
 

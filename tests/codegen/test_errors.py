@@ -276,7 +276,7 @@ MISTAKES = {
         '"exclude": []',
         '"exclude": [{"dtype": "f16"},\n {"dtype": "f16"}]',
         "macro.json:7",
-        "the exclusion dtype=f16 takes out nothing",
+        "the exclusion dtype=f16 excludes nothing",
         '{"dtype": "f16"}',
     ),
     "a rule for what is excluded": Mistake(

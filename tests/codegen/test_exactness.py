@@ -204,7 +204,7 @@ def test_a_lock_that_cannot_be_made_is_told(
     blocked = tmp_path / "blocked"
     blocked.write_text("")
     monkeypatch.setenv("VKMNN_CACHE_DIR", str(blocked / "cache"))
-    with pytest.raises(ShaderError, match="cannot be kept apart") as error:
+    with pytest.raises(ShaderError, match="cannot be locked") as error:
         writing.write(built, made.root)
     assert "VKMNN_CACHE_DIR" in str(error.value)
 

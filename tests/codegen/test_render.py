@@ -99,7 +99,7 @@ def test_windows_line_ends_do_not_matter(bare: Project) -> None:
         ('{{ tensor_in("a", "f64", load="texel") }}', 3, "has no texel format"),
         ('{{ tensor_in("y", "f32") }}', 3, "'y' is declared twice"),
         ('{{ tensor_inout("y", "f32", view_of="y") }}', 3, "'y' is declared twice"),
-        ('{{ tensor_in("a", "f32", view_of="y") }}', 3, "no buffer that is accessed like it"),
+        ('{{ tensor_in("a", "f32", view_of="y") }}', 3, "no buffer with the same access"),
         ('{{ tensor_in("a", "f32", view_of="z") }}', 3, "view_of='z' names no buffer"),
         ('{{ tensor_inout("a", "vec5", view_of="y") }}', 3, "unknown element type 'vec5'"),
         ('{{ tensor_in("a b", "f32") }}', 3, "not an identifier"),

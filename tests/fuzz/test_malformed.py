@@ -101,17 +101,17 @@ PAST = {
         "Resize", {"r": NONE, "s": np.array([1, np.inf, 1], np.float32)}, mode="nearest"
     ),
     "axis inserted twice": model("Unsqueeze", {"a": ints(2, 4, 2)}),
-    "axis removed that is not there": model("Squeeze", {"a": ints(7)}),
-    "slice of an axis that is not there": model(
+    "axis removed that does not exist": model("Squeeze", {"a": ints(7)}),
+    "slice of an axis that does not exist": model(
         "Slice", {"s": ints(0), "e": ints(2**31 - 1), "a": ints(9)}
     ),
     "slices of another number": model("Slice", {"s": ints(0, 0), "e": ints(9), "a": ints(0)}),
     "permutation of other axes": model("Transpose", {}, perm=[0, 9, 1]),
     "parts without number": model("Split", {}, axis=0, num_outputs=2**31 - 1),
-    "split of an axis that is not there": model("Split", {}, axis=9, num_outputs=1),
+    "split of an axis that does not exist": model("Split", {}, axis=9, num_outputs=1),
     "two million channels": model("DepthToSpace", {}, blocksize=2**20),
     "no strides": model("MaxPool", {}, kernel_shape=[1], strides=[0]),
-    "largest of an axis that is not there": model("TopK", {"k": ints(1)}, outputs=2, axis=-9),
+    "largest of an axis that does not exist": model("TopK", {"k": ints(1)}, outputs=2, axis=-9),
     "more elements than there are numbers": model("Tile", {"r": ints(2**31 - 1, 2**31 - 1, 1)}),
     "fill of an endless list of sizes": model("Expand", {"s": ints(*[2**31] * 6)}),
 }

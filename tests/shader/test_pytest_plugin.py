@@ -271,7 +271,7 @@ def test_a_crash_of_the_driver_is_a_failure_of_the_variant(project: Project):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["--vkmnn-device", "no such device"], "no device fits 'no such device'"),
+        (["--vkmnn-device", "no such device"], "no device matches 'no such device'"),
         (["--vkmnn-report", "."], "this is a folder"),
         (["--vkmnn-results", "pytest.ini/x.json"], "cannot be written"),
         (["--vkmnn-perf-baseline", "none.json"], "--vkmnn-perf-update writes a new one"),
@@ -303,7 +303,7 @@ def test_no_device_is_a_usage_error(project: Project):
     none = project.folder / "none.json"
     done = project.pytest(*FEW, VK_DRIVER_FILES=str(none), VK_ICD_FILENAMES=str(none))
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
-    assert "no Vulkan device" in done.stderr or "no device fits" in done.stderr
+    assert "no Vulkan device" in done.stderr or "no device matches" in done.stderr
 
 
 @pytest.mark.parametrize(("strength", "part"), [(1, 0.35), (2, 0.65)])

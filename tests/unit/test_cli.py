@@ -292,7 +292,7 @@ def test_precision(cli: Cli, device: str, model: Path) -> None:
         (["-s", "M=3"], "no input and no dimension 'M'"),
         (["-s", "N=3,4"], "'N' is a dimension, and takes one size"),
         (["-s", "x=2,5"], "has shape [N, 3], got [2, 5]"),
-        (["-d", "no such card"], "no device fits 'no such card'"),
+        (["-d", "no such card"], "no device matches 'no such card'"),
         (["-o", "/proc/nowhere/out"], "cannot be saved"),
         (["-o", "/proc/nowhere.npz"], "cannot be saved"),
         (["-o", "/nonexistent/dir/x.npz"], "cannot be saved to '/nonexistent/dir/x.npz'"),
@@ -696,5 +696,5 @@ def test_auto_as_the_environment_says(cli: Cli, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("VKMNN_DEVICE", "no such card")
     result = cli("devices")
     assert result.status == 0
-    assert "no device fits" in result.out
+    assert "no device matches" in result.out
     assert json.loads(cli("devices", "--json").out)["auto"]["index"] is None

@@ -62,7 +62,7 @@ def test_kompute_is_tried(kp_version: None, monkeypatch: pytest.MonkeyPatch, wro
 
     def run_apart(index: int, driver: str) -> dict[str, Any]:
         asked.append((index, driver))
-        error = "no device fits '0': wrong data\n  hint: build it" if wrong else None
+        error = "no device matches '0': wrong data\n  hint: build it" if wrong else None
         return {"error": error, "difference": 1e-7}
 
     monkeypatch.setattr(selftest, "run_apart", run_apart)

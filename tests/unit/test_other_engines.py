@@ -57,7 +57,7 @@ def complaints(row: Row) -> Iterator[str]:
         yield f"'{row.state}' needs a reason"
     for name in row.names:
         if not resolves(name):
-            yield f"{name} is not there"
+            yield f"{name} does not exist"
     for test in row.tests:
         if not is_test(test):
             yield f"{test} is not a test"
@@ -113,9 +113,9 @@ def test_what_waits_and_what_does_not_apply() -> None:
         ("| 1 | it | works | | | |", "a name and a test"),
         ("| 1 | it | done | | | why |", "no state"),
         ("| 1 | it | missing | | | |", "a reason"),
-        ("| 1 | it | partial | `vkmnn.plugin:nothing` | | why |", "nothing is not there"),
-        ("| 1 | it | partial | `vkmnn.nothing:kernel` | | why |", "kernel is not there"),
-        ("| 1 | it | partial | `vkmnn.plugin` | | why |", "is not there"),
+        ("| 1 | it | partial | `vkmnn.plugin:nothing` | | why |", "nothing does not exist"),
+        ("| 1 | it | partial | `vkmnn.nothing:kernel` | | why |", "kernel does not exist"),
+        ("| 1 | it | partial | `vkmnn.plugin` | | why |", "does not exist"),
         ("| 1 | it | partial | | `unit/test_cli.py::test_nothing` | why |", "not a test"),
         ("| 1 | it | partial | | `unit/test_cli.py::_helper` | why |", "not a test"),
         ("| 1 | it | partial | | `conftest.py::device` | why |", "not a test"),

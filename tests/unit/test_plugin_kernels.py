@@ -119,7 +119,7 @@ def test_a_kernel_on_the_device() -> None:
 @pytest.mark.parametrize(
     ("register", "message"),
     [
-        (lambda: kernel()(VulkanExecution), "the kernel of what"),
+        (lambda: kernel()(VulkanExecution), "names no op type"),
         (lambda: kernel("UnaryOp")(VulkanExecution), "cannot execute on VULKAN"),
         (lambda: kernel("UnaryOp")(answer(1)), "cannot execute on VULKAN"),
         (lambda: kernel("UnaryOp", backend="CPU")(CpuKernel), "cannot execute on CPU"),

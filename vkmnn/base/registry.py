@@ -35,7 +35,7 @@ class Registry(Generic[K, T]):
         given: tuple[object, ...] = names
         if not given or not all(isinstance(name, (str, int)) and name for name in given):
             raise PluginError(
-                f"the {self.what} what? {given} does not say",
+                f"the {self.what} has no name: {given}",
                 hint='give the decorator a name: @size_computer("SwiGLU")',
             )
 
@@ -88,7 +88,7 @@ class Registry(Generic[K, T]):
         return self._by_name
 
     def remove(self, name: K) -> T:
-        """Take an entry out and return it.
+        """Remove an entry and return it.
 
         Raises:
             PluginError: there is none.

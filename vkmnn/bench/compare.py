@@ -1,4 +1,4 @@
-"""Engines on one model, in turns."""
+"""Compares engines on one model, in turns."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TURNS_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class EngineSpec:
-    """An engine of the benchmark: its class as `module:Class`, and the options that it gets."""
+    """An engine of the benchmark: its class as `module:Class`, and its options."""
 
     name: str
     target: str
@@ -69,8 +69,9 @@ def engines(fp16: bool, names: Sequence[str] = ()) -> list[EngineSpec]:
 class Place:
     """Device, CPU threads and duration of a benchmark.
 
-    `rounds` is how many turns an engine has; `timeout_s` how long one answer of it may take.
-    `device_name` is the Vulkan device's, and `twin` how many before it have the same name.
+    `rounds` is the number of turns of an engine; `timeout_s` the maximum time for an answer.
+    `device_name` is the Vulkan device's, and `twin` the number of preceding devices of the same
+    name.
     """
 
     device: str
@@ -182,7 +183,7 @@ def compare(
     where: Place,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Comparison:
-    """Let engines run a model in turns.
+    """Run a model on several engines in turns.
 
     Args:
         name: the model's, for the reader.
@@ -223,7 +224,7 @@ def _rounds(
     """Give every engine its turns."""
     for number in range(rounds):
         progress(f"{result.name}: round {number + 1} of {rounds}")
-        # Another one begins each time, so that nobody always follows the same one.
+        # Another engine starts each round, so that none always follows the same one.
         shift = number % len(result.series)
         for series in result.series[shift:] + result.series[:shift]:
             if not series.error and not series.enough:
@@ -268,7 +269,7 @@ def _check(result: Comparison, peers: Mapping[str, Peer]) -> str:
 
 
 def difference(have: Sequence[Array], want: Sequence[Array]) -> float | None:
-    """Return the largest difference as a part of the range; None where the sizes do not fit."""
+    """Return the largest difference as a fraction of the range; None if the sizes differ."""
     worst = 0.0
     for one, other in zip(have, want, strict=False):
         if one.size != other.size:

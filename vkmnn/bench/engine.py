@@ -12,7 +12,7 @@ from vkmnn.ir import Array
 
 
 class EngineMissingError(Exception):
-    """The engine cannot run here; the text says why, `hint` how to get it."""
+    """The engine cannot run here; the message says why, `hint` how to get it."""
 
     def __init__(self, reason: str, hint: str = "") -> None:
         super().__init__(reason)
@@ -45,11 +45,11 @@ class Job:
 
 
 class Engine(ABC):
-    """A model on an engine, in a process of its own."""
+    """A model on an engine, in a separate process."""
 
     @abstractmethod
     def load(self, job: Job) -> None:
-        """Make the model ready to run.
+        """Prepare the model to run.
 
         Raises:
             EngineMissingError: the engine is not installed, or cannot run here.

@@ -67,7 +67,7 @@ class Peer(Closing):
         self._answers.put("")  # the end
 
     def ask(self, command: str) -> dict[str, Any]:
-        """Let the worker do "load", "turn" or "facts" and return its answer.
+        """Send "load", "turn" or "facts" to the worker and return its answer.
 
         Raises:
             EngineMissingError: it could not, it crashed, or there was no answer in time.

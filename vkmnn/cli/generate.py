@@ -20,7 +20,7 @@ from vkmnn.schedule_config import OnOverflow, PrecisionName
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """A model, and where it runs."""
+    """A model, its device and options."""
 
     model: str
     device: str

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """An input or output as the file declares it; `type` may be one that vkmnn does not know."""
+    """An input or output as the file declares it; `type` may be one that vkmnn does not support."""
 
     name: str
     type: str
@@ -178,7 +178,7 @@ def _show_network(
 
 
 def describe_folder(path: Path) -> None:
-    """Print what the folder of a language model, or a GGUF file, holds, and its variants.
+    """Print the content of a language model's folder, or of a GGUF file, and its variants.
 
     Raises:
         ModelFileError: its layout is not known.
@@ -221,7 +221,7 @@ def describe_folder(path: Path) -> None:
 
 
 def _within(path: Path, layout: Layout) -> str:
-    """Return a file's name in its folder; of a folder whose network is built, what it holds."""
+    """Return a file's name in its folder, or the kind of a folder whose network is built."""
     return "*.safetensors" if path == layout.folder else str(path.relative_to(layout.folder))
 
 
@@ -274,7 +274,7 @@ def _show_values(inputs: Sequence[Value], outputs: Sequence[Value]) -> None:
 
 
 def _parameters_text(count: int, sizes: Mapping[str, int]) -> str:
-    """Return how many there are and their bytes, by element type where they are not all float32."""
+    """Return the number of parameters and their bytes, by element type unless all are float32."""
     text = f"{count:,} ({bytes_text(sum(sizes.values()))})"
     return text if not sizes.keys() - {"float32"} else f"{text}: {_by_type(sizes)}"
 
@@ -332,7 +332,7 @@ def _resolved(graph: Graph, shapes: Mapping[str, tuple[int, ...]]) -> Resolved |
 
 
 def _example(info: TensorInfo) -> str:
-    """Return a shape to type for an input of open sizes."""
+    """Return a shape to type for an input of dynamic size."""
     if info.shape is None:
         return "…"
     shapes, *_ = settle({info.name: info.shape}, Sizes(), assume=1)

@@ -57,7 +57,7 @@ def parse_value(arg: NodeArg | None, text: str) -> Given:
     """Parse the text of a value.
 
     Args:
-        arg: the input; None where it is not known, which is an error in the end.
+        arg: the input; None if it is unknown, which is eventually an error.
         text: the option without the input's name.
 
     Raises:
@@ -98,7 +98,7 @@ def parse_value(arg: NodeArg | None, text: str) -> Given:
 
 
 def _unquoted(text: str) -> str:
-    """Return a text without the quotes that the shell left in place."""
+    """Return a text without quotes left by the shell."""
     return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'" else text
 
 
@@ -163,7 +163,7 @@ def _array(arg: NodeArg, values: Any, option: str) -> Array:
 
 
 def _from_file(arg: NodeArg | None, name: str, option: str) -> Given:
-    """Return the array, or the text, that a file holds."""
+    """Return the array, or the text, in a file."""
     path = Path(name)
     if path.suffix.lower() in (".npy", ".npz"):
         arrays = _arrays(path)

@@ -35,7 +35,7 @@ _CONVERTERS = "vkmnn.converter.onnx"
 
 
 def list_ops(name: str | None) -> None:
-    """Print the operators whose name holds `name`.
+    """Print the operators whose name contains `name`.
 
     An operator of ONNX without a kernel is said to run on the host; one whose name is given in full
     stands alone, with what the op types that it becomes declare. So does an op type of vkmnn's own.
@@ -128,7 +128,7 @@ def _as_dict(op: OpSupport) -> dict[str, Any]:
 
 
 def list_format_ops(format: str, name: str | None) -> None:
-    """Print a format's operators whose name holds `name`, and which of them are read.
+    """Print a format's operators whose name contains `name`, and which of them are supported.
 
     Raises:
         InvalidInputError: there is no such format, or no such operator.
@@ -187,14 +187,14 @@ def list_plugins() -> None:
 def vocabulary(op: OpSupport) -> tuple[str, ...]:
     """Return the op types of vkmnn's vocabulary that an ONNX operator may become.
 
-    Found in the code of its converter and of the functions that this calls: what is named there
-    may be emitted.
+    They are read from the code of its converter and of the functions that this calls: any name in
+    it may be emitted.
     """
     return tuple(sorted(_op_types(op.name, op.domain, frozenset())))
 
 
 def places(types: Iterable[str]) -> str:
-    """Say where ops of these types run, by the registries of the backends."""
+    """Describe where ops of these types run, by the registries of the backends."""
     kinds = {_place(op_type) for op_type in types}
     away = sorted(t for t in types if _place(t) == "numpy")
     if away:

@@ -28,7 +28,7 @@ SHORT: Mapping[str, str] = {
     "--weights": "-w",
     "--exclude": "-x",
 }
-"""The short name of an option: it means the same in every command that has it."""
+"""The short name of an option, which means the same in every command."""
 
 METAVARS: Mapping[str, str] = {
     "--by": "step|type|kernel",
@@ -122,5 +122,5 @@ class App(typer.Typer):
     """An application whose commands are all of the class above."""
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[Function], Function]:
-        """Return the decorator of a command, as `typer.Typer` has it."""
+        """Return the decorator of a command, as in `typer.Typer`."""
         return super().command(name, **{"cls": Command, **settings})

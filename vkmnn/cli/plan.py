@@ -95,9 +95,9 @@ def plan_model(
     Args:
         model: an ONNX file.
         profile: the name of a device profile.
-        precision: as of a session.
+        precision: that of a session.
         shapes: `--shape` options.
-        alone: leave out what it would cost on the other profiles.
+        alone: leave out the predictions for other profiles.
         html: where to write a page.
     """
     if html is not None:
@@ -145,11 +145,11 @@ def plan_for(
     """Return the plan of a network for a profile.
 
     Args:
-        network: what to plan.
+        network: the network.
         profile: the name of a device profile.
         precision: as of a session; a device without that storage plans in float32.
         feeds: the inputs, of which shapes count, and what shapes are computed from.
-        places: decide where tensors lie, too, which packs the constants.
+        places: also place tensors, which packs the constants.
     """
     device = open_profile(profile)
     try:
@@ -196,7 +196,7 @@ def _predicted(forecast: Forecast) -> Prediction:
 def as_dict(
     model: str, profile: str, planned: Planned, others: Mapping[str, Prediction | None]
 ) -> dict[str, Any]:
-    """Return all that is known of a plan, as JSON holds it.
+    """Return everything known about a plan, for JSON.
 
     Args:
         model: its name.

@@ -1,4 +1,4 @@
-"""The page of `vkmnn plan --html`: one file that needs nothing else."""
+"""The page of `vkmnn plan --html`: one self-contained file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vkmnn.base.whole_files import replacing
 from vkmnn.cli.console import bytes_text, time_text
 
 TERMS = {"beside": "others in the level", "gaps": "barriers", "split": "partial sums"}
-"""Labels of a prediction's terms whose own names say little."""
+"""Labels of a prediction's terms whose names are not clear by themselves."""
 
 _PAGE = Template("""<!doctype html>
 <html lang="en">

@@ -41,11 +41,11 @@ def profile_model(
 
     Args:
         model: an ONNX file.
-        options: where and on what it runs; `repeat` is how many runs are measured.
-        by: what a row stands for.
-        top: how many rows to show; 0 for all.
-        trace: where to write a trace.
-        html: where to write a page.
+        options: device and inputs; `repeat` is the number of runs to measure.
+        by: grouping of the rows.
+        top: number of rows to show; 0 for all.
+        trace: path of the trace.
+        html: path of the page.
     """
     for path, what, option in (
         (trace, "trace cannot be written", "--trace"),

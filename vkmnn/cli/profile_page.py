@@ -1,4 +1,4 @@
-"""The page of `vkmnn profile --html`: one file that needs nothing else."""
+"""The page of `vkmnn profile --html`: one self-contained file."""
 
 from __future__ import annotations
 
@@ -97,10 +97,10 @@ def write_page(profile: Profile, path: Path, title: str, subtitle: str) -> None:
     """Write a profile as one HTML file.
 
     Args:
-        profile: what was measured.
+        profile: the measurements.
         path: the file.
-        title: what was profiled.
-        subtitle: where it ran, and on which inputs.
+        title: the model.
+        subtitle: the device and the inputs.
 
     Raises:
         OSError: the file cannot be written.
@@ -226,7 +226,7 @@ def _bar(profile: Profile, span: Span, lane: int, length: float, colours: dict[s
 
 
 def _ticks(length: float, height: int) -> Iterable[str]:
-    """Yield a ruler; the rank of a tick is how many there are when the finest are such as it."""
+    """Yield a ruler; the rank of a tick is the number of ticks at its spacing."""
     coarsest = 10.0 ** floor(log10(length))
     steps = [coarsest / 10**power / part for power in range(-1, 4) for part in (1, 2)]
     steps = [step for step in steps if length / step <= _MAX_TICKS]

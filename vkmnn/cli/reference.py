@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from vkmnn.cli.feeds import Feeds
 
 Reference = Callable[["Feeds", Sequence[str]], tuple[str, Mapping[str, Array]]]
-"""Computes the expected outputs of these names, and says who did."""
+"""Computes the expected outputs of these names, and names the engine."""
 
 _ONNXRUNTIME = frozenset({"onnxruntime", "ort"})
 
@@ -45,7 +45,7 @@ def reference_for(name: str, model: Path, elsewhere: Reference) -> Reference:
 
 
 def check_device(selector: str) -> None:
-    """Refuse a selector that no device fits.
+    """Refuse a selector that no device matches.
 
     Raises:
         DeviceNotFoundError: there is none.

@@ -117,7 +117,7 @@ def opened(model: Path, options: RunOptions, fed: Feeds | None = None) -> Iterat
 
 
 def session_feeds(session: InferenceSession, options: RunOptions) -> Feeds:
-    """Return inputs as the options say; sizes of pictures that are guessed are tried first."""
+    """Return inputs according to the options; guessed image sizes are tried first."""
     args = session.get_inputs()
 
     def make(size: int) -> Feeds:
@@ -158,7 +158,7 @@ def introduce(model: Path, opened: Opened) -> None:
 def run_model(
     model: Path, options: RunOptions, output: Path | None, compare: str | None, tolerance: float
 ) -> bool:
-    """Run a model and print its outputs; False when `compare` finds a difference."""
+    """Run a model and print its outputs; False if `compare` reports a difference."""
     if output is not None:
         with saving("outputs cannot be saved", "--output", output):
             _check_output(output)
@@ -247,7 +247,7 @@ def _described(value: Any) -> dict[str, Any]:
 
 
 def _numbers(value: Any) -> dict[str, Any]:
-    """Return the least, the greatest and the mean value, and how many are not finite."""
+    """Return minimum, maximum and mean, and the number of values that are not finite."""
     if not isinstance(value, np.ndarray) or not value.size or value.dtype.kind not in "fiub":
         return {"min": None, "max": None, "mean": None, "not_finite": 0}
     wide = value.astype(np.float64)
@@ -319,7 +319,7 @@ def _show_latency(first: float, spent: Sequence[float]) -> None:
 
 
 def _savable(results: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the outputs as files hold them: texts in numpy's own type.
+    """Return the outputs for files: strings in numpy's own type.
 
     Raises:
         InvalidInputError: one is not an array.
@@ -362,7 +362,7 @@ def _check_output(output: Path) -> None:
 
 
 def _save_npz(results: Mapping[str, Array], path: Path) -> None:
-    """Save like numpy.savez, which takes names as keywords and keeps `file` for itself."""
+    """Like numpy.savez, which takes names as keywords and reserves `file`."""
     with replacing(path) as file, zipfile.ZipFile(file, "w") as archive:
         for name, array in results.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:

@@ -77,7 +77,9 @@ def list_variants(
         ]
         if not found:
             words = " ".join([*(filters or ()), *([f"--requires {requires}"] if requires else [])])
-            raise ShaderError(f"no variant fits '{words}'", hint=_nearest(filters or [], entries))
+            raise ShaderError(
+                f"no variant matches '{words}'", hint=_nearest(filters or [], entries)
+            )
     except ShaderError as error:
         fail(error)
     if variants or _only_templates(filters or [], entries):
@@ -215,7 +217,9 @@ def report(
             return
         now = read_locked(settings.shaders)
         if now is None:
-            raise ShaderError(f"{path} is not there", hint="build first: `python -m vkmnn.codegen`")
+            raise ShaderError(
+                f"{path} does not exist", hint="build first: `python -m vkmnn.codegen`"
+            )
         print_changes(compare(committed_lock(path, against), now, settings.cache))
     except ShaderError as error:
         fail(error)

@@ -42,7 +42,7 @@ def main(
     ctx: typer.Context,
     check: Annotated[
         bool,
-        typer.Option("--check", help="Compile and write nothing; exit 1 if the lock is stale."),
+        typer.Option("--check", help="Compile, but write nothing; exit 1 if the lock is stale."),
     ] = False,
     only: Annotated[
         list[str] | None,
@@ -52,16 +52,16 @@ def main(
         Path | None,
         typer.Option("--glslang", help="A glslang program or slang-glslang library to use."),
     ] = None,
-    no_cache: Annotated[bool, typer.Option("--no-cache", help="Compile everything anew.")] = False,
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="Recompile everything.")] = False,
     prune: Annotated[
         bool, typer.Option("--prune", help="Delete cache entries that no variant uses.")
     ] = False,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Warnings of the compiler are errors.")
+        bool, typer.Option("--strict", help="Treat compiler warnings as errors.")
     ] = False,
     jobs: Annotated[int | None, typer.Option("--jobs", "-j", min=1, help="Threads.")] = None,
     shaders: Annotated[
-        Path, typer.Option("--shaders", help="Folder that holds glsl/ and gets the outputs.")
+        Path, typer.Option("--shaders", help="Folder that holds glsl/ and receives the outputs.")
     ] = SHADERS,
 ) -> None:
     """Build every variant (the default command)."""

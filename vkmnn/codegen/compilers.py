@@ -271,7 +271,7 @@ def find_compiler(explicit: str | Path | None = None) -> Compiler:
             if resolved is None:
                 raise ShaderError(
                     f"no glslang at '{chosen}'",
-                    hint=f"a path to a file is wanted, or one of {', '.join(_PACKAGES)}",
+                    hint=f"give the path of a file, or one of {', '.join(_PACKAGES)}",
                 )
             path = Path(resolved)
         return _open(path)

@@ -271,7 +271,9 @@ class Declarations:
             not (isinstance(x, int) and isinstance(y, int) and isinstance(z, int))
             or min(x, y, z) < 1
         ):
-            raise self._fail(f"local_size({x!r}, {y!r}, {z!r}): three positive integers are wanted")
+            raise self._fail(
+                f"local_size({x!r}, {y!r}, {z!r}): they must be three positive integers"
+            )
         named = zip(LOCAL_SIZE_NAMES, (x, y, z), strict=True)
         x, y, z = (int(self.defaults.get(name, size)) for name, size in named)
         self.local_size = (x, y, z)
@@ -282,7 +284,7 @@ class Declarations:
     def do_subgroup_size(self, size: object) -> str:
         """Demand full subgroups of this size (feature subgroup_size_control)."""
         if not isinstance(size, int) or size < 1 or size & (size - 1):
-            raise self._fail(f"subgroup_size({size!r}): a power of two is wanted")
+            raise self._fail(f"subgroup_size({size!r}): it must be a power of two")
         self.subgroup_size = size
         return f"const uint SUBGROUP_SIZE = {size}u;"
 
@@ -351,7 +353,7 @@ class Declarations:
         base = next((binding for binding in self.bindings if binding.name == of), None)
         if base is None or base.type != "storage" or base.access != access:
             raise self._fail(
-                f"tensor '{name}': view_of={of!r} names no buffer that is accessed like it",
+                f"tensor '{name}': view_of={of!r} names no buffer with the same access",
                 "declare that first, with the same one of tensor_in, tensor_out and tensor_inout",
             )
         kind = ELEMENTS[str(element)]

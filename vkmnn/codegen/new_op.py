@@ -337,13 +337,13 @@ def new_op(
             help="An attribute: alpha:float=1.0, k:int, axes:ints=0,1, mode:string (repeatable).",
         ),
     ] = None,
-    outputs: Annotated[int, typer.Option("--outputs", help="How many tensors it makes.")] = 1,
+    outputs: Annotated[int, typer.Option("--outputs", help="How many tensors it returns.")] = 1,
     optional: Annotated[
         int, typer.Option("--optional", help="How many of the last inputs may be absent.")
     ] = 0,
     element: Annotated[
         list[str] | None,
-        typer.Option("--element", help="What kernels compute on: f32, f16, i32 (repeatable)."),
+        typer.Option("--element", help="Element types of the kernels: f32, f16, i32 (repeatable)."),
     ] = None,
     cpu_only: Annotated[
         bool, typer.Option("--cpu-only", help="No shader: numpy computes it everywhere.")
@@ -462,7 +462,9 @@ def describe(asked: Arguments) -> NewOp:
         )
     package = distribution.replace("-", "_").lower()
     if package in sys.stdlib_module_names or package in ("vkmnn", "numpy", "onnx"):
-        raise ShaderError(f"'{package}' is a package already", hint="name the folder otherwise")
+        raise ShaderError(
+            f"'{package}' exists already as a package", hint="give the folder another name"
+        )
     domain = domain or package
     if not _DOMAIN.fullmatch(domain) or len(domain) > _MAX_DOMAIN or domain == "ai.onnx":
         raise ShaderError(
@@ -489,7 +491,7 @@ def _check_tensors(inputs: int, outputs: int, optional: int) -> None:
     if not 1 <= inputs <= _MAX_INPUTS:
         raise ShaderError(f"{inputs} inputs", hint=f"an operator takes 1 to {_MAX_INPUTS}")
     if not 1 <= outputs <= _MAX_OUTPUTS:
-        raise ShaderError(f"{outputs} outputs", hint=f"an operator makes 1 to {_MAX_OUTPUTS}")
+        raise ShaderError(f"{outputs} outputs", hint=f"an operator returns 1 to {_MAX_OUTPUTS}")
     if not 0 <= optional < inputs:
         raise ShaderError(
             f"{optional} of {inputs} inputs cannot be optional", hint="the first input is needed"
@@ -500,7 +502,7 @@ def _check_elements(elements: Sequence[str], kind: str) -> None:
     wrong = [one for one in elements if one not in _ELEMENTS]
     if wrong or (elements and kind != "kernel"):
         raise ShaderError(
-            f"'{wrong[0]}' is not a type of elements" if wrong else "only kernels have elements",
+            f"'{wrong[0]}' is not an element type" if wrong else "only kernels have element types",
             hint=f"--element is one of {', '.join(_ELEMENTS)}, where there is a shader",
         )
 
@@ -604,8 +606,8 @@ def write(new: NewOp, target: Target, force: bool) -> list[Path]:
     _check_op_type(new, entries, template)
     if (target.root / "pyproject.toml").is_file() and not macro.is_file():
         raise ShaderError(
-            f"{target.root} is a project, but not one that new-op has made",
-            hint="choose a folder that is not there yet",
+            f"{target.root} is a project, but new-op did not create it",
+            hint="choose a folder that does not exist yet",
         )
     shared = {path: name for path, name in target.shared().items() if not path.exists()}
     rendered = {path: render(name, new.values()) for path, name in {**shared, **files}.items()}
@@ -627,7 +629,7 @@ def _check_op_type(new: NewOp, entries: Mapping[str, object], template: str) -> 
     for name, entry in {**builtin, **entries}.items():
         if isinstance(entry, dict) and entry.get("op_type") == new.op and name != template:
             raise ShaderError(
-                f"there is an operator {new.op} already: {name}",
+                f"operator {new.op} exists already: {name}",
                 hint="give another name with --op",
             )
 

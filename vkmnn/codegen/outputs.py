@@ -97,7 +97,7 @@ def write(built: Built, out: Path, cache: Cache | None = None) -> Changes:
             stack.enter_context(locked(_lock_file(out), LOCK_WAIT_S))
         except OSError as error:
             raise ShaderError(
-                f"builds of {out} cannot be kept apart: {error}",
+                f"builds of {out} cannot be locked against other builds: {error}",
                 hint="set VKMNN_CACHE_DIR to a folder of your own, or end the other build",
             ) from error
         previous = read_locked(out)

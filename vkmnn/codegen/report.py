@@ -110,7 +110,7 @@ def committed_lock(path: Path, revision: str) -> Manifest:
         )
     content = load_lock(done.stdout)
     if content is None:
-        raise ShaderError(f"{path.name} of '{revision}' is of another schema: it says nothing here")
+        raise ShaderError(f"{path.name} of '{revision}' has another schema and cannot be compared")
     return content
 
 

@@ -200,7 +200,8 @@ def _file_of(source: str | Path) -> Path | None:
                 )
             return path.resolve()
     raise ShaderError(
-        f"there is no template {source}", hint="a text has more than one line; a file must exist"
+        f"there is no template {source}",
+        hint="source text has more than one line; a file must exist",
     )
 
 

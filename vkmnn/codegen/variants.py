@@ -223,7 +223,7 @@ def _single_axes(given: Mapping[str, Node]) -> dict[str, tuple[AxisValue, ...]]:
         if not _AXIS_NAME.fullmatch(name) or keyword.iskeyword(name):
             raise _fail(f"axis name '{name}' must be a lower-case Python identifier", values)
         if name in RESERVED_NAMES:
-            raise _fail(f"axis name '{name}' is taken by a template helper", values)
+            raise _fail(f"axis name '{name}' is already used by a template helper", values)
         if not isinstance(values.value, tuple) or not values.value:
             raise _fail(f"axis '{name}' must be a list with at least one value", values)
         axes[name] = tuple(_axis_value(name, item) for item in _elements(values.value))
@@ -273,7 +273,7 @@ def _exclude(node: Node, axes: Axes, listed: Rows) -> Rules:
                 if rule[axis].count(value) > 1:
                     raise _fail(f"an exclusion lists '{axis}={value}' twice", place)
         if not rule:
-            raise _fail("an empty exclusion would take out every variant", item)
+            raise _fail("an empty exclusion would exclude every variant", item)
         rules.append(rule)
     _needed(rules, list(_combinations(axes, listed)), node.value)
     return tuple(rules)
@@ -284,7 +284,7 @@ def _needed(
     products: list[dict[str, AxisValue]],
     nodes: Items,
 ) -> None:
-    """Refuse an exclusion that takes out nothing which the others leave in."""
+    """Refuse an exclusion that excludes nothing that the others do not."""
     for i in reversed(range(len(rules))):
         others = rules[:i] + rules[i + 1 :]
         if not any(
@@ -293,7 +293,7 @@ def _needed(
         ):
             shown = ", ".join(f"{k}={'|'.join(map(str, v))}" for k, v in rules[i].items())
             raise _fail(
-                f"the exclusion {shown} takes out nothing: the other exclusions have it already",
+                f"the exclusion {shown} excludes nothing that the other exclusions do not",
                 nodes[i],
                 "take it out",
             )
@@ -418,7 +418,7 @@ def _spec(node: Node) -> dict[str, SpecValue]:
         if not isinstance(value, int | float):
             raise _fail(f"spec '{name}': the default must be a number or a truth value", given)
         if name in LOCAL_SIZE_NAMES and (type(value) is not int or value < 1):
-            raise _fail(f"spec '{name}': a positive integer is wanted", given)
+            raise _fail(f"spec '{name}': it must be a positive integer", given)
         found[name] = value
     return found
 

@@ -219,7 +219,7 @@ def watch(
     ctx: typer.Context,
     templates: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[TEMPLATE…]", help="Build these only; all without one."),
+        typer.Argument(metavar="[TEMPLATE…]", help="Templates to build; all by default."),
     ] = None,
     tests: Annotated[
         str | None,
@@ -231,7 +231,7 @@ def watch(
         ),
     ] = None,
     interval: Annotated[
-        float, typer.Option("--interval", min=0.01, help="Seconds between two looks.")
+        float, typer.Option("--interval", min=0.01, help="Seconds between two checks.")
     ] = 0.3,
 ) -> None:
     """Build on every save of a template, include or macro.json, and test what changed."""

@@ -66,11 +66,11 @@ class Body:
 class LoopPart(NestedPart):
     """A Loop or Scan: its body runs on the session's backends, iteration by iteration.
 
-    While shapes stay as they are, carried values go from one tensor on the device to another and
-    back, and what the body reads from around it is uploaded once.
+    While shapes stay the same, carried values alternate between two tensors on the device, and
+    values that the body reads from outside are uploaded once.
 
     Iterations that carry nothing run side by side, `COPIES` of them as one network: at the same
-    time, where the backend can. `program` makes what runs a network.
+    time, if the backend can. `program` creates the runner of a network.
     """
 
     def __init__(
@@ -255,7 +255,7 @@ class LoopPart(NestedPart):
         if time.monotonic() > deadline:
             raise self._wrong(
                 f"a loop took more than {self._body.seconds:g} s",
-                "set VKMNN_TIMEOUT to more seconds, if the loop has an end",
+                "set VKMNN_TIMEOUT to more seconds, if the loop terminates",
             )
 
     def fed(self, value: Value, dtype: DType, name: str) -> Value:
@@ -263,7 +263,7 @@ class LoopPart(NestedPart):
         if dtype is DType.OBJECT:
             return value
         if not isinstance(value, np.ndarray | np.generic) or value.dtype != dtype.numpy:
-            raise self._wrong(f"'{name}' is not {dtype.value}, as the model says")
+            raise self._wrong(f"'{name}' is not {dtype.value}, the type that the model declares")
         return np.asarray(value, order="C")
 
     # --- plans -----------------------------------------------------------------------------------
@@ -341,7 +341,10 @@ class _Iterations:
         self._results = part._results
         self._infos = {info.name: info for info in self._program.graph.inputs}
         read = {name for op in self._program.graph.ops for name in op.inputs}
-        self._new = {*self._before[:1], *self._slices} & read  # what every iteration reads anew
+        self._new = {
+            *self._before[:1],
+            *self._slices,
+        } & read  # inputs that every iteration reads again
         self._deadline = time.monotonic() + body.seconds
         self._bound: _Resident | None = None
         self._tried = False

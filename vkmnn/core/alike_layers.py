@@ -1,9 +1,9 @@
-"""Layers that follow one another and are alike: a plan resolves two of them and the last.
+"""Repeated layers: a plan resolves two of them and the last.
 
-What shapes, folding and the lowering of data movement make of a layer is the same for every layer
-whose ops are alike, provided that the one before it and the one after it are alike, too. The layers
-in between are left out of the network that is resolved, and then written in with their own names.
-Whatever could make a layer differ leads to None, and the plan resolves all ops.
+The results of shapes, folding and lowering for a layer are the same for every layer with equal ops,
+provided that the layers before and after it are equal too. The layers in between are left out of
+the network that is resolved, and then added under their own names. Anything that could make a layer
+differ leads to None, and the plan resolves all ops.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PERIODS_TRIED = 4
 """Number of layer lengths to try, those that most ops suggest."""
 
 MAX_PERIOD = 256
-"""Ops of the longest layer that is looked for."""
+"""Maximum ops of a layer."""
 
 
 class Mark(str):
@@ -49,7 +49,7 @@ class Layer:
 
     Attributes:
         ops: its ops.
-        names: its tensors, by those of the second layer, and what it reads alone.
+        names: its tensors, by those of the second layer, and inputs that only it reads.
         owners: the names of its ops, by those of the second layer.
     """
 
@@ -60,14 +60,14 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """A network whose layers are alike.
+    """A network with repeated layers.
 
     Attributes:
         ops: those that are resolved; the first two layers carry a `Mark`.
         model: the second layer, as the network has it.
         left_out: the layers between that one and the last.
         inputs: pairs of inputs of the network whose shapes and types must be equal.
-        handed: what the second layer reads of the first, and what the third reads of the second:
+        handed: tensors that the second layer reads of the first, and the third of the second:
             their shapes and types must be equal, too.
     """
 
@@ -79,7 +79,7 @@ class Layers:
 
 
 def find_layers(graph: Graph) -> Layers | None:
-    """Return the layers of a network that are alike, None where there are too few."""
+    """Return the repeated layers of a network, None if there are too few."""
     return _Search(graph).result()
 
 
@@ -100,7 +100,7 @@ class _Search:
     def _kind(self, op: Op) -> object:
         """Return a key that equal ops share, whatever they read.
 
-        What plug-ins compute may depend on anything: their ops are like no others.
+        Plug-ins may compute anything: their ops equal no others.
         """
         if not reads_declared_contents(op.type) or not is_lowered_by_kind(op.type):
             return op.name
@@ -134,7 +134,7 @@ class _Search:
     def _longest(self, period: int) -> tuple[int, int]:
         """Return the start of the longest run of layers with the fewest crossing tensors.
 
-        The second result is how many there are.
+        The second result is their number.
         """
         kinds, best, start = self._kinds, (0, 0), 0
         for index in range(len(kinds) - period + 1):
@@ -157,7 +157,7 @@ class _Search:
         return sum(at - period <= self._maker.get(name, -1) < at for name in read)
 
     def _layers(self, start: int, period: int, count: int) -> Layers | None:
-        """Return the layers, None where they turn out not to be alike."""
+        """Return the layers, None if they turn out to differ."""
         ops, end = self._ops, start + count * period
         if not self._are_apart(start, period, count) or self._passes_on(start, period):
             return None
@@ -206,7 +206,7 @@ class _Search:
             row: where all layers are.
 
         Returns:
-            None where the layers are not alike. What both read is not among the names.
+            None if the layers differ. Tensors that both read are not among the names.
         """
         names: dict[str, str] = {}
         shared: set[str] = set()
@@ -251,7 +251,7 @@ class _Search:
         return not self._goes_by(op, number) or _same_content(one, two)
 
     def _goes_by(self, op: Op, number: int) -> bool:
-        """Whether the lowering of an op may depend on a constant's content."""
+        """Return whether the lowering of an op may depend on a constant's content."""
         return (
             number in OP_TYPES[op.type].content
             or self._is_lowered(op)
@@ -265,7 +265,7 @@ class _Search:
         return op.type == "Interp" or (may_lower(op, infos) if typed else has_geometry(op.type))
 
     def _are_apart(self, start: int, period: int, count: int) -> bool:
-        """Whether layers are read by themselves and their successor alone, except for the last."""
+        """Return whether only a layer itself and its successor read it, except for the last."""
         last = start + (count - 1) * period
         for index, op in enumerate(self._ops[start:], start):
             own = (index - start) // period
@@ -276,7 +276,7 @@ class _Search:
         return True
 
     def _passes_on(self, start: int, period: int) -> bool:
-        """Whether a layer passes an input on, moved at most: copies would reach further."""
+        """Return whether a layer passes an input on, at most moved: copies would reach further."""
         moved = {
             name
             for op in self._ops[start + period : start + 2 * period]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class BoundRun(Closing):
     """A network with fixed input and output tensors; call it to run it.
 
-    It keeps its plan until it, or the session, is closed; its tensors stay for good.
+    It keeps its plan until it, or the session, is closed; its tensors stay.
     """
 
     def __init__(self, session: Session, bound: Bound) -> None:
@@ -43,7 +43,7 @@ class BoundRun(Closing):
         """Run the network once, and return `outputs`.
 
         Raises:
-            InvalidInputError: it, or the session, has been closed; an index that lies outside its
+            InvalidInputError: it, or the session, has been closed; an index that is outside its
                 range, or another value that a kernel cannot compute with.
             DeviceLostError: the device does not work any more; bind again on a new one.
         """

@@ -15,7 +15,7 @@ Layouts = tuple[list[Layout], list[Layout]]
 
 
 class Rejection(Exception):  # noqa: N818 - the outcome of an offer, not a failure
-    """The reason a backend does not run an op, as shown by `session.placement()`.
+    """The reason why a backend does not run an op, as shown by `session.placement()`.
 
     Executions raise it while they are constructed; `Backend.on_create` returns it.
     """
@@ -33,12 +33,12 @@ class Execution(Generic[AttrsT]):
 
     Args:
         op: the op to run.
-        inputs: its operands, None where one is absent.
+        inputs: its operands, None for absent ones.
         outputs: the results that are needed.
 
     Attributes:
-        provider: who registered the kernel.
-        passed_over: why kernels that come before it did not take the op.
+        provider: the plug-in that registered the kernel, or vkmnn.
+        passed_over: why preceding kernels rejected the op.
 
     Raises:
         Rejection: the op cannot run here.
@@ -55,7 +55,7 @@ class Execution(Generic[AttrsT]):
         self.outputs = list(outputs)
 
     def bind(self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]) -> None:
-        """Take the tensors in their final forms; shapes and contents stay the same."""
+        """Set the tensors in their final forms; shapes and contents stay the same."""
         self.inputs = list(inputs)
         self.outputs = list(outputs)
 

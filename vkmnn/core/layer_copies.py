@@ -74,7 +74,7 @@ def _places(ops: Sequence[Op], layer: int) -> range:
 def _are_whole(
     ops: Sequence[Op], model: range, made: set[str], before: set[str], copy: _Copy
 ) -> bool:
-    """Whether the second layer reads only what a copy finds in its predecessor, too."""
+    """Return whether the second layer reads only what a copy finds in its predecessor too."""
     for index, op in enumerate(ops):
         for name in op.inputs:
             if name in before and index >= model.start:
@@ -132,7 +132,7 @@ class _Copy:
             self.name(model)
 
     def _lowered(self, name: str) -> str | None:
-        """Return the name of a tensor or an op that lowering has named after an op."""
+        """Return the name that lowering derives from an op's name for a tensor or op."""
         owner, mark, rest = name.partition("~")
         own = self._layer.owners.get(owner) if mark else None
         return own and f"{own}~{rest}"

@@ -13,8 +13,8 @@ from vkmnn.errors import plural
 class PlacedOp:
     """An op of the plan, its node in the model, its backend, and why it is not the main one.
 
-    `provider` is who registered the kernel that runs it: "vkmnn", or a plug-in. `passed_over` says
-    why kernels with a higher priority did not take it.
+    `provider` is the plug-in that registered its kernel, or "vkmnn". `passed_over` says why kernels
+    with a higher priority rejected it.
     """
 
     name: str
@@ -30,9 +30,9 @@ class PlacedOp:
 class Placement:
     """The placement of a whole plan; `str()` gives a table.
 
-    `copies` counts tensors that cross between backends in every run, graph inputs and outputs
-    excluded; `copied_bytes` is what went between the device and steps of the host in the last run.
-    `note` is what is to be said of the whole: with device="fastest", what was measured.
+    `copies` counts tensors that cross between backends in every run, except graph inputs and
+    outputs; `copied_bytes` are the bytes between the device and host steps in the last run. `note`
+    is a remark on the whole: with device="fastest", the measurements.
     """
 
     ops: tuple[PlacedOp, ...]
@@ -52,7 +52,7 @@ class Placement:
         return dict(Counter(op.backend for op in self.ops))
 
     def __repr__(self) -> str:
-        """Return how many ops run where; `str()` lists them."""
+        """Return the number of ops by backend; `str()` lists them."""
         return f"<vkmnn.Placement: {self._summary()}>"
 
     def _summary(self) -> str:

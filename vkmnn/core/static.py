@@ -17,9 +17,9 @@ MAX_PARTS = 32
 class StaticShapes:
     """State shared by a network's plans (MNN's static models).
 
-    Shapes, folded constants and lowered data movement are the same for every session, and when a
-    plan is made again: after its memory was released, for a profile, on a device that is reopened.
-    Which layers are alike does not depend on shapes, nor do the network's own constants.
+    Shapes, folded constants and lowered data movement are the same for every session, and for a
+    plan that is made again: after its memory was released, for a profile, on a reopened device.
+    Repeated layers do not depend on shapes, nor do the network's own constants.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class StaticShapes:
     def constants(self, graph: Graph) -> Mapping[str, Tensor]:
         """Return the constants of a part of the network, collected on first use.
 
-        Whoever looks one up compares its value: a part may have another of the same name.
+        Users compare the value, since another part may have a constant of the same name.
         """
         known = self._constants
         if not known.keys() >= graph.constants.keys():
@@ -57,7 +57,7 @@ class StaticShapes:
         """Return the resolved facts about a part of the network, computed on first use.
 
         Args:
-            graph: the part; what it reads and produces says which one it is.
+            graph: the part; its inputs and outputs identify it.
             inputs: its inputs with the shapes of the plan.
             lowered: whether data movement is lowered.
             compute: computes it.

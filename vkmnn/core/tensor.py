@@ -25,16 +25,16 @@ class Usage(enum.Enum):
 class Tensor:
     """A tensor of one plan: static shape, layout, usage, and its value if constant.
 
-    Constants that a network brings are tensors of all its plans (`core/static.py`).
+    Constants of a network are tensors of all its plans (`core/static.py`).
 
     `element` says how its floats are stored on the device. `codes` says that they are whole numbers
     that take a byte each, and what is added to the signed bytes to make them.
 
-    Whose it is: the plan makes a tensor and gives it away, plain, with the commands that it hands
-    to `Backend.on_resize_begin`. There, and only there, the backend gives the results of its own
-    commands another form (`take_form`); what others read it leaves as it is, and converts. When
-    `on_resize_begin` returns, the plan settles all tensors: from then on nobody changes one, and
-    whoever wants another makes another.
+    Ownership: the plan creates a tensor in plain form and passes it on with the commands of
+    `Backend.on_resize_begin`. Only there, the backend gives the results of its own commands another
+    form (`take_form`); it leaves other tensors as they are, and converts them. When
+    `on_resize_begin` returns, the plan settles all tensors: from then on no tensor changes, and
+    another form needs another tensor.
     """
 
     info: TensorInfo
@@ -75,12 +75,12 @@ class Tensor:
         """Change the layout or element on the device; the class says when this is allowed.
 
         Raises:
-            PluginError: the tensor is settled.
+            PluginError: the tensor's form is final.
         """
         if self._settled:
             raise PluginError(
-                f"the form of tensor '{self.name}' is settled",
-                hint="a backend changes forms in on_resize_begin; afterwards it makes tensors anew",
+                f"the form of tensor '{self.name}' can no longer change",
+                hint="change it in on_resize_begin, or create a new tensor",
             )
         _set_layout(self, layout)
         _set_element(self, element)
@@ -115,7 +115,7 @@ _set_name, _set_shape, _set_settled, _set_kind = (
 
 
 def are_plain(tensors: Iterable[Tensor | None]) -> bool:
-    """Whether all tensors have their default form."""
+    """Return whether all tensors have their default form."""
     # A loop is faster than all() and a generator, and planning asks for every op.
     for tensor in tensors:
         if tensor is None:

@@ -71,7 +71,7 @@ def _depthwise(x: AnyArray, w: AnyArray, window: Window) -> AnyArray:
 def _grouped(x: AnyArray, w: AnyArray, window: Window, group: int) -> AnyArray:
     """Unfold each sample to [group, C/group · kernel, output] and multiply (im2col).
 
-    Unfolded are a few rows of the output at a time, so that they stay small in float64.
+    A few output rows are unfolded at a time, so that they stay small in float64.
     """
     batch, channels = x.shape[:2]
     inner, (height, *rest) = w.shape[1] * prod(window.kernel), window.output
@@ -150,7 +150,7 @@ def _dynamic(op: Op[DynamicQuantizeConvolutionAttrs], inputs: Inputs) -> list[An
 
 
 def _deconvolve(x: AnyArray, w: AnyArray, window: Window, group: int) -> AnyArray:
-    """Spread every input element over its kernel footprint, then cut the pads off."""
+    """Spread every input element over its kernel footprint, then crop the pads."""
     batch, channels = x.shape[:2]
     spatial = x.shape[2:]
     outputs = w.shape[1]

@@ -188,7 +188,7 @@ def _attend(
         return attend_codes(q, k, v, attrs.scale, attrs.codes)
     if length is not None:
         k, v, mask = _among(0, max(1, min(int(length.reshape(())), k.shape[-2])), k, v, mask)
-    if attrs.window and not attrs.causal:  # what no query sees, nothing reads
+    if attrs.window and not attrs.causal:  # keys that no query sees are not read
         first = max(0, k.shape[-2] - q.shape[-2] + 1 - attrs.window)
         k, v, mask = _among(first, k.shape[-2], k, v, mask)
     kept, dtype = q.dtype, sum_dtype(q, k, v)

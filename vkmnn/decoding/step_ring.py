@@ -27,7 +27,7 @@ RING_SIZE = 4
 """Recordings of a step, and so the number of steps that may be queued."""
 
 REFILL = 3
-"""With fewer steps queued, as many are submitted as are missing.
+"""With fewer steps queued, the missing ones are submitted.
 
 Submitting several in a row costs less than one at a time: a device that runs on the CPU evicts the
 host's code from the processor's caches.
@@ -43,7 +43,7 @@ class Waits:
 
     Attributes:
         seconds: so far.
-        together: how many queued steps to wait for at once, if no token is wanted before the last.
+        together: queued steps to wait for at once, if no token is needed before the last.
     """
 
     seconds: float = 0.0
@@ -101,7 +101,7 @@ class Ring:
 
     def _free_turn(self) -> int:
         """Return the index of the next recording, after waiting for it if it may still run."""
-        if self._turn in self._begun:  # an interruption hid whether it runs
+        if self._turn in self._begun:  # an interruption hid whether it is still running
             self._segments[self._turn].end(None)
         return self._turn
 
@@ -125,7 +125,10 @@ class Ring:
         """Wait for the recordings, and release them and the plan."""
         self._queue.clear()
         segments, plan = self._segments, self._plan
-        self._segments, self._plan = [], None  # no memory waits for the ring to be dropped
+        self._segments, self._plan = (
+            [],
+            None,
+        )  # frees the memory without waiting for the ring to be dropped
         for segment in segments:
             segment.close()
         if plan is not None:
@@ -141,10 +144,10 @@ class StepRing(Ring):
         tokens: the input token of each recording, [1, 1].
         lengths: the input length of each recording, [1].
         settings: inputs that say how to sample; empty for greedy steps.
-        waits: takes the time spent on waiting.
+        waits: accumulates the time spent on waiting.
 
     Attributes:
-        ended: how many of the queued steps are known to have ended.
+        ended: number of queued steps known to have ended.
         live: whether steps may continue: the ring has not been drained or closed since the last.
     """
 

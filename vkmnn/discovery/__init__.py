@@ -1,9 +1,9 @@
 """Finds and loads plug-ins: modules that register operators when they are imported.
 
 An installed package announces its modules by the entry-point group `vkmnn.plugins`; a folder in
-`VKMNN_PLUGIN_PATH` holds plug-ins in folders of their own, each with a manifest. They are loaded
-once, before the first model; `VKMNN_PLUGINS` says otherwise. One that fails is left out with a
-warning, and nothing of it stays; one that the user names raises.
+`VKMNN_PLUGIN_PATH` holds plug-ins in separate folders, each with a manifest. They are loaded once,
+before the first model, unless `VKMNN_PLUGINS` selects others. A plug-in that fails is left out with
+a warning, and its registrations are removed; one that the user names raises.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class LeftOut:
 class _Source:
     """Source of a plug-in: a module by name, or a file or folder.
 
-    `error` says why it cannot even be tried; `named` that the user asked for this one.
+    `error` is the reason why it cannot be loaded; `named` says that the user asked for it.
     """
 
     name: str
@@ -93,8 +93,8 @@ _complete = False
 def load_plugins() -> tuple[Plugin, ...]:
     """Load all plug-ins, once; return them in the order of loading.
 
-    One that an installed package or a folder announces and that cannot be loaded is left out: a
-    warning names it and the cause, and `left_out` lists it. Nothing that it registered stays.
+    A plug-in announced by a package or a folder that cannot be loaded is left out: a warning names
+    it and the cause, and `left_out` lists it. Its registrations are removed.
 
     Raises:
         PluginError: a plug-in that `VKMNN_PLUGINS` names cannot be loaded; it comes again until the
@@ -103,7 +103,7 @@ def load_plugins() -> tuple[Plugin, ...]:
     global _complete
     with _lock:
         if not _complete:
-            _complete = True  # what a plug-in imports may come here again
+            _complete = True  # imports of a plug-in may call this again
             try:
                 for source in _sources():
                     _load_or_leave_out(source)
@@ -177,7 +177,7 @@ def _sources() -> list[_Source]:
         return [replace(_source(name.strip()), named=True) for name in names if name.strip()]
     found = {
         (point.name, point.module, _distribution(point)) for point in _entry_points()
-    }  # a set: a package may be found twice, once on the path and once installed
+    }  # a set: a package may occur twice, once on the path and once installed
     folders = os.environ.get("VKMNN_PLUGIN_PATH", "").split(os.pathsep)
     named = manifests(Path(folder) for folder in folders if folder.strip())
     files = {one.file for one in named}
@@ -246,7 +246,8 @@ def _load(source: _Source) -> Plugin:
             )
         api.check_registrations(before)
     except (Exception, SystemExit) as error:  # a module may call sys.exit
-        # Another plug-in may import what registered here: it has to be executed anew, as well.
+        # Another plug-in may have imported modules that registered here: they have to be executed
+        # again as well.
         roots = {name.partition(".")[0] for name in (source.module, *before.modules_added())}
         before.restore()
         for name in set(sys.modules) - modules:
@@ -257,9 +258,7 @@ def _load(source: _Source) -> Plugin:
     plugin = Plugin(source.name, source.module, source.distribution, added)
     _loaded[source.module] = plugin
     if not added and source.module not in modules:  # otherwise it has registered before
-        _LOG.warning(
-            "%s registers nothing: its modules with operators are not imported by it", source
-        )
+        _LOG.warning("%s registers nothing: it does not import its modules with operators", source)
     _LOG.debug("%s registers: %s", source, ", ".join(added) or "nothing")
     return plugin
 
@@ -297,7 +296,7 @@ def _check_same(source: _Source) -> None:
 def _inner_package(module: ModuleType) -> Path | None:
     """Return the inner package of the same name in a folder that Python mistook for one.
 
-    That is a project beside which Python runs: `gates/gates/__init__.py`.
+    A project next to which Python runs: `gates/gates/__init__.py`.
     """
     name = module.__name__.rpartition(".")[2]
     for folder in module.__path__:

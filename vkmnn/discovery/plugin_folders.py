@@ -4,9 +4,9 @@ A manifest is a file `vkmnn-plugin.json`:
 
     {"name": "acme-gates", "version": "1.2", "module": "acme_gates", "order": 0, "vkmnn": "0.1"}
 
-`module` is the folder of a package, or a `.py` file, beside the manifest. `order` (0 unless given)
-sorts the plug-ins of all folders, the smallest first; names decide between equals. `vkmnn` is the
-least version of vkmnn that the plug-in needs.
+`module` is the folder of a package, or a `.py` file, next to the manifest. `order` (0 by default)
+sorts the plug-ins of all folders, the smallest first; names break ties. `vkmnn` is the minimum
+version of vkmnn that the plug-in needs.
 """
 
 from __future__ import annotations
@@ -76,18 +76,21 @@ class Manifest:
 def manifests(folders: Iterable[Path]) -> list[Manifest]:
     """Return the manifests in these folders and in the folders directly inside them, in order.
 
-    What is wrong with a folder or a manifest is in its `error`.
+    The `error` of a folder or a manifest describes its defect.
     """
     found: dict[Path, Manifest] = {}
     for folder in folders:
         try:
             place = folder.expanduser().resolve()
             if not place.is_dir():
-                found[place] = _damaged(place, f"the folder {place} is not there")
+                found[place] = _damaged(place, f"the folder {place} does not exist")
                 continue
             files = (place / MANIFEST, *sorted(place.glob(f"*/{MANIFEST}")))
             found.update((file, read_manifest(file)) for file in files if file.is_file())
-        except (OSError, RuntimeError) as error:  # a name too long, rights, a user without a home
+        except (
+            OSError,
+            RuntimeError,
+        ) as error:  # an overlong name, permissions, a user without a home
             found[folder] = _damaged(folder, f"the folder {folder} cannot be read: {error}")
     return sorted(found.values(), key=lambda one: (one.order, one.name, str(one.file)))
 

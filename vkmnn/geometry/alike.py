@@ -11,7 +11,7 @@ from vkmnn.ir import Array, Op, TensorInfo
 from vkmnn.ir.alike import MAX_ALIKE, attrs_text, content_key, is_comparable
 
 _OWN = frozenset(COMPUTERS)
-"""Op types whose computers go by nothing but attributes, shapes, types and contents."""
+"""Op types whose computers depend only on attributes, shapes, types and contents."""
 
 
 def is_lowered_by_kind(op_type: str) -> bool:

@@ -25,7 +25,7 @@ def lower_graph(
     constants: Mapping[str, Array],
     meter: Meter | None = None,
 ) -> tuple[list[Op], dict[str, TensorInfo], dict[str, Array]]:
-    """Lower geometry ops, and the ops they lower to, until only executable ops are left.
+    """Lower geometry ops, and the ops they lower to, until only executable ops remain.
 
     Args:
         ops: ops in topological order.
@@ -72,7 +72,7 @@ def lower_graph(
         for name, info in lowering.infos.items():
             if name in known:
                 raise ModelError(
-                    f"tensor name '{name}' is needed for a part of this op",
+                    f"tensor name '{name}' is reserved for a part of this op",
                     op=op.type,
                     node=op.source or op.name,
                     hint="rename that tensor in the model",

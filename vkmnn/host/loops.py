@@ -1,4 +1,4 @@
-"""The bodies of Loop and Scan as models of their own."""
+"""The bodies of Loop and Scan as separate models."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def carries_objects(op: Op) -> bool:
 def body_model(op: Op, constants: Mapping[str, Array], always: bool) -> BodyModel | None:
     """Return the body of a Loop or Scan as a model.
 
-    None for other nodes, and for one of which the host makes short work unless `always` is set.
+    None for other nodes, and for one that is cheap on the host unless `always` is set.
     """
     import onnx
 

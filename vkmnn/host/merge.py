@@ -1,4 +1,4 @@
-"""Several cut-out nodes as one model."""
+"""Several HostGraph nodes as one model."""
 
 from __future__ import annotations
 

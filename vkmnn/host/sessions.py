@@ -2,9 +2,9 @@
 
 Every session of onnxruntime in the package and in its tests is opened with these options. Without
 VNNI, onnxruntime's kernels for x86 add pairs of products of uint8 and int8 in 16 bits, which
-saturate. `session.x64quantprecision` has it make constant int8 weights uint8 first; it does so
-among its extended optimisations, and only there. `exact_codes.py` does the same at every level and
-to weights that are computed.
+saturate. `session.x64quantprecision` makes it convert constant int8 weights to uint8 first, but
+only among its extended optimisations. `exact_codes.py` does the same at every level and for
+computed weights.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def whole_model(graph: Graph, origin: str | Path | bytes) -> Graph | None:
 
 
 def _name_outputs(graph: onnx.GraphProto, names: Sequence[str]) -> None:
-    """Give outputs the network's names: one that the model lists twice has another there."""
+    """Give outputs the network's names: one that the model lists twice has two names there."""
     import onnx
 
     for value, name in zip(graph.output, names, strict=True):

@@ -12,7 +12,7 @@ class Owner(enum.Enum):
     SESSION = "session"
     """The session's: `copy_from` copies, and results are new arrays."""
     USER = "user"
-    """The caller's: inputs are read where they are, results written where the caller says."""
+    """The caller's: inputs are read in place, results written to the caller's memory."""
 
 
 class PlanTime(enum.Enum):
@@ -28,7 +28,7 @@ class Shapes(enum.Enum):
     """Effect of other input shapes."""
 
     CHECK = "check"
-    """They are planned, and plans are kept."""
+    """Other shapes are planned, and plans are kept."""
     FIX = "fix"
     """They are refused: the shapes of the first plan stay."""
 

@@ -53,7 +53,7 @@ class Interpreter(Closing):
     ) -> None:
         self._network: Network | None = load_network(model, budget, unsupported=unsupported)
         self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
-        self._lock = threading.Lock()  # of the set: sessions may be made on any thread
+        self._lock = threading.Lock()  # of the set: sessions may be created on any thread
 
     @classmethod
     def from_file(
@@ -87,11 +87,11 @@ class Interpreter(Closing):
         config: Config | Sequence[Config] | None = None,
         modes: SessionModes | None = None,
     ) -> Session:
-        """Make a session, planned at once where the model fixes every shape.
+        """Create a session, planned at once if the model fixes every shape.
 
-        Several configurations make a session of several parts, which run in order, each on its own
-        device (MNN createMultiPathSession): every one names its part by `ScheduleConfig.path`, and
-        reads what the parts before it produce.
+        Several configurations create a session of several parts, which run in order, each on its
+        own device (MNN createMultiPathSession): each names its part by `ScheduleConfig.path`, and
+        reads the results of the parts before it.
 
         Args:
             config: how it runs; a dictionary as MNN takes it is read by
@@ -143,7 +143,7 @@ class Interpreter(Closing):
 
     @property
     def sessions(self) -> tuple[Session, ...]:
-        """The sessions that are open and that somebody still has."""
+        """The open sessions that are still referenced."""
         with self._lock:
             return tuple(session for session in self._sessions if not session.closed)
 
@@ -173,14 +173,14 @@ class Interpreter(Closing):
     def release_model(self) -> None:
         """Forget the network (MNN releaseModel); sessions run on at the shapes they have plans for.
 
-        What needs the network is refused from then on: new sessions, other shapes, callbacks.
+        Calls that need the network are refused from then on: new sessions, other shapes, callbacks.
         """
         self._network = None
         for session in self.sessions:
             session.release_model()
 
     def get_session_constant(self, session: Session, name: str) -> SessionConstant:
-        """Return a constant of the network as a session has it, by its name in the model.
+        """Return a session's constant of the network, by its name in the model.
 
         `copy_from` gives it other data, for this session alone: `resize_session` uploads them.
 
@@ -201,9 +201,9 @@ class Interpreter(Closing):
     def update_session_to_model(self, session: Session) -> None:
         """Write a session's constants into the network (MNN updateSessionToModel).
 
-        Of a model for training, which a `.mnn` file may be, these are its TrainableParams; of
-        others, the constants that are none. Sessions that are made from now on have them;
-        `vkmnn.convert(interpreter.graph, path)` saves them.
+        For a model for training, as a `.mnn` file may be, these are its TrainableParams; for
+        others, the constants that are not. New sessions use them; `vkmnn.convert(interpreter.graph,
+        path)` saves them.
 
         Raises:
             InvalidInputError: the model has been released, the session must be resized first, or
@@ -240,8 +240,8 @@ class Interpreter(Closing):
     def resize_tensor(self, session: Session, tensor: SessionTensor, shape: Sequence[int]) -> None:
         """Give an input a new shape, which `resize_session` applies.
 
-        It may be of any sizes and rank that the operators allow, whatever the model declares:
-        where that excludes it, `resize_session` reads the model again.
+        It may be of any sizes and rank that the operators allow, whatever the model declares: if
+        that excludes it, `resize_session` reads the model again.
 
         Raises:
             InvalidInputError: the tensor is not an input of this session, or a size is negative.
@@ -295,8 +295,8 @@ class Interpreter(Closing):
     ) -> None:
         """Run op by op, with a call before and after each (MNN runSessionWithCallBackInfo).
 
-        For looking at intermediate tensors, and for finding the op that goes wrong. Every op is
-        planned and submitted on its own, so this takes much longer than `run_session`.
+        For inspecting intermediate tensors, and for locating a faulty op. Every op is planned and
+        submitted separately, so this takes much longer than `run_session`.
 
         Args:
             session: which one.

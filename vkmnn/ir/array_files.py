@@ -1,4 +1,4 @@
-"""Arrays from .npy and .npz files, which may be damaged or something else."""
+"""Arrays from .npy and .npz files, which may be damaged or of another kind."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from vkmnn.ir import Array
 
-# What numpy and zipfile raise for files that they cannot read, or that claim to hold too much.
+# Exceptions of numpy and zipfile for files that they cannot read, or that claim to be too large.
 _BAD = (
     *(ValueError, EOFError, AttributeError, TypeError, KeyError, MemoryError, RuntimeError),
     *(NotImplementedError, zipfile.BadZipFile, zlib.error, lzma.LZMAError),

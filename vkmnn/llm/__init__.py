@@ -1,4 +1,4 @@
-"""Language models: from a folder or a hub's name to text, on any Vulkan device."""
+"""Language models: from a folder or a name on the hub to text, on any Vulkan device."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def load(
             config.json and safetensors; a GGUF file, the first of several, or a folder of them; or
             a model of the hub, `owner/name`, which is downloaded.
         device: "auto", an index, part of a name, a UUID, or "cpu"; see `ScheduleConfig`.
-        capacity: how many tokens a text may have, with its prompt; None for what the model was
-            made for, 4,096 at most.
+        capacity: maximum tokens of a text, prompt included; None for the model's context, at most
+            4,096.
         variant: "q4", "fp16" and so on, "fp32" for the file without a suffix; of several GGUF files
             the end of a name, "Q4_K_M"; None takes the one that suits a GPU best.
         revision: a commit, tag or branch of a hub's model.
         precision: "fp32" or "fp16"; see `ScheduleConfig`.
-        budget: what loading and planning may take; see `Budget`.
+        budget: limits of loading and planning; see `Budget`.
         on_device_lost: "raise" DeviceLostError, after which the model cannot answer any more (see
             `LanguageModel.lost`); or "rebuild": reopen the device, run the tokens of the texts
             that are being generated again, and go on with them.
@@ -78,7 +78,7 @@ def load(
 
 
 def _name_of(model: str | Path, folder: Path) -> str:
-    """Return what a model is called: the last part of what the caller named."""
+    """Return a model's name: the last part of the caller's."""
     return Path(str(model).removeprefix("hf://").rstrip("/") or folder.name).name
 
 
@@ -96,9 +96,9 @@ def load_embedding(
 
     Args:
         model: a folder or a hub's model, as for `load`, like the other arguments.
-        device: where it runs.
-        variant: which file.
-        revision: which commit.
+        device: the device.
+        variant: the variant.
+        revision: the revision.
         precision: "fp32" or "fp16".
         on_device_lost: "raise" DeviceLostError, or "rebuild" and run once more.
         on_overflow: as for `load`.
@@ -134,10 +134,10 @@ def load_seq2seq(
 
     Args:
         model: a folder or a hub's model, as for `load`, like the other arguments.
-        device: where it runs.
-        capacity: how many tokens a result may have.
-        variant: which files.
-        revision: which commit.
+        device: the device.
+        capacity: maximum tokens of a result.
+        variant: the variant.
+        revision: the revision.
         precision: "fp32" or "fp16".
         on_device_lost: "raise" DeviceLostError, or "rebuild" and run once more.
         on_overflow: as for `load`.

@@ -1,4 +1,4 @@
-"""Packages of the extra `llm`, imported when they are needed."""
+"""Packages of the extra `llm`, imported on demand."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def need(package: str, what: str, extra: str = "llm") -> Any:
     Args:
         package: its name.
         what: what it is needed for, as the error says it.
-        extra: the extra of vkmnn that brings it.
+        extra: the extra of vkmnn that installs it.
 
     Raises:
         MissingExtraError: it is not installed.

@@ -1,4 +1,4 @@
-"""Folders of models: those on this machine, and those that a hub has."""
+"""Folders of models: local ones, and those on a hub."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SMALL = ("*.json", "*.jinja", "*.txt", "*.model")
 
 
 def find_folder(model: str | Path, revision: str | None = None, variant: str | None = None) -> Path:
-    """Return the folder of a model, or its GGUF file, which needs no others.
+    """Return the folder of a model, or its GGUF file if it needs no others.
 
     Args:
         model: a folder, a model's file in one, or `owner/name`, optionally after `hf://`, which is

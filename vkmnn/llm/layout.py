@@ -38,16 +38,16 @@ class Layout:
         variant: the chosen variant, "" for the one without a suffix.
         variants: all variants of the decoder, or of the only network.
         decoder: its file.
-        encoder: the encoder's file, of a seq2seq model.
-        first: the decoder without caches, if it has a file of its own.
+        encoder: the encoder's file, for a seq2seq model.
+        first: the decoder without caches, if it has a separate file.
         past: the names of caches as inputs, with `%d` or `*` for the layer, and of their outputs.
         config: config.json, or the `model` part of genai_config.json.
-        search: what the folder says about sampling.
-        context: the most tokens that the model was trained for; 0 if unknown.
+        search: the folder's sampling options.
+        context: maximum tokens that the model was trained for; 0 if unknown.
         eos: tokens that end a text.
         bos: the token that a text begins with, if any.
         names: the usual names of inputs and outputs, by those of the network.
-        described: the model where its files describe the network; None where they hold it.
+        described: the model if its files describe the network; None if they contain it.
     """
 
     folder: Path
@@ -73,7 +73,7 @@ class Layout:
 
 
 def is_model_folder(folder: Path) -> bool:
-    """Tell whether a folder holds a language model or an embedding model."""
+    """Return whether a folder holds a language model or an embedding model."""
     return (
         (folder / "genai_config.json").is_file()
         or bool(files_of(folder))
@@ -126,7 +126,7 @@ def files_of(folder: Path) -> dict[str, dict[str, Path]]:
 
 
 def _is_described(folder: Path) -> bool:
-    """Tell whether a folder holds config.json with safetensors, from which a network is built."""
+    """Return whether a folder holds config.json with safetensors, from which a network is built."""
     there = os.path.isfile(folder / "config.json")  # noqa: PTH113 - any name will do
     return there and any(folder.glob("*.safetensors"))
 
@@ -134,7 +134,7 @@ def _is_described(folder: Path) -> bool:
 def _gguf_files(folder: Path) -> dict[str, Path]:
     """Return the GGUF files of a folder by the ends of their names; of split ones, the first.
 
-    What llama.cpp reads beside a model of text, projectors of pictures, is left out.
+    Other files of llama.cpp, such as projectors for images, are left out.
     """
     paths = [
         path
@@ -200,7 +200,7 @@ def _genai(folder: Path, variant: str | None) -> Layout:
     inputs, outputs = decoder.section("inputs").names(), decoder.section("outputs").names()
     if "filename" not in decoder:
         raise ModelFileError(
-            f"'{whole.path}' names no file of a decoder",
+            f"'{whole.path}' names no decoder file",
             hint="models of several parts (pipelines) are not supported",
         )
     path = _file_of(folder, decoder, "filename")
@@ -233,7 +233,7 @@ def _genai(folder: Path, variant: str | None) -> Layout:
 
 
 def _file_of(folder: Path, section: Section, key: str) -> Path:
-    """Return the file of the folder that a key names; a name that leads out of it is refused."""
+    """Return the file of the folder that a key names; names outside the folder are refused."""
     name = section.text(key)
     path, shown = folder / name, name if len(name) <= 200 else f"{name[:200]}…"
     where = f"({section.name(key)} in {section.path.name})"

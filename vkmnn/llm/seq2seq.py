@@ -49,7 +49,7 @@ class _Part:
         for name, info in self.inputs.items():
             if name in feeds:
                 given[name] = np.asarray(feeds[name], info.dtype.numpy)
-            else:  # a cache, of which this branch makes no use
+            else:  # a cache that this branch does not use
                 shape = [size if isinstance(size, int) else 0 for size in info.shape or ()]
                 given[name] = np.zeros([1, *shape[1:]], info.dtype.numpy)
         return dict(self.open.core.run(check_feeds(self.inputs, given, self._types)))
@@ -128,11 +128,11 @@ class Seq2SeqModel(Closing):
         """Generate text from a source.
 
         Args:
-            source: a text or a list of tokens; for models of speech, what their feature extractor
+            source: a string or a list of tokens; for models of speech, what their feature extractor
                 makes, an array [1, …] or without the first axis; for Whisper, also the sound
                 itself, floats [samples], 16,000 a second.
-            max_tokens: how many tokens at most.
-            prompt: the decoder's first tokens; None for what config.json says.
+            max_tokens: maximum tokens.
+            prompt: the decoder's first tokens; None for those of config.json.
             temperature: as `LanguageModel.generate`, like the others.
             top_k: likewise.
             top_p: likewise.
@@ -159,7 +159,7 @@ class Seq2SeqModel(Closing):
         most = self.capacity - len(begin)
         most = most if max_tokens is None else min(most, max_tokens)
         if most < 1:
-            raise InvalidInputError("there is no room for a token", hint="ask for 1 at least")
+            raise InvalidInputError("there is no room for a token", hint="ask for at least 1")
         across = self._encoded(source)
         made = self._first.run({**across, "input_ids": [begin], ROWS: [len(begin) - 1]})
         across |= {name: made[f"present.{name.removeprefix('past_key_values.')}"]
@@ -221,8 +221,8 @@ class Seq2SeqModel(Closing):
 
     def _restore(self, across: Mapping[str, Any], rows: Mapping[str, Array]) -> None:
         if not self._warm:
-            self._state.reset()  # an earlier attempt may have failed half way
-            for _ in range(2):  # so that the state knows what grows
+            self._state.reset()  # an earlier attempt may have failed halfway
+            for _ in range(2):  # so that the state knows its growing axes
                 self._step(across, 0)
             self._warm = True
         self._state.restore(rows)

@@ -45,7 +45,7 @@ def read_session(path: str | Path, vocabulary: int | None) -> tuple[list[int], d
         vocabulary: how many tokens the model knows; None where that is not known.
 
     Raises:
-        ModelFileError: the file is missing, damaged, or something else.
+        ModelFileError: the file is missing, damaged, or of another kind.
     """
     try:
         caches = read_arrays(path, stored=True)
@@ -62,7 +62,7 @@ def read_session(path: str | Path, vocabulary: int | None) -> tuple[list[int], d
 
 
 def _checked_tokens(tokens: object, vocabulary: int) -> list[int]:
-    """Return a list of tokens; raise ValueError where it is none."""
+    """Return a list of tokens; raise ValueError if it is not one."""
     if not isinstance(tokens, list) or not tokens:
         raise ValueError("it has no list of tokens")
     for token in tokens:

@@ -127,10 +127,10 @@ class InferenceSession(Session):
             opened.plan_ahead()
         return network, opened, overridable
 
-    # --- what there is ---------------------------------------------------------------------------
+    # --- properties ------------------------------------------------------------------------------
 
     def get_inputs(self) -> list[NodeArg]:
-        """Return the inputs that `run` wants."""
+        """Return the required inputs of `run`."""
         return [_node_arg(info, self._types) for info in self._inputs.values()]
 
     def get_outputs(self) -> list[NodeArg]:
@@ -159,7 +159,7 @@ class InferenceSession(Session):
         return list(self._chosen.names)
 
     def get_provider_options(self) -> dict[str, dict[str, str]]:
-        """Return the options of every provider; Vulkan's say which device it is."""
+        """Return the options of every provider; Vulkan's include its device."""
         options = {name: dict(given) for name, given in self._chosen.options.items()}
         device = self._main.device
         if VULKAN in options and isinstance(device, DeviceInfo):
@@ -177,7 +177,7 @@ class InferenceSession(Session):
         providers: Sequence[Any] | None = None,
         provider_options: Sequence[Any] | None = None,
     ) -> None:
-        """Open the model anew on other providers."""
+        """Reopen the model on other providers."""
         old = self._overridable
         self._open(providers, provider_options)
         old.close()
@@ -238,7 +238,7 @@ class InferenceSession(Session):
         input_dict_ort_values: Mapping[str, OrtValue],
         run_options: RunOptions | None = None,
     ) -> list[OrtValue]:
-        """Run on OrtValues and return such."""
+        """Run on OrtValues and return OrtValues."""
         wanted = self._wanted(output_names)
         _check_run_options(run_options)
         results = self._run(input_dict_ort_values)
@@ -358,7 +358,7 @@ def _is_missing(path: Path) -> bool:
     try:
         return not path.exists()
     except (OSError, ValueError):
-        return False  # the front end says what is wrong with it
+        return False  # the front end reports the error
 
 
 def _node_arg(info: TensorInfo, types: Mapping[str, str]) -> NodeArg:

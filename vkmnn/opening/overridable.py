@@ -1,4 +1,4 @@
-"""Inputs with default values: initialisers that are graph inputs too (ONNX, "Graphs")."""
+"""Inputs with default values: initialisers that are also graph inputs (ONNX, "Graphs")."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class OverridableInputs:
             session = self._sessions.pop(key, None) or self._opened(key)
             self._sessions[key] = self.latest = session
             if len(self._sessions) > MAX_SESSIONS:
-                # Not closed, as a run may use it; its memory goes with the last reference.
+                # Not closed, as a run may use it; its memory is freed with the last reference.
                 del self._sessions[next(k for k in self._sessions if k)]
             return session
 
@@ -137,7 +137,7 @@ class OverridableInputs:
             return tuple(self._sessions.values())
 
     def release_model(self) -> None:
-        """Release the model; sessions keep running at the shapes that they have planned."""
+        """Release the model; sessions keep running at their planned shapes."""
         self._reopen = None
         for session in self.open_sessions():
             session.forget_model()

@@ -1,4 +1,4 @@
-"""Parts of a network, cut out by names, and sessions that run several parts in order."""
+"""Parts of a network, selected by names, and sessions that run several parts in order."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _check_order(graphs: Sequence[Graph]) -> None:
         if again:
             raise InvalidInputError(
                 f"configuration {number} produces '{min(again)}', as one before it does",
-                hint="let the paths begin where others end",
+                hint="start each path where another ends",
             )
         there |= later[number] | graph.output_names()
 
@@ -217,7 +217,7 @@ def _info(graph: Graph, name: str) -> TensorInfo:
     if info is None or info.dtype is DType.OBJECT:
         raise InvalidInputError(
             f"the element type of '{name}' is not known",
-            hint="take another tensor, or export the model with types of intermediate tensors",
+            hint="choose another tensor, or export the model with types of intermediate tensors",
         )
     symbols = {dim for one in graph.inputs for dim in one.shape or () if isinstance(dim, str)}
     if info.shape is None:

@@ -1,4 +1,4 @@
-"""A network in sessions, loaded anew where an input gets a shape that its file excludes."""
+"""A network in sessions, reloaded when an input gets a shape that its file excludes."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ MAX_OPENINGS = 4
 class Openings:
     """A network at any input shapes that its operators allow.
 
-    The network begins as its file declares it. A shape that contradicts the file loads the file
-    again, with the sizes that differ left open, as a further session; its weights are those that
-    are on the device already. Sessions with a plan for a shape come first.
+    The network starts as its file declares it. A shape that contradicts the file reloads it in a
+    further session, with the differing sizes left open; its weights are those already on the
+    device. Sessions with a plan for a shape come first.
 
     Args:
         network: what to run.
@@ -93,7 +93,7 @@ class Openings:
         """
         if self._network is None:
             raise InvalidInputError(
-                "the session has released its model: there is nothing to open another with"
+                "the session has released its model: it cannot open another one"
             )
         return Openings(self._network, self._configs)
 
@@ -148,7 +148,7 @@ def _opened_up(
 
 
 def _share_constants(graph: Graph, known: Graph) -> None:
-    """Take arrays of a graph that is open for equal constants: devices have each array once."""
+    """Reuse arrays of an open graph for equal constants: devices hold each array once."""
     for name, array in graph.constants.items():
         same = known.constants.get(name)
         if same is not None and same.dtype == array.dtype and np.array_equal(same, array):

@@ -49,20 +49,20 @@ def convert(
     Args:
         model: a path, serialised bytes, an onnx.ModelProto or a Graph.
         path: the file to write, with the suffix ".vkmnn".
-        precision: "fp16" rounds weights to float16, which halves the file; sessions compute as
-            their own precision says.
-        external_data: weights go to a second file beside the first, PATH.data.
+        precision: "fp16" rounds weights to float16, which halves the file; sessions compute in
+            their own precision.
+        external_data: weights go to a second file, PATH.data.
         sizes: sizes of named dimensions. One size is fixed; several leave the dimension open, and
             sessions plan for each of them when they open.
-        tuned: keep what `tune` has measured on the device "auto" for the shapes that are fixed or
-            planned for; sessions on such a device take it, those on others do not.
-        packed: also store the weights in the forms in which the kernels of `device` read them, for
-            the shapes that are fixed or planned for, at `precision`. Sessions whose kernels read
-            these forms need not pack them; others do.
-        device: whose forms these are, as of `InferenceSession`.
-        budget: what loading the model may take; see `Budget`.
-        unsupported: what becomes of nodes that vkmnn cannot run: "cpu" keeps them for an ONNX
-            evaluator on the host, "raise" refuses the model.
+        tuned: store the measurements of `tune` on the device "auto" for the shapes that are fixed
+            or planned for; sessions on the same device use them.
+        packed: also store the weights in the forms that the kernels of `device` read, for the
+            shapes that are fixed or planned for, at `precision`. Sessions whose kernels read these
+            forms need not pack them; others do.
+        device: the device of these forms, as for `InferenceSession`.
+        budget: limits of loading the model; see `Budget`.
+        unsupported: handling of nodes that vkmnn cannot run: "cpu" leaves them to an ONNX evaluator
+            on the host, "raise" refuses the model.
 
     Raises:
         ModelError: the model is missing, damaged or not a model.

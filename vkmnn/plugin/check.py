@@ -37,7 +37,7 @@ _OTHERS: tuple[Registry[str, Any], ...] = (
 def check_registrations(before: Snapshot) -> None:
     """Check new registrations: op types are complete, and everything else belongs to one.
 
-    Kernels must be for ops that their backend gets to see, and passes must have a place.
+    Kernels must be for ops that their backend runs, and passes must have a position.
 
     Raises:
         PluginError: names the first that is not so, and what is missing.
@@ -118,7 +118,7 @@ def _check_place(name: str) -> None:
     if after in (BEGIN, END, *own):
         return
     near = get_close_matches(after, [BEGIN, END, *own, *PASSES], 1)
-    where = "itself" if after in seen else f"{after}, which is not there"
+    where = "itself" if after in seen else f"{after}, which does not exist"
     raise PluginError(
         f"pass {name} is to run after {where}",
         hint=f"did you mean {near[0]}?" if near else f"{page('extending/pass')} lists the passes",

@@ -37,17 +37,17 @@ def kernel(
     """Register a kernel for ops of these types; the op type may be one that has kernels already.
 
     The kernel with the highest priority is asked first; vkmnn's own have 0. Between equals, one for
-    the op's element type comes before one for any, then names of providers decide. A kernel that
-    raises Rejection in `prepare` leaves the op to the next one. `session.placement()` names the
-    provider of each op's kernel.
+    the op's element type precedes one for any, then names of providers decide. A kernel that raises
+    Rejection in `prepare` leaves the op to the next one. `session.placement()` names the provider
+    of each op's kernel.
 
     Args:
         ops: op types; of Custom ops, "Custom:" and their own type.
         backend: "VULKAN" for a class derived from VulkanExecution, "CPU" for one derived from
             CpuKernel, or a function of op and inputs; or a plug-in's backend, for what that takes.
-        provider: who offers it; the name of the top-level module by default.
-        dtype: the element type of the first input that is present, for which it is; None for all.
-        priority: see above; below 0, it is only for what vkmnn's own kernel rejects.
+        provider: the author of the kernel; by default the name of the top-level module.
+        dtype: the element type of the first present input; None for any.
+        priority: see above; below 0, it only runs ops that vkmnn's own kernel rejects.
 
     Raises:
         PluginError: the provider has such a kernel already, or it is not of the backend's kind.
@@ -59,7 +59,7 @@ def kernel(
             hint="dtype=DType.FLOAT32 or None, priority=10",
         )
     if not ops:
-        raise PluginError("the kernel of what?", hint='name an op type: @kernel("MatMul")')
+        raise PluginError("the kernel names no op type", hint='name an op type: @kernel("MatMul")')
 
     def add(made: K) -> K:
         who = provider or made.__module__.partition(".")[0]

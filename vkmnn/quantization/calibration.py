@@ -1,4 +1,4 @@
-"""Inputs to calibrate with and to compare on: read, checked, and cut into samples."""
+"""Inputs for calibration and comparison: read, checked, and split into samples."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _HINT = (
 
 
 def read_samples(data: Calibration, inputs: Sequence[TensorInfo]) -> list[Sample]:
-    """Return the samples that calibration data consists of.
+    """Return the samples of calibration data.
 
     Args:
         data: a .npz file, a .npy file for a model with one input, or arrays by the names of
@@ -50,7 +50,7 @@ def read_samples(data: Calibration, inputs: Sequence[TensorInfo]) -> list[Sample
             raise InvalidInputError(
                 f"the calibration data has {plural(len(found), 'sample')} of input '{name}', and "
                 f"{count} of another",
-                hint="every input takes as many, or one that serves all",
+                hint="give every input the same number of samples, or one sample for all",
             )
     samples = [
         {name: found[index if len(found) > 1 else 0] for name, found in pieces.items()}
@@ -74,7 +74,7 @@ def random_sample(inputs: Sequence[TensorInfo], sizes: Sizes, seed: int) -> Samp
         seed: of the numbers.
 
     Raises:
-        InvalidInputError: an input of unknown rank, or of texts.
+        InvalidInputError: an input of unknown rank, or of strings.
     """
     named = {dim for info in inputs for dim in info.shape or () if isinstance(dim, str)}
     shapes = {info.name: sizes[info.name] for info in inputs if info.name in sizes}
@@ -181,7 +181,7 @@ def _cut(array: Array, info: TensorInfo) -> list[Array]:
 
 
 def _check_named(sample: Sample, inputs: Sequence[TensorInfo]) -> None:
-    """Raise InvalidInputError where one named dimension has two sizes."""
+    """Raise InvalidInputError if one named dimension has two sizes."""
     sizes: dict[str, tuple[int, str]] = {}
     for info in inputs:
         for dim, have in zip(info.shape or (), sample[info.name].shape, strict=False):

@@ -34,18 +34,18 @@ def device_word(selector: _Selector) -> _Selector:
 
 
 def device_selector() -> str:
-    """`VKMNN_DEVICE`: the device for "auto"; "fastest" measures the default one, too."""
+    """`VKMNN_DEVICE`: the device for "auto"; "fastest" also measures the default one."""
     selected = device_word(os.environ.get("VKMNN_DEVICE", "").strip())
     return selected if selected and selected != FASTEST else "auto"
 
 
 def measures() -> bool:
-    """`VKMNN_DEVICE`: whether it asks for the fastest engine by measurement."""
+    """`VKMNN_DEVICE`: whether it requests the fastest engine by measurement."""
     return device_word(os.environ.get("VKMNN_DEVICE", "")) == FASTEST
 
 
 def driver() -> str:
-    """`VKMNN_DRIVER`: the driver to use when a call names none."""
+    """`VKMNN_DRIVER`: the driver to use if a call names none."""
     return os.environ.get("VKMNN_DRIVER", "").strip() or "vulkan"
 
 
@@ -70,7 +70,7 @@ def pin_workers() -> bool:
 
 
 def disabled_features() -> frozenset[str]:
-    """`VKMNN_DISABLE_FEATURES`: features to leave off, by commas; "all" leaves the floor alone."""
+    """`VKMNN_DISABLE_FEATURES`: features to leave off, by commas; "all" leaves only the floor."""
     text = os.environ.get("VKMNN_DISABLE_FEATURES", "")
     return frozenset(item.strip() for item in text.split(",") if item.strip())
 
@@ -118,7 +118,7 @@ def tune() -> str:
 
 
 def storage() -> str:
-    """`VKMNN_STORAGE`: "buffer", "image", or "auto" for the better one of the device."""
+    """`VKMNN_STORAGE`: "buffer", "image", or "auto" to choose by device."""
     text = os.environ.get("VKMNN_STORAGE", "").strip().lower() or "auto"
     if text not in ("auto", "buffer", "image"):
         raise InvalidInputError(
@@ -140,7 +140,7 @@ def budget() -> Budget:
 
 
 def _number(variable: str, default: float, what: str, hint: str, least: float = 0) -> float:
-    """Return the number above 0 that a variable holds; it may end in k, m, g or t."""
+    """Return the positive number in a variable; it may end in k, m, g or t."""
     text = os.environ.get(variable, "").strip().lower()
     if not text:
         return default

@@ -66,7 +66,7 @@ class Schema:
 
 @cache
 def load_schema(name: str) -> Schema:
-    """Return one of the schemas beside this module."""
+    """Return one of the schemas next to this module."""
     return parse_schema((files(__package__) / f"{name}.fbs").read_text("utf-8"))
 
 
@@ -117,7 +117,7 @@ def parse_schema(text: str) -> Schema:
 
 def _refuse_rest(where: str, rest: str) -> None:
     if rest.strip():
-        raise PluginError(f"{where} has {rest.strip()[:60]!r} in it, which is not understood")
+        raise PluginError(f"{where} has {rest.strip()[:60]!r} , which is not understood")
 
 
 def _members(name: str, body: str) -> dict[str, int]:

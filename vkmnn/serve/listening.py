@@ -112,7 +112,7 @@ class _Connection(H11Protocol):
     def _expect(self) -> None:
         """Start the deadline if the client has to send the rest of a request; else stop it.
 
-        The application has a deadline of its own for the body of a request that it answers.
+        The application has a separate deadline for the body of a request that it answers.
         """
         if self.transport.is_closing():
             return

@@ -50,14 +50,14 @@ class Models:
 
     @property
     def lost(self) -> list[str]:
-        """The names of the models that cannot answer, as their device is lost."""
+        """The names of the models that cannot answer because their device is lost."""
         return [name for name, model in self.all.items() if model.lost]
 
     def language_model(self, name: object) -> tuple[str, llm.LanguageModel]:
         """Return a language model and its name; None selects the only one.
 
         Raises:
-            HttpError: there is none of this name; or several, and none is named.
+            HttpError: there is none of this name, or there are several and none is named.
         """
         return _one(name, self.language, "language model")
 

@@ -80,13 +80,13 @@ class Turns:
             if self._closed:
                 raise HttpError(503, "stopping", "the server is stopping")
             if len(self._waiting) >= self._most:
-                raise HttpError(503, "queue_full", f"{self._most} requests wait already")
+                raise HttpError(503, "queue_full", f"{self._most} requests are waiting already")
             self._waiting.append(job)
             self._change.notify()
         return job
 
     def cancel(self, job: Job) -> None:
-        """Drop a job whose results nobody needs any more."""
+        """Drop a job whose results are no longer needed."""
         with self._change:
             job.cancelled = True
             if job in self._waiting:  # frees its place at once
@@ -114,7 +114,7 @@ class Turns:
                 if loop.time() - looked >= _POLL_S:  # however fast the steps are
                     looked = loop.time()
                     if await request.is_disconnected():
-                        raise HttpError(499, "client_gone", "the client has gone")
+                        raise HttpError(499, "client_gone", "the client has disconnected")
         finally:
             self.cancel(job)
 

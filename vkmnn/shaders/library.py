@@ -132,7 +132,7 @@ class ShaderLibrary:
         )
 
     def _alternatives(self, template: str, axes: Mapping[str, str | int]) -> str:
-        """Say for each axis which values go with the others as given."""
+        """Return, for each axis, the values that fit the others as given."""
         built = [values for _, owner, values in self._origin.expand() if owner == template]
         lines = []
         for axis in axes:
@@ -162,7 +162,7 @@ class ShaderLibrary:
         return self._origin.module(name)
 
     def has(self, name: str) -> bool:
-        """Say whether a variant has been compiled."""
+        """Return whether a variant has been compiled."""
         return self._origin.has(name)
 
     def prepare(self, names: Iterable[str]) -> None:
@@ -184,7 +184,7 @@ class Module:
 
 
 def is_pending(shader: Shader) -> bool:
-    """Say whether a shader has yet to be compiled."""
+    """Return whether a shader has yet to be compiled."""
     source = shader.spirv
     return isinstance(source, Module) and not source.library.has(shader.name)
 

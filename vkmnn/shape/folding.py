@@ -1,8 +1,8 @@
 """Constant folding: computes values that are known before the network runs.
 
-Four ask a `Folder`: the pass that folds what a model spells out; a session when it begins, for all
-its plans; a plan, once its shapes are known; and the plan again after data movement was lowered.
-They differ in what they know and in what they do with an op that would be too large.
+A `Folder` is used four times: by the pass that folds constants of a model; by a session when it
+opens, for all its plans; by a plan, once its shapes are known; and by the plan again after
+lowering. They differ in what they know and in how they treat an op whose result would be too large.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Evaluator(Protocol):
 
 
 def operands(op: Op[Any], value_of: Callable[[str], Array | None]) -> list[Array | None] | None:
-    """Return the values of an op's inputs (None = absent), or None where one is not known."""
+    """Return the values of an op's inputs (None = absent), or None if one is unknown."""
     found: list[Array | None] = []
     for name in op.inputs:
         value = value_of(name) if name else None
@@ -91,10 +91,10 @@ class Folder:
         """Compute an op that may also run later; nothing is charged.
 
         Args:
-            op: what to compute.
+            op: the op to compute.
             inputs: its operands.
-            limit: how many bytes the results may take.
-            outputs: their descriptions, where they are known.
+            limit: maximum bytes of the results.
+            outputs: their descriptions, if known.
 
         Returns:
             None where they would take more, or more memory or time than is left of the budget.

@@ -87,7 +87,7 @@ def transform_of(attrs: DFTAttrs, shape: Shape, axis: int, length: int | None) -
     if length < 1:
         raise ShapeError(f"a transform of length {length}", hint="it needs at least one element")
     if attrs.onesided and not attrs.inverse and shape[-1] == 2:
-        raise ShapeError("complex elements have no half of the results that says all")
+        raise ShapeError("only real inputs have a redundant half of the results to leave out")
     return Transform(axis, rows, shape[-1], length, attrs.inverse, attrs.onesided)
 
 
@@ -135,7 +135,7 @@ def fourier_matrix(transform: Transform) -> Array:
     wave = np.exp(1j * ((2 if transform.inverse else -2) * np.pi * turns / length))
     if transform.inverse:
         wave = wave / length
-    if is_real:  # all but the first and the middle one stand for two
+    if is_real:  # all except the first and the middle one count twice
         weight = np.full(taken, 2.0)
         weight[:1] = 1
         if length % 2 == 0 and taken == bins:
@@ -147,7 +147,9 @@ def fourier_matrix(transform: Transform) -> Array:
         matrix[:taken, part, :, 0] = product.real
         if not is_real:
             matrix[:taken, part, :, 1] = product.imag
-    if is_real and parts == 2:  # what the middle one's imaginary part would give is rounding
+    if (
+        is_real and parts == 2
+    ):  # the middle one's imaginary part would only contribute rounding errors
         matrix[:1, 1] = 0
         if length % 2 == 0 and taken == bins:
             matrix[taken - 1, 1] = 0

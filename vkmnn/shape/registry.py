@@ -29,10 +29,10 @@ _CHECK_INPUTS = "check the shapes given for the model's inputs, and the model it
 def size_computer(op_type: str) -> Callable[[SizeComputer], SizeComputer]:
     """Register a function as the shape computer of `op_type`.
 
-    The function gets the op, what is known of its inputs (static shapes; None = absent) and the
-    contents of inputs where they are known, and returns (element type, shape) of every output. It
-    may return more outputs than the op names. It raises ShapeError without op and node, which
-    `compute_shapes` fills in.
+    The function gets the op, the known infos of its inputs (static shapes; None = absent) and the
+    known contents of inputs, and returns (element type, shape) of every output. It may return more
+    outputs than the op names. It raises ShapeError without op and node, which `compute_shapes`
+    fills in.
 
     Raises:
         PluginError: `op_type` has a computer already.
@@ -102,9 +102,9 @@ def compute_shapes(
 
 
 def is_too_large(shape: Sequence[int], max_elements: float = MAX_ELEMENTS) -> bool:
-    """Tell whether a tensor has too many elements, or would have without its empty axes.
+    """Return whether a tensor has too many elements, even without its empty axes.
 
-    Strides and sizes of empty tensors are 64-bit numbers, too.
+    Strides and sizes of empty tensors are 64-bit numbers too.
     """
     return prod(shape) > max_elements or (0 in shape and prod(filter(None, shape)) > max_elements)
 

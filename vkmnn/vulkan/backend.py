@@ -80,7 +80,7 @@ class VulkanBackend(TunableBackend):
 
     Args:
         device: an opened device; shared, not closed with the backend.
-        settings: how it plans and runs.
+        settings: options of planning and running.
         chooser: decides between equivalent kernels; None follows `VKMNN_TUNE`.
         foreseen: pipelines that are being built for the first plan; closed with the backend.
         changes: fields of `settings` with other values.
@@ -166,7 +166,7 @@ class VulkanBackend(TunableBackend):
         return made or Rejection(f"no Vulkan execution for {op.type}")
 
     def on_resize_begin(self, commands: Sequence[Command]) -> list[Command]:
-        """Assign layouts, insert conversions, and split whatever is too large to bind."""
+        """Assign layouts, insert conversions, and split tensors that are too large to bind."""
         read_elsewhere = {
             t.name for c in commands if c.backend != self.type for t in c.inputs if t is not None
         }
@@ -258,7 +258,7 @@ class VulkanBackend(TunableBackend):
         used: Mapping[SpecializedShader, tuple[Shader, Spec]],
         place: Callable[[], PlanMemory],
     ) -> PlanMemory:
-        """Build the pipelines that are not there yet while memory is placed; return the memory."""
+        """Build the missing pipelines while memory is placed; return the memory."""
         if len(self._pipelines) > KEPT_PIPELINES:
             self._pipelines = {}
             self._kinds = {}
@@ -266,7 +266,7 @@ class VulkanBackend(TunableBackend):
         if not new:
             return place()
         compile_shaders(shader for _, (shader, _) in new)
-        # The longest code first: the last to be built is not waited for alone then.
+        # The longest code first, so that the last one built is not waited for alone.
         new.sort(key=lambda one: len(one[1][0].spirv()), reverse=True)
         missing = dict(new)
         # The driver compiles while the constants are packed.
@@ -306,7 +306,7 @@ class VulkanBackend(TunableBackend):
         """
         recording, ends = self.encode(segments)
         dispatches, info = recording.dispatches, self.device.info
-        # What is repeated lacks what the first of its kind lacks.
+        # Repeated dispatches have the same faults as the first of their kind.
         first = [one for one in dispatches if not one.repeated]
         if any(find_faults(first, info, kinds=self._kinds)):
             _reject_faulty(segments, find_faults(dispatches, info))
@@ -381,14 +381,15 @@ class VulkanBackend(TunableBackend):
             info = self.device.info
             other = "another device" if info.driver == "vulkan" else 'driver="vulkan"'
             raise InvalidInputError(
-                f"{info.name} has no timestamps by the driver {info.driver}, so its ops cannot be "
+                f"{info.name} has no timestamps with the driver {info.driver}, so its ops cannot "
+                "be "
                 "timed",
                 hint=f'profile with {other}, or with device="cpu"',
             )
         return self.sibling(timestamps=True)
 
     def timed_apart(self) -> VulkanBackend:
-        """Return the same, with dispatches that never overlap: times of one end where it does."""
+        """Return a timed backend whose dispatches never overlap, so that each is timed alone."""
         timed = self.timed()
         return timed.sibling(apart=True)
 
@@ -399,10 +400,10 @@ class VulkanBackend(TunableBackend):
     def sibling(
         self, device: Device | None = None, chooser: Chooser | None = None, **changes: Any
     ) -> VulkanBackend:
-        """Return a backend that differs from this one in the given settings only.
+        """Return a backend that differs from this one only in the given settings.
 
         Args:
-            device: another one, where this one is lost.
+            device: another device, if this one is lost.
             chooser: decides between equivalent kernels.
             changes: fields of `settings` with other values.
         """
@@ -446,7 +447,7 @@ class VulkanBackend(TunableBackend):
 
     @property
     def tunes_new_plans(self) -> bool:
-        """Whether `VKMNN_TUNE` asks for it and the device can measure."""
+        """Whether `VKMNN_TUNE` asks for tuning and the device can measure."""
         return self.settings.tuning == "on" and "timestamps" in self.device.info.features
 
     def tune(

@@ -64,7 +64,7 @@ TEXEL_LOADS = {name: _texel_loads(stored) for name, stored in FLOATS.items()}
 """Features by which kernels load an element through texel buffers; None: it has no format."""
 
 MAX_SHARED_BYTES = 4096
-"""Literals up to this size are compared with those that plans have in use."""
+"""Literals up to this size are compared with those of other plans."""
 
 _literals: weakref.WeakValueDictionary[tuple[str, tuple[int, ...], bytes], Array] = (
     weakref.WeakValueDictionary()
@@ -82,14 +82,14 @@ class Params(Protocol):
 
 
 ShaderCall = tuple[Shader, Callable[..., Params]]
-"""What a kernel needs for a dispatch: a shader and the type of its parameters."""
+"""A dispatch's shader and the type of its parameters."""
 
 
 class VulkanEncoder:
     """The interface through which executions record their dispatches.
 
     It describes the device and the current op to them, and collects their dispatches in
-    `recording`, which the code that makes the plan reads.
+    `recording`, which the planner reads.
 
     Args:
         info: the device.
@@ -177,15 +177,16 @@ class VulkanEncoder:
 
     @property
     def offers_all(self) -> bool:
-        """Whether kernels are to be listed that rules and measurements never take: tests do."""
+        """Whether to list kernels that rules and measurements never choose: only for tests."""
         return not isinstance(self._chooser, Preferences)
 
     def once(self, key: Hashable, find: Callable[[], T]) -> T:
-        """Return what `find` returns, called once per session for each key.
+        """Return the result of `find`, which is called once per session for each key.
 
         Args:
-            key: all that the result depends on, besides the device; its first item says what it is.
-            find: finds it out; nobody may change what it returns.
+            key: everything that the result depends on, except the device; its first item names the
+                result.
+            find: computes it; nobody may change the result.
         """
         found: T = self._known.once(key, find)
         return found
@@ -223,12 +224,12 @@ class VulkanEncoder:
             self.element = before
 
     def check(self, op: Op, message: str, hint: str) -> tuple[Tensor, int]:
-        """Add a check to be made by a kernel of `op`.
+        """Add a check by a kernel of `op`.
 
         Args:
             op: the op to name when the check fails.
-            message: what is wrong when it fails.
-            hint: what the user can do about it.
+            message: the error message.
+            hint: advice for the user.
 
         Returns:
             The plan's status tensor, for the kernel's binding `status`, and the check's number, for
@@ -238,11 +239,11 @@ class VulkanEncoder:
         return self._status(), len(self.recording.checks)
 
     def unchecked(self) -> tuple[Tensor, int]:
-        """Return the bindings for a kernel that can check but has nothing to check."""
+        """Return the bindings for a kernel with a check that is not needed."""
         return self._status(), 0
 
     def check_overflow(self, op: Op, output: Tensor) -> tuple[Tensor, int]:
-        """Check results of a type wider than int32, in which the device computes them.
+        """Check results of a type wider than int32, which the device uses for them.
 
         Narrower integers wrap by definition.
         """
@@ -290,7 +291,7 @@ class VulkanEncoder:
 
         Args:
             shader: a variant from `vkmnn.shaders.kernels`.
-            tensors: one per binding, in order; the shader says which are read and written.
+            tensors: one per binding, in order; the shader declares which are read and written.
             params: the parameter block declared by the shader's template.
             groups: workgroup counts; if one is zero, nothing is recorded.
             spec: values of specialization constants by name.
@@ -322,12 +323,12 @@ class VulkanEncoder:
         )
 
     def _division_spec(self, shader: Shader) -> dict[str, bool]:
-        """Return what a shader is told about quotients (see include/quotient.glsl.j2)."""
+        """Return the constants for quotients in a shader (see include/quotient.glsl.j2)."""
         told = self._divides_exactly and "DIVIDES_EXACTLY" in shader.constant_names
         return {"DIVIDES_EXACTLY": True} if told else {}
 
     def expect(self, predict: Callable[[], Expected | None]) -> None:
-        """Note what predicts the cost of the last dispatch, which few plans are asked for."""
+        """Record the cost prediction of the last dispatch, which few plans are asked for."""
         if self.recording.dispatches:
             self.recording.dispatches[-1].predict = predict
 
@@ -386,14 +387,14 @@ class VulkanEncoder:
         Args:
             source: a tensor with a constant value.
             key: names the packing.
-            pack: makes an array [height, width, 4] of floats, within the device's limits.
+            pack: creates an array [height, width, 4] of floats, within the device's limits.
         """
         assert source.value is not None
         packed = PackedConstant(source.value, f"image:{key}", pack, self.element, image=True)
         return self._constant(source.name, packed)
 
     def literal(self, name: str, array: Array) -> Tensor:
-        """Return a constant tensor that holds `array` (float32 or int32) as it is."""
+        """Return a constant tensor that holds `array` (float32 or int32) unchanged."""
         return self._literal(name, _shared(array))
 
     def zeros(self, count: int) -> Tensor:
@@ -432,7 +433,7 @@ class VulkanEncoder:
         return Tensor(info, element=element)
 
     def counter(self, count: int) -> Tensor:
-        """Return `count` words that are zero before the first run; kernels must leave them so.
+        """Return `count` words that are zero before the first run; kernels must reset them.
 
         They keep their content between runs, so no other tensor shares their memory.
         """
@@ -473,7 +474,7 @@ class VulkanEncoder:
 
 
 def part_alignment(info: DeviceInfo) -> int | None:
-    """Return where a part of a buffer may begin, in bytes; None if parts cannot be bound."""
+    """Return the alignment of parts of a buffer in bytes; None if parts cannot be bound."""
     limits = info.limits
     if limits.whole_buffers:
         return None
@@ -481,7 +482,7 @@ def part_alignment(info: DeviceInfo) -> int | None:
 
 
 def _shared(array: Array) -> Array:
-    """Return one array for all small ones that are equal: on the device, it lies once."""
+    """Return one array for all small equal ones, so that the device stores it once."""
     if array.nbytes > MAX_SHARED_BYTES:
         return array
     return _literals.setdefault((array.dtype.str, array.shape, array.tobytes()), array)
@@ -489,7 +490,7 @@ def _shared(array: Array) -> Array:
 
 @lru_cache(maxsize=64)
 def _zeros(count: int) -> Array:
-    """Return the same zeros for all plans: by their identity they are on the device already."""
+    """Return the same zeros for all plans, so that the device recognises them."""
     return _shared(np.zeros(count, np.float32))
 
 

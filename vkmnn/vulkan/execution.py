@@ -21,8 +21,8 @@ class Prepared:
     """What the executions of ops that are alike have in common; hashed by identity.
 
     Args:
-        kind: their class.
-        kept: what constructing one has found out, without the op and its tensors.
+        kind: the class of the executions.
+        kept: attributes that construction computed, except the op and its tensors.
     """
 
     __slots__ = ("_kept", "_kind")
@@ -34,7 +34,7 @@ class Prepared:
     def execution(
         self, op: Op, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
     ) -> VulkanExecution[Any]:
-        """Return what constructing the execution of an op would."""
+        """Return the execution of an op, as construction would."""
         made = self._kind.__new__(self._kind)
         made.__dict__.update(self._kept)
         made.op, made.inputs, made.outputs = op, list(inputs), list(outputs)
@@ -49,9 +49,9 @@ class VulkanExecution(Execution[AttrsT]):
     `float_rule` says what it does where a session stores floats narrower than float32.
 
     Args:
-        op: what is run.
-        inputs: its operands, None where one is absent.
-        outputs: its results, those that are wanted.
+        op: the op.
+        inputs: its operands, None for absent ones.
+        outputs: its results, as far as they are read.
         info: the device.
 
     Raises:
@@ -60,7 +60,7 @@ class VulkanExecution(Execution[AttrsT]):
 
     float_rule: ClassVar[FloatRule] = FloatRule.FULL
     code_layout: ClassVar[Layout] = Layout.NC4HW4
-    """The order in which the op reads and makes codes of a byte."""
+    """The order in which the op reads and writes 8-bit quantised values."""
     repeatable: ClassVar[bool] = False
     """Whether what `prepare` keeps, `layouts` says and `on_encode` records follows from attributes,
     and from the shapes, types and forms of the tensors: neither from a constant's content, which
@@ -87,9 +87,9 @@ class VulkanExecution(Execution[AttrsT]):
         return prepared
 
     def prepare(self, info: DeviceInfo) -> None:
-        """Plan what layouts do not change, or raise Rejection; the end of construction.
+        """Plan everything that layouts do not change, or raise Rejection; the end of construction.
 
-        Element types that the device cannot store are refused before.
+        Element types that the device cannot store are rejected before.
         """
 
     def float_operands(self, element: FloatElement) -> FloatOperands:
@@ -111,42 +111,42 @@ class VulkanExecution(Execution[AttrsT]):
         )
 
     def code_inputs(self) -> dict[int, int | None]:
-        """Return the inputs that the op can read as codes of a byte, in its `code_layout`.
+        """Return the inputs that the op can read as 8-bit quantised values, in its `code_layout`.
 
-        With each goes the shift (`byte_codes.code_shift`) that it has where it is known to hold
-        codes; asked of bound and unbound executions alike, so layouts must not matter.
+        Each has the shift (`byte_codes.code_shift`) that it is known to have, if any. Asked of
+        bound and unbound executions alike, so layouts must not matter.
         """
         return {}
 
     def begins_codes(self) -> bool:
-        """Return whether the op may make codes of what are none: others look for some then."""
+        """Return whether the op may quantise float inputs: only then are readers examined."""
         return False
 
     def keeps_codes(self) -> bool:
-        """Return whether the codes that it makes are some of those that it reads."""
+        """Return whether its quantised outputs are a selection of its quantised inputs."""
         return False
 
     def needs_codes(self) -> bool:
-        """Return whether it reads codes only where it makes some, too."""
+        """Return whether it reads quantised values only if it also writes some."""
         return False
 
     def made_codes(self, wish: int | None = None) -> int | None:
-        """Return the shift with which the only output can be made as codes; None for floats.
+        """Return the shift with which the only output can be quantised; None for floats.
 
-        Asked of a bound execution, whose inputs are as they will be read.
+        Asked of a bound execution, whose inputs have their final forms.
 
         Args:
-            wish: the shift that what reads the output would have, if any.
+            wish: the shift that the readers of the output prefer, if any.
         """
         return None
 
     def plain_end_us(self, end: int, encoder: VulkanEncoder) -> float | None:
-        """Return how much longer it takes with plain float32 at one end; None: it cannot.
+        """Return the additional time with plain float32 at one end; None if it is not supported.
 
-        Asked of a bound execution, whose tensors are as they will be then.
+        Asked of a bound execution, whose tensors have their final forms.
 
         Args:
-            end: 0: it reads its first operand like that, 1: it stores its result.
+            end: 0: the first operand is plain, 1: the result is plain.
             encoder: has begun the op.
         """
         return None

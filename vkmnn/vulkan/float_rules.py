@@ -1,6 +1,6 @@
 """Which tensors of an op are narrow where a session stores floats narrower than float32.
 
-See docs/decisions/fp16-storage.md for the reasons.
+The reasons are in docs/decisions/fp16-storage.md.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def apply_float_rule(
     """Apply a rule to the tensors of an op.
 
     Args:
-        rule: what the op wants.
+        rule: the op's rule.
         inputs: its operands.
         outputs: its results.
         element: how the session stores floats.

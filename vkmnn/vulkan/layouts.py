@@ -1,4 +1,4 @@
-"""Give every tensor its form and insert ConvertTensor where producer and consumer differ."""
+"""Assigns a form to every tensor and inserts ConvertTensor where producer and consumer differ."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def assign_layouts(
 
 @dataclass(slots=True)
 class _Plan:
-    """The commands so far, and the tensors in further forms that they have made.
+    """The commands so far, and the additional forms of their tensors.
 
     `current` holds what takes the place of a tensor that was computed in another form than the
     host reads, `constants` the constants that are uploaded narrow. `owner` names the op that is
@@ -123,7 +123,7 @@ class _Plan:
     stay_plain: set[Prepared] = field(default_factory=set)
 
     def now(self, command: Command) -> list[Tensor | None]:
-        """Return the inputs of a command as they are at this point."""
+        """Return the inputs of a command in their current form."""
         if not self.current:
             return list(command.inputs)
         return [None if t is None else self.current.get(t.name, t) for t in command.inputs]
@@ -139,7 +139,7 @@ class _Plan:
                 self.current[tensor.name] = self.convert(tensor, Form(tensor.layout, self.element))
 
     def wanted(self, tensor: Tensor | None, form: Form) -> Tensor | None:
-        """Return the tensor in a form; layouts of constants are the executions' business."""
+        """Return the tensor in a form; executions decide the layouts of constants."""
         if tensor is None:
             return None
         if form.element == "f32":  # the usual case first: it stays as it is
@@ -187,7 +187,7 @@ class _Plan:
         wanted: Sequence[Form],
         made: Sequence[Form],
     ) -> list[Command]:
-        """Return the commands that take the place of one; none where it can stay."""
+        """Return the commands that replace one; empty if it can stay."""
         if self.divider is None or self.divider.is_small([*inputs, *command.outputs]):
             return []
         read = [
@@ -207,7 +207,7 @@ class _Plan:
         wanted: list[Form],
         made: list[Form],
     ) -> None:
-        """Turn the forms of a command into those of codes, where that takes no dispatch more."""
+        """Use quantised forms for a command, if that needs no further dispatch."""
         execution = command.execution
         if not self.code_readers or not isinstance(execution, VulkanExecution):
             return
@@ -278,7 +278,8 @@ class _Plan:
             if form == PLAIN:
                 continue
             if out.name in read_by_host:
-                # The host reads this name in plain order: compute beside it and convert into it.
+                # The host reads this name in plain order: compute another tensor and convert into
+                # this one.
                 beside = replace(
                     out,
                     info=replace(out.info, name=f"{out.name}:{form}"),
@@ -300,7 +301,7 @@ class _Plan:
 
 
 def _in_buffer(tensor: Tensor) -> Layout:
-    """Return the layout of a tensor; for one in an image, what comes nearest to that."""
+    """Return the layout of a tensor, or for an image the nearest layout of a buffer."""
     if tensor.layout is not Layout.IMAGE:
         return tensor.layout
     return Layout.NC4HW4 if len(tensor.shape) > MIN_RANK else Layout.NCHW
@@ -312,7 +313,7 @@ def form_of(tensor: Tensor) -> Form:
 
 
 def _is_full(command: Command, full: frozenset[str]) -> bool:
-    """Whether a command keeps float32: it, or a tensor that it reads or makes, is named."""
+    """Whether a command keeps float32: it, or one of its tensors, is named."""
     own = (command.owner or command.op.name, *command.op.inputs, *command.op.outputs)
     return not full.isdisjoint(own)
 
@@ -322,9 +323,9 @@ def _followed_inputs(
 ) -> frozenset[str]:
     """Return the network's inputs that some ops take narrow, and all others would follow.
 
-    They are converted anyway: the ops that follow gain from it, as the first normalisation of a
-    network, which can be part of a product then (`normed_pairs`). What is read in another order
-    is converted with that.
+    They are converted anyway, and the ops that follow gain from it, as the first normalisation of a
+    network, which can then be fused with a product (`normed_pairs`). An input that is read in
+    another order is converted together with it.
     """
     taken: set[str] = set()
     others: set[str] = set()
@@ -358,7 +359,7 @@ def _followed_inputs(
 
 
 def _between(tensor: Tensor, after: Form) -> Form | None:
-    """Return the form on the way to or from an image, whose texels are moved as they are."""
+    """Return the intermediate form to or from an image, whose texels move unchanged."""
     before = form_of(tensor)
     if Layout.IMAGE not in (before.layout, after.layout):
         return None
@@ -376,9 +377,9 @@ def _forms(
     element: FloatElement,
     in_images: Layouts | None,
 ) -> tuple[list[Form], list[Form]]:
-    """Ask an execution for the forms that it wants and makes.
+    """Return an execution's forms of its inputs and outputs.
 
-    Executions know nothing of images: to them, what is there is channel-blocked.
+    Executions know nothing of images: to them, an image is channel-blocked.
     """
     execution = command.execution
     seen = [

@@ -29,11 +29,11 @@ def specialized(shader: Shader, spec: Spec) -> SpecializedShader:
 
 @dataclass(slots=True)  # not frozen, which takes twice as long: plans make hundreds
 class PackedConstant:
-    """A constant in the form that a kernel wants, packed once and shared by plans.
+    """A constant in a kernel's form, packed once and shared by plans.
 
-    With `image`, its rows [height, width, 4] are the texels of an image. `words` is how many
-    elements the packed form has, 0 where only `pack` knows: a form from a file must have as many,
-    as kernels read them all.
+    With `image`, its rows [height, width, 4] are the texels of an image. `words` is the number of
+    elements of the packed form, 0 if only `pack` knows: a form from a file must have as many, as
+    kernels read them all.
     """
 
     source: Array
@@ -64,9 +64,9 @@ class PackedConstant:
 class Dispatch:
     """A recorded dispatch: tensors in binding order, push constants, workgroup counts.
 
-    Dispatches of one `step` may run at once: their tensors share no memory. `pipeline` names what
-    shader and constants make. `predict` asks its kernel for its time, where that knows it.
-    `repeated`: it is that of an op that is alike, for other tensors.
+    Dispatches of one `step` may run at once: their tensors share no memory. `pipeline` identifies
+    shader and constants. `predict` asks the kernel for its time, if known. `repeated`: the dispatch
+    was copied from that of an equal op.
     """
 
     shader: Shader
@@ -90,18 +90,18 @@ class Dispatch:
 class Recording:
     """The output of a `VulkanEncoder`; nothing reaches the device before the plan is complete.
 
-    Executions do not see it: they speak to the encoder. The scheduler reorders `dispatches`; all
-    others only read.
+    Executions do not see it: they use the encoder. The scheduler reorders `dispatches`; all others
+    only read.
 
     Attributes:
-        dispatches: in running order.
+        dispatches: the dispatches in running order.
         packed: constant tensors in their packed form.
-        aliases: the tensor in whose storage another lies, and the byte where it begins there.
+        aliases: the tensor whose storage another shares, and the byte offset in it.
         written: the tensors that dispatches write.
-        ranges: what the host checks of index tensors that it provides.
-        checks: made on the device, which reports failures in `status`.
-        choices: what was decided where several kernels could do a job.
-        status: where the device reports failed checks; None while nothing is checked.
+        ranges: checks by the host of index tensors that it provides.
+        checks: checks by the device, which reports failures in `status`.
+        choices: decisions between kernels.
+        status: reports of failed checks; None without checks.
         counters: words that are zero before every run.
     """
 

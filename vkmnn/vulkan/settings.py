@@ -1,4 +1,4 @@
-"""All options of a Vulkan backend, in one object that goes whole from a backend to its siblings."""
+"""All options of a Vulkan backend, in one object that siblings share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ class BackendSettings:
     """Settings of a `VulkanBackend`.
 
     Profiles, trials of the tuner and rebuilt sessions run on siblings of a session's backend, which
-    `VulkanBackend.sibling` makes with `dataclasses.replace`: an option added here reaches all.
+    `VulkanBackend.sibling` creates with `dataclasses.replace`: an option added here reaches them
+    all.
 
     Attributes:
         progress: called with (done, total) while pipelines are built.
@@ -25,14 +26,14 @@ class BackendSettings:
         arithmetic: in which products of floats that are stored so may be computed.
         narrow_inputs: convert the host's inputs immediately, so that no op runs in float32 merely
             because its operands come from the host; for testing kernels.
-        full: names of ops, and of tensors whose readers, keep float32 all the same.
-        overflows: what becomes of overflows in float16; None to watch for none.
+        full: names of ops, and of tensors whose readers, keep float32 regardless.
+        overflows: handles float16 overflow; None to ignore it.
         tuning: what `VKMNN_TUNE` says, for this backend; None takes the variable.
         storage: what `VKMNN_STORAGE` says, for this backend; None takes the variable.
-        spacious: kernels may take several times the memory where that makes them faster.
+        spacious: kernels may take several times the memory if that makes them faster.
         stored_bytes: see `plan_memory`; benchmarks compare two.
         replays: command buffers are recorded once; otherwise every run records them anew.
-        eager: memory is placed as tensors come, not when all are known.
+        eager: memory is placed on first use, not once all tensors are known.
     """
 
     progress: Callable[[int, int], None] | None = None

@@ -91,7 +91,7 @@ def element_bytes(tensor: Tensor) -> int:
 
 def storage_bytes(tensor: Tensor) -> int:
     """Return the bytes of the tensor on the device: whole vec4s, at least one."""
-    # Planning asks several times per op, hence nothing is called but for other layouts.
+    # Planning asks several times per op, so it calls nothing except for other layouts.
     shape = tensor.shape
     plain = tensor.layout is Layout.NCHW
     elements = prod(shape) if plain else storage_elements(shape, tensor.layout)
@@ -102,7 +102,7 @@ def storage_bytes(tensor: Tensor) -> int:
 def vec4_count(tensor: Tensor) -> int:
     """Return the number of vec4s of the tensor; 0 if it is empty.
 
-    A kernel that works on these treats every element alike, wherever it stands.
+    A kernel that processes these treats every element alike, whatever its position.
     """
     return storage_bytes(tensor) // (4 * element_bytes(tensor)) if 0 not in tensor.shape else 0
 
@@ -117,7 +117,7 @@ def reject_integers(tensors: Iterable[Tensor | None]) -> None:
 
 
 def beyond_range(array: Array) -> int | None:
-    """Return an integer of the array that int32 cannot hold; None when there is none."""
+    """Return an integer of the array that int32 cannot represent; None if there is none."""
     if array.dtype.kind not in "iu" or array.dtype.itemsize < 4 or array.size == 0:
         return None
     if array.dtype == np.int32:
@@ -129,10 +129,10 @@ def beyond_range(array: Array) -> int | None:
 
 
 def check_range(array: Array, name: str) -> None:
-    """Refuse integers that int32 cannot hold.
+    """Refuse integers that int32 cannot represent.
 
     Raises:
-        IntegerRangeError: a value lies outside int32.
+        IntegerRangeError: a value is outside int32.
     """
     value = beyond_range(array)
     if value is not None:

@@ -169,7 +169,7 @@ def nms_gather(variant: Variant) -> Iterator[Case]:
 
 
 _IMAGES = ((1, 1, 1, 1), (2, 3, 7, 11), (3, 5, 16, 13))
-_OUTSIDE = "names an image that is not there"
+_OUTSIDE = "names an image that does not exist"
 
 
 def _regions(count: int, images: int, height: int, width: int) -> tuple[AnyArray, AnyArray]:

@@ -19,7 +19,7 @@ REFUSALS: tuple[tuple[type[VkmnnError], str, str], ...] = (
     (ShapeError, r"mask of shape .* does not broadcast to", "a mask for another length"),
     # ONNX wants a scale for every channel; its function body, which onnxruntime runs, repeats one.
     (ShapeError, r"scale has shape \(1,\), expected .*\(GroupNormalization\)", "one scale for all"),
-    (ShapeError, r"complex elements have no half of the results", "one side of complex signals"),
+    (ShapeError, r"only real inputs have a redundant half", "one side of complex signals"),
 )
 """Type of the error, a pattern of its message, and the reason in a few words."""
 

@@ -439,7 +439,7 @@ def test_what_does_not_fit_memory_says_what_is_needed(monkeypatch: pytest.Monkey
 
     def small(on: Device, nbytes: int, kind: MemoryKind) -> Buffer:
         if kind is MemoryKind.DEVICE:
-            raise OutOfDeviceMemoryError("the memory is not there")
+            raise OutOfDeviceMemoryError("the memory does not exist")
         return allocate(on, nbytes, kind)
 
     monkeypatch.setattr(Device, "allocate", small)

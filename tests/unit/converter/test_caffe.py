@@ -303,7 +303,7 @@ DAMAGED = {
         "weights are 4 x 3 x 3 x 3 in the weights, 4 x 3 x 5 x 5",
     ),
     "fewer weights": (CONV.replace("conv\" type", "half\" type"), "1 blobs for it: no biases"),
-    "a blob that is not there": (CONV.replace('"data"', '"dat"'), "reads the blob 'dat'"),
+    "a blob that does not exist": (CONV.replace('"data"', '"dat"'), "reads the blob 'dat'"),
     "groups": (
         CONV.replace("num_output", "group: 3 num_output"), "3 channels and 4 outputs in 3 groups"
     ),

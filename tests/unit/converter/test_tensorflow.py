@@ -137,7 +137,7 @@ def test_operators_that_are_not_read_are_named(tmp_path: Path) -> None:
 
 
 DAMAGED = {
-    "a node that is not there": ([node("y", "Neg", "z")], "reads 'z', which is not there"),
+    "a node that does not exist": ([node("y", "Neg", "z")], "reads 'z', which does not exist"),
     "a circle": ([node("a", "Neg", "b"), node("b", "Add", "a", "a"), node("y", "Neg", "b")],
                  "reads what follows from itself"),
     "nothing but a circle": ([node("a", "Neg", "b"), node("b", "Neg", "a")], "no outputs"),

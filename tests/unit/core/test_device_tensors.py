@@ -124,7 +124,7 @@ def test_elements_that_are_stored_otherwise_are_copies(vulkan: None) -> None:
 @pytest.mark.parametrize("array", [np.array(["a"]), np.array([1j]), np.array([None])])
 def test_other_elements_are_refused(device: str, array: np.ndarray) -> None:
     session = vkmnn.InferenceSession(dense(), device)
-    with pytest.raises(vkmnn.InvalidInputError, match="hold no elements"):
+    with pytest.raises(vkmnn.InvalidInputError, match="do not support elements"):
         session.upload(array)
 
 
@@ -320,7 +320,7 @@ def test_bound_runs_copy_and_allocate_nothing(vulkan: None) -> None:
 def test_bound_tensors_are_checked(device: str) -> None:
     session = vkmnn.InferenceSession(tanh_chain(["N"]), device)
     x = session.upload(floats(5))
-    with pytest.raises(vkmnn.InvalidInputError, match="cannot lie where 'x' lies"):
+    with pytest.raises(vkmnn.InvalidInputError, match="cannot share the memory of 'x'"):
         session.bind({"x": x}, {"y": x})
     with pytest.raises(vkmnn.InvalidInputError, match="the tensor for it"):
         session.bind({"x": x}, {"y": session.tensor("y", (6,))})

@@ -124,7 +124,7 @@ class Nothing(IndexedPass):
     [
         ("BEGIN", None),
         ("fuse_attention", None),
-        ("fuse_atention", "fuse_atention, which is not there\n.*did you mean fuse_attention"),
+        ("fuse_atention", "fuse_atention, which does not exist\n.*did you mean fuse_attention"),
         ("nothing", "after itself"),
     ],
 )

@@ -21,7 +21,7 @@ UNKNOWN = {
     "Raster": "regions are along any axes",
     "Shape": "no element is read",
     "Size": "no element is read",
-    "StridedAttention": "views have axes of their own",
+    "StridedAttention": "the axes of a view do not match its input's",
 }
 """Ops that declare nothing, and why: they are not cut, batched or moved, and no cache grows by them
 (but see `strided_cuts.py`)."""

@@ -118,7 +118,8 @@ def read_weights(stream: BinaryIO, nbytes: int, name: str, what: str) -> CaffeFi
             )
     if not net.layer and not net.layers:
         raise ModelFileError(
-            f"{what} holds no layers", hint=f"give the network's {TEXT} file, beside its weights"
+            f"{what} holds no layers",
+            hint=f"give the network's {TEXT} file, along with its weights",
         )
     return CaffeFile(net, name, _blobs(net, arrays), f"{what} holds none")
 
@@ -134,7 +135,7 @@ def parse_text(data: bytes, what: str) -> Message:
     if len(data) > _TEXT_BYTES:
         raise ModelFileError(
             f"{what} is longer than a network as text, which has at most {_TEXT_BYTES:,} bytes",
-            hint=f"is it the right file? weights lie in a {WEIGHTS} file",
+            hint=f"is it the right file? weights are in a {WEIGHTS} file",
         )
     try:
         text = data.decode("utf-8-sig")

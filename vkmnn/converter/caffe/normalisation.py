@@ -50,7 +50,7 @@ def bn(op: CaffeLayer) -> None:
     elif norm.HasField("bn_mode") and norm.bn_mode == 1:
         _normalised(op, scale, shift, np.zeros_like(scale), np.ones_like(scale), 0.0)
     else:
-        raise op.unreadable("statistics of the batch: make the weights for bn_mode: INFERENCE")
+        raise op.unreadable("batch statistics: save the weights with bn_mode: INFERENCE")
 
 
 def _normalised(

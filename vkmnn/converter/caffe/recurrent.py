@@ -31,7 +31,7 @@ def recurrent(op: CaffeLayer) -> None:
     size, gates = by.num_output, _GATES[op.type]
     texts = op.sizes(op.inputs[0], 2)[1]
     if size < 1 or texts is None:
-        raise op.unreadable("sequences of no size, or an unknown number of them")
+        raise op.unreadable("states of no size, or an unknown number of sequences")
     x = _product(op, op.inputs[0], 0, gates * size, [0, 0, -1])
     x = op.make("Add", x, op.weight(1, [gates * size], "biases"))
     number = 2

@@ -59,7 +59,7 @@ def read_gguf(path: Path) -> Gguf:
         return first
     if match is None or int(match["count"]) != count:
         raise ModelFileError(
-            f"'{path}' is one of {count} files, but is not called so",
+            f"'{path}' is one of {count} files, but its name does not say so",
             hint="files of a split model are called NAME-00001-of-00003.gguf and so on",
         )
     names = [f"{match['stem']}-{one:05}-of-{count:05}.gguf" for one in range(1, count + 1)]
@@ -119,7 +119,7 @@ class _Reader:
         for _ in range(count):
             key = self._text()
             if key in keys:
-                raise self._wrong(f"key '{key[:200]}' is there twice")
+                raise self._wrong(f"key '{key[:200]}' occurs twice")
             keys[key] = self._value(self._whole(4))
         entries = [self._entry() for _ in range(tensors)]
         step = keys.get("general.alignment", 32)
@@ -130,7 +130,7 @@ class _Reader:
         others: dict[str, str] = {}
         for name, shape, number, offset in entries:
             if name in found or name in others:
-                raise self._wrong(f"tensor '{name[:200]}' is there twice")
+                raise self._wrong(f"tensor '{name[:200]}' occurs twice")
             kind = GGUF_TYPES.get(number)
             if kind is None:
                 others[name] = OTHER_TYPES.get(number, f"type {number}")
@@ -191,7 +191,7 @@ class _Reader:
             raise self._wrong("it ends too early")
         data = self._file.read(count)
         if len(data) != count:
-            raise self._wrong("it has become shorter")
+            raise self._wrong("it became shorter while it was read")
         self._at += count
         return data
 

@@ -127,7 +127,7 @@ def _refuse_quantised(config: Section) -> None:
     if method:
         raise ModelFileError(
             f"'{config.path.parent}' holds weights quantised by {method[:60]}",
-            hint="load the model that it was made from, or a GGUF file of it",
+            hint="load the original model, or a GGUF file of it",
         )
 
 

@@ -274,6 +274,6 @@ def batch_norm(op: MnnOp) -> None:
 def _normalise(op: MnnOp, *arrays: Any) -> None:
     *vectors, epsilon = arrays
     if len({vector.size for vector in vectors}) != 1 or not vectors[0].size:
-        raise ModelError("its factors and summands differ in number", op=op.type, node=op.name)
+        raise ModelError("its scales and biases differ in number", op=op.type, node=op.name)
     names = [op.scope.constant(vector, op.name) for vector in vectors]
     op.finish("BatchNormalization", op.inputs[0], *names, epsilon=epsilon)

@@ -140,7 +140,7 @@ def eltwise(op: MnnOp) -> None:
     terms = list(op.inputs)
     if factors and kind == "SUM" and any(factor != 1 for factor in factors):
         if len(factors) != len(terms):
-            raise ModelError("it has not one factor for each input", op=op.type, node=op.name)
+            raise ModelError("it does not have one factor for each input", op=op.type, node=op.name)
         terms = [
             op.make("Mul", term, op.constant(factor, np.float32))
             for term, factor in zip(terms, factors, strict=True)
@@ -252,7 +252,7 @@ def arg_extremum(op: MnnOp) -> None:
     op.need(1)
     table = op.parameters("ArgMax")
     if table.integer("outMaxVal") or table.integer("topK") > 1:
-        raise op.unreadable("several places, or values with them")
+        raise op.unreadable("several positions, or their values too")
     axis = table.integer("axis")
     found = op.make(op.type, op.inputs[0], dtype=INT64, axis=axis, keepdims=0)
     op.finish_as(INT32, found)

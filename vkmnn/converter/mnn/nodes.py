@@ -45,7 +45,7 @@ class MnnOp(SourceOp):
     Attributes:
         table: the op in the file.
         main: its parameters; None where it has none.
-        weights: the file of weights beside the model; empty where there is none.
+        weights: the file of weights next to the model; empty where there is none.
     """
 
     def __init__(

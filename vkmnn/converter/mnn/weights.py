@@ -41,7 +41,7 @@ def external(op: MnnOp, place: list[int], number: int) -> bytes:
             f"its weights are {size} bytes at {start} of a file of {len(weights)} bytes",
             op=op.type,
             node=op.name,
-            hint="put MODEL.mnn.weight beside the model",
+            hint="put MODEL.mnn.weight next to the model",
         )
     return weights[start : start + size]
 
@@ -150,7 +150,9 @@ def _unpacked(op: MnnOp, packed: bytes, quantised: Table) -> Array:
         weights = 1 << np.arange(bits - 1, -1, -1, dtype=np.int64)
         numbers = flat.reshape(size, bits) @ weights
     if numbers.size and numbers.max() >= count:
-        raise ModelError("its quantised weights have no such number", op=op.type, node=op.name)
+        raise ModelError(
+            "its quantised weights refer to a value outside their table", op=op.type, node=op.name
+        )
     return samples[numbers]
 
 

@@ -285,7 +285,7 @@ class _Names:
                     f"its attributes cannot be stored in a model file: {error.message}",
                     op=op.type,
                     node=op.source or op.name,
-                    hint="attributes are numbers, texts, bytes, enumerations, dataclasses and "
+                    hint="attributes are numbers, strings, bytes, enumerations, dataclasses and "
                     "tuples of them",
                 ) from error
             self.attributes[key] = len(self.attributes)

@@ -530,8 +530,8 @@ class GraphBuilder:
                 raise _parse_error(
                     node,
                     convert,
-                    f"makes no output {number}, '{name}'",
-                    "node.finish makes the first one; for several, write "
+                    f"does not produce output {number}, '{name}'",
+                    "node.finish sets the first one; for several, write "
                     "node.emit(type, inputs, attrs, node.outputs)",
                 )
 

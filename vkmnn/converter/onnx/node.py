@@ -320,7 +320,7 @@ class NodeContext:
     def attributes(self, kind: type[_A]) -> _A:
         """Return the attributes as `kind`: each field holds the node's attribute of its name.
 
-        A field's default stands where the node has no such attribute. Fields are float, int, bool,
+        A field's default where the node has no such attribute. Fields are float, int, bool,
         str, bytes, or a tuple of any number of ints, floats, strs or bytes.
 
         Raises:

@@ -249,7 +249,7 @@ def _reading(name: str, location: str) -> Iterator[None]:
     except (OSError, RuntimeError) as error:
         raise ModelError(
             f"tensor '{name}' keeps its data in '{location}', which cannot be read: {error}",
-            hint="keep the external data files beside the model",
+            hint="keep the external data files next to the model",
         ) from error
 
 
@@ -274,18 +274,18 @@ def _external_path(location: str, name: str, folder: Path | None) -> Path:
     if not regular:
         raise ModelError(
             f"tensor '{name}' keeps its data in '{location}', which is not a regular file",
-            hint="keep the external data files beside the model",
+            hint="keep the external data files next to the model",
         )
     if links > 1:  # a link shows other files as if they lay here; onnx refuses too
         raise ModelError(
             f"tensor '{name}' keeps its data in '{location}', which has several hard links",
-            hint="it may show a file of another folder; if the model is trusted, copy the file",
+            hint="it may expose a file of another folder; if the model is trusted, copy the file",
         )
     return path
 
 
 def _outside(name: str, location: str) -> ModelError:
     return ModelError(
-        f"tensor '{name}' wants external data from '{location}', outside the model's folder",
+        f"tensor '{name}' refers to external data in '{location}', outside the model's folder",
         hint="external data must be in the model's folder or below; the file may be malicious",
     )

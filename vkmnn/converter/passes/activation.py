@@ -78,7 +78,7 @@ class FuseActivation(PatternPass[_Match]):
             value = producer.inputs[0]
             producer = index.producer(value)
         if producer is None or not isinstance(producer.attrs, FusedAttrs):
-            return NoMatch("the op before has no activation")
+            return NoMatch("the preceding op has no activation")
         if not index.read_once(value):
             return NoMatch("the value before the activation is used elsewhere")
         if not (index.is_float(op.outputs[0]) or index.is_float(op.inputs[0])):
@@ -88,7 +88,7 @@ class FuseActivation(PatternPass[_Match]):
         if producer.attrs.activation.kind != "NONE":
             clamp = compose_clamps(producer.attrs.activation, activation)
             if clamp is None:
-                return NoMatch("the op before has another activation")
+                return NoMatch("the preceding op has another activation")
             activation = clamp
         attrs = replace(producer.attrs, activation=activation)
         return _Match(producer, attrs, tuple(reversed(movement)))

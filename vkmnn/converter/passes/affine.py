@@ -265,9 +265,9 @@ class FoldAffine(PatternPass[_Match]):
             return value
         producer = index.producer_of_type(value, *_TARGETS)
         if producer is None:
-            return NoMatch("no op with weights before")
+            return NoMatch("no preceding op with weights")
         if not index.read_once(value):
-            return NoMatch("the value before is used elsewhere")
+            return NoMatch("the preceding value is used elsewhere")
         attrs = producer.attrs
         if attrs.activation.kind != "NONE":
             return NoMatch("there is an activation in between")

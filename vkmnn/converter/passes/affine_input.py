@@ -40,7 +40,7 @@ class FoldAffineInput(PatternPass[_Match]):
         attrs = op.attrs
         producer = index.producer_of_type(op.inputs[0], "Scale", "BinaryOp")
         if producer is None:
-            return NoMatch("no scaling before")
+            return NoMatch("no preceding scaling")
         value = affine_operand(producer, index)
         if isinstance(value, NoMatch):
             return value

@@ -69,7 +69,7 @@ class FuseAttention(PatternPass[_Match]):
             guard, probabilities = index.producer(probabilities), protected
         softmax = index.producer_of_type(probabilities, "Softmax")
         if softmax is None:
-            return NoMatch("no Softmax before")
+            return NoMatch("no preceding Softmax")
         if not _is_over_last_axis(softmax, index):
             return NoMatch("the Softmax is not over the last axis")
         masking, scores, mask = _masked(softmax.inputs[0], index)

@@ -73,7 +73,7 @@ class FuseChains(PatternPass[_Match]):
         if isinstance(steps, NoMatch):
             return steps
         ops = [op]
-        no_match = NoMatch("no elementwise op before")
+        no_match = NoMatch("no preceding elementwise op")
         pending = self._producers(steps, index)
         while pending:
             producer = pending.pop()

@@ -61,7 +61,7 @@ class FuseCodeAttention(PatternPass[_Match]):
         if scores is None or not _is_bare(scores, index) or not _is_bare(op, index):
             return NoMatch("no quantised product with one factor before or after")
         if any(op.inputs[TABLE:]) or op.attrs.transpose_b:
-            return NoMatch("more than products")
+            return NoMatch("it does more than multiply")
         ops = (scores, *([] if hiding is None else [hiding]), softmax)
         if not all(index.read_once(one.outputs[0]) for one in ops):
             return NoMatch("scores or probabilities are used elsewhere")

@@ -70,7 +70,7 @@ class FuseCodeTable(PatternPass[_Match]):
             return NoMatch("not known to be float32")
         found = _function(op, index)
         if found is None:
-            return NoMatch("more than one tensor that is not constant, or too many ops")
+            return NoMatch("more than one non-constant tensor, or too many ops")
         source, ops = found
         producer, codes = source.producer, source.moved
         if all(_is_scaling(one, index) for one in ops):

@@ -222,13 +222,13 @@ class FuseNorm(PatternPass["Op[LayerNormAttrs]"]):
             return NoMatch("it normalises rows already")
         norm = index.producer_of_type(op.inputs[0], "LayerNorm")
         if norm is None or not norm.attrs.rms or any(norm.outputs[1:]) or has_codes(norm):
-            return NoMatch("no root mean square before")
+            return NoMatch("no preceding root mean square")
         gain = index.constant(_operand(norm, 1))
         if gain is None or gain.shape != (op.attrs.depth,) or any(norm.inputs[2:]):
             return NoMatch("the factors are not constants, one for each column")
         rank = index.rank(norm.inputs[0])
         if norm.attrs.axis != -1 and (rank is None or norm.attrs.axis != rank - 1):
-            return NoMatch("other axes than the last")
+            return NoMatch("axes other than the last")
         if not index.read_once(norm.outputs[0]):
             return NoMatch("the normalised rows are used elsewhere")
         return norm

@@ -34,7 +34,7 @@ class UnwrapMatMul(PatternPass[_Match]):
         product = index.producer_of_type(op.inputs[0], "MatMul")
         inner = product and index.producer_of_type(product.inputs[0], "Reshape", "Flatten")
         if product is None or inner is None:
-            return NoMatch("no product of a reshaped operand before")
+            return NoMatch("no preceding product of a reshaped operand")
         if not index.read_once(op.inputs[0]):
             return NoMatch("the product is used elsewhere")
         if product.attrs.transpose_a or any(product.inputs[3:]):

@@ -43,7 +43,7 @@ class FoldOperandTranspose(PatternPass[_Transposed]):
     roots = frozenset({"MatMul"})
 
     def match(self, op: Op, index: GraphIndex) -> _Transposed | NoMatch:
-        no_match = NoMatch("no Transpose before")
+        no_match = NoMatch("no preceding Transpose")
         for place in (0, 1):
             found = _transposed(op.inputs[place], place, index)
             if isinstance(found, _Transposed):
@@ -85,7 +85,7 @@ class FoldSharedTranspose(FoldOperandTranspose):
     def match(self, op: Op, index: GraphIndex) -> _Transposed | NoMatch:
         found = super().match(op, index)
         if isinstance(found, _Transposed) and not _is_shared(found.value, index):
-            return NoMatch("it is of no constant that something else reads")
+            return NoMatch("its operand is not a constant with other readers")
         return found
 
 

@@ -41,7 +41,7 @@ class MergeMatMul(PatternPass["list[Op]"]):
         if any(
             _ends_in_attention(other.outputs[0], index) for other in alike if other not in group
         ):
-            return NoMatch("another product of the group does more than move to attention, so far")
+            return NoMatch("another product of the group still does more than move to attention")
         if len(group) == 1:
             return NoMatch("no other product of the same input")
         if any(index.is_later(op, other) for other in group if other is not op):

@@ -43,7 +43,7 @@ class FoldPad(PatternPass[_Match]):
         moved = index.producer_of_type(op.inputs[0], "Transpose")
         pad = index.producer_of_type((moved or op).inputs[0], "Pad")
         if pad is None or pad.attrs.mode != "constant":
-            return NoMatch("no constant pad before")
+            return NoMatch("no preceding constant pad")
         attrs = op.attrs
         assert isinstance(attrs, ConvolutionAttrs | PoolingAttrs)
         perm = permutation(moved, index) if moved else tuple(range(len(attrs.kernel) + 2))

@@ -59,7 +59,7 @@ class MergeReshapes(PatternPass["tuple[Op, tuple[int, ...]]"]):
     def match(self, op: Op, index: GraphIndex) -> tuple[Op, tuple[int, ...]] | NoMatch:
         producer = index.producer_of_type(op.inputs[0], *RESHAPES)
         if producer is None:
-            return NoMatch("no reshape before")
+            return NoMatch("no preceding reshape")
         target = reshape_target(index.shape(producer.inputs[0]), index.shape(op.outputs[0]))
         if target is None:
             return NoMatch("the shapes are not known well enough")

@@ -130,7 +130,7 @@ class FuseFloatNorm(PatternPass["Op[LayerNormAttrs]"]):
     def match(self, op: Op[Any], index: GraphIndex) -> Op[LayerNormAttrs] | NoMatch:
         norm = index.producer_of_type(op.inputs[0], "LayerNorm")
         if norm is None or any(norm.outputs[1:]) or has_codes(norm):
-            return NoMatch("no normalisation before")
+            return NoMatch("no preceding normalisation")
         readers = index.readers(norm.outputs[0])
         if index.is_output(norm.outputs[0]) or len(readers) > MAX_READERS:
             return NoMatch("the normalised rows are used elsewhere")
@@ -138,7 +138,7 @@ class FuseFloatNorm(PatternPass["Op[LayerNormAttrs]"]):
             return NoMatch("they are not for products by constant weights alone")
         rank = index.rank(norm.inputs[0])
         if norm.attrs.axis != -1 and (rank is None or norm.attrs.axis != rank - 1):
-            return NoMatch("other axes than the last")
+            return NoMatch("axes other than the last")
         depth = index.constants[op.inputs[1]].shape[1 if op.attrs.transpose_b else 0]
         for name in norm.inputs[1:]:
             factor = index.constant(name) if name else None

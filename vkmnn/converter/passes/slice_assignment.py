@@ -56,10 +56,10 @@ class AssignSlices(PatternPass[Box]):
         if sizes is None or shape is None or 0 in shape or 0 in sizes:
             return NoMatch("sizes are not known, or nothing is assigned")
         if shape[-1] != len(shape) - 1:
-            return NoMatch("the indices do not have an axis for every number of theirs")
+            return NoMatch("the indices do not have one axis per number of an index")
         ranges = _ranges(op.inputs[_INDICES], shape[:-1], index)
         if ranges is None:
-            return NoMatch("the indices are not all places of a box")
+            return NoMatch("the indices do not cover a box")
         begins, ends = [], []
         for (begin, end), size in zip(ranges, sizes, strict=False):
             if begin < 0:

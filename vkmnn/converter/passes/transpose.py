@@ -35,7 +35,7 @@ class MergeTransposes(PatternPass["tuple[Op, Perm]"]):
     def match(self, op: Op, index: GraphIndex) -> tuple[Op, Perm] | NoMatch:
         producer = index.producer_of_type(op.inputs[0], "Transpose")
         if producer is None:
-            return NoMatch("no Transpose before")
+            return NoMatch("no preceding Transpose")
         first, second = permutation(producer, index), permutation(op, index)
         if first is None or second is None:
             return NoMatch("the rank is not known")

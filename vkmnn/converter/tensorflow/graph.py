@@ -102,7 +102,7 @@ class _Graph:
             for one, number in given:
                 if one not in self.nodes:
                     raise ModelError(
-                        f"it reads '{one}', which is not there",
+                        f"it reads '{one}', which does not exist",
                         op=self.nodes[name].op,
                         node=name,
                     )

@@ -128,7 +128,7 @@ def update_slice(op: LiteOp) -> None:
     op.need(3)
     whole, part = op.shape(0), op.shape(1)
     if whole is None or part is None or None in whole or None in part:
-        raise op.unreadable("parts of open sizes")
+        raise op.unreadable("parts of dynamic size")
     sizes, inner = ([size or 0 for size in one] for one in (whole, part))
     if len(sizes) != len(inner) or any(a < b for a, b in zip(sizes, inner, strict=True)):
         raise op.damaged(f"a part of {inner} does not fit into {sizes}")

@@ -143,7 +143,7 @@ def split(op: LiteOp) -> None:
         if -1 in sizes:
             whole = (op.shape(data) or ())[axis] if op.shape(data) else None
             if whole is None:
-                raise op.unreadable("a part whose size follows from an open one")
+                raise op.unreadable("a part whose size follows from a dynamic one")
             sizes[sizes.index(-1)] = whole - sum(size for size in sizes if size != -1)
         parts = op.make_several("Split", count, op.inputs[data], op.constant(sizes), axis=axis)
     for number, part in enumerate(parts):
@@ -250,7 +250,7 @@ def diagonal(op: LiteOp) -> None:
     op.need(1)
     size = (op.shape(0) or (None,))[-1]
     if size is None:
-        raise op.unreadable("a diagonal of an open size")
+        raise op.unreadable("a diagonal of a dynamic size")
     op.charge(8 * size * size)
     eye = op.constant(np.eye(size), NUMPY_TYPES[op.type_of(op.inputs[0])])
     op.finish("Mul", op.make("Unsqueeze", op.inputs[0], op.constant([-1])), eye)
@@ -262,7 +262,7 @@ def with_diagonal(op: LiteOp) -> None:
     op.need(2)
     sizes = (op.shape(0) or (None, None))[-2:]
     if None in sizes or len(sizes) < 2:
-        raise op.unreadable("a diagonal of an open size")
+        raise op.unreadable("a diagonal of a dynamic size")
     rows, columns = (size or 0 for size in sizes)
     op.charge(8 * rows * columns)
     eye = op.constant(np.eye(rows, columns), bool)

@@ -121,7 +121,7 @@ class LiteOp(SourceOp):
     def custom_options(self) -> dict[str, Any]:
         """Return the parameters of a custom operator: a FlexBuffer's map."""
         if self.table.integer("large_custom_options_offset"):
-            raise self.unreadable("options that lie outside its table")
+            raise self.unreadable("options outside its table")
         raw = self.table.vector("custom_options").tobytes()
         found = read_flexbuffer(raw) if raw else {}
         if not isinstance(found, dict):

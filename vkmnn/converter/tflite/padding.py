@@ -66,7 +66,7 @@ def batches(op: LiteOp) -> None:
     count = len(block)
     sizes = op.shape(0)
     if sizes is None or None in sizes[1:] or len(sizes) <= count or len(edges) != 2 * count:
-        raise op.unreadable("blocks of open sizes")
+        raise op.unreadable("blocks of dynamic size")
     if min(block, default=1) < 1 or min(edges, default=0) < 0:
         raise op.damaged(f"it has blocks of {block} and pads of {edges}")
     inner = [size or 0 for size in sizes[1:]]

@@ -131,7 +131,7 @@ class _Lstm:
         op, at = self.op, self.at
         steps = (op.shape_of(x) or (None,))[0]
         if steps is None:
-            raise op.unreadable("projections or normalisation over an open number of steps")
+            raise op.unreadable("projections or normalisation over a dynamic number of steps")
         op.subgraph.model.reading.count(20 * steps)
         output, cell = (plain(op, number) for number in at.states)
         sums = {}

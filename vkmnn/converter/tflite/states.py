@@ -79,7 +79,7 @@ class Variables:
         """
         if self.depth or not tensor.dtype or None in tensor.shape:
             raise ModelError(
-                f"the variable '{name}' has no fixed place and size",
+                f"the variable '{name}' has no fixed size, or is inside a branch or loop",
                 hint="convert the model again, or copy the file again",
             )
         shape = [size or 0 for size in tensor.shape]

@@ -148,7 +148,7 @@ class Tensors:
             shape = tuple(None if dim < 0 else size for size, dim in pairs)
         place, external = table.integer("buffer"), table.integer("external_buffer")
         if external:
-            raise self._fail("its weights lie in other files, which are not read")
+            raise self._fail("its weights are in other files, which is not supported")
         raw = self._raw(place)
         data = None if raw is None else self._array(table, kind, declared, raw)
         by = self._quantization(table, kind, declared)
@@ -201,7 +201,7 @@ class Tensors:
         offset, size = table.integer("offset"), table.integer("size")
         if offset > 1:
             if offset + size > len(self._whole):
-                raise self._fail(f"buffer {number} lies outside it")
+                raise self._fail(f"buffer {number} is outside it")
             return np.frombuffer(self._whole, np.uint8, size, offset)
         found = table.vector("data")
         return found if found.size else None
@@ -252,8 +252,8 @@ class Tensors:
             quantised = kind in TYPES and TYPES[kind] in QUANTISED
             if details is not None and quantised and details.kind != _BLOCKS:
                 raise ModelError(
-                    f"a tensor is quantised in a form of its own ({details.kind}), "
-                    "which is not read",
+                    f"a tensor is quantised in a custom format ({details.kind}), which is not "
+                    "supported",
                     hint="quantise the model by tensors, by channels or by blocks",
                 )
             return None

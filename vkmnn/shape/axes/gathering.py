@@ -71,10 +71,10 @@ def _gather_nd(op: Op[GatherNDAttrs], known: Known) -> list[Loop]:
 
 
 def _depth(op: Op, indices: Shape) -> int:
-    """Return how many axes an index addresses; raises ShapeError where it is not known."""
+    """Return how many axes an index addresses; raises ShapeError if unknown."""
     depth = indices[-1] if indices else None
     if not isinstance(depth, int):
-        raise ShapeError("how many axes an index addresses is not known")
+        raise ShapeError("the number of axes that an index addresses is not known")
     return depth
 
 

@@ -14,7 +14,7 @@ CODES_OF_WORD = 4
 
 
 def encode_fill(output: Tensor, value: float, encoder: VulkanEncoder) -> None:
-    """Record one dispatch that sets every element to `value`, which the element type can hold."""
+    """Record one dispatch that sets every element to a representable value."""
     bits = _word_of(output, value)
     shader = kernels.fill(element=output.element)
     for (part,) in flat_windows((output,), encoder.info.limits.max_storage_buffer_range, encoder):

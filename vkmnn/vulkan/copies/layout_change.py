@@ -1,4 +1,4 @@
-"""Changes between plain and channel-blocked order, as a whole or in parts that can be bound."""
+"""Changes between plain and channel-blocked order, as a whole or in bindable parts."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def change_layout(
     encoder: VulkanEncoder,
     rounding: Mapping[str, float | bool] | None = None,
 ) -> None:
-    """Record the change of order; floats may change their width at once.
+    """Record the change of order; floats may change their width in the same dispatch.
 
     Args:
-        source: what is read, in one order.
-        output: what is written, in the other; its layout tells which.
-        shape: that of both, batch and channels first.
-        encoder: takes the dispatches.
-        rounding: what makes codes of floats (`byte_codes.rounding_spec`).
+        source: the source, in one order.
+        output: the output, in the other order, given by its layout.
+        shape: the shape of both, batch and channels first.
+        encoder: records the dispatches.
+        rounding: specialization constants for quantising floats (`byte_codes.rounding_spec`).
     """
     batch, channels = shape[:2]
     pixels = prod(shape[2:])
@@ -55,7 +55,7 @@ def change_layout(
     if encoder.part_alignment is None or room.holds(source, output) or 0 in shape:
         record(source, output, batch, channels, pixels)
         return
-    # Blocks of four channels of one pixel each; a part takes as many on either side.
+    # Blocks of four channels of one pixel each; a part has as many on either side.
     most = min(room.source, room.output) // (4 * ELEMENT_BYTES)
     unit = _whole_blocks(pixels, source, output, encoder.part_alignment)
     if batch == 1 and unit * pixels <= most:
@@ -96,7 +96,7 @@ def is_reordered(tensor: Tensor) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Box:
-    """Some channels, from the start of a block on, of some pixels of one image."""
+    """Channels from the start of a block, of some pixels of one image."""
 
     image: int
     block: int
@@ -121,7 +121,7 @@ class _Box:
 
 
 def _boxes(batch: int, channels: int, pixels: int, most: int) -> Iterator[_Box]:
-    """Cut a tensor into boxes of at most `most` blocks of one pixel each."""
+    """Split a tensor into boxes of at most `most` blocks of one pixel each."""
     for image in range(batch):
         for first, last in chunk_starts(ceil_div(channels, 4), max(1, most // pixels), 1):
             planes = min(4 * last, channels) - 4 * first
@@ -130,6 +130,6 @@ def _boxes(batch: int, channels: int, pixels: int, most: int) -> Iterator[_Box]:
 
 
 def _whole_blocks(pixels: int, source: Tensor, output: Tensor, alignment: int) -> int:
-    """Return how many blocks of channels of an image end at an alignment on both sides."""
+    """Return how many channel blocks of an image end at an alignment on both sides."""
     step = 4 * pixels * min(element_bytes(source), element_bytes(output))
     return alignment // gcd(alignment, step)

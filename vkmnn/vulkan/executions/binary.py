@@ -24,13 +24,13 @@ from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.float_rules import FloatOperands, FloatRule
 from vkmnn.vulkan.storage import kernel_dtype
 
-# Kinds that give zero for two zeros.
+# Kinds that return zero for two zeros.
 _KEEPS_ZERO = frozenset(
     {"ADD", "SUB", "MUL", "MIN", "MAX", "PRELU", "GREATER", "LESS", "AND", "OR", "XOR", *BIT_KINDS}
 )
 # Kinds whose result is a bool.
 _TESTS = frozenset({"EQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL", "AND", "OR", "XOR"})
-# Kinds whose integer kernels notice results outside int32.
+# Kinds whose integer kernels detect results outside int32.
 _OVERFLOWS = frozenset({"ADD", "SUB", "MUL", "POW"})
 
 
@@ -42,7 +42,7 @@ class BinaryExecution(VulkanExecution[BinaryAttrs]):
     repeatable = True
 
     def prepare(self, info: DeviceInfo) -> None:
-        """Refuse operands of different kinds, and shapes with too many alternating axes."""
+        """Reject operands of different kinds, and shapes with too many alternating axes."""
         tensors, output, activation = self.operands, self.output, self.attrs.activation
         if len({kernel_dtype(tensor.dtype) for tensor in tensors}) != 1:
             raise Rejection(f"operands are {' and '.join(t.dtype.value for t in tensors)}")
@@ -55,7 +55,7 @@ class BinaryExecution(VulkanExecution[BinaryAttrs]):
             raise Rejection(f"activation {activation.kind} of integers")
 
     def layouts(self) -> Layouts:
-        """Work in the order of the larger operand; views are in plain order."""
+        """Use the order of the larger operand; views are in plain order."""
         attrs = self.attrs
         if isinstance(attrs, StridedBinaryAttrs):
             return [Layout.NCHW, Layout.NCHW], [Layout.NCHW]

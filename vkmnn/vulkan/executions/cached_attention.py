@@ -46,7 +46,7 @@ class CachedAttentionExecution(VulkanExecution[CachedAttentionAttrs]):
     """A workgroup for every head and row."""
 
     def prepare(self, info: DeviceInfo) -> None:
-        """Refuse integers, rows that are not whole vec4s, and too many of them."""
+        """Reject integers, rows that are not whole vec4s, and too many rows."""
         reject_integers([tensor for place, tensor in enumerate(self.inputs) if place != 7])
         sizes = self._sizes()
         if not fits(sizes.depth, sizes.columns):
@@ -72,7 +72,7 @@ class CachedAttentionExecution(VulkanExecution[CachedAttentionAttrs]):
         return [narrow and place <= SINES for place in range(len(wanted))], [narrow, False, False]
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
-        """Record the dispatch; the caches are written where they lie."""
+        """Record the dispatch; the caches are written in place."""
         attrs, sizes = self.attrs, self._sizes()
         packed = attrs.layout == "packed"
         q = self.operand(0)
@@ -162,7 +162,7 @@ class CachedAttentionExecution(VulkanExecution[CachedAttentionAttrs]):
 
 
 def fits(depth: int, columns: int) -> bool:
-    """Return whether the kernel takes rows of these sizes."""
+    """Return whether the kernel supports rows of these sizes."""
     return not depth % 4 and not columns % 4 and 0 < depth <= MAX_DEPTH and 0 < columns <= MAX_DEPTH
 
 

@@ -25,13 +25,13 @@ _NARROW = {
     DType.UINT16: (16, False),
 }
 _SIGNED = frozenset({DType.INT8, DType.INT16, DType.INT32, DType.INT64})
-# Negative numbers become ones that a device word cannot hold.
+# Types for which negative numbers exceed a device word.
 _WIDE_UNSIGNED = frozenset({DType.UINT32, DType.UINT64})
 
 
 @vulkan_execution("Cast")
 class CastExecution(VulkanExecution[CastAttrs]):
-    """One dispatch, or a view when both types are stored alike and no value changes."""
+    """One dispatch, or a view if both types are stored alike and no value changes."""
 
     float_rule = FloatRule.FOLLOWS
 
@@ -73,16 +73,16 @@ class CastExecution(VulkanExecution[CastAttrs]):
 
 @vulkan_execution("BitCast")
 class BitCastExecution(VulkanExecution[BitCastAttrs]):
-    """A view: floats and integers of 32 bits lie in words alike."""
+    """A view: 32-bit floats and integers are both stored as words."""
 
     float_rule = FloatRule.FULL
 
     def prepare(self, info: DeviceInfo) -> None:
-        """Refuse what lies in words of more bits than it has."""
+        """Reject types stored in words wider than themselves."""
         types = {self.operand(0).dtype, self.attrs.to}
         if not types <= {DType.FLOAT32, DType.INT32}:
             names = ", ".join(sorted(dtype.value for dtype in types))
-            raise Rejection(f"{names}: on the device they have other bits")
+            raise Rejection(f"{names}: the device stores them with other bits")
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the view."""
@@ -90,7 +90,7 @@ class BitCastExecution(VulkanExecution[BitCastAttrs]):
 
 
 def _format(attrs: CastAttrs) -> dict[str, int | bool]:
-    """Return how numbers of a type lie among those of a device word."""
+    """Return how numbers of a type are stored among those of a device word."""
     if attrs.to in _NARROW:
         bits, signed = _NARROW[attrs.to]
         return {"BITS": bits, "SIGNED": signed}
@@ -117,7 +117,7 @@ def _bits(number: float) -> int:
 
 
 def _is_coarse(*tensors: Tensor) -> bool:
-    """True where one of these has a format that no half is kept in."""
+    """Return whether one of these types has a format that float16 storage cannot represent."""
     return any(tensor.dtype.is_narrow for tensor in tensors)
 
 
@@ -130,7 +130,7 @@ def _kernel_dest(dtype: DType) -> str:
 
 
 def _same_values(source: DType, dest: DType) -> bool:
-    """Return whether a cast to `dest` leaves every stored value of `source` as it is."""
+    """Return whether a cast to `dest` leaves every stored value of `source` unchanged."""
     if source is dest or kernel_dtype(source) != kernel_dtype(dest):
         return source is dest
     if dest in _WIDE_UNSIGNED:

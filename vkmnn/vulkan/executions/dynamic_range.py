@@ -1,4 +1,4 @@
-"""DynamicRange: what a tensor is quantised by, from its extremes."""
+"""DynamicRange: scale and zero point of a tensor, from its extremes."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.float_rules import FloatRule
 from vkmnn.vulkan.rows.reduction import row_grid
 
-# The vec4s of a workgroup: a GPU has more of these to keep at work.
+# The vec4s of a workgroup; a GPU needs more of them to be busy.
 CHUNK_CPU = 4_096
 CHUNK_GPU = 1_024
 
 
 @vulkan_execution("DynamicRange")
 class DynamicRangeExecution(VulkanExecution[OpAttrs]):
-    """One dispatch; for large tensors a first one, whose workgroups find the extremes of pieces."""
+    """One dispatch; for large tensors, an earlier one computes the extremes of pieces."""
 
     float_rule = FloatRule.READS
 

@@ -51,7 +51,7 @@ class GatherElementsExecution(VulkanExecution[AxisAttrs]):
     float_rule = FloatRule.FOLLOWS
 
     def prepare(self, info: DeviceInfo) -> None:
-        """Refuse shapes with too many alternating axes."""
+        """Reject shapes with too many alternating axes."""
         data, index = self.operands
         self._walk = elements_walk(data.shape, index.shape, self.attrs.axis)
         axes = len(self._walk.size)
@@ -79,7 +79,7 @@ class GatherElementsExecution(VulkanExecution[AxisAttrs]):
 
 
 def elements_walk(data: tuple[int, ...], index: tuple[int, ...], axis: int) -> Region:
-    """Return the way from index elements (dst) to where their line in the data begins (src)."""
+    """Return the walk from index elements (dst) to the starts of their lines in the data (src)."""
     strides = list(row_strides(data))
     strides[axis] = 0
     source = View(0, tuple(strides))
@@ -93,7 +93,7 @@ class GatherNDExecution(VulkanExecution[GatherNDAttrs]):
     float_rule = FloatRule.FOLLOWS
 
     def prepare(self, info: DeviceInfo) -> None:
-        """Refuse index tuples that the kernel has no room for."""
+        """Reject index tuples that are too long for the kernel."""
         depth = self.operand(1).shape[-1]
         if depth > MAX_AXES:
             raise Rejection(f"index tuples of {depth}, at most {MAX_AXES} fit")

@@ -27,7 +27,7 @@ class GridSampleExecution(VulkanExecution[GridSampleAttrs]):
     float_rule = FloatRule.FOLLOWS
 
     def prepare(self, info: DeviceInfo) -> None:
-        """Refuse more than three spatial axes, and interpolation between integers."""
+        """Reject more than three spatial axes, and interpolation between integers."""
         x = self.operand(0)
         if len(x.shape) - 2 > MAX_AXES:
             raise Rejection(f"{len(x.shape) - 2} spatial axes, at most {MAX_AXES} fit")

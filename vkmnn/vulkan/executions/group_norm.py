@@ -19,7 +19,7 @@ from vkmnn.vulkan.rows.norm import Channels, Factor, RowNorm, encode_row_norm
 from vkmnn.vulkan.rows.reduction import row_grid, row_group
 
 # Longer groups are normalised as plain rows, which are reduced in pieces: with eight invocations
-# for a group, loops would get too long (see MAX_LOOP_ROUNDS), and sums would lose digits.
+# per group, loops would get too long (see MAX_LOOP_ROUNDS), and sums would lose digits.
 MAX_STEPS = 20_000
 
 
@@ -38,7 +38,7 @@ class _Groups:
 
     @property
     def mode(self) -> Literal["own", "joint"] | None:
-        """How a kernel for channel-blocked images treats the groups; None when none does."""
+        """How a kernel for channel-blocked images treats the groups; None if none does."""
         blocks = ceil_div(self.width, 4)
         if blocks * (ceil_div(self.pixels, 8) + 2) > MAX_STEPS:
             return None
@@ -55,7 +55,7 @@ class GroupNormExecution(VulkanExecution[GroupNormAttrs]):
     repeatable = True
 
     def layouts(self) -> Layouts:
-        """Stay channel-blocked when groups are whole channel blocks or single channels."""
+        """Stay channel-blocked if groups are whole channel blocks or single channels."""
         x = self.operand(0)
         blocked = x.layout is Layout.NC4HW4 and 0 not in x.shape and self._groups(x).mode
         layout = Layout.NC4HW4 if blocked else Layout.NCHW
@@ -84,7 +84,7 @@ class GroupNormExecution(VulkanExecution[GroupNormAttrs]):
     def _encode_blocks(self, groups: _Groups, encoder: VulkanEncoder) -> None:
         x, scale, bias = self.operand(0), self.optional(1), self.optional(2)
         attrs, mode = self.attrs, groups.mode
-        assert mode is not None  # else `layouts` had asked for plain order
+        assert mode is not None  # otherwise `layouts` had asked for plain order
         blocks = ceil_div(groups.width, 4)
         rows = ceil_div(groups.channels, 4) // blocks * groups.batch
         group = row_group(rows, groups.pixels * 4, encoder)

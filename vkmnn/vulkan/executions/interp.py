@@ -1,4 +1,4 @@
-"""Interp (ONNX Resize): one dispatch for two axes, from tables of taps made on the host."""
+"""Interp (ONNX Resize): one dispatch for two axes, from tables of taps computed on the host."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from vkmnn.vulkan.float_rules import FloatOperands, FloatRule, apply_float_rule
 from vkmnn.vulkan.quantized.byte_codes import code_shift, code_spec, rounding_spec
 from vkmnn.vulkan.storage import kernel_dtype, to_storage
 
-# Two axes share a dispatch up to this many taps an element; beyond, one by one is less work.
+# Two axes share a dispatch up to this many taps per element; beyond, one by one is less work.
 MAX_FUSED_TAPS = 16
 # Every pair of taps is one iteration, and an invocation may do 65,000.
 MAX_TAPS = 120_000
-# Wider integers do not fit the 24 bits of float32, in which taps are added up.
+# Wider integers do not fit the 24 bits of float32, in which taps are summed.
 _INTERPOLATED_INTEGERS = (DType.INT8, DType.UINT8, DType.INT16, DType.UINT16)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Taps:
-    """What makes up each output element of one axis.
+    """The taps of each output element of one axis.
 
     Args:
         axis: number of the axis.
@@ -83,9 +83,10 @@ def kept(axis: int, size: int, outside: Array | None = None) -> Taps:
 
 
 def plan_steps(axes: Sequence[AxisResize], attrs: InterpAttrs) -> list[list[Taps]]:
-    """Return what each dispatch resizes: one axis, or two where few taps meet.
+    """Return the axes that each dispatch resizes: one, or two with few taps.
 
-    Of several dispatches only the last ones extrapolate, so that nothing is interpolated then.
+    Only the last of several dispatches extrapolate, so that nothing interpolates extrapolated
+    values.
     """
     resized = []
     for number, axis in enumerate(axes):
@@ -102,7 +103,7 @@ def plan_steps(axes: Sequence[AxisResize], attrs: InterpAttrs) -> list[list[Taps
 
 
 def _paired(resized: Sequence[Taps]) -> Iterator[list[Taps]]:
-    """Take two axes at a time while the product of their taps is small."""
+    """Combine two axes while the product of their taps is small."""
     step: list[Taps] = []
     for taps in resized:
         if step and (len(step) == 2 or step[0].count * taps.count > MAX_FUSED_TAPS):
@@ -120,7 +121,7 @@ class InterpExecution(VulkanExecution[InterpAttrs]):
     float_rule = FloatRule.FOLLOWS
 
     def prepare(self, info: DeviceInfo) -> None:
-        """Refuse interpolation of bool and wide integers, and endless sums."""
+        """Reject interpolation of bool and wide integers, and sums with too many taps."""
         attrs, x = self.attrs, self.operand(0)
         words = kernel_dtype(x.dtype) == "i32" and x.dtype not in _INTERPOLATED_INTEGERS
         if words and attrs.mode != "nearest":
@@ -137,11 +138,11 @@ class InterpExecution(VulkanExecution[InterpAttrs]):
 
     @property
     def steps(self) -> Sequence[Sequence[Taps]]:
-        """What each dispatch resizes."""
+        """The axes that each dispatch resizes."""
         return self._steps
 
     def layouts(self) -> Layouts:
-        """Keep channel blocks if neither batch nor channels are resized and zero tails stay so."""
+        """Keep channel blocks if batch and channels keep their size and zero tails stay zero."""
         attrs, x = self.attrs, self.operand(0)
         crops = attrs.coordinate_mode == "tf_crop_and_resize"
         blocked = (
@@ -154,13 +155,13 @@ class InterpExecution(VulkanExecution[InterpAttrs]):
         return [layout, *[Layout.NCHW] * (len(self.inputs) - 1)], [layout]
 
     def _keeps_zeros(self) -> bool:
-        """Return whether what is rounded leaves the lanes past the last channel as they are."""
+        """Return whether rounding leaves the lanes past the last channel unchanged."""
         ending = self.attrs.ending
         inside = ending is None or ending.low <= 0.0 <= ending.high
         return inside or self.operand(0).shape[1] % 4 == 0
 
     def code_inputs(self) -> dict[int, int | None]:
-        """Copies of pixels by one dispatch read codes, and sums that end as codes."""
+        """Copies of pixels by one dispatch read quantised values; so do sums that requantise."""
         pixels = all(taps.axis > 1 for step in self._steps for taps in step)
         crops = self.attrs.coordinate_mode == "tf_crop_and_resize"
         ends = self.attrs.mode == "nearest" or self.attrs.ending is not None
@@ -169,11 +170,11 @@ class InterpExecution(VulkanExecution[InterpAttrs]):
         return {0: None} if fits and len(self._steps) == 1 else {}
 
     def keeps_codes(self) -> bool:
-        """Copies are what they are copies of."""
+        """Copies of quantised values are quantised."""
         return self.attrs.ending is None and bool(self.code_inputs())
 
     def made_codes(self, wish: int | None = None) -> int | None:
-        """Copies of codes are codes, and what is rounded and not decoded."""
+        """Copies of quantised values, and results that are rounded and not dequantised."""
         ending, x = self.attrs.ending, self.operand(0)
         if ending is None or x.layout is not Layout.NC4HW4 or not self.code_inputs():
             return x.codes
@@ -189,7 +190,7 @@ class InterpExecution(VulkanExecution[InterpAttrs]):
         return [*wanted, *[False] * (len(self.inputs) - 1)], made
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
-        """Record the dispatches, or a view when no axis is resized."""
+        """Record the dispatches, or a view if no axis is resized."""
         attrs, steps, source, output = self.attrs, self._steps, self.operand(0), self.output
         if 0 in output.shape:
             return
@@ -221,7 +222,7 @@ class InterpExecution(VulkanExecution[InterpAttrs]):
             source = target
 
     def _ending_spec(self, number: int) -> dict[str, float | bool]:
-        """Return how a dispatch rounds: the first what it copies, the last one sums."""
+        """Return the rounding of a dispatch: the first rounds copies, the last one sums."""
         ending = self.attrs.ending
         if ending is None:
             return {}
@@ -302,7 +303,7 @@ def _resized(sizes: Sequence[int], step: Sequence[Taps]) -> list[int]:
 
 
 def _limits(dtype: DType) -> tuple[float, float]:
-    """Return the smallest and the largest number of an integer type; floats have no limits here."""
+    """Return the smallest and largest number of an integer type; floats are unlimited here."""
     if kernel_dtype(dtype) == "f32" or dtype is DType.BOOL:
         return 0.0, 0.0
     limits = np.iinfo(dtype.value)

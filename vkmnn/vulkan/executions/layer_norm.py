@@ -29,11 +29,11 @@ class LayerNormExecution(VulkanExecution[LayerNormAttrs]):
     repeatable = True
 
     def prepare(self, info: DeviceInfo) -> None:
-        """Refuse computed factors that broadcast within a row."""
+        """Reject computed factors that broadcast within a row."""
         x = self.operand(0)
         self._size = size = prod(x.shape[normalize_axis(self.attrs.axis, len(x.shape)) :])
         if reads_or_makes_codes(self.attrs) and size > MAX_ROW:
-            raise Rejection(f"codes, in rows of {size} elements")
+            raise Rejection(f"quantised values in rows of {size} elements")
         self._rows_of_codes = keeps_rows_of_codes(info) and self._has_whole_words()
         for what, factor in zip(("scale", "bias"), self.inputs[1:], strict=False):
             if factor is None or factor.value is not None:
@@ -44,22 +44,22 @@ class LayerNormExecution(VulkanExecution[LayerNormAttrs]):
                 )
 
     def _has_whole_words(self) -> bool:
-        """Return whether rows of codes, and the factors, are whole vectors."""
+        """Return whether rows of quantised values, and the factors, are whole vectors."""
         factors = [f for f in self.inputs[1:] if f is not None and f.value is None]
         whole = self._size % 4 == 0 and all(prod(f.shape) != 1 for f in factors)
         alone = self.result(1) is None and self.result(2) is None
         return whole and alone and reads_or_makes_codes(self.attrs)
 
     def code_inputs(self) -> dict[int, int | None]:
-        """Kernels of CPU devices multiply codes by their scale."""
+        """Kernels of CPU devices apply the scale of quantised inputs."""
         return {0: None} if self._rows_of_codes else {}
 
     def begins_codes(self) -> bool:
-        """Return whether rows end as codes."""
+        """Return whether results are quantised."""
         return self._rows_of_codes and self.attrs.ending is not None
 
     def made_codes(self, wish: int | None = None) -> int | None:
-        """What is rounded and not decoded is codes."""
+        """Results that are rounded and not dequantised are quantised."""
         ending = self.attrs.ending
         if not self._rows_of_codes or ending is None or ending.scale != 1.0:
             return None

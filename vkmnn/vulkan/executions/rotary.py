@@ -1,4 +1,4 @@
-"""Rotary: pairs of columns turned by tables of cosines and sines."""
+"""Rotary: pairs of columns rotated by tables of cosines and sines."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from vkmnn.vulkan.storage import reject_integers
 
 @vulkan_execution("Rotary")
 class RotaryExecution(VulkanExecution[RotaryAttrs]):
-    """One dispatch over the result, four columns at a time where nothing straddles them."""
+    """One dispatch over the result, four columns at a time if they are aligned."""
 
     repeatable = True
 
     def prepare(self, info: DeviceInfo) -> None:
-        """Refuse integers."""
+        """Reject integers."""
         reject_integers(self.inputs)
 
     def float_operands(self, element: FloatElement) -> FloatOperands:

@@ -17,7 +17,7 @@ from vkmnn.vulkan.float_rules import FloatRule
 
 @vulkan_execution("Scale")
 class ScaleExecution(VulkanExecution[ScaleAttrs]):
-    """One dispatch, in the order in which the input lies."""
+    """One dispatch, in the order of the input."""
 
     float_rule = FloatRule.FOLLOWS
     repeatable = True

@@ -19,11 +19,11 @@ class SelectExecution(VulkanExecution):
     float_rule = FloatRule.FOLLOWS
 
     def prepare(self, info: DeviceInfo) -> None:
-        """Refuse shapes with too many alternating axes."""
+        """Reject shapes with too many alternating axes."""
         reject_many_axes(self.operands, self.output)
 
     def layouts(self) -> Layouts:
-        """Work in the largest operand's order; zero tails choose between zeros."""
+        """Use the largest operand's order; zero tails choose between zeros."""
         return elementwise_layouts(self.operands, self.output, True)
 
     def float_operands(self, element: FloatElement) -> FloatOperands:

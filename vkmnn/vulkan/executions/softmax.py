@@ -31,19 +31,19 @@ from vkmnn.vulkan.rows.reduction import (
 
 # Longer rows are reduced in pieces first.
 MAX_ROW = 65_536
-# A column is walked three times.
+# A column is read three times.
 MAX_COLUMN = MAX_LOOP_ROUNDS // 3
 
 
 @vulkan_execution("Softmax")
 class SoftmaxExecution(VulkanExecution[SoftmaxAttrs]):
-    """One dispatch: a workgroup per row, or an invocation per column; long lines take several."""
+    """A workgroup per row, or an invocation per column; several dispatches for long lines."""
 
     float_rule = FloatRule.FOLLOWS
     repeatable = True
 
     def prepare(self, info: DeviceInfo) -> None:
-        """Refuse codes of what is not a row, or of long ones."""
+        """Reject quantised values in columns or long rows."""
         if reads_or_makes_codes(self.attrs) and not _are_rows(self._line()):
             raise Rejection("codes, of lines that are not rows")
 
@@ -64,7 +64,7 @@ class SoftmaxExecution(VulkanExecution[SoftmaxAttrs]):
         _WAYS[way](attrs, x, y, line, encoder)
 
     def plain_end_us(self, end: int, encoder: VulkanEncoder) -> float | None:
-        """Rows of float16 may end in float32."""
+        """float16 rows may be stored as float32."""
         rows = _are_rows(self._line()) and not reads_or_makes_codes(self.attrs)
         return 0.0 if end == 1 and rows and self.operand(0).element != "f32" else None
 
@@ -86,7 +86,7 @@ def _are_rows(line: Line) -> bool:
 
 
 def _ways(attrs: SoftmaxAttrs, line: Line) -> list[str]:
-    """Return what computes the softmax of such lines, the fastest first."""
+    """Return the ways to compute such a softmax, the fastest first."""
     rows = ["rows"] if _are_rows(line) else []
     if reads_or_makes_codes(attrs):
         return rows
@@ -136,7 +136,7 @@ def _encode_columns(
 def _encode_stages(
     attrs: SoftmaxAttrs, x: Tensor, y: Tensor, line: Line, encoder: VulkanEncoder
 ) -> None:
-    """Record maximum, sum of exponentials and quotient as passes of their own."""
+    """Record maximum, sum of exponentials and quotient as separate passes."""
     peak, total = (encoder.scratch(line.columns, full=True) for _ in range(2))
     encode_reduction(Reduction("MAX"), x, peak, line, encoder)
     powers = Reduction("SUM_EXP", center=peak, subtract=True)

@@ -23,7 +23,7 @@ _KEEPS_ZERO = frozenset(
         "MISH", "THRESHOLDED_RELU",
     }
 )  # fmt: skip
-# Kinds whose result is a bool, which takes another type than their operand.
+# Kinds whose result is a bool, which has another type than their operand.
 _TESTS = frozenset({"ISNAN", "ISINF"})
 _INTEGER_KINDS = frozenset({"ABS", "NEG", "SIGN", "NOT", "RELU", "CLIP", "SQUARE"})
 _INT32_MIN, _INT32_MAX = -(2**31), 2**31 - 1
@@ -37,13 +37,13 @@ class UnaryExecution(VulkanExecution[UnaryAttrs]):
     repeatable = True
 
     def prepare(self, info: DeviceInfo) -> None:
-        """Refuse float functions of integers."""
+        """Reject float functions of integers."""
         dtype = self.operand(0).dtype
         if kernel_dtype(dtype) == "i32" and self.attrs.kind not in _INTEGER_KINDS:
             raise Rejection(f"{self.attrs.kind} of {dtype.value}")
 
     def layouts(self) -> Layouts:
-        """Keep the input's order where zero tail lanes stay zero."""
+        """Keep the input's order if zero tail lanes stay zero."""
         source, attrs = self.operand(0), self.attrs
         zero = attrs.kind in _KEEPS_ZERO or keeps_zero(
             Activation(attrs.kind, attrs.alpha, attrs.beta)

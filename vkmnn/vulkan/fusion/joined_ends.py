@@ -1,8 +1,8 @@
 """Folds layout and dtype conversions at the ends of a network into the adjacent kernel.
 
-Hosts have plain float32. The first kernel may read that, and the last store it, so that no dispatch
-changes order and width alone. As with `pairs.py`, graph and plan stay what they are: only the
-commands that are recorded differ.
+Hosts have plain float32. The first kernel may read it, and the last store it, so that no dispatch
+only changes order and width. As with `pairs.py`, graph and plan do not change, only the recorded
+commands.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def join_ends(
 
     Args:
         segments: the commands in running order, whose tensors have their final forms.
-        encoder: decides.
+        encoder: makes the choice.
     """
     if "ConvertTensor" not in {command.op.type for commands in segments for command in commands}:
         return segments
@@ -105,9 +105,9 @@ class _Ends:
         return (at, self._now(at)) if at is not None and alone else None
 
     def _near(self, x: Tensor) -> bool:
-        """Return whether a kernel may read a tensor as often as it likes.
+        """Return whether a kernel may read a tensor any number of times.
 
-        Not where the host writes it into memory of its own, beyond a bus.
+        Not if the host writes it into its own memory, beyond a bus.
         """
         types = self._encoder.info.memory_types
         both = MemoryFlag.DEVICE_LOCAL | MemoryFlag.HOST_VISIBLE

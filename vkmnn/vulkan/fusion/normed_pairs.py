@@ -1,6 +1,6 @@
 """Pairs of a normalisation and the first product that reads it.
 
-Where others read the normalised rows as well, the product stores them beside its own result.
+If others read the normalised rows as well, the product also stores them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class NormedPairs(PairRule[NormedProblem, NormedKernel]):
     what = "normed"
 
     def is_offered(self, encoder: VulkanEncoder) -> bool:
-        """Return whether shared memory is fast, or there are cooperative matrices."""
+        """Return whether shared memory is fast, or the device has cooperative matrices."""
         info = encoder.info
         return is_gpu(info) or matrix_of(info) is not None or encoder.offers_all
 
@@ -45,7 +45,7 @@ class NormedPairs(PairRule[NormedProblem, NormedKernel]):
             for name, reading in readers.items():
                 norm = norms[name]
                 if reading and _follows(reading[0], norm) and _fits(reading[0], norm, encoder):
-                    # What the host reads is not in float16: there, something else converts it.
+                    # The host does not read float16: another kernel converts it there.
                     output = norm.outputs[0]
                     keeps = len(reading) > 1 or output.usage is Usage.OUTPUT
                     yield Pair(norm, reading[0], keeps)

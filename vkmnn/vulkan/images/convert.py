@@ -10,7 +10,7 @@ from vkmnn.vulkan.images.place import place_of
 
 
 def convert_image(source: Tensor, output: Tensor, encoder: VulkanEncoder) -> None:
-    """Record the copy of a tensor into an image or out of one; both store floats alike."""
+    """Record the copy of a tensor into or out of an image; both store floats alike."""
     into = output.layout is Layout.IMAGE
     place = place_of(output.shape, encoder.info.limits.max_image_dimension)
     assert place is not None, f"{output.name} is in no image"

@@ -1,9 +1,9 @@
 """Layout of a tensor in a 2-D image, and the devices that use images.
 
 A texel holds four channels of a pixel. Rows of the image are rows of the tensor, those of all
-images of the batch below each other, with the blocks of channels side by side: N*H rows of
-W*ceil(C/4) texels. Where that is too wide for the device, every pixel has a row of its own:
-N*H*W rows of ceil(C/4) texels. What does not fit that way either stays in a buffer.
+images of the batch one below another, with the channel blocks side by side: N*H rows of W*ceil(C/4)
+texels. If that is too wide for the device, every pixel has its own row: N*H*W rows of ceil(C/4)
+texels. Tensors that fit neither way stay in a buffer.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from vkmnn.runtime.shader import IMAGE_FORMATS
 MIN_RANK, MAX_RANK = 2, 4
 
 _TEXTURES = frozenset({"Qualcomm", "ARM", "Imagination"})
-"""Vendors of GPUs that reach their memory through a cache for textures first of all."""
+"""Vendors of GPUs that access memory mainly through a texture cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ def place_of(shape: Sequence[int], limit: int) -> Place | None:
 
     Args:
         shape: [N, C], [N, C, W] or [N, C, H, W].
-        limit: the most texels along an axis of an image; 0 where there are no images.
+        limit: the maximum number of texels along an axis of an image; 0 without images.
     """
     if not MIN_RANK <= len(shape) <= MAX_RANK or 0 in shape:
         return None

@@ -25,9 +25,9 @@ class Taped:
     Attributes:
         dispatches: each with its tensors by number: those of the op, inputs first, then `beside`.
         writes: numbers of the tensors that they write.
-        beside: tensors that the op brought along. A number says which input the packed constant is
-            made of; otherwise a constant is shared, and scratch memory made anew.
-        choices: what it chose.
+        beside: further tensors of the op. A number is the input from which the constant is packed;
+            other constants are shared, and scratch memory is allocated again.
+        choices: the op's choices.
     """
 
     dispatches: list[tuple[Dispatch, tuple[int, ...]]]
@@ -39,7 +39,7 @@ class Taped:
 class AlikeDispatches:
     """Encodes the ops of one plan; equal ops reuse the dispatches of the first.
 
-    Ops are alike that have the same kernel and attributes, and tensors of the same shapes, types
+    Ops are equal if they have the same kernel and attributes, and tensors of the same shapes, types
     and forms, provided that the execution is `repeatable`.
     """
 
@@ -50,7 +50,7 @@ class AlikeDispatches:
     def encode(
         self, execution: VulkanExecution[Any], inputs: Operands, outputs: Sequence[Tensor]
     ) -> None:
-        """Record an op, for which the encoder has begun, on tensors in their final forms."""
+        """Record the op that the encoder has begun, on tensors in their final forms."""
         tensors = [*inputs, *outputs]
         if execution.prepared is None:
             execution.bind(inputs, outputs)
@@ -135,7 +135,8 @@ def op_key(op: Op, inputs: Operands, outputs: Sequence[Tensor]) -> tuple[Hashabl
     """Return a key that equal ops share."""
     which = None
     if len(inputs) > 1:
-        # Which are the same one: x + x binds one tensor twice, and packs a constant once.
+        # Which of them are the same tensor: x + x binds one tensor twice, and packs a constant
+        # once.
         same = [id(t if t is None or t.value is None else t.value) for t in inputs]
         if len(set(same)) < len(same):
             which = tuple([same.index(one) for one in same])

@@ -30,16 +30,16 @@ class Step:
     """A dispatch of a plan and its prediction.
 
     Args:
-        level: dispatches of one level wait for nothing in it.
-        op: the name of the op that it belongs to.
+        level: dispatches of one level do not depend on one another.
+        op: the name of its op.
         kernel: the shader's name.
-        workgroups: of the dispatch.
-        invocations: of a workgroup.
+        workgroups: number of workgroups.
+        invocations: invocations per workgroup.
         waves: rounds in which the device runs the workgroups, one on a multiprocessor at a time.
-        nbytes: that it reads and writes, each tensor once.
-        cost: the time that it takes.
-        needed: multiplications of a product or convolution, 0 where it is none.
-        done: multiplications that its tiles make of it.
+        nbytes: bytes read and written, each tensor once.
+        cost: the predicted time.
+        needed: multiplications of a product or convolution, 0 for other kernels.
+        done: multiplications including the padding of its tiles.
     """
 
     level: int
@@ -75,7 +75,7 @@ class Forecast:
 
     @property
     def padded_work(self) -> float:
-        """Multiplications of all products, padding of tiles included, over those needed."""
+        """Multiplications of all products, padding of tiles included, divided by those needed."""
         needed = sum(step.needed for step in self.steps)
         return sum(step.done for step in self.steps) / needed if needed else 1.0
 
@@ -85,7 +85,7 @@ class Forecast:
         return sum(step.nbytes for step in self.steps)
 
     def terms(self) -> dict[str, float]:
-        """Return the predicted microseconds by term; of a level, those of its slowest dispatch."""
+        """Return the predicted microseconds by term, each level's by its slowest dispatch."""
         device = class_of(self.info)
         total = Cost()
         beside = 0.0
@@ -93,7 +93,8 @@ class Forecast:
             steps = list(level)
             slowest = max((step.cost for step in steps), key=lambda cost: cost.total)
             total += slowest
-            # What the slowest leaves idle, the others take; beyond that, they take longer.
+            # The other dispatches use the part of the device that the slowest leaves idle; beyond
+            # that, they take longer.
             taken = [self._share(step) * step.cost.total for step in steps]
             beside += max(0.0, sum(taken) - slowest.total) + device.beside_us * (len(steps) - 1)
         return {
@@ -114,7 +115,7 @@ class Forecast:
 
 
 class PlanningBackend(VulkanBackend):
-    """Plans as the Vulkan backend does and keeps the recordings; computes nothing.
+    """Plans as the Vulkan backend does, and keeps the recordings without computing anything.
 
     Args:
         device: of `open_profile`.
@@ -142,7 +143,7 @@ class PlanningBackend(VulkanBackend):
             overflows=watch,
         )
         self.recordings: list[tuple[Recording, int]] = []
-        """The recordings, and the number of command buffers."""
+        """The recordings, and the number of command buffers of each."""
         self._places = places
 
     def encode(self, segments: Sequence[Sequence[Command]]) -> tuple[Recording, list[int]]:
@@ -170,7 +171,7 @@ def forecast_of(recordings: Sequence[tuple[Recording, int]], info: DeviceInfo) -
     """Return the prediction for consecutive recordings.
 
     Args:
-        recordings: each with the number of command buffers that it makes.
+        recordings: each with its number of command buffers.
         info: the device.
     """
     steps: list[Step] = []
@@ -199,13 +200,13 @@ def _step(dispatch: Dispatch, first: int, recording: Recording, info: DeviceInfo
     local = int(dispatch.spec.get("local_size_x", shader.local_size[0]))
     invocations = local * shader.local_size[1] * shader.local_size[2]
     workgroups = dispatch.groups[0] * dispatch.groups[1] * dispatch.groups[2]
-    # A binding that the specialization leaves out repeats another's tensor.
+    # A binding that the specialization leaves out repeats the tensor of another.
     nbytes = sum(_bytes(tensor, recording) for tensor in dict.fromkeys(dispatch.tensors))
     expected = dispatch.expected
     if expected is not None:
         cost, needed, done = expected.cost, expected.needed, expected.done
     else:
-        # Workgroups spread over the cores before any of these gets a second one.
+        # Workgroups spread over the cores before any core gets a second one.
         cost, needed, done = pass_cost(nbytes, info, workgroups), 0, 0
     return Step(
         level=first + dispatch.step,

@@ -31,7 +31,7 @@ def code_readers(
 
     Args:
         commands: the plan, in running order.
-        backend: the type of the backend whose ops take codes.
+        backend: the type of the backend whose ops support quantised values.
         outputs: tensors that the host reads.
         divider: tells which ops may have to be cut: they take no codes.
         element: how floats may be stored; ops that read narrow ones make no codes.
@@ -113,9 +113,9 @@ def _without_codes(
     *,
     element: FloatElement,
 ) -> list[int]:
-    """Return the ops that read bytes only if they write some, and may not do so.
+    """Return the ops that read bytes only if they also write bytes, but may not.
 
-    What ops are foreseen to make is no more than what they will make.
+    A prediction for an op never exceeds what it will produce.
     """
     made: dict[str, int] = {}
     without = []

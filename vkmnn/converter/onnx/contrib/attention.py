@@ -66,7 +66,7 @@ def _multi_head_attention(node: NodeContext) -> None:
     heads = node.int("num_heads")
     padding, added, past_k, past_v = (node.input(n) for n in range(4, 8))
     if len(node.inputs) > 8:
-        raise node.unsupported("caches with room, and beams, are not supported")
+        raise node.unsupported("preallocated caches, and beams, are not supported")
     given = _unpacked(node, heads)
     depth = known_depth(node, heads, given[0], past_k)
     parts = with_bias(node, given, node.input(3), heads * depth) if node.input(3) else given

@@ -52,7 +52,9 @@ def _decoder_attention(node: NodeContext) -> None:
             mask = binary(node, "ADD", masks(node, (q, k), node.input(3), causal=False), mask)
     else:
         if node.input(9):
-            raise node.unsupported("beams need caches with room: past_present_share_buffer")
+            raise node.unsupported(
+                "beam search needs preallocated caches: past_present_share_buffer"
+            )
         k, v = with_past(node, node.input(5), k, 1), with_past(node, node.input(6), v, 2)
         mask = masks(node, (q, k), node.input(3), causal=False)
     scale = node.float("scale", 0.0) or 1.0 / math.sqrt(depth)

@@ -126,7 +126,7 @@ def _coded(node: NodeContext, number: int) -> Weights | None:
         return None
     bits = node.int(f"fc{number}_expert_weight_bits", 0) or node.int("expert_weight_bits", 4)
     if bits not in (2, 4, 8):
-        raise node.unsupported(f"codes of {bits} bits are not supported")
+        raise node.unsupported(f"weights of {bits} bits are not supported")
     packed = _constant(node, index, 3)
     experts, columns, width = packed.shape
     depth = width * 8 // bits

@@ -49,7 +49,7 @@ def _check_group_query(node: NodeContext) -> None:
     if node.bool("sliding_window_cache"):
         raise node.unsupported("sliding_window_cache is not supported")
     if node.output(3) and node.int("qk_output", 0) not in (1, 2):
-        raise node.unsupported("its output of scores is not one that qk_output says what it is")
+        raise node.unsupported("qk_output does not say what its output of scores holds")
     if not node.input(5) or not node.input(6):
         raise node.unsupported("seqlens_k and total_sequence_length are missing")
 
@@ -115,7 +115,7 @@ def _normalised(node: NodeContext, x: str, weight: int, depth: int) -> str:
         return x
     if node.shape(node.input(weight)) != (depth,):
         raise node.unsupported(
-            f"'{node.input(weight)}' has other numbers than the {depth} of a head"
+            f"'{node.input(weight)}' does not hold the {depth} numbers of a head"
         )
     attrs = LayerNormAttrs(-1, node.float("qk_norm_epsilon", 1e-6), rms=True)
     return node.emit("LayerNorm", [x, node.input(weight)], attrs)
@@ -241,7 +241,7 @@ def _cached(node: NodeContext, new: str, before: str, which: str, depth: int) ->
 def _packed(node: NodeContext, codes: str, depth: int) -> str:
     """Pack two 4-bit values into a byte, the first in the low bits."""
     if depth % 2:
-        raise node.unsupported(f"codes of 4 bits in heads of {depth} are not supported")
+        raise node.unsupported(f"caches of 4 bits with heads of {depth} are not supported")
     whole = node.emit("Cast", [codes], CastAttrs(DType.INT32))
     whole = binary(node, "ADD", whole, node.constant(_MIDDLE, DType.INT32))
     sizes = node.ints_constant([0, 0, 0, depth // 2, 2])

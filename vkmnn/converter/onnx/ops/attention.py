@@ -117,7 +117,7 @@ def linear_attention(node: NodeContext) -> None:
     rule = node.string("update_rule", "gated_delta")
     given = (bool(node.input(4)), bool(node.input(5)))
     if _UPDATE_RULES.get(rule) != given:
-        raise node.unsupported(f"update_rule '{rule}' does not go with the inputs that there are")
+        raise node.unsupported(f"update_rule '{rule}' does not fit the inputs of the node")
     if len({node.dtype(name) for name in node.inputs if name}) > 1:
         raise node.expand()
     attrs = LinearAttentionAttrs(

@@ -163,7 +163,7 @@ def _rows(node: NodeContext, x: str, axis: int | None) -> str:
     sizes = [size for place, size in enumerate(shape) if place != axis]
     width = prod(size for size in sizes if isinstance(size, int))
     if not all(isinstance(size, int) for size in sizes) or not 0 < width <= _MAX_COLUMNS:
-        raise node.unsupported(f"slices are sorted where they have 1 to {_MAX_COLUMNS} elements")
+        raise node.unsupported(f"only slices of 1 to {_MAX_COLUMNS} elements")
     if axis:
         perm = (axis, *(place for place in range(rank) if place != axis))
         x = node.emit("Transpose", [x], TransposeAttrs(perm))

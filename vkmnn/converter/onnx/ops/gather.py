@@ -99,7 +99,7 @@ def _tensor_scatter(node: NodeContext) -> None:
     axis = node.axis("axis", -2, rank)
     mode = node.choice("mode", "linear", ("linear", "circular"))
     if axis == 0:
-        raise node.unsupported("the axis of samples")
+        raise node.unsupported("the batch axis")
     extent = node.emit("Shape", [update], ShapeAttrs(axis, axis + 1))
     end = node.emit("Squeeze", [extent, node.ints_constant([0])], OpAttrs())
     places = node.emit("Range", [node.constant(np.int64(0)), end, node.constant(np.int64(1))])

@@ -102,7 +102,7 @@ def _check_groups(node: NodeContext, depth: int, block: int) -> None:
     groups = node.const_value(node.input(4))
     plain = np.arange(depth) // block
     if groups is None or groups.size < depth or (groups.reshape(-1)[:depth] != plain).any():
-        raise node.unsupported("g_idx gives rows of the weights an order of their own")
+        raise node.unsupported("g_idx reorders the rows of the weights")
 
 
 @converter("GatherBlockQuantized", domain=_MICROSOFT)
@@ -117,7 +117,7 @@ def _gather_block_quantized(node: NodeContext) -> None:
     if data.ndim != 2 or scales.ndim != 2 or 0 in data.shape:
         raise node.unsupported(f"data of the shape {data.shape}, only matrices are supported")
     if node.axis("gather_axis", 0, 2) != 0 or node.axis("quantize_axis", 1, 2) != 1:
-        raise node.unsupported("only rows whose blocks lie along them are supported")
+        raise node.unsupported("only blocks along the rows are supported")
     if DType.from_numpy(scales.dtype) not in _FLOATS or block < 16 or block & (block - 1):
         raise node.unsupported(f"{scales.dtype} scales, blocks of {block}")
     rows = data.shape[0]
@@ -155,7 +155,7 @@ def _packed_table(node: NodeContext, data: Array, block: int) -> tuple[Array, in
     """
     bits = node.int("bits", 4)
     if bits not in _BITS:
-        raise node.unsupported(f"codes of {bits} bits")
+        raise node.unsupported(f"values of {bits} bits")
     depth = data.shape[1] * 8 // bits
     if bits > 2 and depth % block == 0:
         return data.reshape(data.shape[0], depth // block, -1), bits, depth
@@ -176,6 +176,6 @@ def _table_codes(node: NodeContext, data: Array) -> tuple[Array, int, int]:
     """Return unpacked values of signed types, their bits, and the default zero point."""
     dtype = DType.from_numpy(data.dtype)
     if dtype not in (DType.INT4, DType.UINT4):
-        raise node.unsupported(f"codes of the type {dtype.value}")
+        raise node.unsupported(f"values of the type {dtype.value}")
     low = dtype.limits[0]
     return (data.astype(np.int8) - low).astype(np.uint8), 4, -low
