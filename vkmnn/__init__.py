@@ -52,6 +52,7 @@ if TYPE_CHECKING:
         SessionTensor,
     )
     from vkmnn.model import Model, load
+    from vkmnn.pipelines import pipeline
     from vkmnn.runtime.device_info import DeviceInfo
     from vkmnn.saving import convert
     from vkmnn.schedule_config import NetworkPath, PathNames
@@ -107,6 +108,7 @@ __all__ = [
     "devices",
     "load",
     "load_plugin",
+    "pipeline",
     "quantize",
     "shader",
 ]
@@ -141,6 +143,7 @@ _LAZY = {
     "quantize": "vkmnn.quantization",
     "load": "vkmnn.model",
     "load_plugin": "vkmnn.discovery",
+    "pipeline": "vkmnn.pipelines",
     "shader": "vkmnn.shader_function",
 }
 

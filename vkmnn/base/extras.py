@@ -1,4 +1,4 @@
-"""Packages of the extra `llm`, imported when they are needed."""
+"""Packages of the extras, imported when they are needed."""
 
 from __future__ import annotations
 
