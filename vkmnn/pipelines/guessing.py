@@ -10,9 +10,10 @@ from vkmnn.base.records import dataclass
 from vkmnn.errors import InvalidInputError, ModelFileError
 from vkmnn.pipelines.description import Description
 from vkmnn.pipelines.heads.detection import head_of
-from vkmnn.pipelines.heads.signature import Output, Signature, declared_outputs
+from vkmnn.pipelines.heads.signature import Output, Signature
 from vkmnn.pipelines.networks import Loaded
-from vkmnn.pipelines.picture_input import picture_input
+from vkmnn.pipelines.options import Options
+from vkmnn.pipelines.signatures import signature_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ _TAG = re.compile(r"^pipeline_tag:\s*['\"]?([\w-]+)", re.MULTILINE)
 _MOST_CARD = 1 << 20
 
 
-def guess_task(loaded: Loaded) -> Guess:
+def guess_task(loaded: Loaded, options: Options) -> Guess:
     """Return the task of a network that takes pictures.
 
     Raises:
@@ -75,21 +76,20 @@ def guess_task(loaded: Loaded) -> Guess:
     said = _said(loaded.about)
     if said is not None:
         return said
-    size = None
-    taken = picture_input(loaded.inputs)
-    if taken is not None:
-        size = taken.size
-    outputs = declared_outputs(loaded.outputs)
-    labels = len(loaded.about.labels()[0])
-    signature = Signature(outputs, size, labels, loaded.about.properties)
-    for task, reason, matches in SHAPES:
-        if matches(signature):
-            return Guess(task, f"{reason}")
+    classes = len(loaded.about.labels()[0])
+    signature = signature_of(loaded, options, classes, lambda one: _by_shapes(one) is not None)
+    found = _by_shapes(signature)
+    if found is not None:
+        return found
     shapes = ", ".join(f"{arg.name} {arg.shape}" for arg in loaded.outputs)
     raise InvalidInputError(
         f"nothing says what '{loaded.about.name}' is for; its outputs are {shapes}",
         hint="name the task: --task classify, detect, segment, depth, pose, upscale, embed …",
     )
+
+
+def _by_shapes(signature: Signature) -> Guess | None:
+    return next((Guess(task, why) for task, why, matches in SHAPES if matches(signature)), None)
 
 
 def _said(about: Description) -> Guess | None:

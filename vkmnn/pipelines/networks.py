@@ -26,6 +26,10 @@ Model = Any
 """A path, serialised bytes, an onnx.ModelProto, or an InferenceSession."""
 
 _MODELS = (".onnx", ".vkmnn", ".mnn", ".tflite", ".pb", ".caffemodel", ".ort")
+_PROBE = (320, 320)
+"""Size of pictures that open networks are tried on."""
+Outputs = Mapping[str, Array]
+
 _PREFERRED = ("model.onnx", "onnx/model.onnx")
 
 
@@ -113,6 +117,19 @@ def open_session(
         unsupported=options.unsupported,
         **shapes,
     )
+
+
+def probed_outputs(loaded: Loaded, processor: ImageProcessor, options: Options) -> Outputs:
+    """Return the outputs for a black picture: their shapes, where the model leaves them open."""
+    pixels = np.zeros((*(processor.fit.size or _PROBE), 3), np.uint8)
+    network = PictureNetwork(loaded, processor, options)
+    try:
+        picture = Picture(pixels)
+        placed = network.processor.placed(picture)
+        count = network.batch or 1
+        return network.run(network.feeds([picture] * count, [placed] * count, {}))
+    finally:
+        network.close()
 
 
 class PictureNetwork:
@@ -233,6 +250,3 @@ def input_of(loaded: Loaded) -> PictureInput:
             hint="run it on arrays: vkmnn.load(model), or vkmnn run model -i x=x.npy",
         )
     return taken
-
-
-Outputs = Mapping[str, Array]

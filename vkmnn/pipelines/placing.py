@@ -188,6 +188,8 @@ def _multiple(fit: Fit, height: int, width: int) -> Placed:
 def _padded(fit: Fit, height: int, width: int) -> Placed:
     """Keep the picture, and pad it below and on the right to multiples of a number."""
     up = fit.multiple
+    if fit.size and (fit.size[0] < height or fit.size[1] < width):  # the network's, and smaller
+        return _corner(fit, height, width)
     canvas = fit.size or (math.ceil(height / up) * up, math.ceil(width / up) * up)
     return Placed((height, width), (height, width), (0, 0), canvas)
 

@@ -88,7 +88,7 @@ def pipeline(task: str | None, model: Any, **options: Any) -> Pipeline:
     loaded = networks.load(model, loose)
     if known is not None:
         return _opened(known, loaded, model, options)
-    guess = guess_task(loaded)
+    guess = guess_task(loaded, loose)
     found = task_of(guess.task)
     made = _opened(found, loaded if found.takes == "picture" else model, model, options)
     if not guess.said:

@@ -45,10 +45,14 @@ def _levels(signature: Signature) -> tuple[list[Output], list[Output], int] | No
     if len(signature.outputs) != 10 or any(one.rank != 4 for one in signature.outputs):
         return None
     for axis in (1, 3):
+        if any((one.shape[axis] or 1) % _ANCHORS for one in signature.outputs):
+            continue
         boxes = [one for one in signature.outputs if one.shape[axis] == 4 * _ANCHORS]
-        scores = [one for one in signature.outputs if one not in boxes]
-        if len(boxes) == 5 and all((one.shape[axis] or 0) % _ANCHORS == 0 for one in scores):
-            return scores, boxes, axis
+        if len(boxes) == 10:  # as many classes as a box has sides; scores come first
+            named = [one for one in boxes if "box" in one.name.lower()]
+            boxes = named if len(named) == 5 else boxes[5:]
+        if len(boxes) == 5:
+            return [one for one in signature.outputs if one not in boxes], boxes, axis
     return None
 
 

@@ -21,14 +21,19 @@ class Output:
     integer: bool = False
 
     @property
+    def is_open(self) -> bool:
+        """Whether a size other than the first is not known."""
+        return None in self.shape[1:]
+
+    @property
     def rank(self) -> int:
         """The number of axes."""
         return len(self.shape)
 
     def like(self, *shape: int | None) -> bool:
-        """Tell whether the shape is this one; None stands for any size."""
+        """Tell whether the shape is this one; None stands for any size, known or not."""
         return self.rank == len(shape) and all(
-            want is None or have is None or have == want
+            want is None or have == want
             for have, want in zip(self.shape, shape, strict=True)
         )
 

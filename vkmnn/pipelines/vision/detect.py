@@ -14,14 +14,15 @@ from vkmnn.pipelines.base import PicturePipeline, Settings
 from vkmnn.pipelines.heads.candidates import Candidates
 from vkmnn.pipelines.heads.coco import BY_COUNT
 from vkmnn.pipelines.heads.detection import Head, head_of
-from vkmnn.pipelines.heads.signature import Signature, computed_outputs, declared_outputs
+from vkmnn.pipelines.heads.signature import Signature, computed_outputs
 from vkmnn.pipelines.heads.suppression import suppress
 from vkmnn.pipelines.image_processor import ImageProcessor
-from vkmnn.pipelines.networks import Loaded, input_of
+from vkmnn.pipelines.networks import Loaded
 from vkmnn.pipelines.options import Options
 from vkmnn.pipelines.pictures import Picture
 from vkmnn.pipelines.placing import Placed
 from vkmnn.pipelines.results.boxes import Boxes, boxes_of
+from vkmnn.pipelines.signatures import signature_of
 
 _THRESHOLD, _OVERLAP, _MOST = 0.25, 0.45, 300
 _OVERLAP_ULTRALYTICS = 0.7
@@ -47,7 +48,10 @@ class Detect(PicturePipeline[Boxes]):
 
     def usual_processor(self, loaded: Loaded) -> ImageProcessor:
         """Return the processor that goes with the network's head."""
-        head = head_of(declared(loaded, self.classes_named(loaded)))
+        found = signature_of(
+            loaded, self.options, self.classes_named(loaded), lambda one: head_of(one) is not None
+        )
+        head = head_of(found)
         if head is None:
             raise unknown_head(loaded)
         return head.usual
@@ -99,13 +103,6 @@ class Detect(PicturePipeline[Boxes]):
         if head.first and names and names[0].lower() not in _BACKGROUNDS:
             names.insert(0, "background")
         return names
-
-
-def declared(loaded: Loaded, classes: int) -> Signature:
-    """Return what a network says about its outputs before it runs."""
-    size = input_of(loaded).size
-    properties = loaded.about.properties
-    return Signature(declared_outputs(loaded.outputs), size, classes, properties)
 
 
 def in_picture(found: Candidates, placed: Placed) -> Array:
