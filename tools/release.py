@@ -16,7 +16,7 @@ from tools.process import ROOT, TaskError, say, step
 
 DIST = ROOT / "dist"
 CONSTRAINTS = ROOT / "constraints.txt"
-LOCKED_EXTRAS = ("llm", "serve")
+LOCKED_EXTRAS = ("images", "llm", "serve")
 """Extras that the container and `constraints.txt` hold."""
 
 _LARGEST_WHEEL = 25 << 20

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     )
     from vkmnn.model import Model, load
     from vkmnn.opening.saving import convert
+    from vkmnn.pipelines import pipeline
     from vkmnn.runtime.device_info import DeviceInfo
     from vkmnn.schedule_config import NetworkPath, PathNames
     from vkmnn.shader_function import ShaderFunction, shader
@@ -107,6 +108,7 @@ __all__ = [
     "devices",
     "load",
     "load_plugin",
+    "pipeline",
     "quantize",
     "shader",
 ]
@@ -141,6 +143,7 @@ _LAZY = {
     "quantize": "vkmnn.quantization",
     "load": "vkmnn.model",
     "load_plugin": "vkmnn.discovery",
+    "pipeline": "vkmnn.pipelines",
     "shader": "vkmnn.shader_function",
 }
 

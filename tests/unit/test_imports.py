@@ -99,6 +99,9 @@ ALLOWED: dict[str, set[str]] = {
     "quantization": {  # onnxruntime's tools
         *("errors", "ir", "converter", "arguments", "inference_session"),
     },
+    "pipelines": {  # tasks: pictures, sounds and texts around sessions
+        *("errors", "ir", "converter", "opening", "schedule_config", "inference_session"),
+    },
     "bench": {"errors", "ir", "runtime", "host"},
     "shader_function": {"errors", "runtime", "shaders", "codegen"},
     "testing": {  # the pytest plug-in of shader tests, and what authors of operators check

@@ -99,6 +99,10 @@ class Section:
         """Return whether the value is a list."""
         return isinstance(self._values.get(key), list)
 
+    def is_object(self, key: str) -> bool:
+        """Tell whether the value is an object."""
+        return isinstance(self._values.get(key), dict)
+
     def wrong(self, key: str, wanted: str) -> ModelFileError:
         """Return the error for a value of the wrong kind."""
         return ModelFileError(

@@ -129,7 +129,7 @@ _ASPECTS: tuple[tuple[str, Callable[[str], str | None], str], ...] = (
     ("numpy", _numpy, "none"),
     ("device", _device, "none: numpy computes it, with copies"),
     ("alike", _alike, "not repeatable: planned op by op"),
-    ("float16", _narrow_floats, "no rule: it reads and stores float32 where sessions store float16"),
+    ("float16", _narrow_floats, "no rule: float32 even where sessions store float16"),
 )
 """Name, what finds the declaration, and what holds without one."""
 

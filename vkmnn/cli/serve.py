@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from vkmnn.base.extras import need
 from vkmnn.cli.console import note
 from vkmnn.errors import DeviceLostError
-from vkmnn.llm.extras import need
 from vkmnn.schedule_config import OnDeviceLost, OnOverflow, PrecisionName
 
 

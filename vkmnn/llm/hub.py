@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from vkmnn.base.extras import need
 from vkmnn.errors import InvalidInputError, ModelFileError
-from vkmnn.llm.extras import need
 
 _ID = re.compile(r"[\w][\w.-]*/[\w][\w.-]*")
 GGUF = ".gguf"

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from vkmnn.base.extras import need
 from vkmnn.errors import InvalidInputError, MissingExtraError, VkmnnError
-from vkmnn.llm.extras import need
 
 MEMORY_BYTES = 512 << 20
 """Address space of the template process; it starts with 30 MiB."""

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from vkmnn.base.config_file import Section, read_config, read_text
+from vkmnn.base.extras import need
 from vkmnn.errors import InvalidInputError, ModelFileError, VkmnnError
-from vkmnn.llm.extras import need
 from vkmnn.llm.stops import Stops
 from vkmnn.llm.templates import ChatTemplate
 from vkmnn.llm.vocabulary import has_vocabulary, read_vocabulary

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from vkmnn.base.config_file import Section
+from vkmnn.base.extras import need
 from vkmnn.errors import ModelFileError
-from vkmnn.llm.extras import need
 
 _CONTROL, _OWN, _BYTE = 3, 4, 6  # of tokenizer.ggml.token_type
 _SPACE = "\N{LOWER ONE EIGHTH BLOCK}"

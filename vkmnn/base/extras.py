@@ -1,4 +1,4 @@
-"""Packages of the extra `llm`, imported on demand."""
+"""Packages of the extras, imported when they are needed."""
 
 from __future__ import annotations
 

@@ -1,0 +1,18 @@
+"""What tests of pipelines share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from tests.pipelines.networks import stripes
+
+
+@pytest.fixture
+def street(tmp_path: Path) -> Path:
+    """A picture file of 120 rows and 200 columns."""
+    path = tmp_path / "street.png"
+    Image.fromarray(stripes(120, 200)).save(path)
+    return path

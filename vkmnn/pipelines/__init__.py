@@ -1,0 +1,28 @@
+"""Tasks above sessions: a picture in, an answer out. `vkmnn.pipeline` opens them."""
+
+from __future__ import annotations
+
+from vkmnn.pipelines.base import PicturePipeline, Pipeline
+from vkmnn.pipelines.options import Options
+from vkmnn.pipelines.pictures import Picture, read_picture
+from vkmnn.pipelines.results.boxes import Box, Boxes
+from vkmnn.pipelines.results.labels import Label, Labels
+from vkmnn.pipelines.results.result import Result
+from vkmnn.pipelines.tasks import TASKS, Task, pipeline, task_of
+
+__all__ = [
+    "TASKS",
+    "Box",
+    "Boxes",
+    "Label",
+    "Labels",
+    "Options",
+    "Picture",
+    "PicturePipeline",
+    "Pipeline",
+    "Result",
+    "Task",
+    "pipeline",
+    "read_picture",
+    "task_of",
+]
