@@ -20,7 +20,8 @@ from typing import Any
 
 from vkmnn.converter.front_end import Conversion
 from vkmnn.converter.onnx import OnnxFrontEnd
-from vkmnn.converter.torch.exported import convert_program, exporting
+from vkmnn.converter.torch.exported import convert_program
+from vkmnn.converter.torch.exporting import exporting
 from vkmnn.converter.torch.packages import need_torch
 from vkmnn.converter.torch.sources import Program, Script
 from vkmnn.errors import ConversionError, InvalidInputError
