@@ -255,20 +255,19 @@ def _given(reading: Reading, node: Any, owner: Any) -> Result:
 
 def _made(reading: Reading, node: Any, group: Sequence[Any]) -> Result:
     """Return a result of the session, or a view of one."""
-    order = _order(_value(node))
     if len(group) == 1:
-        axes = order or tuple(range(_value(node).dim()))
+        axes = _order(_value(node)) or tuple(range(_value(node).dim()))
         return Result(number=_number(reading, node, axes), order=_inverse(axes))
     memory, dtype = _memory(_value(node)), _value(node).dtype
     for owner in reading.graph.nodes:
         value = _value(owner)
         if not isinstance(value, reading.torch.Tensor) or _memory(value) != memory:
             continue
-        axes = _order(value)
-        if axes is not None and value.dtype == dtype and _is_whole(value):
-            number = _number(reading, owner, axes)
+        order = _order(value)
+        if order is not None and value.dtype == dtype and _is_whole(value):
+            number = _number(reading, owner, order)
             if owner is node:
-                return Result(number=number, order=_inverse(axes))
+                return Result(number=number, order=_inverse(order))
             return Result(number=number, view=_layout(reading, _value(node)))
     raise Refusal("it returns tensors that share memory", _CLONE)
 

@@ -13,6 +13,7 @@ from vkmnn.converter.onnx import OnnxFrontEnd
 from vkmnn.converter.onnx.model_file import ModelFile
 from vkmnn.converter.onnx.wire import LARGE, Bytes
 from vkmnn.converter.torch.exporting import exporting
+from vkmnn.converter.torch.forms import with_forms
 from vkmnn.converter.torch.mutations import Pure, pure_program
 from vkmnn.converter.torch.packages import PROGRAM, need_torch
 from vkmnn.converter.torch.sources import NEXT, Program
@@ -33,8 +34,8 @@ def convert_program(source: Program, conversion: Conversion) -> Graph:
         ConversionError: the exporter refuses the program.
     """
     torch = need_torch(PROGRAM)
-    with exporting("the program"):
-        pure = pure_program(source.program)
+    with conversion.meter.paused(), exporting("the program"):
+        pure = pure_program(with_forms(source.program))
         made = torch.onnx.export(pure.program, (), dynamo=True, verbose=False)
     file = _model_file(made)
     file.proto.graph.name = source.name
