@@ -94,7 +94,7 @@ ALLOWED: dict[str, set[str]] = {
         *("errors", "ir", "converter", "schedule_config", "arguments", "opening"),
         *("decoding", "shape", "runtime"),
     },
-    "torch": {"errors", "converter", "inference_session"},  # PyTorch's modules
+    "torch": {"errors", "ir", "converter", "inference_session", "arguments"},  # PyTorch's modules
     "serve": {"errors", "ir", "llm", "inference_session", "schedule_config"},
     "quantization": {  # onnxruntime's tools
         *("errors", "ir", "converter", "arguments", "inference_session"),
