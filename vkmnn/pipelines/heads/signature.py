@@ -33,8 +33,7 @@ class Output:
     def like(self, *shape: int | None) -> bool:
         """Tell whether the shape is this one; None stands for any size, known or not."""
         return self.rank == len(shape) and all(
-            want is None or have == want
-            for have, want in zip(self.shape, shape, strict=True)
+            want is None or have == want for have, want in zip(self.shape, shape, strict=True)
         )
 
 
