@@ -55,8 +55,7 @@ def loop_class() -> type:
                     many.append(one)
                 iteration += 1
                 if HELD.get() - known > (ROOM.get() - known) / 4:
-                    # Carried values of earlier iterations are freed, but were counted with the
-                    # rest.
+                    # Carried values of earlier iterations are freed, but were counted too.
                     known = start + nbytes([carried, seen])
                     HELD.set(known)
                 if time.monotonic() > deadline:
