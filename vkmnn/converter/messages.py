@@ -19,7 +19,7 @@ _APART = 10_000
 
 _FIELD = re.compile(r"(\w+) (\d+|-) (?:(\d+):)?([\w,]+)(\*?)(?: =(\S+))?")
 _SCALARS = frozenset(
-    {"bool", "bytes", "double", "float", "int32", "int64", "string", "uint32", "uint64"}
+    {"bool", "bytes", "double", "fixed32", "float", "int32", "int64", "string", "uint32", "uint64"}
 )
 
 

@@ -32,14 +32,14 @@ def unary(op: TfNode) -> None:
 def same(op: TfNode) -> None:
     """The tensor itself."""
     op.need(1)
-    op.finish("Identity", op.inputs[0])
+    op.alias(op.inputs[0], op.outputs[0])
 
 
 @reads("IdentityN")
 def several(op: TfNode) -> None:
     """The tensors themselves."""
     for name, output in zip(op.inputs, op.outputs, strict=False):
-        op.scope.emit("Identity", [name], [output], op.name)
+        op.alias(name, output)
 
 
 def _number(op: TfNode, value: float) -> str:
@@ -171,7 +171,7 @@ def reduction(op: TfNode) -> None:
     axes = [op.axis(axis, rank) for axis in axes]
     logical = op.type in ("All", "Any")
     if not axes:
-        op.finish("Identity", x)
+        op.alias(x, op.outputs[0])
         return
     x = op.cast(x, INT32) if logical else x
     keep = int(op.flag("keep_dims", op.flag("keepdims")))

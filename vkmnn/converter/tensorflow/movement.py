@@ -16,6 +16,7 @@ def shape(op: TfNode) -> None:
     op.need(1)
     dtype = op.dtype("out_type") if "out_type" in op.attrs else INT32
     sizes = op.shape_of(op.inputs[0])
+    op.model.shaped[op.outputs[0]] = op.model.origins.get(op.inputs[0], op.inputs[0])
     if sizes is not None:
         op.elements[op.outputs[0]] = list(sizes)
         if None not in sizes:
@@ -153,6 +154,8 @@ def strided_slice(op: TfNode) -> None:
     op.need(4)
     masks = {name: op.integer(f"{name}_mask") for name in MASKS}
     known, begin, end = op.elements_of(op.inputs[0]), op.integers(1), op.integers(2)
+    if begin == [0] and masks["shrink_axis"] and op.inputs[0] in op.model.shaped:
+        op.model.lengths[op.outputs[0]] = op.model.shaped[op.inputs[0]]
     if known is not None and begin is not None and end is not None and len(begin) == 1:
         if masks["shrink_axis"] and -len(known) <= begin[0] < len(known):
             op.elements[op.outputs[0]] = [known[begin[0]]]
@@ -181,6 +184,8 @@ def fill(op: TfNode) -> None:
 def numbers(op: TfNode) -> None:
     """Range."""
     op.need(3)
+    if op.integers(0) == [0] and op.integers(2) == [1]:
+        op.model.ranges[op.outputs[0]] = op.inputs[1]
     op.finish("Range", *op.inputs[:3])
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from vkmnn.converter.nodes import Readers, Scope, SourceOp
 from vkmnn.converter.nodes.channels_last import to_first, to_last
+from vkmnn.converter.nodes.folding import folded
 from vkmnn.converter.nodes.same import same_padding
+from vkmnn.converter.tensorflow.context import Context
 from vkmnn.converter.tensorflow.files import TYPES
-from vkmnn.converter.tensorflow.schema import Message
+from vkmnn.converter.tensorflow.functions import Function, Node
 
 
 class TfNode(SourceOp):
@@ -17,20 +19,26 @@ class TfNode(SourceOp):
 
     Attributes:
         attrs: its attributes.
+        model: the file that is read.
+        node: the node of the file.
+        prefix: begins the names of nodes of its function.
         elements: elements of vectors of sizes, and of single sizes, as far as they are known.
     """
 
     def __init__(
         self,
+        model: Context,
         scope: Scope,
-        proto: Message,
+        node: Node,
+        prefix: str,
         inputs: Sequence[str],
         outputs: Sequence[str],
-        elements: dict[str, list[int | None]],
     ) -> None:
-        super().__init__(scope, proto.op, proto.name, inputs, outputs)
-        self.elements = elements
-        self.attrs: Mapping[str, Message] = {one.key: one.value for one in proto.attr}
+        super().__init__(scope, node.op, prefix + node.name, inputs, outputs)
+        self.model, self.node, self.attrs = model, node, node.attrs
+        self.elements = model.elements
+        self.prefix = prefix
+        self._first = len(scope.nodes)
 
     # --- attributes ------------------------------------------------------------------------------
 
@@ -64,6 +72,26 @@ class TfNode(SourceOp):
         if kind is None:
             raise self.unreadable("elements of a type that ONNX does not have")
         return kind
+
+    def function(self, name: str) -> Function:
+        """Return the function that an attribute names.
+
+        Raises:
+            ModelError: there is none.
+        """
+        called = self.attrs[name].func.name if name in self.attrs else ""
+        return self.named_function(called)
+
+    def named_function(self, name: str) -> Function:
+        """Return a function of the model.
+
+        Raises:
+            ModelError: there is none.
+        """
+        found = self.model.function(name)
+        if found is None:
+            raise self.damaged(f"it runs the function '{name}', which does not exist")
+        return found
 
     # --- operands --------------------------------------------------------------------------------
 
@@ -103,6 +131,33 @@ class TfNode(SourceOp):
             found = [one for one in elements if one is not None]
             return found if len(found) == len(elements) else None
         return found
+
+    # --- results ----------------------------------------------------------------------------------
+
+    def alias(self, name: str, output: str) -> None:
+        """Give a tensor, or what stands in the place of one, a second name."""
+        model = self.model
+        if name in model.refused:
+            model.refused.add(output)
+        elif model.alias(name, output):
+            self.scope.emit("Identity", [name], [output], self.name)
+
+    def same(self, name: str, other: str) -> bool:
+        """Return whether two tensors are known to be equal."""
+        origins = self.model.origins
+        if origins.get(name, name) == origins.get(other, other):
+            return True
+        counted = self.model.lengths.get(name)
+        if counted is not None and counted == self.model.lengths.get(other):
+            return True
+        a, b = (self.scope.constants.get(one) for one in (name, other))
+        return a is not None and b is not None and a.size == b.size == 1 and a.item() == b.item()
+
+    def fold(self) -> None:
+        """Compute the node at once where all that it reads are small constants."""
+        made = self.scope.nodes[self._first :]
+        if made and folded(self.scope, made, self.inputs, self.outputs):
+            del self.scope.nodes[self._first :]
 
     # --- pictures --------------------------------------------------------------------------------
 

@@ -1,0 +1,286 @@
+"""Makes the SavedModels in this folder, with what TensorFlow computes for three runs of each.
+
+`python make_saved.py`, where TensorFlow is installed (2.21 made these). NAME.zip holds the folder,
+NAME.npz inputs and outputs under `RUN/NAME`. `loops.pb` and `lstm_frozen.pb` are frozen graphs with
+control flow.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
+
+FOLDER = Path(__file__).parent
+RNG = np.random.default_rng(0)
+RUNS = 3
+L = tf.keras.layers
+V = tf.compat.v1
+
+
+def numbers(*shape: int) -> Any:
+    return RNG.normal(0, 0.4, shape).astype(np.float32)
+
+
+def feed(spec: Any, run: int) -> Any:
+    shape = [2 + run if size is None else size for size in spec.shape]
+    if spec.dtype.is_integer:
+        return RNG.integers(0, 4, shape).astype(spec.dtype.as_numpy_dtype)
+    return RNG.normal(0, 1, shape).astype(spec.dtype.as_numpy_dtype)
+
+
+def zipped(folder: str, name: str) -> None:
+    root = Path(folder)
+    with zipfile.ZipFile(
+        FOLDER / f"{name}.zip", "w", zipfile.ZIP_DEFLATED, compresslevel=9
+    ) as file:
+        for path in sorted(root.rglob("*")):
+            if path.is_file() and path.name != "fingerprint.pb":
+                about = zipfile.ZipInfo(str(path.relative_to(root)))
+                file.writestr(about, path.read_bytes(), zipfile.ZIP_DEFLATED, 9)
+
+
+def save(name: str, write: Callable[[str], None], key: str = "serving_default") -> None:
+    folder = tempfile.mkdtemp()
+    write(folder)
+    function = tf.saved_model.load(folder).signatures[key]
+    stored = {}
+    for run in range(RUNS):
+        specs = function.structured_input_signature[1]
+        feeds = {one: feed(spec, run) for one, spec in specs.items()}
+        results = function(**{one: tf.constant(array) for one, array in feeds.items()})
+        stored |= {f"{run}/{one}": array for one, array in feeds.items()}
+        stored |= {f"{run}/{one}": np.array(array) for one, array in results.items()}
+    np.savez_compressed(FOLDER / f"{name}.npz", **stored)
+    zipped(folder, name)
+    shutil.rmtree(folder)
+
+
+def module(name: str, made: tf.Module) -> None:
+    save(name, lambda folder: tf.saved_model.save(made, folder, signatures=made.__call__))
+
+
+def keras(name: str, model: Any) -> None:
+    for one in model.weights:
+        one.assign(numbers(*one.shape))
+    save(name, lambda folder: model.export(folder, verbose=False))
+
+
+def recurrent() -> Any:
+    layers = [
+        L.Input((6, 3)),
+        L.Bidirectional(L.LSTM(4, return_sequences=True)),
+        *(L.GRU(5, return_sequences=True), L.SimpleRNN(3), L.Dense(2)),
+    ]
+    return tf.keras.Sequential(layers)
+
+
+def masked() -> Any:
+    words = L.Input((6,), dtype="int32")
+    return tf.keras.Model(words, L.Dense(2)(L.LSTM(4)(L.Embedding(5, 4, mask_zero=True)(words))))
+
+
+class Counter(tf.Module):
+    """Variables that every run assigns: in the function, in a branch, and in a loop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total, self.above = tf.Variable(0.25), tf.Variable(3)
+        self.rows, self.weights = tf.Variable(numbers(3, 2)), tf.Variable(numbers(2, 2))
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 2], tf.float32, name="x")])
+    def __call__(self, x: Any) -> Any:
+        before = self.total.read_value()
+        self.total.assign_add(tf.reduce_sum(x))
+        if self.total > 0.5:
+            self.above.assign_add(1)
+        turn = tf.constant(0)
+        while turn < 2:
+            self.rows.assign(self.rows * 0.5 + tf.reduce_mean(x))
+            turn += 1
+        self.rows.scatter_nd_add([[1]], [[1.0, 2.0]])
+        y = tf.matmul(x, self.weights)
+        return {"y": y + before, "rows": self.rows + 0.0, "above": self.above + 0}
+
+
+class Branches(tf.Module):
+    @tf.function(
+        input_signature=[
+            tf.TensorSpec([None, 3], tf.float32, name="x"),
+            tf.TensorSpec([], tf.int32, name="k"),
+        ]
+    )
+    def __call__(self, x: Any, k: Any) -> Any:
+        def halved(turn: Any, y: Any) -> Any:
+            return turn + 1, y * 0.5 + tf.cast(turn, tf.float32)
+
+        chosen = tf.switch_case(
+            k,
+            [
+                lambda: tf.cond(tf.reduce_sum(x) > 0, lambda: x * 2, lambda: x - 1),
+                lambda: x + 10.0,
+                lambda: tf.while_loop(lambda turn, y: turn < k, halved, (0, x))[1],
+            ],
+        )
+        total, turn = tf.constant(0.0), tf.constant(0)
+        while total < 20.0:
+            inner = tf.constant(0)
+            while inner < 2:
+                total += 1.5
+                inner += 1
+            turn += 1
+        return {"chosen": chosen, "total": total, "turn": turn}
+
+
+class Lists(tf.Module):
+    @tf.function(input_signature=[tf.TensorSpec([None, 3], tf.float32, name="x")])
+    def __call__(self, x: Any) -> Any:
+        def longer(turn: Any, y: Any) -> Any:
+            return turn + 1, tf.concat([y, x], 0)
+
+        shapes = tf.TensorShape([]), tf.TensorShape([None, 3])
+        grown = tf.while_loop(lambda turn, y: turn < 3, longer, (0, x), shape_invariants=shapes)[1]
+        rows = tf.TensorArray(tf.float32, size=5, element_shape=[None])
+        rows = rows.write(0, x[0]).write(1, x[0] * 2)
+
+        def sums(turn: Any, rows: Any) -> Any:
+            return turn + 1, rows.write(turn, rows.read(turn - 1) + rows.read(turn - 2))
+
+        rows = tf.while_loop(lambda turn, rows: turn < 5, sums, (2, rows))[1]
+        scaled = tf.TensorArray(tf.float32, size=0, dynamic_size=True, element_shape=[None, 3])
+        for turn in tf.range(4):
+            scaled = scaled.write(turn, x * tf.cast(turn, tf.float32))
+        return {
+            "grown": grown,
+            "sums": rows.stack(),
+            "count": rows.size(),
+            "scaled": scaled.stack(),
+            "last": rows.gather([4, 0]),
+            "joined": scaled.concat(),
+        }
+
+
+class Several(tf.Module):
+    """Two signatures, of functions that call another one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.matrix = tf.Variable(numbers(3, 3))
+
+    @tf.function
+    def turned(self, x: Any) -> Any:
+        return tf.matmul(x, self.matrix)
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 3], tf.float32, name="x")])
+    def encode(self, x: Any) -> Any:
+        return {"code": tf.nn.relu(self.turned(x))}
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 3], tf.float32, name="code")])
+    def decode(self, code: Any) -> Any:
+        return {"x": self.turned(self.turned(code))}
+
+
+def several() -> None:
+    made = Several()
+    both = {"encode": made.encode, "decode": made.decode}
+    save("several", lambda folder: tf.saved_model.save(made, folder, signatures=both), "encode")
+
+
+def loops_of_v1() -> tuple[list[Any], list[Any]]:
+    """Switch and Merge, nested frames, a TensorArray, and both kinds of variables."""
+    x = V.placeholder(tf.float32, [None, 5, 3], name="x")
+    matrix = V.get_variable("w", [7, 16], initializer=V.random_normal_initializer(0, 0.3))
+    bias = V.get_variable(
+        "b", [16], initializer=V.random_normal_initializer(0, 0.3), use_resource=True
+    )
+    rows = tf.transpose(x, [1, 0, 2])
+    count, zeros = tf.shape(rows)[0], tf.zeros([tf.shape(x)[0], 4])
+    given = tf.TensorArray(tf.float32, count).unstack(rows)
+
+    def cell(turn: Any, h: Any, c: Any, out: Any) -> Any:
+        gates = tf.concat([given.read(turn), h], 1) @ matrix + bias
+        i, j, f, o = tf.split(gates, 4, 1)
+        c = c * tf.sigmoid(f + 1.0) + tf.sigmoid(i) * tf.tanh(j)
+        h = tf.tanh(c) * tf.sigmoid(o)
+        return turn + 1, h, c, out.write(turn, h)
+
+    start = 0, zeros, zeros, tf.TensorArray(tf.float32, count)
+    _, last, _, out = V.while_loop(lambda turn, *_: turn < count, cell, start)
+    chosen = V.cond(
+        tf.reduce_sum(x) > 0,
+        lambda: V.cond(tf.reduce_max(x) > 2, lambda: last * 2, lambda: last + 1),
+        lambda: -last,
+    )
+
+    def outer(turn: Any, y: Any) -> Any:
+        inner = lambda k, q: (k + 1, q + tf.cast(k, tf.float32))  # noqa: E731
+        return turn + 1, V.while_loop(lambda k, q: k < turn, inner, (0, y))[1]
+
+    nested = V.while_loop(lambda turn, y: turn < 3, outer, (0, chosen))[1]
+    sequence = tf.transpose(out.stack(), [1, 0, 2])
+    return [x], [tf.identity(sequence, "sequence"), tf.identity(nested, "nested")]
+
+
+def version_1(frozen: str, saved: str) -> None:
+    graph = tf.Graph()
+    with graph.as_default():
+        V.disable_control_flow_v2()
+        V.set_random_seed(0)
+        inputs, outputs = loops_of_v1()
+        with V.Session(graph=graph) as session:
+            session.run(V.global_variables_initializer())
+            stored = {}
+            for run in range(RUNS):
+                feeds = {one: feed(one, run) for one in inputs}
+                results = session.run(outputs, feeds)
+                stored |= {f"{run}/{one.op.name}": array for one, array in feeds.items()}
+                pairs = zip(outputs, results, strict=True)
+                stored |= {f"{run}/{one.op.name}": array for one, array in pairs}
+            names = [one.op.name for one in outputs]
+            constants = V.graph_util.convert_variables_to_constants
+            data = constants(session, graph.as_graph_def(), names)
+            folder = tempfile.mkdtemp() + "/saved"
+            faces = [{one.op.name: one for one in tensors} for tensors in (inputs, outputs)]
+            V.saved_model.simple_save(session, folder, *faces)
+    V.enable_control_flow_v2()
+    for name in (frozen, saved):
+        np.savez_compressed(FOLDER / f"{name}.npz", **stored)
+    (FOLDER / f"{frozen}.pb").write_bytes(data.SerializeToString(deterministic=True))
+    zipped(folder, saved)
+
+
+def frozen_recurrent() -> None:
+    """TensorFlow 2's loops as TensorFlow 1's: lists of tensors in frames."""
+    model = tf.keras.Sequential([L.Input((None, 3)), L.LSTM(4, return_sequences=True), L.Dense(2)])
+    for one in model.weights:
+        one.assign(numbers(*one.shape))
+    function = tf.function(lambda x: model(x, training=False))
+    graph = convert_variables_to_constants_v2(
+        function.get_concrete_function(tf.TensorSpec((None, None, 3), tf.float32, name="x"))
+    )
+    stored = {}
+    for run in range(RUNS):
+        x = RNG.normal(0, 1, (2 + run, 4 + run, 3)).astype(np.float32)
+        (result,) = graph(tf.constant(x))
+        stored |= {f"{run}/x": x, f"{run}/Identity": np.array(result)}
+    np.savez_compressed(FOLDER / "lstm_frozen.npz", **stored)
+    data = graph.graph.as_graph_def().SerializeToString(deterministic=True)
+    (FOLDER / "lstm_frozen.pb").write_bytes(data)
+
+
+if __name__ == "__main__":
+    keras("recurrent", recurrent())
+    keras("masked", masked())
+    module("counter", Counter())
+    module("branches", Branches())
+    module("lists", Lists())
+    several()
+    version_1("loops", "version_1")
+    frozen_recurrent()
