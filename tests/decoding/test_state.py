@@ -13,7 +13,7 @@ from onnx import helper, numpy_helper
 import vkmnn
 from tests.networks.decoders import decoder, grouped_attention
 from tests.onnxruntime_oracle import open_oracle
-from tests.unit.core.models import model, value
+from tests.session.models import model, value
 from vkmnn.core.device_tensor import DeviceTensor
 from vkmnn.core.plan import Plan
 from vkmnn.decoding import state_tensors

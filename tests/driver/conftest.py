@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import pytest
 
-from tests.unit.runtime.conftest import make_shader, scale, spin, texel_add
+from tests.runtime.conftest import make_shader, scale, spin, texel_add
 from vkmnn.errors import DeviceNotFoundError, ValidationLayerError
 from vkmnn.runtime import (
     Buffer,

@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from tests.unit.core.test_host_nodes import B, F, L, check, model, node, value
+from tests.session.test_host_nodes import B, F, L, check, model, node, value
 from vkmnn.core.placement import Placement
 
 Feeds = list[dict[str, Any]]

@@ -240,8 +240,13 @@ def names_of(source: str, module: str) -> Iterator[Import]:
             prose |= {id(node.args[0])}
             if isinstance(node.args[0], ast.Constant):
                 yield Import(module, node.args[0].value, node.lineno, False)
-        named = isinstance(node, ast.Constant) and node.value in modules() - {module}
-        if named and id(node) not in prose and (module, node.value) not in NOT_IMPORTED:
+        named = isinstance(node, ast.Constant) and node.value in modules()
+        if (
+            named
+            and node.value != module
+            and id(node) not in prose
+            and (module, node.value) not in NOT_IMPORTED
+        ):
             yield Import(module, node.value, node.lineno, False)
 
 

@@ -10,6 +10,7 @@ import zipfile
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -284,7 +285,12 @@ def test_folders_are_named(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("model", [io.BytesIO(b"x"), bytearray(b"x"), None, 5, ["m.onnx"]])
 def test_objects_that_are_no_models(model: object) -> None:
-    for load in (vkmnn.load, vkmnn.InferenceSession, vkmnn.Interpreter):
+    loads: list[Callable[[Any], object]] = [
+        lambda model: vkmnn.load(model, "cpu"),
+        lambda model: vkmnn.InferenceSession(model, "cpu"),
+        vkmnn.Interpreter,
+    ]
+    for load in loads:
         with pytest.raises(vkmnn.InvalidInputError, match="a model is a path, bytes") as caught:
             load(model)
         assert caught.value.hint

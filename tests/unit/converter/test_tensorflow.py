@@ -190,7 +190,7 @@ def test_names_that_are_not_text(tmp_path: Path) -> None:
 def test_graphs_have_a_budget(tmp_path: Path) -> None:
     nodes = [node(f"n{i + 1}", "Neg", f"n{i}" if i else "x") for i in range(30)]
     with pytest.raises(BudgetError):
-        vkmnn.InferenceSession(saved(tmp_path, INPUT, *nodes), budget=vkmnn.Budget(nodes=20))
+        vkmnn.InferenceSession(saved(tmp_path, INPUT, *nodes), "cpu", budget=vkmnn.Budget(nodes=20))
 
 
 def test_long_chains_do_not_overflow_the_stack(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from tests.unit.runtime.conftest import MakeShader
+from tests.runtime.conftest import MakeShader
 from vkmnn.errors import DeviceError, ShaderError
 from vkmnn.runtime import Device, DeviceType, Shader, SpecConstant, warm_up
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 SWIFTSHADER = Path(
     os.environ.get("VKMNN_SWIFTSHADER_ICD", "/usr/lib/chromium/vk_swiftshader_icd.json")
 )
@@ -97,9 +97,9 @@ def test_importing_opens_nothing() -> None:
 @pytest.mark.parametrize(
     "place",
     [
-        *("tests/driver", "tests/unit/runtime/test_dispatch.py"),
-        *("tests/unit/runtime/test_recorder.py", "tests/unit/runtime/test_device.py"),
-        "tests/unit/runtime/test_queue_priority.py",
+        *("tests/driver", "tests/runtime/test_dispatch.py"),
+        *("tests/runtime/test_recorder.py", "tests/runtime/test_device.py"),
+        "tests/runtime/test_queue_priority.py",
     ],
 )
 def test_the_same_on_swiftshader(place: str) -> None:

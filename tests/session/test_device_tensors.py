@@ -15,7 +15,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import vkmnn
-from tests.unit.core.models import model, tanh_chain, value
+from tests.session.models import model, tanh_chain, value
 from vkmnn.runtime.device import enumerate_devices, open_device
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.unit.runtime.conftest import MakeShader
+from tests.runtime.conftest import MakeShader
 from vkmnn.runtime import BufferRange, Device, MemoryKind, Shader, SpecConstant
 from vkmnn.runtime.prune import prune_branches
 from vkmnn.shaders.library import BUILTIN

@@ -9,7 +9,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 import vkmnn
-from tests.unit.core.models import model, value
+from tests.session.models import model, value
 from vkmnn.core import plan
 from vkmnn.core.static import StaticShapes
 from vkmnn.cpu_fallback import CpuBackend, run_op

@@ -10,7 +10,7 @@ import pytest
 
 from vkmnn.runtime.device import enumerate_devices
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 
 ALONE = """
 import sys

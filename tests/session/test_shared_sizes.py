@@ -12,7 +12,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 import vkmnn
-from tests.unit.core.models import model, value
+from tests.session.models import model, value
 from vkmnn.core.shared_sizes import SharedSizes
 from vkmnn.ir import Graph, TensorInfo
 from vkmnn.ir.dtype import DType

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.runtime.conftest import MakeShader
+from tests.runtime.conftest import MakeShader
 from vkmnn.errors import DeviceLimitError
 from vkmnn.runtime.device_info import CooperativeMatrixShape, DeviceInfo
 from vkmnn.runtime.device_profiles import load_profile

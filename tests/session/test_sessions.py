@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import vkmnn
-from tests.unit.core.models import model, tanh_chain, value
+from tests.session.models import model, tanh_chain, value
 from vkmnn.errors import InvalidInputError
 from vkmnn.runtime.device import enumerate_devices
 from vkmnn.runtime.memory import Buffer, MemoryKind

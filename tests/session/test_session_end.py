@@ -15,7 +15,7 @@ import vkmnn
 from vkmnn.errors import InvalidInputError
 from vkmnn.runtime.device import enumerate_devices
 
-DIGITS = Path(__file__).parents[3] / "examples" / "digits" / "digits.onnx"
+DIGITS = Path(__file__).parents[2] / "examples" / "digits" / "digits.onnx"
 X = {"image": np.zeros((1, 1, 8, 8), np.float32)}
 
 CALLS: dict[str, Callable[[vkmnn.InferenceSession], object]] = {

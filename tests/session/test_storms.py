@@ -11,7 +11,7 @@ import pytest
 
 from vkmnn.runtime.device import enumerate_devices
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 
 pytestmark = [
     pytest.mark.skipif(not enumerate_devices(), reason="no Vulkan device"),

@@ -16,7 +16,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 import vkmnn
-from tests.unit.core.models import model, value
+from tests.session.models import model, value
 from vkmnn import (
     Interpreter,
     InvalidInputError,

@@ -14,7 +14,7 @@ from vkmnn.runtime import environment
 from vkmnn.runtime.device import enumerate_devices
 from vkmnn.runtime.drivers.vulkan.workers import workers_of
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 
 REPORT = """
 import os, threading, time

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import vkmnn
-from tests.unit.core.models import tanh_chain
+from tests.session.models import tanh_chain
 from vkmnn.runtime import device as devices
 from vkmnn.runtime import drivers
 from vkmnn.runtime.drivers.vulkan import device as vulkan_device

@@ -10,7 +10,7 @@ import pytest
 
 import vkmnn
 import vkmnn.mnn as MNN  # noqa: N812 - as programs write it
-from tests.unit.core.models import model, tanh_chain, value
+from tests.session.models import model, tanh_chain, value
 from vkmnn import InvalidInputError, ScheduleConfig
 from vkmnn.core import plans
 

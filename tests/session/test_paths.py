@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import vkmnn
-from tests.unit.core.models import model, value
+from tests.session.models import model, value
 from vkmnn import Decision, Interpreter, InvalidInputError, NetworkPath, PathNames, ScheduleConfig
 
 DEVICES = ["auto", "cpu"] if vkmnn.devices() else ["cpu"]

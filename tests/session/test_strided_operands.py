@@ -10,7 +10,7 @@ import pytest
 from onnx import helper
 
 import vkmnn
-from tests.unit.core.models import model, value
+from tests.session.models import model, value
 from vkmnn.cpu_fallback import run_op
 from vkmnn.ir import Op
 from vkmnn.ir.ops import StridedBinaryAttrs

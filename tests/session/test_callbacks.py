@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import vkmnn
-from tests.unit.core.test_host_nodes import F, L, S, X, model, node, oracle, value
+from tests.session.test_host_nodes import F, L, S, X, model, node, oracle, value
 from vkmnn import Decision, Interpreter, InvalidInputError, OpCall
 
 DEVICES = ["auto", "cpu"] if vkmnn.devices() else ["cpu"]

@@ -27,7 +27,7 @@ from vkmnn.runtime.device_profiles.profile import FOLDER
 from vkmnn.runtime.limit_checker import CAPABILITIES, CheckedDevice
 from vkmnn.runtime.memory import MemoryKind
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "device-profiles.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "device-profiles.md"
 LOCAL, VISIBLE, COHERENT = 1, 2, 4
 
 

@@ -14,7 +14,7 @@ from vkmnn.runtime import Device
 from vkmnn.runtime.device import enumerate_devices, open_device
 from vkmnn.runtime.recorder import CommandBuffer
 
-DIGITS = Path(__file__).parents[3] / "examples" / "digits" / "digits.onnx"
+DIGITS = Path(__file__).parents[2] / "examples" / "digits" / "digits.onnx"
 
 pytestmark = pytest.mark.skipif(not enumerate_devices(), reason="no Vulkan device")
 

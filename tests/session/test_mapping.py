@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import vkmnn
-from tests.unit.core.models import tanh_chain
+from tests.session.models import tanh_chain
 from vkmnn.runtime.device import enumerate_devices
 
 
