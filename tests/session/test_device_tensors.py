@@ -417,16 +417,25 @@ def test_errors_come_with_the_future(device: str) -> None:
 
 def test_cancelled_runs_do_not_begin(device: str) -> None:
     session = vkmnn.InferenceSession(dense(), device)
-    x = floats(2, 13)
-    hold, held = threading.Event(), threading.Event()
+    x, long = floats(2, 13), floats(20_000, 13)
+    hold, held = threading.Event(), threading.Semaphore(0)
+    over: list[bool] = []
 
     def wait(_: Any) -> None:
-        held.set()
-        hold.wait(60)
+        if threading.current_thread() is threading.main_thread():
+            over.append(True)  # the run has ended before it got its callback
+        else:
+            held.release()
+            hold.wait(60)
 
-    for _ in range(2):  # both that may be under way
-        session.submit({"x": x}).add_done_callback(wait)
-    assert held.wait(60)
+    under_way, tries = 0, 0
+    while under_way < 2:  # both that may be
+        tries += 1
+        assert tries < 1000
+        session.submit({"x": long}).add_done_callback(wait)
+        if len(over) + under_way < tries:
+            assert held.acquire(timeout=60)
+            under_way += 1
     waiting = [session.submit({"x": x}) for _ in range(4)]
     cancelled = [future.cancel() for future in waiting[2:]]
     hold.set()

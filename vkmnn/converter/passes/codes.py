@@ -12,9 +12,10 @@ from vkmnn.base.records import dataclass
 from vkmnn.converter.passes.base import NoMatch, PatternPass, merged_source
 from vkmnn.converter.passes.code_rows import has_codes
 from vkmnn.converter.passes.index import GraphIndex
+from vkmnn.converter.passes.merged_products import MergedProducts, put_together
 from vkmnn.ir import Array
 from vkmnn.ir.graph import Op
-from vkmnn.ir.ops import NO_ACTIVATION, LayerNormAttrs, MatMulNBitsAttrs, SplitAttrs
+from vkmnn.ir.ops import NO_ACTIVATION, LayerNormAttrs, MatMulNBitsAttrs
 
 MAX_BYTES = 1 << 28
 """Codes of more bytes stay where they are: joining copies them."""
@@ -79,27 +80,21 @@ def _add_joined(
     return inputs if inputs[-1] else inputs[:-1]
 
 
-class MergeCodes(PatternPass["list[_Product]"]):
+class MergeCodes(MergedProducts[MatMulNBitsAttrs]):
     """Queries, keys and values by packed weights of one input: one product and a Split."""
 
     name = "merge_codes"
     roots = frozenset({"MatMulNBits"})
 
-    def match(self, op: _Product, index: GraphIndex) -> list[_Product] | NoMatch:
-        if not _mergeable(op, index):
-            return NoMatch("not a plain product that leads to attention")
-        group = [
-            other
-            for other in index.readers(op.inputs[0])
-            if _mergeable(other, index) and _alike([op, other], index)
-        ]
-        if len(group) == 1:
-            return NoMatch("no other product of the same input")
-        if any(index.is_later(op, other) for other in group if other is not op):
-            return NoMatch("not the first of its group")
-        if sum(index.constants[one.inputs[_CODES]].nbytes for one in group) > MAX_BYTES:
-            return NoMatch("the packed weights are too large")
-        return sorted(group, key=lambda one: one is not op)
+    weights = _CODES
+    max_bytes = MAX_BYTES
+
+    def is_part(self, op: Op[Any], index: GraphIndex) -> bool:
+        plain = _is_plain(op, index) and not _operand(op, _RESIDUAL)
+        return plain and op.attrs.activation == NO_ACTIVATION
+
+    def are_alike(self, op: _Product, other: _Product, index: GraphIndex) -> bool:
+        return _alike([op, other], index)
 
     def rewrite(self, op: _Product, match: list[_Product], index: GraphIndex) -> None:
         joined = {}
@@ -109,56 +104,7 @@ class MergeCodes(PatternPass["list[_Product]"]):
                 joined[place] = np.concatenate(arrays)
         sizes = [one.attrs.columns for one in match]
         inputs = _add_joined(match, joined, op.name, index)
-        whole, source = index.unique_name(f"{op.name}_merged"), merged_source(match)
-        results = [one.outputs[0] for one in match]
-        info = index.info(results[0])
-        if info is not None:
-            shape = None if info.shape is None else (*info.shape[:-1], sum(sizes))
-            index.add_info(whole, info.dtype, shape)
-        parts = index.add_constant(f"{op.name}_sizes", np.array(sizes, np.int64))
-        for other in match[1:]:
-            index.replace(other)
-        split = index.unique_name(f"{op.name}_split")
-        index.replace(
-            op,
-            Op("MatMulNBits", op.name, inputs, [whole], replace(op.attrs, columns=sum(sizes)),
-               source),
-            Op("Split", split, [whole, parts], results, SplitAttrs(-1), source),
-        )  # fmt: skip
-
-
-def _mergeable(op: _Product, index: GraphIndex) -> bool:
-    return (
-        _is_plain(op, index)
-        and not _operand(op, _RESIDUAL)
-        and op.attrs.activation == NO_ACTIVATION
-        and leads_to_attention(op.outputs[0], index)
-    )
-
-
-_HEADS = {
-    "Attention": slice(3),
-    "Concat": slice(-1, None),
-    "JoinPast": slice(1, 2),
-    "Rotary": slice(1),
-}
-"""Operands that hold heads of attention."""
-
-
-def leads_to_attention(name: str, index: GraphIndex) -> bool:
-    """True if the tensor becomes heads of attention: reshaped, joined with a cache, read."""
-    while name and not index.is_output(name):
-        readers = [one for one in index.readers(name) if one.type != "Shape"]
-        if len(readers) != 1 or readers[0].inputs.count(name) != 1:
-            return False
-        (reader,) = readers
-        places = _HEADS.get(reader.type)
-        if places is not None:
-            return name in reader.inputs[places]
-        if reader.type not in ("Reshape", "Transpose") or reader.inputs[0] != name:
-            return False
-        name = reader.outputs[0]
-    return False
+        put_together(match, inputs, replace(op.attrs, columns=sum(sizes)), sizes, index)
 
 
 @dataclass(frozen=True, slots=True)
