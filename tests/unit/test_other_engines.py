@@ -116,10 +116,10 @@ def test_what_waits_and_what_does_not_apply() -> None:
         ("| 1 | it | partial | `vkmnn.plugin:nothing` | | why |", "nothing does not exist"),
         ("| 1 | it | partial | `vkmnn.nothing:kernel` | | why |", "kernel does not exist"),
         ("| 1 | it | partial | `vkmnn.plugin` | | why |", "does not exist"),
-        ("| 1 | it | partial | | `unit/test_cli.py::test_nothing` | why |", "not a test"),
-        ("| 1 | it | partial | | `unit/test_cli.py::_helper` | why |", "not a test"),
+        ("| 1 | it | partial | | `cli/test_commands.py::test_nothing` | why |", "not a test"),
+        ("| 1 | it | partial | | `cli/test_commands.py::_helper` | why |", "not a test"),
         ("| 1 | it | partial | | `conftest.py::device` | why |", "not a test"),
-        ("| 1 | it | works | `vkmnn.plugin:kernel` | `unit/test_cli.py::test_info` | |", None),
+        ("| 1 | it | works | `vkmnn.plugin:kernel` | `cli/test_commands.py::test_info` | |", None),
     ],
 )
 def test_the_check_itself(line: str, complaint: str | None) -> None:
