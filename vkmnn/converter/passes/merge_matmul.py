@@ -17,10 +17,10 @@ MAX_BYTES = 64 << 20
 
 
 class MergeMatMul(PatternPass["list[Op]"]):
-    """Queries, keys and values by constant weights from one input: weights side by side.
+    """Merges queries, keys and values by constant weights from one input: weights side by side.
 
-    Only where attention reads the results, through reshapes and transposes, rotary embeddings and
-    joins with caches: they read parts of a tensor as well as whole ones.
+    Only if attention reads the results, through reshapes and transposes, rotary embeddings and
+    joins with caches, which read parts of a tensor as well as whole ones.
     """
 
     name = "merge_matmul"
