@@ -1,4 +1,4 @@
-"""Who may change a tensor, and when."""
+"""When a tensor may be changed, and by whom."""
 
 from __future__ import annotations
 
