@@ -1,4 +1,4 @@
-"""The command line as a user meets it."""
+"""The command line from a user's perspective."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_runs_as_a_module() -> None:
 
 
 def test_without_its_packages() -> None:
-    """What pip did not install is named, in one line."""
+    """Packages that pip did not install are named, in one line."""
     code = (
         "import importlib.util\n"
         "from vkmnn.cli import main\n"
@@ -262,7 +262,7 @@ def test_compare(cli: Cli, device: str, model: Path) -> None:
 
 
 def test_precision(cli: Cli, device: str, model: Path) -> None:
-    """Halves differ from float32 by more than the usual tolerance, and say that they are halves."""
+    """Halves differ from float32 by more than the usual tolerance, and the output says so."""
     result = cli(
         "run", model, "-d", device, "-s", "N=5", "--precision", "normal", "--compare", "cpu"
     )
@@ -394,7 +394,7 @@ def test_info_lists_all_that_nothing_runs(cli: Cli, tmp_path: Path) -> None:
 
 
 def shell(command: str, model: Path) -> subprocess.CompletedProcess[str]:
-    """Run the command line in a shell; `vkmnn` and `$MODEL` stand for it and a model."""
+    """Run the command line in a shell; `vkmnn` and `$MODEL` denote it and a model."""
     return subprocess.run(
         ["bash", "-c", command.replace("vkmnn", f"{sys.executable} -m vkmnn")],
         env={**os.environ, "MODEL": str(model)},
@@ -550,7 +550,7 @@ OUTPUTS = {
 def test_files_are_written_whole_or_not_at_all(
     cli: Cli, model: Path, tmp_path: Path, kind: str
 ) -> None:
-    """A disk that gets full, here by a limit of this process: what was there stays as it was."""
+    """A disk that fills up, simulated by a limit of this process: existing files stay unchanged."""
     resource = pytest.importorskip("resource")
     command, *options = OUTPUTS[kind]
     folder = tmp_path / "written"
@@ -604,7 +604,7 @@ def test_where_nothing_can_be_written_nothing_runs(
 
 
 def test_what_is_no_file_is_written_to(cli: Cli, model: Path, tmp_path: Path) -> None:
-    """A device stays what it is, and so does a link."""
+    """A device file stays what it is, and so does a link."""
     link, real = tmp_path / "link.json", tmp_path / "real.json"
     real.write_text("before")
     link.symlink_to(real)

@@ -1,4 +1,4 @@
-"""`vkmnn doctor`: every check can fail, and says what to do then."""
+"""`vkmnn doctor`: every check can fail, and then tells what to do."""
 
 from __future__ import annotations
 
@@ -359,7 +359,7 @@ def test_self_test_survives_a_device_that_is_not_there(monkeypatch: pytest.Monke
 def test_self_test_survives_its_driver(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: str, limit: int, words: str
 ) -> None:
-    """A program that behaves like the driver stands in for Python."""
+    """A program that behaves like the driver replaces Python."""
     fake = tmp_path / "python"
     fake.write_text(f"#!/usr/bin/env python3\n{code}\n")
     fake.chmod(0o755)

@@ -1,4 +1,4 @@
-"""What commands say about files, devices and results that are not what they should be."""
+"""Messages of commands about wrong files, devices and results."""
 
 from __future__ import annotations
 
@@ -241,7 +241,7 @@ def test_the_gap_of_a_profile_is_explained() -> None:
 
 
 def test_ops_of_the_host_are_told_once(cli: Cli, tmp_path: Path) -> None:
-    """Those inside branches are counted apart, and not again for each branch that is opened."""
+    """Those inside branches are counted separately, and only once when a branch is opened."""
     if not vkmnn.devices():
         pytest.skip("no Vulkan device")
     pytest.importorskip("onnxruntime")

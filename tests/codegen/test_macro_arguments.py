@@ -27,7 +27,7 @@ MACROS = {macro.name for path in TEMPLATES for macro in parsed(path).find_all(no
 
 
 def complaints(template: nodes.Template) -> Iterator[str]:
-    """Yield the calls whose arguments nobody can read without the macro."""
+    """Yield the calls whose arguments are unreadable without the macro's definition."""
     for call in template.find_all(nodes.Call):
         called = call.node
         name = called.name if isinstance(called, nodes.Name) else getattr(called, "attr", "")

@@ -1,4 +1,4 @@
-"""What is stored as float16 is rounded to the nearest, whatever a device does by default."""
+"""Values stored as float16 are rounded to nearest, whatever the device's default is."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def instructions(code: bytes) -> Iterator[list[int]]:
 
 
 def conversions(code: bytes) -> tuple[set[int], set[int]]:
-    """Return the conversions to float16, and those that say how they round."""
+    """Return the conversions to float16, and those with explicit rounding."""
     narrow: set[int] = set()
     found: set[int] = set()
     marked: set[int] = set()
@@ -43,7 +43,8 @@ def test_all_committed_modules_say_how_they_round() -> None:
         if "storage16" in shader.requires:
             found, marked = conversions(shader.spirv())
             if "_half_" in shader.name:
-                # What they stage in shared memory is float16 already, and converts exactly.
+                # The values that they stage in shared memory are float16 already, and convert
+                # exactly.
                 assert marked, shader.name
                 assert marked < found, shader.name
             else:

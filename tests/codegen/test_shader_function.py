@@ -56,7 +56,7 @@ void main()
 
 @pytest.fixture(autouse=True)
 def _with_compiler(compiler: Compiler) -> None:
-    """Skip where there is none."""
+    """Skip the test if there is none."""
 
 
 @pytest.fixture(scope="module")
@@ -400,7 +400,7 @@ NO_COMPILER = (
 
 @pytest.mark.parametrize("missing", [NO_JINJA, NO_COMPILER], ids=["jinja2", "compiler"])
 def test_without_the_extra(missing: str) -> None:
-    """Only the call fails, with what to install."""
+    """Only the call fails, and tells which package to install."""
     code = f"""
 import sys
 {missing}

@@ -1,4 +1,4 @@
-"""Outputs that feed the next run: swapped, appended in place, or planned anew."""
+"""Outputs that feed the next run: swapped, appended in place, or planned again."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_batches_chunks_and_new_sequences(vulkan: None) -> None:
 def test_texts_of_different_lengths(
     device: str, depth: int, in_place: bool, lengths: tuple[int, ...]
 ) -> None:
-    """New rows come right after those of each text; wide heads have no kernel for that."""
+    """New rows follow those of each sequence directly; wide heads have no kernel for that."""
     proto = grouped_attention(depth)
     session, oracle = vkmnn.InferenceSession(proto, device=device), Oracle(proto, len(lengths))
     state = session.state(PAIRS, capacity=16)
@@ -274,7 +274,7 @@ def test_state_is_read_when_it_is_asked_for(device: str) -> None:
 
 
 def unsafe() -> Any:
-    """Return rows joined, then sorted: nothing that memory with room could hold."""
+    """Return rows joined, then sorted: spare memory could not hold the result."""
     nodes = [
         helper.make_node("Concat", ["past", "x"], ["present"], axis=0),
         helper.make_node("CumSum", ["present", "axis"], ["sums"], reverse=1),
@@ -350,7 +350,7 @@ def test_sums_over_rows_leave_the_tail_out(device: str) -> None:
 
 
 def apart() -> Any:
-    """Return what keeps rows apart, or sums them, by ops that declare no more than their axes."""
+    """Return an op that keeps rows separate, or sums them; such ops declare only their axes."""
     nodes = [
         helper.make_node("Concat", ["past", "x"], ["present"], axis=0),
         helper.make_node("TopK", ["present", "two"], ["largest", "places"], axis=1),
@@ -382,7 +382,7 @@ def test_ops_that_declare_their_axes_grow(device: str, caplog: pytest.LogCapture
 
 
 def late() -> Any:
-    """Return rows from where the length says, which is the first one when the caches are full."""
+    """Return rows from the length on, which is the first row if the caches are full."""
     nodes = [
         helper.make_node("Concat", ["past", "x"], ["present"], axis=0),
         helper.make_node("Shape", ["present"], ["total"], start=0, end=1),
@@ -410,7 +410,7 @@ def test_rows_that_the_length_cuts_off_are_planned_anew(device: str) -> None:
 
 
 def detector() -> Any:
-    """Return a state of fixed size, as networks for voice activity have it: h = tanh(h + x)."""
+    """Return a state of fixed size, as in networks for voice activity: h = tanh(h + x)."""
     nodes = [
         helper.make_node("Add", ["h", "x"], ["sum"]),
         helper.make_node("Tanh", ["sum"], ["hn"]),
@@ -455,7 +455,7 @@ def _noted(close: Callable[[Any], None], closed: list[Any]) -> Callable[[Any], N
 def test_a_recording_that_fails_leaves_nothing_open(
     vulkan: None, monkeypatch: pytest.MonkeyPatch, fails: str
 ) -> None:
-    """Swapped state takes two recordings: where the second fails, the first is closed, too."""
+    """Swapped state needs two recordings: if the second fails, the first is closed as well."""
     session = vkmnn.InferenceSession(detector())
     state = session.state({"h": "hn", "c": "cn"})
     x = {"x": np.ones((2, 5), np.float32)}
@@ -509,7 +509,7 @@ def test_names_are_checked(device: str) -> None:
 
 
 def _fails_at(patch: pytest.MonkeyPatch, at: int) -> list[int]:
-    """Let an allocation fail; return how many there were, which grows."""
+    """Let an allocation fail; return the number of allocations so far."""
     real, calls = Device.allocate, [0]
 
     def allocate(self: Device, nbytes: int, kind: MemoryKind) -> Buffer:

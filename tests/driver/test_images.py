@@ -1,4 +1,4 @@
-"""Images: rows go in and come out, kernels sample and store, what does not fit is refused."""
+"""Images: rows are uploaded and downloaded, kernels sample and store, misfits are refused."""
 
 from __future__ import annotations
 

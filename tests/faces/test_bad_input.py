@@ -527,7 +527,7 @@ def test_an_axis_that_is_not_there_between_transposes(op: str) -> None:
 
 
 def test_a_picture_of_bytes() -> None:
-    """What PIL gives: bytes, rows first, channels last, of any size."""
+    """Arrays from PIL: bytes, rows first, channels last, of any size."""
     info = TensorInfo("x", DType.FLOAT32, (1, 3, 8, 8))
     with pytest.raises(InvalidInputError) as caught:
         check_array(info, np.zeros((16, 16, 3), np.uint8))

@@ -118,7 +118,7 @@ PAST = {
 
 
 def chained(perms: list[list[int]], then: str = "") -> onnx.ModelProto:
-    """Return a model of transpositions of x [2, 3, 4], of shapes that nothing tells."""
+    """Return a model of transpositions of x [2, 3, 4], with undeclared shapes."""
     nodes, value = [], "x"
     for number, perm in enumerate(perms):
         nodes.append(helper.make_node("Transpose", [value], [f"t{number}"], "wrong", perm=perm))
@@ -174,7 +174,7 @@ def test_what_once_raised_something_else(name: str, devices: list[str]) -> None:
 
 @pytest.mark.soak
 def test_random_damage(tmp_path: Path) -> None:
-    """What a driver cannot do without memory is not held against vkmnn: see `ordeal`."""
+    """Failures of a driver without memory do not count against vkmnn: see `ordeal`."""
     starts = tmp_path / "starts.json"
     save_starts(starts)
     options = Options(seed=int(os.environ.get("VKMNN_FUZZ_SEED", "0")), graphs=MODELS, jobs=1)

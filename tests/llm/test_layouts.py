@@ -1,4 +1,4 @@
-"""Folders and the hub's cache: which files are taken, and what is said where something is wrong."""
+"""Folders and the hub's cache: the chosen files, and the messages about errors."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ WRONG: list[tuple[str, dict[str, object] | bytes, str]] = [
 
 
 def read_whole(folder: Path) -> None:
-    """Read all that a folder says beside its networks."""
+    """Read everything in a folder except its networks."""
     read_layout(folder)
     describe_folder(folder)
     tokenizer = Tokenizer(folder)
@@ -159,7 +159,7 @@ def test_what_is_wrong_in_a_folder_is_named(
 
 
 def test_what_a_folder_may_say(tmp_path: Path) -> None:
-    """Nothing at all, nulls, and -1 for no token; the text's part goes before the whole."""
+    """Nothing at all, nulls, and -1 for no token; the text's part takes precedence."""
     folder_of(tmp_path, "model.onnx", eos_token_id=-1, bos_token_id=None, architectures=None,
               text_config={"bos_token_id": [7, -1], "n_ctx": None}, n_ctx=5)  # fmt: skip
     layout = read_layout(tmp_path)
@@ -193,7 +193,7 @@ ODD: tuple[object, ...] = (
 
 @pytest.mark.parametrize("seed", range(4))
 def test_folders_at_random(seed: int, tmp_path: Path) -> None:
-    """Whatever the files say, it is understood or refused by name."""
+    """Whatever the files contain, it is understood or refused by name."""
     pytest.importorskip("tokenizers")
     random = Random(seed)
     folder_of(tmp_path, "model.onnx", eos_token_id=2, text_config={"n_ctx": 9}, architectures=["A"])

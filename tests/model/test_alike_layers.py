@@ -1,4 +1,4 @@
-"""Layers that are alike are resolved twice, and every network becomes what it would otherwise."""
+"""Equal layers are resolved once, and every network becomes the same as without that."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_all_that_is_found_becomes_the_same(name: str) -> None:
 
 
 def test_layers_with_inputs_and_outputs_of_their_own() -> None:
-    """As a decoder has its caches: of each layer, one goes in and one comes out."""
+    """As in a decoder with caches: for each layer, one is an input and one an output."""
     net = Net("caches")
     x = net.input("x", ("N", 8))
     outputs: dict[str, Sequence[int | str]] = {}
@@ -105,7 +105,7 @@ def test_layers_that_grow_are_not_alike() -> None:
 
 
 def test_what_is_read_further_away_makes_no_layers() -> None:
-    """The third layer is read at the end, too."""
+    """The third layer is also read at the end."""
     net = Net("skips")
     x = net.input("x", ("N", 8))
     kept = x
@@ -121,7 +121,7 @@ def test_what_is_read_further_away_makes_no_layers() -> None:
 
 @pytest.mark.parametrize(("name", "most"), [("BERT, 12 layers", 90), ("ResNet-50", 140)])
 def test_what_a_third_size_computes(name: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shapes, lowerings, executions, kernels and dispatches: once for ops that are alike."""
+    """Shapes, lowerings, executions, kernels and dispatches: once for equal ops."""
     build, sizes = planning.NETWORKS[name]
     graph, static, keep, made = _graph(build()), StaticShapes(), Memo.keep, 0
 

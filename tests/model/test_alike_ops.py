@@ -1,4 +1,4 @@
-"""Ops that are alike are planned once, and every plan is what it would be if none were."""
+"""Equal ops are planned once, and every plan is the same as without that."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ DEVICES = (("lavapipe-26.2", "f32"), ("nvidia-h200", "f32"), ("nvidia-h200", "f1
 
 
 def plan_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let every op be planned on its own: its shapes, what it is lowered to, what it records."""
+    """Plan every op separately: its shapes, its lowering, its dispatches."""
     for kind in EXECUTIONS.values():
         monkeypatch.setattr(kind, "repeatable", False)
     monkeypatch.setattr("vkmnn.shape.alike._OWN", frozenset())
@@ -65,7 +65,7 @@ def test_plans_are_the_same(
 
 @pytest.mark.parametrize("name", ["resnet", "bert"])
 def test_full_tables_change_no_plan(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Results are forgotten where a table is full: that costs time, and nothing else."""
+    """Results are discarded if a table is full: that costs time, and nothing else."""
     model = NETWORKS[name].build()
     feeds = [make_feeds(model, size) for size in NETWORKS[name].sizes]
     kept = list(_recordings(load_network(model), "lavapipe-26.2", False, feeds))
@@ -76,7 +76,7 @@ def test_full_tables_change_no_plan(name: str, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("name", planning.NETWORKS)
 def test_further_sizes_are_planned_as_the_first(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a session keeps from one input shape to the next changes no plan of many layers."""
+    """The data that a session keeps between input shapes changes no plan of many layers."""
     build, sizes = planning.NETWORKS[name]
     model = build()
     feeds = [make_feeds(model, size) for size in sizes[:3]]
@@ -160,7 +160,7 @@ def test_products_are_ranked_once_a_session(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_literals_are_uploaded_once() -> None:
-    """What executions make up for their kernels is on the device already when they do it again."""
+    """Constants that executions create for their kernels are uploaded only the first time."""
     info = open_device("auto").info
     sources = []
     for value in (1.0, 1.0, 2.0):
@@ -178,7 +178,7 @@ def _sized(info: TensorInfo, length: int) -> TensorInfo:
 def _recordings(
     network: Network, profile: str, element: FloatElement, feeds: Sequence[Mapping[str, Array]]
 ) -> Iterator[list[object]]:
-    """Yield what one session records for each of several inputs, in words."""
+    """Yield descriptions of what one session records for each of several inputs."""
     device = open_profile(profile)
     backend = PlanningBackend(device, element)
     opened = OpenDevice(backend, device.info, "high" if element == "f32" else "normal")

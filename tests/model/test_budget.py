@@ -1,4 +1,4 @@
-"""Small models that ask for much: refused before anything large is made."""
+"""Small models that request large amounts: refused before anything large is allocated."""
 
 from __future__ import annotations
 
@@ -441,7 +441,7 @@ def test_what_a_file_holds_counts_before_it_is_converted() -> None:
 def test_the_clock_of_the_thread_is_read_only_when_it_matters(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Planning asks for time at every op, and the kernel takes microseconds to tell."""
+    """Planning checks the time at every op, and the kernel takes microseconds to return it."""
     read: list[float] = []
     monkeypatch.setattr(time, "thread_time", lambda: read.append(0.0) or 0.0)
     meter = Meter(Budget(seconds=60.0), clock=time.thread_time)

@@ -1,4 +1,4 @@
-"""Models of opsets before 7: onnx's converter makes newer ones of them, else the host runs them."""
+"""Models of opsets before 7: onnx's converter upgrades them, else the host runs them."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_they_are_refused_where_nothing_may_run_on_the_host() -> None:
 
 
 def test_large_weights_of_an_old_model() -> None:
-    """Weights that are read apart from the rest find their place again."""
+    """Weights read separately from the rest are put back."""
     proto = old_model("Gemm", "m w c", {}, 6)
     weights = np.random.default_rng(1).standard_normal((256, 200)).astype(np.float32)
     graph = proto.graph

@@ -1,4 +1,4 @@
-"""`vkmnn quantize`: models that onnxruntime runs alike, honest reports, typed errors."""
+"""`vkmnn quantize`: models for which onnxruntime agrees, honest reports, typed errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What static quantization leaves of rows of nothing but -inf: NaN has a place among integers."""
+"""Static quantization of rows of -inf: NaN has a defined result among integers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recurrent layers that exporters wrote as loops: GRU, LSTM and RNN in their place."""
+"""Recurrent layers that exporters wrote as loops: GRU, LSTM and RNN replace them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def draw(seed: int, *shape: int) -> Array:
 
 
 class Body:
-    """The inner graph of a loop, node by node; constants may be made within."""
+    """The inner graph of a loop, node by node; constants may be created within."""
 
     def __init__(self) -> None:
         self.nodes: list[onnx.NodeProto] = []
@@ -228,9 +228,9 @@ def loop(
     stacked: Sequence[str] = (), constants: dict[str, Array] | None = None, axis: int = 0,
     more: Sequence[onnx.NodeProto] = (), steps: int | str = STEPS,
 ) -> onnx.ModelProto:  # fmt: skip
-    """A network of one Loop: `states` are inputs of the body, with what is carried on.
+    """A network of one Loop: `states` are inputs of the body, with the carried values.
 
-    Outputs are the states, then what is stacked; "x" [T, N, I] or [N, T, I] is fed.
+    Outputs are the states, then the stacked values; "x" [T, N, I] or [N, T, I] is fed.
     """
     made = {"m": ints(STEPS), "h": np.zeros((BATCH, UNITS), np.float32), **(constants or {})}
     kinds = dict.fromkeys(states, F) | {"n": I64}
@@ -512,7 +512,7 @@ def test_conditions_that_are_computed_stay() -> None:
 
 @pytest.mark.parametrize("op", ["MatMul", "Sub", "Split", "Less"])
 def test_damaged_nodes_of_a_cell_are_typed(op: str) -> None:
-    """A node with more inputs than its operator takes, or without an attribute that it needs."""
+    """A node with more inputs than its operator has, or without an attribute that it needs."""
     model = while_loop(gru)
     loop = next(one for one in model.graph.node if one.op_type == "Loop")
     body = next(a.g for a in loop.attribute if a.name == "body")

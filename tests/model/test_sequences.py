@@ -1,4 +1,4 @@
-"""Sequences whose members are known are tensors by other names; others are made on the host."""
+"""Sequences whose members are known become tensors; others are created on the host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SavedModels give what TensorFlow gave for them: see tests/data/tensorflow/make_saved.py."""
+"""SavedModels match TensorFlow's results for them: see tests/data/tensorflow/make_saved.py."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_written_variables_are_states(tmp_path: Path) -> None:
 
 
 def test_recurrent_layers_are_recognised(tmp_path: Path) -> None:
-    """Loops of Keras's layers become one op each, with lists of tensors and in frames alike."""
+    """Loops of Keras's layers become one op each, both with lists of tensors and in frames."""
     kinds = Counter(op.type for op in load_network(unpacked("recurrent", tmp_path)).graph.ops)
     assert kinds["Recurrent"] == 4, kinds
     for one in ("lstm_frozen.pb", "loops.pb"):
@@ -117,7 +117,7 @@ def test_signatures(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="no signature 'encodes'") as caught:
         load_network(f"{folder}#encodes")
     assert "encode" in (caught.value.hint or "")
-    # The graph's file stands for the folder.
+    # The file of the graph may be given instead of the folder.
     assert load_network(f"{folder / 'saved_model.pb'}#encode").graph.outputs[0].name == "code"
 
 

@@ -1,4 +1,4 @@
-"""Loop and Scan with a known number of iterations: these stand in the network."""
+"""Loop and Scan with a known number of iterations: these become part of the network."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_names_of_the_body_hide_those_around_it() -> None:
 
 
 def test_values_that_only_change_places() -> None:
-    """A body may hand on what it was given, crosswise, and what lies around it."""
+    """A body may return its inputs, swapped, and values from outside."""
     formal = [*COUNTER[:2], value("a", F, None), value("b", F, None)]
     nodes = [node("Identity", "c", "go"), node("Add", "a x", "s"), node("Identity", "b", "t")]
     body = graph(nodes, formal, "go t s s")

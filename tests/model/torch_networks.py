@@ -14,7 +14,7 @@ from torch.nn import functional as F  # noqa: N812 (its usual name)
 
 @dataclass(frozen=True)
 class Network:
-    """How a network is made, and what it takes.
+    """How to create a network, and its arguments.
 
     Attributes:
         make: makes the module, and arguments for a size of the open axes.
@@ -91,7 +91,9 @@ class ViT(nn.Module):
         self.patches = nn.Conv2d(3, 16, 4, 4)
         self.first = nn.Parameter(torch.randn(1, 1, 16))
         self.places = nn.Parameter(torch.randn(1, 17, 16))
-        layer = nn.TransformerEncoderLayer(16, 4, 32, 0.0, F.gelu, batch_first=True, norm_first=True)
+        layer = nn.TransformerEncoderLayer(
+            16, 4, 32, 0.0, F.gelu, batch_first=True, norm_first=True
+        )
         self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
         self.head = nn.Linear(16, 5)
 
@@ -302,7 +304,10 @@ NETWORKS = {
     "cache": Network(Cache, lambda _: (torch.randn(1, 1, 8),), ({},), script=False),
     "choices": Network(
         Choices,
-        lambda size: (torch.stack([torch.randperm(6) for _ in range(size)]), torch.rand(size, 6) > 0.5),
+        lambda size: (
+            torch.stack([torch.randperm(6) for _ in range(size)]),
+            torch.rand(size, 6) > 0.5,
+        ),
         BATCH * 2,
     ),
     "counter": Network(Counter, lambda size: (torch.randn(size, 4),), BATCH, script=False),

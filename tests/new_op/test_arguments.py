@@ -1,4 +1,4 @@
-"""What `new-op` refuses, and that it then writes nothing."""
+"""Arguments that `new-op` refuses, without writing anything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of pipelines share."""
+"""Shared fixtures for tests of pipelines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.pipelines.networks import stripes
 
 @pytest.fixture
 def street(tmp_path: Path) -> Path:
-    """A picture file of 120 rows and 200 columns."""
+    """An image file of 120 rows and 200 columns."""
     path = tmp_path / "street.png"
     Image.fromarray(stripes(120, 200)).save(path)
     return path

@@ -49,7 +49,7 @@ def canned(
     more: Mapping[str, tuple[int, Sequence[Any]]] | None = None,
     open_shapes: bool = False,
 ) -> Path:
-    """Save a network that returns given arrays, whatever the picture is.
+    """Save a network that returns given arrays, whatever the image is.
 
     Args:
         path: the file.
@@ -117,7 +117,7 @@ def classifier(
 
 
 def logits_of(path: Path, x: Array) -> Array:
-    """Return what `classifier` computes, by numpy."""
+    """Return the results of `classifier`, by numpy."""
     weights = {one.name: numpy_helper.to_array(one) for one in onnx.load(path).graph.initializer}
     padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (1, 1), (1, 1)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3))[:, :, ::2, ::2]
@@ -126,7 +126,7 @@ def logits_of(path: Path, x: Array) -> Array:
 
 
 def stripes(height: int, width: int) -> Array:
-    """Return a picture of waves and edges, uint8 [height, width, 3]."""
+    """Return an image of waves and edges, uint8 [height, width, 3]."""
     y, x = np.mgrid[:height, :width]
     red = 127 + 120 * np.sin(x / 9 + y / 17)
     green = np.where((x // 24 + y // 16) % 2, 40, 220) + 20 * np.cos(y / 5)

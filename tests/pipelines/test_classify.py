@@ -23,7 +23,7 @@ def softmax(row: Any) -> Any:
 
 
 def prepared(path: Path, edge: int, crop: int) -> Any:
-    """Resize the shortest edge, cut out the centre, normalise as ImageNet's networks want it."""
+    """Resize the shortest edge, crop the centre, normalise as for ImageNet."""
     image = Image.open(path).convert("RGB")
     width, height = image.size
     size = (

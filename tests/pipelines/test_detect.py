@@ -1,4 +1,4 @@
-"""Detection: boxes that are encoded as each exporter writes them come back."""
+"""Detection: boxes encoded by each exporter's conventions are decoded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Backends of plug-ins: the one in examples/backend, and what cannot be one."""
+"""Backends of plug-ins: the one in examples/backend, and invalid ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels of plug-ins: which one runs, and what `placement` and the lists say of it."""
+"""Kernels of plug-ins: which one runs, and its description in `placement` and the lists."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def run(x=X, device: str = "cpu", dtype: int = TensorProto.FLOAT):
 
 
 def answer(number: float):
-    """Return a kernel whose results tell which it is."""
+    """Return a kernel that can be identified by its results."""
     return lambda op, inputs: [np.full_like(inputs[0], number)]
 
 
@@ -102,7 +102,7 @@ def test_a_kernel_on_the_device() -> None:
 
     @kernel("UnaryOp", provider="acme", dtype=DType.FLOAT32)
     class Copy(own):
-        """A square instead of what is asked for: its results tell that it ran."""
+        """Returns a square instead of the requested result, which shows that it ran."""
 
         def __init__(self, op, inputs, outputs, info):
             other = Op(op.type, op.name, op.inputs, op.outputs, UnaryAttrs("SQUARE"))

@@ -1,6 +1,6 @@
-"""What the tests of the runtime share: shaders, and devices of the driver `vulkan`.
+"""Shared fixtures for tests of the runtime: shaders, and devices of the driver `vulkan`.
 
-What holds for every driver is tested in tests/driver.
+Tests that apply to every driver are in tests/driver.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def make_info() -> Callable[..., DeviceInfo]:
 
 @pytest.fixture(scope="session")
 def make_shader() -> MakeShader:
-    """Return a function that compiles a GLSL body whose bindings it is told."""
+    """Return a function that compiles a GLSL body with the given bindings."""
     try:
         compiler = find_compiler()
     except ShaderError as error:
@@ -144,7 +144,7 @@ def _vulkan(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def device() -> Device:
-    """A device, under the validation layer where that is installed."""
+    """A device, under the validation layer if that is installed."""
     _need_device()
     try:
         return open_device("auto", validation=True)
@@ -154,7 +154,7 @@ def device() -> Device:
 
 @pytest.fixture
 def validated() -> Device:
-    """A device under the validation layer; skips the test where the layer is not installed."""
+    """A device under the validation layer; skips the test if the layer is not installed."""
     _need_device()
     try:
         return open_device("auto", validation=True)

@@ -59,7 +59,7 @@ def test_no_buffer_has_a_size_of_a_power_of_two(device: Device) -> None:
 
 
 def test_memory_that_the_host_cannot_see_is_staged(device: Device, scale: Shader) -> None:
-    """As on a discrete GPU: the mapping of a buffer is taken away."""
+    """As on a discrete GPU: the mapping of a buffer is removed."""
     nbytes = (16 << 20) + 40
     data = np.random.default_rng(1).integers(0, 256, nbytes, np.uint8)
     with device.allocate(nbytes + 4, MemoryKind.DEVICE) as buffer:

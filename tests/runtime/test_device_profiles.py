@@ -1,4 +1,4 @@
-"""Device profiles: their files, and what they make of a device."""
+"""Device profiles: their files, and their effects on a device."""
 
 from __future__ import annotations
 

@@ -321,7 +321,7 @@ def test_the_end_does_not_wait_for_a_device_that_hangs(afterwards: str) -> None:
     assert (result.returncode, result.stderr, result.stdout) == (0, "", "lost\n")
 
 
-# A driver that is slow to open devices, and says when one is opened although it has been closed.
+# A driver that is slow to open devices, and reports if one is opened after it was closed.
 SLOW = """
 from vkmnn.runtime import device as devices
 from vkmnn.runtime.drivers.vulkan_driver import VulkanDriver
@@ -360,7 +360,7 @@ inside.wait()
 
 
 def test_a_device_is_ended_once() -> None:
-    """Whoever retires lost devices, and the end of the interpreter, may meet at one of them."""
+    """Threads that retire lost devices, and the end of the interpreter, may meet at one of them."""
     succeeds(
         """
 import logging

@@ -122,7 +122,7 @@ def test_driver_versions(vendor: int, raw: int, text: str) -> None:
 
 
 def test_an_old_device_gets_extensions_for_what_is_not_core(device: Device) -> None:
-    """What opening a Vulkan 1.1 device with some extensions would ask for."""
+    """The extensions and features with which a Vulkan 1.1 device would be opened."""
     base = device.info
     info = dataclasses.replace(
         base,

@@ -1,4 +1,4 @@
-"""The package `kp`: what is wrong with it is found out and said. None of it needs `kp`."""
+"""The package `kp`: defects are detected and reported. None of it needs `kp`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Tensor:
 
 
 class Manager:
-    """Makes tensors that hold what `change` makes of the data."""
+    """Creates tensors that hold the data as altered by `change`."""
 
     def __init__(self, change: Any) -> None:
         self.change = change
@@ -52,7 +52,7 @@ def _fails(data: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        # What kp built against pybind11 2.10 does with numpy 2: the first element everywhere.
+        # The behaviour of kp built with pybind11 2.10 under numpy 2: the first element everywhere.
         (lambda data: np.full_like(data, data[0]), "computes with wrong data"),
         (lambda data: data.astype(np.float32), "computes with wrong data"),
         (lambda data: data[:5], "computes with wrong data"),

@@ -1,4 +1,4 @@
-"""What breaks a limit of the device that a profile shows is found where it reaches the driver."""
+"""Violations of a profile's device limits are detected when they reach the driver."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def test_the_modules_say_what_the_manifest_says(footprints: dict[str, Footprint]
 def test_shared_memory_follows_specialization(
     depth: int | None, expected: int, make_shader: MakeShader
 ) -> None:
-    """Arrays of vectors, of arrays and of structures; each takes what std430 says."""
+    """Arrays of vectors, of arrays and of structures; each has its std430 size."""
     shader = make_shader(
         f"shared_{depth}",
         """

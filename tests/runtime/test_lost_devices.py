@@ -1,4 +1,4 @@
-"""Lost devices are freed by whoever comes by, but not while another thread is at work on them."""
+"""Lost devices are freed by the next thread that can, but not while another thread uses them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ VulkanDevice = pytest.importorskip("vkmnn.runtime.drivers.vulkan.device").Vulkan
 def test_nobody_frees_a_lost_device_that_a_thread_has_just_entered(
     own_device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The thread is held right between the look at the gate and its closing."""
+    """The thread is stopped exactly between checking the gate and closing it."""
     visit = own_device.gate.visit()
     look = own_device.driver_device.live_objects
 
@@ -42,7 +42,7 @@ def test_nobody_frees_a_lost_device_that_a_thread_has_just_entered(
 def test_nobody_frees_a_device_that_is_lost_while_it_is_opened(
     own_device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another thread looks for lost devices while the cache is being loaded."""
+    """Another thread looks for lost devices while the cache is loading."""
     alive: list[bool] = []
 
     def lost(self: Any, data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Mapped files as memory of a device that reads them where they are."""
+"""Mapped files as memory of a device that reads them in place."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def mapped(path: Path, nbytes: int) -> MappedFile:
 
 
 def test_a_file_that_was_read_is_a_copy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """In parts by several threads; what it holds stays, whatever becomes of the file."""
+    """In parts by several threads; the content stays, whatever happens to the file."""
     monkeypatch.setattr(mapped_files, "CHUNK_BYTES", 1000)
     path, data = tmp_path / "data", bytes(n % 251 for n in range(10_001))
     path.write_bytes(data)

@@ -1,4 +1,4 @@
-"""What needs a process of its own: other loaders, other drivers, the end of the interpreter."""
+"""Tests that need a separate process: other loaders, other drivers, the end of the interpreter."""
 
 from __future__ import annotations
 

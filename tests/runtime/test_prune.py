@@ -1,4 +1,4 @@
-"""Branches over specialization constants: one target is left, and it is the right one."""
+"""Branches over specialization constants: one target remains, and it is the right one."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def switches(code: bytes) -> list[int]:
 
 
 def run(device: Device, shader: Shader, spec: dict[str, int], given: int) -> list[int]:
-    """Return the two numbers that a kernel leaves, of which the first was given."""
+    """Return the two numbers that a kernel writes, the first of which was given."""
     with device.allocate(256, MemoryKind.UPLOAD) as memory:
         memory.write(0, np.array([given, 0], np.uint32))
         recorder = device.recorder()

@@ -1,4 +1,4 @@
-"""A session's power is the priority of its work, where the device has priorities."""
+"""A session's power is the priority of its work, if the device supports priorities."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOW, HIGH = 128, 512  # VK_QUEUE_GLOBAL_PRIORITY_LOW_KHR, VK_QUEUE_GLOBAL_PRIORI
 
 
 class Recorder:
-    """Vulkan, but for what devices are created with; some priorities are not granted."""
+    """Vulkan, except for the arguments of creating devices; some priorities are not granted."""
 
     def __init__(self, refused: int) -> None:
         self.asked: list[int | None] = []
@@ -48,7 +48,7 @@ class Recorder:
 
 @pytest.fixture
 def recorder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorder]:
-    """Let devices have the feature, whether they have the extension or not."""
+    """Let devices have the feature, whether or not they have the extension."""
 
     def with_priorities(*arguments: Any) -> Any:
         found = query(*arguments)

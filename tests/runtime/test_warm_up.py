@@ -94,7 +94,7 @@ def test_a_helper_that_fails_costs_no_more_than_time(
 def test_waiting_is_not_compiling(
     own_device: Device, helped: list[Device], shader: Shader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a busy machine a warm-up takes long, but little processor time: nobody is to help."""
+    """On a busy machine a warm-up takes long, but little processor time: no thread should help."""
     monkeypatch.setattr(warm_up.time, "process_time", lambda: 0.0)
     with own_device.start_pipelines([(shader, {"n": n}) for n in range(9)], warm_up=True) as batch:
         assert all(pipeline.warm for pipeline in batch.result())

@@ -1,4 +1,4 @@
-"""Each worker of Mesa's software device has a processor of its own; nothing else is touched."""
+"""Each worker of Mesa's software device has its own processor; nothing else is changed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ helper.discard()
 
 
 def report(**changes: str) -> tuple[int, list[int]]:
-    """Open a device in a process; return how many workers it has, and which processors are taken.
+    """Open a device in a process; return its number of workers, and their processors.
 
     Those of threads that may run on one alone.
     """

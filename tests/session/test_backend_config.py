@@ -1,4 +1,4 @@
-"""MNN's BackendConfig: what memory, power and tuning change."""
+"""MNN's BackendConfig: the effects of memory, power and tuning."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Storm:
         self.calls = 0
 
     def run(self, seconds: float) -> int:
-        """Run for a while; return the most memory that the process has had, in KiB."""
+        """Run for a while; return the peak memory of the process, in KiB."""
         end = time.monotonic() + seconds
         threads = [
             threading.Thread(target=self._work, args=(number, end)) for number in range(THREADS)

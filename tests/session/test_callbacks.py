@@ -1,4 +1,4 @@
-"""Runs that callers look into: every op with what goes in and what comes out, skipped, stopped."""
+"""Runs that callers observe: every op with its inputs and outputs, skipped, stopped."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_input_must_be_there() -> None:
 
 
 def test_branches_are_one_op() -> None:
-    """An If is seen as a whole; what is within it runs as always."""
+    """An If is seen as a whole; its branches run as always."""
     then = helper.make_graph([node("Neg", "x", "p")], "then", [], [value("p", F)])
     other = helper.make_graph([node("Abs", "x", "q")], "other", [], [value("q", F)])
     proto = model(

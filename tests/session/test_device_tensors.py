@@ -38,7 +38,7 @@ WEIGHTS = RNG.standard_normal((13, 7)).astype(np.float32)
 
 
 def dense() -> Any:
-    """Return y = 2 relu(x w), r = relu(x w): r is read on the device besides."""
+    """Return y = 2 relu(x w), r = relu(x w): r is also read on the device."""
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["h"]),
         helper.make_node("Relu", ["h"], ["r"]),

@@ -19,7 +19,7 @@ X = {"x": np.ones(2, np.float32), "go": np.array(True)}
 
 
 def endless(nodes: list[onnx.NodeProto], going: str, result: str) -> onnx.ModelProto:
-    """Return a network of one Loop without a limit, which goes on while `go` is true."""
+    """Return a network of one Loop without a limit, which continues while `go` is true."""
     value = helper.make_tensor_value_info
     body = helper.make_graph(
         nodes,

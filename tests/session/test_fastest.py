@@ -1,4 +1,4 @@
-"""device="fastest": what is measured, what is chosen and remembered, and that results stay."""
+"""device="fastest": the measurements, the choice, the remembered choice, and equal results."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def model(rows: int | str = "N", op: str = "Tanh", width: int = 4) -> onnx.Model
 
 
 class Clock:
-    """Says how long each takes, in the order in which they are measured."""
+    """Returns how long each takes, in the order in which they are measured."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, best: str) -> None:
         self.measured = 0
@@ -110,7 +110,7 @@ def test_the_device_runs_what_the_fastest_no_longer_does(
 
 @pytest.mark.parametrize("best", NAMES)
 def test_every_way_to_run(monkeypatch: pytest.MonkeyPatch, best: str) -> None:
-    """Submitted runs go the same way; what is bound to the device stays there."""
+    """Submitted runs use the same choice; tensors bound to the device stay there."""
     Clock(monkeypatch, best)
     y = expected(model(), X)
     with vkmnn.InferenceSession(model(), device="fastest") as session:
@@ -222,7 +222,7 @@ def test_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("what", ["other weights", "another shape", "another network"])
 def test_what_a_measurement_is_for(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
-    """Weights do not matter for how long a run takes; all else does."""
+    """Weights do not affect how long a run takes; everything else does."""
     clock = Clock(monkeypatch, "CPU")
     other = {
         "other weights": model(),

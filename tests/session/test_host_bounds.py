@@ -1,4 +1,4 @@
-"""What evaluators on the host may take of memory and time."""
+"""Limits on the memory and time of evaluators on the host."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def model(
 
 
 def loop(body: Sequence[onnx.NodeProto], *outputs: str, carried: str = "") -> onnx.NodeProto:
-    """Return a Loop of m iterations; `carried` goes round."""
+    """Return a Loop of m iterations; `carried` is passed from one to the next."""
     formal = [info("i", INT, []), info("c", BOOL, [])]
     results = [info("still", BOOL, []), *(info(name, FLOAT, None) for name in outputs)]
     if carried:
@@ -169,7 +169,7 @@ def test_scans_of_no_such_inputs(count: int, engine: str) -> None:
 
 
 def tree(back: int) -> onnx.NodeProto:
-    """Return a tree of a branch and two leaves; the second branch leads to the node `back`."""
+    """Return a tree of a branch and two leaves; the second branch leads back to the node `back`."""
     return node(
         "TreeEnsembleRegressor",
         ["x"],
@@ -261,7 +261,7 @@ def test_trees_are_computed(engine: str) -> None:
 
 
 def roi_align(**attributes: object) -> bytes:
-    """Return a network whose RoiAlign reads what other nodes of the host make."""
+    """Return a network whose RoiAlign reads results of other nodes on the host."""
     nodes = [
         node("RandomNormalLike", ["x"], ["noise"], mean=0.0, scale=1.0, seed=1.0),
         node("RoiAlign", ["noise", "rois", "batch"], ["y"], name="here", **attributes),

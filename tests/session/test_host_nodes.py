@@ -80,7 +80,7 @@ def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
 
 
 def found_and_gathered() -> onnx.ModelProto:
-    """Positive elements, found on the host: what follows has a shape that depends on data."""
+    """Positive elements, found on the host: the following ops have shapes that depend on data."""
     nodes = [
         node("Relu", "x", "r"),
         node("Binarizer", "r", "b", domain="ai.onnx.ml", threshold=0.0),

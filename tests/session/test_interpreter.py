@@ -1,4 +1,4 @@
-"""An interpreter's sessions: how they behave, what they say of themselves, and their end."""
+"""An interpreter's sessions: their behaviour, their descriptions, and their end."""
 
 from __future__ import annotations
 

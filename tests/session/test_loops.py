@@ -1,4 +1,4 @@
-"""Loop and Scan whose iterations are not known when they are loaded: bodies on the device."""
+"""Loop and Scan with iterations unknown at loading: bodies on the device."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ STEP = [node("MatMul", "h w", "p"), node("Add", "p x", "q"), node("Tanh", "q", "
 
 
 def counted() -> onnx.ModelProto:
-    """A limit that is fed, a value from around it that is computed, and what is stacked."""
+    """A limit that is fed, a computed value from outside, and stacked results."""
     inner = body(
         [*STEP, node("Identity", "c", "go"), node("Neg", "n", "s")],
         {"h": F},
@@ -179,7 +179,7 @@ def test_a_condition_that_is_computed() -> None:
 
 
 def test_shapes_that_change_while_it_runs() -> None:
-    """A value that grows, as caches do, beside one that does not."""
+    """A value that grows, like a cache, and one that does not."""
     nodes = [
         *STEP,
         node("Concat", "kept n", "grown", axis=0),
@@ -387,7 +387,7 @@ def test_a_carried_sequence_is_the_reason(op: str) -> None:
 
 
 def independent(kind: str) -> onnx.ModelProto:
-    """A product for each row, or for each number: nothing goes from one iteration to the next."""
+    """A product for each row, or for each number: iterations pass nothing to the next one."""
     if kind == "Loop":
         inner = body(
             [
@@ -439,7 +439,7 @@ def test_iterations_that_carry_nothing_run_side_by_side(kind: str) -> None:
 
 
 def test_threads_share_iterations_that_carry_nothing(registrations: object) -> None:
-    """Iterations meet in pairs: none ends before another one is there."""
+    """Iterations wait in pairs: none ends before another one starts."""
     barrier = threading.Barrier(2, timeout=20)
 
     @kernel("MatMul", backend="CPU", provider="acme")

@@ -1,4 +1,4 @@
-"""What `precision` means to a session, on devices that store halves and on others."""
+"""The effect of `precision` on a session, on devices with and without half storage."""
 
 from __future__ import annotations
 

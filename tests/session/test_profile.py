@@ -21,7 +21,7 @@ X = np.random.default_rng(3).standard_normal((1, 3, 11, 7)).astype(np.float32)
 
 
 def convolution_model() -> bytes:
-    """y = softmax(conv(x)), and the convolution's result besides."""
+    """y = softmax(conv(x)), and also the convolution's result."""
     rng = np.random.default_rng(5)
     weight = rng.standard_normal((5, 3, 3, 3)).astype(np.float32)
     graph = helper.make_graph(

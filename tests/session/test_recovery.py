@@ -1,4 +1,4 @@
-"""on_device_lost="rebuild": a session outlives its device, and says so when it cannot."""
+"""on_device_lost="rebuild": a session outlives its device, and reports when it cannot."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def rebuilding(**changes: object) -> vkmnn.InferenceSession:
 
 
 def lose_in_runs(monkeypatch: pytest.MonkeyPatch, times: int) -> list[Device]:
-    """Let devices be lost while commands run on them; return those that were."""
+    """Let devices be lost while commands run on them; return the lost ones."""
     lost: list[Device] = []
     real = CommandBuffer.run_inside
 

@@ -1,4 +1,4 @@
-"""`close` is final, whatever else is going on."""
+"""`close` is final, whatever else is happening."""
 
 from __future__ import annotations
 

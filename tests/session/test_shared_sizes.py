@@ -38,7 +38,7 @@ W = floats(3, 3, seed=7)
 
 
 def product_and_sum() -> onnx.ModelProto:
-    """a · W + b, which is one op where b has the shape of a: that is what the names say."""
+    """a · W + b, which is one op if b has the shape of a: the names show that."""
     nodes = [
         helper.make_node("MatMul", ["a", "w"], ["p"]),
         helper.make_node("Add", ["p", "b"], ["y"]),

@@ -1,4 +1,4 @@
-"""What a device lacks, emulated: what is rendered, what runs, and what is refused."""
+"""Emulation of missing features: rendered code, running it, and refusals."""
 
 from __future__ import annotations
 

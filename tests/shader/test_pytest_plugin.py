@@ -1,4 +1,4 @@
-"""The pytest plug-in as its users meet it: in a project of their own, in a process of its own."""
+"""The pytest plug-in from a user's perspective: in a separate project and process."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def own(variant):
 
 
 def add_kernel(project: Project) -> None:
-    """Give the project a kernel of its own, which its cases do not reach."""
+    """Give the project its own kernel, which its cases do not reach."""
     shader = BUILTIN.load("unary_test_f32_buffer")
     code = shader.spirv()
     described = BUILTIN._entry(shader.name)

@@ -1,4 +1,4 @@
-"""The runner of the kernel tests: what it must notice, and what it must not do silently."""
+"""The runner of the kernel tests: what it must detect, and what it must not do silently."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every op type of vkmnn is declared in one place, and whole."""
+"""Every op type of vkmnn is declared completely, and in one place."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ LEFT = {
 
 
 def test_an_op_says_what_it_leaves_open():
-    """A new op type declares every aspect, or stands in the table above with a reason."""
+    """A new op type declares every aspect, or is listed in the table above with a reason."""
     names = [name for name in OP_TYPES if OP_TYPES[name].attrs.__module__.startswith("vkmnn.")]
     left: dict[str, set[str]] = {}
     for name in names:
@@ -139,7 +139,7 @@ def test_nothing_of_an_op_is_silent(registrations: Snapshot):
 
 
 def test_an_operator_is_written_in_six_places():
-    """Vocabulary, shape, axes, numpy, device, converter: what else names it is no part of it."""
+    """Vocabulary, shape, axes, numpy, device, converter: other mentions do not count."""
     for operator in supported_ops():
         for name in vocabulary(operator) if operator.domain == "" else ():
             places = {

@@ -1,4 +1,4 @@
-"""The table of float elements, and what follows from its rows."""
+"""The table of float elements, and everything derived from its rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all constant folding shares."""
+"""Shared behaviour of all constant folding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the source is cut: functions that fit on a page, operators where they are looked for."""
+"""Structure of the source: functions that fit on a page, operators where they are expected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Imports run one way, without a circle: the parts of vkmnn know only what lies beneath them."""
+"""Imports go one way, without cycles: the parts of vkmnn know only those beneath them."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ NOT_IMPORTED = {
 
 
 class Import(NamedTuple):
-    """One import: who imports what, where, and whether only for type checkers."""
+    """One import: importer, imported name, location, and whether only for type checkers."""
 
     importer: str
     target: str
@@ -230,7 +230,7 @@ def imports_of(source: str, module: str, *, is_package: bool) -> Iterator[Import
 
 
 def names_of(source: str, module: str) -> Iterator[Import]:
-    """Yield what a module may import by name: every text that is the name of one of ours."""
+    """Yield what a module may import by name: every string that is the name of a module of ours."""
     tree = ast.parse(source)
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
     docs = [node.body[0] for node in ast.walk(tree) if isinstance(node, documented) and node.body]
@@ -287,7 +287,7 @@ def is_own(found: Import) -> bool:
 
 
 def complaint(found: Import) -> str | None:
-    """Say what is wrong with an import, or None."""
+    """Describe the violation of an import, or return None."""
     here = f"{found.importer}, line {found.line}: imports {found.target}"
     importer, target = part_of(found.importer), part_of(found.target)
     if is_own(found):

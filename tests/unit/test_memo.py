@@ -1,4 +1,4 @@
-"""Tables of results for things that are alike: computed once, and bounded."""
+"""Tables of results for equal keys: computed once, and bounded."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ TABLE = tuple(rows(PAGE.read_text("utf-8")))
 
 
 def complaints(row: Row) -> Iterator[str]:
-    """Say what is wrong with a row."""
+    """Describe the error in a row."""
     if row.state not in STATES:
         yield f"there is no state '{row.state}'"
     if row.state == "works" and not (row.names and row.tests):
@@ -76,7 +76,7 @@ def resolves(name: str) -> bool:
 
 
 def is_test(name: str) -> bool:
-    """Whether pytest finds `file::function` in the folder of tests."""
+    """Return whether pytest finds `file::function` in the folder of tests."""
     file, _, function = name.partition("::")
     return re.fullmatch(r"(.*/)?test_\w+\.py", file) is not None and function in functions(file)
 

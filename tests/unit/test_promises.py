@@ -1,4 +1,4 @@
-"""tests/conftest.py: a skip for want of a promised device is a failure."""
+"""tests/conftest.py: a skip caused by the lack of a promised device is a failure."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def _build(
 def _compiled(
     settings: browse.Settings, cache: Cache | None, only: frozenset[str], strict: bool
 ) -> Built:
-    """Build with a bar of progress, and print what the compiler remarks."""
+    """Build with a progress bar, and print the compiler's remarks."""
     compiler = find_compiler(settings.glslang)
     columns = (TextColumn("shaders"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=err, transient=True) as bar:
@@ -135,7 +135,7 @@ def _summary(built: Built) -> str:
 
 
 def _check(built: Built, settings: browse.Settings) -> None:
-    """Compare with what is on disk; end with status 1 where that is stale."""
+    """Compare with the files on disk; end with status 1 if they are stale."""
     diff = compare_outputs(built, settings.shaders)
     if diff:
         typer.echo(diff, nl=False)
@@ -149,7 +149,7 @@ def _check(built: Built, settings: browse.Settings) -> None:
 
 
 def compile_locked(ctx: typer.Context) -> None:
-    """Compile every variant that has not been compiled yet; changes nothing beside the cache."""
+    """Compile every variant that has not been compiled yet; write only to the cache."""
     settings: browse.Settings = ctx.obj
     start = time.monotonic()
     try:

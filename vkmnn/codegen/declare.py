@@ -1,9 +1,9 @@
-"""What a template declares about itself, and the GLSL that follows from it.
+"""The declarations of a template, and the GLSL that follows from them.
 
-A template never numbers anything: bindings, specialization ids and offsets are given out here,
-in order of declaration, and the same declaration makes the Python side (manifest, parameter
-dataclass). Element types and texel formats: Vulkan spec "Compatibility Between SPIR-V Image
-Formats And Vulkan Formats", GLSL 4.60 section 4.4.6.2.
+A template never numbers anything: bindings, specialization ids and offsets are assigned here, in
+order of declaration, and the same declaration creates the Python side (manifest, parameter
+dataclass). Element types and texel formats: Vulkan spec "Compatibility Between SPIR-V Image Formats
+And Vulkan Formats", GLSL 4.60 section 4.4.6.2.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ _KIND = {
     **dict.fromkeys(("int", "ivec2", "ivec4", "int64_t"), "i"),
     **dict.fromkeys(("uint", "uvec2", "uvec4"), "u"),
 }
-# What types need in a buffer: a GLSL extension, and features of the device.
+# Requirements of types in a buffer: a GLSL extension, and features of the device.
 _16 = ("GL_EXT_shader_16bit_storage", ("storage16",))
 _8 = ("GL_EXT_shader_8bit_storage", ("storage8",))
 _64 = ("GL_EXT_shader_explicit_arithmetic_types_int64", ("int64",))
@@ -159,8 +159,8 @@ _VECTORS: dict[str, str] = {
 
 _SAMPLED = "GL_EXT_samplerless_texture_functions"
 
-# Values of an axis `element` by which weights are narrower than floats: what all else is, and what
-# four weights are.
+# Values of an axis `element` with weights narrower than floats: the type of everything else, and
+# that of four weights.
 _NARROW_WEIGHTS = {"w8": ("f32", "c8vec4"), "c8": ("f32", "c8vec4")}
 
 # How a tensor is bound, by the value of an axis `load`.
@@ -225,7 +225,7 @@ class Spec:
 
 @dataclass(slots=True)
 class Declarations:
-    """Everything one variant declared while its template was rendered.
+    """Everything that a variant declared while its template was rendered.
 
     `where` returns the template file and line being rendered; it is asked at each declaration.
     `defaults` are those of specialization constants that macro.json sets.
@@ -243,7 +243,7 @@ class Declarations:
     extensions: dict[str, tuple[str, int]] = field(default_factory=dict)
     enums: dict[str, tuple[str, ...]] = field(default_factory=dict)
     functions: set[str] = field(default_factory=set)
-    """Those of elements that the source has already."""
+    """Those of elements that the source already has."""
 
     def _fail(self, message: str, hint: str | None = None) -> ShaderError:
         template, line = self.where()
@@ -340,9 +340,9 @@ class Declarations:
         return "\n".join([*before, *_buffer(binding, kind, qualifier)])
 
     def do_view(self, access: str, name: object, element: object, of: object) -> str:
-        """Declare another element type for the buffer of a binding that is there already.
+        """Declare a second element type for the buffer of an existing binding.
 
-        A variant reads or stores it by one of them; a specialization constant says by which.
+        A variant reads or stores it by one of them, selected by a specialization constant.
         """
         name = self._name(name, "tensor")
         if element not in ELEMENTS:
@@ -365,7 +365,7 @@ class Declarations:
         return "\n".join([*self._functions(kind), *_buffer(view, kind, qualifier)])
 
     def _functions(self, kind: Element) -> list[str]:
-        """Return what the accessors of an element call, where the source has it not yet."""
+        """Return the functions of an element's accessors that the source does not have yet."""
         if not kind.functions or kind.functions in self.functions:
             return []
         self.functions.add(kind.functions)
@@ -437,7 +437,7 @@ class Declarations:
         return f"layout(constant_id = {spec.id}) const {type} {name} = {text};"
 
     def do_extension(self, name: object) -> str:
-        """Ask for a GLSL extension; the directive goes to the head of the shader."""
+        """Request a GLSL extension; the directive goes to the head of the shader."""
         if not isinstance(name, str) or not re.fullmatch(r"GL_\w+", name):
             raise self._fail(f"extension {name!r} does not look like GL_…")
         self.extensions.setdefault(name, self.where())
@@ -487,7 +487,7 @@ class Declarations:
         return element in NARROW
 
     def do_words(self, lanes: object, element: object) -> str:
-        """Return the type that moves elements of a size whatever they hold: 32 bits as integers."""
+        """Return the type that moves elements of one size: 32 bits move as integers."""
         return self.do_vec("i32" if element == "f32" else element, int(str(lanes)))
 
     def do_fail(self, message: object) -> str:
@@ -553,7 +553,7 @@ def _texel(binding: Binding, kind: Element, qualifier: str) -> list[str]:
 
 
 def _image(binding: Binding, kind: Element, qualifier: str) -> list[str]:
-    """Return what reads and writes texels: `x_at(x, y)` and `x_put(x, y, v)`.
+    """Return the accessors of texels: `x_at(x, y)` and `x_put(x, y, v)`.
 
     `x_load(i)` and `x_store(i, v)` count the texels row by row.
     """

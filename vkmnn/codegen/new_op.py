@@ -1,4 +1,4 @@
-"""`new-op`: writes what a new operator needs, as an identity that builds and passes its test."""
+"""`new-op`: writes the files of a new operator, as an identity that builds and passes its test."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ _PYTHON = {
     "strings": "tuple[str, ...]",
     "byte_strings": "tuple[bytes, ...]",
 }
-"""Types of parameters, named as the readers of a node are, and what Python calls them."""
+"""Types of parameters, named like the readers of a node, and their Python types."""
 _OTHERS: dict[str, Value] = {
     "bool": True,
     "string": "text",
@@ -211,7 +211,7 @@ class Param:
 
 @dataclass(frozen=True, slots=True)
 class NewOp:
-    """What is to be written."""
+    """The operator to write."""
 
     name: str
     op: str
@@ -232,7 +232,7 @@ class NewOp:
         return {**several, "load": ["buffer", "texel"]}
 
     def imports(self) -> list[str]:
-        """Return what its module takes from `vkmnn.plugin`."""
+        """Return the names that its module imports from `vkmnn.plugin`."""
         kernel, mixed = self.kind == "kernel", "i32" in self.elements
         needed = {
             *("AnyArray", "Infos", "Inputs", "NodeContext", "Op", "OpAttrs", "Outputs", "Values"),
@@ -251,7 +251,7 @@ class NewOp:
         return sorted(needed, key=lambda name: (name[0].islower(), name.lower()))
 
     def values(self) -> dict[str, object]:
-        """Return what the templates use."""
+        """Return the variables of the templates."""
         required = {p.name: _literal(p.other) for p in self.params if p.default is None}
         changed = {p.name: _literal(p.other) for p in self.params}
         least, most = len(self.inputs) - len(self.optional), len(self.inputs)
@@ -300,7 +300,7 @@ class Target:
     tests: Path
 
     def files(self, new: NewOp) -> dict[Path, str]:
-        """Return the operator's own files and the templates that make them."""
+        """Return the operator's own files and their templates."""
         own = {
             self.modules / f"{new.name}.py": "operator.py.j2",
             self.tests / f"test_{new.name}.py": "test.py.j2",
@@ -390,7 +390,7 @@ def _kind(cpu_only: bool, geometry: bool) -> str:
 
 
 def _shown(path: Path) -> str:
-    """Return a path as short as it can be said from here."""
+    """Return the shortest path from here."""
     here = Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
 
@@ -416,7 +416,7 @@ def _next_steps(new: NewOp, target: Target, command: str) -> None:
 
 @dataclass(frozen=True)
 class Arguments:
-    """What was asked for, unchecked."""
+    """The unchecked request."""
 
     name: str
     inputs: int
@@ -508,7 +508,7 @@ def _check_elements(elements: Sequence[str], kind: str) -> None:
 
 
 def _params(texts: Sequence[str], inputs: Sequence[str], flags: int) -> tuple[Param, ...]:
-    """Read the parameters; those without a default come first, as Python wants it.
+    """Read the parameters; those without a default come first, as Python requires.
 
     Args:
         texts: the parameters.

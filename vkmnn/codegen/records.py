@@ -1,8 +1,7 @@
-"""What a build found out about a whole template, kept so that an unchanged one is not rendered.
+"""Results for a whole template, stored so that an unchanged one is not rendered.
 
-A record is found by the content of everything that decides it: the template, every include, its
-entry in macro.json, Jinja and the generator itself. So it can be missing, but not
-stale.
+A record is keyed by the content of everything that determines it: the template, every include, its
+entry in macro.json, Jinja and the generator itself. So it can be missing, but not stale.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A reader for the part of SPIR-V that says how a shader is used from outside.
+"""A reader for the external interface of a SPIR-V shader.
 
 Only the module's head is read: everything before the first function (SPIR-V spec 2.4, "Logical
 Layout of a Module"). Opcodes and enumerants: SPIR-V spec section 3.
@@ -99,7 +99,7 @@ class ReflectedSpec:
 
 @dataclass(frozen=True, slots=True)
 class Reflection:
-    """How the shader meets the outside."""
+    """A shader's external interface."""
 
     version: tuple[int, int]
     entry_points: tuple[str, ...]
@@ -229,7 +229,7 @@ def _binding(module: _Module, variable: int, type_id: int, storage: int) -> Refl
         name = name.removesuffix("_image")
     elif storage == _UNIFORM_CONSTANT and op == _OP_TYPE_IMAGE and args[1] == _DIM_2D:
         kind = "image"
-        if args[5] == 1:  # sampled: nobody writes it, and it takes any format
+        if args[5] == 1:  # sampled: it is not written, and may have any format
             flags.add(_DEC_NON_WRITABLE)
         else:
             texel_format = _IMAGE_FORMATS.get(args[6], f"format{args[6]}")

@@ -155,7 +155,7 @@ _PLAIN = (
 
 
 def _check_source(source: object) -> None:
-    """Refuse what is neither a template's text nor its file.
+    """Refuse a source that is neither a template's text nor its file.
 
     Raises:
         ShaderError: says what it is, and what is possible.
@@ -187,7 +187,7 @@ def _check_source(source: object) -> None:
 
 
 def _file_of(source: str | Path) -> Path | None:
-    """Return the template file that is meant, None for a text."""
+    """Return the template file, None for a text."""
     _check_source(source)
     if isinstance(source, str) and ("\n" in source or not source.endswith(TEMPLATE_SUFFIX)):
         return None
@@ -206,7 +206,7 @@ def _file_of(source: str | Path) -> Path | None:
 
 
 def _policy(file: Path, axes: Mapping[str, str | int], requires: list[str]) -> dict[str, Any]:
-    """Return what macro.json beside a file says about the variant with these axis values."""
+    """Return the entry of macro.json next to a file for the variant with these axis values."""
     from vkmnn.codegen.places import MACRO_FILE
     from vkmnn.codegen.variants import expand, load_entries
 

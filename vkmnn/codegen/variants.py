@@ -1,4 +1,4 @@
-"""`macro.json` → the list of variants: axes multiplied, exclusions taken out, names made."""
+"""`macro.json` → the list of variants: axes multiplied, exclusions removed, names assigned."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Condition:
     pairs: tuple[tuple[str, AxisValue], ...]
 
     def holds(self, axes: Mapping[str, AxisValue]) -> bool:
-        """Say whether every pair agrees with these axis values."""
+        """Return whether every pair agrees with these axis values."""
         return all(axes[axis] == value for axis, value in self.pairs)
 
 
@@ -101,7 +101,7 @@ class TemplateEntry:
     spec_lines: dict[str, int] = field(default_factory=dict, repr=False)
 
     def variants(self) -> list[Variant]:
-        """Return the variants in axis order; raises `ShaderError` when none is left."""
+        """Return the variants in axis order; raises `ShaderError` if none is left."""
         found = [
             Variant(variant_name(self.name, axes.values()), self, axes)
             for axes in _combinations(self.axes, self.rows)
@@ -435,7 +435,7 @@ def _op_type(node: Node) -> str:
 
 
 def _check_conditions(made: TemplateEntry, entry: dict[str, Node]) -> None:
-    """Refuse a rule for variants that the exclusions take out; they must leave some, too."""
+    """Refuse a rule for excluded variants; the exclusions must also leave some."""
     variants = made.variants()
     for key, rules in (("requires", made.requires), ("optimize", made.optimize)):
         for condition, _ in rules:

@@ -1,6 +1,6 @@
-"""What a file or folder is that no front end reads, and the one step that helps.
+"""Identifies files and folders that no front end reads, and says how to convert them.
 
-Formats are told by their content first; names count where the content says nothing.
+Formats are identified by their content first; names count if the content is inconclusive.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ Matches = Callable[[bytes], bool]
 
 
 class Kind(NamedTuple):
-    """A format: what it is called, with its article, and what to do."""
+    """A format: its name, with its article, and what to do."""
 
     name: str
     advice: str
 
 
 class _Format(NamedTuple):
-    """A format; of a vague one, such as a zip archive, the name of a file may say more."""
+    """A format; for a vague one, such as a zip archive, the name of a file may say more."""
 
     name: str
     advice: str
@@ -118,7 +118,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _fields(head: bytes, most: int = 4) -> list[tuple[int, bytes]]:
-    """Return the first fields of a protobuf message: numbers, and bytes that may be cut off."""
+    """Return the first fields of a protobuf message: numbers, and bytes that may be truncated."""
     found: list[tuple[int, bytes]] = []
     at = 0
     while at < len(head) and len(found) < most:
@@ -174,7 +174,7 @@ _JSON = _text(rb"[{\[]\s*[\"{\[\]}\d]")
 _HDF5 = _at(0, b"\x89HDF\r\n\x1a\n")
 _IMAGES = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"GIF8", b"BM")
 
-# The first that matches counts: the particular stands before the general.
+# The first match counts: specific ones precede general ones.
 _BY_CONTENT = (
     _Format(
         "a Git LFS pointer",
@@ -343,7 +343,7 @@ _BY_CONTENT = (
     ),
 )
 
-# Protobuf messages have no magic: these are asked only of what does not parse as a model.
+# Protobuf messages have no magic number: these are only tried if a file does not parse as a model.
 _BY_STRUCTURE = (
     _Format(
         "a PaddlePaddle model", _PADDLE, _both(_at(0, b"\x0a"), _has(b"\x04feed", b"\x05fetch"))
@@ -394,7 +394,7 @@ LANGUAGE_MODEL = Kind(
 
 
 def _named(path: Path | None, formats: tuple[_Format, ...]) -> Kind | None:
-    """Return the format that a file's name says; of several suffixes, the longest counts."""
+    """Return the format that a file's name indicates; of several suffixes, the longest counts."""
     name = path.name.lower() if path is not None else ""
     ends = [(suffix, one) for one in formats for suffix in one.suffixes if name.endswith(suffix)]
     return _kind(max(ends, key=lambda end: len(end[0]))[1]) if ends else None
@@ -418,7 +418,7 @@ def kind_of(head: bytes, path: Path | None = None) -> Kind | None:
 
 
 def likely_kind(head: bytes, path: Path | None = None) -> Kind | None:
-    """Return what a file is most likely, which no front end could read; None if nothing says it.
+    """Return the most likely kind of a file that no front end could read; None if unknown.
 
     Args:
         head: its first bytes.
@@ -444,7 +444,7 @@ def _is_text(head: bytes) -> bool:
 
 
 READ = (".onnx", ".vkmnn", ".mnn", ".tflite", ".prototxt", ".pb", ".pt2")
-"""Suffixes of the files that hold a network which vkmnn reads."""
+"""Suffixes of files with a network that vkmnn reads."""
 
 _FOLDERS = (
     (("*-symbol.json", "*.params"), Kind("an MXNet model", _MXNET)),
@@ -465,11 +465,11 @@ _FOLDERS = (
     (("*.pt",), Kind("a folder of PyTorch models", _EXPORT)),
     (("*.pth",), Kind("a folder of PyTorch models", _EXPORT)),
 )
-"""Files that a folder has, as patterns, and what it then is."""
+"""Files in a folder, as patterns, and the kind that they indicate."""
 
 
 def kind_of_folder(folder: Path) -> Kind | None:
-    """Name the kind of model that a folder holds; None where it is not known."""
+    """Return the kind of model in a folder; None if unknown."""
     name = folder.name.lower()
     for path, kind in (
         ("saved_model.pb", Kind("a TensorFlow SavedModel", _SAVED_MODEL)),

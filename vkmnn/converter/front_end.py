@@ -1,6 +1,7 @@
-"""What a front end is: it recognises a kind of model, reads it, and converts it to a graph.
+"""The front end interface: recognise a kind of model, read it, and convert it to a graph.
 
-A front end is a folder beside `onnx/`, or a plug-in; docs/extending/front-end.md shows a whole one.
+A front end is a folder next to `onnx/`, or a plug-in; docs/extending/front-end.md shows a complete
+one.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from vkmnn.converter.onnx.host_nodes import HostCheck
 
 START_BYTES = 64
-"""Bytes of a file that `recognises` gets."""
+"""Bytes of a file passed to `recognises`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +69,8 @@ class FrontEnd(ABC):
     def read(self, model: Any) -> Any:
         """Read the model, and whatever belongs to it, from disk.
 
-        Runs in a thread of its own while plug-ins are imported, so it must need nothing that they
-        register.
+        Runs in a separate thread while plug-ins are imported, so it must not depend on their
+        registrations.
 
         Raises:
             ModelFileError: there is no such file, or it is not such a model.
@@ -120,5 +121,5 @@ def _start(model: object) -> bytes:
                 with path.open("rb") as file:
                     return file.read(START_BYTES)
         except (OSError, ValueError):
-            pass  # the front end that reads it says what is wrong
+            pass  # its front end reports the error
     return b""

@@ -1,6 +1,6 @@
 """All front ends of vkmnn's: importing this registers them.
 
-That of vkmnn's own files, which needs no converter, is registered before.
+The one for vkmnn's own files, which needs no converter, is registered before.
 """
 
 from __future__ import annotations

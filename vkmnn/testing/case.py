@@ -148,7 +148,7 @@ def blocked_case(
 ) -> Case:
     """Return the case of an op with channel-blocked first input and output (NC4HW4).
 
-    The op stands between poolings of one pixel, which leave values alone and want that layout.
+    The op is between poolings of one pixel, which leave values unchanged and require that layout.
     """
     x = inputs[0]
     assert x is not None
@@ -207,7 +207,7 @@ class Variant:
 
     @property
     def floats(self) -> FloatElement:
-        """How the floats are stored that the variant works on."""
+        """The storage of floats in the variant."""
         narrow = [name for name in FLOATS if name in NARROW]
         for name in narrow:
             if name in (self.axes.get("element"), self.axes.get("result")):
@@ -218,7 +218,7 @@ class Variant:
 
     @property
     def arithmetic(self) -> FloatElement:
-        """What the variant computes in, as its kernels do on request."""
+        """The arithmetic of the variant's kernels, on request."""
         return "f16" if self.template.endswith("_half") else "f32"
 
     @property
@@ -245,7 +245,7 @@ OP_CASES: Registry[str, OpCaseMaker] = Registry("cases")
 def op_cases(function: OpM) -> OpM:
     """Register a function that yields cases of an op for any kernel.
 
-    What a kernel's cases share with them, the function of `shader_cases` yields from it.
+    The shared context of a kernel's cases; the function of `shader_cases` yields from it.
     """
     OP_CASES.register(function.__name__)(function)
     return function

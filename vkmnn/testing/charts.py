@@ -119,7 +119,7 @@ def band(entry: Entry) -> Band | None:
 
 
 def time_text(microseconds: float) -> str:
-    """Write a time with three digits at most."""
+    """Write a time with at most three digits."""
     for limit, factor, unit in ((1e3, 1.0, "µs"), (1e6, 1e-3, "ms"), (math.inf, 1e-6, "s")):
         if microseconds < limit:
             return f"{microseconds * factor:.3g} {unit}"

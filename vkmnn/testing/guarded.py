@@ -1,7 +1,7 @@
 """Memory for kernel tests: each tensor in its own poisoned buffer with guard words.
 
-What a kernel fails to write, or reads past a tensor, is then NaN or a large number, and what it
-writes past a tensor shows afterwards.
+Elements that a kernel fails to write, or reads past a tensor, are then NaN or a large number, and
+writes past a tensor are visible afterwards.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from vkmnn.vulkan.storage import VECTOR_BYTES, storage_bytes
 POISONS = (0x7FD5A5C3, 0x7F05A5C3)
 """Content of every word before a run: NaN as a float, a large integer.
 
-Of each tensor another one, so that poison which is read here and written there shows.
+A new copy of each tensor, so that reads and writes of poison show.
 """
 
 _HALF_POISONS = {POISONS[0]: 0x7FD5, POISONS[1]: 0x7B05}
@@ -74,7 +74,7 @@ class GuardedBackend(VulkanBackend):
             element=element,
             narrow_inputs=element != "f32",
             storage=storage,
-            spacious=True,  # kernels that take much memory are tested, too
+            spacious=True,  # kernels that take much memory are tested too
             arithmetic=arithmetic,
         )
         self._replaced = replaced

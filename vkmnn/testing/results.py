@@ -83,8 +83,8 @@ class Entry:
 class Results:
     """The entries of a run, by device and variant.
 
-    `baseline` is the path of the timing baseline, "" without one; `notes` is what a reader should
-    know besides.
+    `baseline` is the path of the timing baseline, "" without one; `notes` are remarks for the
+    reader.
     """
 
     devices: dict[str, DeviceRecord] = field(default_factory=dict)

@@ -34,7 +34,7 @@ MAX_COMBINATIONS = 400
 class Picker:
     """A chooser that prefers `takes[what]`, else candidate number `picks[what]`, or 0.
 
-    `seen` tells afterwards what there was to choose: the number of candidates by kind of choice.
+    `seen` records the available choices: the number of candidates by kind of choice.
     """
 
     def __init__(self, picks: Picks, takes: Mapping[str, Hashable] = MappingProxyType({})) -> None:
@@ -43,7 +43,7 @@ class Picker:
         self.seen: dict[str, int] = {}
 
     def __call__(self, what: str, problem: Hashable, candidates: Sequence[T]) -> T:
-        """Return the picked candidate, the last one where there are fewer."""
+        """Return the picked candidate, or the last one if there are fewer."""
         if what in self.takes and self.takes[what] in candidates:
             return candidates[candidates.index(self.takes[what])]
         self.seen[what] = max(len(candidates), self.seen.get(what, 0))
@@ -51,7 +51,7 @@ class Picker:
 
 
 class _NotRecorded(Segment):
-    """Placeholder for what a dry backend did not record."""
+    """Placeholder for results that a dry backend did not record."""
 
     def run(self, host: dict[str, Array]) -> None:
         raise AssertionError("a dry run has nothing to replay")
@@ -248,7 +248,7 @@ def _narrow_results(
 
 
 def _narrow_tolerance(want: AnyArray, case: Case) -> tuple[float, float]:
-    """Return the tolerances: of one rounding where the case allows none, else of a few."""
+    """Return the tolerances: of one rounding if the case allows none, else of a few."""
     stored = FLOATS[case.floats]
     step = 1.0 / stored.whole
     if not case.rtol and not case.atol:  # devices may round either way
@@ -272,8 +272,8 @@ def run_variant(variant: Variant, device: Device) -> VariantResult:
 def reach(variant: Variant, device: Device) -> list[tuple[Case, Picks]]:
     """Return the cases of a variant with the choices that lead to it; nothing runs.
 
-    Those that dispatch it come first. The others must work as well with the same choices: empty
-    tensors dispatch nothing, and some shapes take another kernel.
+    Those that dispatch it come first. The others must also pass with the same choices: empty
+    tensors dispatch nothing, and some shapes use another kernel.
 
     Raises:
         AssertionError: there are no cases, or none of them reaches the variant.

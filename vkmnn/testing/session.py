@@ -102,7 +102,7 @@ class ShaderSession:
         return [(target, variant) for target in self._targets for variant in variants]
 
     def _variants(self) -> list[Variant]:
-        """Return the variants that this process knows; workers may have found more cases."""
+        """Return the variants that this process knows; workers may have discovered more cases."""
         try:
             return self._settings.variants()
         except MissingExtraError:

@@ -164,7 +164,7 @@ class VulkanEncoder:
     def choose(self, what: str, problem: Hashable, candidates: Sequence[T], beside: str = "") -> T:
         """Return the candidate to use; list the likely fastest first (see `Chooser`).
 
-        `beside` names another op whose dispatches depend on the choice.
+        `beside` names another op whose dispatches depend on the choice, if there is one.
         """
         if self.element != "f32":
             problem = (FLOATS[self.element].label, problem)
@@ -328,7 +328,7 @@ class VulkanEncoder:
         return {"DIVIDES_EXACTLY": True} if told else {}
 
     def expect(self, predict: Callable[[], Expected | None]) -> None:
-        """Record the cost prediction of the last dispatch, which few plans are asked for."""
+        """Record the cost prediction of the last dispatch; only few plans request it."""
         if self.recording.dispatches:
             self.recording.dispatches[-1].predict = predict
 

@@ -18,7 +18,7 @@ from vkmnn.vulkan.float_rules import FloatOperands, FloatRule, apply_float_rule
 
 
 class Prepared:
-    """What the executions of ops that are alike have in common; hashed by identity.
+    """What the executions of equal ops share; compared and hashed by identity.
 
     Args:
         kind: the class of the executions.
@@ -93,19 +93,19 @@ class VulkanExecution(Execution[AttrsT]):
         """
 
     def float_operands(self, element: FloatElement) -> FloatOperands:
-        """Return which inputs are wanted, and which outputs are made, in a narrow element.
+        """Return which inputs the op reads, and which outputs it writes, in a narrow element.
 
-        What it says about integers is ignored.
+        Its answers for integers are ignored.
 
         Args:
-            element: how the session stores floats; only asked where that is not float32.
+            element: how the session stores floats; only called if that is not float32.
         """
         return self.by_rule(self.float_rule, element)
 
     def by_rule(
         self, rule: FloatRule, element: FloatElement, *, wide: int = -1, clamped: bool = False
     ) -> FloatOperands:
-        """Return what a rule says about the op's tensors; see `apply_float_rule`."""
+        """Return what a rule means for the op's tensors; see `apply_float_rule`."""
         return apply_float_rule(
             rule, self.inputs, self.outputs, element, wide=wide, clamped=clamped
         )
@@ -113,8 +113,8 @@ class VulkanExecution(Execution[AttrsT]):
     def code_inputs(self) -> dict[int, int | None]:
         """Return the inputs that the op can read as 8-bit quantised values, in its `code_layout`.
 
-        Each has the shift (`byte_codes.code_shift`) that it is known to have, if any. Asked of
-        bound and unbound executions alike, so layouts must not matter.
+        Each has its known shift (`byte_codes.code_shift`), if any. Called on bound and unbound
+        executions alike, so layouts must not matter.
         """
         return {}
 

@@ -1,4 +1,4 @@
-"""Which tensors of an op are narrow where a session stores floats narrower than float32.
+"""Which tensors of an op are narrow if a session stores floats narrower than float32.
 
 The reasons are in docs/decisions/fp16-storage.md.
 """
@@ -14,16 +14,15 @@ from vkmnn.core.tensor import Tensor
 from vkmnn.vulkan.storage import kernel_dtype
 
 FloatOperands = tuple[list[bool], list[bool]]
-"""For each input (output), whether its floats are wanted (made) narrow."""
+"""For each input (output), whether its floats should be narrow."""
 
 
 class FloatRule(enum.Enum):
-    """What an op wants and makes where a session stores floats narrower than float32.
+    """Which floats an op reads and writes narrow if a session stores floats narrower than float32.
 
-    FULL: float32 everywhere; the op has no narrow kernels, or its results leave that range.
-    TAKES: narrow everywhere, whatever the inputs are.
-    FOLLOWS: narrow when all computed float operands are and the constants fit, else float32.
-    READS: operands as for FOLLOWS, results in float32.
+    FULL: float32 everywhere; the op has no narrow kernels, or its results exceed that range. TAKES:
+    narrow everywhere, whatever the inputs are. FOLLOWS: narrow if all computed float operands are
+    and the constants fit, else float32. READS: operands as for FOLLOWS, results in float32.
     """
 
     FULL = "full"
@@ -71,7 +70,7 @@ def is_float(tensor: Tensor) -> bool:
 def _follows(operands: Sequence[Tensor], element: FloatElement, clamped: bool) -> bool:
     computed = [tensor for tensor in operands if tensor.value is None]
     constants = [tensor.value for tensor in operands if tensor.value is not None]
-    # Where all operands are constant, nothing says that their results meet narrow ones.
+    # If all operands are constant, nothing shows that their results meet narrow ones.
     clamped = clamped and bool(computed)
     fit = all(fits(value, element, clamped=clamped) for value in constants)
     return bool(operands) and fit and all(tensor.element != "f32" for tensor in computed)

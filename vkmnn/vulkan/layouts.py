@@ -25,9 +25,9 @@ MakeExecution = Callable[[Op, Sequence[Tensor | None], Sequence[Tensor]], Execut
 
 
 class Form(NamedTuple):
-    """How a tensor lies on the device: its order, and how its floats are stored.
+    """How a tensor is stored on the device: its memory order, and how its floats are stored.
 
-    `codes`: the shift of codes that take a byte each (`Tensor.codes`).
+    `codes`: the shift of quantised values that take a byte each (`Tensor.codes`).
     """
 
     layout: Layout
@@ -71,12 +71,12 @@ def assign_layouts(
         backend: the type of the backend that negotiates.
         outputs: tensors that the host reads.
         make: creates the execution of a ConvertTensor op.
-        element: how floats are stored where executions say so.
-        narrow_inputs: what the host provides is converted to that at once.
-        divider: cuts the ops whose tensors are too large for the device.
-        images: tensors are kept in images of at most this many texels along each axis, where ops
-            have kernels for that; 0 keeps all in buffers.
-        full: names of ops, and of tensors whose readers, keep float32 all the same.
+        element: how floats are stored if executions allow it.
+        narrow_inputs: the host's inputs are converted to that immediately.
+        divider: splits the ops whose tensors are too large for the device.
+        images: tensors are kept in images of at most this many texels along each axis, if ops have
+            kernels for them; 0 keeps all in buffers.
+        full: names of ops, and of tensors whose readers, keep float32 regardless.
     """
     plan = _Plan(backend, make, divider, images, element, full)
     narrow = element != "f32"
@@ -101,11 +101,11 @@ def assign_layouts(
 class _Plan:
     """The commands so far, and the additional forms of their tensors.
 
-    `current` holds what takes the place of a tensor that was computed in another form than the
-    host reads, `constants` the constants that are uploaded narrow. `owner` names the op that is
-    at hand. `code_readers` names the tensors that may be codes of a byte: all ops that read one
-    take it like that; with the shift that suits these, if any. `stay_plain` holds the kinds of op
-    that leave plain tensors as they are. `element` and `full` are those of `assign_layouts`.
+    `current` maps tensors computed in another form than the host reads to their replacements,
+    `constants` holds the constants that are uploaded narrow. `owner` names the current op.
+    `code_readers` names the tensors that may be quantised values in bytes because every op that
+    reads one accepts them, with the shift that suits these ops, if any. `stay_plain` holds the
+    kinds of op that keep plain tensors plain. `element` and `full` are those of `assign_layouts`.
     """
 
     backend: str
@@ -237,7 +237,7 @@ class _Plan:
             )
 
     def plain_kind(self, command: Command, inputs: Sequence[Tensor | None]) -> Prepared | None:
-        """Return what the forms of a command follow from, where its inputs are plain; else None.
+        """Return everything that determines a command's forms if its inputs are plain, else None.
 
         Whether floats may be narrow, or bytes, depends on more than that.
         """
@@ -321,7 +321,7 @@ def _is_full(command: Command, full: frozenset[str]) -> bool:
 def _followed_inputs(
     commands: Sequence[Command], backend: str, element: FloatElement, full: frozenset[str]
 ) -> frozenset[str]:
-    """Return the network's inputs that some ops take narrow, and all others would follow.
+    """Return the network's inputs that some ops read narrow, and that all others would follow.
 
     They are converted anyway, and the ops that follow gain from it, as the first normalisation of a
     network, which can then be fused with a product (`normed_pairs`). An input that is read in
@@ -379,7 +379,7 @@ def _forms(
 ) -> tuple[list[Form], list[Form]]:
     """Return an execution's forms of its inputs and outputs.
 
-    Executions know nothing of images: to them, an image is channel-blocked.
+    Executions do not know about images: to them, an image is channel-blocked.
     """
     execution = command.execution
     seen = [

@@ -53,7 +53,7 @@ def origins(segments: Sequence[Sequence[Command]]) -> dict[str, Overflowed]:
     """Return descriptions of a plan's ops, by name."""
     commands = {c.op.name: c for segment in segments for c in segment}
     found = {}
-    values: dict[str, str] = {}  # names in the network of tensors with further forms
+    values: dict[str, str] = {}  # tensors with further forms, by their names in the network
     for name, command in commands.items():
         owner = commands.get(command.owner, command)
         made = [value for value in command.op.outputs if value]
@@ -91,7 +91,7 @@ class Reports:
             Float16OverflowError: as `OverflowWatch.note`.
         """
         words = self.words
-        if words is not None and not words.any():  # every run comes here
+        if words is not None and not words.any():  # every run executes this
             return
         self._look()
 

@@ -23,13 +23,13 @@ class BackendSettings:
         apart: let no two dispatches overlap, so that a time is that of one alone.
         element: how floats are stored where the op has a kernel for it and the range allows it; the
             device must support it.
-        arithmetic: in which products of floats that are stored so may be computed.
+        arithmetic: in which products of floats stored like that may be computed.
         narrow_inputs: convert the host's inputs immediately, so that no op runs in float32 merely
             because its operands come from the host; for testing kernels.
         full: names of ops, and of tensors whose readers, keep float32 regardless.
         overflows: handles float16 overflow; None to ignore it.
-        tuning: what `VKMNN_TUNE` says, for this backend; None takes the variable.
-        storage: what `VKMNN_STORAGE` says, for this backend; None takes the variable.
+        tuning: what `VKMNN_TUNE` requests of this backend; None reads the variable.
+        storage: what `VKMNN_STORAGE` requests of this backend; None reads the variable.
         spacious: kernels may take several times the memory if that makes them faster.
         stored_bytes: see `plan_memory`; benchmarks compare two.
         replays: command buffers are recorded once; otherwise every run records them anew.

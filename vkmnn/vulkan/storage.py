@@ -1,9 +1,9 @@
 """Storage of tensors on a Vulkan device: element types and sizes, plain or channel-blocked.
 
 Plain Vulkan 1.1 has no 8-, 16- or 64-bit storage, so every element takes four bytes: floats are
-float32, integers and bool are int32. Wider integers pass a range check on the way in. Where a
-device has 16-bit storage, floats may take two bytes (`Tensor.element`). Whole numbers that ops on
-codes make and read may take one, four to a word (`Tensor.codes`).
+float32, integers and bool are int32. Wider integers pass a range check on upload. If a device has
+16-bit storage, floats may take two bytes (`Tensor.element`). Quantised values that ops exchange may
+take one, four to a word (`Tensor.codes`).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _STORAGE = {"f32": np.dtype(np.float32), "i32": np.dtype(np.int32)}
 _INT32 = np.iinfo(np.int32)
 
 WeightElement = FloatElement | Literal["w8"]
-"""The same where weights may be bytes, and all else floats of 32 bits: `w8`."""
+"""The same if weights may be bytes, and all else is 32-bit floats: `w8`."""
 CodeElement = WeightElement | Literal["c8"]
 """The same where activations may be bytes as well: `c8`."""
 Element = FloatElement | Literal["i32"]

@@ -39,7 +39,7 @@ MIN_GAIN = 0.03
 WARM_S = 0.2
 # Minimum number of times that must be multiples of a tick to accept it.
 MIN_TICKS = 8
-# Runs of the whole network with either table, in turns: the median of a few runs is reliable.
+# Runs of the whole network per table, alternating: the median of a few runs is reliable.
 MIN_ROUNDS = 7
 # The same after the deadline.
 MIN_ROUNDS_LATE = 3

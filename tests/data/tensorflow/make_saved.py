@@ -1,6 +1,6 @@
-"""Makes the SavedModels in this folder, with what TensorFlow computes for three runs of each.
+"""Generates the SavedModels in this folder, with TensorFlow's results for three runs of each.
 
-`python make_saved.py`, where TensorFlow is installed (2.21 made these). NAME.zip holds the folder,
+`python make_saved.py`, with TensorFlow installed (2.21 wrote these). NAME.zip contains the folder,
 NAME.npz inputs and outputs under `RUN/NAME`. `loops.pb` and `lstm_frozen.pb` are frozen graphs with
 control flow.
 """

@@ -165,10 +165,10 @@ T = TypeVar("T")
 
 
 class ByCoopmat(Picker):
-    """Takes kernels of matrices wherever they are offered: CPU devices' rules leave them last."""
+    """Chooses kernels of matrices wherever they are offered: CPU devices' rules rank them last."""
 
     def __call__(self, what: str, problem: Hashable, candidates: Sequence[T]) -> T:
-        """Return the first such candidate, else what the picker takes."""
+        """Return the first candidate of that kind, else the picker's choice."""
         for candidate in candidates:
             if isinstance(candidate, CoopKernel):
                 return candidate
@@ -176,7 +176,7 @@ class ByCoopmat(Picker):
 
 
 def with_coopmat() -> Bench:
-    """Return the device under test; where it has no cooperative matrices, they are emulated."""
+    """Return the device under test; cooperative matrices are emulated if it has none."""
     if has_coopmat(device().info):
         return Bench(device(), False)
     name = "matmul_coop_16x32w16x32k4_128_0_4"
@@ -188,7 +188,7 @@ def with_coopmat() -> Bench:
 
 
 def test_a_network_by_the_rules() -> None:
-    """Convolutions, one with a residual, and a product of what they made: all by matrices."""
+    """Convolutions, one with a residual, and a product of their results: all by matrices."""
     rng = np.random.default_rng(0)
 
     def floats(*shape: int) -> Array:

@@ -1,4 +1,4 @@
-"""Floats of 16 bits on the device: what is stored so, what is not, and what comes of it."""
+"""Floats of 16 bits on the device: which tensors are stored like that, and the consequences."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def op(kind: str, inputs: str, output: str, attrs: OpAttrs | None = None) -> Op:
 
 
 class Run:
-    """A network that has run once in half storage: results, and what was stored how."""
+    """A network that has run once in half storage: results, and how each tensor was stored."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Run:
 
 
 def through_fp16(name: str, columns: int) -> tuple[Op, dict[str, Array]]:
-    """Return a product that leaves a matrix as it is, and stores it in 16 bits."""
+    """Return a product that does not change a matrix, and stores it in 16 bits."""
     eye = {f"{name}.eye": np.eye(columns, dtype=np.float32)}
     return op("MatMul", f"{name} {name}.eye", f"{name}.fp16", MatMulAttrs()), eye
 

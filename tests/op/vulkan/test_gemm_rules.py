@@ -298,7 +298,7 @@ def test_winograd_where_products_take_long(
 
 
 def weights_of(problem: ConvProblem) -> Weights:
-    """Return constant weights; of what value does not matter."""
+    """Return constant weights; their values do not matter."""
     shape = (problem.outputs, problem.inputs, *problem.kernel)
     value = np.broadcast_to(np.float32(0), shape)
     tensor = Tensor(TensorInfo("w", DType.FLOAT32, shape), Usage.CONSTANT, value=value)
@@ -310,7 +310,7 @@ DOT = {True: Trait.INT8_DOT, False: Trait.NONE}
 
 
 def of_bytes(info: DeviceInfo, allows: Trait = Trait.INT8_DOT) -> Target:
-    """Return what kernels are ranked for whose weights are bytes."""
+    """Return the problem for which kernels are ranked if weights are bytes."""
     return Target(info, needs=Trait.INT8_WEIGHTS, allows=allows)
 
 

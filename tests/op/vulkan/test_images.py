@@ -1,4 +1,4 @@
-"""Networks whose tensors lie in images: same results, and buffers wherever images will not do."""
+"""Networks whose tensors are in images: same results, and buffers wherever images do not work."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FP16_TOLERANCE = 2e-2
 
 
 class _Watched(VulkanBackend):
-    """Keeps what was recorded."""
+    """Keeps the recorded dispatches."""
 
     recording: Recording
 
@@ -306,7 +306,7 @@ def test_the_variable_decides(profile: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def _joined_network() -> tuple[Graph, dict[str, Array]]:
-    """What decoders of U-Nets and heads of detectors move: joined, resized, cut and padded."""
+    """Data movement in decoders of U-Nets and heads of detectors: joins, resizes, crops, pads."""
     rng = np.random.default_rng(3)
 
     def weights(*shape: int) -> Array:

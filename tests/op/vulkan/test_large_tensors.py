@@ -1,4 +1,4 @@
-"""Tensors beyond the largest range that the device binds: ops are cut, or visibly run elsewhere."""
+"""Tensors beyond the device's largest bindable range: ops are split, or visibly run elsewhere."""
 
 from __future__ import annotations
 
@@ -313,7 +313,7 @@ ROWS = {
         [floats(3, 2, 40, 8), floats(3, 2, 40, 8), floats(3, 2, 40, 8)],
     ),
 }  # fmt: skip
-"""Ops by what of them is too large."""
+"""Ops by the tensor that is too large."""
 
 
 def case_of(name: str) -> Case:

@@ -46,14 +46,14 @@ def matrices() -> Device:
 
 
 class Taking:
-    """A chooser that takes one kernel for both if it can; notes what there was to choose."""
+    """A chooser that picks one kernel for both if it can; records the candidates."""
 
     def __init__(self, kind: type[NormedCoop | NormedShared]) -> None:
         self.kind = kind
         self.problems: list[NormedProblem] = []
 
     def __call__(self, what: str, problem: Hashable, candidates: Sequence[Any]) -> Any:
-        """Return the smallest tile: it takes the shortest time to compile."""
+        """Return the smallest tile: it has the shortest compile time."""
         if what != "normed":
             return candidates[0]
         self.problems.append(problem[1] if isinstance(problem, tuple) else cast("Any", problem))
@@ -63,7 +63,7 @@ class Taking:
 def run(
     case: Case, on: Device, *, element: FloatElement = "f16"
 ) -> tuple[list[NormedProblem], list[str]]:
-    """Compare a case with numpy; return the pairs that were found, and the kernels."""
+    """Compare a case with numpy; return the fused pairs, and the kernels."""
     chooser, shaders = Taking(NormedShared if element == "f32" else NormedCoop), list[str]()
     backend = VulkanBackend(on, chooser=chooser, element=element, narrow_inputs=element != "f32")
     encode = backend.encode

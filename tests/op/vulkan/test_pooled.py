@@ -28,7 +28,7 @@ from vkmnn_suite.cases.pooled import pooled_case
 
 
 class Taking:
-    """A chooser that takes the smallest tile for both, if it can."""
+    """A chooser that picks the smallest tile for both, if it can."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -43,7 +43,7 @@ class Taking:
 
 
 def run(case: Case) -> tuple[int, list[str]]:
-    """Compare a case with numpy; return how many pairs were found, and the kernels."""
+    """Compare a case with numpy; return the number of fused pairs, and the kernels."""
     chooser, shaders = Taking(), list[str]()
     backend = VulkanBackend(device(), chooser=chooser)
     encode = backend.encode
@@ -130,7 +130,7 @@ def test_what_stays_apart() -> None:
 
 
 def problem_of(channels: int, outputs: int, size: int, **more: Any) -> PooledProblem:
-    """Return what stands between two stages of a SqueezeNet."""
+    """Return the ops between two stages of a SqueezeNet."""
     after, one = (1, size, size), (1, 1, 1)
     pixels = size * size
     product = ConvProblem(

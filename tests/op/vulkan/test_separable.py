@@ -38,7 +38,7 @@ SAME = (1, 1, 1, 1)
 
 
 class Taking:
-    """A chooser that takes a kernel for pairs, whether or not it is a candidate."""
+    """A chooser that picks a kernel for pairs, whether or not it is a candidate."""
 
     def __init__(self, kernel: SeparableKernel | None) -> None:
         self.kernel = kernel
@@ -53,7 +53,7 @@ class Taking:
 
 
 def run(case: Case, kernel: SeparableKernel | None) -> tuple[int, list[str]]:
-    """Compare a case with numpy; return the pairs that were found, and the kernels."""
+    """Compare a case with numpy; return the fused pairs, and the kernels."""
     chooser = Taking(kernel)
     backend = VulkanBackend(device(), chooser=chooser)
     shaders: list[str] = []
@@ -109,7 +109,7 @@ def test_activations_between(between: Activation) -> None:
 
 
 def test_what_is_not_finite_stays_where_it_is() -> None:
-    """Neither pads nor what fills tiles up spread infinities of x over other pixels."""
+    """Neither pads nor filler elements of tiles spread infinities of x over other pixels."""
     case = Maker()((1, 5, 6, 7), (3, 3), 3, pads=SAME, between=NONE, after=NONE)
     x = case.feeds["x"].copy()
     x[0, 2, 5, 6] = np.inf
@@ -128,7 +128,7 @@ def with_more(case: Case, *ops: Op, outputs: Sequence[str]) -> Case:
 
 
 def test_results_that_others_read_stay() -> None:
-    """A depthwise convolution with another reader, or whose result the host reads, is apart."""
+    """A depthwise convolution with another reader, or whose result the host reads, is not fused."""
     case = Maker()((1, 8, 5, 7), (3, 3), 8, pads=SAME, between=RELU6, after=NONE)
     read = with_more(case, outputs=["out", "between"])
     negated = Op("UnaryOp", "negated", ["between"], ["more"], UnaryAttrs("NEG"))

@@ -1,4 +1,4 @@
-"""Settings of a backend reach every backend that takes its place: none is handed on by hand."""
+"""Settings of a backend reach every backend that replaces it: none is passed on by hand."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SIBLINGS: dict[str, tuple[Callable[[VulkanBackend], VulkanBackend], set[str]]] =
     "rebuilt": (VulkanBackend.reopened, set()),
     "profile of a rebuilt one": (lambda one: one.reopened().timed(), {"timestamps"}),
 }
-"""What takes a backend's place, and the settings that it has of its own."""
+"""The replacements of a backend, and their own settings."""
 
 
 @pytest.fixture(autouse=True)
@@ -80,7 +80,7 @@ def test_what_is_kept_in_float32_reaches_every_sibling() -> None:
 
 
 def network(staged: bool) -> bytes:
-    """Return two products; `staged`: what lies between them depends on data."""
+    """Return two products; `staged`: the ops between them depend on data."""
     weight = np.random.default_rng(0).standard_normal((16, 16)).astype(np.float32)
     nodes = [helper.make_node("MatMul", ["x", "w"], ["a"])]
     if staged:

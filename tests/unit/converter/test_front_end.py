@@ -1,4 +1,4 @@
-"""Which front end takes a model, and when it is asked."""
+"""The choice of a front end for a model, and when each is asked."""
 
 from __future__ import annotations
 

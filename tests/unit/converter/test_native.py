@@ -1,4 +1,4 @@
-"""vkmnn's own model file: what is written comes back, and damaged files are refused."""
+"""vkmnn's own model file: written data is read back, and damaged files are refused."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def stored(graph: Graph, path: Path, options: WriteOptions = OPTIONS) -> Graph:
 
 
 def value_of(hint: Any, rng: random.Random) -> Any:
-    """Return some value of a declared type; a type that is not known here fails the test."""
+    """Return some value of a declared type; an unknown type fails the test."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin in (Union, types.UnionType):
         return value_of(rng.choice(inner), rng)
@@ -158,7 +158,7 @@ def test_constants_come_back(
 
 
 def test_weights_in_halves(tmp_path: Path) -> None:
-    """Weights are rounded; biases, and what float16 cannot hold, are not."""
+    """Weights are rounded; biases, and values out of float16's range, are not."""
     weights = np.linspace(-3, 3, 1024, dtype=np.float32).reshape(32, 32)
     arrays = {"w": weights, "large": weights * 1e6, "bias": weights[0].copy()}
     graph = Graph("h", [], [TensorInfo("w", DType.FLOAT32, (32, 32))], [], dict(arrays))
@@ -484,7 +484,7 @@ def test_states_come_back(initial: Any, tmp_path: Path) -> None:
 
 
 def test_endless_values() -> None:
-    """A value that holds itself: the reader neither follows it for ever nor runs out of stack."""
+    """A value that contains itself: the reader neither follows it forever nor runs out of stack."""
     model = fields(
         graph__attributes__0__items=[{"kind": 8, "items": [{"kind": 4, "text": "RELU"}]}]
     )
@@ -546,7 +546,7 @@ def test_forms_come_back(tmp_path: Path) -> None:
 
 
 def mutated(data: bytes, rng: random.Random) -> bytes:
-    """Return a file with bytes flipped, words replaced, parts copied, or its end cut off."""
+    """Return a file with bytes flipped, words replaced, parts copied, or its end removed."""
     result = bytearray(data)
     for _ in range(rng.choice((1, 1, 2, 8))):
         at, kind = rng.randrange(len(result)), rng.randrange(5)

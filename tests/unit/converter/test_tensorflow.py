@@ -1,4 +1,4 @@
-"""Frozen graphs of TensorFlow: what of a file counts, and what is refused."""
+"""Frozen graphs of TensorFlow: which parts of a file count, and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Passes of plug-ins: where they run, and what becomes of bad ones."""
+"""Passes of plug-ins: where they run, and the handling of bad ones."""
 
 from __future__ import annotations
 

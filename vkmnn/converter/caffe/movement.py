@@ -73,7 +73,7 @@ def reshape(op: CaffeLayer) -> None:
     for number, dim in enumerate(dims):
         if dim == 0 and axis + number >= rank:
             raise op.damaged(f"the shape {dims} keeps an axis that does not exist")
-    if len(dims) == end - axis and -1 not in dims:  # what follows keeps its place
+    if len(dims) == end - axis and -1 not in dims:  # the remaining axes keep their position
         _reshape(op, [*[0] * axis, *dims, *[0] * (rank - end)], [])
     else:
         _reshape(op, [*[0] * axis, *dims], shape[end:])

@@ -31,7 +31,7 @@ _DATA = {
 """Layers that read files: their results are inputs."""
 
 _ENDS = {"SoftmaxWithLoss": "Softmax", "SigmoidCrossEntropyLoss": "Sigmoid"}
-"""Losses, and the functions that replace them where nothing else reads their scores."""
+"""Losses, and the functions that replace them if nothing else reads their scores."""
 
 _DROPPED = {
     "Accuracy", "ContrastiveLoss", "DetectionEvaluate", "EuclideanLoss", "HDF5Output", "HingeLoss",
@@ -40,7 +40,7 @@ _DROPPED = {
 """Layers without a role in inference."""
 
 STRUCTURAL = frozenset({"Input", *_DATA, *_ENDS, *_DROPPED})
-"""Layers without nodes of their own."""
+"""Layers without nodes."""
 
 _UNREAD = {
     "Filter", "Im2col", "PSROIPooling", "PowerFile", "Proposal", "Python", "Region", "Reorg",
@@ -77,7 +77,7 @@ def to_onnx(
 
 
 def known_layers() -> dict[str, bool]:
-    """Return the types of layers that are known, and whether they are read."""
+    """Return the known types of layers, and whether they are supported."""
     return {name: name not in _UNREAD for name in (*STRUCTURAL, *READERS, *_UNREAD)}
 
 

@@ -1,6 +1,6 @@
 """Pooling by Caffe's arithmetic.
 
-Sizes are rounded up, and averages are divided by the part of the window inside the padded picture.
+Sizes are rounded up, and averages are divided by the part of the window inside the padded image.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _maxima(
         window.pad if size is None else max(window.overhang(size) - behind * window.stride, 0)
         for window, size, behind in zip(windows, sizes, late, strict=True)
     ]
-    # What is known is said by pads; the last of them may differ from the first.
+    # The known part is expressed by pads; the last of them may differ from the first.
     options["pads"] = begins + ends
     options["ceil_mode"] = int(windows[0].rounded_up and None in sizes)
     if any(late):

@@ -19,10 +19,10 @@ _STATES = {"LSTM": 2, "RNN": 1}
 
 @reads("LSTM", "RNN")
 def recurrent(op: CaffeLayer) -> None:
-    """A Scan over steps of x [steps, texts, …] and markers [steps, texts].
+    """A Scan over steps of x [steps, sequences, …] and markers [steps, sequences].
 
-    A marker of 0 begins a sequence. The state at the end of a run is that at the beginning of the
-    next, unless the layer has its states as inputs.
+    A marker of 0 begins a sequence. The final state of a run is the initial one of the next, unless
+    the layer has its states as inputs.
     """
     by, states = op.proto.recurrent_param, _STATES[op.type]
     exposed = states if by.expose_hidden else 0

@@ -1,6 +1,6 @@
 """Storage of weights: floats, and GGUF's blocks of few bits.
 
-docs/language-models.md lists the types, and what becomes of them.
+docs/language-models.md lists the types and how they are stored.
 """
 
 from __future__ import annotations
@@ -135,9 +135,9 @@ def _with_offsets(
 ) -> Split:
     """Return q · scale - offset as (q - zero) · scale.
 
-    `up` is added to codes of fewer bits than are kept, so that zero points are near the middle.
-    Where an offset is out of all proportion to the scale, the block is constant: one step below
-    its zero point.
+    `up` is added to values of fewer bits than are stored, so that zero points are near the middle.
+    If an offset is out of all proportion to the scale, the block is constant: one step below its
+    zero point.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         zeros = offsets / scales

@@ -95,7 +95,7 @@ def _damaged(path: Path, what: str) -> ModelFileError:
 
 
 class _Reader:
-    """Reads a file from its start; raises where the file is too short."""
+    """Reads a file from its start; raises if the file is too short."""
 
     def __init__(self, path: Path, file: BufferedReader, size: int) -> None:
         self._path, self._file, self._size, self._at = path, file, size, 0
@@ -162,7 +162,7 @@ class _Reader:
         inner, count = self._whole(4), self._whole(8)
         if inner in _NUMBERS:
             return self._numbers(inner, count)
-        if inner != _TEXT:  # nobody writes arrays of arrays
+        if inner != _TEXT:  # arrays of arrays do not occur
             raise self._wrong(f"an array has elements of the type {inner}")
         if count > min(_MAX_ITEMS, (self._size - self._at) // 8):
             raise self._wrong(f"an array of {count} texts")
@@ -173,7 +173,7 @@ class _Reader:
         if count > (self._size - self._at) // dtype.itemsize:
             raise self._wrong(f"an array of {count} numbers")
         data = self._take(count * dtype.itemsize)
-        if kind == _FLAG:  # any byte but 0 and 1 in an array of bool makes results undefined
+        if kind == _FLAG:  # any byte except 0 and 1 in an array of bool makes results undefined
             return np.frombuffer(data, np.uint8) != 0
         return np.frombuffer(data, dtype)
 
@@ -200,5 +200,5 @@ class _Reader:
 
 
 def is_gguf(start: bytes) -> bool:
-    """Tell whether the first bytes of a file are those of a GGUF file."""
+    """Return whether the first bytes of a file are those of a GGUF file."""
     return start[:4] == MAGIC and len(start) >= 8 and struct.unpack("<I", start[4:8])[0] > 0

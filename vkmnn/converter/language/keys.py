@@ -131,7 +131,7 @@ def _rope(
     factor = section.real(f"{scaling}.factor", section.real(f"{name}.rope.scale_linear", 1.0))
     attention = section.real(f"{scaling}.attn_factor", 1.0)
     short, long = factors.get("rope_factors_short", ()), factors.get("rope_factors_long", ())
-    if factors.get("rope_freqs"):  # Llama 3: the same, however long a text is
+    if factors.get("rope_freqs"):  # Llama 3: the same for any length of text
         form, short = "longrope", factors["rope_freqs"]
         long, original = short, original or context
     elif short and long:

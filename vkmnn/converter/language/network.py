@@ -42,7 +42,7 @@ class LazyWeights(Mapping[int, Bytes]):
     def __getitem__(self, number: int) -> Bytes:
         """Return the bytes of an initializer, which has their type from then on.
 
-        Whether float16 holds all scales of a matrix is known once they are read.
+        Whether float16 can represent all scales of a matrix is known once they are read.
         """
         tensor, read = self._readers[number]
         array = np.ascontiguousarray(read())
@@ -59,7 +59,7 @@ class LazyWeights(Mapping[int, Bytes]):
 
 
 class _Decoded:
-    """A matrix in few bits whose parts are asked for one after the other: it is decoded once."""
+    """A packed matrix whose parts are requested one after the other: it is decoded once."""
 
     def __init__(self, tensor: StoredTensor, order: Array | None) -> None:
         self._tensor, self._order = tensor, order
@@ -79,7 +79,7 @@ class _Decoded:
 
 
 class _DecodedExperts:
-    """Matrices of experts in few bits, whose parts are asked for one after the other."""
+    """Packed matrices of experts, whose parts are requested one after the other."""
 
     def __init__(self, experts: list[StoredTensor]) -> None:
         self._experts = [_Decoded(one, None) for one in experts]
@@ -234,7 +234,7 @@ class NetworkBuilder:
     # --- parts -----------------------------------------------------------------------------------
 
     def _front(self) -> None:
-        """Add how many keys each text has, and how many there are in all; positions if needed."""
+        """Add the number of keys of each sequence, and their maximum; positions if needed."""
         one = self._constant("one", 1, np.int64)
         axis = self._constant("axis", [1], np.int64)
         kept = self._node("ReduceSum", ["attention_mask", axis], "kept", keepdims=0)
@@ -248,7 +248,7 @@ class NetworkBuilder:
             self._shifted_positions(kept, columns, max(switched))
 
     def _switches(self, rope: Rope) -> bool:
-        """Tell whether long texts are turned by other frequencies than short ones."""
+        """Return whether long texts are rotated by other frequencies than short ones."""
         return rope.changes and self._positions > rope.original
 
     def _shifted_positions(self, kept: str, total: str, original: int) -> None:
@@ -299,7 +299,7 @@ class NetworkBuilder:
     def _codes(
         self, tensor: StoredTensor, name: str, order: Array | None = None
     ) -> tuple[str, str, str]:
-        """Return the initializers of a matrix in few bits: values, scales, zero points or ""."""
+        """Return the initializers of a packed matrix: values, scales, zero points or ""."""
         kind, (rows, depth) = tensor.type, tensor.shape
         blocks = depth // kind.block
         decoded = _Decoded(tensor, order)

@@ -100,7 +100,7 @@ def read_folder(folder: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
 
 
 def files_of(folder: Path) -> list[str]:
-    """Return the names of the files with a folder's weights; none where it has none.
+    """Return the names of the files with a folder's weights; empty if it has none.
 
     Raises:
         ModelFileError: the index is damaged.

@@ -1,4 +1,4 @@
-"""Language models as files hold them: an architecture with its weights."""
+"""Language models in files: an architecture with its weights."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from vkmnn.errors import ModelFileError
 
 _FACTORS = ("rope_freqs", "rope_factors_short", "rope_factors_long")
 MOST_POSITIONS = 1 << 18
-"""Rows of the rotary tables where nobody says how long texts are."""
+"""Rows of the rotary tables if the length of texts is unknown."""
 _MOST_FACTORS = 1 << 16
 
 
@@ -53,7 +53,7 @@ class LanguageSource:
 
     @property
     def kind(self) -> str:
-        """The type that most of the weights have: "q4_k", "bf16" and so on."""
+        """The type of most of the weights: "q4_k", "bf16" and so on."""
         sizes: Counter[str] = Counter()
         for one in self.weights.values():
             sizes[one.type.name.lower()] += one.nbytes
@@ -92,7 +92,7 @@ class LanguageSource:
 
 
 def is_described(folder: Path) -> bool:
-    """Tell whether a folder holds config.json with safetensors, from which a network is built."""
+    """Return whether a folder holds config.json with safetensors, from which a network is built."""
     there = os.path.isfile(folder / "config.json")  # noqa: PTH113 - any name will do
     return there and bool(files_of(folder))
 

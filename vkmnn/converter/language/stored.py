@@ -19,12 +19,12 @@ PART = 1 << 20
 """Weights that are decoded at a time."""
 
 LARGEST = 1 << 40
-"""The most elements of a tensor that is read."""
+"""Maximum elements of a tensor that is read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Coded:
-    """A matrix in few bits, as `MatMulNBits` of onnxruntime has it.
+    """A matrix of few bits in the form of onnxruntime's `MatMulNBits`.
 
     Attributes:
         codes: uint8 [rows, blocks, block · bits / 8].
@@ -129,7 +129,7 @@ class StoredTensor:
         return made.reshape(self.shape)
 
     def coded(self) -> Coded:
-        """Return a matrix in few bits; all axes but the last one are rows."""
+        """Return a matrix of few bits; all axes but the last one are rows."""
         kind, rows, depth = self.type, self.rows, self.shape[-1]
         blocks = depth // kind.block
         codes = np.empty((rows, blocks, kind.block * kind.bits // 8), np.uint8)
@@ -147,7 +147,7 @@ class StoredTensor:
 
 
 def _narrow(values: npt.NDArray[np.float32]) -> Array:
-    """Return values as float16, where that keeps eleven bits of the largest."""
+    """Return values as float16, if that keeps eleven bits of the largest."""
     with np.errstate(over="ignore", invalid="ignore"):
         half = values.astype(np.float16)
         error = np.abs(half.astype(np.float32) - values).max(initial=0.0)

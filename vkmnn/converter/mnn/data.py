@@ -444,7 +444,7 @@ def grid_sample(op: MnnOp) -> None:
 def suppression(op: MnnOp) -> None:
     """NonMaxSuppression of one class: numbers of the boxes that stay."""
     op.need(2)
-    as_onnx = op.rank(0) == 3  # such files have ONNX's own operands and results
+    as_onnx = op.rank(0) == 3  # these files have ONNX's own operands and results
     boxes, scores = op.inputs[:2]
     if not as_onnx:
         boxes = op.make("Unsqueeze", boxes, op.constant([0]))

@@ -34,7 +34,7 @@ def read_ops() -> dict[str, bool]:
 
 
 def enum_name(enum: str, number: int) -> str:
-    """Return the name of an enumeration's member; "" where there is none."""
+    """Return the name of an enumeration's member; "" if there is none."""
     members = SCHEMA.enums[enum]
     return next((name for name, value in members.items() if value == number), "")
 

@@ -1,4 +1,4 @@
-"""Weights and constants of MNN files: plain, in float16, or quantised; inside or beside them."""
+"""Weights and constants of MNN files: plain, float16, or quantised; in the file or next to it."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def _unpacked(op: MnnOp, packed: bytes, quantised: Table) -> Array:
 
 
 def _scaled(op: MnnOp, numbers: Array, alpha: npt.NDArray[np.float32], quantised: Table) -> Array:
-    """Return the weights: numbers times the scales of their blocks, or from their least one on."""
+    """Return the weights: numbers times the scales of their blocks, or offset by their minimum."""
     uneven = quantised.integer("readType") != 0
     blocks = alpha.size // 2 if uneven else alpha.size
     if not blocks or numbers.size % blocks or (uneven and alpha.size % 2):

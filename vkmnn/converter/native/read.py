@@ -187,7 +187,7 @@ class _Reader:
         end = 0
         for table, size in zip(tables, sizes, strict=True):
             name, at = self.name(table.Name()), table.At()
-            # One after the other: none takes another's bytes, and all together are in the file.
+            # In ascending order: none overlaps another, and all together are in the file.
             if at < end or at + size > len(self.source.data) or name in found:
                 raise self.fail(f"constant '{name}' overlaps another, or is outside the file")
             found[name] = self.constant(table, name, at, size)

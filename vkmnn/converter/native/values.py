@@ -1,7 +1,7 @@
 """Attributes of ops as values of the model file, and back, by the declarations of their classes.
 
-An op needs no code of its own: its attributes are a frozen dataclass of numbers, texts, bytes,
-choices, records and tuples of them, and what the declaration says is checked on the way back.
+An op needs no code of its own: its attributes are a frozen dataclass of numbers, strings, bytes,
+choices, records and tuples of them, which are checked against the declaration when they are read.
 """
 
 from __future__ import annotations

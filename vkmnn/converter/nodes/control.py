@@ -1,4 +1,4 @@
-"""Branches and loops: bodies are scopes of their own, which read tensors around them."""
+"""Branches and loops: bodies are separate scopes, which read outer tensors."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def _kept_sizes(
 
 
 def _inside(op: SourceOp) -> Scope:
-    """Return a scope that knows the tensors around it."""
+    """Return a scope that can read the outer tensors."""
     scope = Scope()
     scope.types.update(op.scope.types)
     scope.shapes.update(op.scope.shapes)

@@ -87,7 +87,7 @@ def inner_graph(
 ) -> onnx.GraphProto:
     """Return a scope as the body of a node: of If or Loop.
 
-    Large constants go to the scope around it, since they cannot lie outside a body's protobuf.
+    Large constants go to the outer scope, since they cannot be stored outside a body's protobuf.
 
     Args:
         scope: the body.

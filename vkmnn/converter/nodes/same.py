@@ -19,7 +19,7 @@ def same_padding(
     strides: Sequence[int],
     dilations: Sequence[int] | None = None,
 ) -> dict[str, Any]:
-    """Return ONNX's attributes for SAME: pads where all sizes are known, else `auto_pad`.
+    """Return ONNX's attributes for SAME: pads if all sizes are known, else `auto_pad`.
 
     Args:
         sizes: of the spatial axes.

@@ -17,7 +17,7 @@ OPSET = 21
 """The opset of ONNX in which nodes are written."""
 
 NUMBERED = "#"
-"""Stands between the name of an op and a number, where the op becomes several nodes."""
+"""Separates the name of an op from a number, if the op becomes several nodes."""
 
 FLOAT, UINT8, INT8, UINT16, INT16, INT32, INT64, BOOL = 1, 2, 3, 4, 5, 6, 7, 9
 FLOAT16, DOUBLE, UINT32, UINT64 = 10, 11, 12, 13
@@ -150,7 +150,7 @@ class Scope:
 
         found = self.types.get(inputs[0], FLOAT) if dtype is None and inputs else dtype
         name = self._node_name(node)
-        # An empty list has no type; the converter says so where one is needed.
+        # An empty list has no type; the converter reports it if one is needed.
         attributes = {key: value for key, value in attributes.items() if value != []}
         proto = helper.make_node(op, inputs, outputs, name, domain=domain, **attributes)
         self.nodes.append(proto)
@@ -160,7 +160,7 @@ class Scope:
             self._infer(proto)
 
     def _folded(self, op: str, inputs: Sequence[str], outputs: Sequence[str]) -> bool:
-        """Compute a node of small constants of integers; False where it has to stay."""
+        """Compute a node of small integer constants; False if it has to stay."""
         found = [self.constants.get(name) for name in inputs]
         arrays = [one for one in found if one is not None and one.size <= _FOLDED_SIZE]
         if op not in _FOLDED or len(arrays) != len(inputs) or not 0 < len(arrays) < 3:
@@ -169,7 +169,7 @@ class Scope:
             return False
         try:
             result = np.asarray(_FOLDED[op](*arrays))
-        except (ValueError, IndexError):  # what does not fit: the node's own error says so
+        except (ValueError, IndexError):  # inconsistent operands: the node's own error reports them
             return False
         self.set_constant(outputs[0], result.astype(arrays[0].dtype))
         return True
@@ -206,7 +206,7 @@ class Scope:
         self._infer_reshaped(node)
 
     def _infer_reshaped(self, node: onnx.NodeProto) -> None:
-        """Note the rank of a reshaped tensor: how long the list of its sizes is."""
+        """Record the rank of a reshaped tensor: the length of its list of sizes."""
         if node.op_type in ("Reshape", "Expand") and node.output[0] not in self.shapes:
             length = self.shapes.get(node.input[1], (None,))[0:1]
             if length and length[0] is not None and node.op_type == "Reshape":

@@ -78,11 +78,11 @@ class SourceOp:
         return self.scope.types.get(name, FLOAT)
 
     def shape_of(self, name: str) -> tuple[int | None, ...] | None:
-        """Return the sizes of a tensor as far as they are known; None if even the rank is not."""
+        """Return the known sizes of a tensor, None where even the rank is unknown."""
         return self.scope.shapes.get(name)
 
     def rank(self, number: int) -> int | None:
-        """Return how many axes an input has; None where it is not known."""
+        """Return the rank of an input; None if it is unknown."""
         shape = self.scope.shapes.get(self.inputs[number])
         return None if shape is None else len(shape)
 

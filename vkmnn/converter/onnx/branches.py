@@ -25,7 +25,7 @@ Rename = Callable[[str], str]
 
 
 def inner_graphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    """Yield the graphs that a node holds."""
+    """Yield the graphs in a node's attributes."""
     for attribute in node.attribute:
         if attribute.type == _GRAPH:
             yield attribute.g
@@ -58,7 +58,7 @@ def reads(node: onnx.NodeProto) -> set[str]:
 def rename_reads(node: onnx.NodeProto, rename: Rename) -> None:
     """Rename, in place, the tensors that a node's inner graphs capture.
 
-    A tensor of an inner graph that would hide what a name has become gets another name.
+    A tensor of an inner graph that would hide the new name is renamed.
     """
     for graph in inner_graphs(node):
         own, outer = own_names(graph), outer_names(graph)

@@ -30,7 +30,7 @@ MOVING = frozenset(
         *("SpaceToDepth", "Where", "Shape", "Size", "Compress", "ReverseSequence"),
     }
 )
-"""Operators that convert elements, or leave them as they are."""
+"""Operators that convert elements, or leave them unchanged."""
 
 
 def is_rounding(node: SourceNode, dtypes: Iterable[DType]) -> bool:

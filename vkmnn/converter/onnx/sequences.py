@@ -1,7 +1,7 @@
 """Sequences with known members: their operators become names of tensors.
 
-Exporters write sequences for what they know anyway: torch's `tensor_split` is a Loop of one
-iteration that inserts into one.
+Exporters write sequences even for known contents: torch's `tensor_split` is a Loop of one iteration
+that inserts into one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FLOAT = 1  # TensorProto.DataType: what SequenceEmpty holds by default
 
 @dataclass(frozen=True, slots=True)
 class _Members:
-    """Tensors in their order; `dtype` as SequenceEmpty has it."""
+    """Tensors in order; `dtype` as in SequenceEmpty."""
 
     names: tuple[str, ...]
     dtype: int = _FLOAT

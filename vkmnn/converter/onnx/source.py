@@ -26,7 +26,7 @@ _SHOWN_OF_CYCLE = 16
 class SourceNode:
     """A node: its protobuf, a name that is unique in the model, and its opsets.
 
-    `source` names the node of the model that it comes from; `calls` are the functions around it.
+    `source` is its node in the model; `calls` are the functions around it.
     """
 
     proto: onnx.NodeProto
@@ -163,7 +163,7 @@ def expand_call(
     """Return the body of a called function in place of the calling node, in order.
 
     Inner tensors and nodes get the caller's name as prefix; attribute references are replaced by
-    the caller's attributes or `defaults`, and left out where neither exists.
+    the caller's attributes or `defaults`, and left out if neither exists.
 
     Raises:
         ModelError: functions call themselves, nest too deeply, or the body is not a valid graph.
@@ -356,7 +356,7 @@ class LocalFunctions:
     def _size(self, node: onnx.NodeProto, callers: tuple[_Key, ...], inner: bool = False) -> int:
         """Return the number of nodes, those of inner graphs included.
 
-        Recursion counts as 1, and is found when calls are replaced.
+        Recursion counts as 1, and is detected when calls are replaced.
 
         Raises:
             ModelError: a call in an inner graph, which stays a call, has no end.

@@ -157,7 +157,7 @@ def _little_endian(dtype: DType) -> np.dtype[np.generic]:
 
 
 def stored_bytes(dtype: DType, count: int) -> int:
-    """Return the bytes that `count` elements take in a file; small ones are packed."""
+    """Return the bytes of `count` elements in a file; small ones are packed."""
     return (
         -(-count * _PACKED_BITS[dtype] // 8)
         if dtype in _PACKED_BITS
@@ -191,7 +191,7 @@ def _from_raw(data: bytes | Bytes, name: str, dtype: DType, count: int) -> Array
 
 
 def _checked_bool(flat: Array, dtype: DType) -> Array:
-    # Any byte but 0 and 1 in a numpy bool array makes later results undefined.
+    # Any byte except 0 and 1 in a numpy bool array makes later results undefined.
     return flat.view(np.uint8) != 0 if dtype is DType.BOOL else flat
 
 
@@ -276,7 +276,7 @@ def _external_path(location: str, name: str, folder: Path | None) -> Path:
             f"tensor '{name}' keeps its data in '{location}', which is not a regular file",
             hint="keep the external data files next to the model",
         )
-    if links > 1:  # a link shows other files as if they lay here; onnx refuses too
+    if links > 1:  # a link makes other files appear here; onnx refuses them too
         raise ModelError(
             f"tensor '{name}' keeps its data in '{location}', which has several hard links",
             hint="it may expose a file of another folder; if the model is trusted, copy the file",

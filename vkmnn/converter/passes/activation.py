@@ -61,7 +61,7 @@ class _Match:
 class FuseActivation(PatternPass[_Match]):
     """A UnaryOp after an op that can apply it itself; a clamp may follow a clamp.
 
-    Ops that only move elements may come between.
+    Ops that only move elements may be in between.
     """
 
     name = "fuse_activation"
@@ -95,7 +95,7 @@ class FuseActivation(PatternPass[_Match]):
 
     def rewrite(self, op: Op, match: _Match, index: GraphIndex) -> None:
         producer = match.producer
-        # Tensors between hold other values now, so that they get new names.
+        # Tensors in between hold other values now, so they get new names.
         moved = [*match.movement, op]
         value = index.unique_name(producer.outputs[0]) if match.movement else op.outputs[0]
         inputs, source = list(producer.inputs), merged_source((producer, op))
@@ -121,7 +121,7 @@ def _residual_comes_last(attrs: FusedAttrs) -> bool:
 
 
 def _copy_info(source: str, dest: str, index: GraphIndex) -> None:
-    """Give a new tensor the shape and dtype of another."""
+    """Copy the shape and dtype of another tensor to a new one."""
     known = index.info(source)
     if known is not None and index.info(dest) is None:
         index.add_info(dest, known.dtype, known.shape)

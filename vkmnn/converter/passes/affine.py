@@ -1,7 +1,7 @@
 """Multiplications and additions by per-channel constants, into the op before them.
 
-This covers BatchNorm after a convolution, Scale after Scale, the bias that an exporter wrote as an
-Add of its own, and the scaling of a convolution's or matrix product's result.
+This covers BatchNorm after a convolution, Scale after Scale, a bias exported as a separate Add, and
+the scaling of a convolution's or matrix product's result.
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ def channel_vector(array: Array, channels: Channels) -> Vector | None:
 def is_moderate(scale: Vector) -> bool:
     """Return whether it does not matter if a value is stored before a scaling or after it.
 
-    The step of 16-bit codes is a factor that decides on it: float16 does not hold the codes.
+    The step of 16-bit quantised values is a factor that decides on it: float16 cannot represent the
+    values.
     """
     largest = float(np.abs(scale).max(initial=0.0))
     return largest == 0 or 1 / _FARTHEST <= largest <= _FARTHEST
@@ -136,7 +137,7 @@ def read_affine(op: Op[Any], index: GraphIndex, fit: Fit, rank: int | None) -> A
     return Affine(value, np.full_like(vector, -1.0), vector, activation)
 
 
-# --- the ops that take it in -------------------------------------------------------------------
+# --- ops that absorb it ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +206,7 @@ def _codes_channels(op: Op[MatMulNBitsAttrs], index: GraphIndex) -> Channels | N
 
 
 def _scale_codes(op: Op, index: GraphIndex, scale: Vector) -> Array | None:
-    return None  # a factor stays an op of its own
+    return None  # a factor stays a separate op
 
 
 def _scale_channels(op: Op, index: GraphIndex) -> Channels | None:

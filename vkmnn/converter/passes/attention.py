@@ -52,9 +52,9 @@ class FuseAttention(PatternPass[_Match]):
 
     Before the mask, scores may be limited: cap · Tanh(scores / cap).
 
-    The mask may be added, or be chosen by a Select with a very negative number. The protection
-    against rows that are masked completely (0 where the Softmax is NaN) goes where no such row can
-    be; where keys and values are joined with a cache, it becomes part of Attention.
+    The mask may be added, or selected by a Select with a very negative number. The protection
+    against completely masked rows (0 where the Softmax is NaN) is dropped if no such row can occur;
+    if keys and values are joined with a cache, it becomes part of Attention.
     """
 
     name = "fuse_attention"
@@ -160,7 +160,7 @@ def _same(first: tuple[Dim, ...] | None, second: tuple[Dim, ...]) -> bool:
 
 
 def _guarded(op: Op | None, index: GraphIndex) -> str | None:
-    """Return y where the op is: 0 where y is NaN, else y."""
+    """Return y if the op is: 0 where y is NaN, else y."""
     if op is None:
         return None
     condition, zero, value = op.inputs
@@ -171,7 +171,7 @@ def _guarded(op: Op | None, index: GraphIndex) -> str | None:
 
 
 def _capped(name: str, index: GraphIndex) -> tuple[float, tuple[Op, ...], str]:
-    """Return c where scores are c · Tanh(x), the ops that limit them so, and x; else 0."""
+    """Return c if scores are c · Tanh(x), the ops that limit them, and x; else 0."""
     outer = index.producer_of_type(name, "BinaryOp")
     for limited, other in permutations(binary_parts(outer, "MUL") or (), 2):
         cap, tanh = index.scalar(other), index.producer_of_type(limited, "UnaryOp")

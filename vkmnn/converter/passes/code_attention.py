@@ -23,7 +23,7 @@ from vkmnn.ir.ops import (
 from vkmnn.shape.folding import Evaluator
 
 MAX_KEYS = 1024
-"""Keys whose scores every kernel can hold."""
+"""Maximum keys whose scores every kernel supports."""
 MAX_TABLE = 256
 _HIDING = ("BinaryOp", "Elementwise", "Select")
 
@@ -41,8 +41,8 @@ class _Match:
 class FuseCodeAttention(PatternPass[_Match]):
     """Two quantised products with a quantised Softmax between them.
 
-    An op between the first product and the Softmax may do something else to keys after the query
-    than to others, as a mask of constants does: every code of a score has two results then.
+    An op between the first product and the Softmax may treat keys after the query differently, as a
+    mask of constants does: every quantised score then has two results.
     """
 
     name = "fuse_code_attention"
@@ -144,7 +144,7 @@ class FuseCodeAttention(PatternPass[_Match]):
 
 
 def _is_bare(op: _Product, index: GraphIndex) -> bool:
-    """True for a product of two computed matrices by one factor, with a table at most."""
+    """True for a product of two computed matrices by one factor, with at most a table."""
     inputs, attrs = [*op.inputs, "", ""], op.attrs
     factor = index.constant(inputs[4])
     return (
@@ -170,7 +170,7 @@ def _seen(
 ) -> tuple[dict[str, Array], dict[str, Array]] | None:
     """Return the numbers that an op's constants have for keys up to the query, and for later ones.
 
-    None where there are others.
+    None if there are others.
     """
     shape = index.shape(scores.outputs[0])
     if shape is None or not index.same_shape(op.outputs[0], scores.outputs[0]):

@@ -90,7 +90,7 @@ def has_codes(op: Op[Any]) -> bool:
 
 
 def is_over_rows(op: Op[LayerNormAttrs] | Op[SoftmaxAttrs], index: GraphIndex) -> bool:
-    """True for float32 along the last axes, of lengths that are known and short enough."""
+    """True for float32 along the last axes, of known and sufficiently short lengths."""
     shape, attrs = index.shape(op.inputs[0]), op.attrs
     if not shape or index.dtype(op.outputs[0]) is not DType.FLOAT32:
         return False

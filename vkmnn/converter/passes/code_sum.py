@@ -39,7 +39,7 @@ class _Scaled:
 class FuseCodeSum(PatternPass[_Match]):
     """CLIP(ROUND((a · scale + b · scale) / unit)), where a quantised sum computes a or b.
 
-    When both are, the end of the longer branch takes the other in.
+    If both are, the end of the longer branch absorbs the other.
     """
 
     name = "fuse_code_sum"

@@ -53,7 +53,8 @@ class _Match:
 class FuseCodeTable(PatternPass[_Match]):
     """Elementwise ops of one quantised tensor and constants: tabulated for all 256 values.
 
-    Codes may be reshaped and transposed before them; they are looked up where they are made.
+    Quantised values may be reshaped and transposed before them; they are looked up at their
+    producer.
 
     Args:
         evaluate: computes an op.
@@ -92,7 +93,7 @@ class FuseCodeTable(PatternPass[_Match]):
     def _computed(
         self, ops: tuple[Op, ...], codes: str, values: Array, index: GraphIndex
     ) -> Array | NoMatch:
-        """Return the result of the last op for every code."""
+        """Return the result of the last op for every quantised value."""
         known = {codes: values}
         folder = Folder(self._evaluate, index.meter)
         for one in ops:

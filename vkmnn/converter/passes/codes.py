@@ -18,7 +18,7 @@ from vkmnn.ir.graph import Op
 from vkmnn.ir.ops import NO_ACTIVATION, LayerNormAttrs, MatMulNBitsAttrs
 
 MAX_BYTES = 1 << 28
-"""Codes of more bytes stay where they are: joining copies them."""
+"""Larger packed weights are not merged, since merging copies them."""
 
 _Product = Op[MatMulNBitsAttrs]
 _CODES, _BIAS, _RESIDUAL, _SCALES, _ZEROS, _GAIN = 1, 2, 3, 4, 5, 6
@@ -29,7 +29,7 @@ def _operand(op: Op[Any], place: int) -> str:
 
 
 def _columns(ops: Sequence[_Product], place: int, index: GraphIndex) -> list[Array] | None:
-    """Return an operand of each op; zeros for a bias that is not there; None where none has it."""
+    """Return an operand of each op; zeros for an absent bias; None if none has it."""
     names = [_operand(op, place) for op in ops]
     if not any(names):
         return None
@@ -55,7 +55,7 @@ def _is_plain(op: Op[Any] | None, index: GraphIndex) -> bool:
 
 
 def _type_of(op: _Product, place: int, index: GraphIndex) -> np.dtype[np.generic] | None:
-    """Return the element type of a constant operand; None where there is none."""
+    """Return the element type of a constant operand; None if there is none."""
     name = _operand(op, place)
     return index.constants[name].dtype if name else None
 

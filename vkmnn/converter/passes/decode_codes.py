@@ -90,7 +90,7 @@ class _Match:
 class DecodeCodes(PatternPass[_Match]):
     """A quantised tensor times a number, without other readers: the producer multiplies.
 
-    Changes of shape and of the order of axes may stand between.
+    Changes of shape and of the order of axes may be in between.
     """
 
     name = "decode_codes"

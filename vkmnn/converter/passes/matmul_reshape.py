@@ -23,8 +23,8 @@ class _Match:
 class UnwrapMatMul(PatternPass[_Match]):
     """Reshape to a matrix, MatMul, Reshape of the rows: MatMul of all rows as they are.
 
-    The first Reshape stays where it does more than flatten, and gives the rows their final shape.
-    What follows the product (residual, activation) becomes visible to it.
+    The first Reshape stays if it does more than flatten, and gives the rows their final shape. Ops
+    after the product (residual, activation) then see the product.
     """
 
     name = "unwrap_matmul"

@@ -20,9 +20,9 @@ _BIAS, _FACTOR = 2, 4
 
 
 class MergeCodeProducts(MergedProducts[QuantizedMatMulAttrs]):
-    """Queries, keys and values by constant bytes from one input: bytes side by side.
+    """Merges queries, keys and values by constant bytes from one input: bytes side by side.
 
-    Each keeps its own bounds: what rounds a second time has them by column.
+    Each keeps its own bounds: those of the second rounding are per column.
     """
 
     name = "merge_code_products"
@@ -68,7 +68,7 @@ class MergeCodeProducts(MergedProducts[QuantizedMatMulAttrs]):
 def joined_columns(
     ops: Sequence[Op], place: int, sizes: Sequence[int], index: GraphIndex, other: Array
 ) -> Array:
-    """Return an operand of all products, one number for each column; `other` where it is absent."""
+    """Return an operand of all products, one number per column; `other` if absent."""
     arrays = [index.constants[one.inputs[place]] if one.inputs[place] else other for one in ops]
     broadcast = [
         np.broadcast_to(array.reshape(-1), (size,))

@@ -16,7 +16,7 @@ _Product = Op[MatMulAttrs]
 
 
 class MergeMatMul(MergedProducts[MatMulAttrs]):
-    """Products by constant matrices, perhaps with a bias for each column."""
+    """Merges products of one input by constant matrices, perhaps with a bias for each column."""
 
     name = "merge_matmul"
     roots = frozenset({"MatMul"})

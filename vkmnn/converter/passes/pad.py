@@ -157,6 +157,6 @@ def _bounds(attrs: Any) -> bool:
     late = getattr(attrs, "residual", "ADD_BEFORE") != "ADD_BEFORE"
     if late or not isinstance(done, UnaryAttrs | Activation):
         return False
-    # Clip gives its maximum where that is below its minimum.
+    # Clip returns its maximum if that is below its minimum.
     clips = done.kind == "CLIP" and min(done.alpha, done.beta) >= 0
     return done.kind in _NON_NEGATIVE or clips

@@ -45,8 +45,8 @@ class _Match:
 class _IntoProducer(PatternPass[_Match]):
     """BinaryOp of a Convolution's or MatMul's result and a tensor of provably the same shape.
 
-    When both operands could take the other in, the end of the longer branch does, so that the
-    shortcut may run beside it; where branches are equally long, the later one in the graph's order.
+    If both operands could absorb the other, the end of the longer branch does, so that the shortcut
+    may run in parallel; for equally long branches, the later one in the graph's order.
     """
 
     roots = frozenset({"BinaryOp"})

@@ -40,8 +40,8 @@ class _Match:
 class FuseRotary(PatternPass[_Match]):
     """x · cos + (-x₂ | x₁) · sin, and (x₁ · cos - x₂ · sin | x₂ · cos + x₁ · sin): Rotary.
 
-    x₁ and x₂ are the columns of x before and after its middle. Where x is a part of a tensor, and
-    the result is joined with the tensor's other columns, Rotary takes the whole of it.
+    x₁ and x₂ are the columns of x before and after its middle. If x is a part of a tensor, and the
+    result is joined with the tensor's other columns, Rotary processes the whole of it.
     """
 
     name = "fuse_rotary"
@@ -131,7 +131,7 @@ def _widened(op: Op, index: GraphIndex) -> _Match | NoMatch:
 
 
 def _turned_by_a_quarter(op: Op, index: GraphIndex) -> Part | None:
-    """Return x where the op is (-x₂ | x₁)."""
+    """Return x if the op is (-x₂ | x₁)."""
     if not _joins_columns(op, index):
         return None
     negated = _negated(op.inputs[0], index)

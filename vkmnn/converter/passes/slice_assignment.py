@@ -98,8 +98,8 @@ class AssignSlices(PatternPass[Box]):
             there = sliced(begins, ends)
             whole = shape + match.sizes[len(begins) :]
             inner = add("BinaryOp", [there, updates], BinaryAttrs("ADD"), whole)
-        # From the last axis on: what is before and after the box along it, inside the box along
-        # those before it.
+        # From the last axis on: the parts before and after the box along it, inside the box along
+        # the axes before it.
         for axis in reversed(range(len(begins))):
             size = match.sizes[axis]
             parts = []

@@ -1,4 +1,4 @@
-"""Transposes of the rows of a matrix product: to the side where they merge with others."""
+"""Moves transposes of the rows of a matrix product to the side where they merge with others."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _is_transposed(name: str, index: GraphIndex) -> bool:
 
 
 def _will_be_transposed(name: str, index: GraphIndex) -> bool:
-    """True when a Transpose reads the tensor and nothing else does, perhaps through a reshape."""
+    """True if only a Transpose reads the tensor, perhaps through a reshape."""
     for _ in range(2):
         if not index.read_once(name):
             return False

@@ -31,7 +31,7 @@ class TfliteFile:
 
 @front_end("TFLite")
 class TfliteFrontEnd(FrontEnd):
-    """Reads paths, with `#` and a signature behind them where the first is not meant; and bytes."""
+    """Reads paths, optionally followed by `#` and a signature; and bytes."""
 
     def recognises(self, model: object, start: bytes) -> bool:
         if start[4:8] == _IDENTIFIER:

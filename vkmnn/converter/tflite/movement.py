@@ -78,7 +78,7 @@ def shape(op: LiteOp) -> None:
 
 
 def _alike(op: LiteOp) -> list[str] | None:
-    """Return the inputs as they are where all of them and the output share scale and type."""
+    """Return the inputs unchanged if all of them and the output share scale and type."""
     to = op.result_quantization()
     for number in range(len(op.inputs)):
         by = op.quantization(number)

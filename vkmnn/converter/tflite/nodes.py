@@ -86,7 +86,7 @@ class LiteOp(SourceOp):
     # --- parameters ------------------------------------------------------------------------------
 
     def integer(self, field: str, default: int = 0) -> int:
-        """Return an option that is a whole number; the default where there are no options."""
+        """Return an integer option; the default if there are no options."""
         options = self._options(field)
         return default if options is None else options.integer(field)
 
@@ -105,7 +105,7 @@ class LiteOp(SourceOp):
         return [] if options is None else options.integers(field)
 
     def text(self, field: str) -> str:
-        """Return an option that is a text."""
+        """Return a string option."""
         options = self._options(field)
         return "" if options is None else options.text(field)
 
@@ -203,7 +203,7 @@ class LiteOp(SourceOp):
             note_last(self, name, self.outputs[0])
 
     def note_line(self) -> None:
-        """Note that the output, with its values as they are, is the first input as a line."""
+        """Record that the output, with its values unchanged, is the first input as a 1-D row."""
         by, to = self.quantization(0), self.result_quantization()
         if by is None if to is None else to.same_as(by):
             note_line(self, self.inputs[0], self.outputs[0])
@@ -234,7 +234,7 @@ class LiteOp(SourceOp):
         return decode(self, there, by.moved(axes))
 
     def bias(self, number: int, weights: int = 1) -> str | None:
-        """Return an input of biases as plain numbers; None where it is absent.
+        """Return an input of biases as real numbers; None if it is absent.
 
         Quantised ones have the product of the scales of the input and of the weights.
         """
@@ -253,13 +253,13 @@ class LiteOp(SourceOp):
         return decode(self, name, by)
 
     def shape(self, number: int) -> tuple[int | None, ...] | None:
-        """Return the sizes of an input as far as they are known; None if even the rank is not."""
+        """Return the known sizes of an input, None where even the rank is unknown."""
         return self.shape_of(self.inputs[number])
 
     # --- results ---------------------------------------------------------------------------------
 
     def give(self, name: str, number: int = 0) -> None:
-        """Make plain numbers an output: encoded, or converted to its element type."""
+        """Make real numbers an output: quantised, or converted to its element type."""
         self.need(0, number + 1)
         output, by = self.outputs[number], self.result_quantization(number)
         wanted = self.results[number].dtype
@@ -271,11 +271,11 @@ class LiteOp(SourceOp):
             self.scope.emit("Identity", [name], [output], self.name)
 
     def give_active(self, name: str, kind: str | None = None) -> None:
-        """Make plain numbers the output, after the operator's fused activation."""
+        """Make real numbers the output, after the operator's fused activation."""
         self.give(self.activated(name, kind))
 
     def give_first(self, name: str, rank: int, active: bool = True) -> None:
-        """Make plain numbers with channels first the output, which has channels last."""
+        """Make real numbers with channels first the output, which has channels last."""
         name = self.coded(self.activated(name) if active else name)
         self.finish("Transpose", name, perm=last_order(rank))
         note_last(self, name, self.outputs[0])

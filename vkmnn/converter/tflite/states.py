@@ -60,7 +60,7 @@ class Variables:
         self.depth -= 1
 
     def state(self, scope: Scope, name: str, initial: Array, dtype: int) -> State:
-        """Return a variable, which becomes an input where it was not used before."""
+        """Return a variable, which becomes an input on first use."""
         found = self.states.get(name)
         if found is None:
             public = f"state/{name}"
@@ -90,7 +90,7 @@ class Variables:
         return self.state(scope, name, initial, tensor.dtype).name
 
     def assign(self, op: SourceOp, name: str, value: str) -> None:
-        """Give a variable of a name another value.
+        """Set the value of a named variable.
 
         Raises:
             UnreadableError: the operator stands in a branch or in a loop.

@@ -22,7 +22,7 @@ OPERATORS = {number: name for name, number in SCHEMA.enums["BuiltinOperator"].it
 Shapes = Mapping[str, tuple[Dim, ...]]
 
 Part = int | str
-"""A number that is known, or the name of a tensor with one."""
+"""A known number, or the name of a tensor with one."""
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,7 @@ class Subgraph:
         return [self.names[number] for number in self.outputs]
 
     def check(self, numbers: Sequence[int]) -> None:
-        """Check that there are tensors of these numbers.
+        """Check that tensors of these numbers exist.
 
         Raises:
             ModelError: one of them is missing.

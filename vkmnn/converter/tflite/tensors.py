@@ -78,7 +78,7 @@ _MAX_DIM = 1 << 40
 
 
 def enum_name(enum: str, number: int) -> str:
-    """Return the name of an enumeration's member; "" where there is none."""
+    """Return the name of an enumeration's member; "" if there is none."""
     return _NAMES[enum].get(number, "")
 
 
@@ -109,7 +109,7 @@ class LiteTensor:
 
     @property
     def dtype(self) -> int:
-        """Its element type in the graph, as ONNX numbers it; 0 where there is none."""
+        """Its element type in the graph, by ONNX's number; 0 if there is none."""
         return TYPES.get(self.kind, 0)
 
 
@@ -192,7 +192,7 @@ class Tensors:
         return tensors[number].data if 0 <= number < len(tensors) else None
 
     def _raw(self, number: int) -> Array | None:
-        """Return a buffer's bytes; None where it has none."""
+        """Return a buffer's bytes; None if it has none."""
         if not 0 <= number < len(self._buffers):
             raise self._fail(f"it has no buffer {number}")
         if not number:
@@ -208,7 +208,7 @@ class Tensors:
 
     def _array(self, table: Table, kind: str, shape: list[int], raw: Array) -> Array:
         """Return a constant's values."""
-        if kind not in TYPES:  # a resource, or texts: the operators that read it are refused
+        if kind not in TYPES:  # a resource, or strings: the operators that read it are refused
             return raw
         sparse = table.table("sparsity")
         count = prod(shape)
@@ -271,7 +271,7 @@ class Tensors:
         if zero.size != scale.size or not np.isfinite(scale).all() or (scale < 0).any():
             raise self._fail(f"{scale.size} scales and {zero.size} zero points")
         if not scale.all():
-            return None  # what was never calibrated holds plain numbers
+            return None  # uncalibrated tensors hold real numbers
         dtype = TYPES[kind]
         if dtype in QUANTISED:
             limits = np.iinfo({INT8: "i1", UINT8: "u1", INT16: "i2", UINT16: "u2"}[dtype])

@@ -15,7 +15,7 @@ from vkmnn.converter.tflite.subgraph import Subgraph
 
 
 def assign_tensor(op: LiteOp, number: int, value: str) -> None:
-    """Give the variable that an operator's input is another value.
+    """Assign a value to the variable that an operator's input refers to.
 
     Raises:
         UnreadableError: the input is no variable, or the operator stands in a body.

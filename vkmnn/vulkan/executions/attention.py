@@ -78,7 +78,7 @@ class StridedAttentionExecution(VulkanExecution[StridedAttentionAttrs]):
         return code_shift(*codes.made, wish)
 
     def float_operands(self, element: FloatElement) -> FloatOperands:
-        """Take narrow floats but for mask and sinks: what hides a key may exceed their range."""
+        """Read narrow floats, except for mask and sinks, whose values may exceed their range."""
         rule = FloatRule.FULL if self.attrs.codes else self.float_rule
         takes, gives = self.by_rule(rule, element, wide=MASK)
         return [narrow and place != SINK for place, narrow in enumerate(takes)], gives

@@ -65,7 +65,7 @@ class BinaryExecution(VulkanExecution[BinaryAttrs]):
     def float_operands(self, element: FloatElement) -> FloatOperands:
         """Follow the operands where results stay in the range as easily as they do."""
         a, b = self.operand(0), self.operand(1)
-        # Squares, and quotients by what is computed or tiny, may be far larger or smaller.
+        # Squares, and quotients by computed or tiny values, may be far larger or smaller.
         leaves = a is b or (self.attrs.kind == "DIV" and not divides(b.value, element))
         stays = self.attrs.kind in BINARY_KINDS and not leaves
         return self.by_rule(self.float_rule if stays else FloatRule.FULL, element)

@@ -65,7 +65,7 @@ class CachedAttentionExecution(VulkanExecution[CachedAttentionAttrs]):
         return _Sizes(y[0], heads, groups, rows, capacity, depth, y[3])
 
     def float_operands(self, element: FloatElement) -> FloatOperands:
-        """Follow what is new; caches, mask and sinks are float32."""
+        """Follow the new rows; caches, mask and sinks are float32."""
         wanted, _ = self.by_rule(FloatRule.FULL, element)
         new = [tensor for tensor in self.inputs[:3] if tensor is not None]
         narrow = all(tensor.element != "f32" for tensor in new)

@@ -40,7 +40,7 @@ class GridSampleExecution(VulkanExecution[GridSampleAttrs]):
         return [Layout.NC4HW4, Layout.NCHW], [Layout.NC4HW4]
 
     def float_operands(self, element: FloatElement) -> FloatOperands:
-        """Follow what is sampled; coordinates need all their digits."""
+        """Follow the sampled tensor; coordinates need full precision."""
         return self.by_rule(self.float_rule, element, wide=GRID)
 
     def on_encode(self, encoder: VulkanEncoder) -> None:

@@ -50,7 +50,7 @@ MAX_K = 4 * MAX_LOOP_ROUNDS
 _Product = TypeVar(
     "_Product", MatMulAttrs, QuantizedMatMulAttrs, NormedMatMulAttrs, DynamicQuantizeMatMulAttrs
 )
-# Up to this many rows, kernels that normalise and gate come first: on GPUs, elsewhere.
+# Up to this many rows, kernels that normalise and gate are preferred: on GPUs, and elsewhere.
 ROWWISE_ROWS = {True: 8, False: 1}
 
 
@@ -106,7 +106,7 @@ class MatMulExecution(ProductExecution[MatMulAttrs]):
     repeatable = True
 
     def float_operands(self, element: FloatElement) -> FloatOperands:
-        """Take narrow floats, unless a constant mask that is added lies beyond its range."""
+        """Read narrow floats, unless a constant mask that is added exceeds their range."""
         mask = self.optional(3)
         full = mask is not None and exceeds(mask.value, element)
         return self.by_rule(FloatRule.FULL if full else self.float_rule, element)
@@ -130,7 +130,7 @@ class MatMulExecution(ProductExecution[MatMulAttrs]):
         )
 
     def plain_end_us(self, end: int, encoder: VulkanEncoder) -> float | None:
-        """A product of float16 may end in float32; nothing else of it may."""
+        """A product of float16 may end in float32; none of its other parts may."""
         fits = end == 1 and self.operand(0).element != "f32"
         return plain_end_us(self.job(encoder).problem, encoder) if fits else None
 

@@ -79,7 +79,7 @@ class MatMulNBitsExecution(VulkanExecution[MatMulNBitsAttrs]):
             raise Rejection(f"{self._rows} rows by {attrs.columns} columns")
 
     def float_operands(self, element: FloatElement) -> FloatOperands:
-        """Take and make narrow floats; scales and zeros stay as they are."""
+        """Read and write narrow floats; scales and zeros stay as they are."""
         wanted, made = self.by_rule(FloatRule.TAKES, element)
         return [number not in (4, 5) and want for number, want in enumerate(wanted)], made
 
@@ -220,7 +220,7 @@ class GatherNBitsExecution(VulkanExecution[GatherNBitsAttrs]):
         _refuse_computed(self.operand(0), self.operand(2), self.optional(3))
 
     def float_operands(self, element: FloatElement) -> FloatOperands:
-        """Make what the scales are wanted as: they stay float32."""
+        """Convert the scales to the requested type; otherwise they stay float32."""
         return [False] * len(self.inputs), [True]
 
     def on_encode(self, encoder: VulkanEncoder) -> None:

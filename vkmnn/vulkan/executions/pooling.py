@@ -187,7 +187,7 @@ class PoolingExecution(VulkanExecution[PoolingAttrs]):
         return [layout], [layout] * len(self.outputs)
 
     def float_operands(self, element: FloatElement) -> FloatOperands:
-        """Follow the input; norms leave the range, and codes of means are exact."""
+        """Follow the input; norms may exceed the range, and quantised means are exact."""
         full = self.attrs.kind == "LP" or self.attrs.ending
         return self.by_rule(FloatRule.FULL if full else self.float_rule, element)
 

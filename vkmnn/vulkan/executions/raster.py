@@ -73,7 +73,7 @@ class RasterExecution(VulkanExecution[RasterAttrs]):
     def _write_as(self, wanted: Sequence[Layout]) -> Layout:
         """Stay channel-blocked among images, as when channels are shuffled.
 
-        The reader is not known: images usually go to kernels for images.
+        The reader is unknown: images are usually read by kernels for images.
         """
         output, sources = self.output, self.operands
         images = (
@@ -327,8 +327,8 @@ class PartRasterExecution(RasterExecution):
 
     Args:
         op: the Raster, with one region for each of `pieces`.
-        inputs: what it reads.
-        outputs: what it writes.
+        inputs: its inputs.
+        outputs: its outputs.
         info: the device.
         pieces: what part of the whole each is.
         gathers: the input is the whole, else the output.

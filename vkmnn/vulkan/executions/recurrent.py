@@ -44,7 +44,7 @@ class RecurrentExecution(VulkanExecution[RecurrentAttrs]):
             raise Rejection(f"a state of {hidden} units does not fit into shared memory")
 
     def float_operands(self, element: FloatElement) -> FloatOperands:
-        """Take gates and weights narrow, and make every h so; states are carried in full."""
+        """Read gates and weights narrow, and round every h likewise; states stay in float32."""
         reads, _ = self.by_rule(FloatRule.TAKES, element)
         every = self.result(0)
         inputs = [takes and number < _BIAS for number, takes in enumerate(reads)]

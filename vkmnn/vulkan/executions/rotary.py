@@ -25,7 +25,7 @@ class RotaryExecution(VulkanExecution[RotaryAttrs]):
         reject_integers(self.inputs)
 
     def float_operands(self, element: FloatElement) -> FloatOperands:
-        """Follow the operands: what is turned does not grow."""
+        """Follow the operands: a rotation does not increase values."""
         return self.by_rule(FloatRule.FOLLOWS, element)
 
     def on_encode(self, encoder: VulkanEncoder) -> None:

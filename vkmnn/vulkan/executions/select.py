@@ -27,7 +27,7 @@ class SelectExecution(VulkanExecution):
         return elementwise_layouts(self.operands, self.output, True)
 
     def float_operands(self, element: FloatElement) -> FloatOperands:
-        """Follow what is computed: constants that hide scores become the lowest number."""
+        """Follow the computed operands: constants that hide scores become the lowest number."""
         return self.by_rule(self.float_rule, element, clamped=True)
 
     def on_encode(self, encoder: VulkanEncoder) -> None:

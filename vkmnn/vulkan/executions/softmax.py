@@ -48,7 +48,7 @@ class SoftmaxExecution(VulkanExecution[SoftmaxAttrs]):
             raise Rejection("codes, of lines that are not rows")
 
     def float_operands(self, element: FloatElement) -> FloatOperands:
-        """Follow the input; codes are float32."""
+        """Follow the input; quantised values are float32."""
         return self.by_rule(
             FloatRule.FULL if reads_or_makes_codes(self.attrs) else self.float_rule, element
         )

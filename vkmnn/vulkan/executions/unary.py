@@ -53,7 +53,7 @@ class UnaryExecution(VulkanExecution[UnaryAttrs]):
         return [layout], [layout]
 
     def float_operands(self, element: FloatElement) -> FloatOperands:
-        """Follow the operand, unless results are not floats, or easily leave the range."""
+        """Follow the operand, unless results are not floats, or easily exceed the range."""
         full = self.attrs.kind in FULL_UNARY_KINDS
         return self.by_rule(FloatRule.FULL if full else self.float_rule, element)
 

@@ -71,7 +71,7 @@ class _Ends:
         return [command for command in kept if command is not None]
 
     def _join_first(self, at: int, inner: Tensor) -> None:
-        """Let a kernel read the input of a conversion before it, if that pays."""
+        """Let a kernel read the input of the conversion before it, if that pays."""
         command, dropped = self._now(at), []
         x: Tensor | None = inner
         while x is not None and x.name in self._converted and (maker := self._alone(x)) is not None:
@@ -85,7 +85,7 @@ class _Ends:
             self._instead |= {at: joined, **dict.fromkeys(dropped)}
 
     def _join_last(self, at: int) -> None:
-        """Let a kernel store the output of a conversion after it, if that pays."""
+        """Let a kernel store the output of the conversion after it, if that pays."""
         source, out = self._commands[at].inputs[0], self._commands[at].outputs[0]
         maker = self._alone(source) if source is not None and _is_plain(out) else None
         if source is None or maker is None or _converts(maker[1]) or len(maker[1].outputs) > 1:

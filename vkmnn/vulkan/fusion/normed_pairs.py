@@ -79,7 +79,7 @@ class NormedPairs(PairRule[NormedProblem, NormedKernel]):
 
 
 def _fits(command: Command, first: Command, encoder: VulkanEncoder) -> bool:
-    """Return whether the element holds weights that are multiplied by the gain, if it has to."""
+    """Return whether the element can hold weights multiplied by the gain, if that is needed."""
     weights, gain = command.inputs[1], first.inputs[1] if len(first.inputs) > 1 else None
     if gain is None or first.outputs[0].element == "f32":
         return True

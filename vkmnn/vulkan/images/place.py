@@ -71,7 +71,7 @@ def image_size(info: DeviceInfo, storage: str, element: FloatElement = "f32") ->
 
     Args:
         info: the device.
-        storage: "image", "buffer", or "auto" for what suits the device.
+        storage: "image", "buffer", or "auto" for the form that suits the device.
         element: how floats are stored; images hold only some.
     """
     if FLOATS[element].image not in IMAGE_FORMATS:

@@ -1,4 +1,4 @@
-"""Dispatches of ops that are alike, recorded once in a plan."""
+"""Dispatches of equal ops, recorded once in a plan."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def op_key(op: Op, inputs: Operands, outputs: Sequence[Tensor]) -> tuple[Hashabl
     """Return a key that equal ops share."""
     which = None
     if len(inputs) > 1:
-        # Which of them are the same tensor: x + x binds one tensor twice, and packs a constant
+        # The tensors that are the same one: x + x binds one tensor twice, and packs a constant
         # once.
         same = [id(t if t is None or t.value is None else t.value) for t in inputs]
         if len(set(same)) < len(same):

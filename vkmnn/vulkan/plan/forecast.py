@@ -119,8 +119,8 @@ class PlanningBackend(VulkanBackend):
 
     Args:
         device: of `open_profile`.
-        element: how floats are stored where ops allow it.
-        places: decide where tensors lie, too: packs the constants, and tells the memory.
+        element: how floats are stored if ops allow it.
+        places: also place the tensors: packs the constants, and reports the memory.
         arithmetic: in which products of these may be computed.
     """
 

@@ -268,12 +268,12 @@ class PlanMemory:
         return place_on(self.device, tensor)
 
     def copy_on_device(self, tensor: DeviceTensor, place: BufferRange, view: Array | None) -> bool:
-        """Copy a tensor of this device to a place of the plan; False if it is elsewhere.
+        """Copy a tensor of this device into a range of the plan; False if it is elsewhere.
 
         Args:
-            tensor: of the shape of the data at that place.
-            place: the bytes.
-            view: the same as an array, where the host sees them.
+            tensor: has the shape of the data in that range.
+            place: the range.
+            view: the same range as an array, if the host can access it.
         """
         source = place_on(self.device, tensor)
         if source is None:

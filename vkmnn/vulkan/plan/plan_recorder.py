@@ -262,6 +262,6 @@ def _place(
 
 
 def _fits(tensor: Tensor, place: BufferRange) -> bool:
-    """Return whether the tensor wants plain order and 32 bits an element."""
+    """Return whether the tensor needs plain order and 32 bits per element."""
     plain = tensor.layout is Layout.NCHW and tensor.element == "f32"
     return plain and place.nbytes == storage_bytes(tensor)

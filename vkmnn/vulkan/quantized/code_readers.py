@@ -33,8 +33,8 @@ def code_readers(
         commands: the plan, in running order.
         backend: the type of the backend whose ops support quantised values.
         outputs: tensors that the host reads.
-        divider: tells which ops may have to be cut: they take no codes.
-        element: how floats may be stored; ops that read narrow ones make no codes.
+        divider: tells which ops may have to be split: they read no quantised values.
+        element: how floats may be stored; ops that read narrow ones produce no quantised values.
     """
     if not _begin_codes(commands):
         return {}

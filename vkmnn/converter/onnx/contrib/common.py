@@ -1,4 +1,4 @@
-"""Operators of onnxruntime's contrib domain that optimised exports hold."""
+"""Operators of onnxruntime's contrib domain that optimised exports contain."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def _place(node: NodeContext) -> str:
 
 
 def _in_place(node: NodeContext, new: str, place: str, index: int) -> str:
-    """Return a cache with the new row where it belongs, which is an output of the node, too."""
+    """Return a cache with the new row in place, which is also an output of the node."""
     past = node.input(index)
     here = binary(node, "EQUAL", counted(node, length(node, past, 2)), place)
     here = node.emit("Unsqueeze", [here, node.ints_constant([1])])  # along the rows of a head
@@ -113,7 +113,7 @@ def _counted(node: NodeContext, cache: str, place: str) -> str:
 def _of_beams(node: NodeContext, cache: str, place: str) -> str:
     """Return the rows of each beam's history; the new row is its own.
 
-    cache_indirection [batch, beams, length] says for each row which beam of its text it is of.
+    cache_indirection [batch, beams, length] gives, for each row, its beam of the sequence.
     """
     sources = node.input(9)
     if not sources:

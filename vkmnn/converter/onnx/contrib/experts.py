@@ -1,7 +1,7 @@
-"""Mixtures of experts: every token goes through the few networks that a router chooses for it.
+"""Mixtures of experts: every token goes through the few networks that a router chooses.
 
-All experts are computed in one product, and what was not chosen is replaced by zeros: the second
-product sums over experts and their features at once. So weights in codes stay codes.
+All experts are computed in one product, and those not chosen are replaced by zeros: the second
+product sums over experts and their features at once. So quantised weights stay quantised.
 """
 
 from __future__ import annotations
@@ -93,14 +93,14 @@ class Weights:
 
 
 def _joined(array: Array, summed: bool) -> Array:
-    """Put the experts beside the columns, or beside the blocks: [columns, experts · blocks, …]."""
+    """Put the experts next to the columns, or the blocks: [columns, experts · blocks, …]."""
     if not summed:
         return array.reshape(-1, *array.shape[2:])
     moved = np.moveaxis(array, 0, 1)
     return np.ascontiguousarray(moved.reshape(moved.shape[0], -1, *moved.shape[3:]))
 
 
-# --- what nodes hold -----------------------------------------------------------------------------
+# --- parts of nodes --------------------------------------------------------------------------
 
 
 def _constant(node: NodeContext, index: int, rank: int) -> Array:
@@ -141,7 +141,7 @@ def _coded(node: NodeContext, number: int) -> Weights | None:
     packed = packed.reshape(experts, columns, blocks, -1)
     scales = scales.reshape(experts, columns, blocks)
     unit = next((n for n in (UNIT, UNIT // 2) if not block and depth % n == 0), 0)
-    if unit:  # rows that are one block are cut into those that kernels read
+    if unit:  # rows of one block are split into blocks that kernels read
         packed = packed.reshape(experts, columns, depth // unit, -1)
         scales = np.repeat(scales, depth // unit, 2)
         zeros = None if zeros is None else np.repeat(zeros, depth // unit, 2)

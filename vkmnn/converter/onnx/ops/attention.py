@@ -20,7 +20,7 @@ def _attention(node: NodeContext) -> None:
     """Without caches and windows it is the vocabulary's Attention.
 
     3-D operands hold the heads side by side in their last axis. Heads of keys and values that
-    several queries share are repeated; the lowering reads them where they lie.
+    several queries share are repeated; the lowering reads them in place.
     """
     q, k, v, mask = (node.input(index) for index in range(4))
     plain = (

@@ -1,8 +1,8 @@
 """Quantised tensors between quantised operators.
 
-Codes less their zero point are whole numbers, which float32 holds; with them, pads are zeros and
-ReLU is a bound. What a tensor of the model is in this form is kept as a note for the nodes that
-read it: under its own name for integers, under `decoded` for what DequantizeLinear made of them.
+q − zero_point is an integer, which float32 represents exactly; in this form, pads are zeros and
+ReLU is a bound. The form of a model's tensor is recorded for the nodes that read it: under its own
+name for integers, under `decoded` for results of DequantizeLinear.
 """
 
 from __future__ import annotations
@@ -46,8 +46,9 @@ MOVES = frozenset(
 class Coded:
     """A float32 tensor that holds q - `zero`, between `low` and `high`.
 
-    `bounds`: those that hold, where `low` and `high` are of codes with sums as large. `point`: a
-    tensor of one number, which was taken away from numbers from 0 to 255 and is not constant.
+    `bounds`: the bounds that apply, if `low` and `high` are of quantised values with equally large
+    sums. `point`: a tensor of one number, not constant, that was subtracted from numbers from 0 to
+    255.
     """
 
     tensor: str
@@ -70,8 +71,8 @@ class Coded:
     def reach(self, weights: Array, axes: int | tuple[int, ...]) -> Array:
         """Return the bound of any partial sum of products with weights, in either direction.
 
-        Codes of one sign make sums half as large as their number says: what some of the weights
-        add, others take away again.
+        Quantised values of one sign have sums half as large as their range suggests: positive and
+        negative weights cancel in part.
 
         Args:
             weights: whole numbers; codes outside a tensor are zeros.
@@ -112,12 +113,12 @@ class Unit:
 
     @property
     def bounds(self) -> tuple[int, int]:
-        """The smallest and the largest code less the zero point."""
+        """The minimum and maximum of q − zero_point."""
         low, high = (int(limit) for limit in self.dtype.limits)
         return low - self.zero, high - self.zero
 
     def steps(self, value: float) -> float:
-        """Return the code less its zero point of a number that is not NaN."""
+        """Return q − zero_point of a number that is not NaN."""
         return float(np.rint(np.float32(value) / self.scale))
 
 
@@ -282,7 +283,7 @@ def _code_of(value: float, scale: np.float32) -> float | None:
 def recoded(node: NodeContext, name: str, unit: Unit, bounds: tuple[int, int]) -> str | None:
     """Requantise the parts of a Concat to one scale; None if that is impossible.
 
-    Each part is rounded where it was decoded: what makes it can take that over.
+    Each part is rounded where it was dequantised: its producer can then take over the rounding.
     """
     joins: list[str] = []
     whole: set[str] = set()
@@ -316,8 +317,8 @@ def _rounded_again(
 ) -> Coded:
     """Requantise a dequantised tensor to another scale.
 
-    They are rounded before a Resize, which makes more of them, and before a Split of `whole`: one
-    op for several parts.
+    They are rounded before a Resize, which multiplies them, and before a Split of `whole`: one op
+    for several parts.
     """
 
     def leaf(tensor: str) -> Coded | None:
@@ -349,7 +350,7 @@ def scale_of(node: NodeContext, name: str) -> np.float32 | None:
 
 @dataclass(frozen=True, slots=True)
 class Clamped:
-    """A float tensor, and the bounds to which clamps cut it off."""
+    """A float tensor, and its bounds after clamps."""
 
     tensor: str
     low: float
@@ -363,7 +364,7 @@ class Clamped:
 
 
 def behind_clamps(node: NodeContext, x: str) -> Clamped:
-    """Return the tensor that ReLU and Clip with constant bounds cut off: rounding keeps order."""
+    """Return the tensor that ReLU and Clip with constant bounds clamp: rounding keeps order."""
     low, high = -inf, inf
     op = node.maker(x)
     while op is not None and isinstance(op.attrs, UnaryAttrs):
@@ -373,7 +374,7 @@ def behind_clamps(node: NodeContext, x: str) -> Clamped:
             bounds = (op.attrs.alpha, op.attrs.beta)
         else:
             break
-        # What comes later wins where the two have nothing in common.
+        # The later bound wins if the two are disjoint.
         low, high = (min(max(bound, low), high) for bound in bounds)
         x = op.inputs[0]
         op = node.maker(x)

@@ -1,9 +1,9 @@
 """Integer products and convolutions on kernels for quantised values: exact 32-bit sums.
 
-Floats multiply faster than integers of 32 bits on most devices, and their sums are exact as long as
-they hold no more than 24 bits. Where they might, the right operand is cut in two. What follows is
-mostly a cast of the sums to floats and a product with scales (dynamic quantization), so that the
-sums are kept as floats, too: rounded once, as the cast does it.
+Floats multiply faster than 32-bit integers on most devices, and their sums are exact up to 24 bits.
+If they may exceed that, the right operand is split in two. The sums are usually cast and multiplied
+with scales next (dynamic quantization), so they are also kept as floats: rounded once, as by the
+cast.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def dynamic_codes(node: NodeContext, found: Dynamic) -> Coded:
 def _coded(tensor: str, low: float = -_SPAN, high: float = _SPAN, point: str = "") -> Coded:
     """Return bytes minus one zero point, with the sign range that bounds their sums.
 
-    Whatever the zero point is, no sum of products is larger than where all codes are of one sign.
+    Whatever the zero point, no sum of products exceeds that of quantised values of one sign.
     """
     return Coded(tensor, 0, 0, _SPAN, (low, high), point)
 
@@ -130,7 +130,7 @@ def product_of_integers(node: NodeContext, a: Coded, b: str, b_zero: str) -> Sum
 
 
 def floats_of_product(node: NodeContext, a: Coded, b: str, b_zero: str) -> str:
-    """Return a product as floats, by integers of 32 bits where nothing else is exact."""
+    """Return a product as floats, by 32-bit integers if nothing else is exact."""
     found = product_of_integers(node, a, b, b_zero)
     if found is not None:
         return found.floats
@@ -188,7 +188,7 @@ def _convolved(
 def _by_computed(
     node: NodeContext, x: Coded, w: str, w_zero: str, window: ConvolutionAttrs
 ) -> Sums | None:
-    """Convolve with computed filters that can hold any bytes."""
+    """Convolve with computed filters that may hold any bytes."""
     shape = node.shape(w)
     terms = prod(size if isinstance(size, int) else EXACT for size in shape[1:])
     if not isinstance(shape[0], int) or terms * _SPAN * HALF > EXACT:

@@ -1,4 +1,4 @@
-"""onnxruntime's operators on weights in few bits."""
+"""onnxruntime's operators on weights of few bits."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _matmul_bnb4(node: NodeContext) -> None:
     size = depth * columns
     packed = _sized(node, _constant(node, 1, "weights"), (-(-size // 2),), "bytes of weights")
     scales = _sized(node, _constant(node, 2, "scales"), (-(-size // block),), "scales")
-    # The first code of a byte is in its high half.
+    # The first value of a byte is in its high half.
     codes = unpack_codes(packed, 4).reshape(-1, 2)[:, ::-1].reshape(-1)[:size]
     weights = _BNB4[kind][codes] * np.repeat(scales.astype(np.float32), block)[:size]
     matrix = node.constant(weights.reshape(columns, depth).astype(dtype.numpy))
@@ -109,8 +109,8 @@ def _check_groups(node: NodeContext, depth: int, block: int) -> None:
 def _gather_block_quantized(node: NodeContext) -> None:
     """Rows of a packed table; an index out of range gives zeros.
 
-    An attribute of vkmnn's own, `wide`, makes float32 of them whatever type the scales have;
-    zero points may be floats, as those of `MatMulNBits`.
+    vkmnn's own attribute `wide` dequantises to float32 whatever type the scales have; zero points
+    may be floats, as in `MatMulNBits`.
     """
     data, scales = _constant(node, 0, "data"), _constant(node, 2, "scales")
     block = node.int("block_size", 128)
@@ -149,9 +149,9 @@ def _gather_block_quantized(node: NodeContext) -> None:
 
 
 def _packed_table(node: NodeContext, data: Array, block: int) -> tuple[Array, int, int]:
-    """Return bytes of codes by blocks, the bits of a code, and the codes of a row.
+    """Return packed bytes by blocks, the bits of a value, and the values of a row.
 
-    Whole blocks of 4 or 8 bits stay where they are, so that a product may share them.
+    Whole blocks of 4 or 8 bits stay in place, so that a product may share them.
     """
     bits = node.int("bits", 4)
     if bits not in _BITS:
@@ -163,7 +163,7 @@ def _packed_table(node: NodeContext, data: Array, block: int) -> tuple[Array, in
 
 
 def _packed_rows(codes: Array, bits: int, block: int) -> Array:
-    """Return bytes of codes by blocks, the last one of a row filled up with zeros."""
+    """Return packed bytes by blocks, the last one of a row padded with zeros."""
     rows, depth = codes.shape
     blocks = -(-depth // block)
     block = min(block, -(-depth // UNIT) * UNIT)

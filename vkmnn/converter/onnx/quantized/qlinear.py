@@ -92,7 +92,7 @@ def _qlinear_matmul(node: NodeContext) -> None:
 
 
 def _scaled_sums(node: NodeContext) -> str:
-    """Return a · b, summed in integers: a session that keeps floats in 16 bits rounds them."""
+    """Return a · b, summed in integers: a session that stores floats in 16 bits rounds them."""
     a, a_scale, a_zero, b, b_scale, b_zero = node.inputs[:6]
     operands = [shifted(node, a, a_zero, -2), shifted(node, b, b_zero, -1)]
     sums = cast(node, node.emit("MatMul", operands, MatMulAttrs()), _F32)

@@ -37,7 +37,7 @@ class Filters:
 
 
 def filters_of(w: Fixed, bias: Array | None) -> Filters | None:
-    """Return constants as filters; None where they are not of single bytes with ordinary scales."""
+    """Return constants as filters; None if they are not single bytes with ordinary scales."""
     outputs = w.values.shape[0] if w.values.ndim >= 3 else 0
     if w.values.dtype not in (np.int8, np.uint8) or 0 in w.values.shape:
         return None
@@ -64,9 +64,9 @@ def are_ordinary(scale: Array) -> bool:
 
 
 def bias_codes(node: NodeContext, name: str, unit: Array) -> Array | None:
-    """Return a bias in units of `unit`, the scales of the sums; None where it is not known.
+    """Return a bias in units of `unit`, the scales of the sums; None if it is unknown.
 
-    Whole numbers, unless the model has it as floats.
+    Integers, unless the model has it as floats.
     """
     added = fixed(node, name)
     if added is None:
@@ -101,9 +101,9 @@ def convolve_codes(
 ) -> str | None:
     """Add a quantised convolution and return its result; None if sums may be inexact.
 
-    Where they could leave what float32 holds, they must not leave 28 bits, and each of two parts of
-    the weights must have sums that float32 holds. Their sum is rounded once, as a whole number of
-    32 bits is when it becomes a float.
+    Sums that may exceed float32's exact range must stay within 28 bits, and each of two parts of
+    the weights must have exact sums. Their sum is rounded once, as a 32-bit integer is when it
+    becomes a float.
     """
     wide = filters.largest_sum(x) > EXACT
     if wide:
@@ -123,7 +123,7 @@ def convolve_codes(
 def quantized_window(
     window: ConvolutionAttrs, bounds: tuple[float, float] = (-inf, inf)
 ) -> QuantizedConvolutionAttrs:
-    """Return the attributes of a quantised convolution whose results are cut off at bounds."""
+    """Return the attributes of a quantised convolution whose results are clamped."""
     return QuantizedConvolutionAttrs(
         window.kernel,
         window.strides,

@@ -35,7 +35,7 @@ class Product:
 class Right:
     """The quantised right operand, its scales, and a bound of its sums.
 
-    `taken`: bounds of codes that are computed.
+    `taken`: bounds of computed quantised values.
     """
 
     tensor: str
@@ -157,7 +157,7 @@ def _right(node: NodeContext, product: Product, a: Coded) -> Right | None:
 def coded_right(
     node: NodeContext, b: Coded, scale: np.float32, a: Coded, product: Product
 ) -> Right | None:
-    """Return a computed operand; None where it is not known how long sums are."""
+    """Return a computed operand; None if the length of sums is unknown."""
     info = node.info(b.tensor)
     if info is None or info.shape is None or len(info.shape) < 2:
         return None

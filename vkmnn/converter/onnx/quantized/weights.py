@@ -1,4 +1,4 @@
-"""Weights in few bits, from the forms that models have them in into that of `MatMulNBits`."""
+"""Converts weights of few bits from the forms of models to that of `MatMulNBits`."""
 
 from __future__ import annotations
 
@@ -95,9 +95,9 @@ def split_zeros(node: NodeContext, zeros: Array, rows: int, blocks: int, bits: i
 
 
 def float_zeros(node: NodeContext, zeros: Array, shape: tuple[int, ...], bits: int) -> Array:
-    """Return zero points that are floats, less the middle of the range of the values as kept.
+    """Return float zero points, minus the middle of the range of the stored values.
 
-    An attribute of vkmnn's own, `centred`, says that they are given like this.
+    vkmnn's own attribute `centred` says that they have this form.
     """
     if DType.from_numpy(zeros.dtype) not in _FLOATS:
         raise node.unsupported(f"zero points are {zeros.dtype}")
@@ -130,7 +130,7 @@ def codes_of(node: NodeContext, tensor: str, *, transposed: bool) -> Codes | Non
     x, scales, zeros, block = parts
     limits = DType.from_numpy(x.dtype).limits
     bits = 4 if limits[1] - limits[0] < 16 else 8
-    # Signed codes are moved up; the zero point with them.
+    # Signed values are shifted up, along with the zero point.
     low = limits[0]
     codes = (x.astype(np.int16) - low).astype(np.uint8)
     offsets = np.zeros(scales.shape, np.int16) if zeros is None else zeros.astype(np.int16)
