@@ -77,10 +77,10 @@ def test_boxes_of_text_grow_by_area_over_perimeter() -> None:
     chances = np.zeros((60, 120), np.float32)
     chances[20:31, 30:91] = 0.9
     ((corners, score),) = text_boxes(chances, 0.3, 0.5, 1.6)
-    by = 60 * 10 * 1.6 / (2 * 70)
-    want = [[30 - by, 20 - by], [90 + by, 20 - by], [90 + by, 30 + by], [30 - by, 30 + by]]
+    by = 61 * 11 * 1.6 / (2 * 72)  # one pixel more on the right and below: the map is dilated
+    want = [[30 - by, 20 - by], [91 + by, 20 - by], [91 + by, 31 + by], [30 - by, 31 + by]]
     np.testing.assert_allclose(corners, want, atol=1e-5)
-    assert score == pytest.approx(0.9)
+    assert score == pytest.approx(0.9 * 61 * 11 / (62 * 12))
     assert text_boxes(chances, 0.3, 0.95, 1.6) == []
 
 

@@ -143,7 +143,11 @@ def text_boxes(
             / perimeter.
     """
     found = []
-    for points in regions_of(chances > threshold):
+    ink = chances > threshold
+    wide = ink.copy()  # dilated by a square of two pixels, which joins what nearly touches
+    wide[1:] |= ink[:-1]
+    wide[:, 1:] |= wide[:, :-1].copy()
+    for points in regions_of(wide):
         corners, width, height = least_rectangle(points)
         if min(width, height) < _SMALLEST:
             continue
