@@ -123,6 +123,7 @@ ALLOWED: dict[str, set[str]] = {
             "opening",
             "llm",
             "quantization",
+            "pipelines",
         ),
         "serve",
     },

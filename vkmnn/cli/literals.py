@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from vkmnn.base.media import PICTURES, SOUNDS
 from vkmnn.errors import InvalidInputError, nearest
 from vkmnn.inference_session import NodeArg
 from vkmnn.ir import Array
@@ -24,8 +25,6 @@ USAGE = (
 )
 """Syntax of `--input`."""
 
-_PICTURES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".heic")
-_SOUNDS = (".wav", ".mp3", ".flac", ".ogg", ".m4a")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*(e[+-]?\d+)?|\.\d+(e[+-]?\d+)?|inf|nan)", re.IGNORECASE)
 _WORDS = {"true": True, "false": False, "True": True, "False": False}
 
@@ -72,8 +71,8 @@ def parse_value(arg: NodeArg | None, text: str) -> Given:
     if suffix in (".npy", ".npz"):
         return _from_file(arg, text, option)
     is_text = arg is not None and arg.type == "tensor(string)"
-    if suffix in _PICTURES + _SOUNDS and not is_text:
-        what = "picture" if suffix in _PICTURES else "sound"
+    if suffix in PICTURES | SOUNDS and not is_text:
+        what = "picture" if suffix in PICTURES else "sound"
         name = arg.name if arg else "NAME"
         raise InvalidInputError(
             f"--input: '{text}' is a {what}, and the network takes arrays",

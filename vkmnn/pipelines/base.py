@@ -63,6 +63,12 @@ class Pipeline(ABC):
     own: ClassVar[tuple[str, ...]] = ()
     settings: Mapping[str, Any]
 
+    @classmethod
+    def variant(cls, loaded: Any) -> type[Pipeline]:
+        """Return the class for a network: tasks may have several kinds of them."""
+        del loaded
+        return cls
+
     def __init__(self, options: Options) -> None:
         self.options = options
         self.notes: list[str] = []
@@ -249,10 +255,13 @@ class PicturePipeline(Pipeline, Generic[ResultT]):
         most = self.network.batch or self.options.batch
         group: list[Picture] = []
         for picture in pictures:
-            if group and (len(group) == most or not self._alike(group[0], picture)):
+            if group and not self._alike(group[0], picture):
                 yield self._prepared(group, chosen)
                 group = []
             group.append(picture)
+            if len(group) == most:
+                yield self._prepared(group, chosen)
+                group = []
         if group:
             yield self._prepared(group, chosen)
 
@@ -299,7 +308,7 @@ def listed(inputs: Any) -> list[Any] | None:
     if isinstance(inputs, list | tuple):
         return list(inputs)
     if isinstance(inputs, str | Path) and "://" not in str(inputs) and Path(inputs).is_dir():
-        from vkmnn.pipelines.media import PICTURES, has_suffix
+        from vkmnn.base.media import PICTURES, has_suffix
 
         found = sorted(one for one in Path(inputs).iterdir() if has_suffix(one, PICTURES))
         if not found:

@@ -106,7 +106,7 @@ def _placed(scope: Scope, value: str, processor: ImageProcessor) -> str:
     if mode == "nearest":
         attributes = {"nearest_mode": "round_prefer_ceil"}
     made = _node(scope, "Resize", [made, "", "", SIZES], mode=mode, antialias=smooth,
-                 exclude_outside=int(mode == "cubic"), **attributes)  # fmt: skip
+                 exclude_outside=smooth, **attributes)  # fmt: skip
     limits = [scope.constant(np.array(one, np.float32)) for one in (0, 255)]
     made = _node(scope, "Clip", [made, *limits])
     made = _node(
@@ -118,8 +118,11 @@ def _placed(scope: Scope, value: str, processor: ImageProcessor) -> str:
         for one in (0, 1)
     )
     made = _node(scope, "Slice", [made, starts, ends])
-    fill = scope.constant(np.array(processor.fill[0], np.float32))
-    return _node(scope, "Pad", [made, PADS, fill])
+    if not any(processor.fill):
+        return _node(scope, "Pad", [made, PADS])
+    fill = scope.constant(np.array(processor.fill, np.float32))
+    padded = _node(scope, "Pad", [_node(scope, "Sub", [made, fill]), PADS])
+    return _node(scope, "Add", [padded, fill])
 
 
 def placing_feeds(placed: Placed, channels: int) -> dict[str, Array]:

@@ -26,7 +26,7 @@ Model = Any
 """A path, serialised bytes, an onnx.ModelProto, or an InferenceSession."""
 
 _MODELS = (".onnx", ".vkmnn", ".mnn", ".tflite", ".pb", ".caffemodel", ".ort")
-_PROBE = (320, 320)
+PROBE = (320, 320)
 """Size of pictures that open networks are tried on."""
 Outputs = Mapping[str, Array]
 
@@ -115,13 +115,16 @@ def open_session(
         precision=options.precision,
         budget=options.budget,
         unsupported=options.unsupported,
+        driver=options.driver,
+        validation=options.validation,
+        on_overflow=options.on_overflow,
         **shapes,
     )
 
 
 def probed_outputs(loaded: Loaded, processor: ImageProcessor, options: Options) -> Outputs:
     """Return the outputs for a black picture: their shapes, where the model leaves them open."""
-    pixels = np.zeros((*(processor.fit.size or _PROBE), 3), np.uint8)
+    pixels = np.zeros((*(processor.fit.size or PROBE), 3), np.uint8)
     network = PictureNetwork(loaded, processor, options)
     try:
         picture = Picture(pixels)

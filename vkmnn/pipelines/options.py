@@ -11,7 +11,7 @@ from typing import Any
 from vkmnn.base.budget import Budget
 from vkmnn.base.records import dataclass
 from vkmnn.errors import InvalidInputError, nearest
-from vkmnn.schedule_config import PrecisionName, Unsupported
+from vkmnn.schedule_config import OnOverflow, PrecisionName, Unsupported
 
 _log = logging.getLogger(__name__)
 
@@ -25,7 +25,8 @@ class Options:
     """Options of a pipeline by name; None leaves the choice to the model's files.
 
     Attributes:
-        device: as for `InferenceSession`, like `precision`, `budget` and `unsupported`.
+        device: as for `InferenceSession`, like `precision`, `budget`, `unsupported`, `driver`,
+            `validation` and `on_overflow`.
         labels: names of classes in order, or a file that lists them.
         threshold: the least score of a result.
         size: height and width of the network's pictures.
@@ -42,6 +43,9 @@ class Options:
     precision: PrecisionName = "high"
     budget: Budget | None = None
     unsupported: Unsupported = "cpu"
+    driver: str | None = None
+    validation: bool | None = None
+    on_overflow: OnOverflow = "warn"
     labels: Sequence[str] | str | Path | None = None
     threshold: float | None = None
     size: tuple[int, int] | None = None

@@ -196,6 +196,8 @@ def _padded(fit: Fit, height: int, width: int) -> Placed:
 
 def _limited(fit: Fit, height: int, width: int) -> Placed:
     """Scale to multiples of a number, the longest edge at most a length (PaddleOCR)."""
+    if fit.size:  # the network's own
+        return _stretch(fit, height, width)
     ratio = min(fit.longest / max(height, width), 1.0) if fit.longest else 1.0
     if fit.edge and min(height, width) * ratio < fit.edge:
         ratio = fit.edge / min(height, width)
@@ -205,6 +207,15 @@ def _limited(fit: Fit, height: int, width: int) -> Placed:
 
     size = side(height), side(width)
     return Placed((height, width), size, (0, 0), size)
+
+
+def _line(fit: Fit, height: int, width: int) -> Placed:
+    """Scale a line of text to `edge` rows, and pad it on the right (PaddleOCR)."""
+    rows = fit.edge
+    columns = math.ceil(rows * width / height)
+    whole = max(columns, fit.longest)
+    canvas = fit.size or (rows, math.ceil(whole / fit.multiple) * fit.multiple)
+    return Placed((height, width), (rows, max(min(columns, canvas[1]), 1)), (0, 0), canvas)
 
 
 FITS: Mapping[str, Callable[[Fit, int, int], Placed]] = {
@@ -219,5 +230,6 @@ FITS: Mapping[str, Callable[[Fit, int, int], Placed]] = {
     "multiple": _multiple,
     "padded": _padded,
     "limited": _limited,
+    "line": _line,
 }
 """The ways of fitting by name."""

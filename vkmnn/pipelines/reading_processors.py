@@ -49,10 +49,15 @@ def _transformers(about: Description) -> tuple[ImageProcessor, str] | None:
     number = _first(_RESAMPLE, kind, 2)
     if "resample" in said:
         number = said.number("resample")
+    resizes = said.flag("do_resize", not kind.startswith(_PADDED))
+    scale, mean, std = _normalisation(said, kind)
     made = ImageProcessor(
-        _fit(said, kind) if said.flag("do_resize", True) else _unresized(said, kind),
+        _fit(said, kind) if resizes else _unresized(said, kind),
         FILTERS.get(number, "bilinear"),
-        *_normalisation(said, kind),
+        scale,
+        mean,
+        std,
+        fill=tuple(min(max(round(one / scale), 0), 255) for one in mean),  # 0 once normalised
     )
     if said.flag("do_flip_channel_order"):
         made = replace(made, channels="bgr")
@@ -78,6 +83,8 @@ def _normalisation(said: Section, kind: str) -> tuple[float, tuple[float, ...], 
         std = tuple(said.reals("image_std")) if said.is_list("image_std") else second
     if shift:
         mean = tuple(one + shift for one in mean)
+    if kind.startswith("EfficientNet") and said.flag("include_top"):
+        std = tuple(one * one for one in std)  # normalised a second time, without a mean
     return scale, mean, std
 
 
@@ -100,7 +107,8 @@ def _fit(said: Section, kind: str) -> Fit:
     if "shortest_edge" in sizes and (how == "edges" or "longest_edge" in sizes):
         return Fit("edges", None, sizes["shortest_edge"], sizes.get("longest_edge", 0))
     if "shortest_edge" in sizes:
-        return Fit("shortest", cut, sizes["shortest_edge"])
+        edge = sizes["shortest_edge"]
+        return Fit("shortest", cut, int(edge * 256 / 224) if kind.startswith("Levit") else edge)
     size = _square(sizes) or (224, 224)
     if cut is not None and cut != size:
         return Fit("cropped", cut, *size)

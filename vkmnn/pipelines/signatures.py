@@ -7,7 +7,7 @@ from collections.abc import Callable
 from vkmnn.errors import VkmnnError
 from vkmnn.pipelines.heads.signature import Signature, computed_outputs, declared_outputs
 from vkmnn.pipelines.image_processor import ImageProcessor
-from vkmnn.pipelines.networks import Loaded, input_of, probed_outputs
+from vkmnn.pipelines.networks import PROBE, Loaded, input_of, probed_outputs
 from vkmnn.pipelines.options import Options
 from vkmnn.pipelines.placing import Fit
 
@@ -36,4 +36,4 @@ def signature_of(
         computed = probed_outputs(loaded, ImageProcessor(Fit("stretch", size)), options)
     except VkmnnError:  # it does not take the guessed size: what is declared has to do
         return declared
-    return Signature(computed_outputs(computed), size, classes, properties)
+    return Signature(computed_outputs(computed), size or PROBE, classes, properties)

@@ -12,6 +12,7 @@ from vkmnn.pipelines import networks
 from vkmnn.pipelines.base import Pipeline
 from vkmnn.pipelines.guessing import guess_task
 from vkmnn.pipelines.options import checked_options
+from vkmnn.pipelines.parts import task_of_parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,28 @@ TASKS: Sequence[Task] = (
          "the likeliest classes"),
     Task("object-detection", ("detect",), f"{_VISION}.detect", "Detect", "picture",
          "boxes around things"),
+    Task("image-segmentation", ("segment", "semantic-segmentation"), f"{_VISION}.segment",
+         "Segment", "picture", "the class of each pixel"),
+    Task("instance-segmentation", ("instances",), f"{_VISION}.segment", "SegmentThings", "picture",
+         "the pixels of each thing"),
+    Task("mask-generation", ("sam",), f"{_VISION}.prompted", "Prompted", "folder",
+         "the thing at a point or in a box"),
+    Task("image-matting", ("matte", "matting"), f"{_VISION}.matte", "CutOut", "picture",
+         "the foreground"),
+    Task("depth-estimation", ("depth",), f"{_VISION}.matte", "Depths", "picture",
+         "how far away each pixel is"),
+    Task("pose-estimation", ("pose", "keypoint-detection"), f"{_VISION}.pose", "PoseOf", "picture",
+         "keypoints of people"),
+    Task("image-to-image", ("upscale", "super-resolution"), f"{_VISION}.upscale", "Upscale",
+         "picture", "a larger or restored picture"),
+    Task("optical-character-recognition", ("ocr",), f"{_VISION}.ocr", "ReadText", "folder",
+         "lines of text"),
+    Task("face-detection", ("face", "faces"), f"{_VISION}.faces", "Faces", "folder",
+         "faces and their embeddings"),
+    Task("image-feature-extraction", ("embed", "feature-extraction"), f"{_VISION}.embed", "Embed",
+         "picture", "a vector"),
+    Task("zero-shot-image-classification", ("zero-shot", "clip"), f"{_VISION}.embed", "ZeroShot",
+         "folder", "which of some words fits"),
 )  # fmt: skip
 """All tasks."""
 
@@ -83,21 +106,24 @@ def pipeline(task: str | None, model: Any, **options: Any) -> Pipeline:
     """
     known = None if task in (None, "auto") else task_of(str(task))
     if known is not None and known.takes != "picture":
-        return _opened(known, model, model, options)
+        return _opened(known, model, options)
+    parts = None if known is not None else task_of_parts(model)
+    if parts is not None:
+        return _opened(task_of(parts), model, options)
     loose = checked_options(options, list(options), "auto")
     loaded = networks.load(model, loose)
     if known is not None:
-        return _opened(known, loaded, model, options)
+        return _opened(known, loaded, options)
     guess = guess_task(loaded, loose)
     found = task_of(guess.task)
-    made = _opened(found, loaded if found.takes == "picture" else model, model, options)
+    made = _opened(found, loaded if found.takes == "picture" else model, options)
     if not guess.said:
         made.guess(f"the task is {found.name}, by {guess.reason}", "--task")
     return made
 
 
-def _opened(task: Task, source: Any, model: Any, options: dict[str, Any]) -> Pipeline:
-    kind: Any = getattr(importlib.import_module(task.module), task.kind)
+def _opened(task: Task, source: Any, options: dict[str, Any]) -> Pipeline:
+    kind: Any = getattr(importlib.import_module(task.module), task.kind).variant(source)
     checked = checked_options(options, kind.own, task.name)
     made: Pipeline = kind(source, checked)
     return made

@@ -16,6 +16,9 @@ from vkmnn.pipelines.heads.candidates import Candidates, best_of, corners_of
 from vkmnn.pipelines.heads.signature import Output, Signature
 
 STRIDES = (8, 16, 32)
+_GRIDS = (STRIDES, (*STRIDES, 64), (16, 32))
+_COLUMNS = (84, 85, 116, 117)
+"""Numbers of each box, with COCO's 80 classes."""
 _MASKS = 32
 """Coefficients of masks for each box of networks with prototypes."""
 _END = 6
@@ -140,7 +143,14 @@ def is_table(signature: Signature) -> bool:
     if one is None or None in one.shape[1:] or len(signature.outputs) > 5:
         return False
     others = [each for each in signature.outputs if each is not one and each.rank == 3]
-    return not others and min(int(side or 0) for side in one.shape[1:]) >= 5
+    few, many = sorted(int(side or 0) for side in one.shape[1:])
+    if others or few < 5:
+        return False
+    if "stride" in signature.properties and "names" in signature.properties:
+        return True
+    grids = {cells(signature.size, strides) for strides in _GRIDS} - {0}
+    sized = not signature.classes or few - extra_columns(signature) - signature.classes in (4, 5)
+    return sized and (many in grids or many in {3 * one for one in grids} or few in _COLUMNS)
 
 
 def is_yolox(signature: Signature) -> bool:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
+from vkmnn.base.media import PICTURES
 from vkmnn.base.whole_files import replacing
 from vkmnn.errors import InvalidInputError, plural
 from vkmnn.pipelines.arrays import Array
-from vkmnn.pipelines.media import PICTURES
 from vkmnn.pipelines.pictures import Picture, pil
 
 if TYPE_CHECKING:

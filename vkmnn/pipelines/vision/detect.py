@@ -10,7 +10,7 @@ import numpy as np
 
 from vkmnn.errors import InvalidInputError
 from vkmnn.pipelines.arrays import Array
-from vkmnn.pipelines.base import PicturePipeline, Settings
+from vkmnn.pipelines.base import PicturePipeline, ResultT, Settings
 from vkmnn.pipelines.heads.candidates import Candidates
 from vkmnn.pipelines.heads.coco import BY_COUNT
 from vkmnn.pipelines.heads.detection import Head, head_of
@@ -29,10 +29,9 @@ _OVERLAP_ULTRALYTICS = 0.7
 _BACKGROUNDS = ("background", "__background__", "???", "unlabeled", "n/a", "")
 
 
-class Detect(PicturePipeline[Boxes]):
-    """Finds things and says where they are."""
+class Detecting(PicturePipeline[ResultT]):
+    """The base of tasks that find things."""
 
-    task = "object-detection"
     own: ClassVar[tuple[str, ...]] = ("overlap", "most", "head", "feeds")
 
     def __init__(self, loaded: Loaded, options: Options) -> None:
@@ -45,6 +44,11 @@ class Detect(PicturePipeline[Boxes]):
             "most": options.take("most", _MOST),
         }
         self._labels: list[str] | None = None
+
+    @property
+    def labels(self) -> list[str]:
+        """The names of classes by their numbers, known from the first run on."""
+        return self._labels or []
 
     def usual_processor(self, loaded: Loaded) -> ImageProcessor:
         """Return the processor that goes with the network's head."""
@@ -62,22 +66,6 @@ class Detect(PicturePipeline[Boxes]):
         if given is not None and not isinstance(given, str):
             return len(list(given)) if not hasattr(given, "suffix") else 0
         return len(loaded.about.labels()[0])
-
-    def results(
-        self,
-        outputs: Mapping[str, Array],
-        pictures: Sequence[Picture],
-        placed: Sequence[Placed],
-        chosen: Settings,
-    ) -> list[Boxes]:
-        """Return the boxes in each picture."""
-        found = self.candidates(outputs, placed, chosen)
-        names = self._labels or []
-        made = []
-        for one, where, picture in zip(found, placed, pictures, strict=False):
-            corners = in_picture(one, where)
-            made.append(Boxes(boxes_of(corners, one.scores, one.classes, names), picture))
-        return made + [Boxes([], picture) for picture in pictures[len(made) :]]
 
     def candidates(
         self, outputs: Mapping[str, Array], placed: Sequence[Placed], chosen: Settings
@@ -103,6 +91,27 @@ class Detect(PicturePipeline[Boxes]):
         if head.first and names and names[0].lower() not in _BACKGROUNDS:
             names.insert(0, "background")
         return names
+
+
+class Detect(Detecting[Boxes]):
+    """Finds things and says where they are."""
+
+    task = "object-detection"
+
+    def results(
+        self,
+        outputs: Mapping[str, Array],
+        pictures: Sequence[Picture],
+        placed: Sequence[Placed],
+        chosen: Settings,
+    ) -> list[Boxes]:
+        """Return the boxes in each picture."""
+        found = self.candidates(outputs, placed, chosen)
+        made = []
+        for one, where, picture in zip(found, placed, pictures, strict=False):
+            corners = in_picture(one, where)
+            made.append(Boxes(boxes_of(corners, one.scores, one.classes, self.labels), picture))
+        return made + [Boxes([], picture) for picture in pictures[len(made) :]]
 
 
 def in_picture(found: Candidates, placed: Placed) -> Array:
