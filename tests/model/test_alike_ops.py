@@ -68,10 +68,10 @@ def test_full_tables_change_no_plan(name: str, monkeypatch: pytest.MonkeyPatch) 
     """Results are discarded if a table is full: that costs time, and nothing else."""
     model = NETWORKS[name].build()
     feeds = [make_feeds(model, size) for size in NETWORKS[name].sizes]
-    kept = list(_recordings(load_network(model), "lavapipe-26.2", False, feeds))
+    kept = list(_recordings(load_network(model), "lavapipe-26.2", "f32", feeds))
     start = Memo.__init__
     monkeypatch.setattr(Memo, "__init__", lambda self, limit: start(self, 1))
-    assert list(_recordings(load_network(model), "lavapipe-26.2", False, feeds)) == kept
+    assert list(_recordings(load_network(model), "lavapipe-26.2", "f32", feeds)) == kept
 
 
 @pytest.mark.parametrize("name", planning.NETWORKS)
@@ -80,9 +80,9 @@ def test_further_sizes_are_planned_as_the_first(name: str, monkeypatch: pytest.M
     build, sizes = planning.NETWORKS[name]
     model = build()
     feeds = [make_feeds(model, size) for size in sizes[:3]]
-    kept = list(_recordings(load_network(model), "lavapipe-26.2", False, feeds))
+    kept = list(_recordings(load_network(model), "lavapipe-26.2", "f32", feeds))
     plan_alone(monkeypatch)
-    (alone,) = _recordings(load_network(model), "lavapipe-26.2", False, feeds[2:])
+    (alone,) = _recordings(load_network(model), "lavapipe-26.2", "f32", feeds[2:])
     assert kept[2] == alone
 
 
@@ -97,9 +97,9 @@ def test_operands_that_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
         total = net.op("Add", total, net.op("Tanh", normed))
     model = net.finish({total: [4, 8]})
     feeds = {name: np.ones((4, 8), np.float32) for name in ("x", "y")}
-    (repeated,) = _recordings(load_network(model), "lavapipe-26.2", False, [feeds])
+    (repeated,) = _recordings(load_network(model), "lavapipe-26.2", "f32", [feeds])
     plan_alone(monkeypatch)
-    (alone,) = _recordings(load_network(model), "lavapipe-26.2", False, [feeds])
+    (alone,) = _recordings(load_network(model), "lavapipe-26.2", "f32", [feeds])
     assert repeated == alone
 
 
@@ -112,9 +112,9 @@ def test_signed_zeros_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     made = net.op("Mul", net.op("Clip", x, one, high), net.op("Clip", x, other, high))
     model = net.finish({made: [4, 8]})
     feeds = {"x": np.ones((4, 8), np.float32)}
-    (repeated,) = _recordings(load_network(model), "lavapipe-26.2", False, [feeds])
+    (repeated,) = _recordings(load_network(model), "lavapipe-26.2", "f32", [feeds])
     plan_alone(monkeypatch)
-    (alone,) = _recordings(load_network(model), "lavapipe-26.2", False, [feeds])
+    (alone,) = _recordings(load_network(model), "lavapipe-26.2", "f32", [feeds])
     assert repeated == alone
 
 
@@ -155,7 +155,7 @@ def test_products_are_ranked_once_a_session(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("vkmnn.vulkan.gemm.encode.rank", counted)
     model = NETWORKS["gpt2"].build()
     feeds = [make_feeds(model, size) for size in ((1, 16), (2, 8))]
-    counts = [len(ranked) for _ in _recordings(load_network(model), "lavapipe-26.2", False, feeds)]
+    counts = [len(ranked) for _ in _recordings(load_network(model), "lavapipe-26.2", "f32", feeds)]
     assert counts[0] == counts[1] > 0
 
 

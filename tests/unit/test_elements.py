@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from typing import Any, get_args
 
+import ml_dtypes
 import numpy as np
 import pytest
 
-from vkmnn.base.elements import FLOATS, NARROW, FloatElement
+from vkmnn.base.elements import FLOATS, NARROW, FloatElement, FloatStorage
 from vkmnn.codegen.declare import ELEMENTS
 from vkmnn.codegen.features import FEATURES
 from vkmnn.codegen.variants import ELEMENT_SETS
 from vkmnn.core.float_range import divides, exceeds, fits, to_element
+from vkmnn.core.plan import Plan
 from vkmnn.core.tensor import Tensor
-from vkmnn.ir import DType, TensorInfo
+from vkmnn.cpu_fallback import CpuBackend, run_op
+from vkmnn.ir import DType, Graph, Op, TensorInfo
+from vkmnn.ir.ops import MatMulAttrs, SoftmaxAttrs, UnaryAttrs
 from vkmnn.schedule_config import STORAGE
 from vkmnn.vulkan.encoder import TEXEL_LOADS
 from vkmnn.vulkan.storage import element_bytes, storage_bytes, stored_dtype, stored_element
@@ -77,3 +81,32 @@ def test_ranges_are_those_of_the_element() -> None:
     assert stored.dtype == np.float16
     np.testing.assert_array_equal(stored, np.array([65504, -np.inf, np.nan, 1], np.float16))
     assert to_element(given, "f32") is given
+
+
+def test_numpy_stores_elements_that_it_has_no_arithmetic_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A row is all that the numpy backend needs: bfloat16, as an extension type."""
+    row = FloatStorage("bf16", np.dtype(ml_dtypes.bfloat16), ("", "", ""), whole=256)
+    monkeypatch.setitem(FLOATS, "bf16", row)
+    rng = np.random.default_rng(3)
+    x, w = (rng.standard_normal(shape, dtype=np.float32) for shape in ((5, 16), (16, 8)))
+    ops = [
+        Op("MatMul", "product", ["x", "w"], ["a"], MatMulAttrs()),
+        Op("UnaryOp", "tanh", ["a"], ["b"], UnaryAttrs("TANH")),
+        Op("Softmax", "softmax", ["b"], ["y"], SoftmaxAttrs(-1)),
+    ]
+    info = {"x": TensorInfo("x", DType.FLOAT32, x.shape)}
+    graph = Graph("g", [info["x"]], [TensorInfo("y", DType.FLOAT32, (5, 8))], ops, {"w": w})
+    element: Any = "bf16"
+    stored = CpuBackend(element=element)
+    got = Plan(graph, info, {}, stored, CpuBackend(), run_op).execute({"x": x})["y"]
+
+    def rounded(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return array.astype(ml_dtypes.bfloat16).astype(np.float32)
+
+    b = rounded(np.tanh(rounded(rounded(x) @ rounded(w))))
+    want = np.exp(b) / np.exp(b).sum(axis=-1, keepdims=True)
+    assert got.dtype == np.float32
+    np.testing.assert_allclose(got, want, rtol=2.0**-7)
+    assert not np.array_equal(got, want.astype(np.float32))

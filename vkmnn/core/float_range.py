@@ -55,14 +55,14 @@ def fits(array: Array, element: FloatElement, *, clamped: bool = False) -> bool:
     if array.dtype.kind != "f" or array.size == 0:
         return True
     size = np.abs(array[np.isfinite(array)])
-    if size.size and size.max() > stored.largest and not clamped:
+    if stored.overflows and size.size and size.max() > stored.largest and not clamped:
         return False
     return array.size > 1 or not size.size or size[0] == 0 or bool(size[0] >= stored.least_normal)
 
 
 def exceeds(array: Array | None, element: FloatElement) -> bool:
     """Return whether a constant has finite numbers beyond the range of an element."""
-    if array is None or array.dtype.kind != "f":
+    if array is None or array.dtype.kind != "f" or not FLOATS[element].overflows:
         return False
     return bool((np.isfinite(array) & (np.abs(array) > FLOATS[element].largest)).any())
 

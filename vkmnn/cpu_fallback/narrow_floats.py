@@ -204,6 +204,7 @@ class NarrowRunner:
     ) -> None:
         self._element = element
         self._dtype = FLOATS[element].dtype
+        self._foreign = self._dtype.kind != "f"  # numpy stores these, and computes with few
         self._forms = {id(c): form for c, form in zip(commands, forms, strict=True)}
         self._kept = frozenset(kept)
         self._constants: dict[str, Array] = {}
@@ -228,6 +229,8 @@ class NarrowRunner:
             self._operand(command, tensor, array, wants, found)
             for tensor, array, wants in zip(command.inputs, inputs, form.takes, strict=True)
         ]
+        if self._foreign:
+            given = [None if array is None else self._wide(array) for array in given]
         with arithmetic(form.computes):
             results = compute(given)
         outputs = iter(command.outputs)

@@ -236,7 +236,7 @@ def test_a_network_by_the_rules() -> None:
     names = dispatched_by(case, bench.device, ByCoopmat({}))
     assert {name.split("_")[0] for name in names if "_coop_" in name} == {"conv", "matmul"}
     assert not any(name.startswith(("conv_tile", "conv_shared", "matmul_tile")) for name in names)
-    backend = VulkanBackend(bench.device, chooser=ByCoopmat({}), floats="f16", fp16_inputs=True)
+    backend = VulkanBackend(bench.device, chooser=ByCoopmat({}), element="f16", narrow_inputs=True)
     plan = Plan(case.graph, case.infos, {}, backend, CpuBackend(), run_op)
     try:
         for _ in range(2):  # what a run leaves behind must not disturb the next
