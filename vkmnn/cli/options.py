@@ -77,6 +77,7 @@ METAVARS: Mapping[str, str] = {
     "--on-device-lost": "raise|rebuild",
     "--on-overflow": "warn|high|raise|ignore",
     "--weights": "TYPE",
+    "--with": "DEVICE",
     "--block": "N",
 }
 """Placeholders for option values in help; by default, the option's name in capitals."""
