@@ -121,6 +121,12 @@ ShapeOption = Annotated[
         "of a symbolic dimension: N=4 (repeatable).",
     ),
 ]
+OnnxOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--onnx", help="Write the optimised network for viewers such as Netron; nobody runs it."
+    ),
+]
 ToleranceOption = Annotated[
     float | None,
     typer.Option(
@@ -416,6 +422,7 @@ def convert(
             "--packed", help="Also store the weights in the layouts that the device's kernels read."
         ),
     ] = False,
+    onnx: OnnxOption = None,
     device: DeviceOption = "auto",
     unsupported: Annotated[
         str,
@@ -431,9 +438,14 @@ def convert(
     It opens faster than the original model.
     """
     from vkmnn.cli.convert import convert_model
+    from vkmnn.cli.graph import check_targets, export_network
+    from vkmnn.opening import load_network
 
     options = (precision_name(precision), unsupported_name(unsupported))
+    check_targets(None, onnx)
     convert_model(model, output, *options, external_data, sizes or [], tuned, packed, device)
+    if onnx is not None:
+        export_network(load_network(output).graph, onnx, {})
 
 
 CalibrateOption = Annotated[
@@ -556,6 +568,16 @@ def info(
     tensors: Annotated[
         bool, typer.Option("--tensors", help="List the tensors that remain after optimisation.")
     ] = False,
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", help="Write a page with the network as a graph, for a browser."),
+    ] = None,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Also measure the ops for the page.")
+    ] = False,
+    onnx: OnnxOption = None,
+    device: DeviceOption = "auto",
+    precision: PrecisionOption = "high",
     json: JsonOption = False,
 ) -> None:
     """Describe a model, or a folder of models.
@@ -563,8 +585,10 @@ def info(
     Shows inputs, outputs, operators and sizes; of a folder of a language model, its variants; of a
     repository of the hub, its models, without a download.
     """
+    from vkmnn.cli.graph import check_targets, write_page
     from vkmnn.cli.info import describe, describe_folder
     from vkmnn.cli.models import is_repository, list_repository, local_file
+    from vkmnn.cli.run import RunOptions
 
     if is_repository(model):
         list_repository(model)
@@ -573,8 +597,14 @@ def info(
     if path.is_dir() or (path.suffix.lower() == ".gguf" and path.is_file()):
         describe_folder(path)
         return
-    if not describe(path, shape or [], tensors):
+    if profile and html is None:
+        raise InvalidInputError("--profile measures for a page", hint="add --html page.html")
+    check_targets(html, onnx)
+    if not describe(path, shape or [], tensors, onnx):
         raise typer.Exit(1)
+    if html is not None:
+        options = RunOptions(device, None, None, [], shape or [], 0, 0, precision_name(precision))
+        write_page(path, options, html, profile)
 
 
 LanguageModelArgument = Annotated[

@@ -74,6 +74,7 @@ METAVARS: Mapping[str, str] = {
     "--trace": "FILE",
     "--activations": "TYPE",
     "--api-key-file": "FILE",
+    "--onnx": "FILE",
     "--on-device-lost": "raise|rebuild",
     "--on-overflow": "warn|high|raise|ignore",
     "--weights": "TYPE",

@@ -100,6 +100,10 @@ def _facts(profile: Profile) -> list[tuple[str, str]]:
         facts.append((time_text(profile.gpu_us / 1e6), "its steps on the device, with timestamps"))
     facts.append((time_text(max(profile.python_us, 0) / 1e6), "in Python"))
     facts.append((str(len(profile.entries)), f"steps of {plural(len(profile.ops()), 'op')}"))
+    if away := profile.away_us:
+        share = 100 * away / (profile.total_us or 1.0)
+        facts.append((time_text(away / 1e6), f"steps off the device, {share:.1f} %"))
+        facts.append((time_text(profile.crossings_us / 1e6), "copies between backends"))
     flops = sum(op.flops for op in profile.ops())
     if flops and profile.wall_us:
         rate = number_text(flops / profile.wall_us * 1e6)

@@ -149,6 +149,8 @@ def introduce(model: Path, opened: Opened) -> None:
         )
         copied = placement.copied_bytes
         cost = f"; {bytes_text(copied)} copied between steps in a run" if copied else ""
+        if (share := placement.away_share) is not None:
+            cost = f"; {100 * share:.1f} % of the operations{cost}"
         note(
             f"{len(away)} of {plural(len(placement.ops), 'op')} "
             f"{'runs' if len(away) == 1 else 'run'} on {where}, not on the device: "
