@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from vkmnn import llm as llm
     from vkmnn import torch as torch
     from vkmnn.base.budget import Budget
+    from vkmnn.comparison import Comparison, compare
     from vkmnn.core.bound_run import BoundRun
     from vkmnn.core.device_tensor import DeviceTensor
     from vkmnn.core.futures import RunFuture
@@ -62,6 +63,7 @@ __all__ = [
     "BoundRun",
     "Budget",
     "BudgetError",
+    "Comparison",
     "ConversionError",
     "Decision",
     "DeviceError",
@@ -104,6 +106,7 @@ __all__ = [
     "UnsupportedOpError",
     "ValidationLayerError",
     "VkmnnError",
+    "compare",
     "convert",
     "devices",
     "load",
@@ -123,6 +126,7 @@ _LAZY = {
     "SessionInfo": "vkmnn.interpreter",
     "BoundRun": "vkmnn.core.bound_run",
     "Budget": "vkmnn.base.budget",
+    "Comparison": "vkmnn.comparison",
     "Decision": "vkmnn.core.watched",
     "DeviceInfo": "vkmnn.runtime.device_info",
     "DeviceTensor": "vkmnn.core.device_tensor",
@@ -139,6 +143,7 @@ _LAZY = {
     "SessionState": "vkmnn.decoding.session_state",
     "SessionTensor": "vkmnn.interpreter",
     "ShaderFunction": "vkmnn.shader_function",
+    "compare": "vkmnn.comparison",
     "convert": "vkmnn.opening.saving",
     "quantize": "vkmnn.quantization",
     "load": "vkmnn.model",

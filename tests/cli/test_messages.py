@@ -12,7 +12,7 @@ from onnx import helper
 
 import vkmnn
 from tests.cli.conftest import FLOAT, Cli, convolution, save
-from vkmnn.cli import reference
+from vkmnn.comparison import references
 
 
 @pytest.mark.parametrize("command", ["run", "profile", "tune", "info", "convert", "quantize"])
@@ -118,11 +118,11 @@ def test_comparisons_are_refused_before_the_run(
         result = cli("run", classifier, "-s", "1,3,32,32", "-d", "cpu", "--compare", name)
         assert (result.status, result.out) == (1, "")
         assert words in result.err
-    monkeypatch.setattr(reference.importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(references.importlib.util, "find_spec", lambda name: object())
     result = cli("run", packed, "-d", "cpu", "--compare", "onnxruntime")
     assert (result.status, result.out) == (1, "")
     assert "onnxruntime does not read 'm.vkmnn'" in result.err
-    monkeypatch.setattr(reference.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(references.importlib.util, "find_spec", lambda name: None)
     result = cli("run", classifier, "-d", "cpu", "--compare", "onnxruntime")
     assert (result.status, result.out) == (1, "")
     assert "pip install onnxruntime" in result.err
@@ -220,7 +220,7 @@ def test_rows_of_a_plan_are_lines(
 def test_heads_of_the_plan_page_do_not_touch() -> None:
     from importlib.resources import files
 
-    css = (files("vkmnn.cli") / "profile_page.css").read_text("utf-8")
+    css = (files("vkmnn.cli") / "pages.css").read_text("utf-8")
     (rule,) = re.findall(r"^th \{([^}]*)\}", css, re.MULTILINE)
     assert re.search(r"padding: [1-9]\d*px [1-9]\d*px", rule)
 

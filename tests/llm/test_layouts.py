@@ -15,9 +15,9 @@ import pytest
 from tests.llm.tiny import write_tokenizer
 from vkmnn import InvalidInputError, ModelFileError, VkmnnError
 from vkmnn.cli.info import describe_folder
-from vkmnn.llm.hub import find_folder
 from vkmnn.llm.layout import is_model_folder, read_layout
 from vkmnn.llm.text import Tokenizer
+from vkmnn.sources.locate import model_folder
 
 
 def folder_of(root: Path, *files: str, **config: object) -> Path:
@@ -231,9 +231,9 @@ def test_unknown_layouts(tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match="layout is known"):
         read_layout(tmp_path)
     with pytest.raises(ModelFileError, match="there is no folder"):
-        find_folder("no such folder")
+        model_folder("no such folder")
     with pytest.raises(InvalidInputError, match="no revisions"):
-        find_folder(tmp_path, "main")
+        model_folder(tmp_path, "main")
 
 
 def test_the_hubs_cache_is_read_offline(tmp_path: Path) -> None:
@@ -245,12 +245,12 @@ def test_the_hubs_cache_is_read_offline(tmp_path: Path) -> None:
     (repo / "refs" / "main").write_text("b" * 40, "utf-8")
     code = (
         "import sys, vkmnn\n"
-        "from vkmnn.llm.hub import find_folder\n"
+        "from vkmnn.sources.locate import model_folder\n"
         "for name, revision in (('someone/tiny', None), ('hf://someone/tiny', 'a' * 40),"
         " ('someone/tiny@' + 'a' * 40, None)):\n"
-        "    print(find_folder(name, revision).name)\n"
+        "    print(model_folder(name, revision).path.name)\n"
         "for name, revision in (('someone/other', None), ('someone/tiny', 'c' * 40)):\n"
-        "    try: find_folder(name, revision)\n"
+        "    try: model_folder(name, revision)\n"
         "    except vkmnn.ModelFileError as error: print('cannot be downloaded' in str(error))\n"
     )
     environment = {**os.environ, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}

@@ -28,6 +28,7 @@ OPTIONS = "each parameter is an option of the command line"
 KEYWORDS = "public; each parameter is an option by name"
 MANY_PARAMETERS = {
     "cli/app.py:run": OPTIONS,
+    "cli/app.py:compare": OPTIONS,
     "cli/app.py:convert": OPTIONS,
     "cli/app.py:quantize": OPTIONS,
     "cli/app.py:generate": OPTIONS,
@@ -119,7 +120,7 @@ def test_executions_are_operators_and_nothing_else():
 # quantised values depend on the processor otherwise.
 OPENERS = {
     *("vkmnn/host/engines.py", "vkmnn/bench/engines/ort.py", "vkmnn_suite/fuzz/oracle.py"),
-    *("benchmarks/llm.py", "tests/onnxruntime_oracle.py"),
+    *("vkmnn/comparison/references.py", "benchmarks/llm.py", "tests/onnxruntime_oracle.py"),
 }
 # onnxruntime is the subject there, by itself or as a name for vkmnn's face, not an oracle.
 OF_FACES = {

@@ -61,9 +61,14 @@ ALLOWED: dict[str, set[str]] = {
     "discovery": {"errors", "plugin"},  # finds plug-ins; these import `plugin`
     "schedule_config": {"errors"},
     "arguments": {"errors", "ir", "core"},  # what callers pass, checked
+    "sources": {"errors", "converter", "runtime"},  # from names of models to files
     "opening": {  # from a model to a session: what every face stands on
-        *("errors", "ir", "discovery", "converter", "core", "cpu_fallback"),
+        *("errors", "ir", "discovery", "converter", "core", "cpu_fallback", "sources"),
         *("runtime", "vulkan", "schedule_config", "arguments", "host", "control_flow"),
+    },
+    "comparison": {  # tensors here and on another engine
+        *("errors", "ir", "arguments", "converter", "core", "cpu_fallback", "discovery", "host"),
+        *("opening", "runtime", "schedule_config", "sources"),
     },
     "decoding": {  # state that a session keeps between runs: KV caches, sampling, batched steps
         *("errors", "ir", "shape", "core", "arguments"),
@@ -92,12 +97,12 @@ ALLOWED: dict[str, set[str]] = {
     },
     "llm": {  # language models: text around a session's state
         *("errors", "ir", "converter", "schedule_config", "arguments", "opening"),
-        *("decoding", "shape", "runtime"),
+        *("decoding", "shape", "runtime", "sources"),
     },
     "torch": {"errors", "ir", "converter", "inference_session", "arguments"},  # PyTorch's modules
-    "serve": {"errors", "ir", "llm", "inference_session", "schedule_config"},
+    "serve": {"errors", "ir", "llm", "inference_session", "schedule_config", "sources"},
     "quantization": {  # onnxruntime's tools
-        *("errors", "ir", "converter", "arguments", "inference_session"),
+        *("errors", "ir", "converter", "arguments", "inference_session", "sources"),
     },
     "pipelines": {  # tasks: pictures, sounds and texts around sessions
         *("errors", "ir", "converter", "opening", "schedule_config", "inference_session"),
@@ -125,7 +130,7 @@ ALLOWED: dict[str, set[str]] = {
             "quantization",
             "pipelines",
         ),
-        "serve",
+        *("serve", "sources", "comparison"),
     },
     "__main__": {"cli"},
 }
@@ -142,7 +147,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
         *("vkmnn.converter.language", "vkmnn.converter.caffe", "vkmnn.converter.torch"),
         *("vkmnn.onnx_backend", "vkmnn.onnxruntime"),
         *("vkmnn.bench.engines", "vkmnn_suite.fuzz", "vkmnn.host", "vkmnn.llm"),
-        "vkmnn.quantization",
+        *("vkmnn.quantization", "vkmnn.comparison"),
     ),
     "google": (  # protobuf: the errors of onnx's parser, and Caffe's messages
         *("vkmnn.converter.onnx", "vkmnn.converter.caffe", "vkmnn.converter.messages"),

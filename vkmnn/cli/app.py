@@ -48,12 +48,22 @@ class OnLost(str, Enum):
     RAISE = "raise"
 
 
+def _local(text: str) -> Path:
+    """Return the file of a model, which is downloaded where its name asks for that."""
+    from vkmnn.cli.models import local_file
+
+    return local_file(text)
+
+
+_NAMED = "a folder or .zip with one; https://…; or owner/name[:file][@revision] of the hub."
 ModelArgument = Annotated[
     Path,
     typer.Argument(
         metavar="MODEL",
-        help="A model: .onnx, .vkmnn, .mnn, .tflite, .prototxt, .caffemodel or .pb.",
+        help="A model: .onnx, .vkmnn, .mnn, .tflite, .prototxt, .caffemodel, .pb or .pt2; "
+        f"{_NAMED}",
         show_default=False,
+        parser=_local,
     ),
 ]
 DeviceOption = Annotated[
@@ -109,6 +119,19 @@ ShapeOption = Annotated[
         "--shape",
         help="Shape of an input: x=1,3,224,224 (x= may be left out if there is one input). Size "
         "of a symbolic dimension: N=4 (repeatable).",
+    ),
+]
+OnnxOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--onnx", help="Write the optimised network for viewers such as Netron; nobody runs it."
+    ),
+]
+ToleranceOption = Annotated[
+    float | None,
+    typer.Option(
+        "--tolerance",
+        help="Allowed difference, as a fraction of the range. Default: 1e-4, for float16 1e-2.",
     ),
 ]
 SeedOption = Annotated[int, typer.Option("--seed", help="Seed for random inputs.")]
@@ -227,13 +250,7 @@ def run(
             help='Also run on this device ("cpu" for example) or with "onnxruntime", and compare.',
         ),
     ] = None,
-    tolerance: Annotated[
-        float | None,
-        typer.Option(
-            "--tolerance",
-            help="Allowed difference, as a fraction of the range. Default: 1e-4, for float16 1e-2.",
-        ),
-    ] = None,
+    tolerance: ToleranceOption = None,
     unsupported: Annotated[
         str,
         typer.Option(
@@ -329,6 +346,50 @@ def run(
 
 
 @app.command()
+def compare(
+    model: ModelArgument,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            "--with",
+            help='"onnxruntime" (the default where it is installed), "cpu" (numpy, the nodes as '
+            "the model has them), or a device.",
+        ),
+    ] = None,
+    inputs: InputOption = None,
+    shape: ShapeOption = None,
+    device: DeviceOption = "auto",
+    precision: PrecisionOption = "high",
+    tolerance: ToleranceOption = None,
+    layers: Annotated[
+        bool, typer.Option("--layers", help="Show every tensor, those that were fused away too.")
+    ] = False,
+    html: Annotated[Path | None, typer.Option("--html", help="Write a page for a browser.")] = None,
+    unsupported: Annotated[
+        str,
+        typer.Option(
+            "--unsupported",
+            help='Ops without a kernel: "cpu" (default) runs them on the host, "raise" fails.',
+        ),
+    ] = "cpu",
+    seed: SeedOption = 0,
+    json: JsonOption = False,
+) -> None:
+    """Find the first tensor that differs from another engine's.
+
+    The exit status is 1 where one differs.
+    """
+    from vkmnn.cli.compare import compare_models
+    from vkmnn.cli.run import RunOptions
+
+    name = precision_name(precision)
+    options = RunOptions(device, None, None, inputs or [], shape or [], seed, 0, name)
+    options = replace(options, unsupported=unsupported_name(unsupported))
+    if not compare_models(model, options, against, tolerance, layers, html):
+        raise typer.Exit(1)
+
+
+@app.command()
 def convert(
     model: ModelArgument,
     output: Annotated[
@@ -361,6 +422,7 @@ def convert(
             "--packed", help="Also store the weights in the layouts that the device's kernels read."
         ),
     ] = False,
+    onnx: OnnxOption = None,
     device: DeviceOption = "auto",
     unsupported: Annotated[
         str,
@@ -376,9 +438,14 @@ def convert(
     It opens faster than the original model.
     """
     from vkmnn.cli.convert import convert_model
+    from vkmnn.cli.graph import check_targets, export_network
+    from vkmnn.opening import load_network
 
     options = (precision_name(precision), unsupported_name(unsupported))
+    check_targets(None, onnx)
     convert_model(model, output, *options, external_data, sizes or [], tuned, packed, device)
+    if onnx is not None:
+        export_network(load_network(output).graph, onnx, {})
 
 
 CalibrateOption = Annotated[
@@ -465,26 +532,79 @@ def quantize(
     quantize_model(model, output, sizes or [], options)
 
 
+VariantOption = Annotated[
+    str | None, typer.Option("--variant", help="q4f16, fp16, q4, fp32 …; `vkmnn info` lists them.")
+]
+
+
+@app.command()
+def pull(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="https://…[#sha256=…], or owner/name[:file][@revision] of the hub.",
+            show_default=False,
+        ),
+    ],
+    variant: VariantOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Download a model into the cache.
+
+    Later commands use it by the same name, offline too.
+    """
+    from vkmnn.cli.models import pull_model
+
+    pull_model(model, variant)
+
+
 @app.command()
 def info(
-    model: ModelArgument,
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help=f"A model; {_NAMED}", show_default=False)
+    ],
     shape: ShapeOption = None,
     tensors: Annotated[
         bool, typer.Option("--tensors", help="List the tensors that remain after optimisation.")
     ] = False,
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", help="Write a page with the network as a graph, for a browser."),
+    ] = None,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Also measure the ops for the page.")
+    ] = False,
+    onnx: OnnxOption = None,
+    device: DeviceOption = "auto",
+    precision: PrecisionOption = "high",
     json: JsonOption = False,
 ) -> None:
     """Describe a model, or a folder of models.
 
-    Shows inputs, outputs, operators and sizes; of a folder of a language model, its variants.
+    Shows inputs, outputs, operators and sizes; of a folder of a language model, its variants; of a
+    repository of the hub, its models, without a download.
     """
+    from vkmnn.cli.graph import check_targets, write_page
     from vkmnn.cli.info import describe, describe_folder
+    from vkmnn.cli.models import is_repository, list_repository, local_file
+    from vkmnn.cli.run import RunOptions
 
-    if model.is_dir() or (model.suffix.lower() == ".gguf" and model.is_file()):
-        describe_folder(model)
+    if is_repository(model):
+        list_repository(model)
         return
-    if not describe(model, shape or [], tensors):
+    path = local_file(model)
+    if path.is_dir() or (path.suffix.lower() == ".gguf" and path.is_file()):
+        describe_folder(path)
+        return
+    if profile and html is None:
+        raise InvalidInputError("--profile measures for a page", hint="add --html page.html")
+    check_targets(html, onnx)
+    if not describe(path, shape or [], tensors, onnx):
         raise typer.Exit(1)
+    if html is not None:
+        options = RunOptions(device, None, None, [], shape or [], 0, 0, precision_name(precision))
+        write_page(path, options, html, profile)
 
 
 LanguageModelArgument = Annotated[
@@ -498,9 +618,6 @@ LanguageModelArgument = Annotated[
 CapacityOption = Annotated[
     int | None,
     option("--capacity", min=2, help="Maximum length of a text, prompt included, in tokens."),
-]
-VariantOption = Annotated[
-    str | None, typer.Option("--variant", help="q4f16, fp16, q4, fp32 …; `vkmnn info` lists them.")
 ]
 RevisionOption = Annotated[
     str | None, typer.Option("--revision", help="A commit, tag or branch of the model on the hub.")

@@ -27,6 +27,7 @@ from vkmnn.cli.console import (
     waiting,
 )
 from vkmnn.cli.feeds import Sizes, parse_sizes, settle
+from vkmnn.cli.graph import export_network
 from vkmnn.converter.foreign import LANGUAGE_MODEL, kind_of_folder
 from vkmnn.converter.onnx import OnnxFrontEnd
 from vkmnn.converter.onnx.model_file import read_model
@@ -56,10 +57,17 @@ class Value:
     shape: tuple[int | str | None, ...] | None
 
 
-def describe(path: Path, shapes: Sequence[str], tensors: bool) -> bool:
-    """Print a description of a model; False when vkmnn cannot run it."""
+def describe(path: Path, shapes: Sequence[str], tensors: bool, onnx: Path | None = None) -> bool:
+    """Print a description of a model; False when vkmnn cannot run it.
+
+    Args:
+        path: its file.
+        shapes: the options --shape.
+        tensors: whether to list tensors.
+        onnx: where to write the optimised network for viewers.
+    """
     if not isinstance(front_end_of(path), OnnxFrontEnd | None):
-        return _describe_graph(path, shapes, tensors)
+        return _describe_graph(path, shapes, tensors, onnx)
     proto = read_model(path).proto
     stored = stored_by_type(proto)
     weights = {tensor.name for tensor in proto.graph.initializer}
@@ -91,7 +99,7 @@ def describe(path: Path, shapes: Sequence[str], tensors: bool) -> bool:
         unsupported = [dataclasses.asdict(node) for node in error.nodes]
         document("info", whole | {"runs": False, "unsupported": unsupported})
         return False
-    document("info", whole | _show_network(net.graph, sizes, facts, tensors))
+    document("info", whole | _show_network(net.graph, sizes, facts, tensors, onnx))
     return True
 
 
@@ -111,7 +119,7 @@ def _totals(count: int, nbytes: Mapping[str, int]) -> dict[str, Any]:
     return {"count": count, "bytes": sum(nbytes.values()), "by_type": dict(nbytes)}
 
 
-def _describe_graph(path: Path, shapes: Sequence[str], tensors: bool) -> bool:
+def _describe_graph(path: Path, shapes: Sequence[str], tensors: bool, onnx: Path | None) -> bool:
     """Print a description of a model that is not ONNX's."""
     net = load_network(path)
     source = net.source
@@ -137,7 +145,7 @@ def _describe_graph(path: Path, shapes: Sequence[str], tensors: bool) -> bool:
         "parameters": _totals(count, by_type),
         "packed": dict(packed),
     }
-    document("info", whole | _show_network(net.graph, sizes, facts, tensors))
+    document("info", whole | _show_network(net.graph, sizes, facts, tensors, onnx))
     return True
 
 
@@ -150,7 +158,7 @@ def _packed_bytes(graph: Graph) -> Counter[str]:
 
 
 def _show_network(
-    graph: Graph, sizes: Sizes, facts: dict[str, str], tensors: bool
+    graph: Graph, sizes: Sizes, facts: dict[str, str], tensors: bool, onnx: Path | None
 ) -> dict[str, Any]:
     """Print a model's properties, and its graph after the passes.
 
@@ -174,6 +182,8 @@ def _show_network(
     if tensors:
         whole["tensors"] = _tensor_rows(graph, resolved)
         _show_tensors(whole["tensors"])
+    if onnx is not None:
+        export_network(graph, onnx, settled)
     return whole
 
 

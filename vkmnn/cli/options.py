@@ -74,9 +74,11 @@ METAVARS: Mapping[str, str] = {
     "--trace": "FILE",
     "--activations": "TYPE",
     "--api-key-file": "FILE",
+    "--onnx": "FILE",
     "--on-device-lost": "raise|rebuild",
     "--on-overflow": "warn|high|raise|ignore",
     "--weights": "TYPE",
+    "--with": "DEVICE",
     "--block": "N",
 }
 """Placeholders for option values in help; by default, the option's name in capitals."""

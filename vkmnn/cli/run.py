@@ -34,6 +34,7 @@ from vkmnn.cli.console import (
 from vkmnn.cli.feeds import Feeds, fitting_feeds, make_feeds
 from vkmnn.cli.reference import Reference, reference_for
 from vkmnn.cli.saving import saving
+from vkmnn.comparison import difference
 from vkmnn.errors import InvalidInputError, VkmnnError, plural
 from vkmnn.inference_session import InferenceSession
 from vkmnn.ir import Array
@@ -148,6 +149,8 @@ def introduce(model: Path, opened: Opened) -> None:
         )
         copied = placement.copied_bytes
         cost = f"; {bytes_text(copied)} copied between steps in a run" if copied else ""
+        if (share := placement.away_share) is not None:
+            cost = f"; {100 * share:.1f} % of the operations{cost}"
         note(
             f"{len(away)} of {plural(len(placement.ops), 'op')} "
             f"{'runs' if len(away) == 1 else 'run'} on {where}, not on the device: "
@@ -186,6 +189,8 @@ def run_model(
         facts["comparison"] = {"with": name, "tolerance": tolerance, "ok": same,
                                "outputs": differences}  # fmt: skip
         _show_difference(differences, name, tolerance)
+        if not same:
+            note(f"vkmnn compare {model} --with {compare} finds the first tensor that differs")
     document("run", facts)
     return same
 
@@ -406,24 +411,3 @@ def _show_difference(
     out.print()
     heading(f"Difference from {device} (allowed: {tolerance:g} of the range)")
     show(rows)
-
-
-def difference(have: Array, want: Array) -> tuple[float, float]:
-    """Return the largest absolute difference, and the same as a fraction of the range of `want`.
-
-    Infinity where only one of the two has no finite value, or the shapes differ.
-    """
-    if have.shape != want.shape:
-        return float("inf"), float("inf")
-    if want.size == 0:
-        return 0.0, 0.0
-    a, b = have.astype(np.float64), want.astype(np.float64)
-    same = (a == b) | (np.isnan(a) & np.isnan(b))
-    with np.errstate(invalid="ignore"):
-        apart = np.where(same, 0.0, np.abs(a - b))
-    if not np.isfinite(apart).all():
-        return float("inf"), float("inf")
-    finite = b[np.isfinite(b)]
-    scale = float(np.ptp(finite) or np.abs(finite).max()) if finite.size else 0.0
-    largest = float(apart.max())
-    return largest, largest / scale if scale else (0.0 if largest == 0 else float("inf"))

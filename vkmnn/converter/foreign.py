@@ -6,7 +6,7 @@ Formats are identified by their content first; names count if the content is inc
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +16,7 @@ _EXPORT = "load it in PyTorch and export it: torch.onnx.export(model, args, 'mod
 _OPTIMUM = "optimum-cli export onnx --model FOLDER OUTPUT"
 _SOURCE = "give the model that it was made from, as an .onnx file"
 _AGAIN = "download the file itself, not its page: check the address and the permissions"
+_LFS = "run `git lfs pull` to get the model itself"
 _PADDLE = (
     "convert it: paddle2onnx --model_dir FOLDER --model_filename inference.pdmodel "
     "--params_filename inference.pdiparams --save_file model.onnx"
@@ -178,7 +179,7 @@ _IMAGES = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"GIF8", b"BM")
 _BY_CONTENT = (
     _Format(
         "a Git LFS pointer",
-        "run `git lfs pull` to get the model itself",
+        _LFS,
         _at(0, b"version https://git-lfs"),
     ),
     _Format("a web page", _AGAIN, _text(rb"<(!doctype html|html)")),
@@ -386,6 +387,10 @@ _CORE_ML = (
 )
 
 
+PIPELINE = Kind(
+    "the folder of a pipeline of diffusers",
+    "give one of its networks, such as FOLDER/unet/model.onnx",
+)
 LANGUAGE_MODEL = Kind(
     "the folder of a language model",
     'write `vkmnn generate FOLDER "text"`, or vkmnn.llm.load(folder); `vkmnn info FOLDER` '
@@ -446,6 +451,10 @@ def _is_text(head: bytes) -> bool:
 READ = (".onnx", ".vkmnn", ".mnn", ".tflite", ".prototxt", ".pb", ".pt2")
 """Suffixes of files with a network that vkmnn reads."""
 
+MODELS = "a folder of models"
+PREPROCESSOR = "preprocessor_config.json"
+"""What a folder has beside config.json whose model takes pictures or sounds."""
+
 _FOLDERS = (
     (("*-symbol.json", "*.params"), Kind("an MXNet model", _MXNET)),
     (("*.pdmodel",), Kind("a PaddlePaddle model", _PADDLE)),
@@ -468,6 +477,40 @@ _FOLDERS = (
 """Files in a folder, as patterns, and the kind that they indicate."""
 
 
+def holds_language_model(names: Collection[str]) -> bool:
+    """Return whether the files of a folder, and those in its folder onnx, make a language model."""
+    if "genai_config.json" in names or any(one.endswith(".gguf") for one in names):
+        return True
+    networks = any(one.lower().endswith(READ) for one in names)
+    weights = any(one.endswith(".safetensors") for one in names)
+    described = "config.json" in names and PREPROCESSOR not in names
+    return (described and (networks or weights)) or ("tokenizer.json" in names and networks)
+
+
+def is_pipeline(names: Collection[str]) -> bool:
+    """Return whether the files of a folder make a pipeline of diffusers."""
+    return "model_index.json" in names
+
+
+def has_model_suffix(name: str) -> bool:
+    """Return whether a name ends as those of files do that hold models."""
+    lower = name.lower()
+    known = (suffix for one in _ALL for suffix in one.suffixes)
+    return lower.endswith((*READ, ".safetensors", ".caffemodel", ".gguf", *known))
+
+
+def is_plain_zip(head: bytes) -> bool:
+    """Return whether the first bytes of a file mark a zip archive of no particular format."""
+    found = next((one for one in _BY_CONTENT if one.matches and one.matches(head)), None)
+    return found is not None and found.matches is _ZIP
+
+
+def mistaken_download(head: bytes) -> Kind | None:
+    """Return what a server sent in place of a file, by its first bytes; None for a file."""
+    found = kind_of(head)
+    return found if found is not None and found.advice in (_AGAIN, _LFS) else None
+
+
 def kind_of_folder(folder: Path) -> Kind | None:
     """Return the kind of model in a folder; None if unknown."""
     name = folder.name.lower()
@@ -486,15 +529,15 @@ def kind_of_folder(folder: Path) -> Kind | None:
         inner = sorted(path.name for path in (folder / "onnx").glob("*.onnx"))
     except OSError:
         return None
+    if is_pipeline(names):
+        return PIPELINE
     networks = [one for one in names if one.lower().endswith(READ)]
-    described = {"config.json", "tokenizer.json"}.intersection(names)
-    weights = any(one.endswith(".safetensors") for one in names) and "config.json" in names
-    if (described and (inner or networks)) or weights or any(n.endswith(".gguf") for n in names):
+    if holds_language_model([*names, *(f"onnx/{one}" for one in inner)]):
         return LANGUAGE_MODEL
     if networks or inner:
         found = networks or [f"onnx/{one}" for one in inner]
         more = f" and {len(found) - 4} more" if len(found) > 4 else ""
-        return Kind("a folder of models", f"give one of them: {', '.join(found[:4])}{more}")
+        return Kind(MODELS, f"give one of them: {', '.join(found[:4])}{more}")
     for patterns, kind in _FOLDERS:
         if all(any(fnmatchcase(one, pattern) for one in names) for pattern in patterns):
             return kind

@@ -38,6 +38,7 @@ class Conversion:
             parts are refused.
         shapes: shapes of inputs that replace the file's; sizes of other tensors that the file
             states are then worked out anew.
+        told: is told the ONNX model of which the graph is made, as the front end of ONNX read it.
     """
 
     meter: Meter
@@ -45,6 +46,7 @@ class Conversion:
     as_inputs: frozenset[str] = frozenset()
     host: HostCheck | None = None
     shapes: Mapping[str, tuple[Dim, ...]] = field(default_factory=dict)
+    told: Callable[[Any], None] | None = None
 
 
 class FrontEnd(ABC):

@@ -9,6 +9,7 @@ from vkmnn.base.records import dataclass
 from vkmnn.core.tensor import Tensor
 from vkmnn.errors import ModelError
 from vkmnn.ir import AttrsT, Layout, Op
+from vkmnn.shape import flops
 
 Layouts = tuple[list[Layout], list[Layout]]
 """The layout of each input and of each output."""
@@ -117,3 +118,9 @@ class Command:
     backend: str
     reason: str = ""
     owner: str = ""
+
+    @property
+    def flops(self) -> int:
+        """The floating-point operations of a run."""
+        inputs = [None if tensor is None else tensor.info for tensor in self.inputs]
+        return flops(self.op, inputs, [tensor.info for tensor in self.outputs])

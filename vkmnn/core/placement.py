@@ -14,7 +14,7 @@ class PlacedOp:
     """An op of the plan, its node in the model, its backend, and why it is not the main one.
 
     `provider` is the plug-in that registered its kernel, or "vkmnn". `passed_over` says why kernels
-    with a higher priority rejected it.
+    with a higher priority rejected it. `flops` are its floating-point operations, 0 if unknown.
     """
 
     name: str
@@ -24,6 +24,7 @@ class PlacedOp:
     reason: str
     provider: str = "vkmnn"
     passed_over: tuple[str, ...] = ()
+    flops: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,18 @@ class Placement:
     def off_device(self) -> tuple[PlacedOp, ...]:
         """The ops that do not run on the main backend."""
         return tuple(op for op in self.ops if op.backend != self.main)
+
+    @property
+    def away_share(self) -> float | None:
+        """The share of the floating-point operations that do not run on the main backend.
+
+        None where it is not known: a stage of the host does not count its operations.
+        """
+        total = sum(op.flops for op in self.ops)
+        away = self.off_device
+        if not total or any(not op.flops and op.backend != "CPU" for op in away):
+            return None
+        return sum(op.flops for op in away) / total
 
     @property
     def counts(self) -> dict[str, int]:
@@ -69,7 +82,9 @@ class Placement:
         """Return a table: summary first, then one line per op."""
         bytes_ = f" ({self.copied_bytes:,} bytes)" if self.copied_bytes else ""
         copies = f"{plural(self.copies, 'copy', 'copies')} between backends{bytes_}"
-        lines = [f"{self._summary()}; {copies}"]
+        share = self.away_share if self.off_device else None
+        work = "" if share is None else f"; {100 * share:.1f} % of the operations off the device"
+        lines = [f"{self._summary()}; {copies}{work}"]
         if self.note:
             lines.append(self.note)
         width = max((len(op.type) for op in self.ops), default=0)

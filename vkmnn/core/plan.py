@@ -288,7 +288,7 @@ class Plan:
         ops = tuple(
             PlacedOp(
                 *(c.op.name, c.op.type, c.op.source, c.backend, c.reason),
-                *(c.execution.provider, c.execution.passed_over),
+                *(c.execution.provider, c.execution.passed_over, c.flops),
             )
             for c in self.commands
         )

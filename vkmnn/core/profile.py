@@ -17,7 +17,6 @@ from vkmnn.core.backend import MemoryUse
 from vkmnn.core.timeline import CALLS, PYTHON, Span, timeline, trace_events
 from vkmnn.errors import plural
 from vkmnn.ir import Array, HostGraphAttrs
-from vkmnn.shape import flops
 
 if TYPE_CHECKING:
     from vkmnn.core.backend import Timing
@@ -127,6 +126,18 @@ class Profile:
         rows = [(value, count, spent) for value, (count, spent) in sums.items()]
         return sorted(rows, key=lambda row: -row[2])
 
+    @property
+    def away_us(self) -> float:
+        """All steps that do not run on the main backend, copies excluded."""
+        away = (one for one in self.entries if one.backend != self.main and one.type != _COPY)
+        return sum(one.microseconds for one in away)
+
+    @property
+    def crossings_us(self) -> float:
+        """What the host spends on copies between backends, in the run of the timeline."""
+        copies = sum(one.microseconds for one in self.entries if one.type == _COPY)
+        return copies + self.host().get("hand over", 0.0)
+
     def host(self) -> dict[str, float]:
         """Return the microseconds that the host spent in the run of the timeline, by activity.
 
@@ -216,7 +227,7 @@ def measure(plan: Plan, timed: Plan, feeds: Mapping[str, Array], runs: int) -> P
                 kernel=step.kernel,
                 microseconds=median(timing.microseconds for _, timing in samples),
                 choice=step.choice,
-                flops=_flops(command) if command else 0,
+                flops=command.flops if command else 0,
                 nbytes=_nbytes(command) if command else 0,
                 overflowed=step.op in overflowed,
             )
@@ -288,16 +299,11 @@ def joined(profiles: Sequence[Profile], main: str, runs: int) -> Profile:
     )
 
 
-def _flops(command: Command) -> int:
-    inputs = [None if tensor is None else tensor.info for tensor in command.inputs]
-    return flops(command.op, inputs, [tensor.info for tensor in command.outputs])
-
-
 def _nbytes(command: Command) -> int:
     """Return the bytes that an op reads and writes; a pure copy reads no more than it writes."""
     read = [_size(tensor) for tensor in dict.fromkeys(command.inputs) if tensor is not None]
     written = sum(map(_size, command.outputs))
-    return written + (sum(read) if _flops(command) else min(sum(read), written))
+    return written + (sum(read) if command.flops else min(sum(read), written))
 
 
 def _size(tensor: Tensor) -> int:

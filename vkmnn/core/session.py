@@ -18,7 +18,6 @@ from vkmnn.base.records import dataclass
 from vkmnn.core.backend import Backend, MemoryUse, Tuning
 from vkmnn.core.bound import Begun, Bound, Dependent
 from vkmnn.core.device_tensor import DeviceTensor, HostStorage
-from vkmnn.core.execution import Command
 from vkmnn.core.futures import RunFuture, Submitter
 from vkmnn.core.placement import Placement
 from vkmnn.core.plan import Plan
@@ -46,7 +45,6 @@ from vkmnn.errors import (
     unexpected_error,
 )
 from vkmnn.ir import Array, DType, Graph, TensorInfo
-from vkmnn.shape import flops
 from vkmnn.shape.folding import Evaluator
 
 __all__ = ["TUNING_RUNS", "Session"]
@@ -592,7 +590,7 @@ class Session:
 
     def flops(self) -> int:
         """Return the floating-point operations of the plans in use; 0 for host ops."""
-        return sum(_flops(command) for plan in self.plans for command in plan.commands)
+        return sum(command.flops for plan in self.plans for command in plan.commands)
 
     def backend_types(self) -> tuple[str, ...]:
         """Return the types of the backends that plans run on, the main one first."""
@@ -671,11 +669,6 @@ class Session:
             self._drop_plans()
             self._main.close()
             self._backup.close()
-
-
-def _flops(command: Command) -> int:
-    inputs = [None if one is None else one.info for one in command.inputs]
-    return flops(command.op, inputs, [one.info for one in command.outputs])
 
 
 def _closed() -> InvalidInputError:

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vkmnn.converter.onnx.external import load_whole
 from vkmnn.ir import HOST_GRAPH, Graph, HostGraphAttrs, Op
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def whole_model(graph: Graph, origin: str | Path | bytes) -> Graph | None:
     if find_spec("onnxruntime") is None:
         return None
     try:
-        model = onnx.load_from_string(origin) if isinstance(origin, bytes) else onnx.load(origin)
+        model = onnx.load_from_string(origin) if isinstance(origin, bytes) else load_whole(origin)
         _name_outputs(model.graph, [info.name for info in graph.outputs])
         data = model.SerializeToString()
     except Exception as error:  # noqa: BLE001 - protobuf raises what it likes

@@ -8,11 +8,12 @@ from vkmnn.base.budget import Budget
 from vkmnn.llm.decoder import Decoder
 from vkmnn.llm.embedding import EmbeddingModel
 from vkmnn.llm.generation import Generated
-from vkmnn.llm.hub import find_folder
 from vkmnn.llm.language_model import LanguageModel, TextSession, checked_kind
 from vkmnn.llm.layout import read_layout
 from vkmnn.llm.seq2seq import Seq2SeqModel
 from vkmnn.schedule_config import OnDeviceLost, OnOverflow, PrecisionName, ScheduleConfig
+from vkmnn.sources.locate import model_folder
+from vkmnn.sources.names import title_of
 
 __all__ = [
     "EmbeddingModel",
@@ -63,8 +64,8 @@ def load(
         MissingExtraError: a package of the extra `llm` is missing.
         VkmnnError: as `InferenceSession`.
     """
-    folder = find_folder(model, revision, variant)
-    layout = read_layout(folder, variant)
+    found = model_folder(model, revision, variant)
+    layout = read_layout(found.path, found.variant)
     checked_kind(layout, "decoder", "see vkmnn.llm.load_seq2seq and load_embedding")
     config = ScheduleConfig(
         device=device,
@@ -72,14 +73,9 @@ def load(
         on_device_lost=on_device_lost,
         on_overflow=on_overflow,
     )
-    name = folder.stem if folder.is_file() else _name_of(model, folder)
+    name = title_of(model)
     decoder = Decoder(layout, config, capacity, budget)
     return LanguageModel(layout, decoder, name)
-
-
-def _name_of(model: str | Path, folder: Path) -> str:
-    """Return a model's name: the last part of the caller's."""
-    return Path(str(model).removeprefix("hf://").rstrip("/") or folder.name).name
 
 
 def load_embedding(
@@ -106,10 +102,10 @@ def load_embedding(
     Raises:
         VkmnnError: as `load`.
     """
-    folder = find_folder(model, revision, variant)
-    layout = read_layout(folder, variant)
+    found = model_folder(model, revision, variant)
+    layout = read_layout(found.path, found.variant)
     checked_kind(layout, "embedding", "vkmnn.llm.load reads decoders")
-    name = _name_of(model, folder)
+    name = title_of(model)
     config = ScheduleConfig(
         device=device,
         precision=precision,
@@ -145,10 +141,10 @@ def load_seq2seq(
     Raises:
         VkmnnError: as `load`.
     """
-    folder = find_folder(model, revision, variant)
-    layout = read_layout(folder, variant)
+    found = model_folder(model, revision, variant)
+    layout = read_layout(found.path, found.variant)
     checked_kind(layout, "seq2seq", "vkmnn.llm.load reads decoders")
-    name = _name_of(model, folder)
+    name = title_of(model)
     config = ScheduleConfig(
         device=device,
         precision=precision,

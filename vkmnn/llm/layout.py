@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,19 +11,14 @@ from typing import TYPE_CHECKING, Any
 from vkmnn.base.config_file import Section, read_config
 from vkmnn.errors import InvalidInputError, ModelFileError
 from vkmnn.llm.vocabulary import begin_of, ends_of
+from vkmnn.sources.variants import gguf_variants, preferred, role_of
 
 if TYPE_CHECKING:
     from vkmnn.converter.language import LanguageSource
 
-PREFERRED = ("q4f16", "fp16", "q4", "", "quantized", "int8", "uint8", "bnb4", "q8")
-"""Variants in order of preference; "" is the one without a suffix, mostly fp32."""
-
 _DECODERS = ("decoder_model_merged", "model", "decoder_with_past_model", "decoder_model")
 _ENCODERS = ("encoder_model", "encoder")
-_VARIANT = re.compile(r"(?P<stem>[a-z][a-z_]*?)(?:_(?P<variant>q4f16|q4|q8|q2|q2f16|q1|fp16|fp32|"
-                      r"int8|uint8|int4|quantized|bnb4|optimized))?\.onnx")  # fmt: skip
 _CONFIGS = ("config", "generation_config")
-_PART = re.compile(r"-(?P<number>\d{5})-of-\d{5}(?=\.gguf$)")
 _HEADLESS = ("bert", "roberta", "nomic_bert", "xlm-roberta", "mpnet", "distilbert", "modernbert")
 
 
@@ -117,11 +111,8 @@ def files_of(folder: Path) -> dict[str, dict[str, Path]]:
     found: dict[str, dict[str, Path]] = {}
     for place in (folder, folder / "onnx"):
         for path in sorted(place.glob("*.onnx")):
-            match = _VARIANT.fullmatch(path.name)
-            if match is not None:
-                variant = match["variant"] or ""
-                known = found.setdefault(match["stem"], {})
-                known.setdefault("" if variant == "fp32" else variant, path)
+            if (role := role_of(path.name)) is not None:
+                found.setdefault(role[0], {}).setdefault(role[1], path)
     return found
 
 
@@ -132,20 +123,9 @@ def _is_described(folder: Path) -> bool:
 
 
 def _gguf_files(folder: Path) -> dict[str, Path]:
-    """Return the GGUF files of a folder by the ends of their names; of split ones, the first.
-
-    Other files of llama.cpp, such as projectors for images, are left out.
-    """
-    paths = [
-        path
-        for path in sorted(folder.glob("*.gguf"))
-        if not path.name.startswith("mmproj")
-        and ((match := _PART.search(path.name)) is None or match["number"] == "00001")
-    ]
-    stems = [_PART.sub("", path.name).removesuffix(".gguf") for path in paths]
-    short = [re.split(r"[-.]", stem)[-1] for stem in stems]
-    names = short if len(set(short)) == len(short) else stems
-    return dict(zip(names, paths, strict=True))
+    """Return the GGUF files of a folder by the ends of their names; of split ones, the first."""
+    names = [path.name for path in folder.glob("*.gguf")]
+    return {variant: folder / name for variant, name in gguf_variants(names).items()}
 
 
 def _described(path: Path, variants: Mapping[str, Path]) -> Layout:
@@ -183,7 +163,7 @@ def _described(path: Path, variants: Mapping[str, Path]) -> Layout:
 
 def _chosen(variants: Mapping[str, Path], wanted: str | None, folder: Path) -> str:
     if wanted is None:
-        return next((v for v in PREFERRED if v in variants), next(iter(variants)))
+        return preferred(variants)
     name = "" if wanted == "fp32" else wanted
     if name not in variants:
         raise InvalidInputError(

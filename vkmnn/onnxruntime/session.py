@@ -111,7 +111,7 @@ class InferenceSession(Session):
 
     def _load(self) -> tuple[Network, OpenSession, OverridableInputs]:
         path = self._model_path
-        if path is not None and _is_missing(Path(path)):
+        if path is not None and "://" not in path and _is_missing(Path(path)):
             text = f"Load model from {path} failed:Load model {path} failed. File doesn't exist"
             raise NoSuchFile(text)
         level = self._options.graph_optimization_level

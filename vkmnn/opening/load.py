@@ -18,6 +18,7 @@ from vkmnn.opening.front_ends import converted, host_check
 from vkmnn.opening.network import InputShapes, Network, with_sizes
 from vkmnn.runtime import environment
 from vkmnn.schedule_config import Unsupported, unsupported_name
+from vkmnn.sources.locate import model_file
 
 if TYPE_CHECKING:
     from vkmnn.opening.network import Model
@@ -59,6 +60,7 @@ def load_network(
             vkmnn does not know; all are listed.
         InvalidInputError: `unsupported` is neither.
     """
+    model = model_file(model)
     on_host = unsupported_name(unsupported) == "cpu"
     host = host_check(environment.host_engines()) if on_host else None
     with typed_memory_errors("loading the model"):

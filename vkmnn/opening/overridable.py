@@ -16,6 +16,7 @@ from vkmnn.ir import TensorInfo
 from vkmnn.opening.network import Network
 from vkmnn.opening.session import OpenSession, open_model
 from vkmnn.schedule_config import ScheduleConfig
+from vkmnn.sources.locate import model_file
 
 if TYPE_CHECKING:
     from vkmnn.opening.network import Model
@@ -65,6 +66,7 @@ class OverridableInputs:
         **options: Any,
     ) -> tuple[Network, OpenSession, OverridableInputs]:
         """Open a model as `open_model` does, and its inputs with default values."""
+        model = model_file(model)
         network, opened = open_model(model, config, budget, **options)
 
         def reopen(names: frozenset[str]) -> Session:

@@ -31,6 +31,7 @@ from vkmnn.schedule_config import (
     Unsupported,
     precision_name,
 )
+from vkmnn.sources.locate import model_file
 
 if TYPE_CHECKING:
     from vkmnn.opening.network import Model
@@ -84,6 +85,7 @@ def open_model(
     Raises:
         VkmnnError: as `load_network` and `open_session`.
     """
+    model = model_file(model)
     with Workers(1, "vkmnn-open") as workers:
         named = sorted((sizes or {}).items()), sorted((shapes or {}).items())
         settings = (sorted(as_inputs), *named, optimised, unsupported)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vkmnn.converter.onnx.branches import inner_graphs
+from vkmnn.converter.onnx.external import external_names, load_whole
 from vkmnn.converter.onnx.model_file import read_model
 from vkmnn.converter.onnx.types import tensor_info
 from vkmnn.errors import ConversionError, InvalidInputError, ModelError
@@ -32,7 +33,7 @@ def load(model: str | Path | bytes | onnx.ModelProto) -> onnx.ModelProto:
     checked = read_model(model)
     if isinstance(model, str | Path):
         try:
-            proto = onnx.load(str(model))
+            proto = load_whole(model)
         except (OSError, ValueError, onnx.checker.ValidationError) as error:
             raise ModelError(
                 f"the data of '{model}' cannot be read: {error}",
@@ -93,13 +94,7 @@ def external_files(model: str | Path | bytes | onnx.ModelProto) -> set[Path]:
     if not isinstance(model, str | Path):
         return set()
     folder = Path(model).parent
-    return {
-        (folder / entry.value).resolve()
-        for graph in graphs_of(read_model(model).proto.graph)
-        for tensor in graph.initializer
-        for entry in tensor.external_data
-        if entry.key == "location"
-    }
+    return {(folder / name).resolve() for name in external_names(model)}
 
 
 def has_external_data(model: str | Path | bytes | onnx.ModelProto) -> bool:

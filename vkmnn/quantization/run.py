@@ -20,6 +20,7 @@ from vkmnn.quantization.packing import pack_weights
 from vkmnn.quantization.remaining import split_nodes
 from vkmnn.quantization.report import FloatNode, OutputAccuracy, Progress, Quantized, Size
 from vkmnn.quantization.scheme import ActivationType, Method, Scheme, WeightType
+from vkmnn.sources.locate import model_file
 
 if TYPE_CHECKING:
     import onnx
@@ -97,6 +98,7 @@ def quantize(
         raise _no_calibration(activations)
     tools.need_tools()
     report = progress or _say_nothing
+    model = model_file(model)
     proto = models.load(model)
     refuse_quantized(proto)
     _check_excluded(proto, scheme.exclude)

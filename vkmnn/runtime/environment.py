@@ -127,6 +127,23 @@ def storage() -> str:
     return text
 
 
+def offline() -> bool:
+    """`VKMNN_OFFLINE`, or the hub's own `HF_HUB_OFFLINE`: whether nothing may be downloaded."""
+    texts = [os.environ.get(name, "").strip().lower() for name in ("VKMNN_OFFLINE", _HUB_OFFLINE)]
+    if texts[0] not in _TRUE | _FALSE:
+        raise InvalidInputError(
+            f"VKMNN_OFFLINE={texts[0]!r} is neither true nor false", hint="set it to 1 or 0"
+        )
+    return not _TRUE.isdisjoint(texts)
+
+
+def max_download() -> int:
+    """`VKMNN_MAX_DOWNLOAD`: the most bytes that a name may download, or an archive hold."""
+    usual = 64 << 30
+    return int(_number("VKMNN_MAX_DOWNLOAD", usual, "bytes", "for example 20g", least=1))
+
+
+_HUB_OFFLINE = "HF_HUB_OFFLINE"
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 

@@ -48,18 +48,6 @@ def refuse(given: object, *parts: str, kind: type[VkmnnError] = ModelError) -> V
 # --- files -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("path", "words"),
-    [
-        ("https://host/models/m.onnx", "'https://host/models/m.onnx' is an address"),
-        ("hf://owner/m.onnx", "is an address"),
-        ("owner/resnet-50", "on a hub"),
-    ],
-)
-def test_names_of_models_elsewhere(path: str, words: str) -> None:
-    assert "downloads nothing" in str(refuse(path, words))
-
-
 def test_missing_file(tmp_path: Path) -> None:
     refuse(tmp_path / "none.onnx", "no such file")
 

@@ -23,7 +23,6 @@ MIN_OPSET = 7
 MAX_VERSION = 2**31 - 1
 
 _REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
-_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+$")
 _HEAD_BYTES = 4096
 # The tags that a ModelProto may begin with; other formats begin with them by chance.
 _FIRST_TAGS = frozenset(b"\x08\x12\x1a\x22\x28\x32\x3a\x42\x72\xa2\xca")
@@ -85,14 +84,9 @@ def _read(path: Path) -> tuple[onnx.ModelProto, Mapping[int, Bytes]]:
         if not path.exists():
             if _REMOTE.match(str(path)):
                 raise ModelFileError(
-                    f"'{re.sub(':/+', '://', str(path), count=1)}' is an address, not a file",
-                    hint="download the .onnx file first; vkmnn downloads nothing",
-                )
-            if _HUB_ID.match(str(path)) and not path.parent.exists():
-                raise ModelFileError(
-                    f"no such file: '{path}'",
-                    hint="if this is the name of a model on a hub, download its .onnx file first; "
-                    "vkmnn downloads nothing",
+                    f"'{re.sub(':/+', '://', str(path), count=1)}' is an address, and was passed "
+                    "as a path",
+                    hint="pass it as a str: then it is downloaded",
                 )
             raise ModelFileError(
                 f"no such file: '{path}'", hint="check the path; relative to the current folder?"

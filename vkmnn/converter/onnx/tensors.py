@@ -267,7 +267,8 @@ def _external_path(location: str, name: str, folder: Path | None) -> Path:
         raise _outside(name, location)
     with _reading(name, location):
         path = (folder / location).resolve(strict=True)
-        inside, regular = path.is_relative_to(folder.resolve()), path.is_file()
+        inside = path.is_relative_to(folder.resolve()) or path.parent == _blobs_of(folder)
+        regular = path.is_file()
         links = path.stat().st_nlink
     if not inside:
         raise _outside(name, location)
@@ -282,6 +283,15 @@ def _external_path(location: str, name: str, folder: Path | None) -> Path:
             hint="it may expose a file of another folder; if the model is trusted, copy the file",
         )
     return path
+
+
+def _blobs_of(folder: Path) -> Path | None:
+    """Return where huggingface_hub's cache keeps what the files of a folder in it link to."""
+    for commit in (folder.absolute(), *folder.absolute().parents):
+        repository = commit.parent.parent
+        if commit.parent.name == "snapshots" and repository.name.startswith("models--"):
+            return (repository / "blobs").resolve()
+    return None
 
 
 def _outside(name: str, location: str) -> ModelError:
