@@ -52,7 +52,8 @@ ModelArgument = Annotated[
     Path,
     typer.Argument(
         metavar="MODEL",
-        help="A model: .onnx, .vkmnn, .mnn, .tflite, .prototxt, .caffemodel or .pb.",
+        help="A model: .onnx, .vkmnn, .mnn, .tflite, .prototxt, .caffemodel, .pb, .keras, or "
+        "the folder of a SavedModel.",
         show_default=False,
     ),
 ]
