@@ -155,6 +155,8 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     ),
     "flatbuffers": ("vkmnn.schema",),
     "platformdirs": ("vkmnn.base",),
+    "keras": ("vkmnn.converter.keras",),  # imported with the first model of Keras's
+    "tensorflow": ("vkmnn.converter.keras",),  # which Keras runs on
     "torch": ("vkmnn.converter.torch",),  # imported with the first model of PyTorch's
     "onnxscript": ("vkmnn.converter.torch",),  # what torch's exporter is written in
     "typer": (
@@ -388,7 +390,7 @@ def test_the_check_itself(module: str, source: str, wrong: bool):
 
 def test_import_vkmnn_loads_nothing_heavy():
     """`import vkmnn` must work without a Vulkan loader and without paying for tools."""
-    heavy = ["vulkan", "onnx", "typer", "rich", "jinja2", "slangpy", "torch"]
+    heavy = ["vulkan", "onnx", "typer", "rich", "jinja2", "slangpy", "torch", "keras"]
     code = f"import sys, vkmnn; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True

@@ -60,8 +60,8 @@ ModelArgument = Annotated[
     Path,
     typer.Argument(
         metavar="MODEL",
-        help="A model: .onnx, .vkmnn, .mnn, .tflite, .prototxt, .caffemodel, .pb or .pt2; "
-        f"{_NAMED}",
+        help="A model: .onnx, .vkmnn, .mnn, .tflite, .prototxt, .caffemodel, .pb, .keras or .pt2, "
+        f"or the folder of a SavedModel; {_NAMED}",
         show_default=False,
         parser=_local,
     ),

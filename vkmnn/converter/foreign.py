@@ -21,7 +21,7 @@ _PADDLE = (
     "convert it: paddle2onnx --model_dir FOLDER --model_filename inference.pdmodel "
     "--params_filename inference.pdiparams --save_file model.onnx"
 )
-_SAVED_MODEL = f"convert it: {_TF2ONNX} --saved-model FOLDER --output model.onnx"
+_SAVED_MODEL = "vkmnn reads SavedModels: give the path of the folder"
 _GRAPH_DEF = (
     "vkmnn reads binary ones as NAME.pb; or convert it: "
     f"{_TF2ONNX} --graphdef FILE --inputs NAME:0 --outputs NAME:0 --output model.onnx"
@@ -38,13 +38,14 @@ _OPENVINO = f"OpenVINO's files cannot be converted back; {_SOURCE}"
 _NCNN = f"{_SOURCE}; of a model of pnnx's, export the .pt file that it was made from"
 _TENSORRT = f"an engine fits one GPU and cannot be converted back; {_SOURCE}"
 _KERAS = (
-    "load it with Keras and export it: model = keras.saving.load_model(FILE); "
-    "model.export('model.onnx', format='onnx')"
+    "vkmnn reads .keras and .h5 files where Keras is installed (pip install 'vkmnn[keras]'); or "
+    "export the model: keras.saving.load_model(FILE).export(FOLDER)"
 )
+_KERAS_WEIGHTS = "load them into the model in Keras: model.load_weights(FILE); model.export(FOLDER)"
 _TFJS = f"convert it: {_TF2ONNX} --tfjs FOLDER/model.json --output model.onnx"
 _CHECKPOINT = (
     "it holds weights only; save the model in TensorFlow with tf.saved_model.save(model, FOLDER), "
-    f"and convert that: {_TF2ONNX} --saved-model FOLDER --output model.onnx"
+    "and give that folder"
 )
 _CAFFE_HDF5 = "save the weights as a .caffemodel: net.save(FILE) in pycaffe; vkmnn reads that"
 _MXNET = "convert it: mxnet.onnx.export_model('M-symbol.json', 'M-0000.params', [SHAPE])"
@@ -371,7 +372,7 @@ _BY_NAME = (
     _Format("Darknet weights", _EXPORT, suffixes=(".weights",)),
     _Format("a TensorFlow checkpoint", _CHECKPOINT, suffixes=(".index", ".meta")),
     _Format("weights of Caffe in HDF5", _CAFFE_HDF5, suffixes=(".caffemodel.h5",)),
-    _Format("weights of Keras", _KERAS, suffixes=(".weights.h5",)),
+    _Format("weights of Keras", _KERAS_WEIGHTS, suffixes=(".weights.h5",)),
     _Format("a NeMo archive", "load it in NeMo: model.export('model.onnx')", suffixes=(".nemo",)),
     _Format("a TorchServe archive", _EXPORT, suffixes=(".mar",)),
     _Format(
@@ -448,7 +449,7 @@ def _is_text(head: bytes) -> bool:
     return bool(head) and not re.search(rb"[^\t\n\r\x20-\x7e\x80-\xff]", head[:512])
 
 
-READ = (".onnx", ".vkmnn", ".mnn", ".tflite", ".prototxt", ".pb", ".pt2")
+READ = (".onnx", ".vkmnn", ".mnn", ".tflite", ".prototxt", ".pb", ".pt2", ".keras")
 """Suffixes of files with a network that vkmnn reads."""
 
 MODELS = "a folder of models"
@@ -469,7 +470,6 @@ _FOLDERS = (
     (("*.safetensors",), Kind("a folder of PyTorch weights", f"export it: {_OPTIMUM}")),
     (("*.caffemodel",), Kind("a folder of weights of Caffe", _CAFFE)),
     (("*.h5",), Kind("a folder of Keras models", _KERAS)),
-    (("*.keras",), Kind("a folder of Keras models", _KERAS)),
     (("*.bin",), Kind("a folder of PyTorch weights", f"export it: {_OPTIMUM}")),
     (("*.pt",), Kind("a folder of PyTorch models", _EXPORT)),
     (("*.pth",), Kind("a folder of PyTorch models", _EXPORT)),

@@ -5,6 +5,6 @@ The one for vkmnn's own files, which needs no converter, is registered before.
 
 from __future__ import annotations
 
-from vkmnn.converter import caffe, language, mnn, onnx, tensorflow, tflite, torch
+from vkmnn.converter import caffe, keras, language, mnn, onnx, tensorflow, tflite, torch
 
-__all__ = ["caffe", "language", "mnn", "onnx", "tensorflow", "tflite", "torch"]
+__all__ = ["caffe", "keras", "language", "mnn", "onnx", "tensorflow", "tflite", "torch"]

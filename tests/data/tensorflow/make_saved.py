@@ -187,6 +187,103 @@ class Several(tf.Module):
         return {"x": self.turned(self.turned(code))}
 
 
+def signature(*specs: tuple[Any, Any]) -> list[Any]:
+    return [tf.TensorSpec(shape, dtype, name="xyz"[n]) for n, (shape, dtype) in enumerate(specs)]
+
+
+def numbered(results: list[Any]) -> dict[str, Any]:
+    return {f"o{number}": one for number, one in enumerate(results)}
+
+
+class Selection(tf.Module):
+    """Operators that select by index or value, or scatter."""
+
+    @tf.function(input_signature=signature(((4, 3), tf.float32), ((4,), tf.int32)))
+    def __call__(self, x: Any, y: Any) -> Any:
+        pairs, rows, segment = y[:, None] % 3, tf.math, [0, 0, 2, 2]
+        return numbered(
+            [
+                *(tf.gather(x, pairs, batch_dims=1), tf.gather_nd(x, pairs)),
+                *(tf.gather_nd(x, pairs[:, None], batch_dims=1), tf.scatter_nd(pairs, x, [5, 3])),
+                tf.tensor_scatter_nd_update(x, [[1], [2]], x[:2]),
+                *(tf.tensor_scatter_nd_add(x, pairs, x), tf.tensor_scatter_nd_sub(x, pairs, x)),
+                *(tf.tensor_scatter_nd_max(x, pairs, x * 2), tf.where(x > 0)),
+                *(tf.boolean_mask(x, x[:, 0] > 0), *tf.unique_with_counts(y)),
+                *(tf.one_hot(y - 1, 3), tf.one_hot(y, 5, 2.0, -1.0, axis=0)),
+                *(*rows.top_k(x, 2), tf.sort(x), rows.in_top_k([0, 1, 2, 0], x, 2)),
+                *(rows.unsorted_segment_sum(x, y, 5), rows.unsorted_segment_max(x, segment, 3)),
+                *(rows.segment_mean(x, segment), rows.segment_max(x, segment)),
+                *(
+                    tf.dynamic_stitch([[0, 2], [1]], [x[:2], x[2:3]]),
+                    *tf.dynamic_partition(x, y, 4),
+                ),
+                *(tf.reverse_sequence(x, y % 3, 1), tf.searchsorted(tf.sort(x), x)),
+                *(rows.bincount(y, minlength=4, maxlength=4), rows.invert_permutation([2, 0, 1])),
+                tf.raw_ops.Bucketize(input=x, boundaries=[-1.0, 0.0, 1.0]),
+            ]
+        )
+
+
+class Detection(tf.Module):
+    """Boxes, cuts of pictures, and colours."""
+
+    specs = signature(
+        ((2, 10, 4), tf.float32), ((2, 10, 3), tf.float32), ((2, 6, 7, 3), tf.float32)
+    )
+
+    @tf.function(input_signature=specs)
+    def __call__(self, x: Any, y: Any, z: Any) -> Any:
+        image, near = tf.image, tf.sort(tf.abs(x))
+        shade = tf.nn.sigmoid(z)
+        best = image.combined_non_max_suppression(near[:, :, None], y, 4, 6, score_threshold=0.1)
+        sets = tf.stack([near, near * 0.9, near * 0.8], 2)
+        more = image.combined_non_max_suppression(sets, y, 2, 9, pad_per_class=True)
+        return numbered(
+            [
+                image.non_max_suppression(near[0], y[0, :, 0], 5, 0.3),
+                *image.non_max_suppression_with_scores(near[0], y[0, :, 0], 5, 0.3, 0.1),
+                *(*best, *more, image.crop_and_resize(z, x[0] * 0.4, [0, 1] * 5, [3, 4])),
+                image.crop_and_resize(z, x[0] * 0.4, [0, 1] * 5, [2, 2], "nearest", 7.0),
+                *(image.resize(z, [9, 5], kind) for kind in ("bicubic", "area")),
+                *(tf.raw_ops.ResizeBicubic(images=z, size=[7, 9]), image.rgb_to_hsv(shade)),
+                *(image.hsv_to_rgb(shade), image.adjust_contrast(z, 0.5)),
+                *(image.adjust_saturation(shade, 0.5), image.adjust_hue(shade, 0.2)),
+                image.extract_patches(z, [1, 3, 2, 1], [1, 2, 2, 1], [1, 1, 1, 1], "SAME"),
+                *tf.nn.max_pool_with_argmax(z, 2, 2, "SAME"),
+                *tf.compat.v1.nn.fused_batch_norm(z, [1.0, 2.0, 3.0], [0.0, 0.1, 0.2])[:3],
+            ]
+        )
+
+
+class Matrices(tf.Module):
+    """Matrices, bits, rounding to steps, volumes."""
+
+    specs = signature(((2, 4, 4), tf.float32), ((3, 4), tf.int32), ((1, 4, 5, 6, 2), tf.float32))
+
+    @tf.function(input_signature=specs)
+    def __call__(self, x: Any, y: Any, z: Any) -> Any:
+        bits, fake, kernel = tf.bitwise, tf.quantization, tf.ones([2, 3, 3, 2, 3]) * 0.1
+        return numbered(
+            [
+                *(tf.linalg.diag(x[:, 0]), tf.linalg.diag_part(x), tf.linalg.set_diag(x, x[:, 1])),
+                *(tf.linalg.band_part(x, 1, 0), tf.linalg.trace(x), tf.linalg.det(x)),
+                *(tf.roll(x, [1, -1], [1, 2]), tf.math.cumprod(x, 1, exclusive=True, reverse=True)),
+                *(bits.bitwise_and(y, 5), bits.bitwise_xor(y, 3), bits.invert(y)),
+                *(bits.left_shift(y, 2), bits.right_shift(y - 2, 1), tf.truncatemod(2 - y, 3)),
+                *(tf.atan2(x, x[:, ::-1]), tf.math.xlogy(tf.nn.relu(x), tf.abs(x) + 1)),
+                *(tf.math.multiply_no_nan(x, tf.nn.relu(x)), tf.math.is_finite(x / 0.0)),
+                tf.nn.softmax_cross_entropy_with_logits(tf.nn.softmax(x), x),
+                fake.fake_quant_with_min_max_args(x, -1.5, 2.0),
+                fake.fake_quant_with_min_max_vars(x, -1.0, 1.0, num_bits=4),
+                fake.fake_quant_with_min_max_vars_per_channel(x, [-1.0] * 4, [0.5, 1, 1.5, 2]),
+                tf.pad(x, [[0, 0], [1, 2], [2, 1]], "SYMMETRIC"),
+                tf.nn.conv3d(z, kernel, [1, 1, 2, 1, 1], "SAME"),
+                *(tf.nn.max_pool3d(z, 2, 2, "SAME"), tf.nn.avg_pool3d(z, 2, 2, "VALID")),
+                tf.nn.conv3d_transpose(z, tf.ones([2, 2, 2, 3, 2]), [1, 8, 10, 12, 3], 2, "SAME"),
+            ]
+        )
+
+
 def several() -> None:
     made = Several()
     both = {"encode": made.encode, "decode": made.decode}
@@ -281,6 +378,8 @@ if __name__ == "__main__":
     module("counter", Counter())
     module("branches", Branches())
     module("lists", Lists())
+    for made in (Selection(), Detection(), Matrices()):
+        module(type(made).__name__.lower(), made)
     several()
     version_1("loops", "version_1")
     frozen_recurrent()

@@ -9,11 +9,17 @@ from vkmnn.converter.nodes import finish_model
 from vkmnn.converter.onnx.model_file import ModelFile
 from vkmnn.converter.tensorflow import (  # noqa: F401 - they register readers
     convolution,
+    detection,
     elementwise,
     lists,
+    matrices,
     movement,
+    pictures,
+    selection,
     variables,
+    volumes,
 )
+from vkmnn.converter.tensorflow.chance import NEVER
 from vkmnn.converter.tensorflow.context import INSIDE
 from vkmnn.converter.tensorflow.control import REFUSED
 from vkmnn.converter.tensorflow.files import TYPES, GraphFile, Signature
@@ -37,7 +43,8 @@ _READINGS = 4
 
 def read_operators() -> dict[str, bool]:
     """Return the operators that are known, and whether they are read."""
-    return {name: name not in REFUSED for name in READERS if name != "LoopVariable"}
+    never = {*REFUSED, *NEVER}
+    return {name: name not in never for name in READERS if name != "LoopVariable"}
 
 
 def to_onnx(

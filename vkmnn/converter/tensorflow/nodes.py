@@ -132,6 +132,11 @@ class TfNode(SourceOp):
             return found if len(found) == len(elements) else None
         return found
 
+    def vector(self, number: int) -> str:
+        """Return an input as a vector of integers of 64 bits; a constant where it is known."""
+        found = self.integers(number)
+        return super().vector(number) if found is None else self.constant(found)
+
     # --- results ----------------------------------------------------------------------------------
 
     def alias(self, name: str, output: str) -> None:
@@ -167,19 +172,19 @@ class TfNode(SourceOp):
         return not self.text("data_format", "NHWC").startswith("NC")
 
     def spatial(self, values: Sequence[int]) -> list[int]:
-        """Return the entries for height and width of a list with one per axis."""
-        if len(values) != 4:
-            raise self.damaged(f"it has {list(values)} for four axes")
-        return list(values[1:3] if self.channels_last else values[2:4])
+        """Return the entries for the spatial axes of a list with one per axis."""
+        if len(values) not in (4, 5):
+            raise self.damaged(f"it has {list(values)} for its axes")
+        return list(values[1:-1] if self.channels_last else values[2:])
 
-    def picture(self, number: int = 0) -> str:
+    def picture(self, number: int = 0, rank: int = 4) -> str:
         """Return an input with channels first."""
         name = self.inputs[number]
-        return to_first(self, name, 4) if self.channels_last else name
+        return to_first(self, name, rank) if self.channels_last else name
 
-    def finish_picture(self, name: str) -> None:
+    def finish_picture(self, name: str, rank: int = 4) -> None:
         """Make a tensor with channels first the output."""
-        self.finish("Identity", to_last(self, name, 4) if self.channels_last else name)
+        self.finish("Identity", to_last(self, name, rank) if self.channels_last else name)
 
     def padding(
         self, name: str, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
@@ -187,7 +192,7 @@ class TfNode(SourceOp):
         """Return the pads of windows on a tensor with channels first, as ONNX's attributes."""
         kind = self.text("padding")
         if kind == "VALID":
-            return {"pads": [0, 0, 0, 0]}
+            return {"pads": [0] * (2 * len(kernel))}
         if kind == "EXPLICIT":
             pads = self.listed("explicit_paddings")
             if len(pads) != 8:
@@ -197,8 +202,8 @@ class TfNode(SourceOp):
         if kind != "SAME":
             raise self.damaged(f"it has the padding {kind!r}")
         shape = self.shape_of(name)
-        sizes = (None, None) if shape is None else shape[2:]
-        if len(sizes) != 2 or len(kernel) != 2:
+        sizes = (None,) * len(kernel) if shape is None else shape[2:]
+        if len(sizes) != len(kernel):
             raise self.damaged(f"it takes pictures, not tensors of shape {shape}")
         return same_padding(sizes, kernel, strides, dilations)
 

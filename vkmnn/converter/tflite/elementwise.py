@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from vkmnn.converter.nodes import BOOL, FLOAT, INT32
+from vkmnn.converter.nodes.composed import arc_tangent
 from vkmnn.converter.nodes.scope import NUMPY_TYPES
 from vkmnn.converter.tflite.nodes import LiteOp, reads
 from vkmnn.converter.tflite.tensors import TYPES
@@ -133,20 +134,10 @@ def prelu(op: LiteOp) -> None:
 
 
 @reads("ATAN2")
-def arc_tangent(op: LiteOp) -> None:
+def angle(op: LiteOp) -> None:
     """The angle of y and x, by the arc tangent of their quotient and the quadrant."""
     op.need(2)
-    y, x = op.real(0), op.real(1)
-    zero, pi, half = (op.constant(one, np.float32) for one in (0, np.pi, np.pi / 2))
-    angle = op.make("Atan", op.make("Div", y, x))
-    below = op.make("Less", y, zero, dtype=BOOL)
-    turn = op.make("Where", below, op.make("Neg", pi), pi, dtype=FLOAT)
-    left = op.make("Less", x, zero, dtype=BOOL)
-    angle = op.make("Where", left, op.make("Add", angle, turn), angle, dtype=FLOAT)
-    quarter = op.make("Where", below, op.make("Neg", half), half, dtype=FLOAT)
-    still = op.make("Where", op.make("Equal", y, zero, dtype=BOOL), zero, quarter, dtype=FLOAT)
-    upright = op.make("Equal", x, zero, dtype=BOOL)
-    op.give(op.make("Where", upright, still, angle, dtype=FLOAT))
+    op.give(arc_tangent(op, op.real(0), op.real(1)))
 
 
 @reads("CAST")

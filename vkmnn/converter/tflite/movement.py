@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from vkmnn.converter.nodes import INT64
+from vkmnn.converter.nodes.composed import reversed_rows
 from vkmnn.converter.nodes.scope import NUMPY_TYPES
 from vkmnn.converter.nodes.strided_slice import END
 from vkmnn.converter.tflite.nodes import LiteOp, before_parts, reads
@@ -228,20 +229,7 @@ def reverse(op: LiteOp) -> None:
 def reverse_sequence(op: LiteOp) -> None:
     """ReverseSequence; other axes than the first two are moved there."""
     op.need(2)
-    batch, time, rank = op.integer("batch_dim"), op.integer("seq_dim"), op.known_rank(0)
-    batch, time = batch % max(rank, 1), time % max(rank, 1)
-    if batch == time:
-        raise op.damaged("its batch and its time are one axis")
-    order = [batch, time, *(axis for axis in range(rank) if axis not in (batch, time))]
-    if {batch, time} == {0, 1}:
-        made = op.make(
-            "ReverseSequence", op.inputs[0], op.long(1), batch_axis=batch, time_axis=time
-        )
-    else:
-        moved = op.make("Transpose", op.inputs[0], perm=order)
-        made = op.make("ReverseSequence", moved, op.long(1), batch_axis=0, time_axis=1)
-        made = op.make("Transpose", made, perm=[order.index(axis) for axis in range(rank)])
-    op.pass_on(made)
+    op.pass_on(reversed_rows(op, op.integer("batch_dim"), op.integer("seq_dim")))
 
 
 @reads("MATRIX_DIAG")
