@@ -14,7 +14,7 @@ from tests.onnxruntime_oracle import open_oracle
 from vkmnn.runtime import device as devices
 from vkmnn.testing.emulation import bench_for
 from vkmnn.vulkan.choice import Preferences
-from vkmnn.vulkan.gemm.coop_tiles import CoopKernel, has_coopmat
+from vkmnn.vulkan.gemm.coop_tiles import CoopKernel, matrix_of
 from vkmnn.vulkan.gemm.normed import NormedCoop
 from vkmnn_suite import mutation
 
@@ -25,7 +25,7 @@ def coopmat(validation: bool) -> Iterator[None]:
     if not devices.enumerate_devices():
         pytest.skip("no Vulkan device")
     device = devices.open_device("auto", validation=validation)
-    if not has_coopmat(device.info):
+    if matrix_of(device.info) is None:
         bench = bench_for(mutation.find("matmul_coop_16x32w16x32k4_128_0_4"), device)
         if isinstance(bench, str):
             pytest.skip(bench)

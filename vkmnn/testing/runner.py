@@ -258,18 +258,6 @@ def _narrow_tolerance(want: AnyArray, case: Case) -> tuple[float, float]:
     return case.rtol, case.atol + ROUNDING_STEPS * step * largest
 
 
-def run_variant(variant: Variant, device: Device) -> VariantResult:
-    """Run all cases of a variant.
-
-    Raises:
-        AssertionError: there are no cases, none of them reaches the variant, or one fails.
-    """
-    result = VariantResult(variant.name, variant.template, device.info.name)
-    for case, picks in reach(variant, device):
-        result.cases.append(run_case(case, device, picks))
-    return result
-
-
 def reach(variant: Variant, device: Device) -> list[tuple[Case, Picks]]:
     """Return the cases of a variant with the choices that lead to it; nothing runs.
 

@@ -34,7 +34,6 @@ from vkmnn.vulkan.gemm.coop_tiles import (
     CoopKernel,
     CoopTile,
     Matrix,
-    has_coopmat,
     matrix_of,
     rank_coop,
 )
@@ -104,7 +103,7 @@ def test_tiles_that_spill_on_radeons_are_not_offered() -> None:
     ],
 )
 def test_without_the_matrices_there_are_no_kernels(other: DeviceInfo) -> None:
-    assert has_coopmat(COOPMAT_GPU)
+    assert matrix_of(COOPMAT_GPU) is not None
     assert rank_coop(Gemm(64, 64, 64), other) == []
 
 
@@ -122,7 +121,7 @@ def test_the_device_s_list_decides_on_the_matrices(matrix: Matrix) -> None:
 
 
 def test_devices_here_do_not_emulate_by_themselves() -> None:
-    if has_coopmat(device().info):
+    if matrix_of(device().info) is not None:
         pytest.skip("the device has cooperative matrices")
     assert rank_coop(Gemm(64, 64, 64), device().info) == []
 
@@ -177,7 +176,7 @@ class ByCoopmat(Picker):
 
 def with_coopmat() -> Bench:
     """Return the device under test; cooperative matrices are emulated if it has none."""
-    if has_coopmat(device().info):
+    if matrix_of(device().info) is not None:
         return Bench(device(), False)
     name = "matmul_coop_16x32w16x32k4_128_0_4"
     template, axes = next((t, a) for n, t, a in BUILTIN.variants() if n == name)

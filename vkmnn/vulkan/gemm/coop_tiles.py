@@ -282,11 +282,6 @@ class CoopKernel:
         return {"tiles": self.tile.workgroups(gemm), "steps": steps, "parts": self.parts}
 
 
-def has_coopmat(info: DeviceInfo) -> bool:
-    """Return whether a device meets the kernels' requirements."""
-    return matrix_of(info) is not None
-
-
 def matrix_of(info: DeviceInfo) -> Matrix | None:
     """Return the matrices that the kernels use on a device, None where there are no kernels."""
     if not info.features >= FEATURES:

@@ -75,14 +75,6 @@ class GemvKernel:
         return gemv_cost(gemm, sizes, target.info, target.element_bytes, target.cold)
 
 
-def gemv_sizes(
-    gemm: Gemm, info: DeviceInfo, element_bytes: int = 4, cold: bool = False
-) -> Iterator[tuple[kernels.MatmulGemvRows, int, int]]:
-    """Yield rows, width and local of the fastest kernel for few rows, when a product has few."""
-    for _, sizes in timed_gemv(gemm, info, element_bytes, cold)[:1]:
-        yield sizes
-
-
 def timed_gemv(
     gemm: Gemm, info: DeviceInfo, element_bytes: int = 4, cold: bool = False
 ) -> list[tuple[float, tuple[kernels.MatmulGemvRows, int, int]]]:
