@@ -245,6 +245,59 @@ def counted() -> Outputs:
             "det_classes": classes.astype(np.int64)}  # fmt: skip
 
 
+def yolov3_zoo() -> Outputs:
+    """Boxes (top, left, bottom, right) of the picture, scores by class, and chosen indices."""
+    boxes = np.zeros((1, 9, 4), np.float32)
+    scores = np.zeros((1, CLASSES, 9), np.float32)
+    for n, thing in enumerate(THINGS):
+        whole = np.array([120, 200, 120, 200]) / SIZE
+        boxes[0, n] = np.array(thing[:4])[[1, 0, 3, 2]] * whole
+        scores[0, thing[4], n] = thing[5]
+    rows = np.array([[0, THINGS[n][4], n] for n in KEPT])
+    return {"yolonms_layer_1": boxes, "yolonms_layer_1:1": scores, "yolonms_layer_1:2": rows}
+
+
+def paddle() -> Outputs:
+    """Rows (class, score, left, top, right, bottom) of the picture, and how many there are."""
+    boxes, classes, scores = kept_arrays(0)
+    whole = boxes[0] * np.array([200, 120, 200, 120], np.float32) / SIZE
+    rows = np.concatenate([classes[0][:, None], scores[0][:, None], whole], 1)
+    return {"multiclass_nms3_0.tmp_0": rows, "multiclass_nms3_0.tmp_2": np.array([2])}
+
+
+def yolov2() -> Outputs:
+    """x = (σ + column) · 32, w = exp · anchor · 32, classes by softmax."""
+    made = np.full((1, 5, 5 + CLASSES, 2, 2), -12, np.float32)
+    for thing, anchor in zip(THINGS, (0, 1, 2), strict=True):
+        x, y, width, height = centred(thing)
+        column, row = int(x / 32), int(y / 32)
+        aw, ah = ((1.08, 1.19), (3.42, 4.41), (6.63, 11.38))[anchor]
+        own = made[0, anchor, :, row, column]
+        own[:2] = logit([x / 32 - column, y / 32 - row])
+        own[2:4] = np.log([width / 32 / aw, height / 32 / ah])
+        own[4] = logit(thing[5])
+        own[5:] = -30
+        own[5 + thing[4]] = 30
+    return {"grid": made.reshape(1, -1, 2, 2)}
+
+
+def ssd_raw() -> Outputs:
+    """Offsets from priors, variances 0.1 and 0.2; SSD300's first grid is 38×38, 4 a cell."""
+    offsets = np.zeros((1, 8732, 4), np.float32)
+    scores = np.zeros((1, 8732, CLASSES + 1), np.float32)
+    scores[:, :, 0] = 1
+    for n, thing in enumerate(THINGS):
+        row, column = 10 + n, 20
+        cx, cy, side = (column + 0.5) * 8 / 300, (row + 0.5) * 8 / 300, 30 / 300
+        x, y, width, height = np.array(centred(thing)) / SIZE
+        at = (row * 38 + column) * 4
+        offsets[0, at, :2] = (x - cx) / side / 0.1, (y - cy) / side / 0.1
+        offsets[0, at, 2:] = np.log([width / side, height / side]) / 0.2
+        scores[0, at] = 0
+        scores[0, at, [0, 1 + thing[4]]] = 1 - thing[5], thing[5]
+    return {"boxes": offsets, "scores": scores}
+
+
 def letterboxed(x: float, y: float) -> tuple[float, float]:
     """200×120 becomes 64×38 in the middle of 64×64 (ultralytics: 13 rows above)."""
     return x * 200 / 64, (y - 13) * 120 / 38
@@ -286,17 +339,30 @@ CASES: Mapping[str, Case] = {
     "efficientdet": (efficientdet, LABELS, stretched),
     "efficientdet, raw": (lambda: efficientdet_raw(1), LABELS, stretched),
     "efficientdet, raw, channels last": (lambda: efficientdet_raw(3), LABELS, stretched),
+    "yolov3 with suppression": (yolov3_zoo, LABELS, stretched),
+    "paddle": (paddle, LABELS, stretched),
+    "yolov2": (yolov2, LABELS, stretched),
+    "ssd, raw": (ssd_raw, LABELS, stretched),
     "suppression by plug-in": (counted, LABELS, letterboxed),
 }  # fmt: skip
-_SIZES: dict[str, tuple[int, list[int]]] = {"orig_target_sizes": (TensorProto.INT64, [1, 2])}
+_MORE: dict[str, dict[str, tuple[int, list[int]]]] = {
+    "rt-detr, decoded": {"orig_target_sizes": (TensorProto.INT64, [1, 2])},
+    "yolov3 with suppression": {"image_shape": (TensorProto.FLOAT, [1, 2])},
+    "paddle": {
+        "scale_factor": (TensorProto.FLOAT, [1, 2]),
+        "im_shape": (TensorProto.FLOAT, [1, 2]),
+    },
+    "detr": {"pixel_mask": (TensorProto.INT64, [1, 64, 64])},
+}
 
 
 @pytest.mark.parametrize("open_shapes", [False, True])
 @pytest.mark.parametrize("name", CASES)
 def test_boxes_come_back(tmp_path: Path, street: Path, name: str, open_shapes: bool) -> None:
     outputs, props, back = CASES[name][0](), CASES[name][1], CASES[name][2]
-    more = _SIZES if "decoded" in name else None
-    path = canned(tmp_path / "m.onnx", outputs, props=props, more=more, open_shapes=open_shapes)
+    path = canned(
+        tmp_path / "m.onnx", outputs, props=props, more=_MORE.get(name), open_shapes=open_shapes
+    )
     with vkmnn.pipeline("detect", path, device="cpu", tell=list) as pipe:
         found = pipe(street)
     want = [THINGS[n] for n in KEPT]
@@ -308,3 +374,49 @@ def test_boxes_come_back(tmp_path: Path, street: Path, name: str, open_shapes: b
         limited = np.clip(corners, 0, (200, 120, 200, 120))
         np.testing.assert_allclose(one.corners, limited, atol=0.05)
         assert one.score == pytest.approx(thing[5], abs=1e-3)
+
+
+def test_turned_boxes(tmp_path: Path, street: Path) -> None:
+    """Ultralytics' obb: the angle follows the scores."""
+    made = table(84, 4 + CLASSES + 1)
+    made[0, 3, :4], made[0, 3, 4 + 1], made[0, 3, -1] = (32, 32, 30, 10), 0.9, np.pi / 6
+    path = canned(tmp_path / "m.onnx", {"output0": made.transpose(0, 2, 1)},
+                  props={**ULTRALYTICS, "task": "obb"})  # fmt: skip
+    with vkmnn.pipeline(None, path, device="cpu") as pipe:
+        (found,) = pipe(street)
+    turn = np.array([[np.cos(np.pi / 6), -0.5], [0.5, np.cos(np.pi / 6)]])
+    corners = np.array([[-15, -5], [15, -5], [15, 5], [-15, 5]]) @ turn.T + 32
+    want = [letterboxed(*corner) for corner in corners]
+    np.testing.assert_allclose(found.outline, want, atol=0.01)
+    np.testing.assert_allclose(found.corners, [*np.min(want, 0), *np.max(want, 0)], atol=0.01)
+
+
+def test_classes_without_names_are_those_of_coco(tmp_path: Path, street: Path) -> None:
+    made = table(189, 84)
+    made[0, 3, :4], made[0, 3, 4 + 16] = (32, 32, 30, 10), 0.9
+    said: list[str] = []
+    path = canned(tmp_path / "m.onnx", {"output0": made.transpose(0, 2, 1)}, (1, 3, 96, 96))
+    with vkmnn.pipeline("detect", path, device="cpu", tell=said.append) as pipe:
+        assert pipe(street)[0].label.name == "dog"
+    assert any("person, bicycle, … are assumed; choose with --labels" in note for note in said)
+    with vkmnn.pipeline("detect", path, device="cpu", tell=list,
+                        labels=[f"kind {n}" for n in range(80)]) as pipe:  # fmt: skip
+        assert pipe(street)[0].label.name == "kind 16"
+
+
+def test_settings_of_a_call(tmp_path: Path, street: Path) -> None:
+    path = canned(tmp_path / "m.onnx", yolov8(), props=ULTRALYTICS)
+    with vkmnn.pipeline("detect", path, device="cpu") as pipe:
+        assert len(pipe(street)) == 2
+        assert len(pipe(street, threshold=0.85)) == 1
+        assert len(pipe(street, overlap=0.99)) == 3
+        assert len(pipe(street, most=1)) == 1
+        assert pipe(street, threshold=0.95).draw().size == (200, 120)
+        with pytest.raises(vkmnn.InvalidInputError, match="did you mean threshold"):
+            pipe(street, treshold=0.5)
+
+
+def test_outputs_that_are_no_detectors(tmp_path: Path, street: Path) -> None:
+    path = canned(tmp_path / "m.onnx", {"y": np.zeros((1, 5), np.float32)})
+    with pytest.raises(vkmnn.InvalidInputError, match="no known detector has outputs like"):
+        vkmnn.pipeline("detect", path, device="cpu", tell=list)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -206,8 +207,8 @@ class PicturePipeline(Pipeline, Generic[ResultT]):
         """Return the result for a picture, or a list of them for a list of pictures.
 
         Args:
-            inputs: a path, bytes, an image of PIL, an array [height, width, 3]; a list of these, or
-                a folder of pictures.
+            inputs: a path, bytes, an image of PIL, an array [height, width, 3]; a list of these, a
+                folder of pictures, or a pattern: "photos/*.jpg".
             settings: see `settings`.
 
         Raises:
@@ -304,7 +305,7 @@ class PicturePipeline(Pipeline, Generic[ResultT]):
 
 
 def listed(inputs: Any) -> list[Any] | None:
-    """Return several inputs as a list, files of a folder among them; None for a single one."""
+    """Return several inputs as a list, of a folder or a pattern too; None for a single one."""
     if isinstance(inputs, list | tuple):
         return list(inputs)
     if isinstance(inputs, str | Path) and "://" not in str(inputs) and Path(inputs).is_dir():
@@ -314,6 +315,11 @@ def listed(inputs: Any) -> list[Any] | None:
         if not found:
             raise InvalidInputError(f"the folder '{inputs}' holds no pictures")
         return list(found)
+    if isinstance(inputs, str) and glob.has_magic(inputs) and not Path(inputs).exists():
+        found_by = sorted(glob.glob(inputs, recursive=True))  # noqa: PTH207 - absolute ones too
+        if not found_by:
+            raise InvalidInputError(f"'{inputs}' stands for no picture", hint="check the path")
+        return list(found_by)
     if isinstance(inputs, np.ndarray) and inputs.ndim == 4:
         return list(inputs)
     return None

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import json
 import re
+import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
@@ -29,6 +31,7 @@ class Description:
     Attributes:
         name: the model's name, for messages.
         folder: where the files beside it lie; None for a model that is no file.
+        file: the model's file.
         properties: metadata of the model's file.
         config: config.json: transformers', timm's, diffusers'.
         processor: preprocessor_config.json, or its part about pictures.
@@ -36,6 +39,7 @@ class Description:
 
     name: str = "the model"
     folder: Path | None = None
+    file: Path | None = None
     properties: Mapping[str, str] = field(default_factory=dict)
     config: Section = field(default_factory=lambda: Section(Path("config.json"), {}))
     processor: Section = field(default_factory=lambda: Section(Path(_PROCESSORS[0]), {}))
@@ -55,6 +59,10 @@ class Description:
         )
         if names:
             return names, str(self.config.path)
+        if self.file is not None and self.file.suffix.lower() == ".tflite":
+            names = _attached(self.file)
+            if names:
+                return names, str(self.file)
         for name in _LABEL_FILES if self.folder else ():
             path = self.folder / name if self.folder else Path()
             if path.is_file():
@@ -76,7 +84,7 @@ def describe(
         ModelFileError: a file beside the model is damaged.
     """
     if path is None:
-        return Description(name, None, properties)
+        return Description(name, properties=properties)
     folder = path if path.is_dir() else path.parent
     folders = [folder, *([folder.parent] if folder.name == "onnx" else [])]
     config = _first(folders, ("config.json",))
@@ -84,12 +92,24 @@ def describe(
     if "image_processor" in processor:
         processor = processor.section("image_processor")
     home = folder if "onnx" not in folder.name else folders[-1]
-    return Description(path.name, home, properties, config, processor)
+    return Description(path.name, home, path, properties, config, processor)
 
 
 def _first(folders: Sequence[Path], names: Sequence[str]) -> Section:
     paths = [folder / name for folder in folders for name in names]
     return read_config(next((path for path in paths if path.is_file()), paths[0]))
+
+
+def _attached(path: Path) -> tuple[str, ...]:
+    """Return the labels that TFLite's metadata attach to a model: a text in a zip at its end."""
+    try:
+        with zipfile.ZipFile(path) as attached:
+            texts = [one for one in attached.infolist() if one.filename.endswith(".txt")]
+            if not texts or texts[0].file_size > _MAX_TEXT:
+                return ()
+            return label_names(attached.read(texts[0]).decode("utf-8", "replace"))
+    except (zipfile.BadZipFile, OSError, RuntimeError, NotImplementedError, zlib.error):
+        return ()
 
 
 def _mapping(section: Section, key: str) -> Any:

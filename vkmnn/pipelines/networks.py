@@ -222,7 +222,7 @@ class PictureNetwork:
                     "not known",
                     hint=f"give it: feeds={{'{arg.name}': array}}",
                 )
-            made[arg.name] = COMPANIONS[arg.name](placed, arg.dtype)
+            made[arg.name] = COMPANIONS[arg.name](placed, arg)
         return made
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:

@@ -100,33 +100,38 @@ def _layout(inner: Sequence[int | None], names: Sequence[str]) -> str | None:
     return "chw" if first is None and inner[1] is not None else None
 
 
-Companion = Callable[[Sequence[Placed], str], Array]
+Companion = Callable[[Sequence[Placed], NodeArg], Array]
+"""Returns the value of an input from where the pictures of a run lie."""
 
 
-def _mask(placed: Sequence[Placed], dtype: str) -> Array:
-    """Ones where the canvas shows the picture (DETR)."""
-    made = np.zeros((len(placed), *placed[0].canvas), dtype)
+def _mask(placed: Sequence[Placed], arg: NodeArg) -> Array:
+    """Ones where the canvas shows the picture (DETR); all ones where its size is another."""
+    canvas = placed[0].canvas
+    sides = [one for one in (arg.shape or ())[1:] if isinstance(one, int)]
+    if len(sides) == 2 and tuple(sides) != canvas:
+        return np.ones((len(placed), *sides), arg.dtype)
+    made = np.zeros((len(placed), *canvas), arg.dtype)
     for one, each in zip(made, placed, strict=True):
         one[each.window] = 1
     return made
 
 
-def _original(placed: Sequence[Placed], dtype: str) -> Array:
-    return np.array([one.original for one in placed], dtype)
+def _original(placed: Sequence[Placed], arg: NodeArg) -> Array:
+    return np.array([one.original for one in placed], arg.dtype)
 
 
-def _original_wh(placed: Sequence[Placed], dtype: str) -> Array:
-    return np.array([one.original[::-1] for one in placed], dtype)
+def _original_wh(placed: Sequence[Placed], arg: NodeArg) -> Array:
+    return np.array([one.original[::-1] for one in placed], arg.dtype)
 
 
-def _canvas(placed: Sequence[Placed], dtype: str) -> Array:
-    return np.array([one.canvas for one in placed], dtype)
+def _canvas(placed: Sequence[Placed], arg: NodeArg) -> Array:
+    return np.array([one.canvas for one in placed], arg.dtype)
 
 
-def _factors(placed: Sequence[Placed], dtype: str) -> Array:
+def _factors(placed: Sequence[Placed], arg: NodeArg) -> Array:
     """Height and width after the resize, over those before (PaddleDetection)."""
-    pairs = [(np.array(one.resized) / np.array(one.original)) for one in placed]
-    return np.array(pairs, dtype)
+    pairs = [np.array(one.resized) / np.array(one.original) for one in placed]
+    return np.array(pairs, arg.dtype)
 
 
 COMPANIONS: Mapping[str, Companion] = {

@@ -14,6 +14,7 @@ from vkmnn.pipelines.arrays import Array
 from vkmnn.pipelines.description import parsed
 from vkmnn.pipelines.heads.candidates import Candidates, best_of, corners_of
 from vkmnn.pipelines.heads.signature import Output, Signature
+from vkmnn.pipelines.heads.turned import around
 
 STRIDES = (8, 16, 32)
 _GRIDS = (STRIDES, (*STRIDES, 64), (16, 32))
@@ -176,6 +177,9 @@ def table(outputs: Mapping[str, Array], signature: Signature) -> list[Candidates
         scores = scores * values[:, :, 4:5] if scores.shape[2] else values[:, :, 4:5]
     boxes = _decoded(values[:, :, :4], signature) if objectness else values[:, :, :4]
     further = values[:, :, values.shape[2] - extra :] if extra else None
+    if signature.properties.get("task") == "obb" and further is not None:
+        whole = np.concatenate([boxes, further], 2)
+        return [best_of(around(one), score, one) for one, score in zip(whole, scores, strict=True)]
     return [
         best_of(
             in_pixels(corners_of(boxes[number]), signature),

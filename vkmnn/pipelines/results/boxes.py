@@ -18,13 +18,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A rectangle in a picture, in its pixels, and what is in it."""
+    """A rectangle in a picture, in its pixels, and what is in it.
+
+    `outline` has the corners (x, y) of a rectangle that is turned; the box is around it.
+    """
 
     label: Label
     left: float
     top: float
     right: float
     bottom: float
+    outline: tuple[tuple[float, float], ...] = ()
 
     @property
     def corners(self) -> tuple[float, float, float, float]:
@@ -44,7 +48,10 @@ class Box:
         """Return label, score and box as transformers has them."""
         names = ("xmin", "ymin", "xmax", "ymax")
         box = {name: round(one, 2) for name, one in zip(names, self.corners, strict=True)}
-        return {**self.label.to_dict(), "box": box}
+        made = {**self.label.to_dict(), "box": box}
+        if self.outline:
+            made["outline"] = [[round(x, 2), round(y, 2)] for x, y in self.outline]
+        return made
 
 
 class Boxes(Result[Box]):
@@ -74,7 +81,11 @@ class Boxes(Result[Box]):
 
         canvas = Canvas(drawn(self))
         for box in reversed(self.items):  # the surest on top
-            canvas.box(box.corners, colour_of(box.label.index))
+            colour = colour_of(box.label.index)
+            if box.outline:
+                canvas.polygon(np.array(box.outline), colour)
+            else:
+                canvas.box(box.corners, colour)
         for box in reversed(self.items):
             canvas.tag(box.left, box.top, str(box.label), colour_of(box.label.index))
         made: Image.Image = canvas.image
@@ -83,10 +94,12 @@ class Boxes(Result[Box]):
 
 def boxes_of(corners: Array, scores: Array, classes: Array, names: Sequence[str]) -> list[Box]:
     """Return boxes from arrays [n, 4], [n] and [n], in their order."""
-    return [
-        Box(label_of(int(index), float(score), names), *map(float, row))
-        for row, score, index in zip(corners, scores, classes, strict=True)
-    ]
+    made = []
+    for row, score, index in zip(corners, scores, classes, strict=True):
+        left, top, right, bottom = map(float, row)
+        label = label_of(int(index), float(score), names)
+        made.append(Box(label, left, top, right, bottom))
+    return made
 
 
 def label_of(index: int, score: float, names: Sequence[str]) -> Label:

@@ -16,6 +16,7 @@ from vkmnn.pipelines.heads.coco import BY_COUNT
 from vkmnn.pipelines.heads.detection import Head, head_of
 from vkmnn.pipelines.heads.signature import Signature, computed_outputs
 from vkmnn.pipelines.heads.suppression import suppress
+from vkmnn.pipelines.heads.turned import outlines
 from vkmnn.pipelines.image_processor import ImageProcessor
 from vkmnn.pipelines.networks import Loaded
 from vkmnn.pipelines.options import Options
@@ -110,7 +111,14 @@ class Detect(Detecting[Boxes]):
         made = []
         for one, where, picture in zip(found, placed, pictures, strict=False):
             corners = in_picture(one, where)
-            made.append(Boxes(boxes_of(corners, one.scores, one.classes, self.labels), picture))
+            boxes = boxes_of(corners, one.scores, one.classes, self.labels)
+            if self.about.properties.get("task") == "obb" and one.extra is not None:
+                turned = where.to_picture(outlines(one.extra))
+                boxes = [
+                    replace(box, outline=tuple((float(x), float(y)) for x, y in corner))
+                    for box, corner in zip(boxes, turned, strict=True)
+                ]
+            made.append(Boxes(boxes, picture))
         return made + [Boxes([], picture) for picture in pictures[len(made) :]]
 
 

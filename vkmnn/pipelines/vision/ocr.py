@@ -26,7 +26,7 @@ from vkmnn.pipelines.warping import warp
 
 _HALF = (0.5, 0.5, 0.5)
 _PAGE = ImageProcessor(
-    Fit("limited", None, 736, 2000, 32), LINEAR, 1 / 255, (0.485, 0.456, 0.406),
+    Fit("limited", None, 0, 960, 32), LINEAR, 1 / 255, (0.485, 0.456, 0.406),
     (0.229, 0.224, 0.225), "bgr",
 )  # fmt: skip
 _LINE = ImageProcessor(Fit("line", None, 48, 320, 32), LINEAR, 1 / 255, _HALF, _HALF, "bgr", (127,))
