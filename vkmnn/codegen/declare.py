@@ -12,12 +12,13 @@ import keyword
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from vkmnn.base.elements import FLOATS, NARROW, FloatElement
 from vkmnn.codegen.features import IMAGE_FORMATS, OPTIONAL_TEXEL_FORMATS
 from vkmnn.errors import ShaderError
 from vkmnn.shader_files.lock import PARAM
+from vkmnn.shader_files.tiles import CoopTileSize, DotTile, SharedTile, parse_coop
 
 MAX_PUSH_CONSTANT_BYTES = 128  # Vulkan spec, "Required Limits": maxPushConstantsSize
 LOCAL_SIZE_NAMES = ("local_size_x", "local_size_y", "local_size_z")
@@ -27,11 +28,13 @@ RESERVED_NAMES = frozenset(
     {
         "local_size", "tensor_in", "tensor_out", "tensor_inout", "params", "spec", "extension",
         "enum", "vec", "compute_type", "weights", "words", "is_float", "is_narrow",
+        "shared_tile", "dot_tile", "coop_tile",
         "subgroup_size", "fail", "range", "variant", "emulated",
     }
 )  # fmt: skip
 
 SpecValue = int | float | bool
+_T = TypeVar("_T")
 
 _TAKEN_PARAMS = frozenset({"self", "pack"})  # the Python class of the block has them already
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
@@ -485,6 +488,24 @@ class Declarations:
     def do_is_narrow(self, element: object) -> bool:
         """Return whether elements are floats narrower than float32."""
         return element in NARROW
+
+    def do_shared_tile(self, tile: object) -> SharedTile:
+        """Return the sizes of a tile in shared memory."""
+        return self._tile(SharedTile.parse, tile)
+
+    def do_dot_tile(self, tile: object) -> DotTile:
+        """Return the sizes of a tile of integer dot products."""
+        return self._tile(DotTile.parse, tile)
+
+    def do_coop_tile(self, tile: object, step: int, element_bytes: int) -> CoopTileSize:
+        """Return the sizes of a tile of cooperative matrices."""
+        return self._tile(lambda text: parse_coop(text, step, element_bytes), tile)
+
+    def _tile(self, parse: Callable[[str], _T], tile: object) -> _T:
+        try:
+            return parse(str(tile))
+        except (TypeError, ValueError):
+            raise self._fail(f"{tile!r} names no tile of this kind") from None
 
     def do_words(self, lanes: object, element: object) -> str:
         """Return the type that moves elements of one size: 32 bits move as integers."""

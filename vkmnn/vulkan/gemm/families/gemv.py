@@ -15,6 +15,7 @@ import numpy as np
 from vkmnn.base.records import dataclass
 from vkmnn.ir import Array
 from vkmnn.runtime.device_info import DeviceInfo
+from vkmnn.shader_files.tiles import VEC4_BYTES
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.cost.chunks import LOADED_RATE
 from vkmnn.vulkan.cost.passes import Loop, loop_cost
@@ -33,7 +34,6 @@ from vkmnn.vulkan.gemm.family import (
 from vkmnn.vulkan.gemm.job import ConvJob, MatMulJob
 from vkmnn.vulkan.gemm.operands import PANEL, weight_element
 from vkmnn.vulkan.gemm.problem import ConvProblem, Gemm, MatMulProblem
-from vkmnn.vulkan.gemm.shared_tiles import VEC4_BYTES
 from vkmnn.vulkan.gemm.target import Target
 from vkmnn.vulkan.gemm.traits import Trait
 from vkmnn.vulkan.gemm.weights import packed_elements
