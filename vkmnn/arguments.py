@@ -169,7 +169,7 @@ def fed_array(info: TensorInfo, value: Any) -> Any:
 
 
 def _exported(info: TensorInfo, value: Any) -> Any:
-    """Return the array that a value of another library is."""
+    """Return the array that corresponds to a value of another library."""
     if isinstance(value, np.ndarray):
         return value
     try:
@@ -320,7 +320,7 @@ def _nearly(
 
 
 def _orders(rank: int) -> list[tuple[str, tuple[int, ...]]]:
-    """Return orders of axes to try: as they are, channels last to first, and back."""
+    """Return orders of axes to try: unchanged, channels last to first, and the reverse."""
     axes = tuple(range(rank))
     if rank < 3:
         return [("", axes)]

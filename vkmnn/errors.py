@@ -21,7 +21,7 @@ def _clipped(text: str, most: int) -> str:
 
 
 def plural(count: int, noun: str, many: str = "") -> str:
-    """Return a number with its noun: "1 node", "2 nodes"; `many` where an "s" is not enough."""
+    """Return a number with its noun: "1 node", "2 nodes"; `many` gives irregular plurals."""
     return f"{count} {noun if count == 1 else many or f'{noun}s'}"
 
 
@@ -174,7 +174,7 @@ class InvalidInputError(VkmnnError):
 
 
 class IntegerRangeError(InvalidInputError):
-    """An integer does not fit the 32 bits that the device computes with.
+    """An integer does not fit into the 32 bits with which the device computes.
 
     Sessions run these inputs on numpy instead, unless they require the device.
     """
@@ -207,7 +207,7 @@ class HostError(VkmnnError):
 
 
 class PlacementError(VkmnnError):
-    """An operator would run off the device, although the caller asked for every op to run on it."""
+    """An operator would run off the device, although the caller requires every op to run on it."""
 
 
 class DeviceNotFoundError(VkmnnError):
@@ -215,7 +215,7 @@ class DeviceNotFoundError(VkmnnError):
 
 
 class DeviceProfileError(VkmnnError):
-    """There is no device profile of that name, or its file is damaged."""
+    """There is no device profile with that name, or its file is damaged."""
 
 
 class DeviceError(VkmnnError):

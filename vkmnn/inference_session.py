@@ -503,7 +503,7 @@ class InferenceSession(Closing):
         return session
 
     def counters(self) -> dict[str, int]:
-        """Return how often something was done that runs are better without.
+        """Return how often something happened that slows runs down.
 
         "plans" were created by this session; "recordings" and "submits" of command buffers, the
         "commands" in them (dispatches, copies and fills), "allocations" of device memory,

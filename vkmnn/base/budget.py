@@ -175,7 +175,7 @@ class Meter:
             )
 
     def fits(self, nbytes: int) -> bool:
-        """True when so much more memory is within the budget."""
+        """True if this much more memory is within the budget."""
         return (
             self._bytes + nbytes <= self.allowed_bytes
             and self._bytes + self._filled + nbytes <= self.allowed_with_fills

@@ -53,7 +53,7 @@ class FloatStorage:
 
     @property
     def image(self) -> str:
-        """Format of images whose texels are four numbers; empty where there is none."""
+        """Format of images whose texels are four numbers; empty if there is none."""
         return self.texels[-1] if self.texels else ""
 
     @property

@@ -62,7 +62,7 @@ class Registry(Generic[K, T]):
         return self._entries.get(name)
 
     def __getitem__(self, name: K) -> T:
-        """Return the entry; KeyError when there is none."""
+        """Return the entry; KeyError if there is none."""
         return self._entries[name]
 
     def __contains__(self, name: object) -> bool:
@@ -136,7 +136,7 @@ class Snapshot:
 
 
 def module_of(entry: object) -> str:
-    """Return the module of a registered object; of a record, that of the first one in it."""
+    """Return the module of a registered object; for a record, that of its first object."""
     for name in ("attrs", "make"):
         entry = getattr(entry, name, entry)
     named = getattr(entry, "__qualname__", "")

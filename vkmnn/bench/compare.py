@@ -1,4 +1,4 @@
-"""Compares engines on one model, in turns."""
+"""Compares engines on one model, alternating."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ class Comparison:
         return next((one for one in self.series if one.engine == engine), None)
 
     def ratio(self, engine: str) -> float | None:
-        """Return the engine's time by vkmnn's: above 1 where vkmnn is faster."""
+        """Return the engine's time divided by vkmnn's: above 1 if vkmnn is faster."""
         own, other = self.of(OWN), self.of(engine)
         if own is None or other is None or not own.median_s or not other.median_s:
             return None

@@ -124,7 +124,7 @@ def shape_text(shape: Sequence[int | str | None] | None) -> str:
 
 
 def bytes_text(count: float) -> str:
-    """Return a number of bytes in the unit that suits it."""
+    """Return a number of bytes in a suitable unit."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(count) < 1024 or unit == "GiB":
             break

@@ -350,7 +350,7 @@ def _example(info: TensorInfo) -> str:
 
 
 def _operations(resolved: Resolved | str, shapes: Mapping[str, tuple[int, ...]]) -> str:
-    """Return the number of floating-point operations of a run, or why it is not known."""
+    """Return the number of floating-point operations of a run, or why it is unknown."""
     if isinstance(resolved, str):
         return f"unknown: {resolved}"
     given = ", ".join(f"{name} {shape_text(shape)}" for name, shape in shapes.items())

@@ -50,7 +50,7 @@ class Cache(Store):
         return cls(*store_folders(shaders))
 
     def module(self, key: str, compiler: str | None = None) -> Module | None:
-        """Return a compiled module; None when there is none, or one of another compiler."""
+        """Return a compiled module; None if there is none, or only one by another compiler."""
         found = self.get(key)
         if found is None:
             return None

@@ -25,7 +25,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """SPIR-V and how it was compiled; `optimized` names the policy actually applied."""
+    """SPIR-V and how it was compiled; `optimized` names the optimisation that was used."""
 
     spirv: bytes
     optimized: str

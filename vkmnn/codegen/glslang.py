@@ -145,7 +145,7 @@ class Glslang:
         return self._identity
 
     def compile(self, glsl: str, target: Target, optimize: str) -> Compiled:
-        """Compile in this process; a module that only the optimiser breaks is kept unoptimised."""
+        """Compile in this process; if only the optimiser breaks a module, keep it unoptimised."""
         plain, text, _ = self._front_end(glsl, target)
         environment = self._environment(target)
         problem = self._invalid(plain, environment)

@@ -635,7 +635,7 @@ def _check_op_type(new: NewOp, entries: Mapping[str, object], template: str) -> 
 
 
 def render(template: str, values: Mapping[str, object]) -> str:
-    """Return a file; the delimiters differ from those of shader templates, which it may be."""
+    """Return a file; its delimiters differ from those of shader templates, as it may be one."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES),
         undefined=jinja2.StrictUndefined,

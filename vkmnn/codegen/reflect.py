@@ -64,7 +64,7 @@ _IMAGE_FORMATS = {
 
 @dataclass(frozen=True, slots=True)
 class ReflectedBinding:
-    """A descriptor: `type` is "storage", "texel", "image" or a description of anything else."""
+    """A descriptor: `type` is "storage", "texel", "image" or a description of any other type."""
 
     set: int
     index: int

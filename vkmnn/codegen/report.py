@@ -51,7 +51,7 @@ class Changes:
 
     @property
     def difference(self) -> int:
-        """How many bytes of SPIR-V were added, as far as it is known."""
+        """How many bytes of SPIR-V were added, if known."""
         return sum(row.difference for row in self.rows)
 
     def counts(self) -> str:

@@ -187,7 +187,7 @@ def _check_source(source: object) -> None:
 
 
 def _file_of(source: str | Path) -> Path | None:
-    """Return the template file, None for a text."""
+    """Return the template file, None if the template is a string."""
     _check_source(source)
     if isinstance(source, str) and ("\n" in source or not source.endswith(TEMPLATE_SUFFIX)):
         return None

@@ -435,7 +435,7 @@ def _op_type(node: Node) -> str:
 
 
 def _check_conditions(made: TemplateEntry, entry: dict[str, Node]) -> None:
-    """Refuse a rule for excluded variants; the exclusions must also leave some."""
+    """Check a rule for excluded variants; the exclusions must also leave some variants."""
     variants = made.variants()
     for key, rules in (("requires", made.requires), ("optimize", made.optimize)):
         for condition, _ in rules:

@@ -74,7 +74,7 @@ def snapshot(folder: Path) -> dict[str, bytes]:
 
 
 class Watch:
-    """Builds a folder again whenever a file that it reads has another content."""
+    """Builds a folder again whenever the content of a file that it reads has changed."""
 
     def __init__(
         self,

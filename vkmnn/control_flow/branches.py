@@ -124,7 +124,7 @@ class BranchPart(NestedPart):
 def with_branches(
     open_branches: OpenBranches, open_host: OpenHost, planner: Planner, meter: Meter
 ) -> OpenHost:
-    """Return an opener that uses `open_branches` where it can and `open_host` elsewhere.
+    """Return an opener that uses `open_branches` if it can, else `open_host`.
 
     Without a device, it only handles loops whose iterations carry nothing, which threads share, if
     there are threads.

@@ -1,4 +1,4 @@
-"""All front ends of vkmnn's: importing this registers them.
+"""All of vkmnn's front ends: importing this module registers them.
 
 The one for vkmnn's own files, which needs no converter, is registered before.
 """

@@ -190,7 +190,7 @@ class _Search:
         return Layers([*ops[:start], *marked, *after], at[1], left_out, self._inputs(steps), handed)
 
     def _inputs(self, steps: Sequence[Mapping[str, str]]) -> list[tuple[str, str]]:
-        """Return the network inputs that layers read, with those of the next layer."""
+        """Return the network inputs that layers read, and the next layer's counterparts."""
         made = self._maker.keys() | self._graph.constants.keys()
         return [(a, b) for step in steps for a, b in step.items() if not {a, b} & made]
 

@@ -288,7 +288,7 @@ class Backend(ABC):
     def suggest(  # noqa: B027 - a backend may have no choices
         self, tuned: Mapping[str, Mapping[str, str]]
     ) -> None:
-        """Use kernels that a model file lists as fastest, unless there are own measurements.
+        """Use kernels that a model file lists as fastest, unless this machine has measured its own.
 
         Args:
             tuned: candidates by choice, for each device by its key.
@@ -309,7 +309,7 @@ class Backend(ABC):
         return []
 
     def measured(self) -> tuple[str, Mapping[str, str]]:
-        """Return the device's key, and the measurements of its plans' choices."""
+        """Return the device's key, and the measurements of the choices of its plans."""
         return "", {}
 
     @property

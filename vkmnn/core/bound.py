@@ -164,7 +164,7 @@ class Lane:
         }
 
     def close(self) -> None:
-        """Release it once the run in progress has finished."""
+        """Release it after the current run."""
         self._segment.close()
 
 

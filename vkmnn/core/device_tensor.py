@@ -114,7 +114,7 @@ class DeviceTensor:
 
     @property
     def nbytes(self) -> int:
-        """The size of its elements in bytes as an array; a device may store them wider."""
+        """The size of an element in bytes as an array; a device may store it wider."""
         return self.size * self.dtype.itemsize
 
     @property

@@ -87,7 +87,7 @@ class Pipelines:
         return {name: info for name, info in found.items() if name in wanted}
 
     def is_planned(self, shapes: Mapping[str, tuple[int, ...]]) -> bool:
-        """Whether the first part has its plan, and every other has one."""
+        """Whether the first part has its plan, and every other part has at least one."""
         first = self._parts[0]
         return first.is_planned(_of(first, shapes)) and all(part.plans for part in self._parts)
 

@@ -29,7 +29,7 @@ class PlacedOp:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The placement of a whole plan; `str()` gives a table.
+    """The placement of a whole plan; `str()` formats it as a table.
 
     `copies` counts tensors that cross between backends in every run, except graph inputs and
     outputs; `copied_bytes` are the bytes between the device and host steps in the last run. `note`

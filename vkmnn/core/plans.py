@@ -55,7 +55,7 @@ class Planner:
 
 
 class Plans:
-    """The plans of one graph; the least recently used is dropped first when there are too many.
+    """The plans of one graph; the least recently used is dropped if there are too many.
 
     Args:
         graph: a network, or a part of one that needs no step in between.

@@ -412,7 +412,7 @@ class Session:
         self._dependents.add(dependent)
 
     def detach(self, dependent: Dependent) -> None:
-        """Close a dependent, unless the session already has."""
+        """Close a dependent object, unless the session has already closed it."""
         self._refuse_inherited()
         with self._lock:
             dependent.close()

@@ -145,7 +145,7 @@ def _is_own(command: Command) -> bool:
 
 
 class CpuBackend(Backend):
-    """The backend of last resort and of constant folding.
+    """The backend for ops without another one, and for constant folding.
 
     Args:
         threads: how many ops may run at once; numpy's own threads are its own matter.

@@ -127,7 +127,7 @@ def _convolution(op: Op[ConvolutionAttrs], inputs: Inputs) -> list[AnyArray]:
 
 @cpu_execution("QuantizedConvolution")
 def _quantized(op: Op[QuantizedConvolutionAttrs], inputs: Inputs) -> list[AnyArray]:
-    """Whole numbers up to 2^53 are exact in float64."""
+    """Integers up to 2^53 are exact in float64."""
     attrs, dtype = op.attrs, required(inputs, 0).dtype
     x, w = (required(inputs, index).astype(np.float64) for index in range(2))
     sums = _convolve(attrs, x, w).astype(np.float64)

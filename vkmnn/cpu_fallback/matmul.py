@@ -153,7 +153,7 @@ def _contracted(factors: Sequence[_Factor], result: Sequence[Label]) -> AnyArray
 
 
 def _fewer(factors: Sequence[_Factor], plan: EinsumPlan) -> list[_Factor]:
-    """Return the factors with those two neighbours multiplied whose product is the smallest."""
+    """Return the factors after multiplying the two neighbours with the smallest product."""
     uses = Counter(chain(set(plan.result), *(set(own) for _, own in factors)))
 
     def kept(place: int) -> tuple[Label, ...]:

@@ -45,7 +45,7 @@ ALIGNED_ROWS = 16
 
 
 class Member(Protocol):
-    """The decode loop of a sequence, as a pool uses it."""
+    """The decode loop of a sequence, from the pool's perspective."""
 
     state: KVState
     io: DecoderIO

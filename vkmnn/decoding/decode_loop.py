@@ -75,7 +75,7 @@ class DecodeLoop:
         return chosen
 
     def _batched(self, pool: CachePool, token: int, ahead: int, sampler: StepSampler) -> int | None:
-        """Run a token in a batched step; None if there is none."""
+        """Run a token as part of a batched step; None if no such step is due."""
         tensors = self._tensors
         if not self._can_step() or not self._samples(sampler):
             return None

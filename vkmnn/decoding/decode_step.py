@@ -318,7 +318,7 @@ class _DecodeStep:
         self._reshaped(self._op("Gather", row, f"{name}:row", AxisAttrs(0)), first.shape, name)
 
     def _derive_count(self, name: str, values: Mapping[int, Array]) -> bool:
-        """Compute a tensor that is the length plus a constant; return whether it is."""
+        """Compute a tensor if it is the length plus a constant; return whether it is."""
         first = values[0]
         if first.dtype.kind not in "iu" or any(
             not np.array_equal(value, first + past) for past, value in values.items()

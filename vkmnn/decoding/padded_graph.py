@@ -393,7 +393,7 @@ class _Rewriter:
         return name
 
     def _propagate(self, op: Op, decided: bool) -> Op:
-        """Record the padded axes of an op's results; return the op, safe from the tail.
+        """Record the padded axes of an op's results; return the op, adapted to the padding.
 
         Args:
             op: one that reads a tensor with a padded axis.
@@ -474,7 +474,7 @@ class _Rewriter:
         return True
 
     def _is_every_row(self, name: str) -> bool:
-        """Return whether a tensor holds 0, 1, … up to the number of rows, in this order."""
+        """Return whether a tensor contains 0, 1, … up to the number of rows, in this order."""
         made = self.host_inputs.get(name)
         if made is None or name not in self.padded_axes:
             return False

@@ -1,4 +1,4 @@
-"""The tensors of a state: caches with room to grow, and values swapped between two tensors."""
+"""The tensors of a state: growing caches, and values swapped between two tensors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Recorded(Protocol):
 
 
 class Seat(Protocol):
-    """A part of memory that several states share, held by one of them."""
+    """A part of shared memory, owned by one of several states."""
 
     def place(self, room: int) -> bool:
         """Move the caches to the part, with room for this many rows; False if they do not fit."""
@@ -153,7 +153,7 @@ class StateTensors:
         return tensor
 
     def move(self, caches: Mapping[str, DeviceTensor], room: int) -> None:
-        """Use other memory that holds the same rows."""
+        """Switch to other memory that holds the same rows."""
         self.caches, self.room = dict(caches), room
         self.close_recordings()
 

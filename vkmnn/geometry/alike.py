@@ -1,4 +1,4 @@
-"""Lowerings of ops that are alike, made once in a plan."""
+"""Lowerings of equal ops, computed once in a plan."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def _each(ctx: GeometryContext, sink: TensorInfo, batch: Sequence[int]) -> Tenso
 
 
 def _matrix(tensor: TensorInfo) -> tuple[int, int]:
-    """Return rows and columns; masks may have fewer axes than two."""
+    """Return the sizes of rows and columns; masks may have fewer axes than two."""
     rows, columns = (1, 1, *tensor.dims)[-2:]
     return rows, columns
 

@@ -159,7 +159,7 @@ class _Contraction:
         return self.stored(result.name, labels)
 
     def in_result_order(self, labels: Iterable[Label]) -> list[Label]:
-        """Return labels in the order of the result, those that it lacks last."""
+        """Return labels in the order of the result, followed by those that it lacks."""
         order = {label: place for place, label in enumerate(self.plan.result)}
         return sorted(labels, key=lambda label: order.get(label, len(order)))
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def check_on_host(names: Sequence[str]) -> HostCheck:
-    """Return a function that checks whether one of these evaluators runs a model of one node.
+    """Return a function that checks whether one of these evaluators can run a one-node model.
 
     It returns the types of the outputs, as far as evaluators know them, or the reason why none runs
     the node. The onnx package is asked first, as it answers without preparation; onnxruntime, which

@@ -116,7 +116,7 @@ class HostEngine(ABC):
 
     @staticmethod
     def installed() -> bool:
-        """True when the evaluator can be imported."""
+        """True if the evaluator can be imported."""
         return True
 
 

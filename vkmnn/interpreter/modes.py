@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 class Owner(enum.Enum):
-    """Whose memory the data of inputs, or of outputs, is in."""
+    """Who owns the memory of inputs, or of outputs."""
 
     SESSION = "session"
     """The session's: `copy_from` copies, and results are new arrays."""

@@ -108,7 +108,7 @@ class Seq2SeqModel(Closing):
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer of the folder; raises as `LanguageModel.tokenizer`."""
+        """The tokenizer of the folder; raises the same errors as `LanguageModel.tokenizer`."""
         if self._tokenizer is None:
             self._tokenizer = Tokenizer(self.layout.folder)
         return self._tokenizer

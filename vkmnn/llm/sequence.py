@@ -153,13 +153,13 @@ class Sequence:
         self._sure = None
 
     def restart(self, tokens: Items[int]) -> None:
-        """Start the next call with these tokens, whatever has failed."""
+        """Start the next call with these tokens, even if the last one failed."""
         self._doubt()
         self._sure = min(self.shared(tokens), self._sure or 0)
         self.tokens = list(tokens)
 
     def shared(self, tokens: Items[int]) -> int:
-        """Return how many of the first tokens are in the caches already."""
+        """Return how many of the first tokens are already in the caches."""
         count = 0
         for one, other in zip(self.tokens, tokens, strict=False):
             if one != other:

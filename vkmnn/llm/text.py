@@ -210,7 +210,7 @@ class Tokenizer:
 
 
 def _read_folder(folder: Path) -> tuple[Any, Section]:
-    """Return the tokenizer that tokenizer.json holds, and tokenizer_config.json."""
+    """Return the tokenizer from tokenizer.json and tokenizer_config.json."""
     tokenizers = need("tokenizers", "reading tokens")
     path = folder / "tokenizer.json"
     if not path.is_file():

@@ -167,7 +167,7 @@ class _Vocabulary:
         return made
 
     def _pieces(self, tokenizers: Any) -> Any:
-        """Return a tokenizer of SentencePiece's kind: scored pieces, and bytes for the rest."""
+        """Return a tokenizer like SentencePiece's: scored pieces, and bytes for the rest."""
         scores = self._keys.get("tokenizer.ggml.scores")
         if not isinstance(scores, np.ndarray) or len(scores) != len(self._tokens):
             raise self._wrong("scores", "has no score for each token")

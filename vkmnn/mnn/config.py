@@ -65,7 +65,7 @@ def ignored(what: str) -> None:
 
 
 def schedule(config: Mapping[str, Any] | None) -> ScheduleConfig:
-    """Return the configuration of MNN's dictionary.
+    """Return the configuration for MNN's dictionary.
 
     "backend" defaults to "VULKAN", which also replaces other GPU backends, with a warning.
     "inputPaths" are the ops, or tensors, where the network starts, and "outputPaths" where it then
@@ -126,7 +126,7 @@ def _word(config: Mapping[str, Any], key: str, default: str) -> Any:
 
 
 def _level(config: Mapping[str, Any], key: str) -> Level:
-    """Return a memory or power level, which MNN also numbers."""
+    """Return a memory or power level, which MNN also gives as numbers."""
     value = config.get(key, "normal")
     found: Level | None = _entry(_LEVELS, value)
     if found is None:

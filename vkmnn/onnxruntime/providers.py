@@ -65,7 +65,7 @@ def get_available_providers() -> list[str]:
 
 
 def get_all_providers() -> list[str]:
-    """Return the providers whose names mean something here."""
+    """Return the providers whose names are known here."""
     return [VULKAN, *ACCELERATORS, CPU]
 
 

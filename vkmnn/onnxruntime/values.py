@@ -139,7 +139,7 @@ class OrtValue:
         return self._value
 
     def _take(self, result: Array | DeviceTensor) -> None:
-        """Store a result of the same shape and type, by a copy except for the first on a device."""
+        """Store a result of the same shape and type; all but the first on a device are copied."""
         if isinstance(self._value, DeviceTensor):
             self._value.copy_from(result)
         elif isinstance(result, DeviceTensor):
@@ -259,7 +259,7 @@ class OrtValue:
             self._value[...] = array.reshape(self._value.shape)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        """Return the array, as numpy asks for it."""
+        """Return the array, as numpy requests it."""
         if dtype is not None and self._array.dtype != dtype:
             return self._array.astype(dtype)
         return self._array.copy() if copy else self._array

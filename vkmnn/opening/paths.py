@@ -69,7 +69,7 @@ def open_paths(
 
 
 def _outputs(graphs: Sequence[Graph], opened: Sequence[OpenSession]) -> list[str]:
-    """Return the outputs of the whole session: of all parts, and saved tensors."""
+    """Return the outputs of the whole session: those of all parts, and saved tensors."""
     handed = [{info.name for info in _handed_over(graph, graphs)} for graph in graphs]
     named = [[info.name for info in graph.outputs] for graph in graphs]
     made = [[info.name for info in one.core.graph.outputs] for one in opened]

@@ -120,7 +120,7 @@ class Openings:
 
 
 def fitting(infos: Sequence[TensorInfo], arrays: Mapping[str, Any]) -> bool:
-    """Whether arrays have shapes that a network's inputs allow."""
+    """Return whether a network's inputs allow the shapes of arrays."""
     return all(fits(info.shape, arrays[info.name].shape) for info in infos)
 
 

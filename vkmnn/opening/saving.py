@@ -1,4 +1,4 @@
-"""`vkmnn.convert`: a model as a file that opens without being converted and optimised again."""
+"""`vkmnn.convert`: a model as a file that opens without converting and optimising it again."""
 
 from __future__ import annotations
 

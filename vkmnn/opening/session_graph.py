@@ -37,7 +37,7 @@ def saving(network: Network, names: Sequence[str]) -> Graph:
 
 
 def told_apart(network: Network, outputs: Sequence[str], shared: SharedSizes) -> Graph:
-    """Return the network's graph, optimised without dimension names that inputs share."""
+    """Return the network's graph, optimised without using dimension names that inputs share."""
     assert network.optimise is not None
     source = shared.told_apart(network.source)
     apart = replace(network, source=source, graph=network.optimise(source, network.meter.renewed()))

@@ -83,7 +83,7 @@ def _check_custom(before: Snapshot) -> None:
 
 
 def _check_op(what: str, name: str) -> None:
-    """Refuse a registration for an op type that is not there."""
+    """Refuse a registration for an op type that does not exist."""
     kind, _, custom = name.partition(":")
     if name in OP_TYPES or (kind == CUSTOM and custom in CUSTOM_SHAPES):
         return

@@ -128,7 +128,7 @@ def priorities(registered: Sequence[str]) -> list[str]:
 
 
 def lowered_away(found: Kernel) -> bool:
-    """True when the backend never sees such an op: a geometry computer replaces it."""
+    """True if the backend never sees ops of this type: a geometry computer replaces them."""
     return (
         found.backend == "VULKAN"
         and found.op in GEOMETRY_COMPUTERS

@@ -75,7 +75,7 @@ def prepare(model: Path, output: Path, external: bool) -> None:
 
 
 def ranges(model: Path, folder: Path, sample: Sample, external: bool) -> dict[str, float]:
-    """Return the largest absolute value of every tensor of floats, on one sample.
+    """Return the largest absolute value of every float tensor, on one sample.
 
     Raises:
         ConversionError: onnxruntime cannot run the model.

@@ -224,7 +224,7 @@ def _neighbours(spans: tuple[tuple[int, int, bool], ...]) -> _Neighbours:
 
 
 def _by_breadth(lifetimes: Sequence[Lifetime], alive: Sequence[int]) -> list[int]:
-    """Return the ranges in the order of the most bytes alive with them, then of their own."""
+    """Return the ranges by the most bytes alive at the same time, then by their own size."""
     first = np.array([item.first for item in lifetimes], np.int64)
     width = np.array([item.last for item in lifetimes], np.int64) - first + 1
     breadth = np.zeros(len(lifetimes), np.int64)

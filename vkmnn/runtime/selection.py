@@ -80,7 +80,7 @@ def select(devices: Sequence[DeviceInfo], selector: str | int) -> tuple[DeviceIn
 
 
 def _hint(text: str, devices: Sequence[DeviceInfo]) -> str:
-    """Return a hint on what to write instead of a selector without a match."""
+    """Return a hint that suggests a replacement for a selector without a match."""
     interface = _OTHER_INTERFACES.get(text.partition(":")[0])
     if interface is not None:
         return f'vkmnn runs networks by Vulkan, not by {interface}: write "auto", or an index'

@@ -67,7 +67,7 @@ class WarmUp:
         self._pool.close()
 
     def _within(self, work: Callable[[], T]) -> T:
-        """Work while the device is not closed, or inside the waiting call, if there is one."""
+        """Work while the device is not closed, or within the waiting call, if there is one."""
         with self._device.gate.visit(within=self._awaited):
             return work()
 

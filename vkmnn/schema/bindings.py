@@ -1,4 +1,4 @@
-"""Values of flatc's bindings as Python values; the buffer has been verified before.
+"""Converts values of flatc's bindings to Python values; the buffer has been verified before.
 
 The package looks a field up in its table's list of fields at every access, and checks numbers that
 the verifier has checked. `quick` gives a table of the bindings a list that is read once, and reads

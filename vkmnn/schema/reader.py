@@ -166,7 +166,7 @@ class Buffer:
 
 
 class Table:
-    """A table in a buffer; fields are read when they are asked for, and checked then."""
+    """A table in a buffer; fields are read on request, and checked then."""
 
     __slots__ = ("_at", "_buffer", "_fields", "_size", "_slots", "_vtable", "kind")
 
@@ -219,7 +219,7 @@ class Table:
         return self._at + offset
 
     def scalar(self, name: str) -> Default:
-        """Return a scalar, or its default if the file does not have it."""
+        """Return a scalar, or its default if the file does not contain it."""
         field = self._fields[name]
         form = _SCALARS[field.code]
         at = self._place(field.slot, form.size)

@@ -133,7 +133,7 @@ class Turns:
                         self._active.remove(job)
 
     def _admit(self) -> bool:
-        """Wait for jobs and admit as many as may take turns; return False at the end."""
+        """Wait for jobs and admit as many as may run in turns; return False at the end."""
         with self._change:
             while not self._active and not self._waiting:
                 if self._closed:

@@ -82,7 +82,7 @@ class Params:
         return flat
 
     def _refusal(self, error: Exception) -> ShaderError:
-        """Raise an error that names the field that could not be packed, and why."""
+        """Raise an error that names the field that could not be packed, with the reason."""
         owner = type(self).__name__
         for name, count, value in zip(self.__slots__, self._counts, self._values(), strict=True):
             if count and not (isinstance(value, tuple) and len(value) == count):

@@ -54,12 +54,12 @@ class Transform:
 
     @property
     def outputs(self) -> int:
-        """Number of parts of each: 1 real, 2 complex."""
+        """Numbers per element: 1 if real, 2 if complex."""
         return 1 if self.onesided and self.inverse else 2
 
     @property
     def matrix_size(self) -> int:
-        """Elements of the matrix that it is a product with, or more."""
+        """Elements of the matrix by which it is multiplied, or more."""
         return self.rows * self.parts * self.length * 2
 
 

@@ -144,7 +144,7 @@ def _with_subgroups(info: DeviceInfo, size: int) -> DeviceInfo:
 
 
 def _shape_of(shader: Shader) -> CooperativeMatrixShape:
-    """Return the matrices of a variant: of bytes if it needs these, as `tile` names them."""
+    """Return the matrices of a variant: of bytes if it needs these, else as `tile` names them."""
     shape = BYTES_SHAPE if "int8" in shader.requires else COOPMAT_SHAPE
     found = _MATRIX.search(shader.name)
     if found is None:

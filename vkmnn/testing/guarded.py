@@ -48,7 +48,7 @@ _NONE: Mapping[str, Shader] = MappingProxyType({})
 
 
 class GuardedBackend(VulkanBackend):
-    """A backend for one plan, in which mistakes of kernels show.
+    """A backend for one plan that reveals mistakes of kernels.
 
     Args:
         device: where to run.

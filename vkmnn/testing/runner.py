@@ -282,7 +282,7 @@ def reach(variant: Variant, device: Device) -> list[tuple[Case, Picks]]:
 
 
 def _reach(case: Case, variant: Variant, device: Device, picks: Picks | None) -> Picks | None:
-    """Return choices with which a case dispatches a variant; those that served before first."""
+    """Return choices with which a case dispatches a variant; earlier successful ones first."""
     if picks is not None and variant.name in dispatched_by(case, device, Picker(picks, case.takes)):
         return picks
     return next(

@@ -447,7 +447,7 @@ class VulkanBackend(TunableBackend):
 
     @property
     def tunes_new_plans(self) -> bool:
-        """Whether `VKMNN_TUNE` asks for tuning and the device can measure."""
+        """Whether `VKMNN_TUNE` requests tuning and the device can measure."""
         return self.settings.tuning == "on" and "timestamps" in self.device.info.features
 
     def tune(

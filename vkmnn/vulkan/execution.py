@@ -80,7 +80,7 @@ class VulkanExecution(Execution[AttrsT]):
         self.prepare(info)
 
     def as_prepared(self) -> Prepared:
-        """Take note of what construction found out, for ops that are alike."""
+        """Store attributes that construction computed, for equal ops."""
         own = ("op", "inputs", "outputs")
         kept = {name: value for name, value in vars(self).items() if name not in own}
         prepared = kept["prepared"] = self.prepared = Prepared(type(self), kept)

@@ -94,7 +94,7 @@ class TuningFile:
 
 
 class TunableBackend(Backend):
-    """A backend that can use and time other kernels than its rules select."""
+    """A backend that can use and time kernels other than those that its rules select."""
 
     @property
     @abstractmethod
@@ -341,7 +341,7 @@ def _confirm(
     tuned: Mapping[str, float],
     tick_us: float,
 ) -> TunedChoice:
-    """Return the choice with the times of its ops in both plans; the rules' unless it gained again.
+    """Return the choice with the times of its ops in both plans; the rules' unless it won again.
 
     Choices of the same op stand or fall together: their times are those of the whole op.
     """
@@ -360,7 +360,7 @@ def _confirm(
 
 
 def _gains(before: float, after: float, tick_us: float) -> bool:
-    """Return whether one time is so much less than another that it is neither noise nor a tick."""
+    """Return whether one time is shorter than another by more than noise and one clock tick."""
     return after <= (1 - MIN_GAIN) * before and before - after >= tick_us
 
 

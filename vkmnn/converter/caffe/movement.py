@@ -80,7 +80,7 @@ def reshape(op: CaffeLayer) -> None:
 
 
 def _reshape(op: CaffeLayer, sizes: list[int], rest: tuple[Size, ...] | list[Size]) -> None:
-    """Reshape to sizes, as ONNX counts them, and to those that follow."""
+    """Reshape to sizes, counted as in ONNX, and to those that follow."""
     found = list(sizes)
     for size in rest:
         if size is None and -1 in found:

@@ -1,4 +1,4 @@
-"""A layer of Caffe's, and the registry of functions that write nodes of ONNX for layers."""
+"""A Caffe layer, and the registry of functions that write ONNX nodes for layers."""
 
 from __future__ import annotations
 

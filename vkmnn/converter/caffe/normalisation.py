@@ -62,7 +62,7 @@ def _normalised(
 
 @reads("Scale")
 def scale(op: CaffeLayer) -> None:
-    """Factors, which are a second input or weights, and summands."""
+    """Factors, from a second input or from weights, and summands."""
     op.need(1)
     by = op.proto.scale_param
     operand = len(op.inputs) > 1
@@ -81,7 +81,7 @@ def scale(op: CaffeLayer) -> None:
 
 @reads("Bias")
 def bias(op: CaffeLayer) -> None:
-    """Summands, which are a second input or weights."""
+    """Summands, from a second input or from weights."""
     op.need(1)
     by = op.proto.bias_param
     summand = _operand(op, by.axis, by.num_axes, 0, len(op.inputs) > 1, "summands")
@@ -121,7 +121,7 @@ def _operand(op: CaffeLayer, first: int, count: int, blob: int, from_input: bool
 def _centred(
     op: CaffeLayer, x: str, axes: list[int], inside: float | None = None, outside: float = 0.0
 ) -> str:
-    """Return a tensor less its mean, divided by its deviation unless both numbers are None."""
+    """Return a tensor minus its mean, divided by its deviation unless both numbers are None."""
     over = op.constant(axes)
     centred = op.make("Sub", x, op.make("ReduceMean", x, over, keepdims=1))
     square = op.make("Mul", centred, centred)

@@ -19,7 +19,7 @@ _LOWEST = float(np.finfo(np.float32).min)
 
 
 class Window(NamedTuple):
-    """Windows along one axis; only with pads must the last one begin inside."""
+    """Windows along one axis; the last one may begin in the padding only if there is none."""
 
     kernel: int
     stride: int

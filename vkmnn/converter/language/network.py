@@ -85,7 +85,7 @@ class _DecodedExperts:
         self._experts = [_Decoded(one, None) for one in experts]
 
     def part(self, name: str) -> Array:
-        """Return quantised values, scales or zero points of all."""
+        """Return quantised values, scales or zero points of all experts."""
         found = np.stack([one.part(name) for one in self._experts])
         return found.reshape(*found.shape[:2], -1)
 
@@ -252,7 +252,7 @@ class NetworkBuilder:
         return rope.changes and self._positions > rope.original
 
     def _shifted_positions(self, kept: str, total: str, original: int) -> None:
-        """Add the rows of the tables: of the second half once a text is longer than `original`."""
+        """Add the tables' rows: from the second half if a sequence is longer than `original`."""
         one, axis = "one", "axis"
         ids = self._node("Shape", ["input_ids"], "ids_shape")
         count = self._node("Gather", [ids, one], "count")
@@ -480,7 +480,7 @@ class NetworkBuilder:
         return self._node("Sigmoid", [score], name)
 
     def _mixed(self, name: str, y: str) -> str:
-        """Add a mixture of experts: of each token, those with the best scores."""
+        """Add a mixture of experts: for each token, those with the highest scores."""
         plan = self._architecture
         count = self._tensor(f"{name}.ffn_gate_inp.weight").shape[0]
         router = self._product(y, f"{name}.ffn_gate_inp", (count, plan.width))

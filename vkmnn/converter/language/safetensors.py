@@ -1,4 +1,4 @@
-"""Files of safetensors: a length, a header in JSON, then the data of all tensors."""
+"""The safetensors format: a length, a header in JSON, then the data of all tensors."""
 
 from __future__ import annotations
 

@@ -200,7 +200,7 @@ def pooling(op: MnnOp) -> None:
 
 @reads("Pooling3D")
 def pooling_3d(op: MnnOp) -> None:
-    """Pooling over any number of axes; ONNX's global ones are written as this, too."""
+    """Pooling over any number of axes; ONNX's global ones are written like this as well."""
     op.need(1)
     table = op.parameters("Pool3D")
     kind = "Max" if enum_name("PoolType", table.integer("type")) == "MAXPOOL" else "Average"

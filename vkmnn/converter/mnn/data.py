@@ -244,7 +244,7 @@ def count(op: MnnOp) -> None:
 
 @reads("Padding")
 def padding(op: MnnOp) -> None:
-    """Pad; the second input has pairs of sizes before and after each axis."""
+    """Pad; the second input holds pairs of sizes before and after each axis."""
     op.need(2)
     mode = "CONSTANT"
     if op.main is not None and op.main.kind == "PadParam":
@@ -264,7 +264,7 @@ def padding(op: MnnOp) -> None:
 
 
 def _axis(op: MnnOp, number: int, default: int = 0) -> int:
-    """Return the axis that an input or a parameter has."""
+    """Return the axis given by an input or a parameter."""
     if len(op.inputs) > number:
         found = op.integers(number)
         if found is None or len(found) != 1:

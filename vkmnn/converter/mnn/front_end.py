@@ -28,7 +28,7 @@ class MnnFile:
 
 @front_end("MNN")
 class MnnFrontEnd(FrontEnd):
-    """Reads paths, and bytes that hold ops by MNN's schema.
+    """Reads paths, and bytes that contain ops in MNN's schema.
 
     A file's first bytes do not identify it as MNN's.
     """

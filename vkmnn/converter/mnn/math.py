@@ -1,4 +1,4 @@
-"""Element by element, reductions, normalisation."""
+"""Elementwise operations, reductions and normalisation."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def _arithmetic(op: MnnOp, kind: str, a: str, b: str) -> str:
 
 @reads("Eltwise")
 def eltwise(op: MnnOp) -> None:
-    """Sums, products and the like of any number of tensors."""
+    """Sums, products and similar operations on any number of tensors."""
     op.need(1)
     table = op.parameters("Eltwise")
     kind = enum_name("EltwiseType", table.integer("type"))
@@ -215,7 +215,7 @@ def select(op: MnnOp) -> None:
 
 @reads("Cast")
 def cast(op: MnnOp) -> None:
-    """Cast; booleans are integers of 0 and 1."""
+    """Cast; booleans are the integers 0 and 1."""
     from vkmnn.converter.mnn.nodes import TYPES
 
     op.need(1)
@@ -233,7 +233,7 @@ _REDUCTIONS = {"SUM": "ReduceSum", "ASUM": "ReduceL1", "SUMSQ": "ReduceSumSquare
 
 @reads("Reduction")
 def reduction(op: MnnOp) -> None:
-    """A reduction over axes that a parameter or the second input has."""
+    """A reduction over the axes given by a parameter or the second input."""
     op.need(1)
     table = op.parameters("ReductionParam")
     kind = enum_name("ReductionType", table.integer("operation"))

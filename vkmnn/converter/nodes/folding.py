@@ -21,7 +21,7 @@ _RANDOM = frozenset({"RandomUniform", "RandomNormal", "Multinomial", "Bernoulli"
 def folded(
     scope: Scope, nodes: Sequence[onnx.NodeProto], inputs: Sequence[str], outputs: Sequence[str]
 ) -> bool:
-    """Make the results of nodes constants; return whether that was done.
+    """Turn the results of nodes into constants; return whether there were any.
 
     Args:
         scope: where the nodes are; they are its last ones.

@@ -85,7 +85,7 @@ def inner_graph(
     name: str,
     first: Sequence[onnx.NodeProto] = (),
 ) -> onnx.GraphProto:
-    """Return a scope as the body of a node: of If or Loop.
+    """Return a scope as the body of an If or Loop node.
 
     Large constants go to the outer scope, since they cannot be stored outside a body's protobuf.
 

@@ -154,7 +154,7 @@ class SourceOp:
         return self.make("Cast", name, dtype=dtype, to=dtype)
 
     def finish_as(self, dtype: int, name: str) -> None:
-        """Make a tensor the operator's output, converted to an element type."""
+        """Use a tensor, converted to an element type, as the operator's output."""
         if self.type_of(name) == dtype:
             self.finish("Identity", name)
         else:

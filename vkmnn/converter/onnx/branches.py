@@ -43,7 +43,7 @@ def own_names(graph: onnx.GraphProto) -> set[str]:
 
 
 def outer_names(graph: onnx.GraphProto) -> set[str]:
-    """Return the tensors of the graphs around it that an inner graph reads."""
+    """Return the outer tensors that an inner graph reads."""
     read = {value.name for value in graph.output}
     for node in graph.node:
         read.update(reads(node))

@@ -190,7 +190,7 @@ def output_types(
 
 
 def _declared_types(model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
-    """Return the element types that the node's schema fixes: ai.onnx.ml infers few of its own."""
+    """Return the element types that the node's schema fixes, as few are inferred for ai.onnx.ml."""
     import onnx
 
     (node,) = model.graph.node

@@ -34,7 +34,7 @@ MOVING = frozenset(
 
 
 def is_rounding(node: SourceNode, dtypes: Iterable[DType]) -> bool:
-    """True for a node that computes in bfloat16, and can do so in float32.
+    """True for a node that computes in bfloat16, but could do so in float32.
 
     Raises:
         UnsupportedCaseError: it computes in an element type that kernels have no arithmetic for.

@@ -246,7 +246,7 @@ class NodeContext:
         return tuple(default)
 
     def strings(self, name: str, default: Sequence[str] | None = None) -> tuple[str, ...]:
-        """Return a list of strings; without a default it is required."""
+        """Return a list of strings; it is required if there is no default."""
         attribute = self._attribute(name, _STRINGS)
         if attribute is not None:
             return tuple(self._text(name, value) for value in attribute.strings)
@@ -364,7 +364,7 @@ class NodeContext:
         return self.outputs[index] if index < len(self.outputs) else ""
 
     def is_read(self, index: builtins.int) -> builtins.bool:
-        """True when some node or the caller reads this output."""
+        """True if some node or the caller reads this output."""
         return self.output(index) in self._builder.read_tensors
 
     def constant(self, value: object, dtype: DType | None = None) -> str:
@@ -397,7 +397,7 @@ class NodeContext:
         return self._builder.graph.metadata.producer
 
     def note(self, tensor: str, what: object) -> None:
-        """Keep something about a tensor for the converters of nodes that read it."""
+        """Store information on a tensor for the converters of nodes that read it."""
         self._builder.notes[tensor] = what
 
     def noted(self, tensor: str) -> object | None:

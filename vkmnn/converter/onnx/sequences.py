@@ -41,7 +41,7 @@ class _Members:
 
 @dataclass(slots=True)
 class KnownSequences:
-    """Members of a graph's sequences, as far as they are known.
+    """The known members of a graph's sequences.
 
     Attributes:
         value: returns a tensor's content where it follows from constants and sizes.

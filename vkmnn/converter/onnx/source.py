@@ -320,7 +320,7 @@ class LocalFunctions:
         return flat
 
     def _expanded_within(self, node: SourceNode, names: Names, meter: Meter) -> SourceNode:
-        """Return a node whose inner graphs call no functions, as far as their opsets agree."""
+        """Return a node whose inner graphs call no functions, unless their opsets differ."""
         if not self._calls_within(node.proto):
             return node
         proto = type(node.proto)()

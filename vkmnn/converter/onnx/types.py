@@ -154,7 +154,7 @@ def type_text(proto: onnx.TypeProto) -> str:
 
 
 def check_rank(name: str, rank: int) -> None:
-    """Refuse a tensor with more axes than tensors have.
+    """Refuse a tensor with more axes than are supported.
 
     Raises:
         ModelError: it has.

@@ -58,7 +58,7 @@ class Affine:
 
 
 def channel_vector(array: Array, channels: Channels) -> Vector | None:
-    """Return a constant as one value per channel, None when it has another form or broadcasts."""
+    """Return a constant as one value per channel, None if it has another form or broadcasts."""
     if array.dtype.kind != "f" or array.ndim > (1 if channels.rank is None else channels.rank):
         return None
     if array.size == 1:

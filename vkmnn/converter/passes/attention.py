@@ -160,7 +160,7 @@ def _same(first: tuple[Dim, ...] | None, second: tuple[Dim, ...]) -> bool:
 
 
 def _guarded(op: Op | None, index: GraphIndex) -> str | None:
-    """Return y if the op is: 0 where y is NaN, else y."""
+    """Return y if the op computes: 0 where y is NaN, else y."""
     if op is None:
         return None
     condition, zero, value = op.inputs
@@ -211,7 +211,7 @@ def _masked(name: str, index: GraphIndex) -> tuple[Op | None, str, _Mask | None]
 
 
 def _grows(name: str, index: GraphIndex) -> bool:
-    """True for values that are a cache, an input, joined with new rows; heads may be repeated."""
+    """True for values that are a cache (an input) joined with new rows; heads may be repeated."""
     op = index.producer_of_type(name, *_REPEATS, *_JOINS)
     while op is not None and op.type not in _JOINS:
         op = index.producer_of_type(op.inputs[0], *_REPEATS, *_JOINS)

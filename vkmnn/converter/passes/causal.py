@@ -19,7 +19,7 @@ _DEPTH = 8
 
 
 class DetectCausalMasks(PatternPass["list[str]"]):
-    """Attention whose mask is 0 up to the diagonal and very negative after it: causal, no mask.
+    """Attention with a mask of 0 up to the diagonal, and very negative after it: causal, no mask.
 
     The mask is a constant, a Select by a triangle, or a triangle of very negative numbers;
     triangles are slices of a constant or results of Trilu.

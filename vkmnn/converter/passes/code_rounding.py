@@ -43,7 +43,7 @@ def rounding_of(op: Op, index: GraphIndex) -> Rounding | None:
 
 
 def _cut_off(op: Op, index: GraphIndex) -> tuple[str, float, float, tuple[Op, ...]]:
-    """Return the clamped value, the bounds, and the clamping ops but the last; "" for none."""
+    """Return the clamped value, the bounds, and all clamping ops but the last; "" if none match."""
     none: tuple[str, float, float, tuple[Op, ...]] = ("", 0.0, 0.0, ())
     if isinstance(op.attrs, UnaryAttrs):
         clip = op.attrs.kind == "CLIP"

@@ -158,7 +158,7 @@ class DecodeParts(PatternPass[_Joined]):
 
 
 def _can_multiply(name: str, scale: float, index: GraphIndex) -> bool:
-    """True for an op whose kernel can multiply its result, for this reader alone."""
+    """True for an op whose kernel can multiply its result, for this reader only."""
     found = moved(name, index)
     producer = index.producer(found.source) if found else None
     if producer is None:

@@ -25,7 +25,7 @@ class _Match:
 
 
 class _Reader:
-    """Reads (x - mean) / sqrt(mean((x - mean)²) + epsilon) backwards, and remembers the ops."""
+    """Matches (x - mean) / sqrt(mean((x - mean)²) + epsilon) backwards, and records the ops."""
 
     def __init__(self, root: Op, index: GraphIndex) -> None:
         self.index = index
@@ -109,7 +109,7 @@ class _Reader:
 
 
 def _first_axis(axes: tuple[int, ...], rank: int | None) -> int | None:
-    """Return the first axis counted from the end, None when they are not the last ones."""
+    """Return the first axis counted from the end, None if they are not the last axes."""
     if rank is None and max(axes) >= 0:
         return None
     places = sorted({axis if axis < 0 else axis - (rank or 0) for axis in axes})

@@ -1,4 +1,4 @@
-"""Multiplications of a matrix product's operands or result by a number: into its alpha."""
+"""Moves factors of a matrix product's operands or result into its alpha."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def _named(name: str, shape: NamedShape | None) -> NamedShape | None:
 
 
 def _learn(op: Op, facts: Facts, index: GraphIndex) -> int:
-    """Work out the shapes and values of an op's results; return how many infos got better."""
+    """Compute the shapes and values of an op's results; return how many infos improved."""
     found = infer(op, facts)
     better = 0
     for place, name in enumerate(op.outputs):

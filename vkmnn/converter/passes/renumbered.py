@@ -1,4 +1,4 @@
-"""Ops for operands with their axes in another order."""
+"""Rewrites ops for operands whose axes are in another order."""
 
 from __future__ import annotations
 

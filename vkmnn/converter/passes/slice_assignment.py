@@ -133,7 +133,7 @@ def feeds_box(op: Op, index: GraphIndex) -> bool:
 
 
 def _reaches_indices(name: str, index: GraphIndex) -> bool:
-    """Return whether a tensor reaches, by views and a join, the indices of ScatterND alone."""
+    """Return whether a tensor is read, via views and a join, only as the indices of ScatterND."""
     readers = index.readers(name)
     return (
         bool(readers)

@@ -51,7 +51,7 @@ def detections(op: LiteOp) -> None:
 
 
 def _decoded(op: LiteOp, options: dict[str, Any]) -> str:
-    """Return boxes as y and x of their corners, a row for each."""
+    """Return boxes as y and x of their corners, one row per box."""
     codes, anchors = op.real(0), op.real(2)
     one = [op.constant([n]) for n in range(5)]
     scales = {}

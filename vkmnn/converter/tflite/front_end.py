@@ -22,7 +22,7 @@ _SIGNATURE = "#"
 
 @dataclass(frozen=True, slots=True)
 class TfliteFile:
-    """The bytes of a file, the name for its graph, and the signature that is asked for."""
+    """The bytes of a file, the name for its graph, and the requested signature."""
 
     data: memoryview
     name: str

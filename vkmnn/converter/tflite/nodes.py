@@ -196,7 +196,7 @@ class LiteOp(SourceOp):
         return to_first(self, self.inputs[number], rank)
 
     def pass_first(self, name: str, rank: int) -> None:
-        """Make a tensor of the first input's values, with channels first, the output."""
+        """Use a tensor with the first input's values, with channels first, as the output."""
         by, to = self.quantization(0), self.result_quantization()
         self.pass_on(self.make("Transpose", name, perm=last_order(rank)))
         if by is None if to is None else to.same_as(by):
@@ -259,7 +259,7 @@ class LiteOp(SourceOp):
     # --- results ---------------------------------------------------------------------------------
 
     def give(self, name: str, number: int = 0) -> None:
-        """Make real numbers an output: quantised, or converted to its element type."""
+        """Write real numbers to an output: quantised, or converted to its element type."""
         self.need(0, number + 1)
         output, by = self.outputs[number], self.result_quantization(number)
         wanted = self.results[number].dtype
@@ -303,7 +303,7 @@ class LiteOp(SourceOp):
         return kind == "RELU" or (limits.max - zero) * scale <= 6 * (1 + 1e-6)
 
     def pass_on(self, name: str, number: int = 0, source: int = 0) -> None:
-        """Make a tensor of the values of an input an output; requantised if the scales differ."""
+        """Use a tensor with an input's values as an output; requantised if the scales differ."""
         by, to = self.quantization(source), self.result_quantization(number)
         if by is not None and (to is None or not by.same_as(to)):
             self.give(decode(self, name, by), number)
@@ -368,7 +368,7 @@ def before_parts(op: LiteOp, axes: Sequence[int]) -> list[int]:
 
 
 def value_of(op: LiteOp, number: int, what: str) -> Array:
-    """Return an input that has to be a constant."""
+    """Return an input, which must be constant."""
     found = op.value(number)
     if found is None:
         raise op.unreadable(f"{what} computed at run time")

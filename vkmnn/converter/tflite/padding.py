@@ -24,7 +24,7 @@ def pad(op: LiteOp) -> None:
 
 
 def _pads(op: LiteOp) -> str:
-    """Return the pads before all axes, then those after them, of rows with one of each."""
+    """Return the pads before all axes, then those after them; a row holds both for one axis."""
     pairs = op.integers(1)
     if pairs is not None:
         return op.constant([*pairs[::2], *pairs[1::2]])

@@ -12,7 +12,7 @@ from vkmnn.converter.tflite.nodes import LiteOp, reads
 
 @reads("DEQUANTIZE")
 def dequantize(op: LiteOp) -> None:
-    """DequantizeLinear, or Cast of float16; of constants, weights stay as they are stored."""
+    """DequantizeLinear, or Cast of float16; constant weights stay as they are stored."""
     op.need(1)
     name, array, output = op.inputs[0], op.value(0), op.outputs[0]
     by = op.quantization(0)

@@ -31,7 +31,7 @@ def _matmul(
     | Op[DynamicQuantizeMatMulAttrs],
     known: Known,
 ) -> list[Loop]:
-    """Matrices of a batch, rows, columns, and the sum."""
+    """Batches of matrices, rows, columns, and the sum."""
     attrs, a, b = op.attrs, known.shape(0), known.shape(1)
     if not a or not b:
         raise ShapeError("a scalar has no rows or columns")
@@ -73,7 +73,7 @@ def _common(a: Shape, b: Shape, reads: list[int | None]) -> int | str | None:
 
 @axes_of("MatMulNBits")
 def _matmul_nbits(op: Op[MatMulNBitsAttrs], known: Known) -> list[Loop]:
-    """Rows, columns; blocks of the sum share scales."""
+    """Rows and columns; blocks along the sum share scales."""
     attrs, x = op.attrs, known.shape()
     last = len(x) - 1
     each = 4 if attrs.gated else 1

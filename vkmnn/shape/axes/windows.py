@@ -145,7 +145,7 @@ def _deconvolution(op: Op[DeconvolutionAttrs], known: Known) -> list[Loop]:
 
 @axes_of("Pooling")
 def _pooling(op: Op[PoolingAttrs], known: Known) -> list[Loop]:
-    """Images, channels and rows; nothing where results are positions in the whole tensor."""
+    """Images, channels and rows; none if results are positions in the whole tensor."""
     attrs, x = op.attrs, _static(known.shape())
     if len(op.outputs) > 1:
         raise ShapeError("results are positions in the whole tensor")

@@ -24,7 +24,7 @@ def _cut_name(limit: int | str, dim: Dim) -> str:
 
 
 def is_cut(name: Dim, dim: Dim) -> bool:
-    """True when a dimension is min(some int above 1, dim)."""
+    """True if a dimension is min(some int above 1, dim)."""
     if not isinstance(name, str):
         return False
     start, end = _cut_name("#", dim).split("#")
@@ -33,7 +33,7 @@ def is_cut(name: Dim, dim: Dim) -> bool:
 
 
 class DimAlgebra:
-    """Sums, products and quotients of dimensions, in one spelling for one value.
+    """Sums, products and quotients of dimensions, with one notation for each value.
 
     A dimension is an int, the name of an unknown one, or None if nothing is known. Results that are
     not ints are names like "2*batch" or "floor((height - 1)/2)": equal names mean equal dimensions.

@@ -95,7 +95,7 @@ class Facts:
         return self.shape_of(op.inputs[place]) if place < len(op.inputs) else None
 
     def dtype(self, op: Op, *places: int) -> DType | None:
-        """Return the first known element type of these inputs (of input 0, when none is named)."""
+        """Return the first known element type of these inputs (of input 0, if none is given)."""
         for place in places or (0,):
             dtype = self.dtype_of(op.inputs[place]) if place < len(op.inputs) else None
             if dtype is not None:

@@ -25,7 +25,7 @@ class DynamicRangeExecution(VulkanExecution[OpAttrs]):
     float_rule = FloatRule.READS
 
     def layouts(self) -> Layouts:
-        """Any order will do: the zeros of tail lanes are within every range."""
+        """Any order works: the zeros of tail lanes are within every range."""
         return [self.operand(0).layout], [Layout.NCHW] * len(self.outputs)
 
     def on_encode(self, encoder: VulkanEncoder) -> None:

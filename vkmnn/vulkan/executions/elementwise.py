@@ -75,7 +75,7 @@ class ElementwiseExecution(VulkanExecution[ElementwiseAttrs]):
         return {n: None for n, t in enumerate(self.inputs) if t is not None and t.shape == shape}
 
     def float_operands(self, element: FloatElement) -> FloatOperands:
-        """Follow the operands where results stay in the range as easily as they do."""
+        """Follow the operands if results stay in the range as easily as they do."""
         steps = self.attrs.steps
         squares = any("MUL" in step.kind and step.values[0] == step.values[1] for step in steps)
         codes = any(step.kind == "ROUND" for step in steps) and any(

@@ -18,7 +18,7 @@ MAX_PARTS = 4_096
 
 @vulkan_execution("LinearAttention")
 class LinearAttentionExecution(VulkanExecution[LinearAttentionAttrs]):
-    """One invocation per column of a state runs all steps."""
+    """One invocation per column of a state computes all steps."""
 
     def prepare(self, info: DeviceInfo) -> None:
         """Reject more steps than a loop allows."""

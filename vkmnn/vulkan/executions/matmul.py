@@ -155,7 +155,7 @@ class QuantizedMatMulExecution(ProductExecution[QuantizedMatMulAttrs]):
         self._left = code_shift(*attrs.taken) if whole else None
 
     def _has_whole_words(self) -> bool:
-        """Return whether bytes pay: weights are bytes, and rows of both ends are whole words."""
+        """Return whether bytes pay: weights are bytes, rows at both ends are whole words."""
         sizes, a = self._sizes, self.operand(0)
         whole = sizes.k % 4 == 0 and sizes.n % 4 == 0 and not self.attrs.transpose_a
         rows = a.value is None and not sizes.batch and sizes.gemm.pays_packing

@@ -148,7 +148,7 @@ class NonMaxSuppressionExecution(VulkanExecution[NonMaxSuppressionAttrs]):
     def _choose(
         self, order: Tensor, counts: Tensor, chosen: Tensor, state: Tensor, encoder: VulkanEncoder
     ) -> None:
-        """Record the choosing, in as many parts as it needs."""
+        """Record the dispatches that choose boxes, as many as necessary."""
         boxes, limit = self.operand(0), self.optional(3)
         narrow = WIDE if is_gpu(encoder.info) else cpu_lanes(encoder.info)
         lanes = narrow if choice_parts(self._size, self._most, narrow) <= FEW else WIDE

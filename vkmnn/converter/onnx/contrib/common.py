@@ -111,7 +111,7 @@ def _skip_rms_norm(node: NodeContext) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Embedding:
-    """Tensors of BERT's first layer: numbers of rows, tables of them, the norm; "" if absent."""
+    """Tensors of BERT's first layer: row numbers, their tables, the normalisation; "" if absent."""
 
     ids: str
     segments: str

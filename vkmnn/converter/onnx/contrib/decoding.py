@@ -29,7 +29,7 @@ _MICROSOFT = "com.microsoft"
 
 @converter("DecoderMaskedMultiHeadAttention", domain=_MICROSOFT)
 def _decoder_attention(node: NodeContext) -> None:
-    """Attention of one query row; key and value enter the caches, which beams read by indirection.
+    """Attention of one query row; key and value enter the caches, which beams read indirectly.
 
     Keys and values by head are those of another network (cross-attention), and all of them count.
     """

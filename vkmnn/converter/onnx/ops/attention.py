@@ -76,7 +76,7 @@ def _size(dim: Dim) -> int:
 
 
 def _ends_in(node: NodeContext, mask: str, keys: Dim) -> bool:
-    """True when the mask surely covers every key; a shorter one would have to be padded."""
+    """True if the mask certainly covers every key; a shorter one would have to be padded."""
     shape = _known_shape(node, mask)
     return shape is not None and keys is not None and shape[-1:] == (keys,)
 

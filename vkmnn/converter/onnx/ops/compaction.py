@@ -59,7 +59,7 @@ def _size(node: NodeContext, name: str) -> str:
 
 
 def _numbers(node: NodeContext, count: str) -> str:
-    """Return 0, 1, … to count − 1, of a vector of one element."""
+    """Return 0, 1, … to count − 1; `count` is a vector of one element."""
     end = node.emit("Squeeze", [count, node.ints_constant([0])], OpAttrs())
     return node.emit("Range", [node.constant(np.int64(0)), end, node.constant(np.int64(1))])
 
@@ -203,7 +203,7 @@ def _sorted(node: NodeContext, vector: str, count: str) -> tuple[str, str]:
 
 
 def _differs(node: NodeContext, ordered: str, size: str) -> str:
-    """Return, for each element of a sorted vector or row, whether it is the first of its kind."""
+    """Return, for each element of a sorted vector or row, whether it differs from the last one."""
     zero, one = node.ints_constant([0]), node.ints_constant([1])
     later = _slice(node, ordered, one, node.ints_constant([2**31 - 1]))
     earlier = _slice(node, ordered, zero, node.ints_constant([-1]))

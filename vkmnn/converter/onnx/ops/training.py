@@ -152,7 +152,7 @@ def _momentum(
 
 
 def batch_statistics(node: NodeContext) -> None:
-    """Write a BatchNormalization in training: by the batch's statistics, and running ones.
+    """Write a BatchNormalization in training mode: by the batch's statistics, with running ones.
 
     It computes in the statistics' type, the most precise one.
     """

@@ -43,7 +43,7 @@ _F32 = DType.FLOAT32
 
 
 def cast(node: NodeContext, name: str, to: DType) -> str:
-    """Cast a tensor of the model unless it has the type already, or was cast from it."""
+    """Cast a tensor of the model unless it already has the type, or was cast from it."""
     if node.dtype(name) == to:
         return name
     made_from = node.noted(f"{name}:whole") if to is _F32 else None
@@ -241,7 +241,7 @@ class Dynamic:
 
 
 def dynamic(node: NodeContext, x: str) -> Dynamic:
-    """Return how x is quantised by its own range."""
+    """Return how x is dynamically quantised, by its own range."""
     scale, point = node.new("scale"), node.new("point")
     node.emit("DynamicRange", [x], None, [scale, point])
     return Dynamic(binary(node, "DIV", x, scale), scale, point)

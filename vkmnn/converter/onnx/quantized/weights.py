@@ -31,7 +31,7 @@ class Codes:
     zeros: str
 
     def inputs(self, x: str, bias: str = "") -> list[str]:
-        """Return the inputs of a product of x by it."""
+        """Return the inputs of the product of x and this matrix."""
         return [x, self.codes, bias, "", self.scales, self.zeros]
 
 
