@@ -2,7 +2,7 @@
 """One command for each job of this repository, with Python's standard library alone.
 
     python3 tasks.py demo | test | test-networks | test-without-vnni | drivers | compilers | codegen
-                     | shaders | bench | kompute | lint | release | help
+                     | shaders | bench | kompute | lint | site | release | help
 
 Each task first creates only what it needs: the environment `.venv`, this package with the right
 extras in it, and a Vulkan driver if one can be installed. Arguments after the task's name are
@@ -183,6 +183,16 @@ def lint(args: Sequence[str]) -> int:
     return int(bool(failed))
 
 
+def site(args: Sequence[str]) -> int:
+    """Build the site into build/site, strictly; --serve shows it while pages are written."""
+    python = environment.prepare("images", "site", "test")
+    command = ["serve"] if "--serve" in args else ["build", "--strict", "-q"]
+    status = process.run_loud([python, "-m", "mkdocs", *command], {"NO_MKDOCS_2_WARNING": "1"})
+    if not status:
+        say(f"the site: {ROOT / 'build' / 'site' / 'index.html'}")
+    return status
+
+
 def release(args: Sequence[str]) -> int:
     """Build and check a release into dist/; --lock renews constraints.txt."""
     return releases.main(args)
@@ -200,6 +210,7 @@ TASKS: dict[str, Callable[[Sequence[str]], int]] = {
     "bench": bench,
     "kompute": kompute,
     "lint": lint,
+    "site": site,
     "release": release,
 }
 

@@ -1,4 +1,4 @@
-"""What the site adds to the pages of docs/: links into the repository, and pages of the commands."""
+"""Additions of the site to the pages of docs/: links into the repository, help of commands."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COMMANDS = "<!-- commands -->"
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Turn links out of docs/, and to pages that the site leaves out, into links to the repository."""
+    """Point links to files that the site leaves out at the repository."""
     folder = Path(page.file.abs_src_path).parent
     inside = {file.abs_src_path for file in files if file.inclusion.is_included()}
 
@@ -30,7 +30,9 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
         return urljoin(config["repo_url"] + "/", f"{kind}/main/{place}{link[2] or ''}")
 
     markdown = _LINK.sub(absolute, markdown)
-    return markdown.replace(COMMANDS, commands()) if COMMANDS in markdown else markdown
+    if COMMANDS not in markdown:
+        return markdown
+    return markdown.replace(COMMANDS, commands())
 
 
 def commands() -> str:

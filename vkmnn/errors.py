@@ -186,7 +186,9 @@ class Float16OverflowError(VkmnnError):
     Args:
         message: what overflowed.
         names: ops and tensors that have to keep float32.
-        op, node, hint: as for `VkmnnError`; the first op that overflowed.
+        op: type of the first op that overflowed.
+        node: its name.
+        hint: what to do.
     """
 
     def __init__(
