@@ -172,7 +172,7 @@ class ScheduleConfig:
 
     @property
     def tuning_effort(self) -> Tuning | None:
-        """Tuning effort; None for the one of `VKMNN_TUNE`."""
+        """Tuning effort; None uses `VKMNN_TUNE`."""
         by_power: Mapping[str, Tuning] = {"low": "off", "high": "on"}
         return self.tuning or by_power.get(self.power)
 
@@ -200,7 +200,7 @@ class ScheduleConfig:
 
     @classmethod
     def from_mapping(cls, settings: Mapping[str, Any]) -> ScheduleConfig:
-        """Return the configuration of a dictionary: this class's names, or those of MNN's Python.
+        """Return the configuration in a dictionary, with this class's names or MNN's.
 
         MNN's keys: "backend" ("VULKAN", "CPU" or "AUTO"), "precision", "memory", "power",
         "saveTensors", and "numThread".

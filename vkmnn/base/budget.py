@@ -234,7 +234,7 @@ class Meter:
             )
 
     def check_pieces(self, count: int, op: str, node: str) -> None:
-        """Raise BudgetError where this many more regions exceed the budget, or the time is up.
+        """Raise BudgetError if this many more regions exceed the budget, or the time is up.
 
         Called before they are created.
         """

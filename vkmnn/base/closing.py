@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Closing:
-    """Base class of what a `with` statement closes at its end."""
+    """Base class of objects that a `with` statement closes at its end."""
 
     __slots__ = ()
 

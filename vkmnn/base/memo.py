@@ -1,4 +1,4 @@
-"""Results of work on things that are alike: computed once, kept by a key, bounded."""
+"""Tables of results by key: each is computed once, and their number is bounded."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ V = TypeVar("V")
 class Memo(Generic[K, V]):
     """Results by key. A full one forgets all of them, and begins anew.
 
-    Nobody may change a result: all things that are alike share it.
+    Nobody may change a result: all users of a key share it.
 
     Args:
         limit: the most results that it holds.

@@ -109,7 +109,7 @@ class Snapshot:
         self._entries = {registry: dict(registry._entries) for registry in _REGISTRIES}
 
     def names_added(self, registry: Registry[K, Any]) -> list[K]:
-        """Return the names that this registry has got since."""
+        """Return the names that have been registered since."""
         before = self._entries.get(registry, {})
         return [name for name in registry if name not in before]
 

@@ -106,13 +106,13 @@ class PatientFuture(Future[T]):
 
 
 class Workers:
-    """A pool of threads; work that no thread can be had for is done by who submits it.
+    """A pool of threads; work for which none can be started runs in the submitting thread.
 
     This applies once the main thread has ended (a thread that outlives it, an exit handler), and if
     the system has no thread left. The end of a `with` block waits for all work.
 
     Args:
-        count: how many threads there are at most; with 0, whoever submits work does it.
+        count: maximum number of threads; with 0, work runs in the submitting thread.
         name: how theirs begin.
     """
 

@@ -183,7 +183,7 @@ def compare(
     where: Place,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Comparison:
-    """Run a model on several engines in turns.
+    """Run a model on several engines, alternating.
 
     Args:
         name: the model's, for the reader.

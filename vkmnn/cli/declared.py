@@ -135,7 +135,7 @@ _ASPECTS: tuple[tuple[str, Callable[[str], str | None], str], ...] = (
 
 
 def _says(execution: type[VulkanExecution[Any]], name: str) -> bool:
-    """Whether a class, or one that it derives from, overrides what `VulkanExecution` has."""
+    """Whether a class, or a base of it, overrides a member of `VulkanExecution`."""
     own = execution.__mro__[: execution.__mro__.index(VulkanExecution)]
     return any(name in vars(one) for one in own)
 

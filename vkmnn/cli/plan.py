@@ -70,7 +70,7 @@ class Planned:
 
 
 class Prediction(NamedTuple):
-    """Microseconds that are predicted for a profile, and whose constants these follow from."""
+    """Predicted microseconds for a profile, and the device whose constants were used."""
 
     us: float
     device_class: str

@@ -213,7 +213,7 @@ def _coopmat(rendered: Rendered, cell: str, memory: str) -> str:
 
 
 def _check_coopmat(rendered: Rendered) -> None:
-    """Refuse other memory than one shared array, and other layouts than are emulated."""
+    """Refuse memory other than one shared array, and layouts that are not emulated."""
     uses = dict(found[::-1] for found in _DECLARED.findall(rendered.text))
     memory = {name for _, name in _SHARED.findall(rendered.text)}
     for number, line in enumerate(rendered.text.splitlines()):

@@ -656,7 +656,7 @@ def render(template: str, values: Mapping[str, object]) -> str:
 def with_entry(
     macro: str, template: str, op: str, axes: Mapping[str, Sequence[str]] | None = None
 ) -> str:
-    """Return macro.json with one entry more, in the file's own form: a blank line between two."""
+    """Return macro.json with one more entry, formatted like the rest: a blank line between two."""
     listed = ",\n".join(
         f"      {json.dumps(name)}: {json.dumps(list(values))}"
         for name, values in (axes or {"load": ["buffer", "texel"]}).items()

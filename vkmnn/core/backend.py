@@ -69,7 +69,7 @@ class Tuning:
     """Result of tuning a network.
 
     `choices` is empty if no op has a choice. `before_us` and `after_us` are the median times of
-    whole runs, taken in turns, in microseconds: with the previous kernels, and with those that
+    whole runs, alternating, in microseconds: with the previous kernels, and with those that
     measured fastest op by op; both are 0 if these are the same. `kept`: the latter are now in use.
     """
 

@@ -23,7 +23,7 @@ def resolve_layers(
 
     Args:
         graph: the network.
-        layers: those that are alike.
+        layers: the repeated layers.
         inputs: static description of the inputs.
         resolve: computes shapes, folds, lowers.
         meter: what the pieces of data movement are charged to.

@@ -96,7 +96,7 @@ def _info(infos: Mapping[str, TensorInfo], name: str) -> TensorInfo:
 
 
 def _groups(graph: Graph) -> list[list[Op]]:
-    """Return the ops of each stage: as many as possible at a time, device and host in turns."""
+    """Return the ops of each stage: as many as possible at a time, alternating device and host."""
     there = {*graph.constants, *(info.name for info in graph.inputs), ""}
     infos = {info.name: info for info in graph.inputs} | graph.infos
     pending = list(graph.ops)

@@ -209,7 +209,7 @@ class Session(Closing):
         return self._network
 
     def with_changes(self, network: Network) -> Network:
-        """Return a network with the constants that this session has got, and all passes run.
+        """Return a network with this session's constants, after all passes.
 
         Of models for training, the constants changed by training; of others, all except those.
         """

@@ -117,7 +117,7 @@ class Var:
 
     @property
     def dtype(self) -> dtype:
-        """The type of the elements; that of types which MNN does not have is int."""
+        """The type of the elements; int for types that MNN lacks."""
         return dtype_of(self._array.dtype.name)
 
     @property

@@ -115,7 +115,7 @@ def _version(package: str) -> str:
 
 
 def say_what_may_be_faster(graph: Graph, config: ScheduleConfig, device: OpenDevice) -> None:
-    """Say, once a process, that software devices are slow at small networks."""
+    """Log, once per process, that software devices are slow at small networks."""
     asked = environment.device_word(config.device) != "auto" or config.require_device
     if asked or not _log.isEnabledFor(logging.INFO):
         return

@@ -111,7 +111,7 @@ def _subject(model: Model, config: ScheduleConfig, settings: object) -> str | No
         return None
     try:
         status = Path(model).stat()
-    except (OSError, ValueError):  # whoever reads it says what is wrong
+    except (OSError, ValueError):  # reading it reports the error
         return None
     how = (
         config.precision,

@@ -95,7 +95,7 @@ def _maker(made: Callable[..., Any], backend: str, op: str) -> Callable[..., Exe
 
 
 def shadowed(new: Kernel) -> list[str]:
-    """Return the kernels that are asked later than this one, for the ops that it is for."""
+    """Return the kernels that are asked after this one, for the same ops."""
     found = [
         other
         for other in KERNELS.values()

@@ -70,7 +70,7 @@ class Turns:
         return len(self._waiting)
 
     def add(self, start: Steps) -> Job:
-        """Queue a job; has to be called in an event loop.
+        """Queue a job; must be called in an event loop.
 
         Raises:
             HttpError: too many wait already, or the server is stopping.

@@ -57,7 +57,7 @@ class ShaderLibrary:
 
     @property
     def fingerprint(self) -> str:
-        """Names this state of the shaders: others have another."""
+        """Identifies this state of the shaders."""
         return self._origin.fingerprint
 
     def load(self, name: str) -> Shader:

@@ -1,4 +1,4 @@
-"""Shapes of ops that are alike, computed once in a plan."""
+"""Shapes of equal ops, computed once in a plan."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def compute_shapes(
 
     Raises:
         ShapeError: the inputs do not fit together, a needed content is unknown, or the op type has
-            no shape computer (Raster: whoever makes one knows its output).
+            no shape computer (Raster: its creator knows its output).
     """
     computer = COMPUTERS.get(op.type)
     if computer is None:

@@ -171,7 +171,7 @@ def pytest_configure_node(node: Any) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave a project's other tests alone when no paths are given: the suite was asked for.
+    """Skip a project's other tests if no paths are given: only the suite was requested.
 
     Its folders are still looked into, since their conftest.py may register cases.
     """

@@ -64,10 +64,10 @@ class VulkanExecution(Execution[AttrsT]):
     repeatable: ClassVar[bool] = False
     """Whether what `prepare` keeps, `layouts` says and `on_encode` records follows from attributes,
     and from the shapes, types and forms of the tensors: neither from a constant's content, which
-    goes through `VulkanEncoder.constant`, nor from names. Ops that are alike are planned once."""
+    goes through `VulkanEncoder.constant`, nor from names. Equal ops are planned once."""
     prepared: Prepared | None = None
-    """The same object for ops that are alike, as their tensors are before they get their forms;
-    None where the execution is not repeatable."""
+    """The same object for equal ops, as their tensors are before they get their forms;
+    None if the execution is not repeatable."""
 
     def __init__(
         self,

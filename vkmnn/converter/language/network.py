@@ -208,7 +208,7 @@ class NetworkBuilder:
         return self._initializer(name, dtype, array.shape, lambda: array)
 
     def _tensor(self, name: str, shape: tuple[int, ...] | None = None) -> StoredTensor:
-        """Return a tensor that has to be there, with this shape.
+        """Return a required tensor, with this shape.
 
         Raises:
             ModelFileError: it is not, or has another one.

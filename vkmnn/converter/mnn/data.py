@@ -442,7 +442,7 @@ def grid_sample(op: MnnOp) -> None:
 
 @reads("NonMaxSuppressionV2")
 def suppression(op: MnnOp) -> None:
-    """NonMaxSuppression of one class: numbers of the boxes that stay."""
+    """NonMaxSuppression of one class: indices of the remaining boxes."""
     op.need(2)
     as_onnx = op.rank(0) == 3  # these files have ONNX's own operands and results
     boxes, scores = op.inputs[:2]

@@ -62,7 +62,7 @@ def unary(op: MnnOp) -> None:
 
 @reads("AbsVal", "Exp", "Log", "Sigmoid", "TanH", "Dropout", "Identity", "Copy", "Rank", "Size")
 def plain(op: MnnOp) -> None:
-    """Ops that are functions of one tensor by their type."""
+    """Ops whose type alone determines a function of one tensor."""
     op.need(1)
     names = {"AbsVal": "Abs", "TanH": "Tanh", "Dropout": "Identity", "Copy": "Identity"}
     rank = op.rank(0) if op.type == "Rank" else None

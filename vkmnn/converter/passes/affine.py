@@ -71,7 +71,7 @@ def channel_vector(array: Array, channels: Channels) -> Vector | None:
 
 
 def is_moderate(scale: Vector) -> bool:
-    """Return whether it does not matter if a value is stored before a scaling or after it.
+    """Return whether storing a value before or after a scaling gives equal results.
 
     The step of 16-bit quantised values is a factor that decides on it: float16 cannot represent the
     values.

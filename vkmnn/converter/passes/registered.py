@@ -35,7 +35,7 @@ def graph_pass(*, after: str) -> Callable[[P], P]:
 
     The class has a `name`, and `run(graph)`, as PatternPass and IndexedPass do; it is created
     without arguments. Passes at BEGIN run until none of them matches, and so do those at END; one
-    after a pass of vkmnn's runs in turns with it and its neighbours. If several have one position,
+    after a pass of vkmnn's alternates with it and its neighbours. If several have one position,
     they run in the order of registration.
 
     Args:

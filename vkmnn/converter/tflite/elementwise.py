@@ -156,7 +156,7 @@ def cast(op: LiteOp) -> None:
 
 @reads("BITCAST")
 def bitcast(op: LiteOp) -> None:
-    """BitCast is computed of constants; of other tensors only where the type stays."""
+    """BitCast: constants are converted; other tensors must keep their type."""
     op.need(1)
     found, to = op.value(0), op.results[0].dtype
     if op.type_of(op.inputs[0]) == to:
@@ -171,7 +171,7 @@ def bitcast(op: LiteOp) -> None:
 
 @reads("RIGHT_SHIFT")
 def right_shift(op: LiteOp) -> None:
-    """BitShift of unsigned integers; of signed ones the quotient by a power of two, floored."""
+    """BitShift of unsigned integers; signed ones are divided by a power of two, rounding down."""
     op.need(2)
     a, b = op.inputs[:2]
     if op.type_of(a) in (TYPES["UINT8"], TYPES["UINT16"], TYPES["UINT32"]):

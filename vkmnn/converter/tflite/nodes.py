@@ -271,7 +271,7 @@ class LiteOp(SourceOp):
             self.scope.emit("Identity", [name], [output], self.name)
 
     def give_active(self, name: str, kind: str | None = None) -> None:
-        """Make real numbers the output, after the operator's fused activation."""
+        """Use real numbers as the output, after the operator's fused activation."""
         self.give(self.activated(name, kind))
 
     def give_first(self, name: str, rank: int, active: bool = True) -> None:

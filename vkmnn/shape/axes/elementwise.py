@@ -69,7 +69,7 @@ def _expand(op: Op, known: Known) -> list[Loop]:
 
 @axes_of("Rotary")
 def _rotary(op: Op, known: Known) -> list[Loop]:
-    """Any axis but the columns, which are turned in pairs."""
+    """Any axis but the columns, which are rotated in pairs."""
     *rows, columns = elementwise(op, known)
     tables = frozenset({1, 2})
     return [

@@ -92,7 +92,7 @@ def _scatter_nd(op: Op, known: Known) -> list[Loop]:
 
 @axes_of("ScatterElements")
 def _scatter_elements(op: Op[ScatterElementsAttrs], known: Known) -> list[Loop]:
-    """Axes over which the indices reach to the end, but the one that is scattered along."""
+    """Axes that the indices cover completely, except the one along which they scatter."""
     data, indices = known.shape(), known.shape(1)
     axis = normalize_axis(op.attrs.axis, len(data))
     return [

@@ -16,7 +16,7 @@ def _binary(node: NodeContext, kind: str, a: str, b: str) -> str:
 
 @converter("BitwiseNot", since=18)
 def _bitwise_not(node: NodeContext) -> None:
-    """−1 − x in two's complement, the greatest value − x without sign."""
+    """−1 − x in two's complement, the maximum − x if unsigned."""
     dtype = node.dtype(node.input(0))
     ones = np.invert(np.zeros((), dtype.numpy.type))
     node.finish("BinaryOp", [node.constant(ones), node.input(0)], BinaryAttrs("SUB"))

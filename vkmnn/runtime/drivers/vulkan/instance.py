@@ -195,7 +195,7 @@ def _named_checks() -> tuple[Any, list[Any]]:
 
 
 def _old_checks() -> tuple[Any, list[Any]]:
-    """Return the same for a layer that only supports switches."""
+    """Return the settings in the form for a layer that only supports switches."""
     enables = ffi.new("VkValidationFeatureEnableEXT[]", [_SYNCHRONIZATION_VALIDATION])
     info = struct(
         "VkValidationFeaturesEXT",
