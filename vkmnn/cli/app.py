@@ -222,123 +222,119 @@ def doctor(json: JsonOption = False) -> None:
         raise typer.Exit(1)
 
 
+OutputsOption = Annotated[
+    Path | None,
+    option(
+        "--output",
+        help="Save the outputs: a .npz file, or a folder of .npy files; of pictures a picture, "
+        ".json, .npz or .txt, of several a folder or .json, of a film a film.",
+    ),
+]
+ValidateOption = Annotated[
+    bool, typer.Option("--validate", help="Run under the Khronos validation layer.")
+]
+CompareOption = Annotated[
+    str | None,
+    typer.Option(
+        "--compare",
+        help='Also run on this device ("cpu" for example) or with "onnxruntime", and compare.',
+    ),
+]
+UnsupportedOption = Annotated[
+    str,
+    typer.Option(
+        "--unsupported",
+        help='Ops without a kernel: "cpu" (default) runs them on the host, "raise" fails.',
+    ),
+]
+TaskOption = Annotated[
+    str | None,
+    typer.Option(
+        "--task",
+        help="For pictures: classify, detect, segment, pose, depth, upscale, ocr, … Default: told "
+        "from the model.",
+    ),
+]
+LabelsOption = Annotated[
+    Path | None, typer.Option("--labels", help="For pictures: names of classes, one a line.")
+]
+ThresholdOption = Annotated[
+    float | None,
+    typer.Option("--threshold", help="For pictures: the least score, from 0 to 1."),
+]
+SizeOption = Annotated[
+    str | None,
+    typer.Option("--size", help="For pictures: the network's, 640 or 480x640 (rows first)."),
+]
+MeanOption = Annotated[
+    str | None,
+    typer.Option(
+        "--mean",
+        help="For pictures: subtracted from values of 0 to 1, by channel; of 0 to 255 where a "
+        "number exceeds 1.",
+    ),
+]
+StdOption = Annotated[
+    str | None, typer.Option("--std", help="For pictures: divides the difference.")
+]
+ChannelsOption = Annotated[str | None, typer.Option("--channels", help="For pictures: rgb or bgr.")]
+PreprocessOption = Annotated[
+    str | None,
+    typer.Option("--preprocess", help="Where pictures are prepared: auto, device or host."),
+]
+MoreOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="For pictures: another option of the task: top=3 (repeatable)."),
+]
+
+
 @app.command()
 def run(
     model: ModelArgument,
     inputs: InputOption = None,
     shape: ShapeOption = None,
-    output: Annotated[
-        Path | None,
-        option(
-            "--output",
-            help="Save the outputs: a .npz file, or a folder of .npy files; of pictures a picture, "
-            ".json, .npz or .txt, of several a folder or .json, of a film a film.",
-        ),
-    ] = None,
+    output: OutputsOption = None,
     device: DeviceOption = "auto",
     driver: DriverOption = None,
     precision: PrecisionOption = "high",
     on_overflow: OnOverflowOption = "warn",
     repeat: Annotated[int, option("--repeat", min=0, help="Runs to time after the first.")] = 1,
-    validate: Annotated[
-        bool, typer.Option("--validate", help="Run under the Khronos validation layer.")
-    ] = False,
-    compare: Annotated[
-        str | None,
-        typer.Option(
-            "--compare",
-            help='Also run on this device ("cpu" for example) or with "onnxruntime", and compare.',
-        ),
-    ] = None,
+    validate: ValidateOption = False,
+    compare: CompareOption = None,
     tolerance: ToleranceOption = None,
-    unsupported: Annotated[
-        str,
-        typer.Option(
-            "--unsupported",
-            help='Ops without a kernel: "cpu" (default) runs them on the host, "raise" fails.',
-        ),
-    ] = "cpu",
+    unsupported: UnsupportedOption = "cpu",
     seed: SeedOption = 0,
     json: JsonOption = False,
-    task: Annotated[
-        str | None,
-        typer.Option(
-            "--task",
-            help="For pictures: classify, detect, segment, pose, depth, upscale, … Default: told "
-            "from the model.",
-        ),
-    ] = None,
-    labels: Annotated[
-        Path | None, typer.Option("--labels", help="For pictures: names of classes, one a line.")
-    ] = None,
-    threshold: Annotated[
-        float | None,
-        typer.Option("--threshold", help="For pictures: the least score, from 0 to 1."),
-    ] = None,
-    size: Annotated[
-        str | None,
-        typer.Option("--size", help="For pictures: the network's, 640 or 480x640 (rows first)."),
-    ] = None,
-    mean: Annotated[
-        str | None,
-        typer.Option(
-            "--mean",
-            help="For pictures: subtracted from values of 0 to 1, by channel; of 0 to 255 where a "
-            "number exceeds 1.",
-        ),
-    ] = None,
-    std: Annotated[
-        str | None, typer.Option("--std", help="For pictures: divides what remains.")
-    ] = None,
-    channels: Annotated[
-        str | None, typer.Option("--channels", help="For pictures: rgb or bgr.")
-    ] = None,
-    preprocess: Annotated[
-        str | None,
-        typer.Option("--preprocess", help="Where pictures are prepared: auto, device or host."),
-    ] = None,
-    more: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="For pictures: another option of the task: top=3 (repeatable)."),
-    ] = None,
+    task: TaskOption = None,
+    labels: LabelsOption = None,
+    threshold: ThresholdOption = None,
+    size: SizeOption = None,
+    mean: MeanOption = None,
+    std: StdOption = None,
+    channels: ChannelsOption = None,
+    preprocess: PreprocessOption = None,
+    more: MoreOption = None,
 ) -> None:
     """Run a model one or more times and show its outputs.
 
     Inputs that are pictures, films or folders of pictures are prepared as the model wants them, and
     what it says of them is shown: labels, boxes, masks …
     """
-    from vkmnn.cli.media_inputs import TaskOptions, is_for_pipeline, read_inputs
-
-    tasks = TaskOptions(task, labels, threshold, size, mean, std, channels, preprocess, more or [])
-    files = read_inputs(inputs or [])
-    if is_for_pipeline(files, tasks):
-        from vkmnn.cli.pipeline import run_pipeline
-
-        if compare is not None or shape:
-            raise InvalidInputError(
-                f"{'--compare' if compare else '--shape'} is for arrays, and an input is a picture",
-                hint="--size chooses the network's size" if shape else "give arrays: -i x=x.npy",
-            )
-        given = {
-            "device": device,
-            "driver": driver,
-            "validation": validate or None,
-            "precision": precision_name(precision),
-            "unsupported": unsupported_name(unsupported),
-            "on_overflow": on_overflow_name(on_overflow),
-        }
-        run_pipeline(model, files, given, tasks, output)
-        return
+    from vkmnn.cli.media_inputs import TaskOptions, is_for_pipeline
     from vkmnn.cli.run import RunOptions, run_model
 
-    validation = True if validate else None
     name = precision_name(precision)
-    options = RunOptions(device, driver, validation, inputs or [], shape or [], seed, repeat, name)
     options = replace(
-        options,
+        RunOptions(device, driver, validate or None, inputs or [], shape or [], seed, repeat, name),
         unsupported=unsupported_name(unsupported),
         on_overflow=on_overflow_name(on_overflow),
     )
+    tasks = TaskOptions(task, labels, threshold, size, mean, std, channels, preprocess, more or [])
+    if is_for_pipeline(options.inputs, tasks):
+        from vkmnn.cli.pipeline import run_pipeline
+
+        run_pipeline(model, options, tasks, output, compare)
+        return
     usual = 1e-4 if PRECISIONS[name] == "high" else 1e-2
     allowed = usual if tolerance is None else tolerance
     if not run_model(model, options, output, compare, allowed):

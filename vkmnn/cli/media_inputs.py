@@ -59,16 +59,21 @@ def read_inputs(texts: Sequence[str]) -> Inputs:
 
 
 def _is_media(text: str) -> bool:
-    return has_suffix(text, _MEDIA) or ("\0" not in text and Path(text).is_dir())
+    if has_suffix(text, _MEDIA):
+        return True
+    try:
+        return any(has_suffix(one, PICTURES) for one in Path(text).iterdir())
+    except (OSError, ValueError):
+        return False
 
 
-def is_for_pipeline(inputs: Inputs, tasks: TaskOptions) -> bool:
+def is_for_pipeline(inputs: Sequence[str], tasks: TaskOptions) -> bool:
     """Tell whether a run is a pipeline's: files of media, or a task that is named.
 
     Raises:
         InvalidInputError: options of pipelines without anything that one could run on.
     """
-    if inputs.files:
+    if read_inputs(inputs).files:
         return True
     if not tasks.given:
         return False

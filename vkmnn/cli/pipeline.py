@@ -16,28 +16,36 @@ from rich.text import Text
 from vkmnn.base.media import FILMS, PICTURES, has_suffix
 from vkmnn.cli.console import document, heading, note, out, show, table, time_text
 from vkmnn.cli.literals import parse_value
-from vkmnn.cli.media_inputs import Inputs, TaskOptions
+from vkmnn.cli.media_inputs import Inputs, TaskOptions, read_inputs
+from vkmnn.cli.run import RunOptions
 from vkmnn.errors import InvalidInputError, plural
 from vkmnn.pipelines import Pipeline, Result, pipeline
 from vkmnn.pipelines.films import FilmWriter, is_animated
 from vkmnn.pipelines.guessing import UnknownTaskError
+from vkmnn.pipelines.networks import NoPicturesError
 from vkmnn.pipelines.results.result import saver_of
 
 _MOST_ROWS = 40
 
 
 def run_pipeline(
-    model: Path, inputs: Inputs, options: Mapping[str, Any], tasks: TaskOptions, output: Path | None
+    model: Path, options: RunOptions, tasks: TaskOptions, output: Path | None, compare: str | None
 ) -> None:
     """Run a pipeline on files, print the results and save them.
 
     Args:
         model: the model.
-        inputs: what to run it on.
-        options: device, precision and so on, by the names of `vkmnn.pipeline`.
+        options: the options of all runs; `inputs` name the files.
         tasks: the options of pipelines.
         output: where results go.
+        compare: refused, like shapes: both are for arrays.
     """
+    if compare is not None or options.shapes:
+        raise InvalidInputError(
+            f"{'--compare' if compare else '--shape'} is for arrays, and an input is a picture",
+            hint="give arrays: -i x=x.npy" if compare else "--size chooses the network's size",
+        )
+    inputs = read_inputs(options.inputs)
     files = list(chain.from_iterable(map(_expanded, inputs.files)))
     several = len(files) > 1 or any(Path(one).is_dir() for one in inputs.files)
     if output is not None:
@@ -49,7 +57,16 @@ def run_pipeline(
         note(text)
 
     start = time.perf_counter()
-    with _opened(model, {**options, "tell": tell}, tasks, inputs) as pipe:
+    given = {
+        "device": options.device,
+        "driver": options.driver,
+        "validation": options.validate,
+        "precision": options.precision,
+        "unsupported": options.unsupported,
+        "on_overflow": options.on_overflow,
+        "tell": tell,
+    }
+    with _opened(model, given, tasks, inputs) as pipe:
         heading(f"{model.name} on {pipe.device}: {pipe.task}")
         opened = time.perf_counter() - start
         facts: list[dict[str, Any]] = []
@@ -69,6 +86,9 @@ def _opened(
         given["feeds"] = _feeds(model, inputs.values)
     try:
         return pipeline(tasks.task, model, **given)
+    except NoPicturesError as error:
+        error.message = f"'{inputs.files[0]}' is a picture, and {error.message}"
+        raise
     except UnknownTaskError as error:
         files = " ".join(f"-i {one}" for one in inputs.files[:1])
         error.hint = (

@@ -238,16 +238,20 @@ class PictureNetwork:
         self.session.close()
 
 
+class NoPicturesError(InvalidInputError):
+    """A network has no input that takes pictures."""
+
+
 def input_of(loaded: Loaded) -> PictureInput:
     """Return the input that takes pictures.
 
     Raises:
-        InvalidInputError: there is none.
+        NoPicturesError: there is none.
     """
     taken = picture_input(loaded.inputs)
     if taken is None:
         shapes = ", ".join(f"{arg.name} {arg.shape}" for arg in loaded.inputs)
-        raise InvalidInputError(
+        raise NoPicturesError(
             f"'{loaded.about.name}' takes no pictures: {plural(len(loaded.inputs), 'input')} "
             f"({shapes})",
             hint="run it on arrays: vkmnn.load(model), or vkmnn run model -i x=x.npy",
