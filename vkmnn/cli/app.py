@@ -66,6 +66,15 @@ ModelArgument = Annotated[
         parser=_local,
     ),
 ]
+ModelName = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="A model; for a task of several networks, a folder of them. "
+        f"{_NAMED[0].upper()}{_NAMED[1:]}",
+        show_default=False,
+    ),
+]
 DeviceOption = Annotated[
     str,
     option(
@@ -224,7 +233,7 @@ def doctor(json: JsonOption = False) -> None:
 
 @app.command()
 def run(
-    model: ModelArgument,
+    model: ModelName,
     inputs: InputOption = None,
     shape: ShapeOption = None,
     output: Annotated[
@@ -308,6 +317,7 @@ def run(
     what it says of them is shown: labels, boxes, masks …
     """
     from vkmnn.cli.media_inputs import TaskOptions, is_for_pipeline, read_inputs
+    from vkmnn.cli.models import local_file, local_model
 
     tasks = TaskOptions(task, labels, threshold, size, mean, std, channels, preprocess, more or [])
     files = read_inputs(inputs or [])
@@ -327,7 +337,7 @@ def run(
             "unsupported": unsupported_name(unsupported),
             "on_overflow": on_overflow_name(on_overflow),
         }
-        run_pipeline(model, files, given, tasks, output)
+        run_pipeline(local_model(model), files, given, tasks, output)
         return
     from vkmnn.cli.run import RunOptions, run_model
 
@@ -341,7 +351,7 @@ def run(
     )
     usual = 1e-4 if PRECISIONS[name] == "high" else 1e-2
     allowed = usual if tolerance is None else tolerance
-    if not run_model(model, options, output, compare, allowed):
+    if not run_model(local_file(model), options, output, compare, allowed):
         raise typer.Exit(1)
 
 
