@@ -67,15 +67,18 @@ def command(line: str) -> Console:
     from vkmnn.cli import console
     from vkmnn.cli.app import run_cli
 
-    nowhere = io.StringIO()
-    shown = console.out
-    file, width = shown.file, shown.width
-    shown.record, shown.file, shown.width = True, nowhere, WIDTH
+    nowhere, printed = io.StringIO(), io.StringIO()
+    before = [(one, one.file, one.width) for one in (console.out, console.err)]
+    for one, _, _ in before:
+        one.record, one.file, one.width = True, nowhere, WIDTH
     try:
-        assert run_cli(shlex.split(line)[1:]) == 0, line
+        with contextlib.redirect_stdout(printed):  # text that streams goes there
+            assert run_cli(shlex.split(line)[1:]) == 0, line
     finally:
-        text = shown.export_text(styles=True)
-        shown.record, shown.file, shown.width = False, file, width
+        texts = [one.export_text(styles=True) for one, _, _ in before]
+        for one, one.file, one.width in before:
+            one.record = False
+    text = "\n".join(part.strip("\n") for part in (printed.getvalue(), *texts) if part.strip())
     recorded = Console(record=True, width=WIDTH, file=nowhere)
     recorded.print(Text.assemble(("$ ", "bold green"), line))
     recorded.print(Text.from_ansi(text))

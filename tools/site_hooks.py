@@ -29,10 +29,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
         place = target.relative_to(ROOT).as_posix()
         return urljoin(config["repo_url"] + "/", f"{kind}/main/{place}{link[2] or ''}")
 
-    markdown = _LINK.sub(absolute, markdown)
-    if COMMANDS not in markdown:
-        return markdown
-    return markdown.replace(COMMANDS, commands())
+    text: str = _LINK.sub(absolute, markdown)
+    return text.replace(COMMANDS, commands()) if COMMANDS in text else text
 
 
 def commands() -> str:

@@ -128,6 +128,17 @@ def test_comparisons_are_refused_before_the_run(
     assert "pip install onnxruntime" in result.err
 
 
+@pytest.mark.parametrize("name", ["out.txt", "out.npy", "out.JSON"])
+def test_outputs_are_no_files_of_other_kinds(
+    cli: Cli, classifier: Path, tmp_path: Path, name: str
+) -> None:
+    result = cli("run", classifier, "-d", "cpu", "-s", "1,3,32,32", "-o", tmp_path / name)
+    assert (result.status, result.out) == (1, "")
+    assert f"not saved as {Path(name).suffix.lower()} files" in result.err
+    assert "-o out.npz" in result.err
+    assert not (tmp_path / name).exists()
+
+
 # --- quantize -----------------------------------------------------------------------------------
 
 

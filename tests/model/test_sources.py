@@ -23,7 +23,7 @@ from vkmnn.errors import BudgetError, InvalidInputError, ModelError, ModelFileEr
 from vkmnn.onnxruntime import InferenceSession
 from vkmnn.sources import hub as hub_module
 from vkmnn.sources import zips
-from vkmnn.sources.locate import locate, model_file, model_folder, pull
+from vkmnn.sources.locate import locate, model_file, model_folder, pull, task_model
 from vkmnn.sources.names import HubName, Url, read_name, title_of
 
 A = "a" * 64
@@ -747,3 +747,41 @@ def test_pull(hub: Site, capsys: pytest.CaptureFixture[str]) -> None:
     for path in ("net.onnx", "nosuch.onnx"):
         assert run_cli(["pull", path]) == 1
         assert "is a path" in capsys.readouterr().err
+
+
+def test_pipelines_take_every_name(hub: Site) -> None:
+    pytest.importorskip("PIL")
+    from tests.pipelines.networks import classifier
+
+    classifier(Path("net.onnx"))
+    model = Path("net.onnx").read_bytes()
+    hub.files["/net.onnx"] = model
+    labels = {str(number): f"kind {number}" for number in range(10)}
+    config = json.dumps({"id2label": labels}).encode()
+    hub.repositories["x/m"] = {
+        "config.json": config,
+        "preprocessor_config.json": b"{}",
+        "onnx/model.onnx": model,
+        "onnx/model_q4.onnx": b"other",
+    }
+    archive(Path("net.zip"), {"net.onnx": model})
+    picture = np.zeros((8, 8, 3), np.uint8)
+    for name in (f"{hub.address}/net.onnx", "x/m", "net.zip"):
+        with vkmnn.pipeline("classify", name, device="cpu") as pipe:
+            found = pipe(picture)
+        if name == "x/m":
+            assert str(found[0].name).startswith("kind ")
+
+
+def test_a_repository_of_several_networks_for_a_task(hub: Site) -> None:
+    parts = {f"onnx/{role}_model{end}.onnx": role.encode() + end.encode()
+             for role in ("vision", "text") for end in ("", "_q4")}  # fmt: skip
+    hub.repositories["x/clip"] = {**parts, "config.json": b"{}", "preprocessor_config.json": b"{}"}
+    folder = task_model("x/clip")
+    assert isinstance(folder, Path)
+    assert sorted(path.name for path in (folder / "onnx").iterdir()) == [
+        "text_model.onnx", "vision_model.onnx"
+    ]  # fmt: skip
+    folder_of(Path("local"), "a.onnx", "b.onnx")
+    assert task_model("local") == "local"
+    assert task_model("nosuch.onnx") == "nosuch.onnx"

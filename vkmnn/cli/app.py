@@ -66,6 +66,15 @@ ModelArgument = Annotated[
         parser=_local,
     ),
 ]
+ModelName = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="A model; for a task of several networks, a folder of them. "
+        f"{_NAMED[0].upper()}{_NAMED[1:]}",
+        show_default=False,
+    ),
+]
 DeviceOption = Annotated[
     str,
     option(
@@ -290,7 +299,7 @@ MoreOption = Annotated[
 
 @app.command()
 def run(
-    model: ModelArgument,
+    model: ModelName,
     inputs: InputOption = None,
     shape: ShapeOption = None,
     output: OutputsOption = None,
@@ -321,6 +330,7 @@ def run(
     what it says of them is shown: labels, boxes, masks …
     """
     from vkmnn.cli.media_inputs import TaskOptions, is_for_pipeline
+    from vkmnn.cli.models import local_file, local_model
     from vkmnn.cli.run import RunOptions, run_model
 
     name = precision_name(precision)
@@ -333,11 +343,11 @@ def run(
     if is_for_pipeline(options.inputs, tasks):
         from vkmnn.cli.pipeline import run_pipeline
 
-        run_pipeline(model, options, tasks, output, compare)
+        run_pipeline(local_model(model), options, tasks, output, compare)
         return
     usual = 1e-4 if PRECISIONS[name] == "high" else 1e-2
     allowed = usual if tolerance is None else tolerance
-    if not run_model(model, options, output, compare, allowed):
+    if not run_model(local_file(model), options, output, compare, allowed):
         raise typer.Exit(1)
 
 

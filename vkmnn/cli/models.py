@@ -9,7 +9,7 @@ from rich.text import Text
 from vkmnn.cli.console import bytes_text, document, heading, note, out, progress, show, table
 from vkmnn.errors import VkmnnError
 from vkmnn.sources.hub import Repository, open_repository
-from vkmnn.sources.locate import model_file, pull
+from vkmnn.sources.locate import model_file, pull, task_model
 from vkmnn.sources.names import HubName, is_download, read_name
 
 
@@ -23,6 +23,18 @@ def local_file(text: str) -> Path:
         return Path(model_file(text))
     with progress(f"downloading {text}") as report:
         return Path(model_file(text, report))
+
+
+def local_model(text: str) -> Path:
+    """Return the path of a model for a task: its file, or the folder of several networks.
+
+    Raises:
+        VkmnnError: as `vkmnn.sources.locate.task_model`.
+    """
+    if not is_download(text):
+        return Path(task_model(text))
+    with progress(f"downloading {text}") as report:
+        return Path(task_model(text, report))
 
 
 def pull_model(text: str, variant: str | None) -> None:

@@ -42,6 +42,11 @@ from vkmnn.schedule_config import STORES, OnOverflow, PrecisionName, Unsupported
 
 _TOP = 5
 _MAX_CLASSES = 100_000
+_OTHER_FILES = frozenset(
+    (".npy", ".txt", ".csv", ".json", ".bin", ".raw", ".html", ".png", ".jpg", ".jpeg", ".onnx")
+)
+"""Suffixes of names that nobody means for a folder."""
+
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,6 +365,11 @@ def _check_output(output: Path) -> None:
     if output.suffix == ".npz":
         check_writable(output)
         return
+    if output.suffix.lower() in _OTHER_FILES and not output.is_dir():
+        raise InvalidInputError(
+            f"outputs are not saved as {output.suffix.lower()} files",
+            hint=f"-o {output.stem}.npz for one file, -o {output.stem} for a folder of .npy files",
+        )
     if output.exists() and not output.is_dir():
         raise NotADirectoryError("it is a file, and its name does not end with .npz")
     there = next(folder for folder in (output, *output.absolute().parents) if folder.exists())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vkmnn.base.records import dataclass
@@ -13,6 +13,7 @@ from vkmnn.pipelines.base import Pipeline
 from vkmnn.pipelines.guessing import guess_task
 from vkmnn.pipelines.options import checked_options
 from vkmnn.pipelines.parts import task_of_parts
+from vkmnn.sources.locate import task_model
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +92,8 @@ def pipeline(task: str | None, model: Any, **options: Any) -> Pipeline:
     Args:
         task: its name, such as "object-detection" or "detect"; None or "auto" to tell it from the
             model's files and outputs.
-        model: a path, a folder, serialised bytes or an onnx.ModelProto; for tasks of several
-            networks, a folder or a dictionary of them.
+        model: a path, a folder or zip archive, an address, a name of the hub, serialised bytes or
+            an onnx.ModelProto; for tasks of several networks, a folder or a dictionary of them.
         options: `device`, `precision`, `labels`, `threshold`, `size`, `mean`, `std`, `channels`,
             `preprocess`, `batch`, and options of the task; see docs/pipelines.md.
 
@@ -104,6 +105,9 @@ def pipeline(task: str | None, model: Any, **options: Any) -> Pipeline:
         ModelError: the model is missing or damaged.
         MissingExtraError: a package of the task is not installed.
     """
+    if isinstance(model, Mapping):
+        model = {role: task_model(one) for role, one in model.items()}
+    model = task_model(model)
     known = None if task in (None, "auto") else task_of(str(task))
     if known is not None and known.takes != "picture":
         return _opened(known, model, options)

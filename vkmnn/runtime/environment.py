@@ -70,7 +70,7 @@ def pin_workers() -> bool:
 
 
 def disabled_features() -> frozenset[str]:
-    """`VKMNN_DISABLE_FEATURES`: features to disable, comma-separated; "all" leaves only the floor."""
+    """`VKMNN_DISABLE_FEATURES`: features to disable, comma-separated; "all" leaves the minimum."""
     text = os.environ.get("VKMNN_DISABLE_FEATURES", "")
     return frozenset(item.strip() for item in text.split(",") if item.strip())
 

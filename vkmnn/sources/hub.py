@@ -81,8 +81,11 @@ class Repository:
 
     # --- the choice --------------------------------------------------------------------------
 
-    def network(self) -> str:
+    def network(self, of_task: bool = False) -> str:
         """Return the file of the network that the name means.
+
+        Args:
+            of_task: whether a network of a language model will do.
 
         Raises:
             ModelFileError: there is none, or there are several and the name leaves the choice.
@@ -98,7 +101,7 @@ class Repository:
             files = found
         elif self.is_pipeline():
             raise self._ambiguous("is a pipeline of diffusers, of several networks", files)
-        elif self.is_language_model():
+        elif self.is_language_model() and not of_task:
             raise self._ambiguous(
                 f"is a language model, for `vkmnn generate {self.name}` and vkmnn.llm.load", files
             )
@@ -123,6 +126,19 @@ class Repository:
         more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
         listed = f"{', '.join(names[:_LISTED])}{more}" if names else "there is no network in it"
         return ModelFileError(f"'{self.name}' {what}", hint=f"one of its networks: {listed}")
+
+    def is_one_network(self) -> bool:
+        """Return whether the name means one network, or variants of one."""
+        if self.names_network():
+            return True
+        whole = self.is_pipeline() or _has(self.files, "genai_config.json")
+        files = self.networks()
+        return not whole and bool(files) and plain_of(files) is not None
+
+    def plain(self) -> str | None:
+        """Return "fp32" where the repository has networks in full precision, else None."""
+        roles = (role_of(name) for name in self.networks())
+        return "fp32" if any(role is not None and role[1] == "" for role in roles) else None
 
     def names_network(self) -> bool:
         """Return whether the name is that of a network's file, and not of a whole model's."""
@@ -152,7 +168,7 @@ class Repository:
             chosen = [self.network(), *self._parts_of(self.network(), there)]
         elif self.is_pipeline():
             chosen = [name for name in there if name.endswith(".onnx")]
-        elif any(PurePosixPath(name).name == "genai_config.json" for name in there):
+        elif _has(there, "genai_config.json"):
             return there
         else:
             chosen = self._variant(there, variant)
@@ -191,6 +207,10 @@ class Repository:
         if match is None:
             return []
         return [one for one in there if one.startswith(match[1]) and one.endswith(match[2])]
+
+
+def _has(files: Iterable[str], name: str) -> bool:
+    return any(PurePosixPath(file).name == name for file in files)
 
 
 def open_repository(name: HubName) -> Repository:

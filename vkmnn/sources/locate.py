@@ -230,6 +230,35 @@ def _located(
     return Located(download_network(repository, repository.network()), repository.commit)
 
 
+def task_model(model: T, report: Any = None) -> T | Path:
+    """Return the file or folder of a model for a task, which may take several networks.
+
+    Args:
+        model: as for `model_file`; folders stay as they are, and of a repository with several
+            networks, a folder with one variant of each is returned.
+        report: as for `model_file`.
+
+    Raises:
+        VkmnnError: as `model_file`.
+    """
+    if not isinstance(model, str | os.PathLike):
+        return model
+    path = Path(os.fspath(model))  # type: ignore[arg-type]
+    if _exists(path):
+        return _unpacked(path) if path.suffix.lower() == ".zip" else model
+    from vkmnn.sources.names import HubName, read_name
+
+    name = read_name(model) if isinstance(model, str) else None
+    if not isinstance(name, HubName):
+        return model if name is None else _unpacked(_network_of(name, report))
+    from vkmnn.sources.hub import download, download_network, open_repository
+
+    repository = open_repository(name)
+    if repository.is_one_network():
+        return download_network(repository, repository.network(of_task=True))
+    return download(repository, repository.parts(repository.variant() or repository.plain()))
+
+
 def pull(model: str, variant: str | None = None, report: Any = None) -> Located:
     """Download a model, an address's anew, and say where it is.
 
