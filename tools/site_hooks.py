@@ -6,7 +6,6 @@ import re
 import sys
 from pathlib import Path
 from typing import Any
-from urllib.parse import urljoin
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -27,9 +26,9 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
             return f"{link[1].rstrip('/')}/README.md{link[2] or ''}"
         kind = "tree" if target.is_dir() else "blob"
         place = target.relative_to(ROOT).as_posix()
-        return urljoin(config["repo_url"] + "/", f"{kind}/main/{place}{link[2] or ''}")
+        return f"{config['repo_url']}/{kind}/main/{place}{link[2] or ''}"
 
-    text: str = _LINK.sub(absolute, markdown)
+    text = _LINK.sub(absolute, markdown)
     return text.replace(COMMANDS, commands()) if COMMANDS in text else text
 
 
