@@ -150,6 +150,7 @@ def test_what_a_text_names(text: str, expected: object) -> None:
         ("https://[::1/m.onnx", "not a valid address"),
         ("https://host/m.onnx#sha256=12", "not a digest"),
         ("https://host/a b.onnx", "white space"),
+        ("https://me:secret@host/a.onnx", "a user's name"),
         ("hf://owner", "not the name of a model of the hub"),
         ("hf://owner/name:../x", "not the name of a model of the hub"),
         ("owner/name:a/../../x", "not the name of a model of the hub"),
@@ -161,6 +162,7 @@ def test_names_that_are_refused(no_network: None, text: str, words: str) -> None
         with pytest.raises(ModelFileError, match=words) as caught:
             face(text)
         assert caught.value.hint or "valid" in words
+        assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("typed", ["models/net", "models/net.onnx", "models/new", "models/net:q4"])
@@ -576,6 +578,22 @@ def test_networks_that_are_built_from_a_description(hub: Site) -> None:
     found = model_file("x/m")
     assert isinstance(found, Path)
     assert (found / "model.safetensors").is_file()
+
+
+def test_archives_of_several_files() -> None:
+    files = {name: content for name, content in LLM.items() if "safetensors" not in name}
+    archive(Path("llm.zip"), {f"some/{name}": content for name, content in files.items()})
+    found = model_folder("llm.zip", variant="q4")
+    assert (found.path / "onnx" / "model_q4.onnx").read_bytes() == LLM["onnx/model_q4.onnx"]
+    assert found.variant == "q4"
+    with pytest.raises(ModelError, match="language model"):
+        vkmnn.load("llm.zip")
+
+
+def test_offline_is_true_or_false(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VKMNN_OFFLINE", "maybe")
+    with pytest.raises(InvalidInputError, match="neither true nor false"):
+        model_file("https://host/m.onnx")
 
 
 def test_a_variant_that_a_repository_lacks(hub: Site) -> None:

@@ -19,7 +19,6 @@ from vkmnn.cli.console import LogHandler, document, out, show_error
 from vkmnn.cli.options import SHORT, App, option
 from vkmnn.errors import InvalidInputError, VkmnnError, nearest
 from vkmnn.schedule_config import (
-    PRECISIONS,
     on_overflow_name,
     precision_name,
     unsupported_name,
@@ -332,6 +331,7 @@ def run(
     from vkmnn.cli.media_inputs import TaskOptions, is_for_pipeline
     from vkmnn.cli.models import local_file, local_model
     from vkmnn.cli.run import RunOptions, run_model
+    from vkmnn.comparison import usual_tolerance
 
     name = precision_name(precision)
     options = replace(
@@ -345,8 +345,7 @@ def run(
 
         run_pipeline(local_model(model), options, tasks, output, compare)
         return
-    usual = 1e-4 if PRECISIONS[name] == "high" else 1e-2
-    allowed = usual if tolerance is None else tolerance
+    allowed = usual_tolerance(name) if tolerance is None else tolerance
     if not run_model(local_file(model), options, output, compare, allowed):
         raise typer.Exit(1)
 

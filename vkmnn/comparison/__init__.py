@@ -10,7 +10,7 @@ from vkmnn.comparison.references import (
     reference_for,
 )
 from vkmnn.comparison.rows import Comparison, TensorRow, difference
-from vkmnn.comparison.run import compare
+from vkmnn.comparison.run import compare, usual_tolerance
 
 __all__ = [
     "ONNXRUNTIME",
@@ -22,4 +22,5 @@ __all__ = [
     "difference",
     "onnxruntime_of",
     "reference_for",
+    "usual_tolerance",
 ]

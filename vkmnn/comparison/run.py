@@ -65,7 +65,7 @@ def compare(
         VkmnnError: as `InferenceSession`.
     """
     name = precision_name(precision)
-    allowed = (1e-4 if PRECISIONS[name] == "high" else 1e-2) if tolerance is None else tolerance
+    allowed = usual_tolerance(name) if tolerance is None else tolerance
     model = model_file(model)
     check_reference(against, model)
     network = load_network(model, unsupported=unsupported)
@@ -79,6 +79,11 @@ def compare(
     rows = _rows(network, layers)
     made = _compared(rows, network, config, reference, checked, allowed, progress)
     return Comparison(tuple(made), shown, reference.name, allowed)
+
+
+def usual_tolerance(precision: PrecisionName) -> float:
+    """Return the largest usual difference, as a fraction of a tensor's range."""
+    return 1e-4 if PRECISIONS[precision] == "high" else 1e-2
 
 
 def _rows(network: Network, layers: bool) -> list[TensorRow]:

@@ -166,6 +166,11 @@ def _address(text: str) -> Url | HubName:
         _ = parts.port
     except ValueError as error:
         raise ModelFileError(f"'{text[:200]}' is not a valid address: {error}") from error
+    if "@" in parts.netloc:  # not shown: it may be a password
+        raise ModelFileError(
+            f"the address of '{host}' has a user's name in it",
+            hint="leave it out; models of the hub are authorised by HF_TOKEN",
+        )
     check_scheme(text)
     page = _PAGE.fullmatch(unquote(parts.path))
     if host in _HUB_HOSTS and page is not None:
