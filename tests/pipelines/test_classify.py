@@ -12,6 +12,7 @@ from onnx import TensorProto
 from PIL import Image
 
 import vkmnn
+from tests.hub import cache_repository
 from tests.pipelines.networks import canned, classifier, logits_of, stripes
 
 MEAN, STD = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
@@ -170,3 +171,23 @@ def test_unknown_tasks_and_networks_without_pictures(tmp_path: Path) -> None:
     path = canned(tmp_path / "m.onnx", {"y": np.zeros((1, 5), np.float32)}, (1, 7))
     with pytest.raises(vkmnn.InvalidInputError, match="takes no pictures"):
         vkmnn.pipeline("classify", path, device="cpu")
+
+
+def test_a_model_of_the_hub_with_its_files(
+    tmp_path: Path, street: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    constants = pytest.importorskip("huggingface_hub.constants")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hf" / "hub"))
+    monkeypatch.setenv("VKMNN_OFFLINE", "1")
+    config = {"architectures": ["ViTForImageClassification"],
+              "id2label": {str(n): f"kind {n}" for n in range(10)}}  # fmt: skip
+    files = {
+        "onnx/model.onnx": classifier(tmp_path / "m.onnx").read_bytes(),
+        "config.json": json.dumps(config).encode(),
+        "preprocessor_config.json": b'{"image_processor_type": "ViTImageProcessor", "size": 32}',
+    }
+    cache_repository(tmp_path / "hf", "owner/vit", files)
+    said: list[str] = []
+    with vkmnn.pipeline(None, "owner/vit", device="cpu", tell=said.append) as pipe:
+        assert pipe(street)[0].name.startswith("kind ")
+    assert said == []

@@ -21,6 +21,7 @@ from vkmnn.pipelines.options import Options
 from vkmnn.pipelines.picture_input import COMPANIONS, PictureInput, picture_input
 from vkmnn.pipelines.pictures import Picture
 from vkmnn.pipelines.placing import Placed
+from vkmnn.sources.locate import locate
 
 Model = Any
 """A path, serialised bytes, an onnx.ModelProto, or an InferenceSession."""
@@ -50,22 +51,21 @@ class Loaded:
     outputs: Sequence[NodeArg]
 
 
-def model_file(model: str | Path) -> Path:
-    """Return the file of a model that is a file or a folder.
+def local_file(model: str | Path) -> Path:
+    """Return the file of a network on this machine; names of the hub and addresses are downloaded.
 
     Raises:
         ModelFileError: there is none, or several.
     """
-    path = Path(model)
+    path = locate(str(model)).path
     if not path.is_dir():
         return path
     for name in _PREFERRED:
         if (path / name).is_file():
             return path / name
-    folders = [path, path / "onnx"]
     found = sorted(
         file
-        for folder in folders
+        for folder in (path, path / "onnx")
         if folder.is_dir()
         for file in folder.iterdir()
         if file.suffix in _MODELS
@@ -82,9 +82,7 @@ def load(model: Model, options: Options) -> Loaded:
     Raises:
         ModelError: the file is missing, damaged or not a model.
     """
-    path = model_file(model) if isinstance(model, str | Path) else None
-    if path is not None and not path.exists():
-        raise ModelFileError(f"no such file: '{path}'", hint="check the path")
+    path = local_file(model) if isinstance(model, str | Path) else None
     network = load_network(
         model if path is None else path,
         options.budget,

@@ -21,6 +21,7 @@ class Candidates:
         unique: whether the network has dropped overlapping boxes.
         in_picture: whether boxes are in pixels of the picture.
         count: how many classes there are; 0 where only their numbers come out.
+        turned: whether `extra` has centre, size and angle of turned boxes.
     """
 
     boxes: Array
@@ -30,6 +31,7 @@ class Candidates:
     unique: bool = False
     in_picture: bool = False
     count: int = 0
+    turned: bool = False
 
     def chosen(self, which: Array) -> Candidates:
         """Return those of an index or a mask."""
@@ -42,6 +44,7 @@ class Candidates:
             self.unique,
             self.in_picture,
             self.count,
+            self.turned,
         )
 
 

@@ -7,6 +7,7 @@ y, width and height in pixels of the input.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -179,7 +180,10 @@ def table(outputs: Mapping[str, Array], signature: Signature) -> list[Candidates
     further = values[:, :, values.shape[2] - extra :] if extra else None
     if signature.properties.get("task") == "obb" and further is not None:
         whole = np.concatenate([boxes, further], 2)
-        return [best_of(around(one), score, one) for one, score in zip(whole, scores, strict=True)]
+        return [
+            replace(best_of(around(one), score, one), turned=True)
+            for one, score in zip(whole, scores, strict=True)
+        ]
     return [
         best_of(
             in_pixels(corners_of(boxes[number]), signature),

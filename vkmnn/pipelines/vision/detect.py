@@ -16,7 +16,7 @@ from vkmnn.pipelines.heads.coco import BY_COUNT
 from vkmnn.pipelines.heads.detection import Head, head_of
 from vkmnn.pipelines.heads.signature import Signature, computed_outputs
 from vkmnn.pipelines.heads.suppression import suppress
-from vkmnn.pipelines.heads.turned import outlines
+from vkmnn.pipelines.heads.turned import outlines, suppress_turned
 from vkmnn.pipelines.image_processor import ImageProcessor
 from vkmnn.pipelines.networks import Loaded
 from vkmnn.pipelines.options import Options
@@ -112,7 +112,7 @@ class Detect(Detecting[Boxes]):
         for one, where, picture in zip(found, placed, pictures, strict=False):
             corners = in_picture(one, where)
             boxes = boxes_of(corners, one.scores, one.classes, self.labels)
-            if self.about.properties.get("task") == "obb" and one.extra is not None:
+            if one.turned and one.extra is not None:
                 turned = where.to_picture(outlines(one.extra))
                 boxes = [
                     replace(box, outline=tuple((float(x), float(y)) for x, y in corner))
@@ -135,9 +135,11 @@ def _settled(found: Candidates, chosen: Settings) -> Candidates:
     strong = found.chosen(found.scores > chosen["threshold"])
     if strong.unique:
         return strong.chosen(np.argsort(-strong.scores, kind="stable")[: int(chosen["most"])])
-    kept = suppress(
-        strong.boxes, strong.scores, strong.classes, chosen["overlap"], int(chosen["most"])
-    )
+    limits = chosen["overlap"], int(chosen["most"])
+    if strong.turned and strong.extra is not None:
+        kept = suppress_turned(strong.extra, strong.scores, strong.classes, *limits)
+    else:
+        kept = suppress(strong.boxes, strong.scores, strong.classes, *limits)
     return replace(strong.chosen(kept), unique=True)
 
 

@@ -15,7 +15,7 @@ from vkmnn.pipelines.arrays import Array
 from vkmnn.pipelines.base import PicturePipeline, Settings
 from vkmnn.pipelines.heads.candidates import sigmoid, softmax
 from vkmnn.pipelines.image_processor import IMAGENET_MEAN, IMAGENET_STD, ImageProcessor
-from vkmnn.pipelines.networks import Loaded, Model, load, model_file, open_session
+from vkmnn.pipelines.networks import Loaded, Model, load, open_session
 from vkmnn.pipelines.options import Options
 from vkmnn.pipelines.parts import CLIP, find_parts
 from vkmnn.pipelines.pictures import Picture
@@ -105,7 +105,7 @@ class ZeroShot(PicturePipeline[Labels]):
         self._tokenizer = _tokenizer(folder)
         self._texts: InferenceSession | None = None
         whole = parts.get("pictures")
-        loaded = load(whole if whole is not None else model_file(folder), options)
+        loaded = load(whole if whole is not None else folder, options)
         if "texts" in parts:
             self._texts = open_session(load(parts["texts"], options), options)
         self._cached: tuple[tuple[str, ...], Array] | None = None

@@ -173,7 +173,7 @@ class SegmentThings(Detecting[Masks]):
             pixels = self._pixels(outputs, number, one, corners, where, picture)
             boxes = boxes_of(corners, one.scores, one.classes, self.labels)
             items = [Mask(box.label, mask, box) for box, mask in zip(boxes, pixels, strict=True)]
-            made.append(Masks(items, picture))
+            made.append(Masks([one for one in items if one.pixels.any()], picture))
         return made
 
     def _pixels(
