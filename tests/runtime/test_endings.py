@@ -195,7 +195,7 @@ interpreter.resize_tensor(made, image, (1, 1, 8, 8))
 interpreter.resize_session(made)
 image.copy_from(images(1)["image"])
 interpreter.run_session(made)
-for _ in range(5):
+for _ in range({5 if busy else 1}):
     child = os.fork()
     if child == 0:
         signal.alarm(60)

@@ -181,3 +181,26 @@ def test_long_tests_that_ci_leaves_out_name_the_step_that_covers_them():
     for name, arguments in named:
         (step,) = (argument.value for argument in arguments if isinstance(argument, ast.Constant))
         assert step.partition(":")[0] in steps, name
+
+
+RUN = 10
+"""Lines; as many that stand in two places are a function that is missing."""
+MAX_RUNS = 20
+
+
+def test_few_runs_of_lines_stand_twice():
+    """Blank lines and generated modules do not count; a run counts where it stands again."""
+    seen: dict[tuple[str, ...], tuple[Path, int]] = {}
+    twice: list[str] = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        if path.name.endswith("_generated.py"):
+            continue
+        lines = [line.strip() for line in path.read_text("utf-8").splitlines() if line.strip()]
+        at = 0
+        while at <= len(lines) - RUN:
+            first, place = seen.setdefault(tuple(lines[at : at + RUN]), (path, at))
+            again = (first, place) != (path, at)
+            if again:
+                twice.append(f"{first.name} and {path.name}: {lines[at]}")
+            at += RUN if again else 1
+    assert len(twice) <= MAX_RUNS, "\n".join(twice)
