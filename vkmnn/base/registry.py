@@ -17,7 +17,7 @@ class Registry(Generic[K, T]):
     """A table that fills itself by decorator: `@registry.register("Concat")`.
 
     Args:
-        what: what an entry is to its name, for messages: `"shape computer of"`.
+        what: the relation of an entry to its name, for messages: `"shape computer of"`.
     """
 
     def __init__(self, what: str) -> None:

@@ -512,7 +512,7 @@ def _params(texts: Sequence[str], inputs: Sequence[str], flags: int) -> tuple[Pa
 
     Args:
         texts: the parameters.
-        inputs: names that are taken.
+        inputs: names that are in use.
         flags: further push constants.
     """
     read: list[Param] = []

@@ -25,7 +25,7 @@ def backend(name: str) -> Callable[[_B], _B]:
     run on numpy.
 
     Args:
-        name: in capitals, like "F64"; the `type` of the backend.
+        name: a name in capitals, like "F64"; the `type` of the backend.
 
     Raises:
         PluginError: the name is taken, or is not in capitals.

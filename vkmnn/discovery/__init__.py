@@ -37,11 +37,11 @@ class Plugin:
     """A loaded plug-in.
 
     Attributes:
-        name: of the entry point, or of the module.
-        module: what was imported.
+        name: name of the entry point, or of the module.
+        module: the imported module.
         distribution: package and version that announced it; "" when nothing did. For one of a
             folder, name and version in its manifest, and the folder.
-        registered: what it added, as text: "op type SwiGLU", "Vulkan execution of SwiGLU", ….
+        registered: its registrations, as text: "op type SwiGLU", "Vulkan execution of SwiGLU", ….
     """
 
     name: str

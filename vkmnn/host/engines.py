@@ -78,7 +78,7 @@ class HostEngine(ABC):
 
     Args:
         model: the model.
-        room: bytes that its values may take, None for any number.
+        room: maximum bytes of its values, None for any number.
     """
 
     name: ClassVar[str]
@@ -102,7 +102,7 @@ class HostEngine(ABC):
         Args:
             outputs: their names.
             feeds: the model's inputs by name.
-            seconds: how long it may take.
+            seconds: maximum time of a run.
 
         Raises:
             EngineError: it fails.

@@ -36,8 +36,8 @@ class HostFunction:
 
     Attributes:
         ops: the nodes.
-        inputs: what it reads.
-        outputs: what it makes.
+        inputs: the names that it reads.
+        outputs: the names that it computes.
         engine: name of the evaluator.
         is_first: whether that is the one preferred.
         busy_us: how long the last run took.
@@ -186,10 +186,10 @@ def open_on_host(
     Args:
         ops: the ops in running order.
         constants: values of tensors.
-        wanted: what others read of their results.
+        wanted: those of their results that others read.
         engines: the evaluators that may be used, in the order of preference.
-        seconds: how long a run may take.
-        room: bytes that the values of each function may take, None for any number.
+        seconds: maximum time of a run.
+        room: maximum bytes of the values of each function, None for any number.
 
     Raises:
         UnsupportedOpError: no evaluator takes some op.

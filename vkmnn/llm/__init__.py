@@ -48,8 +48,8 @@ def load(
         device: "auto", an index, part of a name, a UUID, or "cpu"; see `ScheduleConfig`.
         capacity: maximum tokens of a text, prompt included; None for the model's context, at most
             4,096.
-        variant: "q4", "fp16" and so on, "fp32" for the file without a suffix; of several GGUF files
-            the end of a name, "Q4_K_M"; None takes the one that suits a GPU best.
+        variant: "q4", "fp16" and so on, "fp32" for the file without a suffix; if there are several
+            GGUF files, the end of a name, "Q4_K_M"; None selects the one that suits a GPU best.
         revision: a commit, tag or branch of a hub's model.
         precision: "fp32" or "fp16"; see `ScheduleConfig`.
         budget: limits of loading and planning; see `Budget`.

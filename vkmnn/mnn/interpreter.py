@@ -164,7 +164,7 @@ class Interpreter:
         """Return a runtime for `createSession`, and whether each backend exists.
 
         Args:
-            configs: a sequence of configurations; sessions run as the first says.
+            configs: a sequence of configurations; sessions run with the first.
 
         Raises:
             InvalidInputError: not a sequence of configurations, or one with an unknown setting.

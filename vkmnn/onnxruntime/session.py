@@ -66,7 +66,7 @@ class InferenceSession(Session):
             validation, require_device, on_device_lost, on_overflow, max_plans; see
             `vkmnn.ScheduleConfig`.
         provider_options: options by position, where `providers` holds names only.
-        kwargs: ignored, as onnxruntime ignores what it does not know.
+        kwargs: ignored, as onnxruntime ignores unknown arguments.
 
     Raises:
         NoSuchFile, InvalidProtobuf, InvalidGraph, NotImplemented, Fail: as onnxruntime.

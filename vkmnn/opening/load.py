@@ -41,12 +41,12 @@ def load_network(
     """Load and optimise a model.
 
     Args:
-        model: a path, serialised bytes, an onnx.ModelProto, a Graph, or what another front end
-            takes.
-        budget: memory, nodes and time that loading and planning may take; None takes
+        model: a path, serialised bytes, an onnx.ModelProto, a Graph, or whatever another front end
+            accepts.
+        budget: memory, nodes and time that loading and planning may take; None uses
             `VKMNN_MAX_BYTES`, `VKMNN_MAX_NODES` and `VKMNN_MAX_SECONDS`, or the defaults.
-        as_inputs: names of initializers with an input of the same name: inputs with a default
-            value, which the caller wants to feed. Others become constants.
+        as_inputs: names of initializers with an input of the same name: inputs with a default value
+            that the caller wants to feed. Others become constants.
         sizes: sizes of named dimensions, which are fixed before the network is optimised.
         shapes: shapes of inputs in place of the file's: sizes, names, or None for open ones.
         optimised: False runs no pass: every node of the file is an op, or several.
@@ -107,7 +107,7 @@ def network_of(
 
     Args:
         graph: its source.
-        like: the network that it comes from; the budget is the same.
+        like: the network from which it is derived; the budget is the same.
         optimised: False runs no pass.
         without: names of passes that are left out.
 

@@ -44,7 +44,8 @@ def kernel(
     Args:
         ops: op types; of Custom ops, "Custom:" and their own type.
         backend: "VULKAN" for a class derived from VulkanExecution, "CPU" for one derived from
-            CpuKernel, or a function of op and inputs; or a plug-in's backend, for what that takes.
+            CpuKernel, or a function of op and inputs; or a plug-in's backend, for the objects that
+            it accepts.
         provider: the author of the kernel; by default the name of the top-level module.
         dtype: the element type of the first present input; None for any.
         priority: see above; below 0, it only runs ops that vkmnn's own kernel rejects.

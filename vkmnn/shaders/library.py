@@ -233,7 +233,7 @@ def shader_from_entry(
     """Return the `Shader` that a manifest entry describes; `spirv` is called when it is needed.
 
     Args:
-        name: of the variant.
+        name: name of the variant.
         entry: its entry.
         spirv: returns the module.
         digest: None for that of the module.

@@ -43,7 +43,7 @@ def measure(
     """Time variants on a device, best opened without validation, with nothing else running.
 
     Args:
-        jobs: what to time.
+        jobs: the jobs to time.
         device: has timestamps.
         progress: called with the number of variants that are done.
 

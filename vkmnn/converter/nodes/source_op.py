@@ -20,7 +20,7 @@ class SourceOp:
     """An operator of a file; formats add access to its parameters.
 
     Attributes:
-        scope: where its nodes are written.
+        scope: the scope for its nodes.
         type: its type, as the format calls it.
         name: its name, for messages and for the nodes that it becomes.
         inputs: names of its inputs; "" for one that is absent.

@@ -23,7 +23,7 @@ class LiteModel(LiteFile):
         """Return the model of a signature.
 
         Args:
-            name: what the graph is called.
+            name: name of the graph.
             signature: its key; "" for the first, or the first subgraph where there is none.
 
         Raises:
