@@ -356,7 +356,7 @@ def target_path(path: object, suffix: str) -> Path:
     """
     if not isinstance(path, str | os.PathLike):
         raise InvalidInputError(
-            f"the path to write is a text or a pathlib.Path, not {type(path).__name__}",
+            f"the path to write must be a string or a pathlib.Path, not {type(path).__name__}",
             hint=f"write 'model{suffix}'",
         )
     target = Path(path)

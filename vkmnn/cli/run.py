@@ -48,7 +48,6 @@ _OTHER_FILES = frozenset(
 """Suffixes of names that nobody means for a folder."""
 
 
-
 @dataclass(frozen=True, slots=True)
 class RunOptions:
     """Device, inputs and shapes of a run; `inputs` and `shapes` are the options as typed."""

@@ -529,7 +529,7 @@ def _params(texts: Sequence[str], inputs: Sequence[str], flags: int) -> tuple[Pa
         if taken or not _NAME.fullmatch(name) or len(name) > _MAX_NAME or name.startswith("gl_"):
             raise ShaderError(
                 f"a parameter cannot be called '{name}'",
-                hint="snake_case, no word of Python or GLSL, no name of a tensor",
+                hint="snake_case, no keyword of Python or GLSL, no name of a tensor",
             )
         if name in {param.name for param in read}:
             raise ShaderError(f"parameter '{name}' is given twice", hint="leave one out")

@@ -132,7 +132,7 @@ def _centred(
 
 @reads("MVN")
 def mean_variance(op: CaffeLayer) -> None:
-    """Each plane, or each picture, less its mean, divided by its deviation."""
+    """Each plane, or each picture, minus its mean, divided by its deviation."""
     op.need(1)
     by, rank = op.proto.mvn_param, op.known_rank()
     axes = list(range(1 if by.across_channels else 2, rank))

@@ -52,7 +52,7 @@ class HostValues:
 
 
 def is_data(proto: onnx.TypeProto | None) -> bool:
-    """True for a dense tensor of an element type that graphs have."""
+    """True for a dense tensor of an element type that graphs support."""
     return (
         proto is not None
         and proto.WhichOneof("value") == "tensor_type"

@@ -23,7 +23,7 @@ WIDE = (1 << 28) - 1
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """Weights less their zero points, [O, C / group, ...], their scales, the bias in steps."""
+    """Weights minus their zero points, [O, C / group, ...], their scales, the bias in steps."""
 
     values: Array
     scale: Array
