@@ -93,7 +93,7 @@ class InferenceSession(Closing):
 
     Raises:
         ModelError: the file is missing, damaged or not a model.
-        BudgetError: the model takes more than the budget.
+        BudgetError: the model exceeds the budget.
         UnsupportedOpError: it has operators that nothing can run or, with "raise", that vkmnn
             does not know; all of them are listed.
         DeviceNotFoundError: the requested device does not exist.
@@ -343,8 +343,8 @@ class InferenceSession(Closing):
             array: of any shape, of floats, integers or bool.
 
         Raises:
-            InvalidInputError: devices do not hold such elements.
-            IntegerRangeError: an integer takes more than the device's 32 bits.
+            InvalidInputError: devices cannot hold such elements.
+            IntegerRangeError: an integer does not fit the device's 32 bits.
         """
         values = np.asarray(array)
         if values.dtype.kind not in "fiub":

@@ -168,8 +168,8 @@ class ShaderFunction:
         Raises:
             InvalidInputError: an array, a name or a value does not fit the declarations, or the
                 device's limits.
-            ShaderError: the device lacks what the shader needs.
-            DeviceNotFoundError: there is no such device.
+            ShaderError: the device lacks a feature that the shader needs.
+            DeviceNotFoundError: the device does not exist.
         """
         self._check_arrays(arrays)
         params, spec = self._split(values)

@@ -204,7 +204,7 @@ class Meter:
             working: the most that is held while it is computed, the result included.
 
         Raises:
-            BudgetError: it goes beyond the budget.
+            BudgetError: it exceeds the budget.
         """
         if not self.fits(max(nbytes, working)):
             more = f", {size_text(working)} on the way," if working > nbytes else ""

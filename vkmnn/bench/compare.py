@@ -94,7 +94,7 @@ def place(device: str, threads: int, rounds: int, timeout_s: float) -> Place:
         timeout_s: maximum time for one answer of an engine.
 
     Raises:
-        DeviceNotFoundError: there is no such device.
+        DeviceNotFoundError: the device does not exist.
     """
     folder = cache_dir() / "bench"
     threads = threads or usable_cores()
@@ -153,7 +153,7 @@ class Series:
 
 @dataclass(slots=True)
 class Comparison:
-    """Engines on one model; `reference` is whose outputs the others were compared with.
+    """Engines on one model; `reference` is the engine with which the others were compared.
 
     `interrupted`: Ctrl-C ended it before all rounds were run.
     """

@@ -62,7 +62,7 @@ def bench_model(
         timeout_s: maximum time for one answer of an engine.
 
     Raises:
-        InvalidInputError: no engine has such a name.
+        InvalidInputError: no engine has this name.
     """
     specs = engines(fp16, names)
     if not specs:

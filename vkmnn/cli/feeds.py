@@ -118,10 +118,10 @@ def settle(
         picture: height and width of inputs that look like pictures, if `assume` is given.
 
     Returns:
-        The shapes, sentences on what was assumed, and whether a picture was among it.
+        The shapes, sentences on the assumptions, and whether a picture was among the inputs.
 
     Raises:
-        InvalidInputError: a shape does not fit what the model declares.
+        InvalidInputError: a shape does not fit the model's declaration.
     """
     symbols = dict(sizes.symbols)
     for name, given in sizes.inputs.items():

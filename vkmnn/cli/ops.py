@@ -41,7 +41,7 @@ def list_ops(name: str | None) -> None:
     stands alone, with what the op types that it becomes declare. So does an op type of vkmnn's own.
 
     Raises:
-        InvalidInputError: there is no such operator.
+        InvalidInputError: the operator does not exist.
     """
     load_all()
     load_plugins()

@@ -434,7 +434,7 @@ def describe(asked: Arguments) -> NewOp:
     """Check the arguments.
 
     Raises:
-        ShaderError: one of them cannot be; the hint says what can.
+        ShaderError: one of them is impossible; the hint lists the possible ones.
     """
     name, op, domain, kind = asked.name, asked.op, asked.domain, asked.kind
     inputs, outputs, optional = asked.inputs, asked.outputs, asked.optional

@@ -158,7 +158,7 @@ def _check_source(source: object) -> None:
     """Refuse a source that is neither a template's text nor its file.
 
     Raises:
-        ShaderError: says what it is, and what is possible.
+        ShaderError: names it, and the possible ones.
     """
     if isinstance(source, bytes | bytearray | memoryview):
         spirv = bytes(source[:4]) in (b"\x03\x02\x23\x07", b"\x07\x23\x02\x03")

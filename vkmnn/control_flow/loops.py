@@ -104,7 +104,7 @@ class LoopPart(NestedPart):
         """Return the final values and the stacked ones.
 
         Raises:
-            HostError: a value is not what the model says, or the time is up.
+            HostError: a value contradicts the model, or the time is up.
         """
         (op,) = self.ops
         body = self._body

@@ -76,7 +76,7 @@ class FrontEnd(ABC):
         registrations.
 
         Raises:
-            ModelFileError: there is no such file, or it is not such a model.
+            ModelFileError: the file does not exist, or it is not such a model.
         """
 
     @abstractmethod
@@ -85,7 +85,7 @@ class FrontEnd(ABC):
 
         Raises:
             ModelError: the model contradicts itself.
-            BudgetError: it takes more than the budget allows.
+            BudgetError: it exceeds the budget.
             UnsupportedOpError: operators that vkmnn does not know; all of them.
         """
 

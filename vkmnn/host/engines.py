@@ -90,7 +90,7 @@ class HostEngine(ABC):
         """Prepare a model.
 
         Raises:
-            EngineError: the evaluator does not take it.
+            EngineError: the evaluator does not support it.
         """
 
     @abstractmethod

@@ -89,7 +89,7 @@ class HostFunction:
 
         Raises:
             BudgetError: the values take more memory than there is room for.
-            HostError: no evaluator gets through, or a loop takes too long.
+            HostError: no evaluator succeeds, or a loop takes too long.
         """
         feeds = {**self._fed, **{name: values[name] for name in self.inputs}}
         self.start_us = time.perf_counter_ns() / 1000
@@ -192,7 +192,7 @@ def open_on_host(
         room: maximum bytes of the values of each function, None for any number.
 
     Raises:
-        UnsupportedOpError: no evaluator takes some op.
+        UnsupportedOpError: no evaluator supports some op.
     """
     functions: list[HostFunction] = []
     runs = [list(run) for _, run in groupby(ops, key=opset_key)]

@@ -40,7 +40,7 @@ class Interpreter(Closing):
 
     Raises:
         ModelError: the file is missing, damaged or not a model.
-        BudgetError: the model takes more than the budget.
+        BudgetError: the model exceeds the budget.
         UnsupportedOpError: the model holds operators that nothing runs, or, with "raise", that
             vkmnn does not know; all are listed.
     """
@@ -99,7 +99,7 @@ class Interpreter(Closing):
             modes: how it behaves; by default that of `SessionModes`.
 
         Raises:
-            DeviceNotFoundError: the device asked for is not there.
+            DeviceNotFoundError: the requested device does not exist.
             PlacementError: `require_device` is set and an op would run elsewhere.
             InvalidInputError: the configuration holds an unknown value, a path names nothing of
                 the network, or the model has been released.
@@ -185,7 +185,7 @@ class Interpreter(Closing):
         `copy_from` gives it other data, for this session alone: `resize_session` uploads them.
 
         Raises:
-            InvalidInputError: there is no such constant, or the model has been released.
+            InvalidInputError: the constant does not exist, or the model has been released.
         """
         return session.constant(name)
 

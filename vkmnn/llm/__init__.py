@@ -59,8 +59,8 @@ def load(
         on_overflow: "warn", "high", "raise" or "ignore"; see `ScheduleConfig`.
 
     Raises:
-        ModelFileError: there is no such folder, or its layout is not known.
-        InvalidInputError: there is no such variant.
+        ModelFileError: the folder does not exist, or its layout is not known.
+        InvalidInputError: the variant does not exist.
         MissingExtraError: a package of the extra `llm` is missing.
         VkmnnError: as `InferenceSession`.
     """

@@ -381,7 +381,7 @@ def _as_array(info: TensorInfo, value: Any, upload: Callable[[Array], DeviceTens
 
     Raises:
         InvalidArgument: another element type, rank or size.
-        RuntimeError: not something that onnxruntime takes.
+        RuntimeError: onnxruntime would reject it.
     """
     if value is None:
         raise Fail(f"Missing Input: {info.name}", hint="feed an array")

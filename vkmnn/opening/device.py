@@ -47,7 +47,7 @@ def open_device(config: ScheduleConfig, subject: str | None = None) -> OpenDevic
             if unknown.
 
     Raises:
-        DeviceNotFoundError: it is not there.
+        DeviceNotFoundError: it does not exist.
         InvalidInputError: the precision is unknown.
         PluginError: a plug-in's backend cannot be opened.
     """

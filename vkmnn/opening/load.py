@@ -55,7 +55,7 @@ def load_network(
 
     Raises:
         ModelError: the file is missing, damaged or not a model.
-        BudgetError: the model takes more than the budget.
+        BudgetError: the model exceeds the budget.
         UnsupportedOpError: the model has operators that nothing can run or, with "raise", that
             vkmnn does not know; all are listed.
         InvalidInputError: `unsupported` is neither.
@@ -112,7 +112,7 @@ def network_of(
         without: names of passes that are left out.
 
     Raises:
-        BudgetError: optimising it takes more than the budget.
+        BudgetError: optimising it exceeds the budget.
         InvalidInputError: there is no pass of a name.
     """
     with typed_memory_errors("optimising the network"):

@@ -42,7 +42,7 @@ def open_paths(
 
     Raises:
         InvalidInputError: a path names nothing of the network, or its parts do not fit together.
-        DeviceNotFoundError: a device that is asked for is not there.
+        DeviceNotFoundError: a requested device does not exist.
     """
     if len(configs) == 1 and configs[0].path is None:
         whole = open_session(network, configs[0])

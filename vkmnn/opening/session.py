@@ -139,7 +139,7 @@ def open_session(
         keeps_states: the caller hands the network's states on from one run to the next.
 
     Raises:
-        DeviceNotFoundError: the device asked for is not there.
+        DeviceNotFoundError: the requested device does not exist.
         InvalidInputError: the configuration holds an unknown value, or nobody keeps the states
             that the network has.
     """

@@ -51,7 +51,7 @@ def kernel(
         priority: see above; below 0, it only runs ops that vkmnn's own kernel rejects.
 
     Raises:
-        PluginError: the provider has such a kernel already, or it is not of the backend's kind.
+        PluginError: the provider already has such a kernel, or it is not of the backend's kind.
     """
     wrong: tuple[object, object] = priority, dtype
     if not isinstance(wrong[0], int) or not isinstance(wrong[1], (DType, type(None))):

@@ -73,7 +73,7 @@ def transform_of(attrs: DFTAttrs, shape: Shape, axis: int, length: int | None) -
         length: length of the transform, None if it follows from the axis.
 
     Raises:
-        ShapeError: there is no such transform.
+        ShapeError: the transform does not exist.
     """
     axis = normalize_axis(axis, len(shape))
     if axis == len(shape) - 1 or shape[-1] not in (1, 2):

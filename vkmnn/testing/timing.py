@@ -52,7 +52,7 @@ def measure(
         goes from the 10th to the 90th percentile of all runs.
 
     Raises:
-        VkmnnError: the device does not do what it did in the tests.
+        VkmnnError: the device behaves differently than in the tests.
     """
     found = [ready for job in jobs if (ready := _ready(job, device))]
     times: list[list[float]] = [[] for _ in found]

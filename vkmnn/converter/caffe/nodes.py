@@ -92,7 +92,7 @@ class CaffeLayer(SourceOp):
             beyond: how many more count.
 
         Raises:
-            ModelError: there is no such axis.
+            ModelError: the axis does not exist.
         """
         if not -rank <= value < rank + beyond:
             raise self.damaged(f"axis {value} of a tensor of {rank} axes")

@@ -132,8 +132,8 @@ class NetworkBuilder:
         """Return the model; its weights are read when they are asked for.
 
         Raises:
-            ModelFileError: a tensor is missing, or has another shape than the sizes say.
-            UnsupportedOpError: tensors of types that are not read: all of them.
+            ModelFileError: a tensor is missing, or its shape contradicts the sizes.
+            UnsupportedOpError: tensors of unsupported types, all of which are listed.
         """
         from onnx import helper
 
@@ -211,7 +211,7 @@ class NetworkBuilder:
         """Return a required tensor, with this shape.
 
         Raises:
-            ModelFileError: it is not, or has another one.
+            ModelFileError: the tensor is missing, or has another shape.
         """
         found = self._weights.get(name)
         if found is None:

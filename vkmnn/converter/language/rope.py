@@ -19,7 +19,7 @@ class Rope:
     """Rotary embedding of queries and keys.
 
     Attributes:
-        width: elements of a head that are turned, in halves.
+        width: elements of a head that are rotated, in halves.
         base: base of the frequencies.
         form: one of `FORMS`.
         factor: the factor by which the context is stretched.

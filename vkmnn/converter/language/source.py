@@ -76,8 +76,8 @@ class LanguageSource:
                 `MOST_POSITIONS`.
 
         Raises:
-            ModelFileError: tensors are missing, or have other shapes than the sizes say.
-            UnsupportedOpError: weights of types that are not read; all of them.
+            ModelFileError: tensors are missing, or their shapes contradict the sizes.
+            UnsupportedOpError: weights of unsupported types, all of which are listed.
         """
         return NetworkBuilder(
             self.architecture,

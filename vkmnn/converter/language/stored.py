@@ -71,7 +71,7 @@ class StoredTensor:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of all of it."""
+        """Its size in bytes."""
         return self.rows * self.row_bytes
 
     def check(self, available: int) -> None:

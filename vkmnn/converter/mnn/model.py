@@ -43,7 +43,7 @@ def to_onnx(buffer: Buffer, name: str, weights: bytes, meter: Meter) -> ModelFil
 
     Raises:
         ModelError: the file is damaged.
-        UnsupportedOpError: ops that are not read: all of them.
+        UnsupportedOpError: unsupported ops, all of which are listed.
     """
     net = buffer.root()
     reader = _Reader(net, weights, meter)

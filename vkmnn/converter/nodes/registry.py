@@ -71,7 +71,7 @@ class Readers(Generic[O]):
         """Write an operator's nodes.
 
         Raises:
-            UnreadableError: operators of its type, or this use of one, are not read.
+            UnreadableError: operators of its type, or this use of one, are not supported.
             ModelError: the operator contradicts itself.
         """
         function = self._functions.get(op.type)

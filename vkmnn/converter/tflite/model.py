@@ -28,7 +28,7 @@ class LiteModel(LiteFile):
 
         Raises:
             ModelError: the file is damaged.
-            UnsupportedOpError: operators that are not read: all of them.
+            UnsupportedOpError: unsupported operators, all of which are listed.
         """
         chosen = self._signature(signature)
         number = chosen.integer("subgraph_index") if chosen else 0
