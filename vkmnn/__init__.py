@@ -163,7 +163,7 @@ def devices(driver: str | None = None) -> list[DeviceInfo]:
         driver: the Vulkan binding; None uses `VKMNN_DRIVER` or the default.
 
     Returns:
-        An empty list without a Vulkan loader or driver; `vkmnn doctor` says what to install.
+        An empty list without a Vulkan loader or driver; `vkmnn doctor` tells what to install.
     """
     from vkmnn.runtime.device import enumerate_devices
 

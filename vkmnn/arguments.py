@@ -64,7 +64,7 @@ def checked_number(value: Any, what: str, least: int = 0) -> int:
 
     Args:
         value: an int, or one of numpy's.
-        what: names it in the message: "the capacity".
+        what: its name in the message: "the capacity".
         least: the smallest that is allowed.
 
     Raises:
@@ -90,7 +90,7 @@ def checked_sizes(value: Any, what: str) -> tuple[int, ...]:
 
     Args:
         value: whole numbers, 0 or more; a tuple, a list or an array of them.
-        what: names it in the message: "the shape of 'x'".
+        what: its name in the message: "the shape of 'x'".
 
     Raises:
         InvalidInputError: it is something else.
@@ -356,7 +356,7 @@ def target_path(path: object, suffix: str) -> Path:
     """
     if not isinstance(path, str | os.PathLike):
         raise InvalidInputError(
-            f"the path to write is a text or a pathlib.Path, not {type(path).__name__}",
+            f"the path to write must be a string or a pathlib.Path, not {type(path).__name__}",
             hint=f"write 'model{suffix}'",
         )
     target = Path(path)
@@ -378,9 +378,9 @@ def named_tensor(tensors: Mapping[str, T], name: str | None, what: str) -> T:
     """Return the tensor of a name; the first where it is None.
 
     Args:
-        tensors: by name.
+        tensors: tensors by name.
         name: which.
-        what: what they are, for messages: "input" or "output".
+        what: their kind, for messages: "input" or "output".
 
     Raises:
         InvalidInputError: there is no tensor of that name.

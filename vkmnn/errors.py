@@ -34,7 +34,7 @@ def nearest(name: str, known: Iterable[str], what: str, most: int = 1) -> str:
     Args:
         name: the unknown name.
         known: the known names.
-        what: what they name, in the plural: "inputs".
+        what: the kind of names, in the plural: "inputs".
         most: maximum number of names to offer.
     """
     from difflib import get_close_matches
@@ -184,7 +184,7 @@ class Float16OverflowError(VkmnnError):
     """A value that fits float32 became infinite in float16; see `on_overflow`.
 
     Args:
-        message: what overflowed.
+        message: the overflow.
         names: ops and tensors that have to keep float32.
         op: type of the first op that overflowed.
         node: its name.
@@ -298,8 +298,8 @@ def unexpected_error(
     """Return the typed error for one that no check foresaw; raise it `from` the original.
 
     Args:
-        error: what the rule for an op raised; a VkmnnError is returned as it is.
-        doing: what failed: "shape computation".
+        error: the error raised by the rule for an op; a VkmnnError is returned as it is.
+        doing: the step that failed: "shape computation".
         kind: the class of the result; running out of memory always gives OutOfHostMemoryError.
         op: the type of the operator concerned.
         node: the node's name in the model.

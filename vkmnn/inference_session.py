@@ -93,7 +93,7 @@ class InferenceSession(Closing):
 
     Raises:
         ModelError: the file is missing, damaged or not a model.
-        BudgetError: the model takes more than the budget.
+        BudgetError: the model exceeds the budget.
         UnsupportedOpError: it has operators that nothing can run or, with "raise", that vkmnn
             does not know; all of them are listed.
         DeviceNotFoundError: the requested device does not exist.
@@ -270,7 +270,7 @@ class InferenceSession(Closing):
         between run one after the other.
 
         Args:
-            feeds: as for `run`; the arrays must stay as they are until the run is done.
+            feeds: as for `run`; the arrays must not change until the run is done.
             output_names: as for `run`.
 
         Returns:
@@ -343,8 +343,8 @@ class InferenceSession(Closing):
             array: of any shape, of floats, integers or bool.
 
         Raises:
-            InvalidInputError: devices do not hold such elements.
-            IntegerRangeError: an integer takes more than the device's 32 bits.
+            InvalidInputError: devices cannot hold such elements.
+            IntegerRangeError: an integer does not fit the device's 32 bits.
         """
         values = np.asarray(array)
         if values.dtype.kind not in "fiub":
@@ -364,8 +364,8 @@ class InferenceSession(Closing):
         between copies (`BoundRun.copies`).
 
         Args:
-            inputs: for every input, a DeviceTensor, or an array, for which one is created.
-            outputs: for each requested output, a DeviceTensor, or None to create one; or just the
+            inputs: a DeviceTensor for every input, or an array, for which one is created.
+            outputs: a DeviceTensor for each requested output, or None to create one; or just the
                 names; None for all outputs.
 
         Raises:
@@ -443,7 +443,7 @@ class InferenceSession(Closing):
 
         Args:
             shapes: for each plan, a shape or an array for every input: [{"x": (1, 3, 224, 224)}].
-                Inputs whose content decides shapes need arrays.
+                Inputs whose content determines shapes need arrays.
 
         Raises:
             InvalidInputError: a name is missing or not known, or a shape does not fit.
@@ -567,8 +567,8 @@ class InferenceSession(Closing):
         Args:
             feeds: as for `run`.
             runs: runs per candidate; the minimum time counts.
-            progress: called with (done, total) after every trial; `total` may grow. Where it
-                returns True, nothing further is tried: what was measured decides.
+            progress: called with (done, total) after every trial; `total` may grow. If it returns
+                True, no further candidate is tried, and the measurements so far decide.
 
         Raises:
             InvalidInputError: as `run`; or `runs` is below 1; or the device cannot measure time.

@@ -58,7 +58,7 @@ def load(
     Raises:
         ModelError: the file is missing, damaged or not a model.
         UnsupportedOpError: operators that vkmnn does not know; all of them are listed.
-        DeviceNotFoundError: the device asked for is not there.
+        DeviceNotFoundError: the requested device does not exist.
     """
     config = ScheduleConfig(
         device=device,

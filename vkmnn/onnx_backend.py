@@ -111,12 +111,12 @@ class VkmnnBackend(Backend):
         Args:
             model: the model.
             device: "VULKAN", "VULKAN:1" or "CPU".
-            kwargs: further settings of `ScheduleConfig`, as `precision="fp16"`.
+            kwargs: further settings of `ScheduleConfig`, such as `precision="fp16"`.
 
         Raises:
             ModelError: the model is not valid.
             UnsupportedOpError: it holds operators that vkmnn does not know.
-            DeviceNotFoundError: the device is not there.
+            DeviceNotFoundError: the device does not exist.
             InvalidInputError: a setting is unknown.
         """
         config = ScheduleConfig.from_mapping({**kwargs, "device": _selector(device)})

@@ -77,7 +77,7 @@ class NetworkPath:
     Args:
         inputs: where the part starts; empty for the network's inputs.
         outputs: where it ends; empty for the network's outputs.
-        names: what the names refer to.
+        names: the kind of objects that the names refer to.
     """
 
     inputs: tuple[str, ...] = ()
@@ -271,7 +271,7 @@ def on_overflow_name(text: str) -> OnOverflow:
     """Return `text` as the reaction to float16 overflow.
 
     Raises:
-        InvalidInputError: it is nothing of that kind.
+        InvalidInputError: it is not one of them.
     """
     for name in get_args(OnOverflow):
         if text == name:
@@ -284,7 +284,7 @@ def unsupported_name(text: str) -> Unsupported:
     """Return `text` as the handling of operators without a kernel.
 
     Raises:
-        InvalidInputError: it is nothing of that kind.
+        InvalidInputError: it is not one of them.
     """
     for name in get_args(Unsupported):
         if text == name:

@@ -168,8 +168,8 @@ class ShaderFunction:
         Raises:
             InvalidInputError: an array, a name or a value does not fit the declarations, or the
                 device's limits.
-            ShaderError: the device lacks what the shader needs.
-            DeviceNotFoundError: there is no such device.
+            ShaderError: the device lacks a feature that the shader needs.
+            DeviceNotFoundError: the device does not exist.
         """
         self._check_arrays(arrays)
         params, spec = self._split(values)
@@ -378,8 +378,8 @@ def shader(
             `.comp.j2`, which may also be the name of a built-in template.
         requires: features that the shader needs, e.g. "storage16", as in macro.json.
         name: name of a template given as text, for errors and timings.
-        device: "auto" (`VKMNN_DEVICE`, or else the best), an index, part of a name, or a UUID;
-            opened at the first call.
+        device: "auto" (`VKMNN_DEVICE`, or otherwise the best), an index, part of a name, or a UUID;
+            opened on the first call.
         driver: the Vulkan binding; None uses `VKMNN_DRIVER` or the default.
         validation: run under the Khronos validation layer; its messages become errors.
         **axes: a value for each axis of the template.

@@ -78,7 +78,7 @@ def test_it_keeps_its_sessions(device: str) -> None:
     assert net.sessions == (second,)
     with pytest.raises(InvalidInputError, match="closed"):
         run(net, first)
-    with pytest.raises(InvalidInputError, match="released already"):
+    with pytest.raises(InvalidInputError, match="already have been released"):
         net.release_session(first)
     close_to(run(net, second), answer())
     with net:

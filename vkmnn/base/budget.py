@@ -81,11 +81,11 @@ class Meter:
     """Counts memory, nodes and time of a load or plan, and refuses to exceed the budget.
 
     Args:
-        budget: what is allowed.
+        budget: the limits.
         weights: bytes of the constants that the model brought.
         nodes: nodes of the file.
-        clock: returns seconds; by default the processor time of the calling thread, so that what
-            other processes do refuses no model.
+        clock: returns seconds; by default the processor time of the calling thread, so that work of
+            other processes does not cause a refusal.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class Meter:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Leave out the time that passes within: of another program, which the caller trusts."""
+        """Do not count the time spent within, by another program that the caller trusts."""
         start, wall = self._clock(), time.perf_counter()
         try:
             yield
@@ -204,7 +204,7 @@ class Meter:
             working: the most that is held while it is computed, the result included.
 
         Raises:
-            BudgetError: it goes beyond the budget.
+            BudgetError: it exceeds the budget.
         """
         if not self.fits(max(nbytes, working)):
             more = f", {size_text(working)} on the way," if working > nbytes else ""
@@ -256,7 +256,7 @@ class Meter:
         """Refuse an op on the numpy backend that needs too much memory.
 
         Args:
-            nbytes: what is held when it has run, its results included.
+            nbytes: the bytes held after it has run, including its results.
             working: the most that is held while it runs.
             op: its type, for the message.
             node: its name.
@@ -329,7 +329,7 @@ def check_shared_room(nbytes: int, allowed: int | None) -> None:
     """Refuse a plan on a device whose memory is the host's.
 
     Args:
-        nbytes: what it needs for activations, inputs and outputs.
+        nbytes: the bytes that it needs for activations, inputs and outputs.
         allowed: a limit that was set, where that is more than the share of the free memory.
 
     Raises:

@@ -162,7 +162,7 @@ def check_owner(path: Path) -> None:
     """Refuse a file or folder that another user could have written.
 
     Raises:
-        OSError: it is such a one, or is not there.
+        OSError: it is one, or does not exist.
     """
     _check_owner(path.stat(), path)
 

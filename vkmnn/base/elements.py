@@ -22,7 +22,7 @@ class FloatStorage:
 
     Attributes:
         label: name in tuning tables, names of tensors and reports.
-        dtype: numpy's type of what is stored.
+        dtype: numpy's type of the stored elements.
         words: GLSL types in memory of one, two and four components.
         texels: formats of these in texel buffers and images; empty where there are none.
         extension: GLSL extension that the types need in a buffer.

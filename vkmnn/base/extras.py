@@ -13,7 +13,7 @@ def need(package: str, what: str, extra: str = "llm") -> Any:
 
     Args:
         package: its name.
-        what: what it is needed for, as the error says it.
+        what: its purpose, for the error.
         extra: the extra of vkmnn that installs it.
 
     Raises:

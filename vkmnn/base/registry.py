@@ -17,7 +17,7 @@ class Registry(Generic[K, T]):
     """A table that fills itself by decorator: `@registry.register("Concat")`.
 
     Args:
-        what: what an entry is to its name, for messages: `"shape computer of"`.
+        what: the relation of an entry to its name, for messages: `"shape computer of"`.
     """
 
     def __init__(self, what: str) -> None:
@@ -30,7 +30,7 @@ class Registry(Generic[K, T]):
         """Return a decorator that files its object under each name.
 
         Raises:
-            PluginError: one of the names is taken, or no name.
+            PluginError: one of the names is in use, or not a valid name.
         """
         given: tuple[object, ...] = names
         if not given or not all(isinstance(name, (str, int)) and name for name in given):

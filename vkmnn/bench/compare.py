@@ -54,7 +54,7 @@ def engines(fp16: bool, names: Sequence[str] = ()) -> list[EngineSpec]:
 
     Args:
         fp16: also those that compute with float16.
-        names: parts of the names of those wanted; none for all.
+        names: parts of the names of the requested engines; none for all.
     """
     wanted = [name.lower() for name in names]
     return [
@@ -88,13 +88,13 @@ def place(device: str, threads: int, rounds: int, timeout_s: float) -> Place:
     """Return where a benchmark runs.
 
     Args:
-        device: what selects it, as for `InferenceSession`.
-        threads: of engines on the CPU; 0 for one a core that this process may use.
+        device: the device selector, as for `InferenceSession`.
+        threads: threads of engines on the CPU; 0 for one per core that this process may use.
         rounds: how many turns an engine has.
-        timeout_s: how long an engine may take for one answer.
+        timeout_s: maximum time for one answer of an engine.
 
     Raises:
-        DeviceNotFoundError: there is no such device.
+        DeviceNotFoundError: the device does not exist.
     """
     folder = cache_dir() / "bench"
     threads = threads or usable_cores()
@@ -153,7 +153,7 @@ class Series:
 
 @dataclass(slots=True)
 class Comparison:
-    """Engines on one model; `reference` is whose outputs the others were compared with.
+    """Engines on one model; `reference` is the engine with which the others were compared.
 
     `interrupted`: Ctrl-C ended it before all rounds were run.
     """
@@ -191,7 +191,7 @@ def compare(
         feeds: one array per input, in the model's order.
         specs: the engines.
         where: the device, and for how long.
-        progress: called with what happens now.
+        progress: called with a description of the current step.
     """
     result = Comparison(name, [Series(spec.name) for spec in specs])
     with ExitStack() as stack:

@@ -26,12 +26,12 @@ class Job:
     Attributes:
         model: an ONNX file.
         feeds: one array per input of the model, in their order.
-        device: what selects vkmnn's device.
+        device: the selector of vkmnn's device.
         device_name: the device's name, by which other Vulkan engines find it.
         twin: how many devices before it have the same name.
-        threads: of engines that run on the CPU.
+        threads: threads of engines that run on the CPU.
         folder: for files that are worth keeping between runs, such as converted models.
-        options: whatever else an engine knows, "precision" above all.
+        options: further options of an engine, such as "precision".
     """
 
     model: Path

@@ -32,8 +32,8 @@ class Peer(Closing):
 
     Args:
         target: the engine's class as `module:Class`.
-        job: what it runs.
-        timeout_s: how long an answer may take.
+        job: the job to run.
+        timeout_s: maximum time for an answer.
         env: variables of the environment that differ from this process's.
     """
 

@@ -58,11 +58,11 @@ def bench_model(
         options: inputs and device; `repeat` is the number of rounds.
         names: parts of engine names; none for all engines.
         fp16: also compare the engines' float16.
-        threads: of engines on the CPU; 0 for one a core.
-        timeout_s: how long an engine may take for one answer.
+        threads: threads of engines on the CPU; 0 for one per core.
+        timeout_s: maximum time for one answer of an engine.
 
     Raises:
-        InvalidInputError: no engine has such a name.
+        InvalidInputError: no engine has this name.
     """
     specs = engines(fp16, names)
     if not specs:

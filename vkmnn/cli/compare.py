@@ -54,11 +54,11 @@ def compare_models(
 
     Args:
         model: its file.
-        options: where and on what it runs.
+        options: the device and inputs of the run.
         against: the reference; None for the usual one.
         tolerance: the allowed difference; None for the usual one.
         layers: show every tensor.
-        html: where to write a page.
+        html: file to write a page to.
     """
     against = against or usual_reference(model)
     if html is not None:
@@ -162,7 +162,7 @@ def comparison_page(found: Comparison, title: str, inputs: str) -> str:
 
     Args:
         found: the comparison.
-        title: what was compared.
+        title: the title of the comparison.
         inputs: names and shapes of its inputs.
     """
     counts = {name: sum(row.status == name for row in found) for name in _STATUS}

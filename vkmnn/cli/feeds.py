@@ -40,7 +40,7 @@ class Feeds:
     Attributes:
         arrays: the values.
         sources: "given" or "random", "ones", "zeros", by input.
-        notes: what was assumed, in whole sentences.
+        notes: the assumptions, in whole sentences.
         guessed: whether the size of a picture was guessed: another one may fit better.
     """
 
@@ -113,15 +113,15 @@ def settle(
 
     Args:
         inputs: shape of every input as the model declares it.
-        sizes: what the user says; sizes of symbols also follow from its shapes of inputs.
-        assume: size of a dimension that nobody gave; None leaves out the inputs that have such.
-        picture: height and width of what looks like a picture, where `assume` is given.
+        sizes: the user's sizes; sizes of symbols also follow from the given shapes of inputs.
+        assume: size for dimensions that are not given; None leaves out the inputs that have some.
+        picture: height and width of inputs that look like pictures, if `assume` is given.
 
     Returns:
-        The shapes, sentences on what was assumed, and whether a picture was among it.
+        The shapes, sentences on the assumptions, and whether a picture was among the inputs.
 
     Raises:
-        InvalidInputError: a shape does not fit what the model declares.
+        InvalidInputError: a shape does not fit the model's declaration.
     """
     symbols = dict(sizes.symbols)
     for name, given in sizes.inputs.items():
@@ -210,7 +210,7 @@ def make_feeds(
         args: the model's inputs.
         texts: `--input` options.
         shapes: `--shape` options.
-        seed: of random values.
+        seed: seed of random values.
         picture: height and width of pictures where nothing says them.
 
     Raises:
@@ -283,8 +283,8 @@ def fitting_feeds(
 
     Args:
         outputs: the model's outputs.
-        make: makes feeds with pictures of a size.
-        fits: raises InvalidInputError or ShapeError for feeds that the network does not take.
+        make: returns feeds with pictures of a size.
+        fits: raises InvalidInputError or ShapeError for feeds that the network does not accept.
     """
     sizes = picture_sizes(outputs)
     first = made = make(sizes[0])

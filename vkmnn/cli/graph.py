@@ -44,7 +44,7 @@ def write_page(model: Path, options: RunOptions, html: Path, profiled: bool) -> 
 
     Args:
         model: its file.
-        options: where it runs or would run, and on what.
+        options: the device and inputs of the run, real or hypothetical.
         html: the page.
         profiled: whether to run it and measure.
     """

@@ -57,7 +57,7 @@ class Drawn:
     Attributes:
         network: the network, as the model has it and optimised.
         infos: shapes of tensors, as far as they are known.
-        placement: where ops run and why; None where nothing was planned.
+        placement: where ops run and why; None if nothing was planned.
         profile: measured times; None where nothing was measured.
     """
 
@@ -72,7 +72,7 @@ def graph_page(drawn: Drawn, title: str, subtitle: str) -> str:
 
     Args:
         drawn: the network.
-        title: what the model is called.
+        title: the name of the model.
         subtitle: where it runs, and on which inputs.
     """
     graph = drawn.network.graph

@@ -64,7 +64,7 @@ def describe(path: Path, shapes: Sequence[str], tensors: bool, onnx: Path | None
         path: its file.
         shapes: the options --shape.
         tensors: whether to list tensors.
-        onnx: where to write the optimised network for viewers.
+        onnx: path for the optimised network, for viewers.
     """
     if not isinstance(front_end_of(path), OnnxFrontEnd | None):
         return _describe_graph(path, shapes, tensors, onnx)

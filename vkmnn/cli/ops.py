@@ -41,7 +41,7 @@ def list_ops(name: str | None) -> None:
     stands alone, with what the op types that it becomes declare. So does an op type of vkmnn's own.
 
     Raises:
-        InvalidInputError: there is no such operator.
+        InvalidInputError: the operator does not exist.
     """
     load_all()
     load_plugins()
@@ -100,7 +100,7 @@ def _all_declared(operators: Iterable[OpSupport]) -> dict[str, list[Aspect]]:
 def _show_declared(
     operators: list[dict[str, Any]], declared: Mapping[str, Sequence[Aspect]]
 ) -> None:
-    """Print what is declared; what is left open has an exclamation mark."""
+    """Print the declarations; missing ones are marked with an exclamation mark."""
     as_dicts = {title: list(map(asdict, found)) for title, found in declared.items()}
     document("ops", {"operators": operators, "declared": as_dicts})
     for title, found in declared.items():

@@ -51,8 +51,8 @@ def page(
 
     Args:
         kind: "profile", "plan" and so on.
-        title: what it is about.
-        subtitle: where it ran, and on what.
+        title: the title of the page.
+        subtitle: where the network ran, and on which inputs.
         body: HTML.
         script: the file with the page's own script, in this package.
         footer: text at its end; by default, the command.

@@ -98,7 +98,7 @@ def plan_model(
         precision: that of a session.
         shapes: `--shape` options.
         alone: leave out the predictions for other profiles.
-        html: where to write a page.
+        html: file to write a page to.
     """
     if html is not None:
         with saving("page cannot be written", "--html", html):
@@ -148,7 +148,7 @@ def plan_for(
         network: the network.
         profile: the name of a device profile.
         precision: as of a session; a device without that storage plans in float32.
-        feeds: the inputs, of which shapes count, and what shapes are computed from.
+        feeds: the inputs; their shapes count, and contents from which shapes are computed.
         places: also place tensors, which packs the constants.
     """
     device = open_profile(profile)

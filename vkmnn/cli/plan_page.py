@@ -22,7 +22,7 @@ def write_plan_page(facts: Mapping[str, Any], path: Path, inputs: str) -> None:
     """Write a page on a plan.
 
     Args:
-        facts: of `plan.as_dict`.
+        facts: the result of `plan.as_dict`.
         path: the file.
         inputs: their names and shapes.
     """

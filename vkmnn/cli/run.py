@@ -91,8 +91,8 @@ def opened(model: Path, options: RunOptions, fed: Feeds | None = None) -> Iterat
 
     Args:
         model: an ONNX file.
-        options: where and on what it runs.
-        fed: the inputs, made as the options say where None.
+        options: the device and inputs of the run.
+        fed: the inputs; None creates them from the options.
     """
     with ExitStack() as stack:
         with compiling() as progress:

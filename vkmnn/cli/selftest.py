@@ -82,7 +82,7 @@ def run_apart(index: int, driver: str | None = None) -> dict[str, Any]:
     """Run the test in a child process, and survive a crash of the driver.
 
     Args:
-        index: of the device.
+        index: the index of the device.
         driver: the binding by which to reach it; None for the one that holds here.
     """
     package = str(Path(__file__).resolve().parents[2])

@@ -45,11 +45,11 @@ class Built:
         compiler: its name and version; empty where nothing was compiled.
         partial: only some templates were built.
         templates, variants, enums: the parts of the manifest, by name.
-        digests: what the lock has of each variant: the digest of its source and options.
+        digests: the lock's digest of each variant, of its source and options.
         spirv: the modules by variant, without names.
-        keys: the cache entries that were used or made.
+        keys: the cache entries that were used or created.
         compiled: the variants that the cache did not have, sorted.
-        notes: what the compiler remarked.
+        notes: remarks of the compiler.
     """
 
     compiler: str
@@ -120,7 +120,7 @@ def describe(
 
     Args:
         folder: templates, includes and macro.json.
-        cache: what is known of templates that have not changed.
+        cache: the known facts about templates that have not changed.
         only: names of the templates; empty for all.
 
     Returns:

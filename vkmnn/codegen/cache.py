@@ -28,8 +28,8 @@ def source_digest(entry: dict[str, Any], optimize: str) -> str:
     """Return the digest of all that decides a module: rendered source, declarations and options.
 
     Args:
-        entry: what the variant declares (`vkmnn.codegen.manifest.declared_entry`); it holds the
-            digest of the rendered text.
+        entry: the variant's declarations (`vkmnn.codegen.manifest.declared_entry`), with the digest
+            of the rendered text.
         optimize: the optimisation policy.
     """
     facts = {key: value for key, value in entry.items() if key not in ("template", "axes")}

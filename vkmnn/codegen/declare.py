@@ -46,7 +46,7 @@ class Element:
 
     Attributes:
         stored: GLSL type in memory.
-        computed: GLSL type that `x_load` returns and `x_store` takes.
+        computed: the GLSL type that `x_load` returns and `x_store` accepts.
         size: bytes of one element (its array stride).
         texel: texel format, or None when the type has none.
         extension: GLSL extension that the stored type needs in a buffer.
@@ -390,7 +390,9 @@ class Declarations:
                 )
             name, kind, count, default = match.groups()
             if keyword.iskeyword(name) or name in _TAKEN_PARAMS:
-                raise self._fail(f"parameter '{name}' is a word of Python or of its class")
+                raise self._fail(
+                    f"parameter '{name}' is a keyword of Python or a member of its class"
+                )
             if name in {param.name for param in self.params}:
                 raise self._fail(f"parameter '{name}' is declared twice")
             if count is not None and (int(count) == 0 or default is not None):

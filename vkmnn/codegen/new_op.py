@@ -434,7 +434,7 @@ def describe(asked: Arguments) -> NewOp:
     """Check the arguments.
 
     Raises:
-        ShaderError: one of them cannot be; the hint says what can.
+        ShaderError: one of them is impossible; the hint lists the possible ones.
     """
     name, op, domain, kind = asked.name, asked.op, asked.domain, asked.kind
     inputs, outputs, optional = asked.inputs, asked.outputs, asked.optional
@@ -512,7 +512,7 @@ def _params(texts: Sequence[str], inputs: Sequence[str], flags: int) -> tuple[Pa
 
     Args:
         texts: the parameters.
-        inputs: names that are taken.
+        inputs: names that are in use.
         flags: further push constants.
     """
     read: list[Param] = []
@@ -529,7 +529,7 @@ def _params(texts: Sequence[str], inputs: Sequence[str], flags: int) -> tuple[Pa
         if taken or not _NAME.fullmatch(name) or len(name) > _MAX_NAME or name.startswith("gl_"):
             raise ShaderError(
                 f"a parameter cannot be called '{name}'",
-                hint="snake_case, no word of Python or GLSL, no name of a tensor",
+                hint="snake_case, no keyword of Python or GLSL, no name of a tensor",
             )
         if name in {param.name for param in read}:
             raise ShaderError(f"parameter '{name}' is given twice", hint="leave one out")

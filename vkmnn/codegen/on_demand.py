@@ -28,7 +28,7 @@ class Generator:
 
     Args:
         folder: holds glsl/.
-        lock: what the folder is expected to hold.
+        lock: the expected content of the folder.
     """
 
     def __init__(self, folder: Path, lock: Lock) -> None:

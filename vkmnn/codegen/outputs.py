@@ -89,7 +89,7 @@ def write(built: Built, out: Path, cache: Cache | None = None) -> Changes:
     Args:
         built: all templates, or some.
         out: the folder that holds glsl/.
-        cache: gets what the variants declare; None keeps that for the first who needs it.
+        cache: stores the declarations of variants; None leaves that to their first user.
     """
     out.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:

@@ -451,8 +451,8 @@ def load_entries(folder: Path, only: frozenset[str] = frozenset()) -> list[Templ
     """Read `folder/macro.json`, sorted by template.
 
     Args:
-        folder: where the templates and macro.json are.
-        only: names of the templates wanted (`"binary"`); empty for all. The rest is not checked.
+        folder: the folder of the templates and macro.json.
+        only: names of the requested templates (`"binary"`); empty for all. The rest is not checked.
 
     Raises:
         ShaderError: with file and line, for unknown or duplicate keys, for entries without a

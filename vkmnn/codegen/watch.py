@@ -48,7 +48,7 @@ class Step:
     Attributes:
         files: the files that are new, changed or gone since the last look.
         compiled: the variants that had to be compiled.
-        changes: what the outputs gained; None when the build failed.
+        changes: changes of the outputs; None if the build failed.
         error: why it failed.
         seconds: how long it took.
     """
@@ -122,7 +122,7 @@ def command_for(variants: Iterable[str], tests: str | None, shaders: Path) -> li
     """Return the command that tests these variants; None when nothing is to be run.
 
     Args:
-        variants: names of what changed.
+        variants: names of the changed variants.
         tests: pytest's arguments; None for the shader regression suite with these variants.
         shaders: the folder that is watched; the suite knows the built-in one only.
     """

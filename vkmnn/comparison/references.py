@@ -51,7 +51,7 @@ def check_reference(name: str, model: object) -> None:
         model: the model.
 
     Raises:
-        DeviceNotFoundError: there is no such device.
+        DeviceNotFoundError: the device does not exist.
         MissingExtraError: onnxruntime is not installed.
         InvalidInputError: the model has no form that onnxruntime reads.
     """

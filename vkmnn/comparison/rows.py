@@ -57,7 +57,7 @@ class Comparison:
     Attributes:
         rows: the tensors in the model's order; only outputs, where no others were asked for.
         device: where the model ran.
-        reference: what it was compared with.
+        reference: the engine with which it was compared.
         tolerance: the largest difference that is allowed, as a fraction of a tensor's range.
     """
 

@@ -51,7 +51,7 @@ def compare(
         against: "onnxruntime" on the processor; "cpu", by numpy, the nodes as the model has them;
             or a device, the same network in float32.
         device: where the model runs; see `ScheduleConfig`.
-        precision: in which precision it runs there.
+        precision: the precision of that run.
         tolerance: the largest difference that is allowed, as a fraction of the range of a tensor's
             values; None: 1e-4, with float16 1e-2.
         layers: False compares the outputs only.

@@ -68,7 +68,7 @@ class BranchPart(NestedPart):
         """Return the outputs of the branch that the condition selects.
 
         Raises:
-            HostError: a value is not what the model says.
+            HostError: a value contradicts the model.
         """
         (op,) = self.ops
         self.start_us = time.perf_counter_ns() / 1000

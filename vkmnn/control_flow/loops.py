@@ -37,14 +37,14 @@ class Body:
     Attributes:
         graph: the network; its outputs are the body's, in their order, without a condition that
             `still` tells.
-        given: the op's inputs in the node's order, "" for one that is not there: the limit and the
-            condition of a Loop, initial values, what a Scan goes over.
-        formal: what the body calls its inputs, in their order.
-        outer: what the body reads from around it: its name there, and the op's input.
+        given: the op's inputs in the node's order, "" for an absent one: the limit and the
+            condition of a Loop, initial values, the sequences of a Scan.
+        formal: the body's names for its inputs, in their order.
+        outer: the outer tensors that the body reads: its name there, and the op's input.
         axes: None for a Loop.
         still: whether every iteration asks for another; None where they compute that.
-        sizes: of each output of the network, for a loop that never iterates; 0 where unknown.
-        seconds: how long all iterations may take.
+        sizes: sizes of each output of the network, for a loop that never iterates; 0 if unknown.
+        seconds: maximum time of all iterations.
     """
 
     graph: Graph
@@ -104,7 +104,7 @@ class LoopPart(NestedPart):
         """Return the final values and the stacked ones.
 
         Raises:
-            HostError: a value is not what the model says, or the time is up.
+            HostError: a value contradicts the model, or the time is up.
         """
         (op,) = self.ops
         body = self._body
@@ -190,9 +190,9 @@ class LoopPart(NestedPart):
 
         Args:
             total: the iterations of the loop.
-            outer: what all of them read.
-            given: what one of them is given, by its number.
-            rows: takes the results, an entry for each output of the body.
+            outer: the outer tensors that all of them read.
+            given: the inputs of one of them, by its number.
+            rows: called with the results, one entry for each output of the body.
         """
         body = self._body
         if total < COPIES or len(body.graph.ops) > MAX_OPS:
@@ -291,8 +291,8 @@ class LoopPart(NestedPart):
         """Return bound runs that start from these values, or None if there cannot be any.
 
         Args:
-            feeds: what the next iteration reads.
-            results: what the latest made.
+            feeds: the inputs of the next iteration.
+            results: the results of the latest.
             places: the carried inputs, and which outputs they become.
             changing: the inputs that the host writes before each iteration.
         """

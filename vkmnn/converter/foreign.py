@@ -415,7 +415,7 @@ def kind_of(head: bytes, path: Path | None = None) -> Kind | None:
 
     Args:
         head: its first bytes.
-        path: where it is; says more of a zip archive, a pickle, and the like.
+        path: its path, which tells more about a zip archive, a pickle, and the like.
     """
     found = next((one for one in _BY_CONTENT if one.matches and one.matches(head)), None)
     if found is None:
@@ -428,7 +428,7 @@ def likely_kind(head: bytes, path: Path | None = None) -> Kind | None:
 
     Args:
         head: its first bytes.
-        path: where it is, if it has a name.
+        path: its path, if it has one.
     """
     found = kind_of(head, path)
     if found is None and path is not None and path.name == "saved_model.pb":

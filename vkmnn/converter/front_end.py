@@ -31,14 +31,15 @@ class Conversion:
     """Budget and options of a conversion.
 
     Attributes:
-        meter: is told about nodes, weights and what is computed; raises BudgetError.
+        meter: called with nodes, weights and computed values; raises BudgetError.
         evaluate: computes an op on constant inputs.
         as_inputs: names of constants with a default value that stay inputs.
-        host: says which parts of an ONNX model an evaluator on the host runs; None where such
-            parts are refused.
+        host: tells which parts of an ONNX model an evaluator on the host can run; None to refuse
+            them.
         shapes: shapes of inputs that replace the file's; sizes of other tensors that the file
             states are then worked out anew.
-        told: is told the ONNX model of which the graph is made, as the front end of ONNX read it.
+        told: called with the ONNX model from which the graph was converted, as ONNX's front end
+            read it.
     """
 
     meter: Meter
@@ -63,7 +64,7 @@ class FrontEnd(ABC):
         """Return whether the model is of this kind.
 
         Args:
-            model: what the caller passed: a path, bytes, or an object.
+            model: the caller's argument: a path, bytes, or an object.
             start: the first bytes of the file or of the bytes; empty where there are none.
         """
 
@@ -75,7 +76,7 @@ class FrontEnd(ABC):
         registrations.
 
         Raises:
-            ModelFileError: there is no such file, or it is not such a model.
+            ModelFileError: the file does not exist, or it is not such a model.
         """
 
     @abstractmethod
@@ -84,7 +85,7 @@ class FrontEnd(ABC):
 
         Raises:
             ModelError: the model contradicts itself.
-            BudgetError: it takes more than the budget allows.
+            BudgetError: it exceeds the budget.
             UnsupportedOpError: operators that vkmnn does not know; all of them.
         """
 

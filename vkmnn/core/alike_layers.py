@@ -67,8 +67,8 @@ class Layers:
         model: the second layer, as the network has it.
         left_out: the layers between that one and the last.
         inputs: pairs of inputs of the network whose shapes and types must be equal.
-        handed: tensors that the second layer reads of the first, and the third of the second:
-            their shapes and types must be equal, too.
+        handed: tensors that the second layer reads from the first, and the third from the second:
+            their shapes and types must be equal as well.
     """
 
     ops: list[Op]
@@ -200,10 +200,10 @@ class _Search:
         """Return the mapping of names from one layer to the next.
 
         Args:
-            first: where the layer begins.
+            first: the first op of the layer.
             period: how many ops it has.
             before: the step to this layer; None for the first.
-            row: where all layers are.
+            row: the positions of all layers.
 
         Returns:
             None if the layers differ. Tensors that both read are not among the names.

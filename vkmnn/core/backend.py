@@ -138,8 +138,8 @@ class Segment(ABC):
         """Run once.
 
         Args:
-            host: arrays by tensor name; what the segment needs from outside is read from it, what
-                others need of it is put there.
+            host: arrays by tensor name; the segment's external inputs are read from it, and results
+                for others are stored in it.
         """
 
     def forget_arrays(self) -> bool:
@@ -171,9 +171,9 @@ class Segment(ABC):
         It shares memory with this one and must be closed before it.
 
         Args:
-            inputs: what the host provides.
-            outputs: what the host reads.
-            resident: of these, what the host leaves as it is when it begins and ends a run.
+            inputs: tensors that the host provides.
+            outputs: tensors that the host reads.
+            resident: those of them that the host does not touch when it begins and ends a run.
 
         Returns:
             None if that is impossible: a tensor has another form on the device, or is not on it.
@@ -329,7 +329,8 @@ class Backend(ABC):
         Args:
             shape: its sizes.
             dtype: the type of its elements, one that numpy has.
-            purpose: "upload" for what the host writes often, "readback" for what it reads often.
+            purpose: "upload" for tensors that the host writes often, "readback" for tensors that it
+                reads often.
 
         Raises:
             OutOfDeviceMemoryError: there is not enough memory.

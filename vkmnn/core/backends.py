@@ -25,10 +25,10 @@ def backend(name: str) -> Callable[[_B], _B]:
     run on numpy.
 
     Args:
-        name: in capitals, like "F64"; the `type` of the backend.
+        name: a name in capitals, like "F64"; the `type` of the backend.
 
     Raises:
-        PluginError: the name is taken, or is not in capitals.
+        PluginError: the name is in use, or is not in capitals.
     """
     if not name.isidentifier() or not name.isupper() or name in _TAKEN:
         raise PluginError(

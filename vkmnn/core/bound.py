@@ -37,8 +37,8 @@ class Bound(ABC):
     """A network with its inputs and outputs bound to tensors.
 
     Attributes:
-        inputs: what a run reads, by name.
-        outputs: what it writes.
+        inputs: inputs of a run, by name.
+        outputs: its outputs.
         copies: whether a run copies between them and the plan's own memory.
     """
 

@@ -61,8 +61,8 @@ class Choice:
 
     Attributes:
         name: the fastest.
-        ms: milliseconds of each that was measured.
-        left: why others were not.
+        ms: milliseconds of each measured engine.
+        left: why the others were not measured.
     """
 
     name: str
@@ -89,7 +89,7 @@ class FastestSession(Session):
         arguments: those of `Session`.
         candidates: other ways to run the network, by name.
         results: keeps measurements.
-        key: stands for the network, the device and everything else that matters.
+        key: identifies the network, the device and everything else that matters.
         tolerance: allowed difference of results, as a fraction of their range.
         options: those of `Session`.
     """

@@ -47,7 +47,7 @@ def fits(array: Array, element: FloatElement, *, clamped: bool = False) -> bool:
     Args:
         array: the operand.
         element: how it would be stored.
-        clamped: what is too large may become the largest number.
+        clamped: values that are too large may become the largest number.
     """
     stored = FLOATS[element]
     if array.dtype.name in _WIDE_RANGE:

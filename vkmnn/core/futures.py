@@ -19,8 +19,8 @@ class RunFuture(PatientFuture[T], Generic[T]):
     """The result of a future run: a `concurrent.futures.Future` that can also be awaited.
 
     `result` and `exception` wait, `done` polls, callbacks of `add_done_callback` are called in the
-    thread of the run. `cancel` withdraws a run that has not started; one that has finishes
-    normally.
+    thread of the run. `cancel` withdraws a run that has not started; a run in progress
+    finishes normally.
     """
 
     def __await__(self) -> Generator[Any, None, T]:

@@ -18,7 +18,7 @@ def check_host_memory(
         commands: the plan, in running order.
         backend: the type of the numpy backend.
         outputs: tensors that stay until the run is over.
-        meter: what is allowed.
+        meter: the limit.
 
     Raises:
         BudgetError: names the op that exceeds the limit.

@@ -86,7 +86,7 @@ def create(
     Args:
         backend: the backend's type.
         own: its own kernel.
-        op: what is to be executed.
+        op: the op to execute.
         inputs: its operands, None where one is absent.
         outputs: its results.
         details: further arguments of this backend's kernels.

@@ -26,7 +26,7 @@ def resolve_layers(
         layers: the repeated layers.
         inputs: static description of the inputs.
         resolve: computes shapes, folds, lowers.
-        meter: what the pieces of data movement are charged to.
+        meter: the meter charged for the pieces of data movement.
 
     Returns:
         None where layers have not become alike: all of the network is to be resolved then.
@@ -92,7 +92,7 @@ class _Copy:
         layer: the layer.
         model: the ops of the second layer, as the network has them.
         graph: the network.
-        found: what the network has become; what the copy brings along is added.
+        found: the resolved network, to which the copy adds its parts.
     """
 
     def __init__(self, layer: Layer, model: Sequence[Op], graph: Graph, found: Resolved) -> None:

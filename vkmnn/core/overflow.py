@@ -52,7 +52,7 @@ def overflow_of(
 
     Args:
         command: the step.
-        tensors: by their names in the network; "" for absent ones.
+        tensors: tensors by their names in the network; "" for absent ones.
         owner: the op of the network that the step belongs to, if it is another.
     """
     op = (owner or command).op

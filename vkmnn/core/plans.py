@@ -59,17 +59,17 @@ class Plans:
 
     Args:
         graph: a network, or a part of one that needs no step in between.
-        planner: makes plans; replaced when the device is.
-        meter: what folding constants may take.
-        static: what plans of a network of fixed shapes share; None to share nothing.
+        planner: creates plans; replaced together with the device.
+        meter: the limit for folding constants.
+        static: state shared by plans of a network of fixed shapes; None to share nothing.
 
     Attributes:
         graph: with its constants folded.
         planner: as above.
         content: the inputs whose content determines a shape.
         current: the most recently used plan.
-        made: how many plans were made.
-        forgotten: no plan can be made any more: the constants are gone.
+        made: number of plans created.
+        forgotten: no further plan can be created: the constants are gone.
     """
 
     def __init__(

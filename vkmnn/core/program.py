@@ -85,8 +85,8 @@ class Program:
     Args:
         graph: the network.
         stages: the stages it is cut into.
-        planner: makes the plans.
-        meter: what folding constants may take.
+        planner: creates the plans.
+        meter: the limit for folding constants.
         open_host: opens the parts that the host runs.
         static: state shared by plans of a network of fixed shapes.
     """

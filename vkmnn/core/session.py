@@ -60,7 +60,7 @@ class SessionSettings:
 
     Args:
         max_plans: how many input shapes are kept planned, for each stage; None for as many as a
-            budget of memory holds. The least recently used goes first.
+            memory budget allows. The least recently used is dropped first.
         require_main: refuse plans that put an op on the backup.
         meter: creates a meter of the limits of one load or plan.
         rebuild: when the device is lost, reopen it, plan again and repeat the call once.
@@ -284,8 +284,8 @@ class Session:
         """Run the network, planning first if the shapes are new.
 
         Args:
-            feeds: one C-contiguous array per graph input, of the input's dtype; what ONNX's type
-                of an input asks for where that is not a tensor.
+            feeds: one C-contiguous array per graph input, of the input's dtype; for an input that
+                is not a tensor, a value of its ONNX type.
         """
         return self.call(self._run, feeds)
 
@@ -304,8 +304,8 @@ class Session:
 
         Args:
             feeds: as for `run`.
-            before: gets the op and its inputs; may skip the op or stop the run.
-            after: gets the op and its results; may stop the run.
+            before: called with the op and its inputs; may skip the op or stop the run.
+            after: called with the op and its results; may stop the run.
 
         Returns:
             The outputs that were computed.
@@ -551,8 +551,8 @@ class Session:
         Args:
             feeds: as for `run`.
             runs: runs per candidate.
-            progress: called with (done, total) after every trial; `total` may grow. Where it
-                returns True, nothing further is tried: what was measured decides.
+            progress: called with (done, total) after every trial; `total` may grow. If it returns
+                True, no further candidate is tried, and the measurements so far decide.
 
         Raises:
             InvalidInputError: `runs` is below 1, or the device cannot measure time.

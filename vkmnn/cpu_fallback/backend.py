@@ -26,9 +26,9 @@ class CpuSegment(Segment):
 
     Args:
         steps: the commands, each with the arrays that die after it.
-        workers: where ops run at once that wait for none of the others; None to run them in order.
+        workers: runs independent ops in parallel; None to run them in order.
         narrow: works on floats that are stored narrow; None where they are float32.
-        watch: what becomes of those that overflow; None to let them be.
+        watch: handles overflows; None to ignore them.
     """
 
     def __init__(
@@ -150,8 +150,8 @@ class CpuBackend(Backend):
     Args:
         threads: how many ops may run at once; numpy's own threads are its own matter.
         element: how floats are stored where their range allows it.
-        arithmetic: what narrow floats are computed in.
-        overflows: what becomes of overflows in narrow floats; None to let them be.
+        arithmetic: the type in which narrow floats are computed.
+        overflows: handles overflows in narrow floats; None to ignore them.
         full: names of ops, and of tensors whose readers, keep float32 all the same.
     """
 

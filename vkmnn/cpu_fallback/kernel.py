@@ -36,7 +36,7 @@ class CpuKernel(NumpyExecution):
     each set of input shapes. Attributes that `prepare` sets are available in all runs.
 
     Attributes:
-        loaded: what `load` has returned.
+        loaded: the result of `load`.
 
     Raises:
         Rejection: raised by `load` or `prepare`, the kernel cannot run this op.

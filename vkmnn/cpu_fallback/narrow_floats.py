@@ -98,7 +98,7 @@ class Form:
     """How a command handles floats that its network declares as float32.
 
     Attributes:
-        takes: whether each input is fed narrow; what is not is float32.
+        takes: whether each input is fed narrow; the others are float32.
         makes: whether results are narrow.
         computes: whether it is computed in float16.
     """
@@ -148,7 +148,7 @@ def forms_of(
         commands: in running order.
         plain: whether a command is numpy's own, and not a plug-in's.
         element: how floats are stored.
-        arithmetic: what narrow floats are computed in.
+        arithmetic: the type in which narrow floats are computed.
         full: names of ops, and of tensors whose readers, keep float32.
     """
     narrow: set[str] = set()
@@ -189,8 +189,8 @@ class NarrowRunner:
     """Runs the commands of a plan on floats that are stored narrow.
 
     Args:
-        commands: of all segments.
-        forms: of each command.
+        commands: the commands of all segments.
+        forms: the forms of each command.
         kept: tensors that the host reads, which are float32.
         element: how floats are stored.
     """
@@ -222,7 +222,7 @@ class NarrowRunner:
             command: one of those of the plan.
             inputs: its operands as they are stored.
             compute: computes the results from operands of the types that it is to work on.
-            found: gets what overflows.
+            found: called with the overflows.
         """
         form = self._forms[id(command)]
         given = [

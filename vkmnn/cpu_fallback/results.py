@@ -26,10 +26,10 @@ def checked_results(
     """Return the results of a plug-in's code as arrays.
 
     Args:
-        op: what was computed.
-        results: what the code has returned.
-        inputs: what it was given.
-        outputs: what the plan says of the outputs that have a name; None to work it out.
+        op: the computed op.
+        results: the results of the code.
+        inputs: its inputs.
+        outputs: the plan's infos of the outputs that have a name; None to compute them.
 
     Raises:
         PluginError: not a list of arrays, another number of them, or another type or shape than

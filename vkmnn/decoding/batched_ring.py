@@ -35,7 +35,7 @@ class BatchTensors:
         lengths: rows of the caches, [batch].
         uniforms: random numbers from 0 to 1, [batch, 1]; empty for greedy steps.
         logits: outputs, [batch, …]; empty if the host does not sample.
-        settings: `LENGTH_STEP`, and inputs that say how to sample.
+        settings: `LENGTH_STEP`, and inputs that control sampling.
     """
 
     tokens: Sequence[DeviceTensor]
@@ -54,7 +54,7 @@ class BatchedRing(Ring):
     """The recordings of a step of several sequences.
 
     Args:
-        plan: of the step.
+        plan: plan of the step.
         segments: its recordings.
         tensors: their inputs and outputs.
 

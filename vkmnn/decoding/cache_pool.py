@@ -66,7 +66,7 @@ class BatchSeat:
         member: the decode loop of the sequence.
         tensors: its caches.
         index: the index of the place.
-        placed: whether the caches are there.
+        placed: whether the caches are in the pool.
         batchable: whether tokens are being generated.
         active: whether it takes part in steps, with this `token` next, after `rows` rows.
         until: the length up to which tokens are requested, as far as known.

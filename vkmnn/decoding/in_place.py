@@ -77,7 +77,7 @@ class InPlaceRuns:
         waits: accumulates the time spent on waiting.
 
     Attributes:
-        padded_axes: of inputs with an axis as long as the caches, that axis; None before it is
+        padded_axes: for inputs with an axis as long as the caches, that axis; None before it is
             known.
     """
 
@@ -223,7 +223,7 @@ class InPlaceRuns:
         """Return the network for the current capacity, its inputs, and the rewriting.
 
         Args:
-            shapes: of the inputs that are not state; see `padded_shapes`.
+            shapes: shapes of the inputs that are not state; see `padded_shapes`.
             rows: rows that a run appends.
             fuse: whether rotary embedding, appends and attention may become one op.
 

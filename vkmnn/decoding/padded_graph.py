@@ -72,7 +72,7 @@ class _HostOp(NamedTuple):
     Attributes:
         op: the op.
         constants: operands that do not depend on the length.
-        shape: shape of the operand of which only the shape matters, if any.
+        shape: shape of the operand that contributes only its shape, if any.
         axis: the padded axis of this shape.
     """
 

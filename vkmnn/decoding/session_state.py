@@ -31,7 +31,7 @@ class SessionState(Closing):
     Created by `InferenceSession.state`. One sequence of runs; create one per sequence.
 
     Attributes:
-        waits: CPU seconds that waiting for the device has taken, in all runs in place.
+        waits: CPU seconds spent waiting for the device, in all runs in place.
     """
 
     def __init__(self, session: Session, state: KVState, pairs: Mapping[str, str], check: Check):
@@ -163,7 +163,7 @@ def open_state(
         pairs: each input with the output that feeds it in the next run.
         capacity: the maximum number of rows in a cache; None for no limit.
         initial: initial values; by default caches are empty and everything else is zero.
-        check: checks what the other inputs are fed.
+        check: checks the feeds of the other inputs.
         waits: how steps are waited for; another one by default.
 
     Raises:

@@ -56,9 +56,9 @@ class StateTensors:
     Attributes:
         length: rows of the caches.
         axes: the axis that grows, of each input that is a cache.
-        values: by input, results of an ordinary run; caches and swapped tensors take precedence.
-        caches: by input, memory for `room` rows.
-        swapped: by input, two tensors of one size; a run reads the one at `turn`, and writes the
+        values: results of an ordinary run, by input; caches and swapped tensors take precedence.
+        caches: memory for `room` rows, by input.
+        swapped: two tensors of equal size, by input; a run reads the one at `turn`, and writes the
             other.
         recordings: runs recorded on the memory, by any key; closed when it moves.
         seat: the part of shared memory that holds the caches, or None.

@@ -58,8 +58,9 @@ def recorded(
     Args:
         plan: the plan.
         count: how many recordings.
-        record: makes one by its number; None where the network is not one plan of the device.
-        what: names what is recorded, in the message.
+        record: creates a recording by its number; None if the network is not a single plan of the
+            device.
+        what: name of the recordings, for the message.
 
     Raises:
         CannotRewriteError: a recording is None.
@@ -83,7 +84,7 @@ class Ring:
     """Recordings that are submitted in turn and finished in order.
 
     Args:
-        plan: of the step.
+        plan: plan of the step.
         segments: its recordings.
     """
 
@@ -139,11 +140,11 @@ class StepRing(Ring):
     """The recordings of a step of one sequence.
 
     Args:
-        plan: of the step.
+        plan: plan of the step.
         segments: its recordings.
         tokens: the input token of each recording, [1, 1].
         lengths: the input length of each recording, [1].
-        settings: inputs that say how to sample; empty for greedy steps.
+        settings: inputs that control sampling; empty for greedy steps.
         waits: accumulates the time spent on waiting.
 
     Attributes:
@@ -178,8 +179,8 @@ class StepRing(Ring):
         Args:
             token: the one to run.
             rows: how many rows the caches hold.
-            wanted: how many steps to have queued, this one included.
-            sampling: how to sample; None takes the likeliest.
+            wanted: how many steps to have queued, including this one.
+            sampling: how to sample; None chooses the likeliest.
         """
         if self._after != (token, rows) or self._sampling is not sampling:
             self._begin(token, rows, sampling)

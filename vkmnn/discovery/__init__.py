@@ -37,11 +37,11 @@ class Plugin:
     """A loaded plug-in.
 
     Attributes:
-        name: of the entry point, or of the module.
-        module: what was imported.
+        name: name of the entry point, or of the module.
+        module: the imported module.
         distribution: package and version that announced it; "" when nothing did. For one of a
             folder, name and version in its manifest, and the folder.
-        registered: what it added, as text: "op type SwiGLU", "Vulkan execution of SwiGLU", ….
+        registered: its registrations, as text: "op type SwiGLU", "Vulkan execution of SwiGLU", ….
     """
 
     name: str
@@ -97,7 +97,7 @@ def load_plugins() -> tuple[Plugin, ...]:
     it and the cause, and `left_out` lists it. Its registrations are removed.
 
     Raises:
-        PluginError: a plug-in that `VKMNN_PLUGINS` names cannot be loaded; it comes again until the
+        PluginError: a plug-in that `VKMNN_PLUGINS` names cannot be loaded; this repeats until the
             cause is gone.
     """
     global _complete
@@ -138,10 +138,11 @@ def load_plugin(module: str | Path) -> Plugin:
         module: the name of a module, or the path of a `.py` file or of a package's folder.
 
     Returns:
-        The plug-in, with a list of what it registered.
+        The plug-in, with a list of its registrations.
 
     Raises:
-        PluginError: it is not there, cannot be imported, or registers what is there already.
+        PluginError: it does not exist, cannot be imported, or registers something that already
+            exists.
     """
     with _lock:
         return _load(_source(module))
@@ -151,7 +152,7 @@ def survey() -> Iterator[tuple[str, str, PluginError | None]]:
     """Load every plug-in independently; yield its name, its source and its error.
 
     Raises:
-        PluginError: `VKMNN_PLUGINS` names a file that is not there.
+        PluginError: `VKMNN_PLUGINS` names a file that does not exist.
     """
     for source in _sources():
         try:

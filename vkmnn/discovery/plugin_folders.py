@@ -38,7 +38,7 @@ def default_folder() -> Path:
 
 
 def in_default_folder() -> list[Manifest]:
-    """Return the manifests in the default folder; none where others than the user may write."""
+    """Return the manifests in the default folder; none if other users may write there."""
     try:
         folder = default_folder()
     except RuntimeError:

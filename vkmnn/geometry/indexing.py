@@ -53,9 +53,9 @@ def combine_axes(
     """Return the regions of a tensor whose axes are each copied by separate regions.
 
     Args:
-        ctx: whose regions they are.
+        ctx: the owner of the regions.
         axes: per axis, regions that count in elements of that axis.
-        src_strides: what one element of each axis is worth in the source.
+        src_strides: the step in the source for one element of each axis.
         dst_strides: the same in the destination.
         origin: the input that the regions read.
 

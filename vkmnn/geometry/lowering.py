@@ -40,7 +40,7 @@ def lower_graph(
     Raises:
         BudgetError: an axis is too long, or there are too many regions.
         ShapeError: an op's attributes or contents do not fit its shapes.
-        ModelError: a tensor of the model has the name that a new one takes.
+        ModelError: a tensor of the model already has the name of a new one.
     """
     meter = meter or unlimited()
     known = dict(infos)

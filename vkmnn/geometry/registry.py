@@ -37,9 +37,9 @@ class GeometryContext(Generic[AttrsT]):
     Args:
         op: the op to lower.
         inputs: one per `op.inputs`, with static shapes; None = absent.
-        outputs: one per `op.outputs`; the name is "" where the output is not wanted.
+        outputs: one per `op.outputs`; the name is "" if the output is not needed.
         values: contents of the inputs where they are known.
-        meter: counts regions and constants before they are made; None has no limits.
+        meter: counts regions and constants before they are created; None has no limits.
     """
 
     def __init__(
@@ -203,7 +203,7 @@ def lower(
         inputs: one per `op.inputs`; None = absent.
         outputs: one per `op.outputs`.
         values: contents of the inputs where known; at least those that the op's shape needed.
-        meter: counts regions and constants before they are made; None has no limits.
+        meter: counts regions and constants before they are created; None has no limits.
 
     Returns:
         What the op becomes, or None when it is not geometry: a backend executes it.

@@ -135,7 +135,7 @@ def expected_bytes(node: onnx.NodeProto, opsets: Mapping[str, int], inputs: Sequ
     Args:
         node: a node without inner graphs.
         opsets: domains and their versions.
-        inputs: what it reads; only arrays are looked at.
+        inputs: its inputs; only arrays are considered.
     """
     arrays = [value for value in inputs if isinstance(value, np.ndarray)]
     outer = prod(max(array.size, 1) for array in arrays) * 8

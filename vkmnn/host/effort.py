@@ -34,7 +34,7 @@ class Effort:
 
     Attributes:
         steps: elementary ones: multiplications, or elements that are looked at.
-        nbytes: of memory on the way, which no allocator counts.
+        nbytes: bytes of temporary memory, which no allocator counts.
     """
 
     steps: float
@@ -51,7 +51,7 @@ def effort_of(node: onnx.NodeProto, inputs: Arrays) -> Effort:
 
     Args:
         node: the node.
-        inputs: what it reads; None where that is not known, or no array.
+        inputs: its inputs; None if one is unknown, or not an array.
     """
     rule = _RULES.get(node.op_type)
     if rule is None:

@@ -78,7 +78,7 @@ class HostEngine(ABC):
 
     Args:
         model: the model.
-        room: bytes that its values may take, None for any number.
+        room: maximum bytes of its values, None for any number.
     """
 
     name: ClassVar[str]
@@ -90,7 +90,7 @@ class HostEngine(ABC):
         """Prepare a model.
 
         Raises:
-            EngineError: the evaluator does not take it.
+            EngineError: the evaluator does not support it.
         """
 
     @abstractmethod
@@ -102,7 +102,7 @@ class HostEngine(ABC):
         Args:
             outputs: their names.
             feeds: the model's inputs by name.
-            seconds: how long it may take.
+            seconds: maximum time of a run.
 
         Raises:
             EngineError: it fails.

@@ -43,7 +43,7 @@ def fold_on_host(graph: Graph, engines: Sequence[str], seconds: float) -> Graph 
     Args:
         graph: the network.
         engines: the evaluators that may be used, in the order of preference.
-        seconds: how long a loop may take at most.
+        seconds: maximum time of a loop.
 
     Returns:
         None if there is nothing to fold.

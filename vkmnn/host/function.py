@@ -36,8 +36,8 @@ class HostFunction:
 
     Attributes:
         ops: the nodes.
-        inputs: what it reads.
-        outputs: what it makes.
+        inputs: the names that it reads.
+        outputs: the names that it computes.
         engine: name of the evaluator.
         is_first: whether that is the one preferred.
         busy_us: how long the last run took.
@@ -89,7 +89,7 @@ class HostFunction:
 
         Raises:
             BudgetError: the values take more memory than there is room for.
-            HostError: no evaluator gets through, or a loop takes too long.
+            HostError: no evaluator succeeds, or a loop takes too long.
         """
         feeds = {**self._fed, **{name: values[name] for name in self.inputs}}
         self.start_us = time.perf_counter_ns() / 1000
@@ -186,13 +186,13 @@ def open_on_host(
     Args:
         ops: the ops in running order.
         constants: values of tensors.
-        wanted: what others read of their results.
+        wanted: those of their results that others read.
         engines: the evaluators that may be used, in the order of preference.
-        seconds: how long a run may take.
-        room: bytes that the values of each function may take, None for any number.
+        seconds: maximum time of a run.
+        room: maximum bytes of the values of each function, None for any number.
 
     Raises:
-        UnsupportedOpError: no evaluator takes some op.
+        UnsupportedOpError: no evaluator supports some op.
     """
     functions: list[HostFunction] = []
     runs = [list(run) for _, run in groupby(ops, key=opset_key)]

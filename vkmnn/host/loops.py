@@ -23,10 +23,10 @@ class BodyModel:
         model: the body; all its outputs have names of their own.
         given: the op's inputs that the node names, in its order; "" for one that is not there.
         formal: the body's inputs.
-        outer: what the body reads from around it: its name there → the op's input.
-        ways: how a Scan goes over its inputs; None for a Loop.
+        outer: the outer tensors that the body reads: its name there → the op's input.
+        ways: how a Scan iterates over its inputs; None for a Loop.
         still: whether every iteration asks for another; None where they compute that.
-        sizes: of each output of the model, as declared or inferred; 0 where unknown.
+        sizes: sizes of each output of the model, as declared or inferred; 0 if unknown.
     """
 
     model: onnx.ModelProto

@@ -23,7 +23,7 @@ def merge(
     Args:
         ops: the ops in running order, written in the same operator sets.
         constants: values of tensors.
-        wanted: what is read of the ops' results by others.
+        wanted: those of the ops' results that others read.
     """
     import onnx
     from onnx import numpy_helper

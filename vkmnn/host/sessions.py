@@ -31,7 +31,7 @@ def session_options(
 
     Args:
         optimised: with all graph optimisations, or with none: nodes as they are in the model.
-        threads: how many compute one node; 0: as many as onnxruntime likes.
+        threads: number of threads for one node; 0: onnxruntime's default.
         log_severity: the lowest severity that is logged, from 0 (verbose) to 4 (fatal).
         exact_sums: False for models that onnxruntime fails on otherwise (`lacks_zero_points`).
 

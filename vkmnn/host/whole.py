@@ -21,7 +21,7 @@ def whole_model(graph: Graph, origin: str | Path | bytes) -> Graph | None:
     """Return a network of one op with the inputs and outputs of another; None without onnxruntime.
 
     Args:
-        graph: the network that was made of the model.
+        graph: the network converted from the model.
         origin: the model, or its path.
     """
     import onnx

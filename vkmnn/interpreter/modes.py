@@ -48,10 +48,10 @@ class SessionModes:
 
     Args:
         debug: callbacks before and after ops are possible; False refuses them.
-        inputs: whose memory inputs are in.
-        outputs: whose memory outputs are in.
+        inputs: who owns the memory of inputs.
+        outputs: who owns the memory of outputs.
         plan: when sessions are planned.
-        shapes: what other input shapes do.
+        shapes: the reaction to other input shapes.
         backend: who chooses between the device and numpy.
         passes: the network is optimised; False runs it as the model's file has it, an op or
             several for each node.

@@ -34,13 +34,13 @@ class Interpreter(Closing):
 
     Args:
         model: a path, serialised bytes, an onnx.ModelProto, or a Graph.
-        budget: memory, nodes and time that loading and planning may take; None takes
+        budget: memory, nodes and time that loading and planning may take; None uses
             `VKMNN_MAX_BYTES`, `VKMNN_MAX_NODES` and `VKMNN_MAX_SECONDS`, or the defaults.
         unsupported: "cpu" or "raise"; as for `InferenceSession`.
 
     Raises:
         ModelError: the file is missing, damaged or not a model.
-        BudgetError: the model takes more than the budget.
+        BudgetError: the model exceeds the budget.
         UnsupportedOpError: the model holds operators that nothing runs, or, with "raise", that
             vkmnn does not know; all are listed.
     """
@@ -94,12 +94,12 @@ class Interpreter(Closing):
         reads the results of the parts before it.
 
         Args:
-            config: how it runs; a dictionary as MNN takes it is read by
+            config: how it runs; a dictionary in MNN's form is read by
                 `ScheduleConfig.from_mapping`.
-            modes: how it behaves; by default as `SessionModes` says.
+            modes: how it behaves; by default that of `SessionModes`.
 
         Raises:
-            DeviceNotFoundError: the device asked for is not there.
+            DeviceNotFoundError: the requested device does not exist.
             PlacementError: `require_device` is set and an op would run elsewhere.
             InvalidInputError: the configuration holds an unknown value, a path names nothing of
                 the network, or the model has been released.
@@ -165,7 +165,7 @@ class Interpreter(Closing):
             if session not in self._sessions:
                 raise InvalidInputError(
                     "the session is not one of this interpreter's",
-                    hint="it may be released already",
+                    hint="it may already have been released",
                 )
             self._sessions.discard(session)
         session.close()
@@ -185,7 +185,7 @@ class Interpreter(Closing):
         `copy_from` gives it other data, for this session alone: `resize_session` uploads them.
 
         Raises:
-            InvalidInputError: there is no such constant, or the model has been released.
+            InvalidInputError: the constant does not exist, or the model has been released.
         """
         return session.constant(name)
 
@@ -271,7 +271,7 @@ class Interpreter(Closing):
         """Run on the data of the session's inputs; outputs are then ready to be copied.
 
         Args:
-            session: which one.
+            session: the session.
             sync: False starts the run and returns at once, as `submit` does.
 
         Raises:
@@ -299,10 +299,10 @@ class Interpreter(Closing):
         submitted separately, so this takes much longer than `run_session`.
 
         Args:
-            session: which one.
-            before: gets an `OpCall` and the op's inputs by name. It answers with a `Decision`:
+            session: the session.
+            before: called with an `OpCall` and the op's inputs by name. It returns a `Decision`:
                 GO_ON (also True and None), SKIP (also False; the op's results are zeros), or STOP.
-            after: gets an `OpCall` and the op's results by name; GO_ON or STOP (also False).
+            after: called with an `OpCall` and the op's results by name; GO_ON or STOP (also False).
             sync: False starts the run and returns at once: the callbacks are called in another
                 thread, where they may not wait for the session. `sync` waits for the end.
 

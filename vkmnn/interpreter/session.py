@@ -281,7 +281,7 @@ class Session(Closing):
         """Wait for the runs that were submitted (MNN's `sync`, `Tensor::wait`).
 
         Raises:
-            VkmnnError: what went wrong in the first of them that failed.
+            VkmnnError: the error of the first failed run.
         """
         with self._pending_lock:
             pending, self._pending = self._pending, []

@@ -163,7 +163,7 @@ class SessionTensor:
 
         Raises:
             InvalidInputError: the session has not run since it was resized.
-            VkmnnError: what went wrong in a run that was submitted.
+            VkmnnError: the error of a submitted run.
         """
         owner = self._session() if self.is_output and self._session is not None else None
         if owner is not None:

@@ -48,8 +48,8 @@ def load(
         device: "auto", an index, part of a name, a UUID, or "cpu"; see `ScheduleConfig`.
         capacity: maximum tokens of a text, prompt included; None for the model's context, at most
             4,096.
-        variant: "q4", "fp16" and so on, "fp32" for the file without a suffix; of several GGUF files
-            the end of a name, "Q4_K_M"; None takes the one that suits a GPU best.
+        variant: "q4", "fp16" and so on, "fp32" for the file without a suffix; if there are several
+            GGUF files, the end of a name, "Q4_K_M"; None selects the one that suits a GPU best.
         revision: a commit, tag or branch of a hub's model.
         precision: "fp32" or "fp16"; see `ScheduleConfig`.
         budget: limits of loading and planning; see `Budget`.
@@ -59,8 +59,8 @@ def load(
         on_overflow: "warn", "high", "raise" or "ignore"; see `ScheduleConfig`.
 
     Raises:
-        ModelFileError: there is no such folder, or its layout is not known.
-        InvalidInputError: there is no such variant.
+        ModelFileError: the folder does not exist, or its layout is not known.
+        InvalidInputError: the variant does not exist.
         MissingExtraError: a package of the extra `llm` is missing.
         VkmnnError: as `InferenceSession`.
     """

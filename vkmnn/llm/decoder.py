@@ -42,8 +42,7 @@ class Decoder:
     Args:
         layout: the folder.
         config: device and options.
-        capacity: how many tokens a sequence has room for; None for what the model was made for,
-            4,096 at most.
+        capacity: maximum tokens of a sequence; None for the model's own maximum, up to 4,096.
         budget: limits of loading.
 
     Raises:

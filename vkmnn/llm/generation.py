@@ -83,7 +83,7 @@ class Generation:
         sequence: the caches; their common prefix with the prompt is not run again.
         prompt: its tokens.
         options: how.
-        tokenizer: makes text of tokens; None makes none.
+        tokenizer: converts tokens to text; None converts none.
 
     Attributes:
         result: grows as pieces are consumed.

@@ -40,9 +40,9 @@ def decoder_graph(
     """Return a decoder with the input `ROWS`, if its last product allows it.
 
     Args:
-        model: an ONNX file, or what was read of one.
+        model: an ONNX file, or its parsed content.
         logits: the output that has them.
-        budget: what loading may take.
+        budget: limits of loading.
         fixed: values of inputs that become constants.
 
     Raises:

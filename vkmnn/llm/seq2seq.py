@@ -74,7 +74,7 @@ class Seq2SeqModel(Closing):
     """An encoder, its decoder and their tokenizer; created by `vkmnn.llm.load_seq2seq`.
 
     Attributes:
-        name: of the folder.
+        name: name of the folder.
         capacity: how many tokens a result may have.
     """
 
@@ -128,9 +128,9 @@ class Seq2SeqModel(Closing):
         """Generate text from a source.
 
         Args:
-            source: a string or a list of tokens; for models of speech, what their feature extractor
-                makes, an array [1, …] or without the first axis; for Whisper, also the sound
-                itself, floats [samples], 16,000 a second.
+            source: a string or a list of tokens; for speech models, the result of their feature
+                extractor, an array [1, …] or without the first axis; for Whisper, also the sound
+                itself, floats [samples], 16,000 per second.
             max_tokens: maximum tokens.
             prompt: the decoder's first tokens; None for those of config.json.
             temperature: as `LanguageModel.generate`, like the others.

@@ -189,7 +189,7 @@ class Sequence:
 
         Args:
             tokens: the next tokens, at least one.
-            wanted: rows of logits; more than one requires at most `DRAFTS` tokens.
+            wanted: number of rows of logits; more than one requires at most `DRAFTS` tokens.
 
         Raises:
             InvalidInputError: there are no tokens, or more than fit.
@@ -228,8 +228,9 @@ class Sequence:
         Args:
             token: the next token of the text.
             ahead: number of tokens likely to be needed after it.
-            sampler: how the next one is chosen; None takes the likeliest. The same object for a
-                whole text. The host samples only in steps that are batched with other texts'.
+            sampler: how the next one is chosen; None chooses the likeliest. It must be the same
+                object for a whole text. The host samples only in steps that are batched with those
+                of other texts.
 
         Returns:
             None if the network cannot run in steps; nothing has been appended then.

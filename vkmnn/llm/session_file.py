@@ -41,7 +41,7 @@ def read_session(path: str | Path, vocabulary: int | None) -> tuple[list[int], d
     """Return the tokens of a file, and its caches by name.
 
     Args:
-        path: what `write_session` wrote.
+        path: a file written by `write_session`.
         vocabulary: how many tokens the model knows; None where that is not known.
 
     Raises:

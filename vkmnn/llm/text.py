@@ -44,8 +44,8 @@ class Tokenizer:
     """The tokenizer of a model: `tokenizer.json` and tokenizer_config.json, or a vocabulary.
 
     Args:
-        folder: where the files are.
-        keys: of a GGUF file, which has a vocabulary instead of them.
+        folder: the folder with the files.
+        keys: keys of a GGUF file, which has a vocabulary instead of them.
 
     Attributes:
         template: the chat template; None if the model has none.

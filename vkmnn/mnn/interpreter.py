@@ -164,7 +164,7 @@ class Interpreter:
         """Return a runtime for `createSession`, and whether each backend exists.
 
         Args:
-            configs: a sequence of configurations; sessions run as the first says.
+            configs: a sequence of configurations; sessions run with the first.
 
         Raises:
             InvalidInputError: not a sequence of configurations, or one with an unknown setting.
@@ -185,7 +185,7 @@ class Interpreter:
 
         Raises:
             InvalidInputError: the configuration holds an unknown key or value.
-            DeviceNotFoundError: the device is not there.
+            DeviceNotFoundError: the device does not exist.
         """
         own = schedule(config)
         if runtime is not None:
@@ -333,7 +333,7 @@ class Interpreter:
         Sessions of this class cannot change constants, so there is nothing to copy.
 
         Raises:
-            InvalidInputError: the session has to be resized first.
+            InvalidInputError: the session must be resized first.
             OSError: the file cannot be written.
         """
         session._refuse_unplanned()

@@ -27,7 +27,7 @@ class _Options:
         """Set an attribute that exists to a value of its type.
 
         Raises:
-            AttributeError: there is no such attribute.
+            AttributeError: the attribute does not exist.
             TypeError: the value is of another type.
         """
         if name.startswith("_") or name not in inspect.get_annotations(type(self)):

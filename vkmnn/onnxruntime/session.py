@@ -66,7 +66,7 @@ class InferenceSession(Session):
             validation, require_device, on_device_lost, on_overflow, max_plans; see
             `vkmnn.ScheduleConfig`.
         provider_options: options by position, where `providers` holds names only.
-        kwargs: ignored, as onnxruntime ignores what it does not know.
+        kwargs: ignored, as onnxruntime ignores unknown arguments.
 
     Raises:
         NoSuchFile, InvalidProtobuf, InvalidGraph, NotImplemented, Fail: as onnxruntime.
@@ -381,7 +381,7 @@ def _as_array(info: TensorInfo, value: Any, upload: Callable[[Array], DeviceTens
 
     Raises:
         InvalidArgument: another element type, rank or size.
-        RuntimeError: not something that onnxruntime takes.
+        RuntimeError: onnxruntime would reject it.
     """
     if value is None:
         raise Fail(f"Missing Input: {info.name}", hint="feed an array")

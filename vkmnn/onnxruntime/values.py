@@ -68,7 +68,7 @@ def check_device(device_type: str) -> None:
     """Refuse devices whose memory is not the host's.
 
     Raises:
-        Exception: there is no such kind of device.
+        Exception: the kind of device is unknown.
         RuntimeError: it is not one of vkmnn's.
     """
     name = device_type.lower()

@@ -43,11 +43,11 @@ def open_device(config: ScheduleConfig, subject: str | None = None) -> OpenDevic
 
     Args:
         config: how the session runs.
-        subject: says what is about to be opened on it, for the pipelines that this needed last
-            time; None where nothing is known.
+        subject: identifies the model to be opened, for the pipelines that it needed last time; None
+            if unknown.
 
     Raises:
-        DeviceNotFoundError: it is not there.
+        DeviceNotFoundError: it does not exist.
         InvalidInputError: the precision is unknown.
         PluginError: a plug-in's backend cannot be opened.
     """

@@ -41,12 +41,12 @@ def load_network(
     """Load and optimise a model.
 
     Args:
-        model: a path, serialised bytes, an onnx.ModelProto, a Graph, or what another front end
-            takes.
-        budget: memory, nodes and time that loading and planning may take; None takes
+        model: a path, serialised bytes, an onnx.ModelProto, a Graph, or whatever another front end
+            accepts.
+        budget: memory, nodes and time that loading and planning may take; None uses
             `VKMNN_MAX_BYTES`, `VKMNN_MAX_NODES` and `VKMNN_MAX_SECONDS`, or the defaults.
-        as_inputs: names of initializers with an input of the same name: inputs with a default
-            value, which the caller wants to feed. Others become constants.
+        as_inputs: names of initializers with an input of the same name: inputs with a default value
+            that the caller wants to feed. Others become constants.
         sizes: sizes of named dimensions, which are fixed before the network is optimised.
         shapes: shapes of inputs in place of the file's: sizes, names, or None for open ones.
         optimised: False runs no pass: every node of the file is an op, or several.
@@ -55,7 +55,7 @@ def load_network(
 
     Raises:
         ModelError: the file is missing, damaged or not a model.
-        BudgetError: the model takes more than the budget.
+        BudgetError: the model exceeds the budget.
         UnsupportedOpError: the model has operators that nothing can run or, with "raise", that
             vkmnn does not know; all are listed.
         InvalidInputError: `unsupported` is neither.
@@ -107,12 +107,12 @@ def network_of(
 
     Args:
         graph: its source.
-        like: the network that it comes from; the budget is the same.
+        like: the network from which it is derived; the budget is the same.
         optimised: False runs no pass.
         without: names of passes that are left out.
 
     Raises:
-        BudgetError: optimising it takes more than the budget.
+        BudgetError: optimising it exceeds the budget.
         InvalidInputError: there is no pass of a name.
     """
     with typed_memory_errors("optimising the network"):

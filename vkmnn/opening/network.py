@@ -29,11 +29,11 @@ InputShapes: TypeAlias = Mapping[str, tuple[Dim, ...]]
 class Network:
     """A loaded network, ready for any number of sessions.
 
-    `source` is the graph as the front end made it, `graph` the optimised one. `meter` knows the
-    budget, which every session has to itself. `static` is what they share where shapes are fixed.
-    `optimise` makes `graph` of `source` or of a graph like it; None where the file holds what the
-    passes had made. `origin` is an ONNX model that the network was made of, or its path, where
-    evaluators may run that as a whole. `reload` reads the model again, with other shapes of inputs
+    `source` is the graph from the front end, `graph` the optimised one. `meter` holds the budget,
+    all of which every session may use. `static` is the state that sessions share if shapes are
+    fixed. `optimise` turns `source`, or a graph like it, into `graph`; None if the file contains an
+    optimised graph. `origin` is the ONNX model from which the network was converted, or its path,
+    if evaluators may run that as a whole. `reload` reads the model again, with input shapes other
     than the file's.
     """
 

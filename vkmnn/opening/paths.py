@@ -35,14 +35,14 @@ def open_paths(
     """Open a session that runs a network, or parts of it, one part for each configuration.
 
     Args:
-        network: what to run.
-        configs: how; those after the first run what they name after it, on what the parts before
-            them produce.
+        network: the network to run.
+        configs: configurations; those after the first run the parts that they name on the results
+            of the parts before.
         shapes: shapes of tensors inside the network at which a path begins; others are declared.
 
     Raises:
         InvalidInputError: a path names nothing of the network, or its parts do not fit together.
-        DeviceNotFoundError: a device that is asked for is not there.
+        DeviceNotFoundError: a requested device does not exist.
     """
     if len(configs) == 1 and configs[0].path is None:
         whole = open_session(network, configs[0])

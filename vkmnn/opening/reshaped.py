@@ -27,7 +27,7 @@ class Openings:
     device. Sessions with a plan for a shape come first.
 
     Args:
-        network: what to run.
+        network: the network to run.
         configs: how; several for several parts.
         first: the session of the network as it is, if it is open already.
 

@@ -74,12 +74,12 @@ def open_model(
     Args:
         model: as for `load_network`, like the other arguments that are not named here.
         config: how the session runs.
-        budget: what loading may take.
+        budget: limits of loading.
         as_inputs: initializers that become inputs.
         sizes: sizes of named dimensions.
         shapes: shapes of inputs in place of the file's.
         optimised: False runs the network as the file has it.
-        unsupported: what becomes of nodes that cannot be converted.
+        unsupported: handling of nodes that cannot be converted.
         keeps_states: as for `open_session`.
 
     Raises:
@@ -133,13 +133,13 @@ def open_session(
     """Open a session on a network; plans are created once shapes are known.
 
     Args:
-        network: what to run.
+        network: the network to run.
         config: how.
-        device: what `open_device` returns for this configuration; None to open it now.
+        device: the result of `open_device` for this configuration; None to open it now.
         keeps_states: the caller hands the network's states on from one run to the next.
 
     Raises:
-        DeviceNotFoundError: the device asked for is not there.
+        DeviceNotFoundError: the requested device does not exist.
         InvalidInputError: the configuration holds an unknown value, or nobody keeps the states
             that the network has.
     """

@@ -40,7 +40,7 @@ def check_registrations(before: Snapshot) -> None:
     Kernels must be for ops that their backend runs, and passes must have a position.
 
     Raises:
-        PluginError: names the first that is not so, and what is missing.
+        PluginError: names the first incomplete one, and the missing part.
     """
     for name in before.names_added(OP_TYPES):
         for registry, decorator in _NEEDED:

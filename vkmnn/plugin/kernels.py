@@ -44,13 +44,14 @@ def kernel(
     Args:
         ops: op types; of Custom ops, "Custom:" and their own type.
         backend: "VULKAN" for a class derived from VulkanExecution, "CPU" for one derived from
-            CpuKernel, or a function of op and inputs; or a plug-in's backend, for what that takes.
+            CpuKernel, or a function of op and inputs; or a plug-in's backend, for the objects that
+            it accepts.
         provider: the author of the kernel; by default the name of the top-level module.
         dtype: the element type of the first present input; None for any.
         priority: see above; below 0, it only runs ops that vkmnn's own kernel rejects.
 
     Raises:
-        PluginError: the provider has such a kernel already, or it is not of the backend's kind.
+        PluginError: the provider already has such a kernel, or it is not of the backend's kind.
     """
     wrong: tuple[object, object] = priority, dtype
     if not isinstance(wrong[0], int) or not isinstance(wrong[1], (DType, type(None))):

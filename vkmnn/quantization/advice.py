@@ -53,9 +53,9 @@ def advice_for(proto: onnx.ModelProto, weights: str, after: Mapping[str, Size]) 
     """Return a better choice of weights for a quantised model; "" if there is none.
 
     Args:
-        proto: as it was quantised.
+        proto: the quantised model.
         weights: the type that was asked for.
-        after: what its constants take, by element type.
+        after: sizes of its constants, by element type.
     """
     if weights != "int4":
         return ""

@@ -29,7 +29,7 @@ def read_samples(data: Calibration, inputs: Sequence[TensorInfo]) -> list[Sample
             into pieces of the declared batch, of one where that is dynamic; an array with one
             axis more, [S, …], holds one whole input per entry. An array with a single sample
             serves all.
-        inputs: of the model.
+        inputs: inputs of the model.
 
     Raises:
         InvalidInputError: a file that cannot be read, an input that is missing or unknown, values
@@ -69,9 +69,9 @@ def random_sample(inputs: Sequence[TensorInfo], sizes: Sizes, seed: int) -> Samp
     """Return random inputs: normal numbers for floats, 0 or 1 for integers.
 
     Args:
-        inputs: of the model.
-        sizes: of named dimensions, and shapes of inputs; others are taken as 1.
-        seed: of the numbers.
+        inputs: inputs of the model.
+        sizes: sizes of named dimensions, and shapes of inputs; others default to 1.
+        seed: seed of the numbers.
 
     Raises:
         InvalidInputError: an input of unknown rank, or of strings.

@@ -33,7 +33,7 @@ def pack_weights(
     """Replace constant weights of a model by packed ones, in place.
 
     Args:
-        model: with its data in it, every node with a name.
+        model: the model with its data, every node named.
         scheme: how.
         pack: rounds a matrix to codes in blocks along K.
         progress: called after each node.
@@ -120,8 +120,8 @@ class _Packer:
         """Return the names of a matrix's packed values, scales and zero points, or a reason.
 
         Args:
-            weight: the constant that it is made of.
-            what: "table", or how the matrix is made of the constant.
+            weight: the constant from which it is packed.
+            what: "table", or how the matrix is derived from the constant.
             matrix: the numbers.
         """
         found = self._find(weight)

@@ -34,7 +34,7 @@ class Field:
         code: how `struct` calls the scalar, or the elements of the vector; "" for others.
         table: the type where it is a table or a vector of tables; of a union, the union's name.
         form: scalar, text, table, union, or vector, texts, tables.
-        default: what a scalar is where it is absent.
+        default: the value of an absent scalar.
     """
 
     name: str

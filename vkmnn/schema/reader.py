@@ -32,7 +32,7 @@ class Buffer:
 
     Args:
         data: the bytes, which may go on after the buffer's end.
-        schema: what is in them.
+        schema: the schema of its content.
         what: the kind of file, for messages.
     """
 
@@ -304,7 +304,7 @@ class _TablePlan(NamedTuple):
         size: bytes of a table.
         nbytes: bytes of a table and the list.
         references: fields that refer to parts, with their places.
-        unions: places of the number and of the reference, and what the numbers stand for.
+        unions: positions of the number and of the reference, and the meaning of the numbers.
     """
 
     size: int

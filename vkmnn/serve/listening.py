@@ -22,7 +22,7 @@ def bound(host: str, port: int) -> list[socket.socket]:
     """Return sockets bound to a host, one for each of its addresses; they do not listen yet.
 
     Raises:
-        InvalidInputError: the host is unknown, or the port is taken.
+        InvalidInputError: the host is unknown, or the port is in use.
     """
     made: list[socket.socket] = []
     try:

@@ -45,7 +45,7 @@ class Turns:
 
     Args:
         waiting: the most jobs that wait.
-        active: the most jobs that take turns.
+        active: maximum number of jobs that take turns.
         name: the thread's name.
     """
 

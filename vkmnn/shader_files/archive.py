@@ -24,7 +24,7 @@ def pack(path: Path, modules: Mapping[str, bytes]) -> None:
     """Write an archive.
 
     Args:
-        path: of the file.
+        path: path of the file.
         modules: the SPIR-V of each variant.
     """
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as out:

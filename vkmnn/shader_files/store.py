@@ -61,7 +61,7 @@ class Store:
     A folder that cannot be read or written costs time, not results. Why is logged, once.
 
     Args:
-        folders: the first takes what is written; all are read.
+        folders: the first is written to; all are read.
     """
 
     def __init__(self, *folders: Path) -> None:

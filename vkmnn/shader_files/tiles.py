@@ -1,4 +1,4 @@
-"""Sizes of tiles of matrix products: what templates unroll by, and kernels are chosen by.
+"""Tile sizes of matrix products, for unrolling in templates and for choosing kernels.
 
 A template asks for the tile that its axis `tile` names (`shared_tile`, `dot_tile`, `coop_tile`);
 `vulkan/gemm` ranks the same objects.
@@ -45,7 +45,7 @@ class SharedTile:
 
     @property
     def each(self) -> tuple[int, int]:
-        """Rows and columns of results of an invocation."""
+        """Rows and columns of the results that an invocation computes."""
         down = 8 if self.rows > 32 or self.small else 4
         wide = self.columns > 16 if self.small else self.rows > 64 and self.columns > 32
         return down, 8 if wide else 4
@@ -96,7 +96,7 @@ class DotTile:
 
     @property
     def each(self) -> tuple[int, int]:
-        """Rows and columns of results of an invocation."""
+        """Rows and columns of the results that an invocation computes."""
         return 8 if self.rows > 32 else 4, 4
 
     @property

@@ -64,7 +64,7 @@ class ShaderLibrary:
         """Return the variant called `name` (`"unary_map_f32_buffer"`); the same object every time.
 
         Raises:
-            ShaderError: there is no such variant; the hint names the nearest one. Or the folder
+            ShaderError: the variant does not exist; the hint names the nearest one. Or the folder
                 has no shaders, or those of another version of vkmnn; or the variant has to be
                 rendered, and what that takes is missing.
         """
@@ -106,7 +106,8 @@ class ShaderLibrary:
         """Return the variant of `template` with these axis values.
 
         Raises:
-            ShaderError: a value is unknown, or the combination is excluded; says what exists.
+            ShaderError: a value is unknown, or the combination is excluded; the existing ones are
+                listed.
         """
         key = (template, *axes.items(), *map(type, axes.values()))  # True is not 1 here
         shader = self._found.get(key)
@@ -233,7 +234,7 @@ def shader_from_entry(
     """Return the `Shader` that a manifest entry describes; `spirv` is called when it is needed.
 
     Args:
-        name: of the variant.
+        name: name of the variant.
         entry: its entry.
         spirv: returns the module.
         digest: None for that of the module.

@@ -61,7 +61,7 @@ class OnDemand:
         """Return a variant's declarations, None if there is no such variant.
 
         Raises:
-            ShaderError: it has to be rendered, and Jinja is missing, or the lock is out of date.
+            ShaderError: it must be rendered, and Jinja is missing, or the lock is out of date.
         """
         digest = self._lock.variants.get(name)
         if digest is None:
@@ -88,7 +88,7 @@ class OnDemand:
         """Return the SPIR-V of a variant.
 
         Raises:
-            ShaderError: it has to be compiled, and a compiler is missing, or the lock is out of
+            ShaderError: it must be compiled, and a compiler is missing, or the lock is out of
                 date.
         """
         stored = self._store.get(self._lock.variants[name])

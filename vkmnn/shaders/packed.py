@@ -29,7 +29,7 @@ class Packed:
     """The shaders of a folder with manifest.json, and spirv.zip or spirv/. Shared by threads.
 
     Args:
-        folder: what `python -m vkmnn.codegen pack` has written, or a wheel has installed.
+        folder: a folder written by `python -m vkmnn.codegen pack`, or installed by a wheel.
     """
 
     on_demand = False

@@ -102,7 +102,7 @@ def params_class(name: str, module: str, declared: Sequence[str]) -> type[Params
     """Return the class of a parameter block.
 
     Args:
-        name: of the class.
+        name: name of the class.
         module: that the class belongs to.
         declared: the fields as the template declares them: `"n:uint"`, `"steps:uint[3]"`,
             `"alpha:float=1.0"`.

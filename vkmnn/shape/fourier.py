@@ -32,10 +32,10 @@ class Transform:
     """A transform of a tensor.
 
     Attributes:
-        axis: along which it goes, counted from the front.
+        axis: the transformed axis, counted from the front.
         rows: elements along it.
-        parts: 1 for real elements, 2 for complex ones, whose parts lie side by side.
-        length: of the transform.
+        parts: 1 for real elements, 2 for complex ones, whose parts are adjacent.
+        length: length of the transform.
         inverse: whether it is the inverse one, which divides by the length.
         onesided: forward, half of the results; inverse, half of the elements are given.
     """
@@ -67,13 +67,13 @@ def transform_of(attrs: DFTAttrs, shape: Shape, axis: int, length: int | None) -
     """Return the transform of a tensor of this shape.
 
     Args:
-        attrs: of the op.
-        shape: of the tensor; its last axis holds the parts of each number.
-        axis: along which it goes.
-        length: of the transform, None where it follows from the axis.
+        attrs: attributes of the op.
+        shape: shape of the tensor; its last axis holds the parts of each number.
+        axis: the transformed axis.
+        length: length of the transform, None if it follows from the axis.
 
     Raises:
-        ShapeError: there is no such transform.
+        ShapeError: the transform does not exist.
     """
     axis = normalize_axis(axis, len(shape))
     if axis == len(shape) - 1 or shape[-1] not in (1, 2):

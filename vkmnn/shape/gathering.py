@@ -175,8 +175,8 @@ def _join_past(op: Op, inputs: Infos, values: Values) -> Outputs:
         raise ShapeError(f"{before} are not the numbers of rows of {past[0]} sequences")
     if not new[2] <= total <= past[2] + new[2]:
         raise ShapeError(
-            f"{new[2]} new rows and a cache of {past[2]} do not make the {total} rows in all "
-            "that total_sequence_length says",
+            f"{new[2]} new rows and a cache of {past[2]} do not add up to the {total} rows "
+            "of total_sequence_length",
             hint="it counts the old and new rows of the longest sequence",
         )
     rows = (max(past[2], total), total)

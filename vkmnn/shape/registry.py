@@ -50,11 +50,11 @@ def compute_shapes(
     """Return names, element types and static shapes of the outputs of `op`, one per `op.outputs`.
 
     Args:
-        op: the operator; outputs named "" are computed too, and keep the name "".
+        op: the operator; outputs named "" are computed as well, and keep the name "".
         inputs: one per `op.inputs`, with static shapes; None where the input is absent.
         values: the contents of inputs that are known, else None; at least those of `content` in the
             op's declaration.
-        max_elements: what an output may have; probes, which nobody makes tensors of, have more.
+        max_elements: maximum elements of an output; larger for probes, which never become tensors.
 
     Raises:
         ShapeError: the inputs do not fit together, a needed content is unknown, or the op type has

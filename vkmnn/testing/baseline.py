@@ -23,7 +23,7 @@ class Measured:
     """Microseconds of a variant's largest case on the device.
 
     Attributes:
-        median_us: of all runs.
+        median_us: median of all runs.
         low_us: the lower end of the noise band; see `timing`.
         high_us: its upper end.
         case: the case that was run.

@@ -74,7 +74,7 @@ def histogram(entries: Sequence[Entry]) -> list[Bar]:
 
 
 def scatter(entries: Sequence[Entry]) -> Scatter | None:
-    """Place the times that have one to compare with; None when there are none."""
+    """Place the times that have a baseline; None if there are none."""
     pairs = [
         (entry, entry.time.median_us, entry.time.median_us / entry.against.ratio)
         for entry in entries

@@ -51,11 +51,11 @@ class GuardedBackend(VulkanBackend):
     """A backend for one plan that reveals mistakes of kernels.
 
     Args:
-        device: where to run.
+        device: the device.
         chooser: decides between kernels.
         replaced: shaders to run in the place of those of these names.
         element: how floats are stored, from the inputs on; see `VulkanBackend`.
-        storage: where tensors lie; see `VulkanBackend`.
+        storage: how tensors are stored; see `VulkanBackend`.
         arithmetic: what kernels may compute in; see `VulkanBackend`.
     """
 

@@ -149,11 +149,11 @@ def run_case(
     """Run a case twice with these choices, in poisoned and guarded memory.
 
     Args:
-        case: what to run.
+        case: the case to run.
         device: where.
         picks: which kernels.
         replaced: shaders to run in the place of those of these names.
-        expected: what numpy computes, when that is known already.
+        expected: numpy's results, if already known.
 
     Raises:
         AssertionError: an op fell back to numpy, two runs differ, the results are not numpy's, or

@@ -29,7 +29,7 @@ def chosen_variants(patterns: Sequence[str], *, strength: int = 0) -> list[Varia
     """Return the variants whose names fit a pattern (`"conv_*"`); all of them without patterns.
 
     Args:
-        patterns: what a name may fit.
+        patterns: patterns for names.
         strength: return only as many as show every value of every axis of each kernel (1), or every
             pair of values of two axes (2); all by default.
 

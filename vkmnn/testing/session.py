@@ -29,7 +29,7 @@ class ShaderSession:
     """Gathers results, times variants and writes the files.
 
     Raises:
-        VkmnnError: a device is not there, a file cannot be read or written, or an option is
+        VkmnnError: a device does not exist, a file cannot be read or written, or an option is
             missing.
     """
 

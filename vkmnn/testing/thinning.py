@@ -21,11 +21,11 @@ def thinned(
     kernels run if their pipelines run anyway.
 
     Args:
-        cases: what `runner.reach` returns.
-        variant: whose cases these are.
-        device: where they will run.
-        most: how many pipelines of the variant, at least 1. What a chosen case dispatches
-            besides comes on top.
+        cases: the result of `runner.reach`.
+        variant: the variant of the cases.
+        device: the device on which they will run.
+        most: maximum pipelines of the variant, at least 1. Other pipelines that a chosen case needs
+            are not counted.
     """
     needs = [pipelines_of(case, device, Picker(picks, case.takes)) for case, picks in cases]
     own = [frozenset(one for one in need if one[0] == variant.name) for need in needs]

@@ -96,8 +96,8 @@ class VulkanEncoder:
         chooser: decides between kernels that compute the same result.
         element: how the current op's floats are stored; see `begin`.
         weight_bytes: approximate device memory of all constants of the plan.
-        known: what `once` has found out for earlier plans on the same device.
-        spacious: kernels may take several times the memory where that makes them faster.
+        known: results of `once` for earlier plans on the same device.
+        spacious: kernels may take several times the memory if that makes them faster.
         arithmetic: in which products of narrow floats may be computed.
 
     Attributes:
@@ -186,7 +186,7 @@ class VulkanEncoder:
         Args:
             key: everything that the result depends on, except the device; its first item names the
                 result.
-            find: computes it; nobody may change the result.
+            find: computes it; the result must not be changed.
         """
         found: T = self._known.once(key, find)
         return found
@@ -365,9 +365,9 @@ class VulkanEncoder:
         Args:
             source: a tensor with a constant value.
             key: names the packing; the same key on the same constant shares one upload.
-            pack: makes a float32 or int32 array of any shape.
-            words: how many elements it makes, so that model files may keep them under `key`, which
-                then must change with the packing; 0 keeps them out of files.
+            pack: returns a float32 or int32 array of any shape.
+            words: number of elements of the packed form, so that model files may keep it under
+                `key`, which then must change with the packing; 0 keeps it out of files.
             full: the result is 32-bit words, whatever the current op's floats are: either floats
                 to be kept exact, or integers with floats packed into them.
         """
@@ -445,9 +445,9 @@ class VulkanEncoder:
         """Place `tensor` in the storage of another: a view costs no dispatch.
 
         Args:
-            tensor: a result that is the other's content, or a part of what the other will hold.
+            tensor: a result whose content is the other's, or a part of the other's future content.
             storage: the other tensor.
-            offset: where `tensor` starts, in bytes; a multiple of `part_alignment`.
+            offset: start of `tensor` in bytes; a multiple of `part_alignment`.
         """
         self.recording.aliases[tensor] = (storage, offset)
 

@@ -70,7 +70,7 @@ def assign_layouts(
         commands: the plan, in running order.
         backend: the type of the backend that negotiates.
         outputs: tensors that the host reads.
-        make: creates the execution of a ConvertTensor op.
+        make: returns the execution of a ConvertTensor op.
         element: how floats are stored if executions allow it.
         narrow_inputs: the host's inputs are converted to that immediately.
         divider: splits the ops whose tensors are too large for the device.

@@ -90,7 +90,7 @@ class TuningFile:
                 data = {"key": self.key, "choices": dict(sorted(known.items()))}
                 write_file(self.path, json.dumps(data, indent=1).encode())
         except OSError as error:
-            _log.warning("tuning %s cannot be written: %s", self.path, error)
+            _log.warning("tuning results cannot be written to %s: %s", self.path, error)
 
 
 class TunableBackend(Backend):

@@ -67,7 +67,7 @@ def flat_windows(
     """Yield the tensors in chunks of equal length, or whole if they fit.
 
     Args:
-        tensors: of equal numbers of stored elements, which a kernel processes one by one.
+        tensors: tensors with equal numbers of stored elements, which a kernel processes one by one.
         bytes_bound: bytes of each that can be bound.
         encoder: keeps the views.
     """

@@ -104,8 +104,8 @@ def read_weights(stream: BinaryIO, nbytes: int, name: str, what: str) -> CaffeFi
     Args:
         stream: a serialised NetParameter.
         nbytes: how long it is.
-        name: what the network is called.
-        what: what it is, for messages.
+        name: the name of the network.
+        what: its kind, for messages.
 
     Raises:
         ModelFileError: it is not such a file, or has weights only.

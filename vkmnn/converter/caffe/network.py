@@ -63,7 +63,7 @@ def to_onnx(
 
     Raises:
         ModelError: the network contradicts itself.
-        UnsupportedOpError: layers that are not read: all of them.
+        UnsupportedOpError: unsupported layers, all of which are listed.
     """
     reading = Reading("Caffe", meter)
     network = _Network(file, shapes)
@@ -128,7 +128,7 @@ class _Network:
         """Write a layer's nodes; of layers behind one that is refused, check only the type.
 
         Raises:
-            UnreadableError: layers of its type, or this use of one, are not read.
+            UnreadableError: layers of its type, or this use of one, are not supported.
             ModelError: the layer contradicts itself.
         """
         for blob in op.proto.bottom:

@@ -95,9 +95,9 @@ def _operand(op: CaffeLayer, first: int, count: int, blob: int, from_input: bool
         op: the layer.
         first: the first of the axes.
         count: how many there are; -1 for all from the first on.
-        blob: which of the weights it is.
+        blob: the number of the blob among the weights.
         from_input: it is the second input instead.
-        what: what it is, for messages.
+        what: its kind, for messages.
     """
     rank = op.known_rank()
     axis = op.axis(first, rank)
@@ -132,7 +132,7 @@ def _centred(
 
 @reads("MVN")
 def mean_variance(op: CaffeLayer) -> None:
-    """Each plane, or each picture, less its mean, divided by its deviation."""
+    """Each plane, or each picture, minus its mean, divided by its deviation."""
     op.need(1)
     by, rank = op.proto.mvn_param, op.known_rank()
     axes = list(range(1 if by.across_channels else 2, rank))

@@ -29,7 +29,7 @@ class Split:
     Attributes:
         codes: uint8 [.., weights of a block], or two weights in a byte, the first in the low bits.
         scales: float32 [.., scales of a block].
-        zeros: float32 in the shape of `scales`, or None where the type says what they are.
+        zeros: float32 in the shape of `scales`, or None if the type implies them.
     """
 
     codes: Bytes
@@ -43,14 +43,14 @@ class BlockType:
     """Storage of a tensor's weights.
 
     Attributes:
-        name: as files and tools call it.
+        name: its name in files and tools.
         count: weights of a block.
         nbytes: bytes of a block.
-        decode: makes floats of blocks, uint8 [.., nbytes] -> [.., count]; None if packed.
+        decode: converts blocks, uint8 [.., nbytes], to floats [.., count]; None if packed.
         splitter: separates quantised values from scales; None for floats.
-        bits: of a quantised value as it is kept: 4 or 8; 0 for floats.
+        bits: bits of a stored quantised value: 4 or 8; 0 for floats.
         block: weights that share a scale.
-        zeroed: whether every block has a zero point, a float; else it is the middle.
+        zeroed: whether every block has a float zero point; otherwise it is the middle.
     """
 
     name: str
@@ -311,4 +311,4 @@ OTHER_TYPES = {
     9: "Q8_1", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 21: "IQ3_S",
     22: "IQ2_S", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 29: "IQ1_M", 34: "TQ1_0", 35: "TQ2_0",
 }  # fmt: skip
-"""Types that are not read, by number."""
+"""Unsupported types, by number."""

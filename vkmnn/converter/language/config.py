@@ -167,7 +167,7 @@ def checked(rope: Rope, section: Section, depth: int) -> Rope:
 
     Args:
         rope: the embedding.
-        section: what says so.
+        section: the section that defines it.
         depth: elements of a head.
 
     Raises:

@@ -34,9 +34,9 @@ class Gguf:
     """Content of GGUF files.
 
     Attributes:
-        path: of the first one.
+        path: the path of the first file.
         keys: values by key: numbers, texts, lists of texts, arrays of numbers.
-        tensors: by name.
+        tensors: tensors by name.
         others: the types of tensors that are not read, by name.
     """
 

@@ -59,9 +59,9 @@ def architecture_of_keys(
 
     Args:
         path: the file.
-        keys: by name.
-        factors: what frequencies are divided by, of the tensors rope_freqs, rope_factors_short
-            and rope_factors_long, those that there are.
+        keys: keys by name.
+        factors: divisors of the frequencies, from those of the tensors rope_freqs,
+            rope_factors_short and rope_factors_long that exist.
 
     Raises:
         ModelFileError: its family is not known, a value is missing, or has another type.

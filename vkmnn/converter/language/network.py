@@ -94,11 +94,11 @@ class NetworkBuilder:
     """Writes a decoder: input_ids, attention_mask, past_key_values.N.… -> logits, present.N.….
 
     Args:
-        architecture: what the layers do.
+        architecture: the structure of the layers.
         weights: tensors by the names that GGUF files have.
         others: the types of tensors that are not read.
-        name: of the model.
-        producer: what the weights come from.
+        name: name of the model.
+        producer: the origin of the weights.
         positions: how many the rotary tables hold.
         pairs: queries and keys hold their rotary halves in pairs (LLaMA in GGUF files).
         one_more: norms hold their factors less one (Gemma in safetensors).
@@ -132,8 +132,8 @@ class NetworkBuilder:
         """Return the model; its weights are read when they are asked for.
 
         Raises:
-            ModelFileError: a tensor is missing, or has another shape than the sizes say.
-            UnsupportedOpError: tensors of types that are not read: all of them.
+            ModelFileError: a tensor is missing, or its shape contradicts the sizes.
+            UnsupportedOpError: tensors of unsupported types, all of which are listed.
         """
         from onnx import helper
 
@@ -211,7 +211,7 @@ class NetworkBuilder:
         """Return a required tensor, with this shape.
 
         Raises:
-            ModelFileError: it is not, or has another one.
+            ModelFileError: the tensor is missing, or has another shape.
         """
         found = self._weights.get(name)
         if found is None:
@@ -348,8 +348,8 @@ class NetworkBuilder:
         """Add a product by a matrix [columns, depth], and its bias if it has one.
 
         Args:
-            x: what is multiplied.
-            name: of the result.
+            x: the operand.
+            name: name of the result.
             size: columns and depth of the whole tensor.
             rows: the first of the tensor's rows, and how many, where it holds several matrices.
             order: an order of the rows.

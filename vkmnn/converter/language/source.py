@@ -34,10 +34,10 @@ class LanguageSource:
     Attributes:
         path: the folder, or the first GGUF file.
         format: "safetensors" or "GGUF".
-        architecture: what its layers do.
+        architecture: the structure of its layers.
         weights: tensors, by the names that GGUF files have.
         others: the types of tensors that are not read, by name.
-        keys: of a GGUF file; empty for a folder.
+        keys: keys of a GGUF file; empty for a folder.
         pairs: queries and keys hold their rotary halves in pairs.
         one_more: norms hold their factors less one.
     """
@@ -72,12 +72,12 @@ class LanguageSource:
         """Return the network as an ONNX model, whose weights are read when they are asked for.
 
         Args:
-            positions: how many tokens a text may have; None for what the model was trained for,
-                or `MOST_POSITIONS`.
+            positions: maximum tokens of a sequence; None for the trained maximum, or
+                `MOST_POSITIONS`.
 
         Raises:
-            ModelFileError: tensors are missing, or have other shapes than the sizes say.
-            UnsupportedOpError: weights of types that are not read; all of them.
+            ModelFileError: tensors are missing, or their shapes contradict the sizes.
+            UnsupportedOpError: weights of unsupported types, all of which are listed.
         """
         return NetworkBuilder(
             self.architecture,

@@ -85,7 +85,7 @@ def model_uuid(path: str) -> str:
     """Return the identifier that MNN's converter writes into a file; "" if there is none.
 
     Raises:
-        ModelFileError: there is no such file, or it is not MNN's.
+        ModelFileError: the file does not exist, or it is not MNN's.
     """
     return MnnFrontEnd().read(path).buffer.root().text("mnn_uuid")
 

@@ -28,7 +28,7 @@ def external(op: MnnOp, place: list[int], number: int) -> bytes:
     """Return a part of the file of weights.
 
     Args:
-        op: whose it is.
+        op: the op that has them.
         place: the offset of the first part, then the sizes of all of them.
         number: which part.
     """

@@ -79,7 +79,7 @@ def read_graph(source: ModelFile, meter: Meter) -> Graph:
 
     Raises:
         ModelError: the file is damaged.
-        BudgetError: it takes more than the budget allows.
+        BudgetError: it exceeds the budget.
         UnsupportedOpError: it has op types that are not declared: all of them.
     """
     root = files.Model.GetRootAs(source.buffer.data)

@@ -79,7 +79,7 @@ def decode_attrs(table: Value, cls: type[OpAttrs], op: str) -> OpAttrs:
     """Return the attributes of an op of a type.
 
     Raises:
-        ModelError: they are not what the class declares.
+        ModelError: they contradict the declarations of the class.
     """
     try:
         result = _decode(table, cls, 0)

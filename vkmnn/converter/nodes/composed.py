@@ -77,7 +77,7 @@ def one_hot(op: SourceOp, axis: int) -> str:
 
     Args:
         op: the operator; its inputs are indices, depth, the value and the other one.
-        axis: where the new axis goes; -1 is the end.
+        axis: position of the new axis; -1 is the end.
 
     Raises:
         ModelError: the axis or the depth is impossible.
@@ -114,10 +114,10 @@ def suppressed(op: SourceOp, boxes: str, scores: str, most: str, limits: Sequenc
 
     Args:
         op: the operator.
-        boxes: of shape [boxes, 4].
-        scores: of shape [boxes].
+        boxes: boxes [boxes, 4].
+        scores: scores [boxes].
         most: a vector of one number: how many are left at most.
-        limits: the overlap from which a box goes, and the least score.
+        limits: the overlap from which a box is suppressed, and the minimum score.
     """
     boxes = op.make("Unsqueeze", boxes, op.constant([0]))
     scores = op.make("Unsqueeze", scores, op.constant([0, 1]))

@@ -27,8 +27,8 @@ def branches(op: SourceOp, condition: str, then: Body, otherwise: Body) -> None:
     Args:
         op: the operator; its outputs are the results.
         condition: a tensor of one element.
-        then: writes the body of the one case; it is given no arguments.
-        otherwise: writes that of the other.
+        then: writes the body for true; called without arguments.
+        otherwise: writes the body for false.
     """
     graphs, types, shapes = {}, [], []
     for side, body in (("then", then), ("else", otherwise)):
@@ -61,11 +61,11 @@ def loop(
 
     Args:
         op: the operator.
-        arguments: what it carries at its beginning.
+        arguments: the initial values that it carries.
         condition: writes the condition's nodes: once before the loop, once at the end of its body.
         body: writes the body's. Results after those that are carried are stacked. It is called
             again where a carried value turns out to change its size.
-        results: names for what it carries at its end, and for what is stacked.
+        results: names for the final carried values, and for the stacked ones.
     """
     (first,) = condition(op.scope, list(arguments))
     begin = truth(op, first)

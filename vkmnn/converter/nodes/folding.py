@@ -24,10 +24,10 @@ def folded(
     """Turn the results of nodes into constants; return whether there were any.
 
     Args:
-        scope: where the nodes are; they are its last ones.
+        scope: the scope whose last nodes these are.
         nodes: the nodes of one operator.
-        inputs: what the operator reads.
-        outputs: what it gives.
+        inputs: the operator's inputs.
+        outputs: its outputs.
     """
     if len(nodes) > _MOST_NODES or not outputs or not inputs:
         return False

@@ -40,10 +40,10 @@ def finish_model(
         scope: the graph.
         inputs: element types and shapes of its inputs, by name.
         outputs: names of its outputs.
-        name: what the graph is called.
+        name: name of the graph.
         producer: who wrote the file.
         properties: metadata of the model.
-        domains: operator sets besides ONNX's own, and their versions.
+        domains: operator sets in addition to ONNX's own, with their versions.
         shapes: shapes of outputs, where they are to be declared.
     """
     from onnx import helper
@@ -94,7 +94,7 @@ def inner_graph(
         outer: the scope that the node is written into.
         inputs: the body's inputs.
         outputs: its outputs.
-        name: what the body is called.
+        name: name of the body.
         first: nodes before those of the scope.
     """
     from onnx import helper

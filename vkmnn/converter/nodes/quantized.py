@@ -103,7 +103,7 @@ def encode(op: SourceOp, name: str, by: Quantization, dtype: int, output: str | 
         name: the tensor.
         by: scale and zero point.
         dtype: the element type.
-        output: what the result is called; a new name if None.
+        output: name of the result; a new one if None.
     """
     if dtype not in QUANTISED:
         raise op.unreadable(f"a result of quantised values of element type {dtype}")

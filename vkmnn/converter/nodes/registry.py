@@ -29,7 +29,7 @@ class Readers(Generic[O]):
     """Functions that write nodes of ONNX for the operators of a format.
 
     Args:
-        format: what the format is called.
+        format: name of the format.
     """
 
     def __init__(self, format: str) -> None:
@@ -71,7 +71,7 @@ class Readers(Generic[O]):
         """Write an operator's nodes.
 
         Raises:
-            UnreadableError: operators of its type, or this use of one, are not read.
+            UnreadableError: operators of its type, or this use of one, are not supported.
             ModelError: the operator contradicts itself.
         """
         function = self._functions.get(op.type)
@@ -84,7 +84,7 @@ class Reading:
     """Progress of reading a file: operators, and refusals.
 
     Args:
-        format: what the format is called.
+        format: name of the format.
         meter: counts operators.
     """
 

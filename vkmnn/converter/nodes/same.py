@@ -22,7 +22,7 @@ def same_padding(
     """Return ONNX's attributes for SAME: pads if all sizes are known, else `auto_pad`.
 
     Args:
-        sizes: of the spatial axes.
+        sizes: sizes of the spatial axes.
         kernel: sizes of the window, like the others by axis.
         strides: its steps.
         dilations: distances of its elements; 1 if None.

@@ -42,7 +42,7 @@ _FOLDED_SIZE = 64
 
 
 def element_type(dtype: np.dtype[Any]) -> int:
-    """Return ONNX's number of numpy's element type."""
+    """Return ONNX's number for a numpy element type."""
     return ELEMENT_TYPES[f"{dtype.kind}{dtype.itemsize}"]
 
 
@@ -57,7 +57,7 @@ class Scope:
         constants: its constants by name.
         types: element types of tensors, as ONNX numbers them.
         shapes: sizes of tensors as far as they are known; None for an unknown size.
-        notes: tensors that nodes were already written for, by what they are for (`memoised`).
+        notes: tensors for which nodes were already written, by purpose (`memoised`).
     """
 
     def __init__(self, prefix: str = "") -> None:
@@ -124,9 +124,9 @@ class Scope:
             inputs: names of its inputs.
             outputs: names of its outputs.
             node: the name of the file's operator that it belongs to.
-            dtype: element type of its outputs where ONNX's rules do not say it; that of its first
+            dtype: element type of its outputs if ONNX's rules do not define it; that of its first
                 input if None.
-            domain: of its operator.
+            domain: domain of its operator.
             attributes: its attributes; empty lists are left out.
         """
         if not self._folded(op, inputs, outputs):
@@ -220,10 +220,11 @@ class TensorNames:
         names: the file's names, which may be empty or repeat.
         prefix: begins every name.
         what: the kind of file, for messages.
-        public: names that callers use, by number, which no other tensor gets.
+        public: names for callers, by number, which no other tensor gets.
 
     Attributes:
-        known: names that stand for others, by number: a body's inputs are tensors around it.
+        known: names of the tensors that others represent, by number: a body's inputs are outer
+            tensors.
     """
 
     def __init__(

@@ -13,14 +13,14 @@ from vkmnn.ir import Array
 
 
 class UnreadableError(ConversionError):
-    """A use of an operator that is not read; the message is the reason."""
+    """A use of an operator that is not supported; the message is the reason."""
 
 
 class SourceOp:
     """An operator of a file; formats add access to its parameters.
 
     Attributes:
-        scope: where its nodes are written.
+        scope: the scope for its nodes.
         type: its type, as the format calls it.
         name: its name, for messages and for the nodes that it becomes.
         inputs: names of its inputs; "" for one that is absent.
@@ -55,7 +55,7 @@ class SourceOp:
         return ModelError(reason, op=self.type, node=self.name, hint=hint)
 
     def unreadable(self, reason: str) -> UnreadableError:
-        """Return the error for a use of the operator that is not read."""
+        """Return the error for an unsupported use of the operator."""
         return UnreadableError(reason, op=self.type, node=self.name)
 
     def has(self, number: int) -> bool:

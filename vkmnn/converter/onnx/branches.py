@@ -134,9 +134,9 @@ def inline_branch(
     Args:
         node: the If.
         name: its unique name, which prefixes all names within.
-        taken: what the condition is.
-        tensors: names of tensors that are taken.
-        ops: names of nodes that are taken.
+        taken: the value of the condition.
+        tensors: names of tensors that are in use.
+        ops: names of nodes that are in use.
 
     Raises:
         ModelError: the branch has inputs, or another number of outputs than the node.

@@ -52,7 +52,7 @@ class HostValues:
 
 
 def is_data(proto: onnx.TypeProto | None) -> bool:
-    """True for a dense tensor of an element type that graphs have."""
+    """True for a dense tensor of an element type that graphs support."""
     return (
         proto is not None
         and proto.WhichOneof("value") == "tensor_type"
@@ -99,11 +99,11 @@ def cut_out(
     """Return a model of one node, and the names of its inputs.
 
     Args:
-        node: the node; what its inner graphs read from around them become inputs too.
-        functions: the model's own functions, of which those are taken over that it calls.
+        node: the node; outer tensors that its inner graphs read become inputs too.
+        functions: the model's own functions; those that it calls are included.
         type_of: the type of a tensor, where it is known.
         tensors: constants that become initializers.
-        ir_version: of the model.
+        ir_version: IR version of the model.
     """
     import onnx
 

@@ -26,8 +26,8 @@ def infer_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
         model: the model; negative sizes that it declares are removed from it.
 
     Raises:
-        ValueError: a rule would read memory that is not there.
-        Exception: the rules find a mistake; native code throws what it likes.
+        ValueError: a rule would read invalid memory.
+        Exception: the rules find a mistake; native code may throw anything.
     """
     import onnx
 

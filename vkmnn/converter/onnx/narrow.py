@@ -55,10 +55,10 @@ def rounded(
 
     Args:
         node: the node.
-        schema: of its operator, which says which outputs have the type of an input.
+        schema: the schema of its operator, which tells which outputs have the type of an input.
         narrow: its inputs of bfloat16.
-        tensors: names of tensors that are taken.
-        ops: names of nodes that are taken.
+        tensors: names of tensors that are in use.
+        ops: names of nodes that are in use.
     """
     import onnx
 

@@ -412,7 +412,7 @@ class NodeContext:
         """Return a tensor's element type.
 
         Raises:
-            UnknownTensorError: nothing says what it is.
+            UnknownTensorError: it is unknown.
         """
         info = self.info(tensor)
         if info is None:
@@ -423,7 +423,7 @@ class NodeContext:
         """Return a tensor's shape, whose rank must be known.
 
         Raises:
-            UnknownTensorError: nothing says what it is.
+            UnknownTensorError: it is unknown.
         """
         info = self.info(tensor)
         if info is None or info.shape is None:

@@ -45,9 +45,9 @@ class KnownSequences:
 
     Attributes:
         value: returns a tensor's content where it follows from constants and sizes.
-        info: returns what is known of a tensor's shape and type.
+        info: returns the known shape and type of a tensor.
         constant: adds a constant and returns its name.
-        new_name: makes the name of a tensor unique.
+        new_name: returns a unique name for a tensor.
     """
 
     value: Callable[[str], Array | None]

@@ -302,10 +302,10 @@ class LocalFunctions:
 
         Args:
             nodes: the nodes, in order.
-            names: that are taken.
-            meter: of the time.
-            opsets: of an inner graph, whose nodes share them: what is written in others stays a
-                call, and what they do not name yet is added.
+            names: names that are in use.
+            meter: meter of the time.
+            opsets: opsets of an inner graph, whose nodes share them: nodes with others remain
+                calls, and domains that are not included yet are added.
         """
         flat: list[SourceNode] = []
         stack = list(nodes)[::-1]

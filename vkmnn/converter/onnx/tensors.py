@@ -45,8 +45,8 @@ def array_from_tensor(
 
     Args:
         tensor: the tensor.
-        folder: of the model; None where it has none.
-        raw: its raw_data where that was read apart; the values share its memory.
+        folder: folder of the model; None if it has none.
+        raw: its raw_data if that was read separately; the values share its memory.
 
     Raises:
         ModelError: dimensions, element type and data do not fit together, or the external data is

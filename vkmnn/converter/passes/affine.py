@@ -102,7 +102,8 @@ def read_affine(op: Op[Any], index: GraphIndex, fit: Fit, rank: int | None) -> A
     Args:
         op: the operator.
         index: the graph.
-        fit: turns a constant that the operand is combined with into the wanted form, or None.
+        fit: converts a constant with which the operand is combined to the required form, or returns
+            None.
         rank: the operand's rank, None when unknown.
     """
     value = affine_operand(op, index)

@@ -29,7 +29,7 @@ def _scaled(op: Op[BinaryAttrs], index: GraphIndex) -> tuple[str, float] | NoMat
     if not keeps_shape(index.constants[b].shape, index.shape(a)):
         return NoMatch("the constant may raise the rank")
     if not is_moderate(np.asarray(factor)):
-        return NoMatch("the factor is too far from 1 for operands and results to be stored without")
+        return NoMatch("the factor is too far from 1 to store operands and results without it")
     if attrs.kind == "MUL":
         return a, factor
     return NoMatch("it divides by zero") if factor == 0 else (a, 1.0 / factor)

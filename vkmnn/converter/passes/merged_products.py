@@ -77,7 +77,7 @@ def put_together(
 
     Args:
         ops: the products, the first of the graph first.
-        inputs: of the product of all.
+        inputs: inputs of the joint product.
         attrs: its attributes.
         sizes: the columns of each.
         index: the graph.

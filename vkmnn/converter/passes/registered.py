@@ -43,8 +43,8 @@ def graph_pass(*, after: str) -> Callable[[P], P]:
             another plug-in that is loaded before.
 
     Raises:
-        PluginError: it has no name or no `run`, or the name is taken. That `after` names no pass is
-            found when the plug-in has been imported.
+        PluginError: it has no name or no `run`, or the name is in use. That `after` names no pass
+            is found when the plug-in has been imported.
     """
 
     def add(kind: P) -> P:

@@ -25,10 +25,10 @@ class Box:
     """The target of an assignment.
 
     Attributes:
-        begins: of the leading axes of the data.
+        begins: begins along the leading axes of the data.
         ends: the first places after it.
-        sizes: of all axes of the data.
-        adds: the updates are added to what is there.
+        sizes: sizes along all axes of the data.
+        adds: the updates are added to the existing values.
     """
 
     begins: tuple[int, ...]

@@ -32,7 +32,7 @@ _UNARY = {
 
 @reads(*_ARITHMETIC)
 def arithmetic(op: LiteOp) -> None:
-    """A function of two tensors that broadcast, and a fused activation of some."""
+    """A function of two tensors that broadcast; some have a fused activation."""
     op.need(2)
     if op.type == "ADD":
         note_sum(op)

@@ -23,12 +23,12 @@ class LiteModel(LiteFile):
         """Return the model of a signature.
 
         Args:
-            name: what the graph is called.
+            name: name of the graph.
             signature: its key; "" for the first, or the first subgraph where there is none.
 
         Raises:
             ModelError: the file is damaged.
-            UnsupportedOpError: operators that are not read: all of them.
+            UnsupportedOpError: unsupported operators, all of which are listed.
         """
         chosen = self._signature(signature)
         number = chosen.integer("subgraph_index") if chosen else 0

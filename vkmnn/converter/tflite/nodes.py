@@ -45,7 +45,7 @@ class LiteOp(SourceOp):
     Attributes:
         table: the operator in the file.
         options: its parameters; None where it has none.
-        subgraph: where it stands.
+        subgraph: its subgraph.
         tensors: its inputs as the file has them; None for one that is absent.
         results: its outputs as the file has them.
     """
@@ -164,9 +164,9 @@ class LiteOp(SourceOp):
         """Return an input as plain numbers, with channels first.
 
         Args:
-            number: which input.
-            rank: how many axes it has.
-            name: a tensor of the input's values to take instead of it.
+            number: number of the input.
+            rank: its rank.
+            name: a tensor with the input's values, to use instead of it.
         """
         by = self.quantization(number)
         moved = to_first(self, name or self.inputs[number], rank)

@@ -93,7 +93,7 @@ def concatenate(op: LiteOp) -> None:
 
 @reads("STABLEHLO_BROADCAST_IN_DIM")
 def broadcast(op: LiteOp) -> None:
-    """Expand of a tensor whose axes are these of the result."""
+    """Expand a tensor whose axes become these axes of the result."""
     op.need(1)
     axes, shape = op.listed("broadcast_dimensions"), op.results[0].shape
     given = op.shape(0)

@@ -42,7 +42,7 @@ class Variables:
     Attributes:
         initial: values that the model gives them before its first run, by name.
         states: those that the graph uses.
-        handles: the names of variables that resources stand for.
+        handles: the names of variables to which resources refer.
     """
 
     def __init__(self) -> None:

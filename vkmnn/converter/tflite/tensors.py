@@ -89,7 +89,7 @@ class LiteTensor:
     Attributes:
         kind: its element type, as TFLite calls it.
         shape: its sizes; None for one that is open.
-        quantization: what its values stand for; None where they are plain numbers.
+        quantization: the quantisation of its values; None if they are plain numbers.
         buffer: number of the buffer with its values; 0 where it is computed.
         is_variable: whether it is kept from one run to the next.
         data: a constant's values; None for other tensors.
@@ -119,8 +119,8 @@ class Tensors:
     Args:
         buffer: the FlatBuffer.
         buffers: its table of buffers.
-        whole: the file, in which the data of large buffers lie.
-        meter: counts what is unpacked.
+        whole: the file, which contains the data of large buffers.
+        meter: counts the unpacked bytes.
     """
 
     def __init__(

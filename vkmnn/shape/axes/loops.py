@@ -277,9 +277,9 @@ def common_loop(
     """Return the loop that runs along the given axes of inputs, and of no others.
 
     Args:
-        loops: of an op.
+        loops: loops of an op.
         along: axes by number of input.
-        shapes: of the inputs. Others may take part with one element that is broadcast.
+        shapes: shapes of the inputs. Others may take part with one element that is broadcast.
     """
     for loop in loops:
         if all(loop.reads[place] == axis for place, axis in along.items()) and all(

@@ -120,8 +120,8 @@ def call_of(op: Op, facts: Facts, rank: int | None = None) -> Call | None:
 
     Args:
         op: the op.
-        facts: what is known of its inputs.
-        rank: to be taken for inputs of which the rank is not known.
+        facts: the known facts about its inputs.
+        rank: the rank assumed for inputs of unknown rank.
     """
     infos: list[TensorInfo | None] = []
     values: list[NamedShape | Array | None] = []

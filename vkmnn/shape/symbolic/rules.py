@@ -31,8 +31,8 @@ def shape_rule(*op_types: str, exact: bool = False) -> Callable[[ShapeRule], Sha
 
     Args:
         op_types: the op types.
-        exact: the rule is their size computer, too: of concrete sizes it says everything, and
-            raises ShapeError for what it refuses.
+        exact: the rule also serves as their size computer: given concrete sizes it determines
+            everything, and raises ShapeError for those that it refuses.
 
     The function gets the op and the facts, and returns (element type, shape) of the outputs. A
     dimension is an int, a name, or None if unknown: then the result's dimension gets a new name,

@@ -178,9 +178,9 @@ def walk_of(region: Region, source: Tensor, output: Tensor, blocked: Blocked) ->
 
     Args:
         region: simplified.
-        source: what is read.
-        output: what is written.
-        blocked: which of them lie in channel-blocked order.
+        source: the source.
+        output: the output.
+        blocked: which of them are channel-blocked.
     """
     axes = sorted(
         zip(region.size, region.src.strides, region.dst.strides, strict=True), key=_innermost_last

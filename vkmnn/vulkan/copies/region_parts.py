@@ -56,7 +56,7 @@ def copy_regions(
 
     Args:
         regions: simplified.
-        sources: by the regions' origins.
+        sources: sources by the regions' origins.
         output: the output.
         encoder: records the dispatches.
         by_blocks: all tensors are blocked, and addresses follow that order.

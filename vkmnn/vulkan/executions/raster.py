@@ -330,7 +330,7 @@ class PartRasterExecution(RasterExecution):
         inputs: its inputs.
         outputs: its outputs.
         info: the device.
-        pieces: what part of the whole each is.
+        pieces: the part of the whole that each is.
         gathers: the input is the whole, else the output.
     """
 

@@ -118,7 +118,7 @@ class PlanningBackend(VulkanBackend):
     """Plans as the Vulkan backend does, and keeps the recordings without computing anything.
 
     Args:
-        device: of `open_profile`.
+        device: the result of `open_profile`.
         element: how floats are stored if ops allow it.
         places: also place the tensors: packs the constants, and reports the memory.
         arithmetic: in which products of these may be computed.

@@ -329,7 +329,7 @@ def plan_memory(
     """Place every tensor that the recorded dispatches touch.
 
     Args:
-        device: where.
+        device: the device.
         store: the session's constants.
         recording: the recording of all segments of the plan, in running order.
         kept: tensors that the host reads.
@@ -340,7 +340,7 @@ def plan_memory(
 
     Raises:
         ModelError: the size of a form differs from what kernels read.
-        OutOfDeviceMemoryError: there is not enough memory; the message says what the plan needs.
+        OutOfDeviceMemoryError: there is not enough memory; the message lists the plan's needs.
     """
     alignment = _alignment(device)
     uses = uses_of(recording)
@@ -393,14 +393,14 @@ def _shared(
     """Return the buffers that activations share.
 
     Args:
-        device: where.
+        device: the device.
         sizes: sizes of the buffers, in bytes.
         bound: bytes of activations that are alive at the busiest step.
         stored: bytes of constants.
         others: buffers of inputs and outputs.
 
     Raises:
-        OutOfDeviceMemoryError: there is not enough memory; the message says what the plan needs.
+        OutOfDeviceMemoryError: there is not enough memory; the message lists the plan's needs.
     """
     try:
         return [device.allocate(size, MemoryKind.DEVICE) for size in sizes]

@@ -167,7 +167,7 @@ def encode_reduction(
     """Record a reduction of [outer, size, inner] to [outer, inner], in stages when lines are long.
 
     Args:
-        reduction: what to compute.
+        reduction: the reduction to compute.
         source: float32 or int32 words.
         output: words of the same type.
         line: `size` at least 1.

@@ -43,9 +43,9 @@ class Weights:
 
     Attributes:
         values: numbers, or packed codes [experts, columns, blocks, bytes].
-        scales: of codes, [experts, columns, blocks]; None where `values` are numbers.
-        zeros: of codes, of the shape of `scales`; None for the middle.
-        bits: of a code.
+        scales: scales of quantised values, [experts, columns, blocks]; None if `values` are floats.
+        zeros: zero points of quantised values, in the shape of `scales`; None for the middle.
+        bits: bits of a quantised value.
         bias: [experts, columns], or None.
     """
 
@@ -69,7 +69,7 @@ class Weights:
         """Return x by the weights.
 
         Args:
-            node: what it is for.
+            node: the node that they replace.
             x: [tokens, depth], or, `summed`, [tokens, experts · depth].
             summed: sum over the experts; else [tokens, experts · columns].
         """

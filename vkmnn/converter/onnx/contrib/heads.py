@@ -119,11 +119,11 @@ class Scoring:
     """How scores become weights: scale, soft cap, softmax options.
 
     Attributes:
-        scale: of q kᵀ.
+        scale: scale of q kᵀ.
         softcap: scores stay within ± this; 0 leaves them.
-        sink: a tensor [heads] of scores that take part in the softmax without a value, or "".
-        scores: the output that gets the scores before the mask, those hidden as 0.
-        weights: the output that gets what values are multiplied by.
+        sink: a tensor [heads] of scores that contribute to the softmax without a value, or "".
+        scores: the output for the scores before the mask, with hidden ones set to 0.
+        weights: the output for the factors of the values.
     """
 
     scale: float
@@ -144,11 +144,11 @@ def attend(
     """Return attention [batch, heads, length, depth]; decomposed if scores are outputs.
 
     Args:
-        node: what it is for.
+        node: the node that is converted.
         operands: queries, keys and values by head.
-        mask: what is added to scores to hide them, or "".
+        mask: the addend that hides scores, or "".
         scoring: how scores become weights.
-        added: what else is added to scores, or "".
+        added: another addend of scores, or "".
     """
     q, k, v = operands
     if scoring.plain:

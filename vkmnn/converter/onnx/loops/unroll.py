@@ -36,7 +36,7 @@ class Unrolled:
     """The nodes that replace a Loop or Scan, in order.
 
     Attributes:
-        body: the inner graph, whose initializers have the new names that `kept` tells.
+        body: the inner graph, whose initializers have the new names given in `kept`.
         nodes: each with whether it comes from the body.
     """
 
@@ -61,9 +61,9 @@ def unroll(
     Args:
         node: the Loop or Scan.
         name: its unique name, which prefixes all names within.
-        known: what the graph around it tells.
-        tensors: names of tensors that are taken.
-        ops: names of nodes that are taken.
+        known: the facts known from the outer graph.
+        tensors: names of tensors that are in use.
+        ops: names of nodes that are in use.
     """
     body = next((a.g for a in node.attribute if a.name == "body"), None)
     if body is None or not _has_floats(node, body, known):

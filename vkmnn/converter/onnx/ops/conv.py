@@ -61,7 +61,7 @@ def _kernel(node: NodeContext, weight: str) -> tuple[int, ...]:
 
     Raises:
         ModelError: attribute and weight differ.
-        UnsupportedCaseError: neither says it.
+        UnsupportedCaseError: neither defines it.
     """
     info = node.info(weight)
     spatial = None if info is None or info.shape is None else info.shape[2:]

@@ -224,7 +224,8 @@ def carried(node: NodeContext, name: str, leaf: Leaf, fill: Fill = lambda _: Non
         node: the node that reads them.
         name: the tensor of the model.
         leaf: returns the codes of a tensor that it knows.
-        fill: returns the code, less the zero point, of what a Pad adds; None where there is none.
+        fill: returns the quantised value, minus the zero point, that a Pad adds; None if there is
+            none.
     """
     found = leaf(name)
     op = node.maker(name)

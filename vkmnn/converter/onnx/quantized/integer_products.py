@@ -72,7 +72,7 @@ def _coded(tensor: str, low: float = -_SPAN, high: float = _SPAN, point: str = "
 
 
 def read_integers(node: NodeContext, x: str, zero: str, axis: int) -> Coded:
-    """Return bytes of the model less their zero point, which may be absent, as float32."""
+    """Return bytes of the model as float32, minus their zero point, which may be absent."""
 
     def leaf(name: str) -> Coded | None:
         made = dynamic_of(node, name, zero)

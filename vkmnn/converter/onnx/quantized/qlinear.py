@@ -31,9 +31,9 @@ def multiply_quantized(
 
     Args:
         node: has a, its scale and zero point, then those of b, as its first six inputs.
-        product: a, b and how they lie; the bias in int32.
+        product: a, b and their orientation; the bias in int32.
         made: scale and zero point of the result.
-        alpha: what the product is multiplied by.
+        alpha: factor of the product.
     """
     a, a_scale, a_zero, b, b_scale, b_zero = node.inputs[:6]
     taken = unit_of(node, a_scale, a_zero, node.dtype(a))

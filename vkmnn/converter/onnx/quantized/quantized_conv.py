@@ -23,7 +23,7 @@ WIDE = (1 << 28) - 1
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """Weights less their zero points, [O, C / group, ...], their scales, the bias in steps."""
+    """Weights minus their zero points, [O, C / group, ...], their scales, the bias in steps."""
 
     values: Array
     scale: Array
@@ -154,7 +154,7 @@ def sum_windows(
         weights: whole numbers [O, C / group, ...], bytes where they are constant.
         bias: [O], in units of the sums.
         attrs: its attributes.
-        factor: what sums are multiplied by, before they are rounded and cut off: one, or [O].
+        factor: factor of the sums, before they are rounded and clamped: one, or [O].
         first: a part of the sums; may be absent.
     """
     factors = np.array(np.broadcast_to(factor, bias.shape), np.float32)

@@ -125,11 +125,11 @@ def sum_products(
         a: whole numbers in float32.
         b: the same, or bytes where they are constant.
         product: which of the two are transposed.
-        factor: what sums are multiplied by, before they are rounded and cut off: one, or [N].
+        factor: factor of the sums, before they are rounded and clamped: one, or [N].
         bias: [N], in units of the sums.
         first: a part of the sums; may be absent.
-        bounds: where results are cut off.
-        taken_b: between what b lies, where it is computed.
+        bounds: bounds of the results.
+        taken_b: bounds of b, if it is computed.
     """
     attrs = QuantizedMatMulAttrs(
         product.transpose_a,
@@ -168,7 +168,7 @@ def coded_right(
 
 
 def fixed_right(node: NodeContext, b: Fixed, a: Coded, *, transposed: bool) -> Right | None:
-    """Return a constant matrix of bytes less its zero points."""
+    """Return a constant matrix of bytes minus its zero points."""
     if b.values.dtype not in (np.int8, np.uint8) or b.values.ndim != 2 or 0 in b.values.shape:
         return None
     axis = 0 if transposed else 1

@@ -42,7 +42,7 @@ class Dequantized:
     Attributes:
         x: the matrix in integers.
         scale: scalar, vector along `axis`, or [.., blocks, ..] where `block` is not 0.
-        zero: in the shape of `scale`, or None for 0.
+        zero: zero points in the shape of `scale`, or None for 0.
         axis: along which scales differ.
         block: indices of the axis that share a scale, 0 for one each.
     """
@@ -65,11 +65,11 @@ def add_codes(
     """Add a matrix to the graph's constants.
 
     Args:
-        node: what holds it.
+        node: the node that holds it.
         packed: uint8 [columns, blocks, block · bits / 8].
         scales: [columns, blocks].
         zeros: uint8 [columns, blocks], or None for 2^(bits - 1).
-        bits: of a code: 4 or 8.
+        bits: bits of a quantised value: 4 or 8.
         depth: codes of a row that count.
     """
     columns, _, width = packed.shape

@@ -187,9 +187,9 @@ class VulkanRecorder(DriverRecorder):
     """Records one primary command buffer for replay.
 
     Args:
-        device: where it runs.
+        device: the device on which it runs.
         timestamps: whether `timestamp` will be called.
-        parts: what to record with, taken by the caller; None for some of its own.
+        parts: objects to record with, owned by the caller; None creates some.
     """
 
     def __init__(self, device: Owner, timestamps: bool, parts: Parts | None = None) -> None:

@@ -52,8 +52,8 @@ class Views(dict[tuple[int, int, str], int]):
     """Texel views of a buffer by offset, size and format, as integers; created on first use.
 
     Args:
-        handles: what they are freed with.
-        buffer: what they show.
+        handles: the handles with which they are freed.
+        buffer: the buffer that they show.
     """
 
     def __init__(self, handles: Handles, buffer: Any) -> None:
@@ -194,11 +194,11 @@ def allocate_memory(
 
     Args:
         device: where.
-        handles: what the memory is freed with.
-        requirements: VkMemoryRequirements of what it is for.
-        kind: what it is for.
+        handles: the handles with which the memory is freed.
+        requirements: VkMemoryRequirements of the resource.
+        kind: the purpose of the memory.
         cell: where Vulkan writes the handle, one of `handles`.
-        linear: it is for a buffer; images need not lie where the host sees them.
+        linear: it is for a buffer; images need not be visible to the host.
 
     Raises:
         OutOfDeviceMemoryError: there is no memory left.

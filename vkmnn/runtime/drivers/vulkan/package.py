@@ -20,7 +20,7 @@ def raw_vulkan() -> tuple[Any, Any]:
     definitions that are not needed here.
 
     Raises:
-        ImportError: there is no such package.
+        ImportError: the package does not exist.
         OSError: there is no Vulkan loader.
     """
     types = None if "vulkan" in sys.modules else _types()

@@ -48,7 +48,7 @@ def workers_of(names: Mapping[int, str], python: Collection[int]) -> list[int]:
     inherit the name of the creating thread.
 
     Args:
-        names: of all threads of the process, by number.
+        names: names of all threads of the process, by number.
         python: those that Python knows.
     """
     rasterizers = sorted(task for task, name in names.items() if name.startswith(_RASTERIZER))
