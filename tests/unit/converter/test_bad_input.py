@@ -93,9 +93,7 @@ HEADER = b"\x40\0\0\0\0\0\0\0"
 CONTENTS: dict[bytes, tuple[str, str]] = {
     zipped("archive/data.pkl", "archive/data/0"): ("PyTorch archive", "torch.onnx.export"),
     zipped("m/.format_version", "m/data.pkl"): ("PyTorch archive", "torch.onnx.export"),
-    zipped("metadata.json", "config.json", "model.weights.h5"): (
-        *("Keras archive", ".export(FOLDER)"),
-    ),
+    zipped("metadata.json", "config.json", "model.weights.h5"): ("Keras archive", "vkmnn[keras]"),
     zipped("arr_0.npy"): ("archive of numpy arrays", "--input"),
     zipped("model.onnx"): ("a zip archive", "unpack it"),
     b"PK\x03\x04archive" + bytes(range(256)): ("a zip archive", "torch.onnx.export"),

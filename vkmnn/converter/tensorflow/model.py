@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from vkmnn.base.budget import Meter
 from vkmnn.converter.nodes import Reading, Scope
 from vkmnn.converter.tensorflow.context import INSIDE, Context
+from vkmnn.converter.tensorflow.control import inline
 from vkmnn.converter.tensorflow.dilation import joined
 from vkmnn.converter.tensorflow.files import GraphFile, array_of
 from vkmnn.converter.tensorflow.functions import (
@@ -185,7 +186,11 @@ class Model(Context):
             return
         if op.type not in ASSIGNING:
             op.inputs = [self._value(op, one) for one in op.inputs]
-        READERS.read(op)
+        own = self.function(op.type) if op.type not in READERS else None
+        if own is not None:
+            inline(op, own, op.inputs)
+        else:
+            READERS.read(op)
         self.refused.difference_update(op.outputs)
         op.fold()
 
