@@ -23,8 +23,9 @@ from vkmnn.converter.nodes.channels_last import (
     note_line,
     to_first,
 )
-from vkmnn.converter.nodes.quantized import QUANTISED, Quantization, decode, encode
+from vkmnn.converter.nodes.quantized import QUANTISED, decode, encode
 from vkmnn.converter.nodes.scope import NUMPY_TYPES
+from vkmnn.converter.quantization import Quantization
 from vkmnn.converter.tflite.custom import CUSTOM_READERS
 from vkmnn.converter.tflite.subgraph import CUSTOM, OPERATORS, Subgraph
 from vkmnn.converter.tflite.tensors import SCHEMA, LiteTensor, enum_name

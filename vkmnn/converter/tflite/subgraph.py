@@ -9,8 +9,8 @@ import numpy as np
 
 from vkmnn.base.budget import Meter
 from vkmnn.converter.nodes import Reading, Scope, TensorNames
-from vkmnn.converter.nodes.quantized import Quantization
 from vkmnn.converter.nodes.scope import NUMPY_TYPES
+from vkmnn.converter.quantization import Quantization
 from vkmnn.converter.tflite.states import Variables
 from vkmnn.converter.tflite.tensors import SCHEMA, LiteTensor, Tensors
 from vkmnn.ir import Dim

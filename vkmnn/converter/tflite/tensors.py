@@ -23,7 +23,8 @@ from vkmnn.converter.nodes import (
     UINT32,
     UINT64,
 )
-from vkmnn.converter.nodes.quantized import QUANTISED, Quantization
+from vkmnn.converter.nodes.quantized import QUANTISED
+from vkmnn.converter.quantization import Quantization
 from vkmnn.errors import ModelError
 from vkmnn.ir import Array
 from vkmnn.schema import Buffer, Table, load_schema

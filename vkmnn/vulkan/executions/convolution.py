@@ -221,17 +221,7 @@ class QuantizedConvolutionExecution(DirectConvolution[QuantizedConvolutionAttrs]
 
     def job(self, encoder: VulkanEncoder) -> ConvJob:
         """Return the job; tensors have their final layouts."""
-        attrs = self.attrs
-        requantize = Requantize(
-            self.operand(4),
-            attrs.low,
-            attrs.high,
-            attrs.add,
-            attrs.scale,
-            attrs.taken,
-            self.optional(5),
-            attrs.first,
-        )
+        requantize = Requantize.of(self.attrs, self.operand(4), self.optional(5))
         job = self._direct(encoder, requantize.residual_mode, requantize)
         weights, view = job.weights, job.weights.view
         shift = shift_of(weights.tensor)

@@ -185,17 +185,8 @@ class QuantizedMatMulExecution(ProductExecution[QuantizedMatMulAttrs]):
 
     def job(self, encoder: VulkanEncoder) -> MatMulJob:
         """Return the job."""
-        attrs, job = self.attrs, super().job(encoder)
-        end = Requantize(
-            self.operand(4),
-            attrs.low,
-            attrs.high,
-            attrs.add,
-            attrs.scale,
-            table=self.optional(5),
-            first=attrs.first,
-            again=self.optional(6),
-        )
+        job = super().job(encoder)
+        end = Requantize.of(self.attrs, self.operand(4), self.optional(5), self.optional(6))
         left = self._left if job.a.codes is None or self._left is None else job.a.codes
         shift = shift_of(job.b)
         return replace(

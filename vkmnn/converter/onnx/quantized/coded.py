@@ -15,6 +15,7 @@ import numpy as np
 
 from vkmnn.base.records import dataclass
 from vkmnn.converter.onnx.node import NodeContext
+from vkmnn.converter.quantization import Quantization, QuantizedConstant
 from vkmnn.ir import Array, DType, Op
 from vkmnn.ir.ops import (
     BinaryAttrs,
@@ -91,16 +92,6 @@ class Decoded:
 
     codes: Coded
     scale: np.float32
-
-
-@dataclass(frozen=True, slots=True)
-class Fixed:
-    """The inputs of a DequantizeLinear of a constant; `zero` has the shape of `scale`."""
-
-    values: Array
-    scale: Array
-    zero: Array | None
-    axis: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,13 +184,15 @@ def note_fixed(node: NodeContext, axis: int) -> None:
     zero = node.const_value(node.input(2)) if node.input(2) else None
     known = values is not None and scale is not None and (zero is not None or not node.input(2))
     if known and values is not None and scale is not None and scale.dtype == np.float32:
-        node.note(f"{node.output(0)}:fixed", Fixed(values, scale, zero, axis))
+        node.note(
+            f"{node.output(0)}:fixed", QuantizedConstant(values, Quantization.of(scale, zero, axis))
+        )
 
 
-def fixed(node: NodeContext, name: str) -> Fixed | None:
+def fixed(node: NodeContext, name: str) -> QuantizedConstant | None:
     """Return the constants that a float tensor was dequantised from."""
     found = node.noted(f"{name}:fixed")
-    return found if isinstance(found, Fixed) else None
+    return found if isinstance(found, QuantizedConstant) else None
 
 
 def _is_move(op: Op | None) -> bool:
@@ -393,7 +386,7 @@ def _is_number(node: NodeContext, x: str) -> bool:
     constants = fixed(node, x)
     values = node.const_value(x)
     if constants is not None:
-        values = np.asarray(constants.scale)
+        values = np.asarray(constants.by.scale)
     if values is None or values.dtype != np.float32:
         return False
     return bool((np.abs(values) < _LARGE).all())

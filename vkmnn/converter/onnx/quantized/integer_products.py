@@ -16,7 +16,7 @@ import numpy as np
 from vkmnn.base.records import dataclass
 from vkmnn.converter.onnx.node import NodeContext
 from vkmnn.converter.onnx.ops.conv import convolution_attrs
-from vkmnn.converter.onnx.quantized.coded import Coded, Fixed, carried, note_floats
+from vkmnn.converter.onnx.quantized.coded import Coded, carried, note_floats
 from vkmnn.converter.onnx.quantized.quantize import (
     Dynamic,
     along,
@@ -33,7 +33,8 @@ from vkmnn.converter.onnx.quantized.quantized_conv import (
 )
 from vkmnn.converter.onnx.quantized.quantized_matmul import Product, fixed_right, sum_products
 from vkmnn.converter.onnx.registry import converter
-from vkmnn.ir import DType
+from vkmnn.converter.quantization import Quantization, QuantizedConstant
+from vkmnn.ir import Array, DType
 from vkmnn.ir.codes import HALF, in_parts
 from vkmnn.ir.ops import BinaryAttrs, CastAttrs, ConvolutionAttrs, MatMulAttrs, UnaryAttrs
 
@@ -106,13 +107,17 @@ def _finish(node: NodeContext, sums: Sums) -> None:
 # --- products ------------------------------------------------------------------------------------
 
 
+def _unscaled(zero: Array | None, axis: int) -> Quantization:
+    return Quantization.of(np.ones(1, np.float32), zero, axis)
+
+
 def product_of_integers(node: NodeContext, a: Coded, b: str, b_zero: str) -> Sums | None:
     """Add a product with a constant matrix; None if sums would not be exact."""
     matrix = node.const_value(b)
     zero = node.const_value(b_zero) if b_zero else None
     if matrix is None or (b_zero and zero is None) or (node.known_rank(a.tensor) or 0) < 2:
         return None
-    known = Fixed(matrix, np.ones(1, np.float32), zero, 1)
+    known = QuantizedConstant(matrix, _unscaled(zero, 1))
     right = fixed_right(node, known, a, transposed=False)
     if right is None:
         return None
@@ -173,7 +178,7 @@ def _convolved(
     zero = node.const_value(w_zero) if w_zero else None
     if values is None or (w_zero and zero is None):
         return _by_computed(node, x, w, w_zero, window)
-    filters = filters_of(Fixed(values, np.ones(1, np.float32), zero, 0), None)
+    filters = filters_of(QuantizedConstant(values, _unscaled(zero, 0)), None)
     if filters is None:
         return None
     if filters.largest_sum(x) <= EXACT:

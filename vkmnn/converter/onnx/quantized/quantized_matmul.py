@@ -9,12 +9,13 @@ import numpy as np
 
 from vkmnn.base.records import dataclass
 from vkmnn.converter.onnx.node import NodeContext
-from vkmnn.converter.onnx.quantized.coded import Coded, Fixed, Unit, carried_in, fixed, scale_of
+from vkmnn.converter.onnx.quantized.coded import Coded, Unit, carried_in, fixed, scale_of
 from vkmnn.converter.onnx.quantized.quantized_conv import (
     EXACT,
     are_ordinary,
     bias_codes,
 )
+from vkmnn.converter.quantization import QuantizedConstant
 from vkmnn.ir import Array
 from vkmnn.ir.codes import HALF, in_parts
 from vkmnn.ir.ops import QuantizedMatMulAttrs
@@ -167,23 +168,25 @@ def coded_right(
     return Right(b.tensor, np.reshape(scale, 1), depth * a.largest * b.largest, b.taken)
 
 
-def fixed_right(node: NodeContext, b: Fixed, a: Coded, *, transposed: bool) -> Right | None:
-    """Return a constant matrix of bytes minus its zero points."""
+def fixed_right(
+    node: NodeContext, b: QuantizedConstant, a: Coded, *, transposed: bool
+) -> Right | None:
+    """Return a constant matrix of bytes less its zero points."""
     if b.values.dtype not in (np.int8, np.uint8) or b.values.ndim != 2 or 0 in b.values.shape:
         return None
     axis = 0 if transposed else 1
     columns = b.values.shape[axis]
-    by_column = b.scale.shape == (columns,) and b.axis == axis
-    zero = np.zeros(1, np.int8) if b.zero is None else b.zero
-    if not (b.scale.size == 1 or by_column) or zero.size not in (1, columns):
+    by_column = b.by.scale.shape == (columns,) and b.by.axis == axis
+    zero = b.by.zero
+    if not (b.by.scale.size == 1 or by_column) or zero.size not in (1, columns):
         return None
-    if not are_ordinary(b.scale):
+    if not are_ordinary(b.by.scale):
         return None
     offset = zero.reshape(-1, 1) if transposed else zero.reshape(1, -1)
     whole = b.values.astype(np.int32) - offset.astype(np.int32)
     sums = a.reach(whole, 1 - axis)
     tensor = node.constant(_narrow(whole))
-    return Right(tensor, b.scale.reshape(-1), int(sums.max(initial=0)))
+    return Right(tensor, b.by.scale.reshape(-1), int(sums.max(initial=0)))
 
 
 def _narrow(whole: Array) -> Array:
