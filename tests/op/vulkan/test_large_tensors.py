@@ -45,7 +45,7 @@ def limited(limit: int = LIMIT, *, texels: bool = False, groups: int = 65535) ->
 
 
 def plan_of(case: Case, on: Device) -> Plan:
-    backend = VulkanBackend(on, fp16=case.fp16, fp16_inputs=case.fp16)
+    backend = VulkanBackend(on, element=case.floats, narrow_inputs=case.floats != "f32")
     return Plan(case.graph, case.infos, {}, backend, CpuBackend(), run_op)
 
 

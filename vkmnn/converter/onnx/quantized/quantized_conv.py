@@ -38,7 +38,7 @@ class Filters:
 
 
 def filters_of(w: QuantizedConstant, bias: Array | None) -> Filters | None:
-    """Return constants as filters; None where they are not of single bytes with ordinary scales."""
+    """Return constants as filters; None if they are not single bytes with ordinary scales."""
     outputs = w.values.shape[0] if w.values.ndim >= 3 else 0
     if w.values.dtype not in (np.int8, np.uint8) or 0 in w.values.shape:
         return None

@@ -171,7 +171,7 @@ def coded_right(
 def fixed_right(
     node: NodeContext, b: QuantizedConstant, a: Coded, *, transposed: bool
 ) -> Right | None:
-    """Return a constant matrix of bytes less its zero points."""
+    """Return a constant matrix of bytes minus its zero points."""
     if b.values.dtype not in (np.int8, np.uint8) or b.values.ndim != 2 or 0 in b.values.shape:
         return None
     axis = 0 if transposed else 1
