@@ -155,6 +155,18 @@ DAMAGED = {
     ),
     "no inputs": ([node("y", "MatMul", "x")], "it has 1 input"),
     "an axis": ([constant("c", [7], 3), node("y", "Sum", "x", "c")], "axis 7 of a tensor of 2"),
+    "sizes of boxes": (
+        [constant("c", [3], 3), node("y", "CombinedNonMaxSuppression", "x", "x", *["c"] * 4)],
+        "boxes of shape (2, 3)",
+    ),
+    "axes of a picture": (
+        [constant("c", np.ones((1, 1, 3, 1))), node("y", "Conv2D", "x", "c")], "it takes 4 axes",
+    ),
+    "a length": (
+        [constant("c", [3, 4], 3),
+         node("l", "TensorListReserve", "c", "c", element_dtype=FLOATS),
+         node("y", "TensorListStack", "l", "c")], "its length has 2 elements",
+    ),
     "outputs": (
         [node("y", "Neg", "x"), node("z", "Neg", "y:99999999")], "it has 100,000,000 outputs",
     ),
@@ -290,6 +302,21 @@ def test_a_merge_of_unrelated_branches_is_refused(tmp_path: Path) -> None:
     nodes = [INPUT, node("a", "Neg", "x"), node("b", "Abs", "x"), node("y", "Merge", "a", "b")]
     with pytest.raises(UnsupportedOpError, match="branches of several conditions, or of none"):
         load_network(saved(tmp_path, *nodes))
+
+
+def test_loops_that_share_their_parts_are_refused(tmp_path: Path) -> None:
+    """Two frames with one Merge, as no program writes them."""
+    nodes = [
+        *(node(f"e{n}", "Enter", "x", frame_name=field(2, f"f{n}")) for n in range(2)),
+        *(node(f"m{n}", "Merge", f"e{n}", "next") for n in range(2)),
+        node("go", "LoopCond", "m0"),
+        node("s", "Switch", "m0", "go"),
+        node("t", "Switch", "m1", "go"),
+        node("next", "NextIteration", "s:1"),
+        node("y", "Exit", "s"),
+    ]
+    with pytest.raises(UnsupportedOpError, match="share their parts"):
+        load_network(saved(tmp_path, INPUT, *nodes))
 
 
 def test_operators_that_are_never_read_say_why(tmp_path: Path) -> None:

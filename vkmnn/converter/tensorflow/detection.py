@@ -45,7 +45,10 @@ def _is_zero(op: TfNode, number: int) -> bool:
 def combined(op: TfNode) -> None:
     """NonMaxSuppression of all classes; the best of all are left of each picture."""
     op.need(6)
-    (_, boxes, sets, _), (_, _, classes) = (op.sizes(name) for name in op.inputs[:2])
+    shape, odds = (op.sizes(name) for name in op.inputs[:2])
+    if len(shape) != 4 or len(odds) != 3:
+        raise op.damaged(f"boxes of shape {shape} and scores of shape {odds}")
+    boxes, sets, classes = shape[1], shape[2], odds[2]
     each, whole = op.settled(2, "a number of boxes"), op.settled(3, "a number of boxes")
     if boxes is None or sets is None or classes is None or len(each) != 1 or len(whole) != 1:
         raise op.unreadable("a number of boxes or classes that is not known")

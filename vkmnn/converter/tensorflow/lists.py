@@ -81,6 +81,18 @@ def _item(op: TfNode, number: int) -> tuple[int | None, ...] | None:
     return tuple(int(one) if one >= 0 else None for one in array)
 
 
+def _length(op: TfNode, number: int) -> str:
+    """Return an input with the number of elements.
+
+    Raises:
+        ModelError: it is not one number.
+    """
+    array = op.value(number)
+    if array is not None and array.size != 1:
+        raise op.damaged(f"its length has {array.size} elements")
+    return op.inputs[number]
+
+
 # --- making --------------------------------------------------------------------------------------
 
 
@@ -89,7 +101,7 @@ def reserve(op: TfNode) -> None:
     """A list of elements that are zero, or without elements."""
     op.need(2)
     empty = op.type == "EmptyTensorList"
-    length = op.constant(0, np.int32) if empty else op.inputs[1]
+    length = op.constant(0, np.int32) if empty else _length(op, 1)
     _finish(op, TensorList(op.dtype("element_dtype"), length, _item(op, 0)))
 
 
@@ -112,7 +124,7 @@ def array(op: TfNode) -> None:
         item = tuple(dim.size if dim.size >= 0 else None for dim in stated.dim)
     op.model.handles[op.outputs[0]] = ""
     if len(op.outputs) > 1:
-        _finish(op, TensorList(op.dtype("dtype"), op.inputs[0], item), 1)
+        _finish(op, TensorList(op.dtype("dtype"), _length(op, 0), item), 1)
 
 
 # --- writing -------------------------------------------------------------------------------------
@@ -187,7 +199,9 @@ def scatter(op: TfNode) -> None:
         one, indices, rows = _list(op, 3), 1, op.inputs[2]
     else:
         rows, indices = op.inputs[0], 1
-        length = op.inputs[3] if op.type.endswith("V2") and op.integers(3) != [-1] else ""
+        length = ""
+        if op.type.endswith("V2") and len(op.inputs) > 3 and op.integers(3) != [-1]:
+            length = _length(op, 3)
         one = TensorList(op.type_of(rows), length, _item(op, 2))
         if not length:
             most = op.make("ReduceMax", op.inputs[1], keepdims=0)
@@ -234,7 +248,7 @@ def resize(op: TfNode) -> None:
     op.need(2)
     one = _list(op, 0)
     if not one.tensor:
-        _finish(op, replace(one, length=op.inputs[1]))
+        _finish(op, replace(one, length=_length(op, 1)))
         return
     size = op.make("Reshape", op.long(1), op.constant([1]))
     shape = op.make("Shape", one.tensor, dtype=INT64)

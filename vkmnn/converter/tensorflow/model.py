@@ -26,6 +26,7 @@ from vkmnn.converter.tensorflow.switches import functional
 from vkmnn.errors import ModelError
 from vkmnn.ir import Array, Dim
 
+_MOST_TENSORS = 1_000_000
 _MOST_DEPTH = 64
 """Functions that call each other; Python's own stack ends some time after."""
 
@@ -176,6 +177,10 @@ class Model(Context):
         for name, count in found.items():
             if count > MOST_OUTPUTS:
                 raise ModelError(f"it has {count:,} outputs", op=function.nodes[name].op, node=name)
+        if sum(found.values()) > _MOST_TENSORS:
+            raise ModelError(
+                f"its nodes have more than {_MOST_TENSORS:,} outputs", node=function.name
+            )
         return found
 
     def node(self, op: TfNode) -> None:

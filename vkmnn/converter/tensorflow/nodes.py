@@ -178,8 +178,14 @@ class TfNode(SourceOp):
         return list(values[1:-1] if self.channels_last else values[2:])
 
     def picture(self, number: int = 0, rank: int = 4) -> str:
-        """Return an input with channels first."""
+        """Return an input with channels first.
+
+        Raises:
+            ModelError: it has another number of axes.
+        """
         name = self.inputs[number]
+        if self.rank(number) not in (None, rank):
+            raise self.damaged(f"it takes {rank} axes, not {self.rank(number)}")
         return to_first(self, name, rank) if self.channels_last else name
 
     def finish_picture(self, name: str, rank: int = 4) -> None:

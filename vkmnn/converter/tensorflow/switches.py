@@ -125,6 +125,7 @@ class _Loops:
 
     def _frames(self) -> dict[str, _Frame]:
         frames: dict[str, _Frame] = defaultdict(_Frame)
+        used: set[str] = set()
         for name, node in self.nodes.items():
             if node.op != "Enter":
                 continue
@@ -142,6 +143,10 @@ class _Loops:
                     variable.switch, frame.condition = one, reader.inputs[1][0]
             exits = self.readers[variable.switch] if variable.switch else []
             variable.exits = [one for one in exits if self.nodes[one].op == "Exit"]
+            parts = {one for one in (variable.merge, variable.next, variable.switch) if one}
+            if used & parts:
+                raise _UnclearError(node, "loops that share their parts")
+            used |= parts
         for frame in frames.values():
             if not frame.condition or self.nodes[frame.condition].op != "LoopCond":
                 where = [*(one.enter for one in frame.variables), *frame.constants][0]
