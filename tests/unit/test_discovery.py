@@ -533,9 +533,9 @@ def plug_two(folder: Path, body: str) -> None:
         ("node.finish('PlugTwo', [], Attrs())", "PlugTwo takes 1 to 1 inputs, got 0"),
         (
             "node.finish('PlugTwo', node.inputs, Attrs())",
-            r"makes no output 1, 'b'.*(\n.*)*node\.outputs",
+            r"does not produce output 1, 'b'.*(\n.*)*node\.outputs",
         ),
-        ("pass", "makes no output 0, 'a'"),
+        ("pass", "does not produce output 0, 'a'"),
     ],
 )
 def test_mistakes_of_a_parse_function_are_its_own(body: str, text: str, tmp_path: Path) -> None:

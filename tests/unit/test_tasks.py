@@ -540,10 +540,13 @@ def test_kompute_without_a_network_cannot_be_built(tasks, wheels, monkeypatch):
 
 def test_lint_runs_every_tool_and_reports_a_failure(tasks, machine, runs, monkeypatch):
     assert tasks.main(["lint"]) == 0
-    assert [command[2] for command, _ in runs] == ["ruff", "ruff", "mypy"]
+    names = [Path(str(command[0])).name for command, _ in runs]
+    modules = [command[2] for command, _ in runs if command[1] == "-m"]
+    assert modules == ["ruff", "ruff", "mypy", "check_jsonschema", "check_jsonschema"]
+    assert names[-1] == "zizmor"
     monkeypatch.setattr(environment, "prepare", lambda *extras: Path("fails"))
     assert tasks.main(["lint"]) == 1
-    assert len(runs) == 6
+    assert len(runs) == 12
 
 
 @pytest.mark.parametrize("name", ["demo", "codegen", "bench", "test-networks"])
