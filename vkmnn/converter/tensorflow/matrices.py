@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from vkmnn.converter.nodes import BOOL
+from vkmnn.converter.nodes import BOOL, INT64
 from vkmnn.converter.nodes.scope import NUMPY_TYPES
 from vkmnn.converter.tensorflow.nodes import TfNode, reads
 
@@ -70,13 +70,34 @@ def with_diagonal(op: TfNode) -> None:
 def band(op: TfNode) -> None:
     """Matrices that are zero outside a band around the diagonal."""
     op.need(3)
-    rows, columns = _sizes(op, 2)
     (lower,), (upper,) = (op.settled(n, "the width of a band")[:1] or [0] for n in (1, 2))
-    distance = np.arange(columns)[None] - np.arange(rows)[:, None]
-    inside = ((lower < 0) | (-distance <= lower)) & ((upper < 0) | (distance <= upper))
+    columns, rows = _places(op, -1), op.make("Unsqueeze", _places(op, -2), op.constant([1]))
+    inside = []
+    if lower >= 0:
+        first = op.make("Sub", rows, op.constant(lower))
+        inside.append(op.make("GreaterOrEqual", columns, first, dtype=BOOL))
+    if upper >= 0:
+        last = op.make("Add", rows, op.constant(upper))
+        inside.append(op.make("LessOrEqual", columns, last, dtype=BOOL))
+    if not inside:
+        op.alias(op.inputs[0], op.outputs[0])
+        return
     dtype = op.type_of(op.inputs[0])
-    zero = op.constant(0, NUMPY_TYPES[dtype])
-    op.finish("Where", op.constant(inside, bool), op.inputs[0], zero, dtype=dtype)
+    both = op.make("And", *inside, dtype=BOOL) if len(inside) > 1 else inside[0]
+    op.finish("Where", both, op.inputs[0], op.constant(0, NUMPY_TYPES[dtype]), dtype=dtype)
+
+
+def _places(op: TfNode, axis: int) -> str:
+    """Return the numbers of the rows or columns of the first input."""
+    sizes = op.sizes(op.inputs[0])
+    if len(sizes) < 2:
+        raise op.damaged(f"matrices of {len(sizes)} axes")
+    size = sizes[axis]
+    if size is not None and size <= _MOST:
+        return op.constant(np.arange(size))
+    shape = op.make("Shape", op.inputs[0], dtype=INT64)
+    limit = op.make("Gather", shape, op.constant(len(sizes) + axis), axis=0)
+    return op.make("Range", op.constant(0), limit, op.constant(1))
 
 
 @reads("MatrixDeterminant")
