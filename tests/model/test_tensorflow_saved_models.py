@@ -121,6 +121,14 @@ def test_signatures(tmp_path: Path) -> None:
     assert load_network(f"{folder / 'saved_model.pb'}#encode").graph.outputs[0].name == "code"
 
 
+def test_commands_take_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = unpacked("several", tmp_path)
+    for command in (["info", f"{folder}#decode"], ["run", f"{folder}#encode"]):
+        assert run_cli(command) == 0
+    assert run_cli(["info", str(unpacked("recurrent", tmp_path))]) == 0
+    assert "decode, encode" in capsys.readouterr().out
+
+
 def spoilt(folder: Path, name: str, change: str) -> Path:
     """Return a SavedModel with a damaged file."""
     path = unpacked(name, folder)

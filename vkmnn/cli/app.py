@@ -599,7 +599,8 @@ def info(
         list_repository(model)
         return
     path = local_file(model)
-    if path.is_dir() or (path.suffix.lower() == ".gguf" and path.is_file()):
+    holds_text = path.is_dir() and not (path / "saved_model.pb").is_file()
+    if holds_text or (path.suffix.lower() == ".gguf" and path.is_file()):
         describe_folder(path)
         return
     if profile and html is None:

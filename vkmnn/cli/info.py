@@ -37,7 +37,7 @@ from vkmnn.core.resolve import Resolved, content_inputs, resolve
 from vkmnn.core.stages import cut
 from vkmnn.cpu_fallback import run_op
 from vkmnn.errors import ModelFileError, UnsupportedOpError, VkmnnError, plural
-from vkmnn.ir import HOST_GRAPH, Graph, HostGraphAttrs, TensorInfo
+from vkmnn.ir import HOST_GRAPH, SIGNATURES, Graph, HostGraphAttrs, TensorInfo
 from vkmnn.ir.ops import GatherNBitsAttrs, MatMulNBitsAttrs
 from vkmnn.llm.layout import Layout, read_layout
 from vkmnn.llm.text import Tokenizer
@@ -126,6 +126,8 @@ def _describe_graph(path: Path, shapes: Sequence[str], tensors: bool, onnx: Path
     heading(path.name)
     producer = source.metadata.producer or "unknown"
     origin = {"graph": source.name or "without a name", "producer": producer}
+    if SIGNATURES in source.metadata.properties:
+        origin["signatures"] = source.metadata.properties[SIGNATURES]
     show_facts(origin)
     values = [
         [Value(info.name, info.dtype.value, info.shape) for info in infos]
