@@ -439,6 +439,51 @@ class MatMulNBitsAttrs(OpAttrs):
         return self.columns // 2 if self.gated else self.columns
 
 
+@op_type(
+    "ExpertMatMul",
+    inputs=(3, 7),
+    flops=cost.expert_flops,
+    host=HostWork(cost.expert_numbers, flop_s=1e-10, blas=True),
+)
+@dataclass(frozen=True, slots=True)
+class ExpertMatMulAttrs(OpAttrs):
+    """y = act(x @ w[e]ᵀ + bias[e]) for every expert e that is chosen for a row of x.
+
+    Inputs: x [..., depth], or with `each` [..., chosen, depth]; weights; chosen [..., chosen], the
+    numbers of experts, clamped to those there are; bias [experts, columns]; scales; zeros; shares
+    [..., chosen]. Weights are floats [experts, columns, depth] where `bits` is 0, else packed
+    values [experts, columns, blocks, block · bits / 8] as those of `MatMulNBits`, with scales and
+    zeros [experts, columns, blocks]. y is [..., chosen, columns], or with shares the sum of each
+    row's experts, weighted by them: [..., columns]. `gated`: of every four columns, the first two
+    are gates of the others, and y [..., columns / 2] is
+    act(min(gate, limit)) · (clip(other, -limit, limit) + offset).
+    """
+
+    experts: int
+    columns: int
+    depth: int
+    bits: int = 0
+    block: int = 0
+    each: bool = False
+    activation: Activation = NO_ACTIVATION
+    gated: bool = False
+    limit: float = inf
+    offset: float = 0.0
+
+    @property
+    def width(self) -> int:
+        """The columns of y."""
+        return self.columns // 2 if self.gated else self.columns
+
+    @property
+    def weights(self) -> tuple[int, ...]:
+        """The shape of the weights."""
+        if not self.bits:
+            return self.experts, self.columns, self.depth
+        blocks = -(-self.depth // self.block)
+        return self.experts, self.columns, blocks, self.block * self.bits // 8
+
+
 @op_type("GatherNBits", inputs=(3, 4), flops=2, host=HostWork(numbers_of(outputs=2)))
 @dataclass(frozen=True, slots=True)
 class GatherNBitsAttrs(OpAttrs):

@@ -483,12 +483,7 @@ class NetworkBuilder:
         """Add a mixture of experts: of each token, those with the best scores."""
         plan = self._architecture
         count = self._tensor(f"{name}.ffn_gate_inp.weight").shape[0]
-        router = self._product(y, f"{name}.ffn_gate_inp", (count, plan.width))
-        scores = self._node(
-            "Reshape",
-            [router, self._constant(f"{name}.by_token", [-1, count], np.int64)],
-            f"{name}.scores",
-        )
+        scores = self._product(y, f"{name}.ffn_gate_inp", (count, plan.width))
         parts = [self._experts_of(name, part, count) for part in ("gate", "down", "up")]
         if any(not part for part in parts):
             return name  # the network is refused once all unread weights are known
@@ -514,10 +509,9 @@ class NetworkBuilder:
                 inputs.pop()
             return self._node("MoE", inputs, f"{name}.mixture", _MICROSOFT, **how,
                               normalize_routing_weights=int(plan.normalised))  # fmt: skip
-        block = min(one.type.block for part in parts for one in part)
         inputs = [y, scores, *[""] * 13]
         for number, part in enumerate(parts):
-            codes, scales, zeros = self._coded_experts(f"{name}.experts.{number}", part, block)
+            codes, scales, zeros = self._coded_experts(f"{name}.experts.{number}", part)
             inputs[2 + 3 * number : 5 + 3 * number] = codes, scales, biases[number]
             inputs[11 + number] = zeros
             how[f"fc{number + 1}_expert_weight_bits"] = part[0].type.bits
@@ -526,7 +520,7 @@ class NetworkBuilder:
         while not inputs[-1]:
             inputs.pop()
         return self._node("QMoE", inputs, f"{name}.mixture", _MICROSOFT, **how,
-                          block_size=block, centred=1)  # fmt: skip
+                          centred=1)  # fmt: skip
 
     def _expert_biases(self, name: str, shape: tuple[int, int]) -> str:
         if name not in self._weights:
@@ -563,27 +557,21 @@ class NetworkBuilder:
 
         return self._initializer(name, np.float32, (len(experts), *experts[0].shape), read)
 
-    def _coded_experts(
-        self, name: str, experts: list[StoredTensor], block: int
-    ) -> tuple[str, str, str]:
-        """Return the initializers of the matrices of all experts, in blocks of one size."""
+    def _coded_experts(self, name: str, experts: list[StoredTensor]) -> tuple[str, str, str]:
+        """Return the initializers of the matrices of all experts."""
         kind, (rows, depth) = experts[0].type, experts[0].shape
-        more = kind.block // block
         found = _DecodedExperts(experts)
-
-        def scales(part: str) -> Array:
-            return np.repeat(found.part(part), more, axis=-1)
-
-        shape = (len(experts), rows, depth // block)
-        codes = self._initializer(
-            f"{name}.codes", np.uint8, (len(experts), rows, depth * kind.bits // 8),
-            partial(found.part, "codes"),
-        )  # fmt: skip
-        parts = [
-            self._initializer(f"{name}.{part}", np.float32, shape, partial(scales, part))
-            for part in ("scales", *(["zeros"] if kind.zeroed else []))
-        ]
-        return codes, parts[0], parts[1] if kind.zeroed else ""
+        sizes = {"codes": depth * kind.bits // 8, "scales": depth // kind.block}
+        if kind.zeroed:
+            sizes["zeros"] = depth // kind.block
+        made = [
+            self._initializer(
+                f"{name}.{part}", np.uint8 if part == "codes" else np.float32,
+                (len(experts), rows, size), partial(found.part, part),
+            )
+            for part, size in sizes.items()
+        ]  # fmt: skip
+        return made[0], made[1], made[2] if kind.zeroed else ""
 
     def _gated(self, name: str, y: str, of: str = "") -> str:
         """Add act(gate(y)) · up(y), and the product after it."""
