@@ -160,6 +160,30 @@ def test_dispatches_of_a_layer_with_norms_after_its_parts(tmp_path: Path) -> Non
     assert (counts[1] - counts[0]) / 2 <= 7
 
 
+def test_dispatches_of_a_layer_of_experts(tmp_path: Path) -> None:
+    """Beside attention: a norm, the router, its best and their shares, two products and a sum."""
+    if not enumerate_devices():
+        pytest.skip("no Vulkan device")
+    counts = []
+    for layers in (1, 3):
+        config = {**described.CONFIGS["mixtral"], "num_hidden_layers": layers}
+        counts.append(_commands(_with_config(config, "Q4_0", tmp_path)))
+    assert (counts[1] - counts[0]) / 2 <= 11
+
+
+def test_texts_of_a_mixture_share_their_steps(tmp_path: Path) -> None:
+    if not enumerate_devices():
+        pytest.skip("no Vulkan device")
+    path = described.write_folder(tmp_path / "mixtral", "mixtral")
+    prompts = [PROMPT[place:] for place in range(3)]
+    with vkmnn.llm.load(path, capacity=64) as model:
+        alone = [model.generate(prompt, TOKENS).tokens for prompt in prompts]
+        before = model.counters()["submits"]
+        together = model.generate(prompts, TOKENS)
+        assert model.counters()["submits"] - before < 2 * TOKENS
+    assert [one.tokens for one in together] == alone
+
+
 def test_long_texts_are_turned_by_other_frequencies(tmp_path: Path) -> None:
     """Up to the original context a text is turned as a short one, whatever the capacity."""
     path = described.write_folder(tmp_path / "phi3", "phi3")

@@ -49,7 +49,7 @@ def _rows(x: AnyArray, scale: AnyArray | None, attrs: MatMulNBitsAttrs) -> AnyAr
 @cpu_execution("ExpertMatMul")
 def _expert_matmul(op: Op[ExpertMatMulAttrs], inputs: Inputs) -> list[AnyArray]:
     attrs, x, weights, chosen = op.attrs, *(required(inputs, place) for place in range(3))
-    bias, scales, zeros, shares = (optional(inputs, place) for place in range(3, 7))
+    bias, scales, zeros, shares, residual = (optional(inputs, place) for place in range(3, 8))
     count = chosen.shape[-1]
     numbers = np.clip(chosen.reshape(-1).astype(np.int64), 0, attrs.experts - 1)
     rows = x.reshape(-1, attrs.depth)
@@ -73,6 +73,8 @@ def _expert_matmul(op: Op[ExpertMatMulAttrs], inputs: Inputs) -> list[AnyArray]:
     result = result.reshape(*chosen.shape, attrs.width)
     if shares is not None:
         result = (result * widen(shares)[..., None]).sum(-2)
+    if residual is not None:
+        result = result + widen(residual)
     return [result.astype(x.dtype, copy=False)]
 
 

@@ -441,7 +441,7 @@ class MatMulNBitsAttrs(OpAttrs):
 
 @op_type(
     "ExpertMatMul",
-    inputs=(3, 7),
+    inputs=(3, 8),
     flops=cost.expert_flops,
     host=HostWork(cost.expert_numbers, flop_s=1e-10, blas=True),
 )
@@ -451,11 +451,11 @@ class ExpertMatMulAttrs(OpAttrs):
 
     Inputs: x [..., depth], or with `each` [..., chosen, depth]; weights; chosen [..., chosen], the
     numbers of experts, clamped to those there are; bias [experts, columns]; scales; zeros; shares
-    [..., chosen]. Weights are floats [experts, columns, depth] where `bits` is 0, else packed
-    values [experts, columns, blocks, block · bits / 8] as those of `MatMulNBits`, with scales and
-    zeros [experts, columns, blocks]. y is [..., chosen, columns], or with shares the sum of each
-    row's experts, weighted by them: [..., columns]. `gated`: of every four columns, the first two
-    are gates of the others, and y [..., columns / 2] is
+    [..., chosen]; residual. Weights are floats [experts, columns, depth] where `bits` is 0, else
+    packed values [experts, columns, blocks, block · bits / 8] as those of `MatMulNBits`, with
+    scales and zeros [experts, columns, blocks]. y is [..., chosen, columns]; with shares it is
+    [..., columns], the sum of each row's experts weighted by them, plus the residual. `gated`: of
+    every four columns, the first two are gates of the others, and y [..., columns / 2] is
     act(min(gate, limit)) · (clip(other, -limit, limit) + offset).
     """
 

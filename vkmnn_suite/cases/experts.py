@@ -71,7 +71,8 @@ def products(bits: int) -> Iterator[Case]:
         chosen = rng.integers(-1, experts + 1, (*rows, count))  # out of range: clamped
         x = whole(*rows, *([count] if each else []), depth) / 8
         shares = whole(*rows, count, seed=7) / 4 if summed else None
-        inputs = [x, weights, chosen, bias, scales, zeros, shares]
+        residual = whole(*rows, attrs.width, seed=8) if number % 3 == 0 else None
+        inputs = [x, weights, chosen, bias, scales, zeros, shares, residual]
         yield op_case("ExpertMatMul", attrs, inputs, constant=(1, 3, 4, 5), rtol=1e-4, atol=2e-3)
 
 

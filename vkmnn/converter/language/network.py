@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vkmnn.converter.language.architecture import Architecture
+from vkmnn.converter.language.blocks import F16
 from vkmnn.converter.language.rope import Rope
 from vkmnn.converter.language.stored import Coded, StoredTensor
 from vkmnn.converter.onnx.model_file import ModelFile
@@ -550,7 +551,9 @@ class NetworkBuilder:
 
     def _float_experts(self, name: str, experts: list[StoredTensor]) -> str:
         def read() -> Array:
-            made = np.empty((len(experts), *experts[0].shape), np.float32)
+            half = all(one.type is F16 for one in experts)
+            dtype = np.float16 if half else np.float32
+            made = np.empty((len(experts), *experts[0].shape), dtype)
             for number, one in enumerate(experts):
                 made[number] = one.floats()
             return made

@@ -100,17 +100,17 @@ def _expert_matmul(op: Op[ExpertMatMulAttrs], known: Known) -> list[Loop]:
         return replace(attrs, columns=(end - begin) * each)
 
     loops = [
-        parallel(chosen[axis], [axis, None, axis, None, None, None, axis], axis)
+        parallel(chosen[axis], [axis, None, axis, None, None, None, axis, axis], axis)
         for axis in range(last)
     ]
     of_row = [last if attrs.each else None, None, last, None, None, None, last]
-    loops.append(
-        reduction("SUM", chosen[last], of_row) if summed else parallel(chosen[last], of_row, last)
-    )
+    if not summed:
+        loops.append(parallel(chosen[last], of_row, last))
+    elif not any(op.inputs[7:]):
+        loops.append(reduction("SUM", chosen[last], of_row))
     writes = last + (not summed)
-    loops.append(
-        parallel(attrs.columns // each, [None, 1, None, 1, 1, 1], writes, attrs=narrower)
-    )
+    reads = [None, 1, None, 1, 1, 1, None, writes]
+    loops.append(parallel(attrs.columns // each, reads, writes, attrs=narrower))
     return [*loops, mixed(attrs.depth, [last + attrs.each])]
 
 

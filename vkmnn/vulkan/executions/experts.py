@@ -91,7 +91,7 @@ class ExpertMatMulExecution(VulkanExecution[ExpertMatMulAttrs]):
             made = encoder.scratch(self._rows * self.attrs.width)
         self._encode(kernel, form, table, groups, made, encoder)
         if shares is not None:
-            self._mix(made, shares, encoder)
+            self._mix(made, shares, self.optional(7), encoder)
 
     def _narrowed(self, encoder: VulkanEncoder) -> CodeForm:
         """Return the form of the weights: floats as they are, in fp16 sessions float16."""
@@ -161,7 +161,9 @@ class ExpertMatMulExecution(VulkanExecution[ExpertMatMulAttrs]):
         tensors = [left.tensor, *weights, bias or unused, unused, unused, made, table]
         encoder.dispatch(shader, tensors, params, (form.panels, groups, 1), spec)
 
-    def _mix(self, made: Tensor, shares: Tensor, encoder: VulkanEncoder) -> None:
+    def _mix(
+        self, made: Tensor, shares: Tensor, residual: Tensor | None, encoder: VulkanEncoder
+    ) -> None:
         columns = self.attrs.width
         width: kernels.ExpertMixWidth = 4 if columns % 4 == 0 else 1
         count = prod(self.output.shape) // width
@@ -169,7 +171,9 @@ class ExpertMatMulExecution(VulkanExecution[ExpertMatMulAttrs]):
         params = kernels.ExpertMixParams(
             count=count, columns=columns // width, chosen=self.operand(2).shape[-1]
         )
-        encoder.dispatch_linear(shader, [made, shares, self.output], params, count)
+        tensors = [made, shares, residual or made, self.output]
+        spec = {"HAS_RESIDUAL": residual is not None}
+        encoder.dispatch_linear(shader, tensors, params, count, spec)
 
 
 def candidates_of(problem: ExpertsProblem, encoder: VulkanEncoder) -> list[ExpertsKernel]:
