@@ -18,7 +18,10 @@ from vkmnn.cli.app import app
 from vkmnn.converter.language import read_source
 from vkmnn.converter.language.blocks import GGUF_TYPES
 from vkmnn.converter.language.rope import Rope
-from vkmnn.errors import ModelError, UnsupportedOpError, VkmnnError
+from vkmnn.converter.language.stored import StoredTensor
+from vkmnn.converter.language.weights import Coded
+from vkmnn.errors import ModelError, ModelFileError, UnsupportedOpError, VkmnnError
+from vkmnn.ir.codes import decode
 from vkmnn.llm.decoder import CHUNKS
 from vkmnn.runtime.device import enumerate_devices
 
@@ -182,6 +185,36 @@ def test_texts_of_a_mixture_share_their_steps(tmp_path: Path) -> None:
         together = model.generate(prompts, TOKENS)
         assert model.counters()["submits"] - before < 2 * TOKENS
     assert [one.tokens for one in together] == alone
+
+
+@pytest.mark.parametrize("name", ["wide", "mixtral", "phi3"])
+def test_weights_are_read_in_any_order(name: str, tmp_path: Path) -> None:
+    path = described.write_file(tmp_path / "m.gguf", name, "Q4_K" if name == "wide" else "Q4_1")
+    weights = read_source(path).network().weights
+    first = [bytes(weights[number]) for number in weights]
+    order = np.random.default_rng(0).permutation(len(weights))
+    assert all(bytes(weights[number]) == first[number] for number in (*order, 0, 0))
+
+
+def test_a_file_that_becomes_shorter(tmp_path: Path) -> None:
+    path = described.write_file(tmp_path / "m.gguf", "wide", "Q4_K")
+    weights = read_source(path).network().weights
+    path.write_bytes(path.read_bytes()[:-4096])
+    with pytest.raises(ModelFileError, match="shorter"):
+        list(weights.values())
+
+
+def test_scales_that_float16_does_not_hold_are_float32(tmp_path: Path) -> None:
+    """Products of a scale and a scale of scales, beyond the range or too near 0."""
+    for factor in (3e6, 2e-4):
+        blocks = described.random_blocks("Q4_K", (2, 256), factor, np.random.default_rng(1))
+        path = tmp_path / "blocks"
+        path.write_bytes(blocks.tobytes())
+        tensor = StoredTensor(path, "w", GGUF_TYPES[12], (2, 256), 0)
+        made = Coded([tensor], [None]).read()
+        assert made["scales"].dtype == np.float32
+        found = decode(made["codes"].reshape(2, 8, 16), made["scales"], made["zeros"], 4, 256)
+        np.testing.assert_allclose(found, tensor.floats(), rtol=1e-3, atol=factor * 1e-3)
 
 
 def test_long_texts_are_turned_by_other_frequencies(tmp_path: Path) -> None:
