@@ -1134,7 +1134,7 @@ class AttentionAttrs(OpAttrs):
     window: int = 0
 
 
-@op_type("CachedAttention", inputs=(8, 10), flops=cost.cached_attention_flops, host=SCATTERED)
+@op_type("CachedAttention", inputs=(8, 12), flops=cost.cached_attention_flops, host=SCATTERED)
 @dataclass(frozen=True, slots=True)
 class CachedAttentionAttrs(OpAttrs):
     """A few rows of queries on a cache, to which their keys and values are added first.
@@ -1142,10 +1142,11 @@ class CachedAttentionAttrs(OpAttrs):
     Inputs: q [B, H, R, D], k [B, G, R, D], v [B, G, R, E], H a multiple of G; cosines and sines as
     of Rotary, absent where `width` is 0; caches of keys [B, G, C, D] and values [B, G, C, E]; how
     many rows they hold, one integer or [B]; a mask that broadcasts to [B, H, R, C], added to the
-    scores; a sink for every head, [H, 1, 1]. q and k are turned (Rotary), k and v appended
-    (Append), then attended (Attention, with its `softcap` and `window`) by as many keys as there
-    are. Outputs: y [B, H, R, E], and the caches. On a device these are written where they lie, so
-    nobody else may read them.
+    scores; a sink for every head, [H, 1, 1]; factors [D] for rows of q and of k, which with these
+    are first normalised: x / sqrt(mean(x²) + epsilon) · factors. q and k are turned (Rotary), k and
+    v appended (Append), then attended (Attention, with its `softcap` and `window`) by as many keys
+    as there are. Outputs: y [B, H, R, E], and the caches. On a device these are written where they
+    lie, so nobody else may read them.
 
     Where [B] numbers of rows are given, one below 0 leaves the caches of its image as they are: the
     queries attend to the new rows alone.
@@ -1161,6 +1162,7 @@ class CachedAttentionAttrs(OpAttrs):
     layout: str = ""
     softcap: float = 0.0
     window: int = 0
+    epsilon: float = 0.0
 
 
 ATTENTION_AXES = 3

@@ -521,6 +521,7 @@ class CachedAttentionParams(Params):
     v_start: Final[int]
     length_image: Final[int]
     parts: Final[int]
+    epsilon: Final[float]
     def __init__(
         self,
         *,
@@ -547,6 +548,7 @@ class CachedAttentionParams(Params):
         v_start: int,
         length_image: int,
         parts: int,
+        epsilon: float,
     ) -> None: ...
 
 def cached_attention(
@@ -588,6 +590,7 @@ class CachedAttentionSubgroupParams(Params):
     v_start: Final[int]
     length_image: Final[int]
     parts: Final[int]
+    epsilon: Final[float]
     def __init__(
         self,
         *,
@@ -614,6 +617,7 @@ class CachedAttentionSubgroupParams(Params):
         v_start: int,
         length_image: int,
         parts: int,
+        epsilon: float,
     ) -> None: ...
 
 def cached_attention_subgroup(
@@ -653,6 +657,7 @@ class CachedAttentionWideParams(Params):
     v_start: Final[int]
     length_image: Final[int]
     parts: Final[int]
+    epsilon: Final[float]
     def __init__(
         self,
         *,
@@ -679,6 +684,7 @@ class CachedAttentionWideParams(Params):
         v_start: int,
         length_image: int,
         parts: int,
+        epsilon: float,
     ) -> None: ...
 
 def cached_attention_wide(

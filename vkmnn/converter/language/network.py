@@ -326,8 +326,7 @@ class NetworkBuilder:
         columns, depth = sum(one.tensor.rows for one in known), known[0].tensor.shape[-1]
         bias = self._bias_of(known, name, bool(gates))
         if not known[0].tensor.type.is_coded:
-            (piece,) = known
-            weights = self._floats(piece.tensor, name, piece.order)
+            weights = self._float_rows(known, name)
             made = f"{name}.product" if bias else name
             y = self._node("FusedMatMul", [x, weights], made, _MICROSOFT, transB=1)
             return self._node("Add", [y, bias], name) if bias else y
@@ -339,6 +338,22 @@ class NetworkBuilder:
         how: dict[str, Any] = {"gates": gates} if gates else {}
         return self._node("MatMulNBits", inputs, f"{name}.out", _MICROSOFT, K=depth, N=columns,
                           bits=kind.bits, block_size=kind.block, centred=1, **how)  # fmt: skip
+
+    def _float_rows(self, pieces: Sequence[_Piece], name: str) -> str:
+        """Return the initializer of matrices of floats, one below the other."""
+        if len(pieces) == 1:
+            return self._floats(pieces[0].tensor, name, pieces[0].order)
+
+        def read() -> Array:
+            made = np.empty(shape, np.float32)
+            start = 0
+            for one in pieces:
+                made[start : start + one.tensor.rows] = _ordered(one.tensor.floats(), one.order)
+                start += one.tensor.rows
+            return made
+
+        shape = sum(one.tensor.rows for one in pieces), pieces[0].tensor.shape[-1]
+        return self._initializer(f"{name}.weight", np.float32, shape, read)
 
     def _bias_of(self, pieces: Sequence[_Piece], name: str, gates: bool) -> str:
         """Return the biases of matrices as one, with zeros where one has none; "" without any."""
@@ -555,7 +570,8 @@ class NetworkBuilder:
             inner, size = rows // 2, (rows, plan.width)
             pieces = [self._piece(fused, size, (start, inner)) for start in (0, inner)]
         down = f"{name}.ffn_down{of}", (plan.width, inner)
-        if _alike(pieces) and inner % 2 == 0:
+        coded = all(one is not None and one.tensor.type.is_coded for one in pieces)
+        if coded and _alike(pieces) and inner % 2 == 0:
             mixed = self._multiplied(y, f"{name}.mixed{of}", pieces, plan.traits.activation)
             return self._product(mixed, *down)
         gate = self._multiplied(y, f"{name}.gate{of}", pieces[:1])
@@ -594,9 +610,8 @@ def _part(tensor: StoredTensor, rows: tuple[int, int] | None) -> StoredTensor:
 
 
 def _alike(pieces: Sequence[_Piece | None]) -> bool:
-    """Tell whether matrices may be one: in few bits, of the same type."""
-    kinds = {None if one is None else one.tensor.type.name for one in pieces}
-    return len(kinds) == 1 and all(one is not None and one.tensor.type.is_coded for one in pieces)
+    """Tell whether matrices may be one: they are of the same type."""
+    return len({None if one is None else one.tensor.type.name for one in pieces} - {None}) == 1
 
 
 def _adjacent(tensors: Sequence[StoredTensor]) -> Sequence[StoredTensor]:
