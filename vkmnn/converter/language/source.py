@@ -16,7 +16,7 @@ from vkmnn.converter.language.gguf import Gguf, read_gguf
 from vkmnn.converter.language.keys import architecture_of_keys, section_of
 from vkmnn.converter.language.names import plain_names
 from vkmnn.converter.language.network import NetworkBuilder
-from vkmnn.converter.language.safetensors import files_of, read_folder
+from vkmnn.converter.language.safetensors import read_folder
 from vkmnn.converter.language.stored import StoredTensor
 from vkmnn.converter.onnx.model_file import ModelFile
 from vkmnn.errors import ModelFileError
@@ -94,7 +94,7 @@ class LanguageSource:
 def is_described(folder: Path) -> bool:
     """Tell whether a folder holds config.json with safetensors, from which a network is built."""
     there = os.path.isfile(folder / "config.json")  # noqa: PTH113 - any name will do
-    return there and bool(files_of(folder))
+    return there and any(folder.glob("*.safetensors"))
 
 
 def read_source(path: Path) -> LanguageSource:
