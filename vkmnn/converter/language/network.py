@@ -197,7 +197,9 @@ class NetworkBuilder:
         shape = self._node("Shape", ["attention_mask"], "mask_shape")
         columns = self._node("Gather", [shape, one], "columns")
         self._node("Cast", [columns], "total", to=_INT32)
-        switched = {rope.original for rope in self._architecture.ropes if self._switches(rope)}
+        switched = {
+            rope.original for rope in self._architecture.ropes if rope and self._switches(rope)
+        }
         if switched:
             self._shifted_positions(kept, columns, max(switched))
 
@@ -414,10 +416,11 @@ class NetworkBuilder:
         past = [f"past_key_values.{layer}.{part}" for part in ("key", "value")]
         outputs = [f"{name}.attn", f"present.{layer}.key", f"present.{layer}.value"]
         rope = plan.ropes[layer]
-        inputs = [*parts, *past, "seqlens_k", "total", *self._tables_of(rope)]
+        tables = self._tables_of(rope) if rope else ["", ""]
+        inputs = [*parts, *past, "seqlens_k", "total", *tables]
         sinks = f"{name}.attn_sinks"
         has_sinks = self._has(f"{sinks}.weight")
-        inputs.append("position_ids" if self._switches(rope) else "")
+        inputs.append("position_ids" if rope and self._switches(rope) else "")
         inputs += ["", self._floats(self._tensor(f"{sinks}.weight", (plan.heads,)), sinks)
                    if has_sinks else ""]  # fmt: skip
         inputs += ["", "", *norms]
@@ -425,7 +428,8 @@ class NetworkBuilder:
             inputs.pop()
         node = helper.make_node(
             "GroupQueryAttention", inputs, outputs, f"/{name}.attn", domain=_MICROSOFT,
-            num_heads=plan.heads, kv_num_heads=plan.kv_heads, do_rotary=1, scale=plan.scale,
+            num_heads=plan.heads, kv_num_heads=plan.kv_heads, do_rotary=int(bool(rope)),
+            scale=plan.scale,
             softcap=plan.score_cap, local_window_size=plan.windows[layer],
             qk_norm_epsilon=plan.epsilon if norms else None,
         )  # fmt: skip

@@ -25,6 +25,8 @@ _FACTORS = ("rope_freqs", "rope_factors_short", "rope_factors_long")
 MOST_POSITIONS = 1 << 18
 """Rows of the rotary tables where nobody says how long texts are."""
 _MOST_FACTORS = 1 << 16
+_PAIRED = ("llama", "smollm3")
+"""Architectures of GGUF files that hold the rotary halves of queries and keys in pairs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,5 +144,5 @@ def _of_gguf(file: Gguf) -> LanguageSource:
     if plan.family == "gpt_oss":  # it calls the norm before the experts after attention
         weights = {one.replace(".post_attention_norm.", ".ffn_norm."): tensor
                    for one, tensor in weights.items()}  # fmt: skip
-    pairs = file.keys.get("general.architecture") == "llama"
+    pairs = file.keys.get("general.architecture") in _PAIRED
     return LanguageSource(file.path, "GGUF", plan, weights, file.others, file.keys, pairs=pairs)
