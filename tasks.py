@@ -2,12 +2,12 @@
 """One command for each job of this repository, with Python's standard library alone.
 
     python3 tasks.py demo | test | test-networks | test-without-vnni | drivers | compilers | codegen
-                     | shaders | bench | kompute | lint | help
+                     | shaders | bench | kompute | lint | site | release | help
 
-Each task first makes what it needs and no more: the environment `.venv`, this package with the
-right extras in it, and a Vulkan driver where one can be installed. What follows the task's name is
-passed on (`tasks.py test -k conv`). With Invoke, `inv test` (and
-`inv test --args="-k conv"`) runs the same functions. How they do it is in the folder `tools`.
+Each task first creates only what it needs: the environment `.venv`, this package with the right
+extras in it, and a Vulkan driver if one can be installed. Arguments after the task's name are
+passed on (`tasks.py test -k conv`). With Invoke, `inv test` (and `inv test --args="-k conv"`) runs
+the same functions. The implementation is in the folder `tools`.
 
 VKMNN_NO_INSTALL=1 forbids every change outside the checkout (no apt-get).
 """
@@ -22,20 +22,21 @@ from typing import Any
 from tools import compilers as gpu_compilers
 from tools import emulator, environment, matrix, process, vulkan
 from tools import kompute as kp
+from tools import release as releases
 from tools.environment import OLDEST_PYTHON
 from tools.process import ROOT, WORKERS, TaskError, say
 
 SHADER_REPORT = ROOT / "build" / "shader-report.html"
 
 # Kernels for subgroups of sixteen, which the software device has when it uses 512 bits (any x86
-# processor will do; one without AVX-512 takes each vector in two).
+# processor will do; one without AVX-512 splits each vector in two).
 WIDE_KERNELS = (
     *("*_rotate_*_16_*", "*_rows_16_*", "*_rows_*_16_*", "group_norm_16_*", "arg_*_16_*"),
     "*_subgroup_16_*",
 )
 WIDE = {"LP_NATIVE_VECTOR_WIDTH": "512"}
 
-# One test of each kind that multiplies quantised values and asks onnxruntime what comes out.
+# One test of each kind that multiplies quantised values and compares with onnxruntime.
 QUANTIZED = (
     "tests/unit/core/test_exact_sums.py",
     "tests/model/test_quantized_transformers.py::test_ranges_of_a_run_take_a_dispatch_each",
@@ -44,8 +45,10 @@ QUANTIZED = (
 THINNER = ("--vkmnn-sample", "--vkmnn-pairs", "--vkmnn-pipelines=")
 """Options of the shader suite that leave out variants or cases, but choose no kernels."""
 
+WORKFLOWS, FORMS = ROOT / ".github" / "workflows", ROOT / ".github" / "ISSUE_TEMPLATE"
+
 BESIDE = ("kompute", "mesa-25", "swiftshader")
-"""The drivers that `test --all` runs beside the default one, in part."""
+"""The drivers that `test --all` runs partially, in addition to the default one."""
 
 
 def demo(args: Sequence[str]) -> int:
@@ -86,7 +89,7 @@ def test(args: Sequence[str]) -> int:
 
 
 def test_without_vnni(args: Sequence[str]) -> int:
-    """Run the quantised tests beside onnxruntime on an emulated processor without VNNI."""
+    """Compare the quantised tests with onnxruntime on an emulated processor without VNNI."""
     python = environment.prepare("test")
     vulkan.ensure_vulkan()
     env = {"VKMNN_ORACLE_EMULATOR": emulator.without_vnni()}
@@ -95,7 +98,7 @@ def test_without_vnni(args: Sequence[str]) -> int:
 
 
 def drivers(args: Sequence[str]) -> int:
-    """Run the tests on other Vulkan drivers, fetched where they can be; --list shows them."""
+    """Run the tests on other Vulkan drivers, downloaded if possible; --list shows them."""
     return matrix.main(args)
 
 
@@ -105,7 +108,7 @@ def compilers(args: Sequence[str]) -> int:
 
 
 def test_wide_kernels(suite: Sequence[object], env: Mapping[str, str]) -> int:
-    """Run the kernels for subgroups of sixteen; most are beyond a device that has eight."""
+    """Run the kernels for subgroups of sixteen; most exceed a device with subgroups of eight."""
     say("kernels for subgroups of sixteen")
     chosen = [part for pattern in WIDE_KERNELS for part in ("--vkmnn-kernel", pattern)]
     return process.run_loud([*suite, *chosen], {**env, **WIDE})
@@ -119,7 +122,7 @@ def test_networks(args: Sequence[str]) -> int:
 
 
 def codegen(args: Sequence[str]) -> int:
-    """Lock and compile the shaders; --check says whether the lock is up to date."""
+    """Lock and compile the shaders; --check reports whether the lock is up to date."""
     return process.run_loud([environment.prepare("codegen"), "-m", "vkmnn.codegen", *args])
 
 
@@ -163,17 +166,36 @@ def kompute(args: Sequence[str]) -> int:
 
 
 def lint(args: Sequence[str]) -> int:
-    """Check style, format and types; --fix repairs what can be repaired."""
+    """Check style, format, types and workflows; --fix repairs what can be repaired."""
     python = environment.prepare("lint")
     fix = "--fix" in args
-    commands = (
-        ["ruff", "check", *(["--fix"] if fix else [])],
-        ["ruff", "format", *([] if fix else ["--check"])],
-        ["mypy"],
-    )
-    failed = [command[0] for command in commands if process.run_loud([python, "-m", *command])]
+    schema = [python, "-m", "check_jsonschema", "--builtin-schema"]
+    checks = {
+        "ruff check": [python, "-m", "ruff", "check", *(["--fix"] if fix else [])],
+        "ruff format": [python, "-m", "ruff", "format", *([] if fix else ["--check"])],
+        "mypy": [python, "-m", "mypy"],
+        "workflows": [*schema, "vendor.github-workflows", *WORKFLOWS.glob("*.yml")],
+        "issue forms": [*schema, "vendor.github-issue-forms", *FORMS.glob("[!c]*.yml")],
+        "zizmor": [python.parent / "zizmor", "--offline", "-q", WORKFLOWS],
+    }
+    failed = [name for name, check in checks.items() if process.run_loud(check)]
     say(f"failed: {', '.join(failed)}" if failed else "lint: ok")
     return int(bool(failed))
+
+
+def site(args: Sequence[str]) -> int:
+    """Build the site into build/site, strictly; --serve shows it while pages are written."""
+    python = environment.prepare("images", "site", "test")
+    command = ["serve"] if "--serve" in args else ["build", "--strict", "-q"]
+    status = process.run_loud([python, "-m", "mkdocs", *command], {"NO_MKDOCS_2_WARNING": "1"})
+    if not status:
+        say(f"the site: {ROOT / 'build' / 'site' / 'index.html'}")
+    return status
+
+
+def release(args: Sequence[str]) -> int:
+    """Build and check a release into dist/; --lock renews constraints.txt."""
+    return releases.main(args)
 
 
 TASKS: dict[str, Callable[[Sequence[str]], int]] = {
@@ -188,6 +210,8 @@ TASKS: dict[str, Callable[[Sequence[str]], int]] = {
     "bench": bench,
     "kompute": kompute,
     "lint": lint,
+    "site": site,
+    "release": release,
 }
 
 
@@ -200,7 +224,7 @@ def usage() -> str:
 
 def main(argv: Sequence[str]) -> int:
     """Run the task that `argv` names; return the exit status."""
-    if sys.version_info < OLDEST_PYTHON:  # said here, since pip's message would come much later
+    if sys.version_info < OLDEST_PYTHON:  # reported here, since pip's message would come much later
         say("vkmnn needs Python {}.{} or newer".format(*OLDEST_PYTHON))
         return 2
     if not argv or argv[0] in ("help", "-h", "--help"):

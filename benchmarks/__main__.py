@@ -81,7 +81,7 @@ LargestOption = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """On what a command runs, and where its results go."""
+    """The device and models of a command, and where its results go."""
 
     where: Place
     fp16: bool
@@ -94,7 +94,7 @@ class Setting:
         return f"{self.where.device_name} ({self.where.driver})"
 
     def drawing(self, name: str) -> Path | None:
-        """Return where a drawing goes; None, said once a run, where none can be made."""
+        """Return where a plot goes; None, reported once per run, if none can be drawn."""
         return self.results.folder / f"{name}.png" if plots.available() else None
 
 
@@ -135,7 +135,7 @@ def _networks(setting: Setting, names: list[str]) -> None:
         specs = networks.specs_for(network, setting.fp16, names)
         with progress() as report:
             measured.append(networks.measure(network, specs, setting.where, report))
-        # What is there is kept: a later network may take hours, or the machine.
+        # Results so far are kept: a later network may take hours, or crash the machine.
         setting.results.save("networks", network_data(measured))
     heading(f"Networks on {setting.title}, {setting.where.threads} threads on the CPU")
     show(networks_table(measured))
@@ -247,7 +247,7 @@ def networks_command(
     output: OutputOption = results.DEFAULT,
     record: RecordOption = False,
 ) -> None:
-    """Latency of networks, vkmnn beside onnxruntime, ncnn and PyTorch."""
+    """Latency of networks, compared with onnxruntime, ncnn and PyTorch."""
     where = place(device, threads, rounds, timeout)
     _networks(_setting(models, only, light, fp16, where, output, record), engine or [])
 
@@ -259,7 +259,7 @@ def overhead_command(
     output: OutputOption = results.DEFAULT,
     record: RecordOption = False,
 ) -> None:
-    """What Python costs: a run, recording, planning a new shape."""
+    """The cost of Python: a run, recording, planning a new shape."""
     where = place(device, 0, rounds, 0)
     _overhead(Setting(where, False, [], Results(output, where, record)), rounds)
 
@@ -277,7 +277,7 @@ def llm_command(
     bits: Annotated[int, typer.Option("--bits", help="Of weights: 4, 8, or 32 for floats.")] = 4,
     output: OutputOption = results.DEFAULT,
 ) -> None:
-    """Tokens a second of a LLaMA-like model beside onnxruntime and llama.cpp."""
+    """Tokens per second of a LLaMA-like model, compared with onnxruntime and llama.cpp."""
     if shape not in llm.SHAPES:
         raise typer.BadParameter(f"there are {', '.join(llm.SHAPES)}", param_hint="--shape")
     if bits not in (4, 8, 32):
@@ -303,7 +303,7 @@ def decode_command(
     width: Annotated[int, typer.Option("--width", min=32, help="A multiple of 32.")] = 128,
     tokens: Annotated[int, typer.Option("--tokens", min=8, help="Of the text.")] = decoding.TOKENS,
 ) -> None:
-    """A token with caches that grow, beside the same network at one length."""
+    """A token with growing caches, compared with the same network at a fixed length."""
     sizes = decoding.Decoder(layers, width, heads=width // 32)
     times = decoding.measure(sizes, device, tokens)
     heading(f"a token, {layers} layers of width {width}, caches on the device")
@@ -342,7 +342,7 @@ def gemm_command(
     output: OutputOption = results.DEFAULT,
     record: RecordOption = False,
 ) -> None:
-    """FLOP/s of matrix products, beside cuBLAS where there is a CUDA device."""
+    """FLOP/s of matrix products, compared with cuBLAS if there is a CUDA device."""
     where = place(device, 0, 1, 0)
     halves = _on_gpus(fp16, where)
     setting = Setting(where, halves, [], Results(output, where, record))
@@ -404,14 +404,14 @@ def start_command(
     output: OutputOption = results.DEFAULT,
     record: RecordOption = False,
 ) -> None:
-    """Time to the first result without caches and with them, beside onnxruntime; memory."""
+    """Time to the first result without caches and with them, compared with onnxruntime; memory."""
     where = place(device, 0, 1, timeout)
     _start(_setting(models, only, light, False, where, output, record))
 
 
 @app.command("export")
 def export_command(folder: Path, only: OnlyOption = None) -> None:
-    """Write the known networks without their weights, for machines that have no PyTorch."""
+    """Write the known networks without their weights, for machines without PyTorch."""
     folder.mkdir(parents=True, exist_ok=True)
     for network in networks.networks(only or []):
         path = folder / f"{network.name.replace('/', '-')}.onnx"
@@ -434,7 +434,7 @@ def all_command(
     output: OutputOption = results.DEFAULT,
     record: RecordOption = False,
 ) -> None:
-    """Everything, one after the other; what fails is said, and the rest goes on."""
+    """Everything, one after the other; failures are reported, and the rest continues."""
     where = place(device, threads, rounds, timeout)
     setting = _setting(models, only, light, fp16, where, output, record)
     parts = {

@@ -1,4 +1,4 @@
-"""What a device can do at most, measured on itself: multiply-adds, and copies of many sizes."""
+"""The limits of a device, measured: multiply-adds, and copies of many sizes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ REPEATS = 5
 class Ceilings:
     """FLOP/s by element type, and bytes a second of copies by the bytes that they move.
 
-    A copy of few bytes is slow because it has to be started: so is every other step of that size.
+    A copy of few bytes is slow because it must be started: so is every other step of that size.
     """
 
     flops: dict[str, float]
@@ -48,7 +48,7 @@ class Ceilings:
         return nbytes / seconds
 
     def min_seconds(self, flops: float, nbytes: float, dtype: str = "f32") -> float:
-        """Return what a step must take that computes and moves so much."""
+        """Return the minimum time of a step that computes and moves this much."""
         return max(flops / self.flops[dtype], nbytes / self.bandwidth_at(nbytes) if nbytes else 0.0)
 
 
@@ -66,7 +66,7 @@ def measure(device: Device, largest: int = SIZES[-1]) -> Ceilings:
 
 
 def coopmat_shape(info: DeviceInfo) -> CooperativeMatrixShape | None:
-    """Return the largest product of float16 matrices into float32 that a subgroup makes."""
+    """Return the largest product of float16 matrices into float32 that a subgroup can compute."""
     shader = kernels.mma()
     if not info.features.issuperset(shader.requires):
         return None
@@ -77,7 +77,7 @@ def coopmat_shape(info: DeviceInfo) -> CooperativeMatrixShape | None:
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """A shader of arithmetic: its push constants by rounds, and what a thread does in a round.
+    """A shader of arithmetic: its push constants by rounds, and the work of a thread in a round.
 
     `team` is how many invocations share the work of one, 0 for a subgroup.
     """
@@ -139,7 +139,7 @@ def _bandwidth(device: Device, load: Load, moved: int) -> float:
         halves = [BufferRange(buffer, 0, size), BufferRange(buffer, size, size)]
         recorder = device.recorder(timestamps=True)
         for number in range(COPIES):
-            # Each reads what the one before wrote, as the steps of a network do.
+            # Each reads the result of the one before, like the steps of a network.
             pair = halves if number % 2 == 0 else halves[::-1]
             recorder.dispatch(pipeline, pair, params, groups)
         with recorder.finish() as commands:

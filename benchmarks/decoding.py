@@ -1,4 +1,4 @@
-"""What growing caches cost: a token with `session.state` beside the same network at one length."""
+"""The cost of growing caches: a token with `session.state`, and with a fixed-length network."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import vkmnn
 
 TOKENS = 64
 FIXED = 40
-"""Rows of the caches of the network at one length: about the average of the text."""
+"""Rows of the caches of the network at a fixed length: about the average of the text."""
 WARM_UP = 4
 VOCABULARY = 512
 
@@ -35,7 +35,7 @@ class TokenTimes:
 
 
 def measure(sizes: Decoder, device: str, tokens: int = TOKENS) -> TokenTimes:
-    """Write a text; before each token, run the network at one length, with caches from the host."""
+    """Generate a text; for each token, run the fixed-length network, with caches from the host."""
     from tests.networks.decoders import decoder
 
     proto = decoder(sizes.layers, sizes.width, sizes.heads, VOCABULARY)

@@ -1,4 +1,4 @@
-"""The drivers side by side: recording, barriers, replay, networks, memory."""
+"""Comparison of the drivers: recording, barriers, replay, networks, memory."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ DISPATCHES = 100
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A driver; `features` is what it may use of a device, None for all."""
+    """A driver; `features` are the device features that it may use, None for all."""
 
     name: str
     driver: str
@@ -49,7 +49,7 @@ class Candidate:
 
     @contextmanager
     def environment(self) -> Iterator[None]:
-        """Hold the features back that the candidate does without."""
+        """Hide the features that the candidate does without."""
         if self.features is None:
             yield
             return
@@ -108,7 +108,7 @@ def wide(width: int) -> Graph:
 
 
 def replay(device: Device, graph: Graph) -> tuple[Callable[[], object], Plan]:
-    """Return what submits a planned network and waits, and the plan that must be closed."""
+    """Return a function that submits a planned network and waits, and the plan to close."""
     plan = Plan(graph, {"x": graph.inputs[0]}, {}, VulkanBackend(device), CpuBackend(), run_op)
     (segment,) = plan.segments
     assert isinstance(segment, VulkanSegment)
@@ -117,7 +117,7 @@ def replay(device: Device, graph: Graph) -> tuple[Callable[[], object], Plan]:
 
 
 def replay_costs(devices: dict[str, Device], rounds: int) -> dict[str, dict[str, float]]:
-    """Return the median seconds of a run, by what is run and by candidate."""
+    """Return the median seconds of a run, by kind of run and by candidate."""
     result = {}
     for name, graph in (
         ("1 dispatch", chain(1)),
@@ -133,12 +133,12 @@ def replay_costs(devices: dict[str, Device], rounds: int) -> dict[str, dict[str,
 
 
 def barrier_costs(device: Device, kib: int, rounds: int) -> dict[str, float]:
-    """Return the median seconds a dispatch of dependent copies takes by ways of ordering them.
+    """Return the median seconds per dispatch of dependent copies, by the method of ordering them.
 
-    "boundary" is what the driver does: a sequence each. "chain" is one sequence in which kp's copy
-    to the host stands between two dispatches: a barrier to the transfer stage, and, in the next
+    "boundary" is the driver's method: a sequence each. "chain" is one sequence in which kp's copy
+    to the host comes between two dispatches: a barrier to the transfer stage, and, in the next
     dispatch, one back. It needs tensors with a copy for the host, orders reads after writes only,
-    and may take each tensor once a sequence. "none" has a hazard: it is the floor.
+    and may use each tensor once per sequence. "none" has a hazard: it is the lower bound.
     """
     made: Any = device.driver_device
     kp, manager = made.kp, made.manager
@@ -184,7 +184,7 @@ def barrier_costs(device: Device, kib: int, rounds: int) -> dict[str, float]:
 class NetworkCost:
     """A network on one driver: seconds of the first run (planning, compiling) and of later ones.
 
-    Bytes: what the plan's tensors take, and what the driver allocated for them.
+    Bytes: those of the plan's tensors, and those that the driver allocated for them.
     """
 
     first: float
@@ -194,7 +194,7 @@ class NetworkCost:
 
 
 def network_costs(path: Path, everyone: list[Candidate], rounds: int) -> dict[str, NetworkCost]:
-    """Measure a network on all candidates, in turn."""
+    """Measure a network on all candidates, alternating."""
     sessions, firsts, runs, allocated = {}, {}, {}, {}
     for candidate in everyone:
         device = candidate.device()
@@ -231,7 +231,7 @@ def main(
     models: Annotated[list[Path] | None, typer.Argument(help="ONNX files")] = None,
     output: Annotated[Path | None, typer.Option(help="write all figures as JSON")] = None,
 ) -> None:
-    """Measure the drivers side by side; they take turns, medians are shown."""
+    """Compare the drivers; they alternate, and medians are shown."""
     console = Console()
     everyone = candidates()
     devices = {candidate.name: candidate.device() for candidate in everyone}

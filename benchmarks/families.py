@@ -1,4 +1,4 @@
-"""Every kernel that can make a matrix product, timed in a chain, as the layers of a network run."""
+"""Every kernel that can compute a matrix product, timed in a chain like a network's layers."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ STORED = {False: "f32", True: "f16"}
 class FamilyResult:
     """A product of M×K by a constant K×N by one kernel, in a chain of dependent dispatches.
 
-    `workgroups` of one dispatch; `rule` says that the rules rank it first; `error` is the largest
-    difference to numpy, as a part of the range.
+    `workgroups` of one dispatch; `rule`: the rules rank it first; `error` is the largest difference
+    from numpy, as a fraction of the range.
     """
 
     m: int
@@ -61,7 +61,7 @@ class FamilyResult:
 
 
 class _Take:
-    """A chooser that takes candidate number `rank` for products, else the first."""
+    """A chooser that picks candidate number `rank` for products, else the first."""
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
@@ -93,7 +93,7 @@ class _ChainBackend(VulkanBackend):
 def measure(
     size: tuple[int, int, int], fp16: bool, device: Device, runs: int
 ) -> Iterator[FamilyResult]:
-    """Yield what each kernel takes for a product, the rules' first; the least of several runs."""
+    """Yield each kernel's time for a product (minimum of several runs), the rules' first."""
     m, n, k = size
     rng = np.random.default_rng(0)
     x = rng.standard_normal((m, k), dtype=np.float32)
@@ -127,7 +127,7 @@ def _opened(
     }
     op = Op("MatMul", OP, ["x", "w"], ["y"], MatMulAttrs())
     graph = Graph("product", [infos["x"]], [infos["y"]], [op], {"w": w})
-    backend = _ChainBackend(device, timestamps=True, chooser=take, fp16=fp16)
+    backend = _ChainBackend(device, timestamps=True, chooser=take, element="f16" if fp16 else "f32")
     plan = Plan(graph, {"x": infos["x"]}, {}, backend, CpuBackend(), run_op)
     try:
         yield backend, plan

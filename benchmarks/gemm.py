@@ -1,4 +1,4 @@
-"""Matrix products alone: FLOP/s on the device, without copies, beside cuBLAS."""
+"""Matrix products alone: FLOP/s on the device, without copies, compared with cuBLAS."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class GemmResult:
 def measure(
     size: tuple[int, int, int], precision: str, device: str, runs: int
 ) -> GemmResult | None:
-    """Measure a product; None when the device has no such precision."""
+    """Measure a product; None if the device does not support the precision."""
     m, n, k = size
     rng = np.random.default_rng(0)
     x = rng.standard_normal((m, k), dtype=np.float32)

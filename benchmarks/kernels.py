@@ -1,4 +1,4 @@
-"""What every kernel achieves, against what the device can do: a roofline."""
+"""The speed of every kernel, compared with the device's limits: a roofline."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ class KernelRate:
     """All ops of a network whose longest step is a kernel; times include their other steps.
 
     FLOP/s are those of the operators' definitions: Winograd's and zero padding's count in full, so
-    that they may lie above the ceiling. Bytes are those of inputs, weights and outputs, each once.
-    `min_us` is the least that the ceilings allow; `part` says how near the ops come to it.
+    that they may exceed the ceiling. Bytes are those of inputs, weights and outputs, each once.
+    `min_us` is the minimum that the ceilings allow; `part` is the fraction of it that the ops
+    achieve.
     """
 
     kernel: str
@@ -35,7 +36,7 @@ class KernelRate:
 
     @property
     def part(self) -> float:
-        """The least possible time by the time taken."""
+        """The minimum possible time divided by the actual time."""
         return self.min_us / self.microseconds if self.microseconds else 0.0
 
     @property
@@ -45,13 +46,13 @@ class KernelRate:
 
 
 def measure(network: Network, device: str, runs: int, ceilings: Ceilings) -> list[KernelRate]:
-    """Profile a network and return its kernels, the one with the most time first."""
+    """Profile a network and return its kernels, those with the most time first."""
     with vkmnn.InferenceSession(network.path, device) as session:
         return rates(session.profile(dict(network.feeds), runs), ceilings)
 
 
 def rates(profile: Profile, ceilings: Ceilings) -> list[KernelRate]:
-    """Return the kernels of a profile, the one with the most time first."""
+    """Return the kernels of a profile, those with the most time first."""
     groups: dict[tuple[str, str], list[OpTime]] = {}
     for op in profile.ops():
         groups.setdefault((op.kernel, op.type), []).append(op)

@@ -1,6 +1,6 @@
-"""llama.cpp beside vkmnn: the same sizes as a GGUF file, in its own program `llama-bench`.
+"""llama.cpp for comparison: the same sizes as a GGUF file, in its own program `llama-bench`.
 
-It takes part where `llama-bench`, built with GGML_VULKAN, is on the PATH and the package `gguf` is
+It is included if `llama-bench`, built with GGML_VULKAN, is on the PATH and the package `gguf` is
 installed.
 """
 
@@ -85,11 +85,11 @@ def write_gguf(path: Path, shape: Shape) -> None:
 def find(
     folder: Path, shape: Shape, device: int
 ) -> Callable[[int, int], tuple[float, float]] | None:
-    """Return what measures (prompt, text) in tokens a second; None where it cannot be done here.
+    """Return a function that measures (prompt, text) in tokens per second; None if it cannot run.
 
     Args:
         folder: where the model is written.
-        shape: of the model.
+        shape: the shape of the model.
         device: number of the Vulkan device, as the loader lists them.
     """
     program = shutil.which(PROGRAM)

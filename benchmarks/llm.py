@@ -1,4 +1,4 @@
-"""`bench llm`: prompts and texts of a LLaMA-like model, beside onnxruntime and llama.cpp."""
+"""`bench llm`: prompts and texts of a LLaMA-like model, compared with onnxruntime and llama.cpp."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from vkmnn.host.sessions import session_options
 
 LLAMA_CPP = "llama.cpp Vulkan"
 LARGE_BYTES = 1 << 30
-"""Of weights that lie in a file of their own: protobuf writes no more than twice that."""
+"""Of weights in a file of their own: protobuf writes at most twice that."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of a model; by default one of 125 million parameters."""
+    """The sizes of a model; by default one with 125 million parameters."""
 
     layers: int = 12
     width: int = 768
@@ -38,7 +38,7 @@ class Sizes:
 
     @property
     def depth(self) -> int:
-        """Of a head."""
+        """The size of a head."""
         return self.width // self.heads
 
 
@@ -52,9 +52,9 @@ SHAPES = {
 
 @dataclass(frozen=True)
 class Rates:
-    """Tokens a second, of the prompt and of the text.
+    """Tokens per second, of the prompt and of the text.
 
-    And where they are known: dispatches a run, and milliseconds of a CPU for a token.
+    And if they are known: dispatches per run, and milliseconds of CPU time per token.
     """
 
     engine: str
@@ -170,17 +170,17 @@ def _model(b: _Builder) -> onnx.ModelProto:
 def measure(
     folder: Path, sizes: Sizes, device: str, prompt: int, tokens: int, rounds: int
 ) -> tuple[list[Rates], str]:
-    """Return the rates of vkmnn, and of onnxruntime and llama.cpp where they are installed.
+    """Return the rates of vkmnn, and of onnxruntime and llama.cpp if they are installed.
 
     Beside them the name of the device.
 
     Args:
         folder: where the model is written.
-        sizes: of the model.
+        sizes: the sizes of the model.
         device: where vkmnn runs.
-        prompt: tokens of a prompt.
-        tokens: tokens of a text.
-        rounds: how often each engine writes a text, in turns.
+        prompt: number of tokens of a prompt.
+        tokens: number of tokens of a text.
+        rounds: how often each engine generates a text, alternating.
     """
     path = write_model(folder, sizes)
     with llm.load(folder, device, capacity=prompt + tokens + 8) as model:

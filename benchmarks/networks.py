@@ -1,4 +1,4 @@
-"""Latency of networks: vkmnn beside other engines, on the same device."""
+"""Latency of networks: vkmnn compared with other engines, on the same device."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ KNOWN: dict[str, tuple[str, dict[str, int]]] = {
 }
 
 TORCH = EngineSpec("PyTorch CUDA graph", "benchmarks.torch_graphs:CudaGraph")
-"""Runs what is known as a case: it gets "case" and "sizes" as options."""
+"""Runs known networks as cases: each gets "case" and "sizes" as options."""
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """A model with inputs; `case` and `sizes` say which of tests/networks it is, "" if none."""
+    """A model with inputs; `case` and `sizes` identify it in tests/networks, "" if not there."""
 
     name: str
     path: Path
@@ -47,8 +47,8 @@ def networks(only: Sequence[str] = (), *, light: bool = False) -> list[Network]:
     """Return the networks of the benchmark.
 
     Args:
-        only: parts of the names of those wanted; none for all.
-        light: take those that the onnx package brings, which need no PyTorch.
+        only: parts of the names of the requested networks; none for all.
+        light: include those that come with the onnx package, which need no PyTorch.
 
     Raises:
         ImportError: PyTorch is not installed.
@@ -89,7 +89,7 @@ def exported(
 
 
 def light_models() -> list[Path]:
-    """Return the networks that the onnx package brings."""
+    """Return the networks that come with the onnx package."""
     import onnx
 
     folder = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
@@ -114,12 +114,12 @@ def feeds_for(session: vkmnn.InferenceSession, free: int) -> dict[str, npt.NDArr
 
 
 def specs_for(network: Network, fp16: bool, names: Sequence[str] = ()) -> list[EngineSpec]:
-    """Return the engines, PyTorch among them where the network is one of its.
+    """Return the engines, including PyTorch if the network is one of its own.
 
     Args:
-        network: what is to run.
-        fp16: also those that compute with float16.
-        names: parts of the names of those wanted; none for all.
+        network: the network to run.
+        fp16: include engines that compute in float16.
+        names: parts of the names of the requested engines; none for all.
     """
     torch: list[EngineSpec] = []
     if network.case:

@@ -1,4 +1,4 @@
-"""What Python costs: importing, a run over the bare submit and wait, recording, planning."""
+"""The cost of Python: importing, running (against a bare submit and wait), recording, planning."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def chain(length: int) -> Graph:
 
 
 def layers(count: int, width: int = 64) -> Graph:
-    """Return a network of `count` layers [N, width] of which each normalises, multiplies and adds.
+    """Return a network of `count` layers [N, width], each of which normalises, multiplies and adds.
 
-    Its length is open: planning it for another one repeats what layers have in common.
+    Its length is open: planning it for another one repeats the same work in every layer.
     """
     rng = np.random.default_rng(0)
     constants: dict[str, Array] = {}
@@ -121,7 +121,7 @@ def record_cost(device: Device, dispatches: int, rounds: int) -> tuple[float, fl
         recorder = device.recorder()
         start = thread_time()
         for step in range(dispatches):
-            # Every dispatch reads what the last one wrote: the worst case for barriers.
+            # Every dispatch reads the result of the one before: the worst case for barriers.
             pair = [halves[step % 2], halves[1 - step % 2]]
             recorder.dispatch(pipeline, pair, params, (1, 1, 1), "copy")
         costs.append((thread_time() - start) / dispatches)
@@ -168,7 +168,7 @@ print(process_time() - start)
 
 
 def import_cost(rounds: int) -> tuple[float, float]:
-    """Return median and best CPU seconds that importing takes in processes of their own."""
+    """Return the median and minimum CPU seconds of importing, each in a new process."""
     env = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
     times = [
         float(subprocess.check_output([sys.executable, "-c", IMPORT], env=env, text=True))

@@ -1,4 +1,4 @@
-"""What planning another input shape costs, for networks as deep as they are used.
+"""The cost of planning another input shape, for networks of realistic depth.
 
 Widths are a quarter of the usual ones, or less: planning does not depend on them, packing does.
 """
@@ -143,7 +143,7 @@ def costs(device: Device, name: str, rounds: int) -> Iterator[float]:
 
 
 def sized(info: TensorInfo, size: Sequence[int]) -> TensorInfo:
-    """Return an input with these sizes in place of names, in the order of `NETWORKS`."""
+    """Return an input with these sizes instead of names, in the order of `NETWORKS`."""
     names = ("N", "H", "W") if len(size) == 3 else ("N", "L")
     known = dict(zip(names, size, strict=True))
     shape = tuple(known[dim] if isinstance(dim, str) else dim for dim in info.shape or ())

@@ -26,7 +26,7 @@ _MIN_NAMED = 0.03
 
 
 def available() -> bool:
-    """Tell whether anything can be drawn."""
+    """Return whether plots can be drawn."""
     try:
         import matplotlib  # noqa: F401
     except ImportError:
@@ -103,7 +103,7 @@ def _labels(rates: Sequence[KernelRate]) -> list[tuple[str, tuple[float, float]]
 def draw_roofline(
     kernels: Mapping[str, Sequence[KernelRate]], ceilings: Ceilings, title: str, path: Path
 ) -> None:
-    """Draw what the kernels of networks achieve over their FLOP a byte; area is share of time."""
+    """Plot the performance of kernels over their FLOP per byte; area is the share of time."""
     figure, axes = _figure(9, 6)
     rates = [rate for rows in kernels.values() for rate in rows if rate.flops and rate.nbytes]
     reach = [rate.intensity for rate in rates] or [1.0]

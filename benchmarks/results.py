@@ -1,4 +1,4 @@
-"""Where results are kept: the latest as one document, and a history with a line for each run."""
+"""Storage of results: the latest as one document, and a history with a line for each run."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Results:
     """A folder for results.json (see results.schema.json), history.jsonl and drawings.
 
     Args:
-        folder: made where it is not there; sections of an earlier run on the same device stay.
-        where: on what the benchmark runs.
-        record: also add to the history that belongs to the repository.
+        folder: created if it does not exist; sections of an earlier run on the same device remain.
+        where: the device of the benchmark.
+        record: also add to the history in the repository.
     """
 
     def __init__(self, folder: Path, where: Place, record: bool) -> None:
@@ -51,7 +51,7 @@ class Results:
 
 
 def head(where: Place) -> dict[str, Any]:
-    """Return what every document says of device, driver, processor, versions, date and commit."""
+    """Return the part that all documents share: device, driver, CPU, versions, date and commit."""
     return document(where) | {"commit": commit()}
 
 

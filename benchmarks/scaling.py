@@ -55,7 +55,7 @@ def run_series(
     begin = time.perf_counter()
     for value in series.values:
         spent = time.perf_counter() - begin
-        # The next point takes longer than all before it, most likely.
+        # The next point probably takes longer than all before it.
         if points and 2 * spent > budget_s:
             break
         network = exported(series.network, dict.fromkeys(series.sizes, value), dynamic=True)

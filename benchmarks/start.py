@@ -1,4 +1,4 @@
-"""Time to the first result with empty caches and with full ones, beside onnxruntime; memory."""
+"""Time to the first result with empty and with full caches, against onnxruntime; memory."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """How an engine opens a file with full caches: medians of seconds, and the process's peak.
+    """How an engine opens a file with full caches: median seconds, and the peak memory.
 
-    `peak_bytes` is None where the system does not tell; `error` says why there is nothing.
+    `peak_bytes` is None if the system does not report it; `error` explains missing results.
     """
 
     engine: str
@@ -57,7 +57,7 @@ class Opening:
 class StartResult:
     """A network's start with no caches and with those of the run before, and its facts.
 
-    `openings` are of the network's own files and of onnxruntime, in turns.
+    `openings` are those of the network's own files and of onnxruntime, alternating.
     """
 
     name: str
@@ -68,13 +68,13 @@ class StartResult:
 
 
 def measure(network: Network, where: Place) -> StartResult:
-    """Start vkmnn twice in a process of its own; the caches of drivers count as caches."""
+    """Start vkmnn twice, each time in a new process; the caches of drivers count as caches."""
     with tempfile.TemporaryDirectory(prefix="vkmnn-start-") as folder:
         env = {
             "VKMNN_CACHE_DIR": folder,
             "MESA_SHADER_CACHE_DIR": str(Path(folder, "mesa")),
             "__GL_SHADER_DISK_CACHE_PATH": folder,
-            # An installed package has its bytecode, whatever this process is told about its own.
+            # An installed package has its bytecode, even if this process does not write its own.
             "PYTHONDONTWRITEBYTECODE": "",
         }
         cold, _ = _start(network, where, env)

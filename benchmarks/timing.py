@@ -1,4 +1,4 @@
-"""Interleaved timing: candidates take turns, so that a machine that slows down hits all alike."""
+"""Interleaved timing: candidates alternate, so a machine that slows down affects all equally."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Timing:
 def interleave(
     candidates: Mapping[str, Callable[[], object]], rounds: int = 15, warm_up: int = 2
 ) -> dict[str, Timing]:
-    """Time each candidate `rounds` times in turn, after `warm_up` calls that do not count."""
+    """Time each candidate `rounds` times, alternating, after `warm_up` calls that do not count."""
     for _ in range(warm_up):
         for call in candidates.values():
             call()

@@ -64,7 +64,7 @@ class CudaGraph(Engine):
 
 
 def _tensors(output: Any) -> list[Any]:
-    """Return the tensors of what a network gives, in the order in which they are exported."""
+    """Return the tensors in the output of a network, in the order in which they are exported."""
     if isinstance(output, dict):
         output = tuple(output.values())
     if isinstance(output, (tuple, list)):

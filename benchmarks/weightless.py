@@ -1,6 +1,6 @@
-"""Models without their weights: small enough to take to a machine without PyTorch and network.
+"""Models without their weights: small enough to copy to a machine without PyTorch and network.
 
-Speed does not depend on the values of weights; results of such a model mean nothing.
+Speed does not depend on the values of weights; results of a model like this are meaningless.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
 
 
 def strip(source: Path, target: Path) -> None:
-    """Write a model whose large weights are made when it is loaded, each of one value.
+    """Write a model whose large weights are generated when it is loaded, each with one value.
 
     Args:
         source: an ONNX file.
-        target: where the small one goes.
+        target: path of the small one.
     """
     model = onnx.load(source)
     graph = model.graph

@@ -1,4 +1,4 @@
-"""What holds for every test: no stale caches, and no silent skip where Vulkan is promised."""
+"""Rules for every test: no stale caches, and no silent skip where Vulkan is promised."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from hypothesis import HealthCheck, settings
 
 from vkmnn.base.registry import Snapshot
 
-# Machines are shared and slow: how long examples take to make says nothing about a test.
+# Machines are shared and slow: the time to generate examples says nothing about a test.
 settings.register_profile("vkmnn", suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("vkmnn")
 
-# With the variable set (tasks.py sets it where a device or the layer is there), a test that is
-# skipped for such a reason fails instead: a suite that lost its device must not look well.
-# The first that fits a reason is the one that it breaks: no device fits where `kp` is missing.
+# If the variable is set (tasks.py sets it if the device or the layer is available), a test skipped
+# for such a reason fails instead: a suite that lost its device must not pass. The first matching
+# reason applies: without `kp`, no device matches.
 _PROMISES = {
     "VKMNN_REQUIRE_KOMPUTE": re.compile(r"kompute|'kp'", re.IGNORECASE),
-    "VKMNN_REQUIRE_VULKAN": re.compile(r"no vulkan device|no device fits", re.IGNORECASE),
+    "VKMNN_REQUIRE_VULKAN": re.compile(r"no vulkan device|no device matches", re.IGNORECASE),
     "VKMNN_REQUIRE_VALIDATION": re.compile(r"validation", re.IGNORECASE),
     "VKMNN_REQUIRE_SPIRV_VAL": re.compile(r"spirv-val is not installed"),
 }
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let a run take a part of the tests that is the same in every process."""
+    """Let a run select a subset of the tests that is the same in every process."""
     parser.addoption("--one-in", type=int, default=1, metavar="N", help="run about one test in N")
 
 
@@ -48,7 +48,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_configure(config: pytest.Config) -> None:
     """Keep the tests out of the user's cache folder, and Ctrl-C at work under `nohup`.
 
-    Several processes would compile the same shaders: they find them compiled.
+    Several processes would compile the same shaders: they are compiled in advance.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -73,8 +73,9 @@ def _compile_shaders() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_installed_plugins() -> Iterator[None]:
-    """Keep the plug-ins of whoever runs the tests out of them; tests announce their own."""
-    from vkmnn import discovery, plugin_folders
+    """Hide the user's plug-ins; tests announce their own."""
+    from vkmnn import discovery
+    from vkmnn.discovery import plugin_folders
 
     with pytest.MonkeyPatch.context() as patch:
         for variable in ("VKMNN_PLUGINS", "VKMNN_PLUGIN_PATH"):
@@ -86,7 +87,7 @@ def _no_installed_plugins() -> Iterator[None]:
 
 @pytest.fixture
 def registrations() -> Iterator[Snapshot]:
-    """Let a test register operators; afterwards the registries are as they were."""
+    """Let a test register operators; restore the registries afterwards."""
     import vkmnn.plugin  # noqa: F401 - what registers itself later would be taken back too
     from vkmnn import discovery
     from vkmnn.converter.nodes.registry import FORMATS
@@ -115,7 +116,7 @@ def _broken_promise(report: pytest.TestReport | pytest.CollectReport) -> str | N
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, Any, Any]:
-    """Turn a skip for want of a promised device into a failure."""
+    """Turn a skip caused by the lack of a promised device into a failure."""
     report = yield
     broken = _broken_promise(report)
     if broken:

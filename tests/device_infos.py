@@ -88,4 +88,4 @@ FLOOR = DeviceInfo(
         timestamp_period_ns=0.0,
     ),
 )
-"""The least that Vulkan asks of a device."""
+"""The minimum that Vulkan requires of a device."""

@@ -1,4 +1,4 @@
-"""The test cases that the onnx package holds."""
+"""The test cases in the onnx package."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ INVALID_AFTER_CONVERSION = {f"test_PReLU_{rank}d_multiparam" for rank in (1, 2, 
 
 @lru_cache(maxsize=1)
 def node_cases() -> list[Any]:
-    """Return onnx's node cases; making them takes seconds."""
+    """Return onnx's node cases; generating them takes seconds."""
     from onnx.backend.test.loader import load_model_tests
 
     with warnings.catch_warnings():

@@ -1,6 +1,7 @@
 """Where the onnx package's node cases run: `python -m tests.onnx_placement docs/onnx-cases.md`.
 
-It runs every case on the default device, and writes which do not run wholly there, and why.
+It runs every case on the default device, and lists those that do not run wholly there, with
+reasons.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import vkmnn.onnx_backend as backend
 from tests.onnx_cases import as_array, node_cases
 from vkmnn.errors import VkmnnError
 
-# What reasons have in common, by what their text holds; the first that fits.
+# Groups of reasons, by a part of their text; the first match counts.
 KINDS = (
     ("float64", "float64: devices compute with 32 bits"),
     ("outside int32", "integers beyond 32 bits"),
@@ -64,7 +65,7 @@ def reasons(case: Any) -> set[tuple[str, str]]:
 
 
 def kind(reason: str) -> str:
-    """Return what a reason has in common with others."""
+    """Return the group of a reason."""
     return next((text for part, text in KINDS if part in reason), re.sub(r"[|\n].*", "", reason))
 
 
@@ -78,7 +79,7 @@ def table(cases: Iterable[Any], version: str) -> str:
         found = reasons(case)
         away += bool(found)
         kinds = {kind(reason) for _, reason in found}
-        # One reason for each case: what is named first above is what stands in the way.
+        # One reason for each case: the first one in the list above.
         known = [text for _, text in KINDS if text in kinds] + sorted(kinds)
         counts.update(known[:1])
         for op, reason in found:

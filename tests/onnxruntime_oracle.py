@@ -1,7 +1,7 @@
-"""onnxruntime as an oracle: the only place of the tests that opens sessions of it.
+"""onnxruntime as an oracle: the only module of the tests that opens its sessions.
 
-With `VKMNN_ORACLE_EMULATOR` set to a command (`qemu-x86_64-static -cpu Haswell`), sessions live in
-a process of their own that runs under it, and so on a processor that this machine does not have.
+If `VKMNN_ORACLE_EMULATOR` is set to a command (`qemu-x86_64-static -cpu Haswell`), sessions run in
+a separate process under it, and so on a processor that this machine does not have.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _opened(source: str | bytes, optimised: bool, threads: int) -> onnxruntime.I
 
 
 class _Argument:
-    """What a session says of an input or an output."""
+    """The description of an input or an output of a session."""
 
     def __init__(self, name: str, type_: str, shape: Sequence[Any]) -> None:
         self.name, self.type, self.shape = name, type_, shape

@@ -22,9 +22,9 @@ Options = tuple[str, Mapping[str, Any]]
 
 
 class Writer:
-    """Builds a file; tensors are numbers, the buffers and operator codes take care of themselves.
+    """Builds a file; tensors are numbers, and buffers and operator codes are managed automatically.
 
-    With `with_subgraph()` another subgraph begins, which tensors and operators then go to.
+    `with_subgraph()` starts another subgraph, to which tensors and operators are then added.
     """
 
     def __init__(self, description: str = "test") -> None:
@@ -58,7 +58,7 @@ class Writer:
         name: str | None = None,
         **more: Any,
     ) -> int:
-        """Add a tensor, and return its number; -1 in the shape is an open size."""
+        """Add a tensor, and return its number; -1 in the shape is a dynamic size."""
         number = len(self.here["tensors"])
         buffer = 0
         if data is not None:
@@ -125,7 +125,7 @@ class Writer:
         )
 
     def faces(self, inputs: Sequence[int], outputs: Sequence[int]) -> None:
-        """Say what goes into the subgraph and what comes out."""
+        """Declare the inputs and outputs of the subgraph."""
         self.here["inputs"], self.here["outputs"] = list(inputs), list(outputs)
 
     def signature(
@@ -161,7 +161,7 @@ class Writer:
 
 
 class Oracle:
-    """LiteRT's interpreter: by its reference kernels, or the optimised ones where it lacks them."""
+    """LiteRT's interpreter, with its reference kernels, or the optimised ones if it lacks them."""
 
     def __init__(self, model: bytes, *, every: bool = False) -> None:
         litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs ai-edge-litert")
@@ -197,7 +197,7 @@ class Oracle:
 
 
 def values_of(table: Table) -> dict[str, Any]:
-    """Return a table of a file as what `write` takes."""
+    """Return a table of a file in the form for `write`."""
     found: dict[str, Any] = {}
     for name, field in SCHEMA.tables[table.kind].items():
         if field.form == "scalar":
@@ -219,7 +219,7 @@ def values_of(table: Table) -> dict[str, Any]:
 
 
 def parsed(model: bytes) -> dict[str, Any]:
-    """Return a whole file as what `write` takes."""
+    """Return a whole file in the form for `write`."""
     return values_of(Buffer(memoryview(model), SCHEMA, "TFLite").root())
 
 

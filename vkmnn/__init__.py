@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from vkmnn import llm as llm
     from vkmnn import torch as torch
     from vkmnn.base.budget import Budget
-    from vkmnn.bound_run import BoundRun
+    from vkmnn.comparison import Comparison, compare
+    from vkmnn.core.bound_run import BoundRun
     from vkmnn.core.device_tensor import DeviceTensor
     from vkmnn.core.futures import RunFuture
     from vkmnn.core.profile import Profile
@@ -52,8 +53,9 @@ if TYPE_CHECKING:
         SessionTensor,
     )
     from vkmnn.model import Model, load
+    from vkmnn.opening.saving import convert
+    from vkmnn.pipelines import pipeline
     from vkmnn.runtime.device_info import DeviceInfo
-    from vkmnn.saving import convert
     from vkmnn.schedule_config import NetworkPath, PathNames
     from vkmnn.shader_function import ShaderFunction, shader
 
@@ -61,6 +63,7 @@ __all__ = [
     "BoundRun",
     "Budget",
     "BudgetError",
+    "Comparison",
     "ConversionError",
     "Decision",
     "DeviceError",
@@ -103,15 +106,17 @@ __all__ = [
     "UnsupportedOpError",
     "ValidationLayerError",
     "VkmnnError",
+    "compare",
     "convert",
     "devices",
     "load",
     "load_plugin",
+    "pipeline",
     "quantize",
     "shader",
 ]
 
-# The engine is imported when one of its names is first used: tools that need only a part of the
+# The engine is imported when one of its names is first used: tools that need only part of the
 # package, such as the shader generator, start without it.
 _LAZY = {
     "PathNames": "vkmnn.schedule_config",
@@ -119,8 +124,9 @@ _LAZY = {
     "SessionStatus": "vkmnn.interpreter",
     "SessionModes": "vkmnn.interpreter",
     "SessionInfo": "vkmnn.interpreter",
-    "BoundRun": "vkmnn.bound_run",
+    "BoundRun": "vkmnn.core.bound_run",
     "Budget": "vkmnn.base.budget",
+    "Comparison": "vkmnn.comparison",
     "Decision": "vkmnn.core.watched",
     "DeviceInfo": "vkmnn.runtime.device_info",
     "DeviceTensor": "vkmnn.core.device_tensor",
@@ -137,10 +143,12 @@ _LAZY = {
     "SessionState": "vkmnn.decoding.session_state",
     "SessionTensor": "vkmnn.interpreter",
     "ShaderFunction": "vkmnn.shader_function",
-    "convert": "vkmnn.saving",
+    "compare": "vkmnn.comparison",
+    "convert": "vkmnn.opening.saving",
     "quantize": "vkmnn.quantization",
     "load": "vkmnn.model",
     "load_plugin": "vkmnn.discovery",
+    "pipeline": "vkmnn.pipelines",
     "shader": "vkmnn.shader_function",
 }
 
@@ -152,10 +160,10 @@ def devices(driver: str | None = None) -> list[DeviceInfo]:
     """List the Vulkan devices that a session can use; `device="cpu"` always works as well.
 
     Args:
-        driver: the Vulkan binding; None takes `VKMNN_DRIVER` or the default.
+        driver: the Vulkan binding; None uses `VKMNN_DRIVER` or the default.
 
     Returns:
-        An empty list without a Vulkan loader or driver; `vkmnn doctor` says what to install.
+        An empty list without a Vulkan loader or driver; `vkmnn doctor` tells what to install.
     """
     from vkmnn.runtime.device import enumerate_devices
 

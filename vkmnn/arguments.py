@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from math import prod
 from operator import index
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -15,6 +15,8 @@ from vkmnn.base.whole_files import check_writable
 from vkmnn.core.device_tensor import DeviceTensor
 from vkmnn.errors import InvalidInputError, nearest, typed_memory_errors
 from vkmnn.ir import Dim, DType, TensorInfo
+
+T = TypeVar("T")
 
 NO_TYPES: Mapping[str, str] = {}
 
@@ -26,8 +28,8 @@ def check_feeds(
 
     Args:
         infos: the inputs of the network by name.
-        feeds: one array per input, or what `fed_array` takes; lists for sequences, None for empty
-            optionals.
+        feeds: one array per input, or another value that `fed_array` accepts; lists for sequences,
+            None for empty optionals.
         types: ONNX types of the inputs that are not tensors of a plain element type.
 
     Raises:
@@ -62,7 +64,7 @@ def checked_number(value: Any, what: str, least: int = 0) -> int:
 
     Args:
         value: an int, or one of numpy's.
-        what: names it in the message: "the capacity".
+        what: its name in the message: "the capacity".
         least: the smallest that is allowed.
 
     Raises:
@@ -88,7 +90,7 @@ def checked_sizes(value: Any, what: str) -> tuple[int, ...]:
 
     Args:
         value: whole numbers, 0 or more; a tuple, a list or an array of them.
-        what: names it in the message: "the shape of 'x'".
+        what: its name in the message: "the shape of 'x'".
 
     Raises:
         InvalidInputError: it is something else.
@@ -149,7 +151,7 @@ def fed_array(info: TensorInfo, value: Any) -> Any:
 
     Args:
         info: the input.
-        value: an array; a DeviceTensor; or what has `__array__` or `__dlpack__`.
+        value: an array; a DeviceTensor; or an object with `__array__` or `__dlpack__`.
 
     Raises:
         InvalidInputError: something else; another dtype, rank or fixed dimension.
@@ -167,7 +169,7 @@ def fed_array(info: TensorInfo, value: Any) -> Any:
 
 
 def _exported(info: TensorInfo, value: Any) -> Any:
-    """Return the array that a value of another library is."""
+    """Return the array that corresponds to a value of another library."""
     if isinstance(value, np.ndarray):
         return value
     try:
@@ -253,7 +255,7 @@ def fits(declared: tuple[Dim, ...] | None, shape: tuple[int, ...]) -> bool:
         return True
     if len(shape) != len(declared):
         return False
-    # Every run asks: a loop takes half the time of two generators.
+    # Every run calls this: a loop takes half the time of two generators.
     for want, have in zip(declared, shape, strict=True):
         if have < 0 or (want != have and isinstance(want, int)):
             return False
@@ -261,7 +263,7 @@ def fits(declared: tuple[Dim, ...] | None, shape: tuple[int, ...]) -> bool:
 
 
 def order_hint(info: TensorInfo, shape: tuple[int, ...]) -> str | None:
-    """Say how an array gets the declared shape: reorder axes, add a batch, resize a picture."""
+    """Return a hint for reaching the declared shape: reorder axes, add a batch, resize an image."""
     declared = info.shape
     if declared is None or (missing := len(declared) - len(shape)) < 0:
         return None
@@ -284,7 +286,7 @@ def order_hint(info: TensorInfo, shape: tuple[int, ...]) -> str | None:
 def _nearly(
     declared: tuple[Dim, ...], whole: tuple[int, ...], made: str, name: str, kind: str
 ) -> str | None:
-    """Return the one difference, besides the order of axes, from the declared shape.
+    """Return the one difference from the declared shape, apart from the order of axes.
 
     Args:
         declared: the shape.
@@ -318,7 +320,7 @@ def _nearly(
 
 
 def _orders(rank: int) -> list[tuple[str, tuple[int, ...]]]:
-    """Return orders of axes to try: as they are, channels last to first, and back."""
+    """Return orders of axes to try: unchanged, channels last to first, and the reverse."""
     axes = tuple(range(rank))
     if rank < 3:
         return [("", axes)]
@@ -354,7 +356,7 @@ def target_path(path: object, suffix: str) -> Path:
     """
     if not isinstance(path, str | os.PathLike):
         raise InvalidInputError(
-            f"the path to write is a text or a pathlib.Path, not {type(path).__name__}",
+            f"the path to write must be a string or a pathlib.Path, not {type(path).__name__}",
             hint=f"write 'model{suffix}'",
         )
     target = Path(path)
@@ -370,3 +372,23 @@ def target_path(path: object, suffix: str) -> Path:
             f"'{target}' cannot be written: {reason}", hint="name a file in a folder of your own"
         ) from error
     return target
+
+
+def named_tensor(tensors: Mapping[str, T], name: str | None, what: str) -> T:
+    """Return the tensor of a name; the first where it is None.
+
+    Args:
+        tensors: tensors by name.
+        name: which.
+        what: their kind, for messages: "input" or "output".
+
+    Raises:
+        InvalidInputError: there is no tensor of that name.
+    """
+    if name is None:
+        return next(iter(tensors.values()))
+    if name not in tensors:
+        raise InvalidInputError(
+            f"the network has no {what} '{name}'", hint=f"its {what}s: {', '.join(tensors)}"
+        )
+    return tensors[name]

@@ -13,7 +13,7 @@ _LONGEST_NAME = 400
 
 
 def _clipped(text: str, most: int) -> str:
-    """Return a text without the middle where it is too long: names in models have any length."""
+    """Return a text, shortened in the middle if it is too long: names in models have any length."""
     if len(text) <= most:
         return text
     half = most // 2
@@ -21,7 +21,7 @@ def _clipped(text: str, most: int) -> str:
 
 
 def plural(count: int, noun: str, many: str = "") -> str:
-    """Return a number with its noun: "1 node", "2 nodes"; `many` where an "s" is not enough."""
+    """Return a number with its noun: "1 node", "2 nodes"; `many` gives irregular plurals."""
     return f"{count} {noun if count == 1 else many or f'{noun}s'}"
 
 
@@ -29,13 +29,13 @@ _MAX_LISTED = 12
 
 
 def nearest(name: str, known: Iterable[str], what: str, most: int = 1) -> str:
-    """Return a hint for an unknown name: the nearest known ones, or all of them.
+    """Return a hint for an unknown name: the nearest known names, or all of them.
 
     Args:
-        name: as it was typed.
-        known: the names that there are.
-        what: what they name, in the plural: "inputs".
-        most: how many to offer.
+        name: the unknown name.
+        known: the known names.
+        what: the kind of names, in the plural: "inputs".
+        most: maximum number of names to offer.
     """
     from difflib import get_close_matches
 
@@ -52,14 +52,14 @@ class VkmnnError(Exception):
     """Base class of all vkmnn errors.
 
     Args:
-        message: what is wrong, in one sentence; lines that are far too long lose their middle.
+        message: the error, in one sentence; overlong lines are shortened in the middle.
         op: the type of the operator concerned (`"Conv"`), if any.
         node: the node's name in the model, if any.
         hint: what to do next.
 
     Attributes:
-        unexpected: True if no check foresaw the failure: some rule raised an error of its own,
-            which is the `__cause__`. Tests look for these.
+        unexpected: True if no check anticipated the failure: the `__cause__` is some rule's own
+            error. Tests look for these.
     """
 
     unexpected = False
@@ -139,7 +139,7 @@ class UnsupportedNode:
 
 
 class UnsupportedOpError(ConversionError):
-    """The model uses operators that vkmnn does not know; `nodes` lists them all."""
+    """The model uses operators that vkmnn does not support; `nodes` lists them all."""
 
     def __init__(self, nodes: Sequence[UnsupportedNode], *, hint: str | None = None) -> None:
         self.nodes = tuple(nodes)
@@ -174,19 +174,21 @@ class InvalidInputError(VkmnnError):
 
 
 class IntegerRangeError(InvalidInputError):
-    """An integer does not fit the 32 bits that the device computes with.
+    """An integer does not fit into the 32 bits with which the device computes.
 
-    Sessions run such inputs on numpy instead, unless they were told to require the device.
+    Sessions run these inputs on numpy instead, unless they require the device.
     """
 
 
 class Float16OverflowError(VkmnnError):
-    """A number that float32 holds became infinite in float16; see `on_overflow`.
+    """A value that fits float32 became infinite in float16; see `on_overflow`.
 
     Args:
-        message: what overflowed.
+        message: the overflow.
         names: ops and tensors that have to keep float32.
-        op, node, hint: as for `VkmnnError`; the first op that overflowed.
+        op: type of the first op that overflowed.
+        node: its name.
+        hint: what to do.
     """
 
     def __init__(
@@ -207,7 +209,7 @@ class HostError(VkmnnError):
 
 
 class PlacementError(VkmnnError):
-    """An operator would run off the device, although the caller asked for every op to run on it."""
+    """An operator would run off the device, although the caller requires every op to run on it."""
 
 
 class DeviceNotFoundError(VkmnnError):
@@ -215,11 +217,11 @@ class DeviceNotFoundError(VkmnnError):
 
 
 class DeviceProfileError(VkmnnError):
-    """There is no device profile of that name, or its file is damaged."""
+    """There is no device profile with that name, or its file is damaged."""
 
 
 class DeviceError(VkmnnError):
-    """A Vulkan call failed for a reason without a class of its own.
+    """A Vulkan call failed for a reason without a specific class.
 
     Attributes:
         vk_result: the VkResult, if it was a single call that failed.
@@ -238,7 +240,7 @@ class DeviceLostError(DeviceError):
 class StateLostError(DeviceLostError):
     """A state's contents were lost with its device; its session has opened another one.
 
-    The session goes on: a new state can be made, and filled by the runs that filled the lost one.
+    The session continues: create a new state, and repeat the runs of the lost one.
     """
 
 
@@ -250,7 +252,7 @@ class DeviceLimitError(DeviceError):
     """A call exceeds a limit of the device, or uses a feature that it lacks.
 
     Args:
-        message: what was asked for.
+        message: the request.
         limit: the name of the limit or feature.
         op: as for `VkmnnError`.
     """
@@ -296,8 +298,8 @@ def unexpected_error(
     """Return the typed error for one that no check foresaw; raise it `from` the original.
 
     Args:
-        error: what the rule for an op raised; a VkmnnError is returned as it is.
-        doing: what failed: "shape computation".
+        error: the error raised by the rule for an op; a VkmnnError is returned as it is.
+        doing: the step that failed: "shape computation".
         kind: the class of the result; running out of memory always gives OutOfHostMemoryError.
         op: the type of the operator concerned.
         node: the node's name in the model.
@@ -336,9 +338,9 @@ _PACKAGE = Path(__file__).resolve().parent
 
 
 def page(name: str) -> str:
-    """Return the path of a page of the documentation, such as "extending/operator", for a message.
+    """Return the path of a documentation page, such as "extending/operator", for a message.
 
-    In a wheel, pages are files of the package; in a checkout, those of `docs/` beside it.
+    In a wheel, pages are files of the package; in a checkout, those of `docs/` next to it.
     """
     packed = _PACKAGE / "docs" / f"{name}.md"
     return str(packed if packed.is_file() else _PACKAGE.parent / "docs" / f"{name}.md")

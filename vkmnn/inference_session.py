@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -18,9 +17,10 @@ from vkmnn.arguments import (
     fed_array,
 )
 from vkmnn.base.budget import Budget
+from vkmnn.base.closing import Closing
 from vkmnn.base.records import dataclass
-from vkmnn.bound_run import BoundRun
 from vkmnn.core.backend import MemoryUse, Tuning
+from vkmnn.core.bound_run import BoundRun
 from vkmnn.core.device_tensor import DeviceTensor
 from vkmnn.core.futures import RunFuture
 from vkmnn.core.placement import Placement
@@ -30,7 +30,7 @@ from vkmnn.decoding.session_state import SessionState, matched_pairs, open_state
 from vkmnn.errors import InvalidInputError, nearest
 from vkmnn.ir import Array, TensorInfo
 from vkmnn.opening import CpuInfo, Network, open_session
-from vkmnn.overridable import OverridableInputs
+from vkmnn.opening.overridable import OverridableInputs
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.schedule_config import (
     OnDeviceLost,
@@ -43,7 +43,6 @@ from vkmnn.schedule_config import (
 
 if TYPE_CHECKING:
     import onnx
-    from typing_extensions import Self
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +50,9 @@ class NodeArg:
     """Name, type and shape of an input or output, as onnxruntime's NodeArg has them.
 
     `type` is ONNX's, "tensor(float)", and `dtype` numpy's name of the elements, "float32". Symbols
-    in the shape are strings, unknown sizes None; it is None where not even the rank is known.
-    `quantization` is scale and zero point where the elements are quantised values, as TFLite's
-    models have them: real = scale * (value - zero).
+    in the shape are strings, unknown sizes None; the shape is None if even the rank is unknown.
+    `quantization` is scale and zero point if the elements are quantised values, as in TFLite's
+    models: real = scale * (value - zero).
     """
 
     name: str
@@ -63,7 +62,7 @@ class NodeArg:
     quantization: tuple[float, int] | None = None
 
 
-class InferenceSession:
+class InferenceSession(Closing):
     """Run an ONNX model on a Vulkan device.
 
     Args:
@@ -79,22 +78,22 @@ class InferenceSession:
             `VKMNN_MAX_BYTES`, `VKMNN_MAX_NODES` and `VKMNN_MAX_SECONDS`, or the defaults.
         on_device_lost: "raise" DeviceLostError, or "rebuild" the session and run once more; see
             `ScheduleConfig`.
-        on_overflow: what happens when float32 would have held a number that became infinite in
-            float16: "warn", "high" (float32 for that op from then on), "raise" or "ignore"; see
-            `ScheduleConfig`.
+        on_overflow: reaction to a value that fits float32 but became infinite in float16: "warn",
+            "high" (float32 for that op from then on), "raise" or "ignore"; see `ScheduleConfig`.
         sess_options: onnxruntime's; refused with a hint, as are the next two.
         providers: refused; `vkmnn.onnxruntime` takes it.
         provider_options: refused.
         unsupported: "cpu": nodes with neither a kernel nor a numpy execution run on the host, in
             onnxruntime if it is installed, otherwise in the onnx package's evaluator, and
-            `placement` shows them; "raise" refuses the model, which is right for models that
-            are not trusted.
+            `placement` shows them; "raise" refuses the model, which is the right choice for
+            untrusted models.
         input_shapes: shapes that replace those of the file: sizes, names of sizes, and None for
-            open ones. A model that fixes its batch, as every `.mnn` file does, takes others by it.
+            open ones. Models that fix their batch, as every `.mnn` file does, accept others this
+            way.
 
     Raises:
         ModelError: the file is missing, damaged or not a model.
-        BudgetError: the model takes more than the budget.
+        BudgetError: the model exceeds the budget.
         UnsupportedOpError: it has operators that nothing can run or, with "raise", that vkmnn
             does not know; all of them are listed.
         DeviceNotFoundError: the requested device does not exist.
@@ -189,10 +188,10 @@ class InferenceSession:
         output_names: list[str] | tuple[str, ...] | None,
         feeds: Mapping[str, Any] | None = None,
     ) -> list[Array]:
-        """Run the network once; new input shapes are planned first, earlier plans are kept.
+        """Run the network once; new input shapes are planned first, and earlier plans are kept.
 
         Args:
-            output_names: which outputs to return; None, or an empty list, for all.
+            output_names: names of the outputs to return; None, or an empty list, for all.
             feeds: one value per input; inputs with a default value may be left out. A value is an
                 array of the input's dtype and a matching shape, a DeviceTensor, or anything with
                 `__array__` or `__dlpack__`; a list for a sequence, None for an empty optional,
@@ -214,16 +213,16 @@ class InferenceSession:
         return [results[name] for name in wanted]
 
     def reset_state(self) -> None:
-        """Begin anew: what the network keeps between runs has its first values again.
+        """Reset the variables that the network keeps between runs to their initial values.
 
-        Models of TFLite may have such variables; others have nothing to reset.
+        Models of TFLite may have them; others have nothing to reset.
         """
         if self._kept is not None:
             self._kept.close()
             self._kept = self._new_kept()
 
     def _new_kept(self) -> SessionState | None:
-        """Return runs that hand the network's own states on; None where it has none."""
+        """Return runs that pass the network's own states on; None if it has none."""
         if not self._states:
             return None
         pairs = {state.input: state.output for state in self._states}
@@ -237,7 +236,7 @@ class InferenceSession:
         )
 
     def _checked(self, feeds: Mapping[str, Any]) -> tuple[Session, dict[str, Any]]:
-        """Return the session that takes these feeds, and the feeds in order."""
+        """Return the session for these feeds, and the feeds in order."""
         fed = self._overridable.fed(feeds)
         arrays = check_feeds({**self._inputs, **fed}, feeds, self._types)
         arrays |= {state.input: state.initial for state in self._states}
@@ -267,11 +266,11 @@ class InferenceSession:
     ) -> RunFuture[list[Array]]:
         """Start a run and return at once: while the device computes, the next run is uploaded.
 
-        Runs take place in the order in which they were submitted. Networks that need the host in
+        Runs execute in the order in which they were submitted. Networks that need the host in
         between run one after the other.
 
         Args:
-            feeds: as for `run`; the arrays must stay as they are until the run is done.
+            feeds: as for `run`; the arrays must not change until the run is done.
             output_names: as for `run`.
 
         Returns:
@@ -318,8 +317,8 @@ class InferenceSession:
         """Return a new tensor of zeros on the device, for an input or an output.
 
         Args:
-            name: the input or output that gives the element type and the shape.
-            shape: the sizes, where the network leaves them open.
+            name: the input or output that determines the element type and the shape.
+            shape: the sizes, if the network leaves them open.
 
         Raises:
             InvalidInputError: an unknown name, sizes that are unknown or do not match, or
@@ -344,13 +343,13 @@ class InferenceSession:
             array: of any shape, of floats, integers or bool.
 
         Raises:
-            InvalidInputError: devices do not hold such elements.
-            IntegerRangeError: an integer takes more than the device's 32 bits.
+            InvalidInputError: devices cannot hold such elements.
+            IntegerRangeError: an integer does not fit the device's 32 bits.
         """
         values = np.asarray(array)
         if values.dtype.kind not in "fiub":
             raise InvalidInputError(
-                f"devices hold no elements of type {values.dtype}", hint="convert the array"
+                f"devices do not support elements of type {values.dtype}", hint="convert the array"
             )
         return self._session.core.upload(values)
 
@@ -365,9 +364,9 @@ class InferenceSession:
         between copies (`BoundRun.copies`).
 
         Args:
-            inputs: for every input, a DeviceTensor, or an array for which one is made.
-            outputs: for each wanted output, a DeviceTensor, or None to have one made; or just
-                the names; None for all outputs.
+            inputs: a DeviceTensor for every input, or an array, for which one is created.
+            outputs: a DeviceTensor for each requested output, or None to create one; or just the
+                names; None for all outputs.
 
         Raises:
             InvalidInputError: a name, element type or shape does not match, or an output would
@@ -394,17 +393,17 @@ class InferenceSession:
     ) -> SessionState:
         """Return runs whose outputs become inputs of the next run, without passing the host.
 
-        State of one size is swapped. Caches that grow by a Concat of old and new rows, as decoders
-        have them, lie in memory with room to grow, and new rows are appended in place: plans are
-        made for rooms of a power of two, not for every length. Where a network does something with
-        its caches that is not known to be safe so, the log says it once, and every length is
-        planned.
+        State of a fixed size is swapped. Caches that grow by a Concat of old and new rows, as in
+        decoders, are in memory with room to grow, and new rows are appended in place: plans are
+        made for capacities of a power of two, not for every length. If the network uses its caches
+        in a way that may be unsafe, the log says so once, and every length is planned.
 
         Args:
-            pairs: outputs by the inputs that they become; `*` stands for any text:
+            pairs: inputs mapped to outputs; `*` stands for any text:
                 {"past_key_values.*": "present.*"}.
-            capacity: how many rows caches may have at most; None for no limit.
-            initial: what inputs begin with; otherwise caches begin empty, and all else with zeros.
+            capacity: maximum rows of caches; None for no limit.
+            initial: initial values of inputs; by default, caches are empty, and everything else is
+                zero.
 
         Raises:
             InvalidInputError: a name is not known, or a value does not fit.
@@ -422,8 +421,8 @@ class InferenceSession:
         for name, array in (initial or {}).items():
             if name not in matched:
                 raise InvalidInputError(
-                    f"'{name}' is not an input that is state",
-                    hint=f"these are: {', '.join(matched)}",
+                    f"'{name}' is not a state input",
+                    hint=f"state inputs: {', '.join(matched)}",
                 )
             first[name] = fed_array(self._inputs[name], array)
         fed = {name: info for name, info in self._inputs.items() if name not in matched}
@@ -444,7 +443,7 @@ class InferenceSession:
 
         Args:
             shapes: for each plan, a shape or an array for every input: [{"x": (1, 3, 224, 224)}].
-                Inputs whose content decides shapes need arrays.
+                Inputs whose content determines shapes need arrays.
 
         Raises:
             InvalidInputError: a name is missing or not known, or a shape does not fit.
@@ -485,14 +484,14 @@ class InferenceSession:
     def another(self) -> InferenceSession:
         """Return a second session of the same network; on a device they share the weights.
 
-        It has plans, and so memory for activations, of its own, and is closed by itself.
+        It has its own plans, and so its own memory for activations, and is closed separately.
 
         Raises:
             InvalidInputError: the model has been released.
         """
         if self._network is None:
             raise InvalidInputError(
-                "the session has released its model: there is nothing to open another with",
+                "the session has released its model: it cannot open another one",
                 hint="open all sessions first, or load the model again",
             )
         session = object.__new__(type(self))
@@ -504,12 +503,12 @@ class InferenceSession:
         return session
 
     def counters(self) -> dict[str, int]:
-        """Return how often something was done that runs are better without.
+        """Return how often something happened that slows runs down.
 
-        "plans" were made by this session; "recordings" and "submits" of command buffers,
-        the "commands" in them (dispatches, copies and fills), "allocations" of device memory,
-        "pipelines" that were made and "host_copies" of tensors by all who use the device,
-        since it was opened.
+        "plans" were created by this session; "recordings" and "submits" of command buffers, the
+        "commands" in them (dispatches, copies and fills), "allocations" of device memory,
+        "pipelines" created and "host_copies" of tensors are those of all users of the device since
+        it was opened.
         """
         return self._session.core.counters()
 
@@ -519,12 +518,12 @@ class InferenceSession:
             core.trim()
 
     def release_model(self) -> None:
-        """Let go of the network in the host's memory, weights and mapped files included.
+        """Free the network in the host's memory, including weights and mapped files.
 
-        A file whose weights the device reads where they are mapped stays: it is device memory.
+        A file whose weights the device reads in place stays mapped: it is device memory.
 
-        Weights on the device stay, and runs go on at the shapes that have plans (see `prepare`);
-        what would need a new plan raises InvalidInputError from then on.
+        Weights on the device stay, and runs continue at the shapes that have plans (see `prepare`);
+        anything that needs a new plan raises InvalidInputError from then on.
         """
         self._network = None
         self._overridable.release_model()
@@ -540,11 +539,11 @@ class InferenceSession:
     def profile(self, feeds: Mapping[str, Array], runs: int = 10) -> Profile:
         """Run the network a few times and measure where the time goes; `str()` gives a table.
 
-        The measured plan is one of its own; the plans of `run` stay as they are.
+        A separate plan is measured; the plans of `run` are unchanged.
 
         Args:
             feeds: as for `run`.
-            runs: how many runs to measure; the profile holds medians.
+            runs: number of runs to measure; the profile holds medians.
 
         Raises:
             InvalidInputError: as `run`; or `runs` is below 1; or the device cannot measure time.
@@ -561,15 +560,15 @@ class InferenceSession:
     ) -> Tuning:
         """Measure the kernels that the network could use at these shapes, and use the fastest.
 
-        Whole runs decide at last: unless they gain, everything stays as it was. What was found is
-        kept on disk, per device and driver, and serves other sessions too (`VKMNN_TUNE`). On the
-        numpy backend there is nothing to choose.
+        Whole runs decide in the end: unless they gain, nothing changes. The results are kept on
+        disk, per device and driver, and serve other sessions too (`VKMNN_TUNE`). The numpy backend
+        has no choices.
 
         Args:
             feeds: as for `run`.
-            runs: how often each candidate runs; the least time counts.
-            progress: called with (done, total) after every trial; `total` may grow. Where it
-                returns True, nothing further is tried: what was measured decides.
+            runs: runs per candidate; the minimum time counts.
+            progress: called with (done, total) after every trial; `total` may grow. If it returns
+                True, no further candidate is tried, and the measurements so far decide.
 
         Raises:
             InvalidInputError: as `run`; or `runs` is below 1; or the device cannot measure time.
@@ -601,19 +600,6 @@ class InferenceSession:
             "a session can be neither copied nor pickled",
             hint="open one in each process, on the same file; threads may share one",
         )
-
-    def __enter__(self) -> Self:
-        """Return the session itself."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close the session."""
-        self.close()
 
 
 def _no_feeds(method: str, inputs: Iterable[str]) -> InvalidInputError:

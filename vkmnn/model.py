@@ -6,17 +6,17 @@ import re
 from collections import namedtuple
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from vkmnn.arguments import check_feeds, checked_input_shapes
 from vkmnn.base.budget import Budget
+from vkmnn.base.closing import Closing
 from vkmnn.errors import InvalidInputError, plural
 from vkmnn.ir import Array, TensorInfo
 from vkmnn.opening import CpuInfo
-from vkmnn.overridable import OverridableInputs
+from vkmnn.opening.overridable import OverridableInputs
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.schedule_config import (
     OnDeviceLost,
@@ -28,7 +28,6 @@ from vkmnn.schedule_config import (
 
 if TYPE_CHECKING:
     import onnx
-    from typing_extensions import Self
 
 
 def load(
@@ -52,14 +51,14 @@ def load(
         require_device: raise PlacementError instead of running an op on the CPU backend.
         on_device_lost: "raise" or "rebuild"; see `ScheduleConfig`.
         on_overflow: "warn", "high", "raise" or "ignore"; see `ScheduleConfig`.
-        budget: what loading and planning may take; see `Budget`.
+        budget: limits of loading and planning; see `Budget`.
         unsupported: "cpu" or "raise", as for `InferenceSession`.
         input_shapes: shapes that replace those of the file, as for `InferenceSession`.
 
     Raises:
         ModelError: the file is missing, damaged or not a model.
         UnsupportedOpError: operators that vkmnn does not know; all of them are listed.
-        DeviceNotFoundError: the device asked for is not there.
+        DeviceNotFoundError: the requested device does not exist.
     """
     config = ScheduleConfig(
         device=device,
@@ -72,14 +71,14 @@ def load(
     return Model(model, config, budget, unsupported=unsupported, shapes=shapes)
 
 
-class Model:
+class Model(Closing):
     """A callable network; created by `vkmnn.load`.
 
     Attributes:
         inputs: the inputs by name, in the order of positional arguments; those with a default
-            value, which calls may name, are not among them.
+            value, which calls may pass by name, are not included.
         outputs: the outputs by name.
-        device: where it runs.
+        device: the device.
     """
 
     def __init__(
@@ -152,19 +151,6 @@ class Model:
     def close(self) -> None:
         """Release device memory; the model cannot be called afterwards."""
         self._overridable.close()
-
-    def __enter__(self) -> Self:
-        """Return the model itself."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close the model."""
-        self.close()
 
 
 def _named_tuple(names: list[str]) -> Any:

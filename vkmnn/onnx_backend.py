@@ -30,7 +30,7 @@ from vkmnn.errors import (
 )
 from vkmnn.ir import Array, DType
 from vkmnn.opening import CPU_DEVICE, OpenSession, load_network
-from vkmnn.overridable import OverridableInputs
+from vkmnn.opening.overridable import OverridableInputs
 from vkmnn.schedule_config import ScheduleConfig
 
 Inputs: TypeAlias = "Array | Sequence[Any] | Mapping[str, Any]"
@@ -109,14 +109,14 @@ class VkmnnBackend(Backend):
         """Load a model.
 
         Args:
-            model: what to run.
+            model: the model.
             device: "VULKAN", "VULKAN:1" or "CPU".
-            kwargs: further settings of `ScheduleConfig`, as `precision="fp16"`.
+            kwargs: further settings of `ScheduleConfig`, such as `precision="fp16"`.
 
         Raises:
             ModelError: the model is not valid.
             UnsupportedOpError: it holds operators that vkmnn does not know.
-            DeviceNotFoundError: the device is not there.
+            DeviceNotFoundError: the device does not exist.
             InvalidInputError: a setting is unknown.
         """
         config = ScheduleConfig.from_mapping({**kwargs, "device": _selector(device)})
@@ -144,7 +144,7 @@ class VkmnnBackend(Backend):
 
         Args:
             node: the operator.
-            inputs: an array for every input that the node names, in their order or by name.
+            inputs: an array for every input that the node names, in order or by name.
             device: as for `prepare`.
             outputs_info: element type and shape of every output; None where they follow from the
                 inputs.

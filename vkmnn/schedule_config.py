@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
+from vkmnn.base.elements import FloatElement
 from vkmnn.errors import InvalidInputError, nearest
 
 Precision = Literal["high", "normal", "low"]
@@ -36,6 +37,13 @@ PRECISIONS: Mapping[str, Precision] = {
 }
 """Meaning of each precision name."""
 
+STORAGE: Mapping[Precision, tuple[FloatElement, FloatElement]] = {
+    "high": ("f32", "f32"),
+    "normal": ("f16", "f32"),
+    "low": ("f16", "f16"),
+}
+"""How each precision stores floats, and what products of them may be computed in."""
+
 STORES: Mapping[Precision, str] = {
     "high": "",
     "normal": ", float16 storage",
@@ -62,14 +70,14 @@ class PathNames(enum.Enum):
 class NetworkPath:
     """A part of a network, by names that the model's file has (MNN ScheduleConfig.path).
 
-    The part is what `outputs` need, up to `inputs`, which the caller feeds instead of their
-    producers. Ops are named by their nodes: as inputs, they stand for their results, as do the
-    network's inputs by their names.
+    The part is everything that `outputs` need, back to `inputs`, which the caller feeds instead of
+    their producers. Ops are named by their nodes: as inputs, they stand for their results, as do
+    the network's inputs by their names.
 
     Args:
         inputs: where the part starts; empty for the network's inputs.
         outputs: where it ends; empty for the network's outputs.
-        names: what the names are names of.
+        names: the kind of objects that the names refer to.
     """
 
     inputs: tuple[str, ...] = ()
@@ -82,52 +90,52 @@ class ScheduleConfig:
     """Configuration of a session (MNN ScheduleConfig).
 
     Args:
-        device: "auto" (`VKMNN_DEVICE`, otherwise the best Vulkan device, otherwise the CPU
-            backend, with a warning), "fastest" (the same device, numpy, and where it is installed
-            onnxruntime are measured on the first inputs of each shape, and the fastest is
-            remembered), an index, part of a name, a UUID, "cpu" for numpy, or the
-            name of a plug-in's backend, with an option after a colon: "f64:strict".
-        precision: "high", also "fp32": float32 throughout; "normal", also "fp16": floats are
-            stored as float16 where their range allows it, and computed in float32; "low": products
-            by constants and convolutions are computed in float16, a few terms at a time, which are
-            added up in float32; on the CPU backend so is element-wise arithmetic. Where the device
+        device: "auto" (`VKMNN_DEVICE`, otherwise the best Vulkan device, otherwise the CPU backend,
+            with a warning), "fastest" (the same device, numpy, and onnxruntime if installed are
+            measured on the first inputs of each shape, and the fastest is remembered), an index,
+            part of a name, a UUID, "cpu" for numpy, or the name of a plug-in's backend, with an
+            option after a colon: "f64:strict".
+        precision: "high", also "fp32": float32 throughout; "normal", also "fp16": floats are stored
+            as float16 if their range allows it, and computed in float32; "low": products with
+            constants and convolutions are computed in float16, a few terms at a time, which are
+            accumulated in float32; so is element-wise arithmetic on the CPU backend. If the device
             has no float16 arithmetic, or emulates it, "low" runs as "normal"; without 16-bit
             storage both run as "high"; a warning and `Session.precision` say so.
-        driver: the Vulkan binding; None takes `VKMNN_DRIVER` or the default.
-        validation: run under the Khronos validation layer; None takes `VKMNN_VALIDATION`.
+        driver: the Vulkan binding; None uses `VKMNN_DRIVER` or the default.
+        validation: run under the Khronos validation layer; None uses `VKMNN_VALIDATION`.
         save_tensors: names of intermediate tensors to keep as additional outputs.
-        require_device: raise PlacementError when an op would run off the device.
-        max_plans: for how many input shapes plans are kept; None keeps as many as 256 MiB of
-            device memory hold, and at least eight.
+        require_device: raise PlacementError if an op would run off the device.
+        max_plans: number of input shapes whose plans are kept; None keeps as many as fit in 256 MiB
+            of device memory, and at least eight.
         progress: called with (done, total) while pipelines are compiled.
         on_device_lost: "raise" DeviceLostError, after which the session must be closed; or
             "rebuild": reopen the device, plan and upload again, and run once more. A second
             loss in the same call raises.
-        on_overflow: what happens when a number that float32 would hold becomes infinite in float16,
-            at "normal" and "low": "warn" logs it once for each op; "high" repeats the run with
-            that op in float32, and keeps it so; "raise" raises Float16OverflowError; "ignore"
-            looks for none.
-        threads: how many ops the CPU backend may run at once, where none waits for another; numpy's
-            own threads are its own matter.
-        memory: "low" keeps one plan, "high" as many as there is a use for, within 128; "normal" is
-            what `max_plans` says, which comes first in any case. On "high", CPU devices also
-            compute 3 × 3 convolutions of codes by Winograd's way, for which weights take several
-            times the memory.
+        on_overflow: reaction to a value that fits float32 but becomes infinite in float16, at
+            "normal" and "low": "warn" logs it once per op; "high" repeats the run with that op in
+            float32, and keeps it there; "raise" raises Float16OverflowError; "ignore" does not
+            check.
+        threads: number of independent ops that the CPU backend may run at once; numpy's own threads
+            are separate.
+        memory: "low" keeps one plan, "high" as many as are used, up to 128; "normal" the number of
+            `max_plans`, which takes precedence in any case. With "high", CPU devices also compute
+            quantised 3 × 3 convolutions by Winograd, for which weights take several times the
+            memory.
         power: "high" measures the kernels of new plans, as `tuning="on"`; "low" measures nothing,
-            and has the CPU backend run one op at a time. Either is also the priority of the
+            and makes the CPU backend run one op at a time. Either also sets the priority of the
             session's work among all programs, on devices with the feature "queue_priority".
-        tuning: what `VKMNN_TUNE` says, for this session; comes before `power`.
-        storage: where tensors lie between ops, in buffers or in 2-D images: what `VKMNN_STORAGE`
-            says, for this session.
+        tuning: the session's setting of `VKMNN_TUNE`; takes precedence over `power`.
+        storage: storage of tensors between ops, in buffers or in 2-D images: the session's setting
+            of `VKMNN_STORAGE`.
         execution: MNN's Backend::Info::mode. "indirect" records the commands of a plan once, and
-            runs replay them; "direct" records them anew in every run. Only Vulkan devices record.
-        allocator: MNN's Backend::Info::allocator. "defer" places the tensors of a plan when all of
-            them are known, so that they share memory as well as they can; "eager" gives each its
-            place when it is first used, as an allocator does, in less time and more memory.
-        out_of_range: what an index beyond its axis does: "raise" InvalidInputError, or "skip", as
-            in MNN: gathers give zeros there, scatters leave the update out. That takes a few more
-            ops for each gather and scatter.
-        path: the part of the network to run; None for all of it. Only `Interpreter` takes it.
+            runs replay them; "direct" records them again in every run. Only Vulkan devices record.
+        allocator: MNN's Backend::Info::allocator. "defer" places the tensors of a plan once all of
+            them are known, so that they share memory as well as possible; "eager" places each on
+            first use, like an allocator, which is faster but needs more memory.
+        out_of_range: handling of an index beyond its axis: "raise" InvalidInputError, or "skip", as
+            in MNN: gathers return zeros there, scatters skip the update. This takes a few more ops
+            for each gather and scatter.
+        path: the part of the network to run; None for all of it. Only `Interpreter` accepts it.
     """
 
     device: str | int = "auto"
@@ -164,7 +172,7 @@ class ScheduleConfig:
 
     @property
     def tuning_effort(self) -> Tuning | None:
-        """Tuning effort; None for the one of `VKMNN_TUNE`."""
+        """Tuning effort; None uses `VKMNN_TUNE`."""
         by_power: Mapping[str, Tuning] = {"low": "off", "high": "on"}
         return self.tuning or by_power.get(self.power)
 
@@ -192,9 +200,9 @@ class ScheduleConfig:
 
     @classmethod
     def from_mapping(cls, settings: Mapping[str, Any]) -> ScheduleConfig:
-        """Return the configuration of a dictionary: this class's names, or those of MNN's Python.
+        """Return the configuration in a dictionary, with this class's names or MNN's.
 
-        Of MNN's: "backend" ("VULKAN", "CPU" or "AUTO"), "precision", "memory", "power",
+        MNN's keys: "backend" ("VULKAN", "CPU" or "AUTO"), "precision", "memory", "power",
         "saveTensors", and "numThread".
 
         Raises:
@@ -222,7 +230,7 @@ class ScheduleConfig:
 
 
 def checked_names(value: Any, setting: str) -> tuple[str, ...]:
-    """Return a list of names that a dictionary holds; None counts as an empty one.
+    """Return a list of names in a dictionary; None counts as an empty one.
 
     Raises:
         InvalidInputError: it is something else.
@@ -263,7 +271,7 @@ def on_overflow_name(text: str) -> OnOverflow:
     """Return `text` as the reaction to float16 overflow.
 
     Raises:
-        InvalidInputError: it is nothing of that kind.
+        InvalidInputError: it is not one of them.
     """
     for name in get_args(OnOverflow):
         if text == name:
@@ -276,7 +284,7 @@ def unsupported_name(text: str) -> Unsupported:
     """Return `text` as the handling of operators without a kernel.
 
     Raises:
-        InvalidInputError: it is nothing of that kind.
+        InvalidInputError: it is not one of them.
     """
     for name in get_args(Unsupported):
         if text == name:

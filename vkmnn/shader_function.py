@@ -76,15 +76,15 @@ class _Tensor(NamedTuple):
 class ShaderFunction:
     """A compiled template that is called with numpy arrays; created by `vkmnn.shader`.
 
-    Every call allocates, runs, and frees what it has allocated; nothing but the pipeline is kept.
-    Threads may call it at the same time.
+    Every call allocates, runs, and frees its memory; only the pipeline is kept. Threads may call it
+    at the same time.
 
     Attributes:
         glsl: the rendered text.
         spirv: the module.
         manifest: its entry of manifest.json: bindings, specialization constants, local size, ...
-        last_gpu_ms: milliseconds that the latest call took on the device, without copies; None
-            before the first call and where the device has no timestamps.
+        last_gpu_ms: device milliseconds of the latest call, without copies; None before the first
+            call and without timestamps.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class ShaderFunction:
         self._params = compiled.params
         if any(b["type"] == "image" for b in compiled.entry["bindings"]):
             raise ShaderError(
-                f"shader {compiled.name} binds images, which numpy arrays do not fit",
+                f"shader {compiled.name} binds images, which numpy arrays cannot fill",
                 hint='declare its tensors with load="buffer" or load="texel", or dispatch it '
                 "through vkmnn.runtime",
             )
@@ -124,7 +124,7 @@ class ShaderFunction:
             if name in _RESERVED | self._specs.keys():
                 raise ShaderError(
                     f"parameter '{name}' of {self.name} cannot be passed by name: a "
-                    "specialization constant or an argument of every call is called so, too",
+                    "specialization constant or an argument of every call has this name too",
                     hint="rename the parameter",
                 )
 
@@ -168,8 +168,8 @@ class ShaderFunction:
         Raises:
             InvalidInputError: an array, a name or a value does not fit the declarations, or the
                 device's limits.
-            ShaderError: the device lacks what the shader needs.
-            DeviceNotFoundError: there is no such device.
+            ShaderError: the device lacks a feature that the shader needs.
+            DeviceNotFoundError: the device does not exist.
         """
         self._check_arrays(arrays)
         params, spec = self._split(values)
@@ -281,7 +281,7 @@ class ShaderFunction:
         except (TypeError, ValueError, OverflowError) as error:
             given = ", ".join(f"{name}={value!r}" for name, value in spec.items())
             raise self._fault(f"specialization constants {given}: {error}") from None
-        if pipeline not in self._warm:  # else a CPU device would compile in the first timing
+        if pipeline not in self._warm:  # otherwise a CPU device would compile in the first timing
             device.warm_up([pipeline])
             self._warm.add(pipeline)
         return pipeline
@@ -371,16 +371,16 @@ def shader(
 ) -> ShaderFunction:
     """Compile a template and return it as a function of numpy arrays, for experiments.
 
-    Needs `pip install 'vkmnn[codegen]'`; what was compiled once is cached on disk.
+    Needs `pip install 'vkmnn[codegen]'`; compiled shaders are cached on disk.
 
     Args:
         source: the text of a template, or a template file: a Path, or a string that ends with
             `.comp.j2`, which may also be the name of a built-in template.
         requires: features that the shader needs, e.g. "storage16", as in macro.json.
-        name: of a template given as text: what errors and timings call it.
-        device: "auto" (`VKMNN_DEVICE`, or else the best), an index, part of a name, or a UUID;
-            opened at the first call.
-        driver: the Vulkan binding; None takes `VKMNN_DRIVER` or the default.
+        name: name of a template given as text, for errors and timings.
+        device: "auto" (`VKMNN_DEVICE`, or otherwise the best), an index, part of a name, or a UUID;
+            opened on the first call.
+        driver: the Vulkan binding; None uses `VKMNN_DRIVER` or the default.
         validation: run under the Khronos validation layer; its messages become errors.
         **axes: a value for each axis of the template.
 

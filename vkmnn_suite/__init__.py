@@ -1,1 +1,1 @@
-"""Tests of vkmnn's own kernels, of whole models and of faults, beside the package."""
+"""Tests of vkmnn's own kernels, of whole models and of faults, shipped next to the package."""

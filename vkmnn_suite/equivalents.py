@@ -1,4 +1,4 @@
-"""Mutants of the built-in kernels that no test can tell from the original, and why."""
+"""Mutants of the built-in kernels that no test can distinguish from the original, and why."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ class Equivalent:
 
     Args:
         file: the template or include, or a pattern of several.
-        after: pattern of a part of the changed line that the original one does not have; with an
-            arrow, of "original → changed". A removed statement is ";", and wants the arrow.
+        after: a pattern of a part of the changed line that is not in the original; with an arrow,
+            of "original → changed". A removed statement is ";", and needs the arrow.
         reason: why nothing differs.
-        variants: pattern of the variants of which that is true.
+        variants: pattern of the variants for which that is true.
     """
 
     file: str
@@ -501,8 +501,8 @@ UNSEEN: tuple[Equivalent, ...] = (
         "goes beyond shared memory, of which CPU devices have more than was asked for",
     ),
 )
-"""Changes of what only devices show that run the invocations of a workgroup side by side.
+"""Changes that matter only on devices that run the invocations of a workgroup in parallel.
 
-They are judged like all others. Where no case notices one on a CPU device, it is counted apart
+They are judged like all others. If no case detects one on a CPU device, it is counted separately
 there: it says nothing about the cases.
 """

@@ -1,9 +1,8 @@
 """Mutation tests of kernels: does a case fail when one operator of a shader is wrong?
 
-A mutant is a variant's rendered GLSL with one operator, constant or statement changed. It runs in
-the place of the variant in the variant's cases (DeMillo, Lipton and Sayward, "Hints on test data
-selection", 1978). Mutants that loop for ever or crash the driver count as caught: a child process
-runs them.
+A mutant is a variant's rendered GLSL with one operator, constant or statement changed. It replaces
+the variant in the variant's cases (DeMillo, Lipton and Sayward, "Hints on test data selection",
+1978). Mutants that loop forever or crash the driver count as caught: a child process runs them.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ FUNCTION_LIBRARIES = {
 """Includes of functions that many kernels share, and the variants whose cases test them."""
 
 MUTANT_SECONDS = 30.0
-"""How long a mutant may take before it counts as hanging."""
+"""Seconds after which a mutant counts as hanging."""
 
 _TOKEN = re.compile(
     r"(?P<comment>//.*)|(?P<name>[A-Za-z_]\w*)"
@@ -73,7 +72,7 @@ _FUNCTIONS = {
     "false": "true",
 }  # fmt: skip
 _SIGNATURE = re.compile(r"[A-Za-z]\w* ([a-z]\w*)\([^;]*$")
-# A statement that may vanish: an assignment or a call, on a line of its own.
+# A statement that may be removed: an assignment or a call, on a line of its own.
 _STATEMENT = re.compile(r"\s*(?!return\b|break\b|continue\b|case\b|default\b|const\b)"
                         r"(?:[A-Za-z_][\w.]*(?:\[[^\]]*\])*\s*(?:[-+*/%&|^]|<<|>>)?=[^=]|"
                         r"\+\+|--|[A-Za-z_]\w*\().*;\s*")  # fmt: skip
@@ -84,7 +83,7 @@ class Mutant:
     """One change of a rendered variant.
 
     `file` and `line` are the template's, `before` the GLSL line (counted from 0 as `number`) and
-    `after` what stands in its place; `change` says it in short.
+    `after` its replacement; `change` describes it briefly.
     """
 
     number: int
@@ -102,7 +101,7 @@ class Mutant:
 
 
 class Fate(Enum):
-    """What became of a mutant."""
+    """The outcome of a mutant."""
 
     CAUGHT = "caught"
     SURVIVED = "survived"
@@ -113,7 +112,7 @@ class Fate(Enum):
 
 
 class Outcome(NamedTuple):
-    """A mutant's fate, and what caught it or why it cannot be caught."""
+    """A mutant's outcome, and the case that caught it or the reason why it cannot be caught."""
 
     mutant: Mutant
     fate: Fate
@@ -123,8 +122,8 @@ class Outcome(NamedTuple):
 def mutants(rendered: Rendered, name: str) -> Iterator[Mutant]:
     """Yield every change of the code of the variant called `name`.
 
-    Declarations, preprocessor lines, comments and functions that nobody calls stay as they are, and
-    so do the includes of `FUNCTION_LIBRARIES` where the variant is none of those that test them.
+    Declarations, preprocessor lines, comments and functions that are never called are not changed,
+    nor are the includes of `FUNCTION_LIBRARIES` unless the variant is one of those that test them.
     """
     block = False
     dead = _dead_lines(rendered.text)
@@ -160,7 +159,7 @@ def _dead_lines(text: str) -> set[int]:
         name: {word for number in numbers for word in re.findall(r"\w+", lines[number])}
         for name, numbers in bodies.items()
     }
-    # Macros and declarations may call functions too.
+    # Macros and declarations may call functions as well.
     inside = {number for numbers in bodies.values() for number in numbers}
     outside = " ".join(line for number, line in enumerate(lines) if number not in inside)
     alive, todo = set(), {"main", *re.findall(r"\w+", outside)} & bodies.keys()
@@ -199,10 +198,10 @@ def _replacements(kind: str, old: str) -> list[str]:
 
 
 def sample(found: Sequence[Mutant], count: int, seed: int = 0) -> list[Mutant]:
-    """Return at most `count` of the mutants, the same ones every time, in order."""
+    """Return at most `count` of the mutants, always the same ones, in order."""
     if count >= len(found):
         return list(found)
-    # Not for secrets: the same numbers everywhere is what is wanted.
+    # Not for secrets: the numbers must be the same everywhere.
     chosen = random.Random(seed).sample(range(len(found)), count)
     return [found[index] for index in sorted(chosen)]
 
@@ -235,7 +234,7 @@ def _compiler() -> Compiler:
 
 
 def rendered_source(variant: Variant) -> tuple[Source, Rendered]:
-    """Return a variant as its template has it now, and its GLSL."""
+    """Return a variant of the current template, and its GLSL."""
     folder = variant.library.folder / "glsl"
     source = find_variant(folder, variant.name)
     return source, Renderer(folder).render(source)
@@ -245,8 +244,8 @@ def representatives(device: Device | None = None) -> list[Variant]:
     """Return one variant of every template: the one that renders most of its lines.
 
     Args:
-        device: takes part with what it runs unemulated; templates of which it runs no variant
-            are left out.
+        device: is used for the variants that it can run without emulation; templates without such a
+            variant are left out.
     """
     builtin_cases.load_all()
     renderers: dict[object, Renderer] = {}
@@ -318,7 +317,7 @@ class Judge:
         why = self._failure(broken)
         if why:
             return Outcome(mutant, Fate.CAUGHT, why)
-        # Optimising takes longer than most mutants live: only where it may explain something.
+        # Optimising takes longer than most mutants live: only if it may explain something.
         if self._compile(text, "-O") == self._optimized:
             return Outcome(mutant, Fate.SAME, "")
         unseen = "" if is_gpu(self._device.info) else self._known(UNSEEN, mutant)
@@ -330,14 +329,14 @@ class Judge:
         return next((known.reason for known in table if known.fits(*change)), "")
 
     def _failure(self, broken: Shader) -> str:
-        """Return what notices a broken shader; "" when nothing does."""
+        """Return the case that detects a broken shader; "" if none does."""
         for index, (case, picks, expected) in enumerate(self._cases):
             try:
                 run_case(case, self._device, picks, {broken.name: broken}, expected)
             except DeviceLostError:
                 raise
             except Exception as error:  # noqa: BLE001 - a mutant may upset anything
-                # What has caught one will catch the next: try it first.
+                # The case that caught one mutant will probably catch the next: try it first.
                 self._cases.insert(0, self._cases.pop(index))
                 lines = str(error).strip().splitlines() or [type(error).__name__]
                 return f"{case}: {lines[0]}"
@@ -348,7 +347,7 @@ class Judge:
 
 
 def _serve(name: str, selector: str, channel: Connection, files: Sequence[str]) -> None:
-    """Judge the mutants that come through the channel; the first answer says what went wrong."""
+    """Judge the mutants received from the channel; the first answer reports errors."""
     try:
         load_case_files(files)
         device = open_device(selector, validation=True)

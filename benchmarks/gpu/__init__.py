@@ -1,4 +1,4 @@
-"""The first half hour on a device: what is right, what takes how long, and what that changes.
+"""The first half hour on a device: correctness, times, and the decisions that depend on them.
 
-docs/benchmarks.md describes the command; `steps.py` holds what is measured, in order.
+docs/benchmarks.md describes the command; `steps.py` contains the measurements, in order.
 """

@@ -1,4 +1,4 @@
-"""One op, dispatched over and over in a chain: its time, and what the cost model expects."""
+"""One op, dispatched repeatedly in a chain: its time, and the cost model's prediction."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ IDLE_S = 1.0
 RESOLUTION_US = 0.1
 SWEEP = "sweep"
 LONG_US = 20_000.0
-# Two results in fp16 differ by what rounding the operands costs.
+# Two results in fp16 differ by the error of rounding the operands.
 MAX_ERROR = {False: 1e-3, True: 2e-2}
 
 
@@ -45,14 +45,14 @@ class Measured:
     Args:
         what: the problem.
         kernel: the shader of its longest dispatch.
-        workgroups: of that dispatch.
-        dispatches: that the op takes.
+        workgroups: workgroups of that dispatch.
+        dispatches: dispatches that the op needs.
         rule: whether the rules choose it.
         fp16: stored as fp16.
         cold: the caches were swept before each time.
-        us: the least time of several runs, in microseconds.
-        terms: what the model expects, by term.
-        error: the largest difference from numpy, as a part of the range.
+        us: the minimum time of several runs, in microseconds.
+        terms: the model's prediction, by term.
+        error: the largest difference from numpy, as a fraction of the range.
     """
 
     what: str
@@ -74,11 +74,11 @@ class Measured:
     @property
     def is_wrong(self) -> bool:
         """Whether the result is not numpy's."""
-        return not self.error <= MAX_ERROR[self.fp16]  # NaN is wrong, too
+        return not self.error <= MAX_ERROR[self.fp16]  # NaN is wrong as well
 
 
 class _Take:
-    """A chooser that takes candidate number `rank` of one kind of choice, else the first."""
+    """A chooser that picks candidate number `rank` of one kind of choice, else the first."""
 
     def __init__(self, kind: str, rank: int) -> None:
         self.kind = kind
@@ -98,8 +98,7 @@ class _Take:
 class _ChainBackend(VulkanBackend):
     """Records the dispatches of one op `times` times; each time waits for the one before.
 
-    Between them, those labelled SWEEP run where there are any. What converts tensors for the host
-    and from it runs once.
+    Those labelled SWEEP, if any, run in between. The conversions for the host and from it run once.
     """
 
     label = ""
@@ -138,16 +137,17 @@ def kernels(
     sweep_bytes: int = 0,
     most: int = 0,
 ) -> Iterator[Measured]:
-    """Yield what each kernel takes for an op, the rules' first.
+    """Yield the time of each kernel for an op, the rules' first.
 
     Args:
         case: one op; its first op is timed.
-        what: how the problem is called.
-        kind: which choice is gone through (see `vkmnn.vulkan.choice`); "" for the rules' alone.
-        device: where.
-        runs: of which the least counts; a kernel that takes long runs less often.
-        sweep_bytes: what is written before each time, so that weights are in no cache.
-        most: candidates to try; 0: all.
+        what: the name of the problem.
+        kind: the kind of choice whose candidates are measured (see `vkmnn.vulkan.choice`); "" for
+            the rules' alone.
+        device: the device.
+        runs: number of runs, of which the fastest counts; a slow kernel runs less often.
+        sweep_bytes: bytes to write before each run, so that weights are in no cache.
+        most: maximum number of candidates; 0: all.
     """
     want = case.expected()[0]
     graph, feeds = case.graph, dict(case.feeds)
@@ -159,7 +159,9 @@ def kernels(
     infos = {name: tensor_info(name, array) for name, array in feeds.items()}
 
     def planned(times: int) -> tuple[_ChainBackend, Plan]:
-        backend = _ChainBackend(device, timestamps=bool(sweep_bytes), chooser=take, fp16=case.fp16)
+        backend = _ChainBackend(
+            device, timestamps=bool(sweep_bytes), chooser=take, element=case.floats
+        )
         backend.label, backend.times = label, times
         return backend, Plan(graph, infos, {}, backend, CpuBackend(), run_op)
 
@@ -170,7 +172,7 @@ def kernels(
             found = backend.kernel, backend.workgroups, backend.dispatches
             if found not in seen:
                 seen.add(found)
-                # Once: later dispatches of an op that takes several may write over its inputs.
+                # Once: later dispatches of an op with several may overwrite its inputs.
                 got = once.execute(feeds)[graph.outputs[0].name]
                 longer, often = planned(SWEPT_CHAIN if sweep_bytes else 1 + CHAIN)
                 stack.callback(_close, often, longer)
@@ -186,7 +188,7 @@ def kernels(
                     what,
                     *found,
                     rule=take.rank == 0,
-                    fp16=case.fp16,
+                    fp16=case.floats == "f16",
                     cold=bool(sweep_bytes),
                     us=spent,
                     terms=terms,
@@ -214,7 +216,7 @@ _busy_until = {"s": -IDLE_S}
 
 
 def _keep_busy(replay: Callable[[], None]) -> None:
-    """Let the device raise its clock: idle, an H100 runs at 345 of 1,980 MHz for a second yet."""
+    """Let the device raise its clock: an idle H100 runs at 345 of 1,980 MHz for another second."""
     start = time.perf_counter()
     end = start + (COLD_S if start - _busy_until["s"] > IDLE_S else WARM_S)
     while time.perf_counter() < end:
@@ -223,14 +225,14 @@ def _keep_busy(replay: Callable[[], None]) -> None:
 
 
 def replay_of(plan: Plan) -> Callable[[], None]:
-    """Return what runs a plan's only segment again, without the host's copies."""
+    """Return a function that runs a plan's only segment again, without the host's copies."""
     segment = plan.segments[0]
     assert isinstance(segment, VulkanSegment)
     return segment.replay
 
 
 def _least(plan: Plan, feeds: Mapping[str, Array], label: str, runs: int) -> float:
-    """Return the microseconds between timestamps of an op, the least of several runs."""
+    """Return the microseconds between timestamps of an op, the minimum of several runs."""
     best = float("inf")
     for _ in range(runs):
         plan.execute(feeds)
@@ -266,5 +268,5 @@ def _difference(got: Array, want: Array) -> float:
 
 
 def _op_of(label: str) -> str:
-    """Return the op that a dispatch belongs to: what it was lowered to carries a number."""
+    """Return the op that a dispatch belongs to: lowered ops have a number added."""
     return label.partition("~")[0]

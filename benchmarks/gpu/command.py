@@ -1,4 +1,4 @@
-"""Runs the steps within a time, keeps their numbers after each, and ends at a wrong result."""
+"""Runs the steps within a time limit, saves the numbers after each, and stops at a wrong result."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def run(
     head: dict[str, Any],
     only: Sequence[str] = (),
 ) -> bool:
-    """Run the steps and write the page after each of them; tell whether nothing was wrong.
+    """Run the steps and write the page after each of them; return whether no result was wrong.
 
     Args:
-        setting: on what.
-        minutes: in all; each step gets its share, and what an earlier one has left over.
-        folder: where gpu.json and gpu.md go.
-        head: what they say of the machine.
+        setting: the device and the models.
+        minutes: in all; each step gets its share, and the time that an earlier one has left.
+        folder: where gpu.json and gpu.md are written.
+        head: their description of the machine.
         only: names of steps, all if empty.
 
     Raises:

@@ -13,7 +13,7 @@ from vkmnn.vulkan.cost.devices import DeviceClass
 from vkmnn.vulkan.cost.terms import Cost
 
 TERMS = tuple(field.name for field in fields(Cost))
-# How strongly a term that hardly any time depends on is held to its constant.
+# How strongly a term on which hardly any time depends is held to its constant.
 PRIOR = 0.05
 MOST = 8.0
 ROUNDS = 400
@@ -34,7 +34,7 @@ RATES: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """How the model's terms have to be scaled to predict what was measured.
+    """How the model's terms must be scaled to predict the measurements.
 
     Args:
         scales: factor of each term.
@@ -52,9 +52,9 @@ class Fit:
 def fit(measured: Sequence[Measured], device: DeviceClass) -> Fit | None:
     """Scale the terms so that the logarithms of the times agree best; None where nothing was timed.
 
-    Least squares of log(predicted / measured) by gradient descent on the logarithms of the
-    factors, which keeps them positive. Dispatches of an op share its terms; the gaps between them
-    are left alone, as another step measures these.
+    Least squares of log(predicted / measured) by gradient descent on the logarithms of the factors,
+    which keeps them positive. Dispatches of an op share its terms; the gaps between them are not
+    changed, as another step measures these.
     """
     used = [each for each in measured if each.us > 0 and not each.is_wrong]
     if not used:

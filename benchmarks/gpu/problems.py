@@ -1,4 +1,4 @@
-"""What is measured: the shapes that networks are made of, as cases of single ops."""
+"""The problems to measure: shapes from networks, as cases of single ops."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Problem:
 
     def stored(self, fp16: bool) -> Problem:
         """Return it with floats stored in 16 bits or in 32."""
-        return replace(self, case=replace(self.case, fp16=fp16))
+        return replace(self, case=replace(self.case, floats="f16" if fp16 else "f32"))
 
 
 def _random(*shape: int, seed: int = 0, scale: float = 1.0) -> Array:
@@ -113,7 +113,7 @@ def attention(heads: int, queries: int, keys: int, depth: int) -> Problem:
 
 
 def passes() -> list[Problem]:
-    """Return what networks do between products."""
+    """Return the ops that networks run between products."""
     mean = PoolingAttrs("AVERAGE", is_global=True)
     norm = [_random(128, 768), _random(768, seed=1), _random(768, seed=2)]
     return [

@@ -1,4 +1,4 @@
-"""What the steps found: raw numbers in a file, and a page for people."""
+"""The findings of the steps: raw numbers in a file, and a page for people."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from benchmarks.gpu.chain import Measured
 from benchmarks.gpu.fit import Fit
 
 OFF = 1.5
-"""A kernel that takes so many times what is expected, or that part of it, is listed."""
+"""A kernel is listed if its time exceeds the prediction by this factor, or falls short by it."""
 
 
 @dataclass(slots=True)
 class Section:
-    """What one step found.
+    """The findings of one step.
 
     Args:
-        title: of the step.
-        decides: what its numbers are for.
+        title: the title of the step.
+        decides: the decisions for which its numbers are needed.
         tables: rows of plain data by the title of a table.
-        measured: kernels, with what was expected of them.
-        notes: decisions, and what was left out, one sentence each.
+        measured: kernels, with the predictions for them.
+        notes: decisions and omissions, one sentence each.
         wrong: the first wrong result; the run ends there.
-        seconds: that it took.
+        seconds: the time that it took.
     """
 
     title: str
@@ -89,7 +89,7 @@ def _row(each: Measured) -> dict[str, Any]:
 
 
 def _off(sections: Sequence[Section]) -> list[str]:
-    """Return what takes much more or less than predicted, the rules' kernels alone."""
+    """Return the rules' kernels that take much more or less time than predicted."""
     rows = [
         (each.us / each.predicted_us, each)
         for section in sections
@@ -109,7 +109,7 @@ def _off(sections: Sequence[Section]) -> list[str]:
 
 
 def _fitted(fit: Fit) -> list[str]:
-    """Return the constants of the device's class as the table of the cost model wants them."""
+    """Return the constants of the device's class, formatted for the table of the cost model."""
     scales = ", ".join(f"{name} {scale:.2f}" for name, scale in fit.scales.items())
     row = "\n".join(f"    {f.name}={_number(getattr(fit.row, f.name))}," for f in fields(fit.row))
     return [

@@ -1,4 +1,4 @@
-"""The steps of the first half hour, in order: what each measures, and what that decides."""
+"""The steps of the first half hour, in order: their measurements, and the resulting decisions."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from vkmnn.vulkan.cost.devices import class_of
 from vkmnn.vulkan.plan.forecast import Forecast, PlanningBackend
 from vkmnn_suite.cases import load_all
 
-# What only a device can show: barriers of subgroups, the last of several workgroups, matrices.
+# Tests that need a real device: barriers of subgroups, the last of several workgroups, matrices.
 RISKY = (
     "matmul_coop", "conv_coop", "matmul_shared", "conv_shared", "attention_coop",
     "attention_rotate", "attention_tile", "matmul_gemv", "conv_rotate", "matmul_rotate",
@@ -51,15 +51,15 @@ UNSTABLE = 0.1
 
 @dataclass(slots=True)
 class Setting:
-    """Where the steps run, on what, and how long they may take.
+    """Where the steps run, on which networks, and how long they may take.
 
     Args:
         device: opened without the validation layer.
-        where: the same as the engines of the benchmarks want it.
+        where: the same, as the engines of the benchmarks need it.
         models: networks, those of the benchmark or the user's.
-        fp16: measure fp16, too.
-        end: by `time.monotonic()`, of the step at hand.
-        say: shows what is being done.
+        fp16: measure fp16 as well.
+        end: end of the current step, by `time.monotonic()`.
+        say: prints progress.
         measured: products and convolutions of all steps so far.
     """
 
@@ -84,7 +84,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step: its name for `--only`, its minutes of thirty, and what it does."""
+    """A step: its name for `--only`, its minutes of thirty, and its function."""
 
     name: str
     title: str
@@ -104,7 +104,7 @@ def _step(name: str, title: str, decides: str, minutes: float) -> Callable[..., 
 
 
 def _within(setting: Setting, section: Section, items: Iterable[Problem]) -> Iterator[Problem]:
-    """Yield problems while there is time, and note those that there was none for."""
+    """Yield problems while there is time, and note those for which there was none."""
     left = [*items]
     while left:
         if setting.is_over:
@@ -266,7 +266,7 @@ def _costs(setting: Setting, section: Section) -> None:
 def _tiny(
     device: Device, count: int, *, dependent: bool, timestamps: bool = False
 ) -> CommandBuffer:
-    """Record copies of 1 KiB, between two places or each between its own."""
+    """Record copies of 1 KiB, all between the same two buffers or each between its own."""
     size = 1024
     shader = shaders.copy(load="buffer")
     pipeline = device.pipeline(shader)
@@ -290,7 +290,7 @@ def _rounding(device: Device) -> list[dict[str, object]]:
     case = op_case("Cast", CastAttrs(DType.FLOAT16), [x])
     graph = case.graph
     plan = Plan(
-        graph, {i.name: i for i in graph.inputs}, {}, VulkanBackend(device, fp16=True),
+        graph, {i.name: i for i in graph.inputs}, {}, VulkanBackend(device, element="f16"),
         CpuBackend(), run_op,
     )  # fmt: skip
     try:
@@ -423,7 +423,7 @@ def _network(
 
 
 def _forecast(device: Device, network: Network, fp16: bool) -> Forecast:
-    backend = PlanningBackend(device, fp16)
+    backend = PlanningBackend(device, "f16" if fp16 else "f32")
     precision = "normal" if fp16 else "high"
     opened = OpenDevice(backend, device.info, precision)
     session = open_session(

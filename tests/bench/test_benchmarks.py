@@ -1,4 +1,4 @@
-"""The folder benchmarks/: its commands on toy networks, what they write, and its arithmetic."""
+"""The folder benchmarks/: its commands on toy networks, their output, and its arithmetic."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def test_ops_of_several_dispatches_are_right() -> None:
 
 
 def test_the_fit_finds_what_is_off() -> None:
-    """Times that follow other constants: their factors are found, terms without any stay."""
+    """Times that follow other constants: the fit finds the factors; unused terms stay."""
     factors = {"latency": 2.0, "loads": 0.5}
     times = []
     for number in range(30):
@@ -149,7 +149,7 @@ def test_only_known_steps(tmp_path: Path) -> None:
     ],
 )
 def test_every_step_runs_in_no_time(name: str, tmp_path: Path) -> None:
-    """With hardly any time, a step does little, and says so."""
+    """With hardly any time, a step measures little, and reports that."""
     from benchmarks.networks import from_file
 
     squeeze = next(path for path in light_models() if "squeezenet" in path.name)

@@ -75,7 +75,7 @@ def rates(tmp_path: Path) -> Path:
 
 
 def convolution(path: Path, shape: list[Any], rank: int, channels: int = 24) -> Path:
-    """Save a convolution of pictures, with scores of rank 2 or a map of rank 4 as its output."""
+    """Save a convolution of images, with scores of rank 2 or a map of rank 4 as its output."""
     rng = np.random.default_rng(0)
     weights = {"w": rng.standard_normal((channels, 3, 3, 3)).astype(np.float32)}
     nodes = [

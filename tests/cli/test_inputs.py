@@ -1,4 +1,4 @@
-"""`--input` and `--shape`: values as typed, files, and what is assumed where nothing is given."""
+"""`--input` and `--shape`: typed values, files, and the defaults if nothing is given."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_sizes_of_pictures_are_guessed(
 
 
 def test_a_size_that_the_network_takes_is_found(cli: Cli, tmp_path: Path) -> None:
-    """Scores of a map of 14 x 14: only pictures of 224 fit."""
+    """Scores of a map of 14 x 14: only images of 224 fit."""
     rng = np.random.default_rng(0)
     weights = {
         "w": rng.standard_normal((2, 3, 16, 16)).astype(np.float32),

@@ -1,4 +1,4 @@
-"""Long jobs: progress where there is no terminal, and what Ctrl-C leaves behind."""
+"""Long jobs: progress without a terminal, and the files that Ctrl-C leaves behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What commands say about files, devices and results that are not what they should be."""
+"""Messages of commands about wrong files, devices and results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from onnx import helper
 
 import vkmnn
 from tests.cli.conftest import FLOAT, Cli, convolution, save
-from vkmnn.cli import reference
+from vkmnn.comparison import references
 
 
 @pytest.mark.parametrize("command", ["run", "profile", "tune", "info", "convert", "quantize"])
@@ -113,19 +113,30 @@ def test_comparisons_are_refused_before_the_run(
 ) -> None:
     packed = tmp_path / "m.vkmnn"
     vkmnn.convert(classifier, packed)
-    cases = {"nosuchcard": "no device fits"} if vkmnn.devices() else {}
+    cases = {"nosuchcard": "no device matches"} if vkmnn.devices() else {}
     for name, words in cases.items():
         result = cli("run", classifier, "-s", "1,3,32,32", "-d", "cpu", "--compare", name)
         assert (result.status, result.out) == (1, "")
         assert words in result.err
-    monkeypatch.setattr(reference.importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(references.importlib.util, "find_spec", lambda name: object())
     result = cli("run", packed, "-d", "cpu", "--compare", "onnxruntime")
     assert (result.status, result.out) == (1, "")
     assert "onnxruntime does not read 'm.vkmnn'" in result.err
-    monkeypatch.setattr(reference.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(references.importlib.util, "find_spec", lambda name: None)
     result = cli("run", classifier, "-d", "cpu", "--compare", "onnxruntime")
     assert (result.status, result.out) == (1, "")
     assert "pip install onnxruntime" in result.err
+
+
+@pytest.mark.parametrize("name", ["out.txt", "out.npy", "out.JSON"])
+def test_outputs_are_no_files_of_other_kinds(
+    cli: Cli, classifier: Path, tmp_path: Path, name: str
+) -> None:
+    result = cli("run", classifier, "-d", "cpu", "-s", "1,3,32,32", "-o", tmp_path / name)
+    assert (result.status, result.out) == (1, "")
+    assert f"not saved as {Path(name).suffix.lower()} files" in result.err
+    assert "-o out.npz" in result.err
+    assert not (tmp_path / name).exists()
 
 
 # --- quantize -----------------------------------------------------------------------------------
@@ -220,7 +231,7 @@ def test_rows_of_a_plan_are_lines(
 def test_heads_of_the_plan_page_do_not_touch() -> None:
     from importlib.resources import files
 
-    css = (files("vkmnn.cli") / "profile_page.css").read_text("utf-8")
+    css = (files("vkmnn.cli") / "pages.css").read_text("utf-8")
     (rule,) = re.findall(r"^th \{([^}]*)\}", css, re.MULTILINE)
     assert re.search(r"padding: [1-9]\d*px [1-9]\d*px", rule)
 
@@ -241,7 +252,7 @@ def test_the_gap_of_a_profile_is_explained() -> None:
 
 
 def test_ops_of_the_host_are_told_once(cli: Cli, tmp_path: Path) -> None:
-    """Those inside branches are counted apart, and not again for each branch that is opened."""
+    """Those inside branches are counted separately, and only once when a branch is opened."""
     if not vkmnn.devices():
         pytest.skip("no Vulkan device")
     pytest.importorskip("onnxruntime")

@@ -118,6 +118,7 @@ def arguments(tmp_path: Path) -> dict[str, list[object]]:
     small = ["-s", "1,3,48,48", "-d", "cpu"]
     return {
         "bench": [model, *small, "-e", "onnxruntime", "-n", 1],
+        "compare": [model, *small, "--with", "cpu"],
         "convert": [model, tmp_path / "m.vkmnn"],
         "devices": [],
         "info": [model],
@@ -131,7 +132,7 @@ def arguments(tmp_path: Path) -> dict[str, list[object]]:
     }
 
 
-@pytest.mark.parametrize("name", sorted(COMMANDS.keys() - SILENT - {"doctor", "generate"}))
+@pytest.mark.parametrize("name", sorted(COMMANDS.keys() - SILENT - {"doctor", "generate", "pull"}))
 def test_documents(cli: Cli, arguments: dict[str, list[object]], name: str) -> None:
     if name in ("bench", "run", "quantize"):
         pytest.importorskip("onnxruntime")

@@ -1,4 +1,4 @@
-"""Templates leave alone what GLSL or a driver may compute in several ways."""
+"""Templates avoid functions that GLSL or a driver may compute in several ways."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from vkmnn.codegen.places import BUILTIN_FOLDER
 
-# By function: what to write instead (vkmnn/codegen/README.md, "What templates leave alone").
+# By function: the replacement (vkmnn/codegen/README.md, "Functions that templates avoid").
 BANNED = {
     "pow": "exp32(b * log32(a)), or products",
     "mod": "is_odd(x), or integers",
@@ -50,7 +50,7 @@ _UNEQUAL_TO_ITSELF = re.compile(r"([\w.\[\]]+) != \1(?![\w.\[])")
 
 
 def found(text: str, name: str) -> list[str]:
-    """Return what a template must not say."""
+    """Return the expressions that a template must not contain."""
     text = _COMMENT.sub("", text)
     calls = sorted(set(_CALL.findall(text)) - ALLOWED.get(name, set()))
     wrong = [f"{call}(…): write {BANNED[call]}" for call in calls if call in BANNED]

@@ -164,7 +164,7 @@ def test_list_filters(project: Project) -> None:
     assert "did you mean 'storage16'?" in run(project, "list", "--requires", "storage61").output
     done = run(project, "list", "scal", "f64")
     assert done.exit_code == 1
-    assert "no variant fits 'scal f64'" in done.output
+    assert "no variant matches 'scal f64'" in done.output
     assert "did you mean 'scale'?" in done.output
 
 
@@ -251,7 +251,7 @@ def test_a_missing_compiler_is_an_error(project: Project) -> None:
 
 @pytest.mark.parametrize("name", ["jinja2", "rich"])
 def test_a_missing_extra_says_what_to_install(tmp_path: Path, name: str) -> None:
-    # An import hook stands for an environment without the package.
+    # An import hook simulates an environment without the package.
     hook = (
         "import importlib.util as u, runpy, sys\n"
         "real = u.find_spec\n"
@@ -274,7 +274,7 @@ def test_a_missing_extra_says_what_to_install(tmp_path: Path, name: str) -> None
 
 
 def test_the_generator_starts_without_its_own_output() -> None:
-    """A stale kernels.py must not keep anybody from building a new one."""
+    """A stale kernels.py must not prevent building a new one."""
     code = (
         "import sys, vkmnn.codegen.cli\n"
         "print([m for m in sys.modules if m.startswith(('vkmnn.shaders', 'vkmnn.vulkan'))])"

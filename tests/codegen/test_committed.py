@@ -1,4 +1,4 @@
-"""The shaders in the repository: up to date, valid, and what they claim."""
+"""The shaders in the repository: up to date, valid, and consistent with their claims."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_the_lock_is_up_to_date() -> None:
 
 
 def test_the_compilers_are_pinned() -> None:
-    """Whoever compiles shaders, from a checkout or for a wheel, does so by the same compilers."""
+    """Shaders are compiled by the same compilers everywhere: from a checkout, and for a wheel."""
     project = tomllib.loads((SHADERS.parents[1] / "pyproject.toml").read_text("utf-8"))
     extras = project["project"]["optional-dependencies"]
     wanted = {line for line in extras["codegen"] if not line.startswith("jinja2")}
@@ -56,7 +56,7 @@ def test_git_has_no_binaries() -> None:
     assert [name for name in done.stdout.splitlines() if "spv" in name] == []
 
 
-# The newest environment that spirv-val of 2023 knows; what runs on 1.1 must run there, too.
+# The newest environment that spirv-val of 2023 knows; modules for 1.1 must run there as well.
 NEWEST = "vulkan1.3"
 # Extensions that it does not know; the validator inside glslang has seen these modules.
 UNKNOWN = frozenset({"bfloat16", "cooperative_matrix"})

@@ -161,7 +161,7 @@ def test_disassembly(compiler: Compiler) -> None:
 def test_only_a_spoiled_result_loses_the_optimiser(
     compiler: Compiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where only the optimised module is invalid, the plain one is kept."""
+    """If only the optimised module is invalid, the plain one is kept."""
     if isinstance(compiler, SlangGlslang):
         answers = iter([False, True])
         monkeypatch.setattr(compiler, "_is_valid", lambda spirv: next(answers))

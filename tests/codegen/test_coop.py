@@ -1,4 +1,4 @@
-"""Kernels for cooperative matrices: what drivers are known to compile badly is not in them."""
+"""Kernels for cooperative matrices avoid constructs that drivers are known to compile badly."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_there_are_kernels() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_fragments_are_variables(name: str) -> None:
-    """Arrays of them lie in memory on NVIDIA: an eighth of the speed."""
+    """Arrays of them are in memory on NVIDIA: an eighth of the speed."""
     matrices: set[int] = set()
     for opcode, operands in instructions(name):
         if opcode == _TYPE_COOPERATIVE_MATRIX:
@@ -53,7 +53,7 @@ def test_fragments_are_variables(name: str) -> None:
 
 
 def shared_bytes(name: str) -> int:
-    """Return what a variant declares of shared memory."""
+    """Return a variant's declarations of shared memory."""
     sizes: dict[int, int] = {}
     constants: dict[int, int] = {}
     shared = 0

@@ -1,4 +1,4 @@
-"""docs/extending/element-type.md does what it says: its listing runs."""
+"""docs/extending/element-type.md is correct: its listing runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_the_listing_runs(compiler: Compiler) -> None:
 
 
 def test_the_places_exist() -> None:
-    """The page names files and names in them: what was renamed has to be renamed there."""
+    """The page names files and names in them: renaming one requires changing the page."""
     root = PAGE.parents[2]
     text = PAGE.read_text("utf-8")
     for path in re.findall(r"`(vkmnn/[\w/.]+)`", text):

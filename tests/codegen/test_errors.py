@@ -1,4 +1,4 @@
-"""Each kind of mistake, through the command line: place, words, line of source, what to do next."""
+"""Each kind of mistake, through the command line: location, message, source line, and next step."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ FILES = {"t.comp.j2": TEMPLATE, "include/own.glsl.j2": INCLUDE, "macro.json": MA
 
 @dataclass(frozen=True)
 class Mistake:
-    """An edit of one file, and what the message must hold."""
+    """An edit of one file, and the expected content of the message."""
 
     file: str
     old: str
@@ -276,7 +276,7 @@ MISTAKES = {
         '"exclude": []',
         '"exclude": [{"dtype": "f16"},\n {"dtype": "f16"}]',
         "macro.json:7",
-        "the exclusion dtype=f16 takes out nothing",
+        "the exclusion dtype=f16 excludes nothing",
         '{"dtype": "f16"}',
     ),
     "a rule for what is excluded": Mistake(

@@ -1,4 +1,4 @@
-"""What a small change builds again: exactly the variants whose GLSL or flags it changes."""
+"""A small change rebuilds exactly the variants whose GLSL or flags it changes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ MACRO: dict[str, dict[str, object]] = {
     "two.comp.j2": {"axes": {"op": ["SQUARE", "ADD"], "n": [1, 2]}},
     "three.comp.j2": {},
 }
-# k is used nowhere in `one`: its variants are one text, and one entry of the cache.
+# k is not used in `one`: its variants have the same code, and share one entry of the cache.
 ONE, SQUARE, ADD, THREE = ["one_1"], ["two_square_1"], ["two_add_1", "two_add_2"], ["three"]
 
 
@@ -71,7 +71,7 @@ def made(bare: Project, compiler: Compiler) -> Project:
 
 
 def changed(project: Project) -> tuple[list[str], list[str]]:
-    """Build again; return what was compiled and what the outputs say has changed."""
+    """Build again; return which variants were compiled and which outputs changed."""
     built = project.build(cache=Cache(cache_folder()), jobs=1)
     return sorted(built.compiled), writing.write(built, project.root).names("changed")
 
@@ -204,7 +204,7 @@ def test_a_lock_that_cannot_be_made_is_told(
     blocked = tmp_path / "blocked"
     blocked.write_text("")
     monkeypatch.setenv("VKMNN_CACHE_DIR", str(blocked / "cache"))
-    with pytest.raises(ShaderError, match="cannot be kept apart") as error:
+    with pytest.raises(ShaderError, match="cannot be locked") as error:
         writing.write(built, made.root)
     assert "VKMNN_CACHE_DIR" in str(error.value)
 

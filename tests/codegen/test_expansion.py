@@ -109,7 +109,7 @@ def test_variants_are_what_the_words_say(bare: Project, entry: Entry) -> None:
 def test_order_does_not_matter(bare: Project, first: Entry, second: Entry, exchange: bool) -> None:
     macro: dict[str, object] = {"a.comp.j2": first, "b.comp.j2": second}
     turned = dict(reversed(macro.items())) if exchange else macro
-    # Axes keep their order, which makes the names; the rest may stand in any order.
+    # The order of axes matters, as it determines the names; the rest may come in any order.
     turned = {file: dict(sorted(entry.items())) for file, entry in turned.items()}  # type: ignore[attr-defined]
     try:
         variants = read(bare, macro)

@@ -1,4 +1,4 @@
-"""The rendered GLSL of some real shaders, one of each large family, kept word for word.
+"""The rendered GLSL of some real shaders, one of each large family, stored verbatim.
 
 A change of a template, an include or the renderer shows as a readable diff here. When it is meant:
 
@@ -51,7 +51,7 @@ def test_nothing_else_is_kept() -> None:
 
 
 def update() -> None:
-    """Write the files anew."""
+    """Write the files again."""
     GOLDEN.mkdir(exist_ok=True)
     for path in GOLDEN.iterdir():
         path.unlink()

@@ -1,4 +1,4 @@
-"""docs/extending/kernel-family.md does what it says: its listings make a family that works."""
+"""docs/extending/kernel-family.md is correct: its listings result in a family that works."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LISTING = re.compile(r"^`(?P<file>[^`]+)`:\n\n```\w+\n(?P<text>.*?)^```", re.DO
 def family(
     tmp_path: Path, compiler: Compiler, registrations: object, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Any]:
-    """Put the listings in place, build the shaders, and import the family."""
+    """Insert the listings, build the shaders, and import the family."""
     package = tmp_path / "dots"
     listings = {
         found["file"]: found["text"] for found in _LISTING.finditer(PAGE.read_text("utf-8"))

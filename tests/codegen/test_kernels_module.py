@@ -68,7 +68,7 @@ def packed(built: Path, project: Project) -> Path:
 
 @pytest.fixture
 def kernels(built: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The module, reading the lock beside it."""
+    """The module, reading the lock next to it."""
     spec = importlib.util.spec_from_file_location("generated_kernels", built / "kernels.py")
     assert spec is not None
     assert spec.loader is not None
@@ -264,7 +264,7 @@ def test_packed_shaders_are_those_that_are_compiled_on_demand(
     for one, other in zip(packed.all(), shaders, strict=True):
         facts = ("name", "bindings", "spec_constants", "requires", "local_size", "subgroup_size")
         assert [getattr(one, f) for f in facts] == [getattr(other, f) for f in facts]
-    # Someone's tool may have laid the manifest out anew.
+    # The user's tool may have reformatted the manifest.
     path = built / "manifest.json"
     path.write_text(json.dumps(json.loads(path.read_text("utf-8"))), "utf-8")
     assert ShaderLibrary(built).load("one") == packed.load("one")

@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def locked(project: Project) -> Project:
-    """A project with a lock, of which nothing has been compiled yet."""
+    """A project with a lock, none of whose shaders have been compiled yet."""
     writing.write(project.build(), project.root)
     return project
 
@@ -48,7 +48,7 @@ def rendered(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def without_compilers(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Take all compilers away."""
+    """Remove all compilers."""
 
     def take() -> None:
         monkeypatch.setenv("PATH", "")
@@ -155,7 +155,7 @@ def test_threads_share_a_library(locked: Project) -> None:
 
 
 def test_processes_share_a_folder(locked: Project) -> None:
-    """All begin with nothing; none fails, and all get the same."""
+    """All start with an empty cache; none fails, and all get the same result."""
     code = (
         "import hashlib\n"
         "from vkmnn.shaders import ShaderLibrary\n"

@@ -1,4 +1,4 @@
-"""What is stored as float16 is rounded to the nearest, whatever a device does by default."""
+"""Values stored as float16 are rounded to nearest, whatever the device's default is."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def instructions(code: bytes) -> Iterator[list[int]]:
 
 
 def conversions(code: bytes) -> tuple[set[int], set[int]]:
-    """Return the conversions to float16, and those that say how they round."""
+    """Return the conversions to float16, and those with explicit rounding."""
     narrow: set[int] = set()
     found: set[int] = set()
     marked: set[int] = set()
@@ -43,7 +43,8 @@ def test_all_committed_modules_say_how_they_round() -> None:
         if "storage16" in shader.requires:
             found, marked = conversions(shader.spirv())
             if "_half_" in shader.name:
-                # What they stage in shared memory is float16 already, and converts exactly.
+                # The values that they stage in shared memory are float16 already, and convert
+                # exactly.
                 assert marked, shader.name
                 assert marked < found, shader.name
             else:
@@ -53,9 +54,9 @@ def test_all_committed_modules_say_how_they_round() -> None:
 
 
 def test_nothing_else_changes() -> None:
-    wide = BUILTIN.load("convert_width_f16_buffer").spirv()
+    wide = BUILTIN.load("convert_width_f16_f32_buffer").spirv()
     assert rounds_to_nearest(wide) == wide
-    code = BUILTIN.load("convert_width_f32_buffer").spirv()
+    code = BUILTIN.load("convert_width_f32_f16_buffer").spirv()
     words, plain, at = array("I", code), array("I", code[:20]), 5
     for number, *operands in instructions(code):
         if number != DECORATE or operands[1] != FP_ROUNDING_MODE:

@@ -15,6 +15,7 @@ import pytest
 
 import vkmnn
 from vkmnn.codegen.compiler import Compiler
+from vkmnn.codegen.declare import ELEMENTS, Element
 from vkmnn.errors import DeviceNotFoundError, InvalidInputError, ShaderError
 from vkmnn.runtime.device import open_device
 from vkmnn.runtime.memory import Buffer, MemoryKind
@@ -55,7 +56,7 @@ void main()
 
 @pytest.fixture(autouse=True)
 def _with_compiler(compiler: Compiler) -> None:
-    """Skip where there is none."""
+    """Skip the test if there is none."""
 
 
 @pytest.fixture(scope="module")
@@ -399,7 +400,7 @@ NO_COMPILER = (
 
 @pytest.mark.parametrize("missing", [NO_JINJA, NO_COMPILER], ids=["jinja2", "compiler"])
 def test_without_the_extra(missing: str) -> None:
-    """Only the call fails, with what to install."""
+    """Only the call fails, and tells which package to install."""
     code = f"""
 import sys
 {missing}
@@ -469,3 +470,56 @@ def test_the_same_on_swiftshader() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+BF16 = """\
+float brain_widened(uint bits) { return uintBitsToFloat(bits << 16); }
+vec4 brain_widened(uvec4 bits) { return uintBitsToFloat(bits << 16); }
+uint brain_rounded(float x)
+{
+    uint bits = floatBitsToUint(x);
+    bool number = (bits & 0x7fffffffu) <= 0x7f800000u;
+    return number ? (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16 : bits >> 16 | 0x40u;
+}
+uvec4 brain_rounded(vec4 x)
+{
+    return uvec4(brain_rounded(x.x), brain_rounded(x.y), brain_rounded(x.z), brain_rounded(x.w));
+}
+"""
+
+
+@pytest.mark.parametrize("load", ["buffer", "texel"])
+@pytest.mark.parametrize("lanes", [1, 4])
+def test_elements_that_functions_widen_and_round(
+    device: str, lanes: int, load: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """bfloat16 as integers: devices need no type for it."""
+    texel = {1: "r16ui", 4: "rgba16ui"}[lanes]
+    missing = {"storage16", "texel_r16ui"} - open_device(device).info.features
+    if missing:
+        pytest.skip(f"the device lacks {', '.join(sorted(missing))}")
+    words, computed, bits = ("uint16_t", "float", "uint")
+    if lanes == 4:
+        words, computed, bits = ("u16vec4", "vec4", "uvec4")
+    monkeypatch.setitem(
+        ELEMENTS,
+        "brain",
+        Element(
+            *(words, computed, 2 * lanes, texel),
+            *("GL_EXT_shader_16bit_storage", ("storage16",)),
+            decode=f"brain_widened({bits}({{}}))",
+            encode="brain_rounded({})",
+            functions=BF16,
+            components=lanes,
+        ),
+    )
+    x = np.array([1.0, -2.5, 3.1415927, 1e38, np.inf, np.nan, 1e-38, 257.0], np.float32)
+    given = x.view(np.uint32) >> 16
+    got = scale("brain", load)(given.astype(np.uint16), count=8 // lanes, table=[0, 0], alpha=1.5)
+    widened = (given << 16).astype(np.uint32).view(np.float32)
+    want = widened * np.float32(1.5)
+    back = (got.astype(np.uint32) << 16).view(np.float32)
+    np.testing.assert_allclose(back, want, rtol=2.0**-8)
+    even = (want.view(np.uint32) + 0x7FFF + (want.view(np.uint32) >> 16 & 1)) >> 16
+    finite = np.isfinite(want)
+    np.testing.assert_array_equal(got[finite], even[finite])

@@ -1,4 +1,4 @@
-"""What ships has no names, and means the same."""
+"""Shipped modules have no names, and are otherwise the same."""
 
 from __future__ import annotations
 

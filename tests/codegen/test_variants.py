@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.codegen.conftest import Project
+from vkmnn.base.elements import FLOATS
 from vkmnn.codegen.failures import BuildFailedError
 from vkmnn.codegen.variants import TemplateEntry, expand, load_entries
 from vkmnn.errors import ShaderError
@@ -133,7 +134,7 @@ def test_short_forms(bare: Project, entry: object, names: list[str]) -> None:
         ('{"axis": {}}', 3, "unknown key 'axis'"),
         ('{"axes": {\n"op": ["A"],\n"op": ["B"]}}', 5, "duplicate key 'op'"),
         ('{"axes": {"Op": ["A"]}}', 3, "lower-case Python identifier"),
-        ('{"axes": {"spec": ["A"]}}', 3, "taken by a template helper"),
+        ('{"axes": {"spec": ["A"]}}', 3, "already used by a template helper"),
         ('{"axes": {"op": []}}', 3, "at least one value"),
         ('{"axes": {"op": "A"}}', 3, "at least one value"),
         ('{"axes": {"op": ["A",\n"a"]}}', 3, "lists 'a' twice"),
@@ -150,7 +151,7 @@ def test_short_forms(bare: Project, entry: object, names: list[str]) -> None:
         ('{"axes": {"a,b": [["x", 1], ["X", 2]]}}', 3, "lists 'x' twice"),
         ('{"axes": {"op": ["A"]},\n"exclude": [\n{"ob": "A"}]}', 5, "unknown axis 'ob'"),
         ('{"axes": {"op": ["A"]},\n"exclude": [\n{"op": "B"}]}', 5, "'op=B', which the axis"),
-        ('{"axes": {"op": ["A"]}, "exclude": [{}]}', 3, "would take out every variant"),
+        ('{"axes": {"op": ["A"]}, "exclude": [{}]}', 3, "would exclude every variant"),
         ('{"axes": {"op": ["A"]}, "exclude": [{"op": "A"}]}', 3, "leave no variant"),
         ('{"requires": ["storage61"]}', 3, "did you mean 'storage16'?"),
         ('{"requires": {\n"op=A": ["int8"]}}', 4, "unknown axis 'op'"),
@@ -160,19 +161,19 @@ def test_short_forms(bare: Project, entry: object, names: list[str]) -> None:
         ('{"op_type": 3}', 3, "must be a string"),
         ('{"spec": 3}', 3, "'spec' must be an object"),
         ('{"spec": {\n"N": "3"}}', 4, "must be a number or a truth value"),
-        ('{"spec": {\n"local_size_x": 0}}', 4, "a positive integer is wanted"),
-        ('{"spec": {\n"local_size_z": true}}', 4, "a positive integer is wanted"),
+        ('{"spec": {\n"local_size_x": 0}}', 4, "it must be a positive integer"),
+        ('{"spec": {\n"local_size_z": true}}', 4, "it must be a positive integer"),
         ('{"requires": [\n"int8", "int8"]}', 3, "'int8' is listed twice"),
         ('{"axes": {"op": ["A", "B"]},\n"exclude": [{"op": ["A", "A"]}]}', 4, "'op=A' twice"),
         (
             '{"axes": {"op": ["A", "B"]},\n"exclude": [\n{"op": "A"},\n{"op": "A"}]}',
             6,
-            "the exclusion op=A takes out nothing",
+            "the exclusion op=A excludes nothing",
         ),
         (
             '{"axes": {"n": [1, 2, 3]},\n"exclude": [{"n": 1},\n{"n": 2},\n{"n": [1, 2]}]}',
             6,
-            "the exclusion n=1|2 takes out nothing",
+            "the exclusion n=1|2 excludes nothing",
         ),
         (
             '{"axes": {"op": ["A", "B"]}, "exclude": [{"op": "A"}],\n"optimize": {"op=A": "-Os"}}',
@@ -274,3 +275,22 @@ def test_the_schema_agrees_with_the_reader() -> None:
         assert not validator.is_valid({"r.comp.j2": {"axes": {"a,b": rows}}}), rows
     for bad in (3, {"axis": {}}, {"axes": {"op": []}}, {"optimize": "-O3"}, {"exclude": [{}]}):
         assert not validator.is_valid({"r.comp.j2": bad}), bad
+
+
+def test_words_stand_for_float_elements(bare: Project) -> None:
+    bare.write("gemm.comp.j2", "")
+    axes = {"element": ["$floats", "i32"], "load": ["buffer", "image"]}
+    rules = [{"load": "image", "element": ["$narrow", "$imageless", "i32"]}]
+    bare.macro({"gemm.comp.j2": {"axes": axes, "exclude": rules}})
+    (entry,) = load_entries(bare.glsl)
+    assert entry.axes["element"] == (*FLOATS, "i32")
+    in_images = [one.axes["element"] for one in entry.variants() if one.axes["load"] == "image"]
+    assert in_images == ["f32"]
+
+
+def test_unknown_words_are_refused(bare: Project) -> None:
+    bare.write("gemm.comp.j2", "")
+    bare.macro({"gemm.comp.j2": {"axes": {"element": ["$halves"]}}})
+    with pytest.raises(ShaderError, match="'\\$halves' is neither a word") as caught:
+        load_entries(bare.glsl)
+    assert "$floats" in str(caught.value.hint)

@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Steps:
-    """A watch on a project, and what happens between two looks that must agree."""
+    """A watch on a project, and the events between two comparisons that must agree."""
 
     def __init__(self, project: Project, compiler: Compiler, only: frozenset[str]) -> None:
         settings = Settings(None, project.root, 1)

@@ -1,4 +1,4 @@
-"""The step of several texts is that of each, or it is refused."""
+"""The joined step of several sequences equals the step of each, or is refused."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ RNG = np.random.default_rng(5)
 
 @dataclass
 class Step:
-    """A network of one text, with an input x of this shape."""
+    """A network of one sequence, with an input x of this shape."""
 
     shape: tuple[int, ...]
     ops: list[Op[Any]]
@@ -65,7 +65,7 @@ class Step:
         return values
 
     def check(self) -> None:
-        """Compare the joined step with that of each text."""
+        """Compare the joined step with that of each sequence."""
         made = batched_step(self.graph(), BATCH)
         last = self.ops[-1].outputs[0]
         texts = [RNG.standard_normal(self.shape).astype(np.float32) for _ in range(BATCH)]
@@ -161,7 +161,7 @@ def test_what_mixes_texts_is_refused(step: Step) -> None:
 
 @pytest.mark.parametrize("depth", [8, 6])
 def test_attention_has_to_know_how_many_rows_each_text_has(depth: int) -> None:
-    """Heads of six elements are not whole vec4s: they stay apart, which joined steps cannot."""
+    """Heads of six elements are not whole vec4s: they are not joined, as joined steps require."""
     rng = np.random.default_rng(1)
     cache = rng.standard_normal((1, 2, 9, depth)).astype(np.float32)
     append, total = AppendAttrs(2), "vkmnn:total"

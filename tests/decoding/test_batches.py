@@ -1,4 +1,4 @@
-"""Steps that several texts take at once: what they choose is what each would alone."""
+"""Joint steps of several sequences: each chooses the same tokens as it would alone."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _used(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
 
 
 def _in_turns(model: Any, options: list[dict[str, Any]], tokens: int) -> list[list[int]]:
-    """Return the tokens of texts that take turns, each with options of its own."""
+    """Return the tokens of sequences that alternate, each with its own options."""
     pairs = zip(PROMPTS, options, strict=False)
     streams = [model.pieces(prompt, tokens, **how) for prompt, how in pairs]
     ends = [next(stream)[0] for stream in streams]
@@ -91,7 +91,7 @@ def _in_turns(model: Any, options: list[dict[str, Any]], tokens: int) -> list[li
 
 
 def test_a_batch_gives_what_each_text_gives(every_model: Any) -> None:
-    """More texts than there are rows: the ones that end make room for others."""
+    """More sequences than rows: those that end make room for others."""
     made = every_model.generate(PROMPTS, 20)
     for prompt, one in zip(PROMPTS, made, strict=True):
         expected = greedy(every_model.layout.decoder, prompt, 20)
@@ -297,7 +297,7 @@ def test_texts_that_lose_their_place_go_on_alone(
 
 
 def test_nothing_waits_for_the_garbage_collector(tmp_path: Path) -> None:
-    """Loops, their places and their recordings go with the texts, so that devices can close."""
+    """Loops, their slots and their recordings end with the sequences, so that devices can close."""
     folder = _folder("genai", tmp_path / "model")
     gc.collect()
     gc.disable()

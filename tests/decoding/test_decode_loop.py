@@ -1,4 +1,4 @@
-"""Steps on tokens that the device chooses: what they cost, and what they choose."""
+"""Steps on tokens that the device chooses: their cost, and the chosen tokens."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_steps_ahead_change_nothing(model: Any, text: Sequence, ahead: int) -> N
 def test_steps_waited_for_together_change_nothing(
     text: Sequence, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The host waits for two, or for all that are queued; other tokens and cuts go between."""
+    """The host waits for two, or for all queued ones; other tokens and cuts come in between."""
     token = int(text.extend(PROMPT)[-1].argmax())
     expected = [token]
     while len(expected) < 12:
@@ -164,7 +164,7 @@ def test_a_text_that_nobody_reads_along_is_waited_for_in_threes(
 
 
 def test_what_was_queued_is_forgotten(text: Sequence) -> None:
-    """Another token than the one expected, cuts and runs by the host, with steps under way."""
+    """A token other than the expected one, cuts and runs by the host, with steps in flight."""
     text.extend(PROMPT)
     first = text.step(7, RING_SIZE)
     assert first is not None
@@ -238,7 +238,7 @@ def test_a_full_text_ends(model: Any, text: Sequence) -> None:
 
 
 def _odd(usual: DecoderIO) -> DecoderIO:
-    """Return what hides the first key from every third token."""
+    """Return a mask that hides the first key from every third token."""
 
     def feeds(past: int) -> dict[str, Any]:
         made = dict(usual.feeds(past))
@@ -252,7 +252,7 @@ def _odd(usual: DecoderIO) -> DecoderIO:
 def test_other_functions_of_the_length(
     model: Any, text: Sequence, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are looked up in a table; where that were too large, the host goes on feeding."""
+    """They are looked up in a table; if it would be too large, the host continues to feed them."""
     monkeypatch.setattr(decode_step, "MAX_TABLE", rows)
     decoder = model._decoder
     text.extend(PROMPT)

@@ -1,4 +1,4 @@
-"""Rotary embedding, append and attention of one row become one op, and nothing else does."""
+"""Rotary embedding, append and attention of one row are fused into one op, and nothing else is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Outputs that feed the next run: swapped, appended in place, or planned anew."""
+"""Outputs that feed the next run: swapped, appended in place, or planned again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from onnx import helper, numpy_helper
 import vkmnn
 from tests.networks.decoders import decoder, grouped_attention
 from tests.onnxruntime_oracle import open_oracle
-from tests.unit.core.models import model, value
+from tests.session.models import model, value
 from vkmnn.core.device_tensor import DeviceTensor
 from vkmnn.core.plan import Plan
 from vkmnn.decoding import state_tensors
@@ -145,7 +145,7 @@ def test_batches_chunks_and_new_sequences(vulkan: None) -> None:
 def test_texts_of_different_lengths(
     device: str, depth: int, in_place: bool, lengths: tuple[int, ...]
 ) -> None:
-    """New rows come right after those of each text; wide heads have no kernel for that."""
+    """New rows follow those of each sequence directly; wide heads have no kernel for that."""
     proto = grouped_attention(depth)
     session, oracle = vkmnn.InferenceSession(proto, device=device), Oracle(proto, len(lengths))
     state = session.state(PAIRS, capacity=16)
@@ -208,7 +208,9 @@ def test_rows_are_forgotten_and_restored(device: str) -> None:
     with pytest.raises(vkmnn.InvalidInputError, match="holds 10 rows and cannot keep 11"):
         state.truncate(11)
     other = session.state(PAIRS, capacity=40)
-    with pytest.raises(vkmnn.InvalidInputError, match="only caches can, once something has run"):
+    with pytest.raises(
+        vkmnn.InvalidInputError, match="only caches can be restored, after the first run"
+    ):
         other.restore(saved)
     other.run(None, feeds_of(np.array([[1, 2]]), 0))
     other.truncate(0)
@@ -272,7 +274,7 @@ def test_state_is_read_when_it_is_asked_for(device: str) -> None:
 
 
 def unsafe() -> Any:
-    """Return rows joined, then sorted: nothing that memory with room could hold."""
+    """Return rows joined, then sorted: spare memory could not hold the result."""
     nodes = [
         helper.make_node("Concat", ["past", "x"], ["present"], axis=0),
         helper.make_node("CumSum", ["present", "axis"], ["sums"], reverse=1),
@@ -348,7 +350,7 @@ def test_sums_over_rows_leave_the_tail_out(device: str) -> None:
 
 
 def apart() -> Any:
-    """Return what keeps rows apart, or sums them, by ops that declare no more than their axes."""
+    """Return an op that keeps rows separate, or sums them; such ops declare only their axes."""
     nodes = [
         helper.make_node("Concat", ["past", "x"], ["present"], axis=0),
         helper.make_node("TopK", ["present", "two"], ["largest", "places"], axis=1),
@@ -380,7 +382,7 @@ def test_ops_that_declare_their_axes_grow(device: str, caplog: pytest.LogCapture
 
 
 def late() -> Any:
-    """Return rows from where the length says, which is the first one when the caches are full."""
+    """Return rows from the length on, which is the first row if the caches are full."""
     nodes = [
         helper.make_node("Concat", ["past", "x"], ["present"], axis=0),
         helper.make_node("Shape", ["present"], ["total"], start=0, end=1),
@@ -408,7 +410,7 @@ def test_rows_that_the_length_cuts_off_are_planned_anew(device: str) -> None:
 
 
 def detector() -> Any:
-    """Return a state of fixed size, as networks for voice activity have it: h = tanh(h + x)."""
+    """Return a state of fixed size, as in networks for voice activity: h = tanh(h + x)."""
     nodes = [
         helper.make_node("Add", ["h", "x"], ["sum"]),
         helper.make_node("Tanh", ["sum"], ["hn"]),
@@ -453,7 +455,7 @@ def _noted(close: Callable[[Any], None], closed: list[Any]) -> Callable[[Any], N
 def test_a_recording_that_fails_leaves_nothing_open(
     vulkan: None, monkeypatch: pytest.MonkeyPatch, fails: str
 ) -> None:
-    """Swapped state takes two recordings: where the second fails, the first is closed, too."""
+    """Swapped state needs two recordings: if the second fails, the first is closed as well."""
     session = vkmnn.InferenceSession(detector())
     state = session.state({"h": "hn", "c": "cn"})
     x = {"x": np.ones((2, 5), np.float32)}
@@ -483,18 +485,18 @@ def test_a_recording_that_fails_leaves_nothing_open(
 
 def test_names_are_checked(device: str) -> None:
     session = vkmnn.InferenceSession(decoder(layers=1), device)
-    with pytest.raises(vkmnn.InvalidInputError, match="no input is called like"):
+    with pytest.raises(vkmnn.InvalidInputError, match="no input matches"):
         session.state({"cache.*": "present.*"})
     with pytest.raises(vkmnn.InvalidInputError, match=r"no output 'future\.0\.key'"):
         session.state({"past.*": "future.*"})
-    with pytest.raises(vkmnn.InvalidInputError, match="not an input that is state"):
+    with pytest.raises(vkmnn.InvalidInputError, match="not a state input"):
         session.state(PAIRS, initial={"x": np.zeros(1)})
     with pytest.raises(vkmnn.InvalidInputError, match="the capacity of a state is 0"):
         session.state(PAIRS, capacity=0)
     state = session.state(PAIRS)
     with pytest.raises(vkmnn.InvalidInputError, match="before the first run"):
         state.value("past.0.key")
-    with pytest.raises(vkmnn.InvalidInputError, match="not an input that is state"):
+    with pytest.raises(vkmnn.InvalidInputError, match="not a state input"):
         state.value("x")
     with pytest.raises(vkmnn.InvalidInputError, match=r"no input 'past\.0\.key'"):
         state.run(None, {"past.0.key": np.zeros(1)})
@@ -507,7 +509,7 @@ def test_names_are_checked(device: str) -> None:
 
 
 def _fails_at(patch: pytest.MonkeyPatch, at: int) -> list[int]:
-    """Let an allocation fail; return how many there were, which grows."""
+    """Let an allocation fail; return the number of allocations so far."""
     real, calls = Device.allocate, [0]
 
     def allocate(self: Device, nbytes: int, kind: MemoryKind) -> Buffer:

@@ -1,7 +1,7 @@
 """Every test of this folder runs on every driver; one that is not installed is skipped.
 
-"kompute, discrete" is the driver `kompute` as on a device with memory of its own: the host then
-sees copies, carried over by transfers.
+"kompute, discrete" is the driver `kompute` as on a device with separate memory: the host then sees
+copies, which are transferred.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import pytest
 
-from tests.unit.runtime.conftest import make_shader, scale, spin, texel_add
+from tests.runtime.conftest import make_shader, scale, spin, texel_add
 from vkmnn.errors import DeviceNotFoundError, ValidationLayerError
 from vkmnn.runtime import (
     Buffer,
@@ -48,7 +48,7 @@ def driver(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
 
 @pytest.fixture
 def device(driver: str) -> Device:
-    """A device, under the validation layer where that is installed."""
+    """A device, under the validation layer if that is installed."""
     try:
         return open_device(driver=driver, validation=True)
     except ValidationLayerError:
@@ -57,7 +57,7 @@ def device(driver: str) -> Device:
 
 @pytest.fixture
 def validated(driver: str) -> Device:
-    """A device under the validation layer; skips the test where the layer is not installed."""
+    """A device under the validation layer; skips the test if the layer is not installed."""
     try:
         return open_device(driver=driver, validation=True)
     except ValidationLayerError as error:
@@ -74,7 +74,7 @@ def own_device(driver: str) -> Iterator[Device]:
 
 
 class Places:
-    """Ranges of equal size: side by side in one buffer, or in one buffer each if it must be."""
+    """Ranges of equal size: in one buffer, or each in its own if necessary."""
 
     def __init__(self, device: Device, count: int, nbytes: int, kind: MemoryKind) -> None:
         self.device = device
@@ -104,7 +104,7 @@ class Places:
 
 @pytest.fixture
 def make_places() -> Iterator[Callable[..., Places]]:
-    """Return a function that makes ranges on a device, filled with NaN."""
+    """Return a function that creates ranges on a device, filled with NaN."""
     made: list[Buffer] = []
 
     def make(
@@ -139,7 +139,7 @@ def record_scale(
 def scaling(
     device: Device, shader: Shader, places: Places, steps: Sequence[tuple[int, int]]
 ) -> CommandBuffer:
-    """Record places[target] = 2 * places[source] for every step."""
+    """Record ranges[target] = 2 * ranges[source] for every step."""
     recorder = device.recorder()
     for source, target in steps:
         ranges = [places.at(source), places.at(target)]

@@ -1,4 +1,4 @@
-"""Images: rows go in and come out, kernels sample and store, what does not fit is refused."""
+"""Images: rows are uploaded and downloaded, kernels sample and store, misfits are refused."""
 
 from __future__ import annotations
 
@@ -182,6 +182,6 @@ def test_images_are_counted_and_freed(images: Device) -> None:
 def test_a_driver_without_images_says_so(device: Device) -> None:
     if "images" in device.info.features:
         pytest.skip("it has images")
-    with pytest.raises(InvalidInputError, match="stores nothing in images") as caught:
+    with pytest.raises(InvalidInputError, match="cannot store data in images") as caught:
         device.allocate_image(1, 1, "rgba32f")
     assert "buffers" in (caught.value.hint or "")

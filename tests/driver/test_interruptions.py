@@ -76,7 +76,7 @@ def test_the_next_run_works(
 def test_storms_of_ctrl_c_leave_the_commands_usable(
     own_device: Device, scale: Shader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A finalizer that is interrupted tells this hook, and pytest's is interrupted in turn.
+    # An interrupted finalizer is reported to this hook, and pytest's is interrupted in turn.
     monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
     places = Places(own_device, 2, 64, MemoryKind.UPLOAD)
     commands = scaling(own_device, scale, places, STEPS)
@@ -85,7 +85,7 @@ def test_storms_of_ctrl_c_leave_the_commands_usable(
     interrupts = 0
 
     def interrupt(*_: object) -> None:
-        # One exception a round: none comes between two rounds, where nothing catches it.
+        # One exception per round: none is raised between two rounds, where nothing catches it.
         nonlocal armed, interrupts
         if armed:
             armed = False
@@ -119,7 +119,7 @@ def test_storms_of_ctrl_c_leave_the_commands_usable(
 
 
 def busy(device: Device, spin: Shader, groups: int, *, timestamps: bool = False) -> CommandBuffer:
-    """Return commands that take about a hundredth of a second a group."""
+    """Return commands that take about a hundredth of a second per group."""
     recorder = device.recorder(timestamps=timestamps)
     memory = device.allocate(1 << 14, MemoryKind.DEVICE)
     pipeline = device.pipeline(spin)
@@ -157,7 +157,7 @@ def test_long_runs_are_not_polled(
 
 
 def test_what_still_runs_is_freed_when_it_is_done(own_device: Device, spin: Shader) -> None:
-    """Nothing that the device may use is freed, nobody waits for long, and nothing stays."""
+    """Nothing that the device may use is freed, nobody waits for long, and nothing remains."""
     if own_device.info.driver == "kompute":
         pytest.skip("the driver waits in every submission")
     driver_device = own_device.driver_device

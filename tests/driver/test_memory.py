@@ -1,4 +1,4 @@
-"""Buffers: what is written is read, views live as long as they are used, limits are typed."""
+"""Buffers: written data is read back, views live as long as they are used, limits are typed."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def dense_model() -> onnx.ModelProto:
 
 
 def picture_model() -> onnx.ModelProto:
-    """Return a small classifier of pictures [N, 3, 8, 8]."""
+    """Return a small image classifier [N, 3, 8, 8]."""
     random = np.random.default_rng(1)
     nodes = [
         helper.make_node("Conv", ["image", "k"], ["c"], kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
@@ -72,7 +72,7 @@ def picture_model() -> onnx.ModelProto:
 
 @pytest.fixture(scope="session")
 def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the path of the classifier of pictures."""
+    """Return the path of the image classifier."""
     path = tmp_path_factory.mktemp("faces") / "pictures.onnx"
     onnx.save(picture_model(), path)
     return path

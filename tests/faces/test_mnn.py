@@ -1,4 +1,4 @@
-"""`vkmnn.mnn`: programs written for MNN, and every call that they make."""
+"""`vkmnn.mnn`: programs written for MNN, and all of their calls."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ import vkmnn.mnn as MNN  # noqa: N812 - as programs write it
 from tests.model.mnn_models import converted
 from vkmnn import InvalidInputError, ModelError, ShapeError
 from vkmnn.mnn import expr, nn
-from vkmnn.openings import Openings
-from vkmnn.paths import OpenPaths
+from vkmnn.opening.paths import OpenPaths
+from vkmnn.opening.reshaped import Openings
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(__file__).parent / "programs"
@@ -57,7 +57,7 @@ def test_programs_run_unchanged(program: str, pictures: Path) -> None:
 
 @pytest.mark.parametrize("program", ["mnn_session.py", "mnn_callbacks.py", "mnn_module.py"])
 def test_programs_run_on_mnn_and_here(program: str, pictures: Path, tmp_path: Path) -> None:
-    """The same program and the same file: in MNN itself, and in its place."""
+    """The same program and the same file: with MNN itself, and with vkmnn in its place."""
     model = converted(onnx.load(pictures), tmp_path)
     lines = []
     for start in ([], ["-m", "vkmnn.mnn"]):
@@ -70,7 +70,7 @@ def test_programs_run_on_mnn_and_here(program: str, pictures: Path, tmp_path: Pa
             check=False,
         )
         assert done.returncode == 0, done.stderr
-        # MNN's own remarks, which C buffers, may come after the program's.
+        # MNN's own output, which C buffers, may come after the program's.
         lines.append([line for line in done.stdout.splitlines() if line.startswith("class ")][-1])
     assert lines[0].split()[:2] == lines[1].split()[:2]
     mine, theirs = (np.array(eval(line.split(maxsplit=2)[2])) for line in lines)  # noqa: S307
@@ -100,7 +100,7 @@ def convolutions(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def by_mnn(path: Path, arrays: list[Any]) -> list[Any]:
-    """Return what MNN itself answers, resized for every array."""
+    """Return MNN's own answers, resized for every array."""
     real = importlib.import_module("MNN")
     net = real.Interpreter(str(path))
     session = net.createSession({"backend": "CPU", "precision": "high"})
@@ -122,7 +122,7 @@ def run_on(module: Any, net: Any, session: Any, array: Any) -> Any:
 
 @pytest.mark.parametrize("backend", backends())
 def test_a_file_of_fixed_sizes_takes_others(backend: str, convolutions: Path) -> None:
-    """Batches and pictures of other sizes, back and forth, as MNN resizes them."""
+    """Batches and images of other sizes, back and forth, as MNN resizes them."""
     shapes = [(1, 3, 16, 16), (1, 3, 24, 32), (5, 3, 16, 16), (2, 3, 9, 11), (1, 3, 24, 32)]
     rng = np.random.default_rng(4)
     arrays = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
@@ -142,7 +142,7 @@ def test_a_file_of_fixed_sizes_takes_others(backend: str, convolutions: Path) ->
 
 
 def test_names_of_ops_are_those_of_the_file(convolutions: Path) -> None:
-    """In callbacks, and where tensors that passes fuse away are to be kept."""
+    """In callbacks, and if tensors that passes would fuse away are kept."""
     x = np.ones((1, 3, 16, 16), np.float32)
     seen: list[str] = []
     net = MNN.Interpreter(str(convolutions))

@@ -15,7 +15,7 @@ import vkmnn
 import vkmnn.onnxruntime
 from tests.onnxruntime_oracle import open_oracle
 from vkmnn import InferenceSession, Interpreter, InvalidInputError, ModelError, onnx_backend
-from vkmnn.overridable import MAX_SESSIONS
+from vkmnn.opening.overridable import MAX_SESSIONS
 
 X = np.linspace(-2, 2, 8, dtype=np.float32).reshape(2, 4)
 B = np.array([3, -4, 5], np.float32)

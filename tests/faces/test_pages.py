@@ -15,13 +15,13 @@ from vkmnn.base.registry import Snapshot
 from vkmnn.runtime import drivers
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-FROZEN = DOCS.parent / "tests" / "data" / "tensorflow" / "cnn.pb"
+TENSORFLOW = DOCS.parent / "tests" / "data" / "tensorflow"
 EXTENDING = tuple(
     f"extending/{name}.md" for name in ("README", "front-end", "driver", "pass", "plugin")
 )
 PAGES = (
     *("coming-from-onnxruntime.md", "coming-from-mnn.md", "coming-from-tflite.md"),
-    "formats.md",
+    *("coming-from-tensorflow.md", "formats.md", "tools.md"),
 )
 
 
@@ -43,7 +43,9 @@ def test_examples_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     shutil.copy(pictures if "mnn" in page else dense, tmp_path / "model.onnx")
-    shutil.copy(FROZEN, tmp_path / "frozen.pb")
+    shutil.copy(TENSORFLOW / "cnn.pb", tmp_path / "frozen.pb")
+    for name in ("several", "counter") if "tensorflow" in page else ():
+        shutil.unpack_archive(TENSORFLOW / f"{name}.zip", tmp_path / name)
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", (DOCS / page).read_text("utf-8"), re.DOTALL)
     assert len(blocks) > 1

@@ -53,7 +53,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 LASTING = (Fault.HOST_MEMORY, Fault.LOST, Fault.INTERRUPT)
 
 FEW = (Fault.TIMEOUT, Fault.HANG, Fault.NUMPY)
-"""What may happen to a few calls only."""
+"""Faults that are tried on a few calls only."""
 
 
 @pytest.mark.parametrize("stride", [11, pytest.param(1, marks=pytest.mark.soak)])
@@ -82,7 +82,7 @@ def test_calls_on_tensors_of_the_device_may_fail(model: Path, fault: Fault) -> N
 
 @pytest.mark.parametrize("fault", [Fault.LOST_ONCE, Fault.LOST])
 def test_sessions_that_open_lost_devices_anew(model: Path, fault: Fault) -> None:
-    """Most losses are made good; whatever was lost, the session goes on."""
+    """vkmnn recovers from most losses; whatever was lost, the session continues."""
     (row,) = sweep(model, [fault], life="rebuild", stride=5)
     assert row.violations == []
     assert row.trials > 25

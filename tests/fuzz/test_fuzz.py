@@ -1,4 +1,4 @@
-"""Random models agree with onnxruntime, and what once failed still works."""
+"""Random models agree with onnxruntime, and earlier failures stay fixed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers that crash or hang: the campaign says which model did it, and goes on."""
+"""Workers that crash or hang: the campaign reports the model that caused it, and continues."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vkmnn_suite.fuzz.options import Options
 
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
 
-# The worker, but it makes models of one node, of which nobody has to compute the second one.
+# The worker, but its models have one node, and the second one is never computed.
 STAND_IN = """
 import os, sys, time
 import numpy as np
@@ -42,7 +42,7 @@ worker.main()
 
 @pytest.fixture
 def lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Return what three models report when the second one does something to its process."""
+    """Return the reports of three models if the second one harms its process."""
     monkeypatch.setattr(campaign, "_CRASH_PATIENCE_S", 0.0)
     monkeypatch.setattr(child, "WORKER", "stand_in_worker")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))

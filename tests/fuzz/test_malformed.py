@@ -101,24 +101,24 @@ PAST = {
         "Resize", {"r": NONE, "s": np.array([1, np.inf, 1], np.float32)}, mode="nearest"
     ),
     "axis inserted twice": model("Unsqueeze", {"a": ints(2, 4, 2)}),
-    "axis removed that is not there": model("Squeeze", {"a": ints(7)}),
-    "slice of an axis that is not there": model(
+    "axis removed that does not exist": model("Squeeze", {"a": ints(7)}),
+    "slice of an axis that does not exist": model(
         "Slice", {"s": ints(0), "e": ints(2**31 - 1), "a": ints(9)}
     ),
     "slices of another number": model("Slice", {"s": ints(0, 0), "e": ints(9), "a": ints(0)}),
     "permutation of other axes": model("Transpose", {}, perm=[0, 9, 1]),
     "parts without number": model("Split", {}, axis=0, num_outputs=2**31 - 1),
-    "split of an axis that is not there": model("Split", {}, axis=9, num_outputs=1),
+    "split of an axis that does not exist": model("Split", {}, axis=9, num_outputs=1),
     "two million channels": model("DepthToSpace", {}, blocksize=2**20),
     "no strides": model("MaxPool", {}, kernel_shape=[1], strides=[0]),
-    "largest of an axis that is not there": model("TopK", {"k": ints(1)}, outputs=2, axis=-9),
+    "largest of an axis that does not exist": model("TopK", {"k": ints(1)}, outputs=2, axis=-9),
     "more elements than there are numbers": model("Tile", {"r": ints(2**31 - 1, 2**31 - 1, 1)}),
     "fill of an endless list of sizes": model("Expand", {"s": ints(*[2**31] * 6)}),
 }
 
 
 def chained(perms: list[list[int]], then: str = "") -> onnx.ModelProto:
-    """Return a model of transpositions of x [2, 3, 4], of shapes that nothing tells."""
+    """Return a model of transpositions of x [2, 3, 4], with undeclared shapes."""
     nodes, value = [], "x"
     for number, perm in enumerate(perms):
         nodes.append(helper.make_node("Transpose", [value], [f"t{number}"], "wrong", perm=perm))
@@ -174,7 +174,7 @@ def test_what_once_raised_something_else(name: str, devices: list[str]) -> None:
 
 @pytest.mark.soak
 def test_random_damage(tmp_path: Path) -> None:
-    """What a driver cannot do without memory is not held against vkmnn: see `ordeal`."""
+    """Failures of a driver without memory do not count against vkmnn: see `ordeal`."""
     starts = tmp_path / "starts.json"
     save_starts(starts)
     options = Options(seed=int(os.environ.get("VKMNN_FUZZ_SEED", "0")), graphs=MODELS, jobs=1)
@@ -273,7 +273,7 @@ def test_untyped_errors_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*arguments: object) -> None:
         raise KeyError("lost")
 
-    monkeypatch.setattr("vkmnn.opening.load_plugins", fail)
+    monkeypatch.setattr("vkmnn.opening.front_ends.load_plugins", fail)
     outcome = undergo(PAST["101 axes"], ["cpu"])
     assert (outcome.kind, outcome.error) == (UNTYPED, "KeyError")
 

@@ -1,6 +1,6 @@
 """Small language models with random weights, as files that describe their networks.
 
-The same weights are made everywhere; `make_described.py` stores what transformers makes of them.
+The weights are the same everywhere; `make_described.py` stores the results of transformers.
 """
 
 from __future__ import annotations
@@ -220,13 +220,13 @@ def weights_of(name: str, seed: int = 0) -> Arrays:
 
 
 def brain_bits(values: npt.NDArray[Any]) -> npt.NDArray[np.uint16]:
-    """Return float32 cut off to bfloat16."""
+    """Return float32 truncated to bfloat16."""
     bits: npt.NDArray[np.uint16] = (values.view(np.uint32) >> 16).astype(np.uint16)
     return bits
 
 
 def rounded(values: npt.NDArray[Any], dtype: str) -> npt.NDArray[np.float32]:
-    """Return float32 with what a type holds of it."""
+    """Return float32 rounded to a type."""
     if dtype == "BF16":
         wide = brain_bits(values).astype(np.uint32) << 16
         return wide.view(np.float32)
@@ -301,13 +301,13 @@ _HALVES: dict[str, dict[int, float]] = {
     "Q3_K": {108: 1 / 100}, "Q4_K": {0: 1 / 300, 2: 7.5 / 300}, "Q5_K": {0: 1 / 600, 2: 15.5 / 600},
     "Q6_K": {208: 1 / 3000}, "IQ4_NL": {0: 1 / 120}, "IQ4_XS": {0: 1 / 3000},
 }  # fmt: skip
-"""Where the float16 numbers of a block are, and about how large, for weights of about 1."""
+"""Positions of the float16 numbers in a block, and their sizes for weights of about 1."""
 
 
 def random_blocks(
     kind: str, shape: Sequence[int], scale: float, rng: np.random.Generator
 ) -> npt.NDArray[np.uint8]:
-    """Return the bytes of a matrix of random codes, its weights about as large as `scale`."""
+    """Return the bytes of a matrix of random quantised values, with weights of about `scale`."""
     _, count, width = TYPES[kind]
     blocks = int(np.prod(shape)) // count
     data = rng.integers(0, 256, (blocks, width), dtype=np.uint8)
@@ -528,7 +528,7 @@ def _with_experts(before: Stored | None, kind: str, shape: tuple[int, ...], data
 
 
 def llama3_factors(rope: Mapping[str, Any], depth: int) -> npt.NDArray[np.float32]:
-    """Return what converters write for Llama 3: what each frequency is divided by."""
+    """Return the divisors of the frequencies that converters write for Llama 3."""
     plain = rope["rope_theta"] ** (-np.arange(0, depth, 2) / depth)
     original, factor = rope["original_max_position_embeddings"], rope["factor"]
     low, high = rope["low_freq_factor"], rope["high_freq_factor"]

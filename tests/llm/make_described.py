@@ -1,4 +1,4 @@
-"""Stores what transformers makes of the models in `described.py`: logits and the likeliest tokens.
+"""Stores transformers' results for the models in `described.py`: logits and the likeliest tokens.
 
     python -m tests.llm.make_described [case ...]  # needs torch, transformers, gguf
 
@@ -37,7 +37,7 @@ STORE = Path(__file__).parent / "data" / "described.npz"
 
 
 def _mixture(name: str, weights: dict[str, Any]) -> Any:
-    """Return a mixture, whose experts transformers puts together as it reads a folder."""
+    """Return a mixture, whose experts transformers joins when it reads a folder."""
     from safetensors.numpy import save_file
     from transformers import AutoModelForCausalLM
 
@@ -50,7 +50,7 @@ def _mixture(name: str, weights: dict[str, Any]) -> Any:
 
 
 def _with_experts(weights: dict[str, Any]) -> dict[str, Any]:
-    """Return the weights of gpt-oss as transformers has them: gates and others in turns."""
+    """Return the weights of gpt-oss as transformers has them: gates and others alternating."""
     made = {key: one for key, one in weights.items() if "_exps." not in key}
     for key, gate in weights.items():
         if ".gate_exps." not in key:

@@ -71,7 +71,7 @@ class Served:
         return sum(float(line.split()[-1]) for line in lines if line.startswith(name))
 
     def raw(self, data: bytes, seconds: float = 20) -> bytes:
-        """Send bytes, and return all that comes back until the server closes the connection."""
+        """Send bytes, and return everything received until the server closes the connection."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=seconds) as plug:
             plug.sendall(data)
             told = b""

@@ -34,7 +34,7 @@ EXACT = (*FLOATS, "q8_0", "q4_0", "q5_0", "iq4_nl", "mxfp4")
 
 @pytest.fixture(scope="module")
 def store() -> dict[str, Any]:
-    """Return what `make_described.py` has stored."""
+    """Return the results stored by `make_described.py`."""
     return dict(np.load(STORE))
 
 
@@ -86,7 +86,7 @@ def test_blocks_are_decoded_as_by_the_package(kind: str) -> None:
         wanted = gguf.quants.dequantize(data, gguf.GGMLQuantizationType(number))
         found = GGUF_TYPES[number].floats(data.reshape(16, -1, width)).reshape(16, 512)
     finite = np.isfinite(wanted) & (np.abs(wanted) < 1e6)
-    # Of a block whose weights hardly differ, what they have in common is kept.
+    # If the weights of a block hardly differ, their common part is kept.
     largest = np.abs(np.where(finite, wanted, 0)).reshape(16, -1, 16).max(-1).repeat(16, -1)
     assert (np.abs(found - wanted) <= 1.5e-3 * largest.reshape(16, -1) + 1e-6)[finite].all()
 
@@ -231,7 +231,7 @@ def test_scales_that_float16_does_not_hold_are_float32(tmp_path: Path) -> None:
 
 
 def test_long_texts_are_turned_by_other_frequencies(tmp_path: Path) -> None:
-    """Up to the original context a text is turned as a short one, whatever the capacity."""
+    """Up to the original context a sequence is rotated like a short one, whatever the capacity."""
     path = described.write_folder(tmp_path / "phi3", "phi3")
     tokens = []
     for capacity in (64, 300):
@@ -450,7 +450,7 @@ def test_configurations_that_make_no_sense(
 
 
 def test_configurations_of_pictures_and_text(store: dict[str, Any], tmp_path: Path) -> None:
-    """Gemma 3 has its text's configuration inside, without defaults, and prefixes before names."""
+    """Gemma 3 nests its text configuration, without defaults, and prefixes names."""
     folder = _written("folder.gemma3", store, tmp_path)
     config = json.loads((folder / "config.json").read_text("utf-8"))
     inner = {"rope_scaling": {"rope_type": "linear", "factor": 8.0}, **config}
@@ -498,7 +498,7 @@ def test_headers_of_safetensors_that_lie(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["gguf", "safetensors"])
 def test_mutated_files_raise_typed_errors(kind: str, tmp_path: Path) -> None:
-    """Bytes of headers are changed, inserted and cut off: errors are typed, and nothing hangs."""
+    """Bytes of headers are changed, inserted and removed: errors are typed, and nothing hangs."""
     rng = np.random.default_rng(11)
     if kind == "gguf":
         path = _spoken(tmp_path / "m.gguf")

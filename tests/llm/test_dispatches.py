@@ -114,7 +114,7 @@ def test_dispatches_of_a_layer_of_plain_operators(family: str, style: str, tmp_p
 
 @pytest.mark.parametrize(("codes", "most"), [(True, MOST), (False, 8)])
 def test_dispatches_of_a_layer_of_few_rows(codes: bool, most: int, tmp_path: Path) -> None:
-    """A run that checks guesses: caches are appended and attended to by one dispatch, too."""
+    """A run that checks guesses: one dispatch appends to its caches and attends to them as well."""
     if not enumerate_devices():
         pytest.skip("no Vulkan device")
     counts = []
@@ -143,7 +143,7 @@ def test_dispatches_of_a_layer_of_few_rows(codes: bool, most: int, tmp_path: Pat
 
 
 def test_what_is_before_a_window_is_not_read(tmp_path: Path) -> None:
-    """Nor does a window cost a mask: steps take none from the host, however long texts may be."""
+    """A window needs no mask either: steps read none from the host, however long sequences are."""
     if not enumerate_devices():
         pytest.skip("no Vulkan device")
     folder = tiny.genai_folder(tmp_path, replace(tiny.GPT_OSS, layers=1))

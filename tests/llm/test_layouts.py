@@ -1,4 +1,4 @@
-"""Folders and the hub's cache: which files are taken, and what is said where something is wrong."""
+"""Folders and the hub's cache: the chosen files, and the messages about errors."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import pytest
 from tests.llm.tiny import write_tokenizer
 from vkmnn import InvalidInputError, ModelFileError, VkmnnError
 from vkmnn.cli.info import describe_folder
-from vkmnn.llm.hub import find_folder
 from vkmnn.llm.layout import is_model_folder, read_layout
 from vkmnn.llm.text import Tokenizer
+from vkmnn.sources.locate import model_folder
 
 
 def folder_of(root: Path, *files: str, **config: object) -> Path:
@@ -126,7 +126,7 @@ WRONG: list[tuple[str, dict[str, object] | bytes, str]] = [
 
 
 def read_whole(folder: Path) -> None:
-    """Read all that a folder says beside its networks."""
+    """Read everything in a folder except its networks."""
     read_layout(folder)
     describe_folder(folder)
     tokenizer = Tokenizer(folder)
@@ -159,7 +159,7 @@ def test_what_is_wrong_in_a_folder_is_named(
 
 
 def test_what_a_folder_may_say(tmp_path: Path) -> None:
-    """Nothing at all, nulls, and -1 for no token; the text's part goes before the whole."""
+    """Nothing at all, nulls, and -1 for no token; the text's part takes precedence."""
     folder_of(tmp_path, "model.onnx", eos_token_id=-1, bos_token_id=None, architectures=None,
               text_config={"bos_token_id": [7, -1], "n_ctx": None}, n_ctx=5)  # fmt: skip
     layout = read_layout(tmp_path)
@@ -193,7 +193,7 @@ ODD: tuple[object, ...] = (
 
 @pytest.mark.parametrize("seed", range(4))
 def test_folders_at_random(seed: int, tmp_path: Path) -> None:
-    """Whatever the files say, it is understood or refused by name."""
+    """Whatever the files contain, it is understood or refused by name."""
     pytest.importorskip("tokenizers")
     random = Random(seed)
     folder_of(tmp_path, "model.onnx", eos_token_id=2, text_config={"n_ctx": 9}, architectures=["A"])
@@ -231,9 +231,9 @@ def test_unknown_layouts(tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match="layout is known"):
         read_layout(tmp_path)
     with pytest.raises(ModelFileError, match="there is no folder"):
-        find_folder("no such folder")
+        model_folder("no such folder")
     with pytest.raises(InvalidInputError, match="no revisions"):
-        find_folder(tmp_path, "main")
+        model_folder(tmp_path, "main")
 
 
 def test_the_hubs_cache_is_read_offline(tmp_path: Path) -> None:
@@ -245,12 +245,12 @@ def test_the_hubs_cache_is_read_offline(tmp_path: Path) -> None:
     (repo / "refs" / "main").write_text("b" * 40, "utf-8")
     code = (
         "import sys, vkmnn\n"
-        "from vkmnn.llm.hub import find_folder\n"
+        "from vkmnn.sources.locate import model_folder\n"
         "for name, revision in (('someone/tiny', None), ('hf://someone/tiny', 'a' * 40),"
         " ('someone/tiny@' + 'a' * 40, None)):\n"
-        "    print(find_folder(name, revision).name)\n"
+        "    print(model_folder(name, revision).path.name)\n"
         "for name, revision in (('someone/other', None), ('someone/tiny', 'c' * 40)):\n"
-        "    try: find_folder(name, revision)\n"
+        "    try: model_folder(name, revision)\n"
         "    except vkmnn.ModelFileError as error: print('cannot be downloaded' in str(error))\n"
     )
     environment = {**os.environ, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}

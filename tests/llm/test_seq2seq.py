@@ -18,7 +18,7 @@ pytest.importorskip("tokenizers")
 
 
 def greedy(folder: Path, source: list[int], count: int) -> list[int]:
-    """Decode without caches, the whole text in each step."""
+    """Decode without caches, the whole sequence in each step."""
     encoder = open_oracle(folder / "encoder_model.onnx")
     mask = np.ones((1, len(source)), np.int64)
     (hidden,) = encoder.run(None, {"input_ids": np.array([source]), "attention_mask": mask})
@@ -26,7 +26,7 @@ def greedy(folder: Path, source: list[int], count: int) -> list[int]:
 
 
 def decoded(folder: Path, hidden: np.ndarray, mask: dict[str, np.ndarray], count: int) -> list[int]:
-    """Decode what an encoder made."""
+    """Decode the result of an encoder."""
     decoder = open_oracle(folder / "decoder_model.onnx")
     with_past = open_oracle(folder / "decoder_with_past_model.onnx")
     feeds = {**mask, "input_ids": np.array([[0]])}
@@ -95,7 +95,7 @@ def test_sounds_and_spectrograms(tmp_path: Path) -> None:
     with vkmnn.llm.load_seq2seq(folder, capacity=64) as model:
         for source in (sound, sound.astype(np.float32), features, features[0]):
             assert model.generate(source, 10).tokens == want[:ends]
-        with pytest.raises(vkmnn.InvalidInputError, match="cannot be heard"):
+        with pytest.raises(vkmnn.InvalidInputError, match="is not supported"):
             model.generate(np.zeros(100, np.int16), 3)
 
 

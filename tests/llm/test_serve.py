@@ -1,4 +1,4 @@
-"""The server, with OpenAI's client and raw HTTP: what it answers, refuses and survives."""
+"""The server, with OpenAI's client and raw HTTP: its answers, its refusals, and its robustness."""
 
 from __future__ import annotations
 
@@ -337,7 +337,7 @@ def test_what_has_begun_is_finished_at_the_end(models: Models) -> None:
         threads = [threading.Thread(target=ask) for _ in range(3)]
         for thread in threads:
             thread.start()
-        # Where threads start slowly, the first may have its answer before the last begins.
+        # If threads start slowly, the first may have its answer before the last starts.
         while server.metric("vkmnn_active") + len(answers) < 3:
             time.sleep(0.01)
     for thread in threads:

@@ -1,4 +1,4 @@
-"""The server among strangers: who is let in, what is too much, and what everybody else sees."""
+"""The server among strangers: access, limits, and the effects on everybody else."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_long_prompts_are_counted_in_pieces(models: Models, monkeypatch: Any) ->
 
 
 def test_others_are_served_while_a_long_prompt_is_cut(models: Models, monkeypatch: Any) -> None:
-    """One is cut at a time, few wait, and clients that leave make room."""
+    """Only one is tokenized at a time, few wait, and clients that leave make room."""
     started, go_on = threading.Event(), threading.Event()
     token_steps = LanguageModel.token_steps
 
@@ -244,7 +244,7 @@ def test_named_proxies_tell_who_asks(models: Models) -> None:
 
 
 class server_of_halves:  # noqa: N801 - a context manager
-    """Requests of which half has come."""
+    """Requests of which half has arrived."""
 
     def __init__(self, server: Served, count: int) -> None:
         self._address, self._count = ("127.0.0.1", server.port), count
@@ -515,7 +515,7 @@ def test_bytes_of_a_negative_number(server: Served) -> None:
 
 
 def test_texts_as_bytes(tmp_path: Path) -> None:
-    """Each after its length in four bytes; numpy has pointers in their place."""
+    """Each after its length in four bytes; numpy uses pointers instead."""
     kind = TensorProto.STRING
     graph = helper.make_graph(
         [helper.make_node("Gather", ["words", "at"], ["word"])], "words",
@@ -541,7 +541,7 @@ def test_texts_as_bytes(tmp_path: Path) -> None:
 def test_runs_leave_threads_to_others(
     models: Models, server: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many runs wait for a network, prompts are cut into tokens."""
+    """However many runs wait for a network, prompts are tokenized."""
     go = threading.Event()
 
     def run(*_: object) -> list[np.ndarray]:

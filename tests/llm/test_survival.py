@@ -1,4 +1,4 @@
-"""Errors, lost devices and full disks: the model goes on, and its texts are right."""
+"""Errors, lost devices and full disks: the model continues, and its texts are right."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def rebuilding(folder: Path) -> Iterator[LanguageModel]:
 def _fail_once(
     patch: pytest.MonkeyPatch, where: type, name: str, at: int, error: Callable[[], BaseException]
 ) -> list[int]:
-    """Let the call number `at` of a method fail; return the number of calls, which grows."""
+    """Let call number `at` of a method fail; return the number of calls so far."""
     real = getattr(where, name)
     calls = [0]
 
@@ -82,7 +82,7 @@ CALLS = {"allocate": (Device, "allocate"), "submit": (CommandBuffer, "submit"),
 
 @pytest.mark.parametrize("call", CALLS)
 def test_a_text_after_a_failed_call(model: LanguageModel, call: str) -> None:
-    """Each call of a warm-up and of a text fails once; the same caches write the same text."""
+    """Each call of a warm-up and of a text fails once; the same caches generate the same text."""
     expected = model.generate(PROMPTS[0], 5).tokens
     at, failed = 1, 0
     while True:
@@ -117,7 +117,7 @@ def test_a_batch_after_a_failed_call(model: LanguageModel, at: int) -> None:
 
 
 def test_a_draw_of_another_text_is_not_repeated(model: LanguageModel) -> None:
-    """A text fails while scores of all are read; the others' numbers are not drawn twice."""
+    """A text fails while all logits are read; random numbers are not drawn twice for the others."""
     how = {"temperature": 1.0, "repetition_penalty": 1.2, "seed": 5}
     expected = [one.tokens for one in model.generate(PROMPTS[:3], 8, **how)]
     streams = [model.pieces(p, 8, **{**how, "seed": 5 + n}) for n, p in enumerate(PROMPTS[:3])]
@@ -162,7 +162,7 @@ def test_a_session_is_as_before_a_failed_call(model: LanguageModel) -> None:
 
 
 def _lose_at(patch: pytest.MonkeyPatch, at: int, times: int = 1) -> None:
-    """Let the device be lost at a wait, and those opened afterwards as often as that."""
+    """Let the device be lost at a wait, and those opened afterwards just as often."""
     real, calls = CommandBuffer.wait, [0]
 
     def wait(self: CommandBuffer, timeout_s: float | None = None) -> None:

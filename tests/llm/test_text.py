@@ -1,4 +1,4 @@
-"""Tokens, text and conversations; and which tokens are chosen."""
+"""Tokens, text and conversations; and the choice of tokens."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_texts_end_before_a_stop() -> None:
 
 
 def test_stops_are_found_as_by_looking_everywhere() -> None:
-    """Pieces, stop texts that overlap and begin with each other, all characters."""
+    """Pieces, stop texts that overlap and share prefixes, all characters."""
     random = np.random.default_rng(3)
     for number in range(1500):
         letters = "ab" if number % 2 else "abc\U0010ffff"
@@ -174,7 +174,7 @@ def test_templates_without_end(
 
 
 def test_the_process_of_templates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It sees no environment, is started anew if it has gone, and ends with its template."""
+    """It sees no environment, is restarted if it has ended, and ends with its template."""
     monkeypatch.setenv("HF_TOKEN", "secret")
     template = templates.ChatTemplate("{{ text }}")
     assert template.write({"text": "one"}) == "one"

@@ -28,7 +28,7 @@ TEMPLATE = (
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of a model, and what its family does in its own way."""
+    """Sizes of a model, and the peculiarities of its family."""
 
     layers: int = 2
     width: int = 32
@@ -192,7 +192,7 @@ def _angles(b: Builder, shape: Shape) -> None:
 
 
 def _indexed_mask(b: Builder) -> None:
-    """Add what is seen: rows and columns compared, and the attention mask by computed indices."""
+    """Add the visible keys: rows and columns compared, and the mask by computed indices."""
     b.constant("a3", [3], np.int64)
     b.constant("a0123", [0, 1, 2], np.int64)
     b.constant("a013", [0, 1, 3], np.int64)
@@ -209,7 +209,7 @@ def _indexed_mask(b: Builder) -> None:
 
 
 def _triangular_mask(b: Builder) -> None:
-    """Add what is hidden: a triangle of the lowest numbers, and the attention mask."""
+    """Add the hidden keys: a triangle of the lowest numbers, and the attention mask."""
     low = b.constant("low", np.finfo(np.float32).min, np.float32)
     b.constant("a_one", [1], np.int64)
     sizes = b.node("Concat", [b.node("Unsqueeze", [n, "a0"], f"{n}_1") for n in
@@ -266,7 +266,7 @@ def _compared_mask(b: Builder) -> None:
 
 
 def _protected(b: Builder, name: str, q: str, k: str, v: str) -> str:
-    """Add attention with a scale on both sides, and zeros where no key is seen."""
+    """Add attention with a scale on both sides, and zeros where no key is visible."""
     turned = b.node("Transpose", [k], f"{name}.k_turned", perm=[0, 1, 3, 2])
     sides = [b.node("Mul", [x, "root_scale"], f"{x}.scaled") for x in (q, turned)]
     scores = b.node("Add", [b.node("MatMul", sides, f"{name}.qk"), "mask"], f"{name}.masked")
@@ -472,7 +472,7 @@ def _half(tensor: onnx.TensorProto) -> Any:
 
 
 def half_floats(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Let weights, caches and all between them be float16."""
+    """Let weights, caches and everything in between be float16."""
     graph, half = proto.graph, TensorProto.FLOAT16
     for tensor in graph.initializer:
         if tensor.data_type == TensorProto.FLOAT:
@@ -488,7 +488,7 @@ def half_floats(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def rounded(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Round weights to what float16 holds."""
+    """Round weights to float16."""
     for tensor in proto.graph.initializer:
         if tensor.data_type == TensorProto.FLOAT:
             wide = _half(tensor).astype(np.float32)
@@ -524,7 +524,7 @@ def optimum_folder(
     make: Callable[[Shape, int], onnx.ModelProto] = optimum_model,
     name: str = "onnx/model.onnx",
 ) -> Path:
-    """Write a folder as Optimum and onnx-community have it."""
+    """Write a folder in the form of Optimum and onnx-community."""
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
     onnx.save(make(shape, seed), str(path))

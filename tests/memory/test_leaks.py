@@ -1,4 +1,4 @@
-"""Sessions give back what they take: device objects and host memory."""
+"""Sessions release their resources: device objects and host memory."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def images(count: int) -> dict[str, np.ndarray]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _layouts() -> None:
-    """Let every kernel have its layout, which the device keeps, before anything is counted."""
+    """Let every kernel create its layout, which the device keeps, before anything is counted."""
     with vkmnn.InferenceSession(DIGITS) as session:
         for count in range(1, 8):
             session.run(None, images(count))
 
 
 def live() -> dict[str, int]:
-    """Return the device's live objects, pipelines apart: those are kept for the next session."""
+    """Return the device's live objects, except pipelines: those are kept for the next session."""
     gc.collect()
     counts = open_device("auto").stats()
     return {name: count for name, count in counts.items() if "pipeline" not in name}

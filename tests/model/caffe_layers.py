@@ -1,4 +1,4 @@
-"""Single layers of Caffe's, and what they compute by Caffe's rules, in numpy."""
+"""Single Caffe layers, and their results by Caffe's rules, in numpy."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ PICTURE = (2, 6, 7, 9)
 class Case(NamedTuple):
     """A layer on inputs x0, x1, …
 
-    `rule` returns its outputs from inputs, then weights. `opencv` says that OpenCV computes the
-    same.
+    `rule` returns its outputs from inputs, then weights. `opencv`: OpenCV computes the same.
     """
 
     kind: str
@@ -65,7 +64,7 @@ def near_one(*shape: int) -> Array:
 def windows(
     size: int, kernel: int, stride: int, pad: int, padded: bool, up: bool = True
 ) -> list[tuple[int, int]]:
-    """Return where the windows of a pooling begin and end, pads counted in."""
+    """Return where the windows of a pooling begin and end, including pads."""
     room = (size + 2 * pad - kernel) / stride
     count = int(ceil(room) if up else room) + 1
     if padded and (count - 1) * stride >= size + pad:
@@ -82,7 +81,7 @@ def pooled(
     largest: bool,
     up: bool = True,
 ) -> tuple[Array, Array]:
-    """Return the pooled picture and, of maxima, where they are in their planes."""
+    """Return the pooled image and, for maxima, their positions in their planes."""
     rows, columns = (
         windows(x.shape[2 + axis], kernel[axis], stride[axis], pad[axis], any(pad), up)
         for axis in (0, 1)
@@ -109,7 +108,7 @@ def pool(kernel: int, stride: int = 1, pad: int = 0, kind: str = "MAX", **more: 
 
     text = f"pool: {kind} kernel_size: {kernel} stride: {stride} pad: {pad} {more.get('text', '')}"
     shape = more.get("shape", PICTURE)
-    # OpenCV leaves the last window out where it begins behind the picture.
+    # OpenCV leaves the last window out if it begins beyond the image.
     return Case(
         "Pooling", f"pooling_param {{ {text} }}", rule, [shape], opencv=more.get("opencv", True)
     )
@@ -291,7 +290,7 @@ def detections(
     top_k: int = -1,
     keep: int = -1,
 ) -> Array:
-    """Return SSD's detections, as its DetectionOutput finds them one by one."""
+    """Return SSD's detections, computed one by one like its DetectionOutput."""
     count = priors.shape[2] // 4
     rows = []
     for image in range(len(moves)):
@@ -318,7 +317,7 @@ def detections(
 
 
 def detector(parameters: str, images: int = 2, **how: Any) -> Case:
-    """Return a DetectionOutput of 3 classes and 24 boxes, a few of them apart."""
+    """Return a DetectionOutput of 3 classes and 24 boxes, a few of them disjoint."""
     priors = prior_boxes(2, 4, 60, 80, [(30, 30), (40, 20), (20, 40)], (0.1, 0.1, 0.2, 0.2))
     locations = 1 if how.get("shared", True) else 3
 

@@ -1,6 +1,7 @@
 """Networks of Caffe's for tests: text, weights in Caffe's binary form, and OpenCV to run them.
 
-Weights are written by the wire format itself, so that vkmnn's own schema is not what tests it.
+Weights are written in the wire format itself, so that vkmnn's own schema is not used to test
+itself.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def blob(array: np.ndarray, legacy: bool = False, double: bool = False) -> bytes
 
 
 def weights(arrays: Arrays, form: str = "layer") -> bytes:
-    """Return a caffemodel that holds weights only: of today's form, "v1" or "v0"."""
+    """Return a caffemodel with weights only: in the current form, "v1" or "v0"."""
     parts = [field(1, "net")]
     for name, blobs in arrays.items():
         if form == "layer":
@@ -63,13 +64,13 @@ def weights(arrays: Arrays, form: str = "layer") -> bytes:
 def snapshot(
     shape: Sequence[int], blobs: Sequence[np.ndarray], kind: str = "Input", parameters: bytes = b""
 ) -> bytes:
-    """Return a caffemodel that holds its network, as training leaves it: a convolution and a loss.
+    """Return a caffemodel that contains its network, as after training: a convolution and a loss.
 
     Args:
-        shape: of the input.
+        shape: the shape of the input.
         blobs: four filters of 3 x 3, and their biases.
         kind: the type of the layer that the input comes from.
-        parameters: its parameters, where it is no Input layer.
+        parameters: its parameters, unless it is an Input layer.
     """
     source = field(1, "data") + field(2, kind) + field(4, "data") + field(4, "label")
     source += parameters or field(143, field(1, field(1, bytes(shape))))
@@ -93,7 +94,7 @@ def saved(folder: Path, text: str, arrays: Arrays, form: str = "layer") -> Path:
 def by_opencv(
     path: Path, feeds: Mapping[str, np.ndarray], layers: Sequence[str] = ()
 ) -> list[np.ndarray]:
-    """Return what OpenCV computes: all outputs of these layers, or of the last one."""
+    """Return OpenCV's results: all outputs of these layers, or of the last one."""
     cv2 = pytest.importorskip("cv2", reason="OpenCV is not installed: pip install 'vkmnn[test]'")
     if not hasattr(cv2.dnn, "readNetFromCaffe"):
         pytest.skip("OpenCV 5 reads no Caffe: pip install 'opencv-python-headless<5'")

@@ -70,7 +70,7 @@ class Text:
         width: int = 0,
         tops: Sequence[str] = (),
     ) -> str:
-        """Add a layer; an in-place one has its bottom for `top`."""
+        """Add a layer; an in-place one has its bottom as `top`."""
         first = bottoms.split()[0]
         written = list(tops) or [top or name]
         lines = "".join(f' bottom: "{one}"' for one in bottoms.split())
@@ -147,7 +147,7 @@ def lenet() -> Network:
 
 
 def residual() -> Network:
-    """As ResNet: normalisation in place, sums, a pooling whose windows hang over."""
+    """As in ResNet: in-place normalisation, sums, a pooling whose windows leave the image."""
     net = Text("ResNet", 1, 3, 33, 35, seed=1)
     x = net.relu(net.norm(net.conv("conv1", "data", 8, 7, "stride: 2 pad: 3", bias=False)))
     x = net.pool("pool1", x, "pool: MAX kernel_size: 3 stride: 2")
@@ -183,7 +183,7 @@ def inception() -> Network:
 
 
 def fully_convolutional() -> Network:
-    """As FCN-8s: a wide pad, and results enlarged and cut to each other's sizes."""
+    """As in FCN-8s: a wide pad, and results enlarged and cropped to each other's sizes."""
     net = Text("FCN", 1, 3, 21, 26, seed=3)
     x = net.relu(net.conv("conv1", "data", 6, 3, "pad: 12"))
     pool1 = net.pool("pool1", x, "pool: MAX kernel_size: 2 stride: 2")
@@ -295,7 +295,7 @@ def shuffled() -> Network:
 
 
 def segmenting() -> Network:
-    """As SegNet: maxima go back to where they were; normalisation that absorbed its statistics."""
+    """As in SegNet: maxima return to their positions; normalisation with absorbed statistics."""
     net = Text("SegNet", 1, 3, 16, 20, seed=6)
     x = net.conv("conv1", "data", 6, 3, "pad: 1")
     blobs = [

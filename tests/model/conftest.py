@@ -1,4 +1,4 @@
-"""What the tests of whole networks share."""
+"""Shared fixtures for tests of whole networks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vkmnn.runtime.device import open_device
 
 @pytest.fixture(scope="session")
 def validation() -> bool:
-    """Tell whether networks run under the validation layer; skip where there is no device."""
+    """Return whether networks run under the validation layer; skip the test without a device."""
     try:
         open_device("auto", validation=True)
     except DeviceNotFoundError as error:

@@ -1,7 +1,7 @@
 """Models as MNN's converter writes them, and single ops to convert.
 
-The converter is the wheel's extension module, in a process that finds no program to install
-anything with: the wheel's own command installs packages and reports what it converts.
+The converter is the wheel's extension module, in a process without access to installers: the
+wheel's own command installs packages and reports its conversions.
 """
 
 from __future__ import annotations
@@ -195,4 +195,4 @@ OPS: dict[str, onnx.ModelProto] = {
         )
     },
 }
-"""Single ops that MNN's converter takes as ONNX means them."""
+"""Single ops for which MNN's converter follows ONNX."""

@@ -69,7 +69,7 @@ class Net:
         return names
 
     def finish(self, outputs: Mapping[str, Dims], kind: int = TensorProto.FLOAT) -> onnx.ModelProto:
-        """Return the checked model; its outputs' shapes hold names or sizes."""
+        """Return the checked model; its outputs' shapes contain names or sizes."""
         graph = helper.make_graph(
             self._nodes,
             self._name,
@@ -94,7 +94,7 @@ class Net:
         group: int = 1,
         bias: bool = True,
     ) -> str:
-        """Add a convolution that keeps the size, but for its stride."""
+        """Add a convolution that keeps the size, except for its stride."""
         fan_in = inputs // group * kernel * kernel
         w = self.weight(outputs, inputs // group, kernel, kernel, inputs=fan_in)
         extra = [self.near_zero(outputs)] if bias else []
@@ -448,9 +448,9 @@ def gpt2(layers: int = 2) -> onnx.ModelProto:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """A builder, and the sizes of its inputs to run: (N, H, W) of pictures or (N, L) of texts.
+    """A builder, and the sizes of its inputs to run: (N, H, W) of images or (N, L) of sequences.
 
-    The first size comes back after each of the others: its plan must have been kept.
+    The first size is repeated after each of the others: its plan must have been kept.
     """
 
     build: Callable[[], onnx.ModelProto]
@@ -475,7 +475,7 @@ NETWORKS = {
 
 
 def make_feeds(model: onnx.ModelProto, size: Sequence[int], seed: int = 0) -> dict[str, Array]:
-    """Return random inputs of a size: numbers for pictures, token ids and masks for texts."""
+    """Return random inputs of a size: numbers for images, token ids and masks for sequences."""
     random = np.random.default_rng(seed)
     feeds: dict[str, Array] = {}
     for info in model.graph.input:

@@ -1,4 +1,4 @@
-"""Networks as exporters write them, with what has no kernel: beside onnxruntime, on the device."""
+"""Exporters' networks, some with ops without kernels: on the device, against onnxruntime."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from tests.unit.core.test_host_nodes import B, F, L, check, model, node, value
+from tests.session.test_host_nodes import B, F, L, check, model, node, value
 from vkmnn.core.placement import Placement
 
 Feeds = list[dict[str, Any]]
@@ -26,7 +26,7 @@ def image(*shape: int) -> np.ndarray:
 
 
 def detector_with_suppression() -> tuple[onnx.ModelProto, Feeds]:
-    """A convolutional body, boxes and scores, NonMaxSuppression, and the boxes that are left."""
+    """A convolutional body, boxes and scores, NonMaxSuppression, and the remaining boxes."""
     nodes = [
         node("Conv", "x w b", "c", pads=[1, 1, 1, 1]),
         node("Relu", "c", "r"),
@@ -119,7 +119,7 @@ def tagger_with_lengths() -> tuple[onnx.ModelProto, Feeds]:
 
 
 def voice_activity() -> tuple[onnx.ModelProto, Feeds]:
-    """Voice in sound of one of two rates: filters, an LSTM whose state goes in and out."""
+    """Voice in sound of one of two rates: filters, and an LSTM with external state."""
 
     def branch(rate: str, stride: int) -> onnx.GraphProto:
         nodes = [
@@ -166,7 +166,7 @@ def voice_activity() -> tuple[onnx.ModelProto, Feeds]:
 
 
 def merged_decoder() -> tuple[onnx.ModelProto, Feeds]:
-    """One branch with a cache of keys, one without: an input says which."""
+    """One branch with a cache of keys, one without: an input selects one."""
 
     def branch(name: str, *nodes: onnx.NodeProto) -> onnx.GraphProto:
         return helper.make_graph(list(nodes), name, [], [value(f"{name}_k", F)])
@@ -248,7 +248,7 @@ def search_with_beams() -> tuple[onnx.ModelProto, Feeds]:
 
 
 def selective_scan() -> tuple[onnx.ModelProto, Feeds]:
-    """A state that decays and takes in what comes, step by step."""
+    """A state that decays and accumulates its input, step by step."""
     body = helper.make_graph(
         [
             node("Mul", "state decay", "kept"),
@@ -273,7 +273,7 @@ def selective_scan() -> tuple[onnx.ModelProto, Feeds]:
 
 
 def ragged_batches() -> tuple[onnx.ModelProto, Feeds]:
-    """Rows are cut apart into a sequence, and those that are left after a test put together."""
+    """Rows are split into a sequence, and those that pass a test are joined."""
     nodes = [
         node("Relu", "x", "r"),
         node("ReduceMean", "r axis", "m", keepdims=0),
@@ -290,7 +290,7 @@ def ragged_batches() -> tuple[onnx.ModelProto, Feeds]:
     return proto, [{"x": image(12, 3)}, {"x": image(6, 3) + 1}]
 
 
-# What is expected not to run on the device.
+# Ops that are not expected to run on the device.
 CASES: dict[Callable[[], tuple[onnx.ModelProto, Feeds]], set[str]] = {
     detector_with_suppression: set(),
     text_reader: set(),

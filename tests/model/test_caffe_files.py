@@ -1,4 +1,4 @@
-"""Caffe's networks give what OpenCV gives, and layers what Caffe's rules say."""
+"""Caffe's networks match OpenCV's results, and layers match Caffe's rules."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def close(found: np.ndarray, expected: np.ndarray, limit: float = 1e-4) -> None:
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_layer(name: str, tmp_path: Path) -> None:
-    """By Caffe's rules, and by OpenCV where it has them."""
+    """By Caffe's rules, and by OpenCV if it implements them."""
     case = LAYERS[name]
     path = saved(tmp_path, case.text(), {"layer": case.weights} if case.weights else {})
     feeds = case.feeds(3)
@@ -38,7 +38,7 @@ def test_layer(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [name for name, case in LAYERS.items() if case.opencv])
 def test_layer_by_opencv(name: str, tmp_path: Path) -> None:
-    """The rules in numpy are OpenCV's, too."""
+    """The rules in numpy also match OpenCV."""
     case = LAYERS[name]
     path = saved(tmp_path, case.text(), {"layer": case.weights} if case.weights else {})
     feeds = case.feeds(4)

@@ -1,4 +1,4 @@
-"""Quantised networks by cooperative matrices of bytes, the device's or emulated: the same codes."""
+"""Quantised networks with cooperative matrices of bytes, real or emulated: the same results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from vkmnn_suite import mutation
 
 @pytest.fixture(scope="module", autouse=True)
 def coopmat(validation: bool) -> Iterator[None]:
-    """Take the kernels of matrices on any device; what it cannot run is emulated."""
+    """Use the kernels of matrices on any device; features that it lacks are emulated."""
     if not devices.enumerate_devices():
         pytest.skip("no Vulkan device")
     device = devices.open_device("auto", validation=validation)
@@ -36,7 +36,7 @@ def coopmat(validation: bool) -> Iterator[None]:
     def first_coopmat(
         self: Preferences, what: str, problem: Hashable, candidates: Sequence[Any]
     ) -> Any:
-        # Rules of CPU devices leave them last.
+        # Rules of CPU devices rank them last.
         for candidate in candidates:
             if isinstance(candidate, CoopKernel):
                 return candidate
@@ -54,7 +54,7 @@ def test_codes_are_the_same_by_matrices(way: str, tmp_path: Path) -> None:
     with InferenceSession(made, "cpu") as session:
         (on_host,) = session.run(None, {"x": x})
     with InferenceSession(made, "auto", require_device=True) as session:
-        for _ in range(2):  # what a run leaves behind must not disturb the next
+        for _ in range(2):  # leftovers of a run must not affect the next
             np.testing.assert_array_equal(session.run(None, {"x": x})[0], on_host)
         ran = {op.kernel for op in session.profile({"x": x}, 1).ops()}
     assert any("conv_codes_coop" in kernel for kernel in ran), ran

@@ -14,18 +14,18 @@ from tests.onnxruntime_oracle import open_oracle
 from vkmnn.runtime import device as devices
 from vkmnn.testing.emulation import bench_for
 from vkmnn.vulkan.choice import Preferences
-from vkmnn.vulkan.gemm.coop_tiles import CoopKernel, has_coopmat
+from vkmnn.vulkan.gemm.coop_tiles import CoopKernel, matrix_of
 from vkmnn.vulkan.gemm.normed import NormedCoop
 from vkmnn_suite import mutation
 
 
 @pytest.fixture(scope="module", autouse=True)
 def coopmat(validation: bool) -> Iterator[None]:
-    """Take the kernels of matrices on any device; what it cannot run is emulated."""
+    """Use the kernels of matrices on any device; features that it lacks are emulated."""
     if not devices.enumerate_devices():
         pytest.skip("no Vulkan device")
     device = devices.open_device("auto", validation=validation)
-    if not has_coopmat(device.info):
+    if matrix_of(device.info) is None:
         bench = bench_for(mutation.find("matmul_coop_16x32w16x32k4_128_0_4"), device)
         if isinstance(bench, str):
             pytest.skip(bench)
@@ -37,7 +37,7 @@ def coopmat(validation: bool) -> Iterator[None]:
     def first_coopmat(
         self: Preferences, what: str, problem: Hashable, candidates: Sequence[Any]
     ) -> Any:
-        # Rules of CPU devices leave them last.
+        # Rules of CPU devices rank them last.
         for candidate in candidates:
             if isinstance(candidate, (CoopKernel, NormedCoop)):
                 return candidate
@@ -56,7 +56,7 @@ def test_network(name: str):
         for size in NETWORKS[name].sizes[:2]:
             feeds = make_feeds(model, size)
             expected = oracle.run(None, feeds)
-            for _ in range(2):  # what a run leaves behind must not disturb the next
+            for _ in range(2):  # leftovers of a run must not affect the next
                 assert_agree(session.run(None, feeds), expected, 1e-2, f"{name} {size}")
         ran = {op.kernel for op in session.profile(feeds, 1).ops()}
     assert any("_coop_" in kernel for kernel in ran)

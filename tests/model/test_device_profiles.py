@@ -1,7 +1,7 @@
 """Networks on devices that seem to be others: every profile plans all, some run all.
 
-Plans are made without a device, for exactly what a profile says. Runs are on the device at hand,
-made to look like the profile as far as it can.
+Plans are made without a device, for exactly the device that a profile describes. Runs use the
+available device, made to resemble the profile as far as possible.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def built(network: str) -> onnx.ModelProto:
 
 @pytest.fixture
 def no_devices(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Open devices anew, and close them afterwards."""
+    """Open new devices, and close them afterwards."""
     monkeypatch.setattr(devices, "_devices", {})
     yield
     for device in list(devices._devices.values()):

@@ -1,7 +1,7 @@
 """Networks on a device that seems to be a discrete GPU: its rules, its memory, no bounds checks.
 
 The software device runs what a GPU would run: kernels ranked for GPUs, weights and activations in
-memory that the host does not see, inputs and outputs through staging.
+memory that the host cannot see, inputs and outputs through staging.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from vkmnn.vulkan import backend
 
 @pytest.fixture(scope="module")
 def discrete(validation: bool) -> Iterator[bool]:
-    """Let devices seem discrete; say whether networks run under the validation layer."""
+    """Let devices seem discrete; return whether networks run under the validation layer."""
     patch = pytest.MonkeyPatch()
     allocate = vulkan_memory.allocate_memory
 
@@ -84,7 +84,7 @@ def test_small_network(name: str, precision: str, discrete: bool):
         for size in NETWORKS[name].sizes[:2]:
             feeds = make_feeds(model, size)
             expected = oracle.run(None, feeds)
-            for _ in range(2):  # what a run leaves behind must not disturb the next
+            for _ in range(2):  # leftovers of a run must not affect the next
                 results = opened.run(None, feeds)
                 assert_agree(results, expected, LIMITS[precision], f"{name} {size}")
 

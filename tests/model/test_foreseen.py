@@ -1,4 +1,4 @@
-"""Pipelines that were needed last time are begun at once, and whatever a note says does no harm."""
+"""Pipelines needed last time are built immediately, and no content of a note does any harm."""
 
 from __future__ import annotations
 

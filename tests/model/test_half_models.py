@@ -104,7 +104,7 @@ def weights_only(model: onnx.ModelProto, kind: int) -> onnx.ModelProto:
 
 
 def with_rounded_weights(model: onnx.ModelProto, kind: int, least: int = 0) -> onnx.ModelProto:
-    """Return the float32 model that has the values of the half one, from `least` dimensions on."""
+    """Return the float32 model with the values of the float16 one, from `least` dimensions on."""
     made = onnx.ModelProto()
     made.CopyFrom(model)
     for tensor in list(constants(made.graph)):
@@ -127,7 +127,7 @@ def check(results: list[Array], expected: list[Array], limit: float) -> None:
         have = result.astype(np.float32)
         assert range_error(have, want) < limit
         rows = [array.reshape(-1, array.shape[-1]) for array in (have, want)]
-        # Rows whose two best differ by less than what is allowed may go either way.
+        # Rows whose best two differ by less than the tolerance may go either way.
         best = np.sort(rows[1], axis=1)
         clear = best[:, -1] - best[:, -2] > limit * np.ptp(want)
         assert clear.any()

@@ -1,4 +1,4 @@
-"""Pictures as they come from files cost as many dispatches as planes of floats."""
+"""Images as stored in files cost as many dispatches as planes of floats."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BLOCK = "axes = Constant <value = int64[2] {1, 2}> ()"
 MOVE = "Transpose <perm = [0, 3, 1, 2]>"
 FLOAT = "Cast <to = 1>"
 
-# What the input is, and what becomes "p", planes of floats.
+# The form of the input, and the ops that convert it to "p", planes of floats.
 NETWORKS = {
     "detector": ("uint8[N, H, W, 3] x", f"t = {MOVE} (x) c = {FLOAT} (t) p = Div (c, s)"),
     "scaled first": ("uint8[N, H, W, 3] x", f"c = {FLOAT} (x) d = Div (c, s) p = {MOVE} (d)"),
@@ -99,7 +99,7 @@ def test_in_halves_and_on_the_host(name: str) -> None:
 
 
 def test_pictures_that_are_resized_first() -> None:
-    """The resize keeps the blocks that it gets."""
+    """The resize keeps channel blocks."""
     after = (
         "r = Constant <value = float[4] {1.0, 1.0, 0.5, 0.75}> ()"
         ' q = Resize <mode = "linear"> (p, , r) y = Conv <pads = [1, 1, 1, 1]> (q, w)'

@@ -1,4 +1,4 @@
-"""The nine image networks that the onnx package brings along.
+"""The nine image networks that come with the onnx package.
 
 Their weights are all 0.02, so that the recorded outputs test sizes and plumbing more than numbers.
 With random weights in the same networks, onnxruntime is the oracle.
@@ -77,9 +77,9 @@ def test_recorded_output_on_the_cpu(name: str):
 def with_random_weights(
     model: ModelProto, seed: int = 0, factor: tuple[float, float] = (0.5, 1.5)
 ) -> ModelProto:
-    """Replace the constants that make the weights, and let the output be what Softmax reads.
+    """Replace the constants that generate the weights, and let the output be the input of Softmax.
 
-    `factor` bounds what a normalisation multiplies by.
+    `factor` limits the factors of a normalisation.
     """
     random = np.random.default_rng(seed)
     graph = model.graph

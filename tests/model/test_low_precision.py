@@ -25,7 +25,7 @@ PROFILES = ("mali-g610", pytest.param("adreno-740", marks=pytest.mark.soak))
 
 @pytest.fixture(params=PROFILES)
 def gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Make the device look like a GPU, whose kernels it runs."""
+    """Make the device look like a GPU, whose kernels it then runs."""
     if not enumerate_devices():
         pytest.skip("no Vulkan device")
     if not {"float16", "storage16"} <= open_device("auto").info.features:
@@ -36,7 +36,7 @@ def gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture
 def half_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take float16 arithmetic wherever it is offered: rules leave small products to others."""
+    """Use float16 arithmetic wherever it is offered: the rules avoid it for small products."""
     by_rule = Preferences.__call__
 
     def first(self: Preferences, what: str, problem: Hashable, candidates: Sequence[Any]) -> Any:
@@ -47,7 +47,7 @@ def half_first(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(model: Any, feeds: Any, precision: Any) -> tuple[list[Any], bool, str]:
-    """Return results, whether kernels of float16 arithmetic made them, and the precision."""
+    """Return results, whether kernels of float16 arithmetic computed them, and the precision."""
     with vkmnn.InferenceSession(model, require_device=True, precision=precision) as session:
         results = session.run(None, feeds)
         taken = [choice.taken for choice in session._session.core._main.choices]
@@ -183,7 +183,7 @@ def steps_of_16(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> np.ndarray[
 
 
 def by_interpreter(model: Any, x: np.ndarray[Any, Any], precision: Any) -> np.ndarray[Any, Any]:
-    """Return what MNN's flow gives: a configuration of backend and precision."""
+    """Return the configuration of backend and precision in MNN's API."""
     with vkmnn.Interpreter(model) as net:
         session = net.create_session({"backend": "CPU", "precision": precision})
         assert session.precision == precision

@@ -1,4 +1,4 @@
-"""MNN's files give what onnxruntime gives for the models that they were made from."""
+"""MNN's files match onnxruntime's results for the models from which they were converted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers that float32 holds and float16 does not are noticed, and mended on request."""
+"""Numbers that fit float32 but not float16 are detected, and fixed on request."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _has_half_storage() -> bool:
 
 @pytest.fixture(params=["vulkan", "cpu"])
 def where(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """Where sessions run: the options that say so."""
+    """Where sessions run: the corresponding options."""
     if request.param == "cpu":
         return {"device": "cpu"}
     if not _has_half_storage():
@@ -84,7 +84,7 @@ def decoder() -> onnx.ModelProto:
 
 
 def projected(*after: onnx.NodeProto, output: int = TensorProto.FLOAT) -> onnx.ModelProto:
-    """Return x · w, which is 16 times the sum of a row of x, and what comes after it."""
+    """Return x · w, which is 16 times the sum of a row of x, followed by other ops."""
     constants = {
         "w": np.full((16, 16), 16, np.float32),
         "high": np.array(6, np.float32),
@@ -98,7 +98,7 @@ HIDDEN = {
     "pooling": (node("Neg", "a", "b"), node("Relu", "b", "y")),
     "argmax": (node("ArgMax", "a", "y"),),
 }
-"""What makes finite results of infinite ones."""
+"""Ops that turn infinite values into finite results."""
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:

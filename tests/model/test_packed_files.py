@@ -31,7 +31,7 @@ PICTURE = {"N": 1, "H": 32, "W": 32}
 
 @pytest.fixture
 def packings(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Count what is packed, of the forms that files keep."""
+    """Count the forms that are packed, among those that files keep."""
     found: Counter[str] = Counter()
     usual = PackedConstant.array
 
@@ -113,7 +113,7 @@ def renamed(path: Path, target: Path) -> Path:
 def test_weights_stay_where_they_are_mapped(
     external: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Where the device reads mapped files, what needs no packing is not copied."""
+    """If the device reads mapped files, constants that need no packing are not copied."""
     path = tmp_path / "packed.vkmnn"
     feeds = converted("resnet", path, packed=True, external_data=external)
     with vkmnn.InferenceSession(path) as session:
@@ -178,7 +178,7 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_forms_are_what_their_names_say() -> None:
-    """Where a packing changes and its name does not, PACKING in vkmnn/ir/graph.py must go up."""
+    """If a packing changes and its name does not, increase PACKING in vkmnn/ir/graph.py."""
     w = np.arange(2 * 9 * 6 * 4, dtype=np.float32).reshape(18, 6, 4)
     b = np.arange(2 * 6 * 10, dtype=np.float32).reshape(2, 6, 10)
     form = CodeForm(bits=4, block=32, depth=64, columns=40)

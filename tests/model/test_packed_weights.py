@@ -1,4 +1,4 @@
-"""Weights in few bits: what onnxruntime computes, on the device, in the memory that they take."""
+"""Weights of few bits: onnxruntime's results, on the device, without using more memory."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def test_tables(bits: int, block: int, zeros: bool) -> None:
 
 
 def test_rows_of_a_table_that_a_product_reads_too() -> None:
-    """As onnxruntime-genai's builder ties the embedding to the head: by a Reshape of its codes."""
+    """As onnxruntime-genai ties the embedding to the head: by a Reshape of its quantised values."""
     _, constants = n_bits(64, 50, 4, 32)
     constants["two"] = np.array([50, 32])
     nodes = [
@@ -257,7 +257,7 @@ def test_a_block_longer_than_any_row_takes_no_memory() -> None:
 
 
 def decoder(bits: int) -> tuple[onnx.ModelProto, onnx.ModelProto]:
-    """Return two layers of a gated network on rows of a table, in codes and in floats."""
+    """Return two layers of a gated network on rows of a table, quantised and in floats."""
     width, rows, block = 256, 512, 32
     _, constants = n_bits(width, rows, bits, block)
     plain: dict[str, Any] = {"table": RANDOM.normal(size=(rows, width)).astype(np.float32)}

@@ -275,7 +275,7 @@ def test_work_is_shared_out() -> None:
 def test_no_kernel_idles_where_a_split_pays(name: str) -> None:
     """Of few workgroups, none with more is expected to be faster."""
     device = open_profile("nvidia-h200")
-    backend = PlanningBackend(device, fp16=True)
+    backend = PlanningBackend(device, "f16")
     config = ScheduleConfig(precision="normal")
     opened = open_session(network(name), config, OpenDevice(backend, device.info, "normal"))
     opened.core.run(feeds(name))

@@ -1,4 +1,4 @@
-"""What a server's GPU is predicted to take, beside what other engines took on one."""
+"""Predicted times on a server's GPU, compared with those of other engines on a real one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`vkmnn quantize`: models that onnxruntime runs alike, honest reports, typed errors."""
+"""`vkmnn quantize`: models for which onnxruntime agrees, honest reports, typed errors."""
 
 from __future__ import annotations
 
@@ -474,7 +474,7 @@ def test_samples_of_several_inputs(tmp_path: Path) -> None:
         ({"block": 24}, "block cannot be 24"),
         ({"activations": "int16"}, "activations cannot be 'int16'"),
         ({"method": "guess"}, "method cannot be 'guess'"),
-        ({"activations": "uint8"}, "take calibration data"),
+        ({"activations": "uint8"}, "need calibration data"),
         ({"exclude": ["Conv_c9"]}, "no node 'Conv_c9'"),
         ({"exclude": "Conv_c9"}, r"exclude is a list of names, not 'Conv_c9'\n.*\['Conv_c9'\]"),
         ({"sizes": {"M": 2}}, "no input has a dimension 'M'"),

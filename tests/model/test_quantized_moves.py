@@ -1,4 +1,4 @@
-"""Quantised networks whose codes are joined, cut and moved between convolutions."""
+"""Quantised networks whose values are joined, split and moved between convolutions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from vkmnn.schedule_config import PrecisionName
 
 
 class Moving(Builder):
-    """A network with constants that say how tensors move."""
+    """A network with constants that determine how tensors move."""
 
     def constant(self, values: Any, dtype: type = np.int64) -> str:
         name = f"c{len(self.weights)}"
@@ -55,7 +55,7 @@ class Moving(Builder):
 
 
 def unet() -> onnx.ModelProto:
-    """Two levels, joined by what was before each pooling."""
+    """Two levels, joined with the tensors before each pooling."""
     net = Moving()
     a = net.add("Relu", net.conv("x", 3, 8, 3))
     b = net.add("MaxPool", a, kernel_shape=[2, 2], strides=[2, 2])
@@ -70,7 +70,7 @@ def unet() -> onnx.ModelProto:
 
 
 def yolo() -> onnx.ModelProto:
-    """Parts that go different ways, poolings side by side, two heads whose results are joined."""
+    """Parts that take different paths, parallel poolings, two heads whose results are joined."""
     net = Moving()
     x = net.gated(net.conv("x", 3, 16, 3, 4))
     left, right = net.halves(x, 8)

@@ -1,4 +1,4 @@
-"""Networks that onnxruntime's tools quantised: the same codes, in as many dispatches as floats."""
+"""Networks quantised by onnxruntime's tools: the same results, in as many dispatches as floats."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def quantised(model: onnx.ModelProto, way: str, folder: Path) -> onnx.ModelProto
 
 
 def steps(model: onnx.ModelProto, device: str) -> tuple[Counter[str], np.ndarray[Any, Any]]:
-    """Return the ops that run on the device, and what they make; everything has to run there."""
+    """Return the ops that run on the device, and their outputs; all must run there."""
     x = np.random.default_rng(2).standard_normal(SHAPE).astype(np.float32)
     with InferenceSession(model, device) as session:
         placed = session.placement()
@@ -222,7 +222,7 @@ def test_activations_of_16_bits_take_a_dispatch_each(
 
 
 def stages(depths: tuple[int, ...], width: int) -> onnx.ModelProto:
-    """A ResNet of bottlenecks, as deep as `depths` says; (3, 4, 6, 3) of width 64 is ResNet-50."""
+    """A ResNet of bottlenecks of the given `depths`; (3, 4, 6, 3) of width 64 is ResNet-50."""
     net = Builder()
     x = net.add("Relu", net.conv("x", 3, width, 7, 2))
     x = net.add("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
@@ -241,7 +241,7 @@ def stages(depths: tuple[int, ...], width: int) -> onnx.ModelProto:
 
 
 def memory_on_the_device(model: onnx.ModelProto) -> tuple[int, int]:
-    """Return what the constants of a plan take, and its activations."""
+    """Return the bytes of a plan's constants, and of its activations."""
     with InferenceSession(model, "auto") as session:
         session.run(None, {"x": np.zeros(SHAPE, np.float32)})
         memory = session._session.core.memory()
@@ -307,7 +307,7 @@ def test_codes_are_the_same_by_dot_products(
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("network", [resnet, mobilenet])
 def test_biases_may_be_floats(network: Any, shared: bool, tmp_path: Path) -> None:
-    """As tools leave them, and as PyTorch's exporter shares equal ones: through an Identity."""
+    """As tools write them, and as PyTorch's exporter shares equal ones: through an Identity."""
     model = network()
     source, made = tmp_path / "float.onnx", tmp_path / "quantised.onnx"
     if shared:

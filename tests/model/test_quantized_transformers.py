@@ -28,8 +28,8 @@ from vkmnn.vulkan.quantized.byte_codes import keeps_rows_of_codes
 class Encoder:
     """A transformer of layers that normalise first, with GELU and attention spelled out.
 
-    `scaled`: scores are multiplied by a number of their own, not queries.
-    `hidden`: is added to scores of keys after the query, by a mask that is a constant.
+    `scaled`: a factor is applied to scores, not to queries. `hidden`: a constant mask is added to
+    scores of keys after the query.
     """
 
     def __init__(
@@ -205,7 +205,7 @@ def test_keys_after_the_query_are_hidden_by_attention_itself(
 
 
 def activations(model: onnx.ModelProto) -> tuple[int, bool]:
-    """Return the bytes between the ops of a run, and whether the device keeps rows of codes."""
+    """Return the bytes between the ops of a run, and whether the device keeps quantised rows."""
     with InferenceSession(model, "auto") as session:
         session.run(None, feeds(model, 9))
         info = session.device

@@ -32,7 +32,7 @@ SAMPLES = [
 
 
 def call(*command: str | Path, folder: Path, packages: Path | None = None) -> str:
-    """Run a command away from the checkout; its packages come from `packages`."""
+    """Run a command outside the checkout; its packages come from `packages`."""
     path = os.pathsep.join(str(part) for part in (packages, ROOT) if part)
     env = {**os.environ, "PYTHONPATH": path, "COLUMNS": "200"}
     for name in ("VKMNN_PLUGINS", "VKMNN_PLUGIN_PATH"):

@@ -23,7 +23,7 @@ PRECISIONS = {"high": 1e-4, "normal": 1e-2}
 
 @pytest.fixture(scope="module")
 def limited() -> Iterator[None]:
-    """Let devices bind little at once."""
+    """Let devices bind only small ranges."""
     patch = pytest.MonkeyPatch()
 
     def seen_as_limited(*arguments: Any) -> Any:

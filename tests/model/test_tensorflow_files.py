@@ -1,4 +1,4 @@
-"""Frozen graphs give what TensorFlow gave for them: see tests/data/tensorflow/make.py."""
+"""Frozen graphs match TensorFlow's results for them: see tests/data/tensorflow/make.py."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def both(model: bytes, *rounds: tuple[np.ndarray, ...], device: str = "cpu") -> 
 
 
 def conditional() -> bytes:
-    """Two x + 1 or x - w, by a truth value; with w of both bodies large enough to lie outside."""
+    """Two x + 1 or x - w, by a condition; both w are large enough to be stored outside."""
     writer = Writer()
     c, x, y = writer.tensor((), "BOOL"), writer.tensor((3,)), writer.tensor((3,))
     writer.op(
@@ -112,7 +112,7 @@ def test_composites_are_what_they_are_made_of() -> None:
 
 
 def variable(first: bool) -> bytes:
-    """A sum of all that was fed, which begins with 10 or with nothing."""
+    """A sum of everything that was fed, which starts at 10 or at zero."""
     writer = Writer()
     handle, old, x, new = (
         *(writer.tensor((), "RESOURCE", name="h"), writer.tensor((3,), name="old")),

@@ -160,7 +160,7 @@ def test_a_network_of_lines(device: str) -> None:
 
 @pytest.mark.parametrize("device", ["cpu", "auto"])
 def test_other_sizes(device: str, tmp_path: Path) -> None:
-    """Where sizes are open, any; where they are not, by input_shapes; stored in .vkmnn alike."""
+    """If sizes are open, any; if they are not, by input_shapes; stored in .vkmnn likewise."""
     (tmp_path / "m.tflite").write_bytes(picture_network(-1))
     vkmnn.convert(tmp_path / "m.tflite", tmp_path / "m.vkmnn")
     (tmp_path / "fixed.tflite").write_bytes(picture_network())
@@ -227,7 +227,7 @@ FILES = Path(__file__).resolve().parents[1] / "data" / "tflite"
 
 
 def alone(model: bytes) -> Iterator[tuple[str, bytes, list[int], list[int]]]:
-    """Yield each operator as a file of its own, with the tensors that it takes and gives."""
+    """Yield each operator as a file of its own, with its input and output tensors."""
     values = parsed(model)
     graph = values["subgraphs"][0]
     for op in graph["operators"]:
@@ -251,7 +251,7 @@ def alone(model: bytes) -> Iterator[tuple[str, bytes, list[int], list[int]]]:
 
 @pytest.mark.parametrize("path", sorted(FILES.glob("*int8*.tflite")), ids=lambda path: path.stem)
 def test_every_operator_of_quantised_networks(path: Path) -> None:
-    """Fed what the reference kernels gave, each gives the same values but for one step."""
+    """Given the reference kernels' inputs, each operator matches to within one step."""
     model = path.read_bytes()
     oracle = Oracle(model, every=True)
     limits = {detail["index"]: detail for detail in oracle.interpreter.get_tensor_details()}
@@ -435,7 +435,7 @@ NUMBERS = (-1, 0, 1, 2, 3, 7, 127, 255, 2**31 - 1, -(2**31))
 
 
 def mutated(values: Any, generator: random.Random) -> None:
-    """Change one thing somewhere in a file's tables, in place."""
+    """Change one field somewhere in a file's tables, in place."""
     places: list[tuple[Any, Any]] = []
 
     def collect(value: Any) -> None:
@@ -490,7 +490,7 @@ def hostile(model: bytes, count: int, seed: int) -> Iterator[bytes]:
 
 
 def survives(model: bytes) -> None:
-    """Open and run what may be damaged: it works, or an error has a type."""
+    """Open and run a possibly damaged file: it works, or the error is typed."""
     try:
         session = vkmnn.InferenceSession(
             model, device="cpu", budget=vkmnn.Budget(bytes=1 << 26, seconds=2.0)

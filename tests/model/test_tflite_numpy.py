@@ -28,7 +28,7 @@ def run(case: Case) -> list[np.ndarray]:
 def hlo(
     kind: str, operands: Sequence[Any], result: np.ndarray, options: dict[str, Any] | None = None
 ) -> tuple[Case, np.ndarray]:
-    """Return a file of one StableHLO operator, and what it gives."""
+    """Return a file of one StableHLO operator, and its result."""
     kinds = {"float32": "FLOAT32", "int32": "INT32", "bool": "BOOL"}
     made = Result(result.shape, kinds[result.dtype.name])
     table = None

@@ -1,4 +1,4 @@
-"""TFLite's operators give what LiteRT's reference kernels give."""
+"""TFLite's operators match LiteRT's reference kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recurrent operators of TFLite: what they compute, and what they keep between runs."""
+"""Recurrent operators of TFLite: their results, and the state that they keep between runs."""
 
 from __future__ import annotations
 

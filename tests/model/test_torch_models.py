@@ -1,4 +1,4 @@
-"""Programs of torch.export, TorchScript and compiled modules give what PyTorch itself gives."""
+"""Programs of torch.export, TorchScript and compiled modules match PyTorch's own results."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Choice(nn.Module):
 
 
 class Ring(nn.Module):
-    """Writes buffers in place, by a slice, and one that is not saved."""
+    """Writes buffers in place: by a slice, and one that is not saved."""
 
     def __init__(self) -> None:
         super().__init__()

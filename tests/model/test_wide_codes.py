@@ -1,4 +1,4 @@
-"""Networks whose activations are codes of 16 bits: more than a float of 16 bits holds."""
+"""Networks whose activations are quantised to 16 bits: more than a 16-bit float can represent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One TFLite file for each kind of operator, in float and, where it matters, quantised."""
+"""One TFLite file for each kind of operator, in float and, if it matters, quantised."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def ints(*values: Any) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Fixed:
-    """A constant operand; of quantised values where it has a scale."""
+    """A constant operand; it is quantised if it has a scale."""
 
     array: np.ndarray
     more: Mapping[str, Any] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class Coded:
 
 @dataclass(frozen=True)
 class Result:
-    """What an operator makes."""
+    """An output of an operator."""
 
     shape: Sequence[int]
     kind: str = "FLOAT32"
@@ -55,9 +55,9 @@ class Result:
 
 @dataclass(frozen=True)
 class Case:
-    """A file, what it is fed, and how far results may be from the reference.
+    """A file, its feeds, and the tolerance for its results.
 
-    `limit` is relative to the largest number; of integers it is how far apart they may be.
+    `limit` is relative to the largest number; for integers it is the largest difference.
     """
 
     model: bytes

@@ -73,7 +73,7 @@ def _pooled(net: Net, x: str) -> str:
 
 
 def _boxes(net: Net, x: str, level: int, pixels: int) -> str:
-    """Return the boxes of a level, three a pixel: places, sizes and scores."""
+    """Return the boxes of a level, three per pixel: positions, sizes and scores."""
     stride, columns = STRIDES[level], 5 + CLASSES
     size = pixels // stride
     x = net.conv(x, (128, 256, 512)[level], 3 * columns, 1)

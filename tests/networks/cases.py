@@ -1,4 +1,4 @@
-"""Which networks are exported, with which inputs and sizes; free of torch, to load fast."""
+"""The networks to export, with their inputs and sizes; free of torch, to load fast."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Sizes = Mapping[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """An input: name, shape (names stand for sizes that may change), and what fills it.
+    """An input: name, shape (names denote sizes that may change), and its content.
 
     fill: "normal"; "tokens" (int64 ids below `limit`); "mask" (int64 ones, with zeros at the end).
     """
@@ -40,8 +40,8 @@ class Input:
 class Case:
     """A network: a class of tests/networks/models.py, its arguments, inputs and sizes to run.
 
-    `sizes[0]` is the size that the network is known for. `multiples` says of which number a size
-    must be a multiple.
+    `sizes[0]` is the usual size of the network. `multiples` are the numbers of which sizes must be
+    multiples.
     """
 
     model: str

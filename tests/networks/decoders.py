@@ -47,7 +47,7 @@ class Builder:
                          perm=[0, 2, 1, 3])  # fmt: skip
 
     def attend(self, name: str, q: str, k: str, v: str, mask: str, fused: bool) -> str:
-        """Add attention; where it is not to be fused, with something between scores and softmax."""
+        """Add attention; if it must not be fused, with an op between scores and softmax."""
         turned = self.node("Transpose", [k], f"{name}.k_turned", perm=[0, 1, 3, 2])
         scores = self.node("Mul", [self.node("MatMul", [q, turned], f"{name}.qk"), "scale"],
                            f"{name}.scaled")  # fmt: skip
@@ -100,12 +100,12 @@ def decoder(
     """Return a decoder: input_ids, attention_mask, past.N.key|value -> logits, present.N.….
 
     Args:
-        layers: how many there are.
-        width: of the residual stream.
+        layers: number of layers.
+        width: width of the residual stream.
         heads: attention heads.
         vocabulary: tokens.
-        seed: of the weights.
-        fused: whether its attention is what a pass makes one op of.
+        seed: seed of the weights.
+        fused: whether a pass can fuse its attention into one op.
         positions: rows of the position table.
     """
     b, depth = Builder(seed), width // heads

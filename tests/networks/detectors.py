@@ -13,7 +13,7 @@ _HEADER = '<ir_version: 8, opset_import: ["" : 17]>'
 
 
 def _grid(step: int) -> str:
-    """Return the nodes that lay points on a feature map, from its shape, as tracers write them."""
+    """Return the nodes that place points on a feature map, from its shape, as traced."""
     return f"""
         shape{step} = Shape (map{step})
         rows{step} = Gather (shape{step}, two)

@@ -1,6 +1,7 @@
 """Build a network with random weights and export it with either of torch's exporters, once.
 
-The files are kept in the system's folder of temporary files, under the hash of what they depend on.
+The files are kept in the system's folder for temporary files, under the hash of everything they
+depend on.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ EXPORTERS = ("trace", "dynamo")
 
 
 def build(case: Case, seed: int = 0) -> nn.Module:
-    """Return the network with random weights that keep the variance of what flows through it."""
+    """Return the network with random weights that keep the variance of its activations."""
     torch.manual_seed(seed)
     arguments: dict[str, Any] = dict(case.arguments)
     if "attention" in arguments:
@@ -70,11 +71,11 @@ def arguments_of(case: Case, sizes: dict[str, int]) -> dict[str, Tensor]:
 
 
 def exported(name: str, case: Case, exporter: str, *, dynamic: bool) -> Path:
-    """Return the path of the exported network, made unless it is there already.
+    """Return the path of the exported network; export it if the file does not exist yet.
 
     Args:
-        name: the case's name, for the file's.
-        case: what to build.
+        name: the case's name, which becomes part of the file's.
+        case: the network to build.
         exporter: "trace" (TorchScript) or "dynamo" (torch.export).
         dynamic: leave the sizes that `case.inputs` names open, else fix them to the first ones.
     """

@@ -17,7 +17,7 @@ _WIDTH = _HEADS * _DEPTH
 
 
 def _attention(name: str, x: str, keys: str, values: str, mask: str = "") -> str:
-    """Return attention of `x` to keys and values that are cut in heads already."""
+    """Return attention of `x` to keys and values that are already split into heads."""
     added = f"{name}_masked = Add ({name}_scaled, {mask})" if mask else ""
     return f"""
         {name}_q = MatMul ({x}, {name}_wq)
@@ -44,7 +44,7 @@ def _cut(source: str, weight: str, result: str) -> str:
 
 
 def _layer(number: int, x: str, with_past: bool) -> str:
-    """Return a layer of the decoder; its caches are joined, or made from what is there."""
+    """Return a layer of the decoder; its caches are joined with new rows, or created from them."""
     own, cross = f"own{number}", f"cross{number}"
     lines = []
     lines.append(f"{own}_n = LayerNormalization <axis = -1> ({x}, {own}_gain)")

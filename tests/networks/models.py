@@ -1,7 +1,7 @@
 """Networks in plain torch, as their papers and reference implementations define them.
 
 Each follows the module structure of the widely used implementation that its docstring names, so
-that the exported graphs look like those that users bring; the weights are random.
+that the exported graphs resemble those of users; the weights are random.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def selective_scan() -> onnx.ModelProto:
 
 
 def sequences() -> onnx.ModelProto:
-    """Return a network that cuts its input, treats the parts in a loop, and stacks the results."""
+    """Return a network that splits its input, loops over the parts, and stacks the results."""
     text = f"""{_HEADER}
     parts (float[t, 6] x, int64 size) => (float[t, 10] y, float[n, 10] means, int64 count)
     {{

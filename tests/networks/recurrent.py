@@ -136,7 +136,7 @@ _VOICE_CONSTANTS = {
 
 
 def voice() -> onnx.ModelProto:
-    """Return a detector of voices in chunks of sound: a state goes in and comes out."""
+    """Return a detector of voices in chunks of sound, whose state is an input and an output."""
     body = _VOICE_BODY.format(stride=16, basis="basis", chance="chance", next="state_n")
     text = f"""{_HEADER}
     voice (float[1, samples] sound, float[2, 1, 24] state) =>

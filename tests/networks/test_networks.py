@@ -1,6 +1,6 @@
 """Real networks, as both of PyTorch's exporters write them, agree with onnxruntime on the device.
 
-The first run exports (minutes); later ones find the files in the folder of temporary files.
+The first run exports (minutes); later ones reuse the files in the folder for temporary files.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 EXPORTERS = ("trace", "dynamo")
 
-# What the passes must find, besides which nothing of these kinds may be left.
+# The ops that passes must produce; no other ops of these kinds may remain.
 TRANSFORMERS = {
     "vit_tiny": {"Attention": 12, "LayerNorm": 25, "GELU": 12},
     "vit_b16": {"Attention": 12, "LayerNorm": 25, "GELU": 12},

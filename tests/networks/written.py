@@ -1,4 +1,4 @@
-"""Networks as text of onnx.parser, with random weights: what exporters write, without exporters."""
+"""Networks as text for onnx.parser, with random weights: exporters' graphs without exporters."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def network(
 
     Args:
         text: the model in the language of onnx.parser.
-        weights: shapes of initializers with random float32 values, which keep the variance of
-            what flows through: all axes but the first count as inputs of a matrix or filter.
+        weights: shapes of initializers with random float32 values, which keep the variance of the
+            activations: all axes but the first count as inputs of a matrix or filter.
         constants: further initializers.
-        seed: of the weights.
+        seed: seed of the weights.
 
     Raises:
         onnx.parser.ParseError, onnx.checker.ValidationError: the text is wrong.
@@ -53,10 +53,10 @@ def normal(random: np.random.Generator, *shape: int) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A network, and what it is run on: feeds of different sizes, one after the other.
+    """A network, and its feeds: of different sizes, one after the other.
 
-    `what` says in a few words what it is. `twin` makes the same network in a form that onnxruntime
-    reads, where it does not read this one.
+    `what` describes it briefly. `twin` creates the same network in a form that onnxruntime reads,
+    if it cannot read this one.
     """
 
     what: str

@@ -24,8 +24,8 @@ ROOT = Path(__file__).resolve().parents[2]
 SWIFTSHADER = Path(
     os.environ.get("VKMNN_SWIFTSHADER_ICD", "/usr/lib/chromium/vk_swiftshader_icd.json")
 )
-# For the processes that only run an operator: nothing of the generator can be imported. What they
-# need of vkmnn's own shaders is compiled before.
+# For processes that only run an operator: nothing of the generator can be imported. The shaders of
+# vkmnn that they need are compiled in advance.
 NO_COMPILER = (
     "import sys; sys.modules.update(dict.fromkeys(['jinja2', 'slangpy', 'vkmnn.codegen'])); "
     "import pytest; sys.exit(pytest.main(sys.argv[1:]))"
@@ -64,7 +64,7 @@ class Place:
         return self.run(self.python, "-c", NO_COMPILER, "-q", *arguments, env=env)
 
     def lint(self, *paths: str, folder: str = ".", types: bool = True) -> None:
-        """Check files as `tasks.py lint` would; for the types mypy takes ten seconds."""
+        """Check files like `tasks.py lint`; for types, mypy takes ten seconds."""
         for tool in ("ruff", "mypy"):
             pytest.importorskip(tool, reason="the extra 'lint' is not installed")
         place = replace(self, folder=self.folder / folder)
@@ -76,13 +76,13 @@ class Place:
 
 @functools.cache
 def compile_built_in_shaders() -> None:
-    """Compile what has not been compiled yet."""
+    """Compile shaders that are not compiled yet."""
     BUILTIN.all()
     BUILTIN.prepare(name for name, _, _ in BUILTIN.variants())
 
 
 def can_build_wheels() -> bool:
-    """Tell whether this environment builds wheels by itself; else pip fetches what does."""
+    """Return whether this environment can build wheels by itself; else pip downloads the tools."""
     try:
         version = importlib.metadata.version("setuptools")
     except importlib.metadata.PackageNotFoundError:
@@ -93,9 +93,9 @@ def can_build_wheels() -> bool:
 
 @pytest.fixture
 def fresh_environment(tmp_path: Path) -> Place:
-    """A fresh virtual environment: vkmnn and what it needs are there by reference, no plug-in is.
+    """A fresh virtual environment with vkmnn and its dependencies by reference, and no plug-ins.
 
-    A command `pip` in it installs without a network where it can.
+    A command `pip` in it installs without a network if it can.
     """
     folder = tmp_path / "environment"
     venv.create(folder, with_pip=False)
@@ -126,6 +126,6 @@ def fresh_environment(tmp_path: Path) -> Place:
 
 @pytest.fixture
 def drivers() -> list[dict[str, str]]:
-    """The environments to test in: with the default driver, and with SwiftShader where it is."""
+    """The environments to test in: with the default driver, and with SwiftShader if available."""
     floor = {"VK_DRIVER_FILES": str(SWIFTSHADER), "VK_ICD_FILENAMES": str(SWIFTSHADER)}
     return [{}, floor] if SWIFTSHADER.is_file() else [{}]

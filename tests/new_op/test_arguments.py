@@ -1,4 +1,4 @@
-"""What `new-op` refuses, and that it then writes nothing."""
+"""Arguments that `new-op` refuses, without writing anything."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ GOOD = Arguments("thing", 1, [], None, None, Path("my-ops"))
         ({"domain": "ai.onnx"}, "cannot be the domain"),
         ({"domain": "a b"}, "cannot be the domain"),
         ({"plugin": Path("my ops")}, "'my ops' cannot name a package"),
-        ({"plugin": Path("json")}, "'json' is a package already"),
+        ({"plugin": Path("json")}, "'json' exists already as a package"),
     ],
 )
 def test_arguments_that_cannot_be(changed: dict[str, Any], message: str) -> None:
@@ -109,10 +109,10 @@ def test_an_operator_type_is_taken_once(tmp_path: Path) -> None:
     plugin = ("--plugin", tmp_path / "my-ops", "--no-build")
     status, text = invoke("thing", "--op", "Scale", *plugin)
     assert status == 1
-    assert "there is an operator Scale already: scale.comp.j2" in text
+    assert "operator Scale exists already: scale.comp.j2" in text
     assert not (tmp_path / "my-ops").exists()
     assert invoke("thing", "--op", "Thing", *plugin)[0] == 0
-    assert "operator Thing already" in invoke("another", "--op", "Thing", *plugin)[1]
+    assert "operator Thing exists already" in invoke("another", "--op", "Thing", *plugin)[1]
 
 
 def test_a_folder_that_is_another_project(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_a_folder_that_is_another_project(tmp_path: Path) -> None:
     (project / "pyproject.toml").write_text("[project]\n")
     status, text = invoke("thing", "--plugin", project)
     assert status == 1
-    assert "not one that new-op has made" in text
+    assert "new-op did not create it" in text
     assert [path.name for path in project.iterdir()] == ["pyproject.toml"]
 
 
@@ -146,8 +146,8 @@ def test_damaged_macro_json(tmp_path: Path) -> None:
         (("--outputs", "0"), "0 outputs"),
         (("--outputs", "5"), "1 to 4"),
         (("--optional", "1"), "1 of 1 inputs cannot be optional"),
-        (("--element", "f64"), "'f64' is not a type of elements"),
-        (("--element", "i32", "--cpu-only"), "only kernels have elements"),
+        (("--element", "f64"), "'f64' is not an element type"),
+        (("--element", "i32", "--cpu-only"), "only kernels have element types"),
         (("--cpu-only", "--geometry"), "exclude each other"),
         (("--param", "flag:bool=maybe"), "true or false"),
         (("--param", "axes:ints=1,b"), "'b' is not a valid int"),

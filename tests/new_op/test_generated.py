@@ -1,4 +1,4 @@
-"""What `new-op` writes is clean and passes its own test."""
+"""The output of `new-op` is clean and passes its own test."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ EVERYTHING = (
 
 
 def test_unusual_operators(tmp_path: Path) -> None:
-    """Outputs, absent inputs, element types, attributes of every kind; without a shader, too.
+    """Outputs, absent inputs, element types, attributes of every kind; also without a shader.
 
     The folder has the package's name, which Python takes for the package beside it.
     """

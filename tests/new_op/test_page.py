@@ -1,4 +1,4 @@
-"""docs/extending/operator.md does what it says: its commands are run, its listings put in place."""
+"""docs/extending/operator.md is correct: its commands are run, and its listings inserted."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def blocks(section: str) -> list[tuple[str, str, str]]:
 
 
 def put(path: Path, text: str) -> None:
-    """Put a listing in place: a template as a whole, of a module the function that it shows."""
+    """Insert a listing: a whole template, or, in a module, the function that it shows."""
     if path.suffix == ".py":
         old = path.read_text("utf-8")
         name = re.search(r"^def (\w+)", text, re.MULTILINE)
@@ -35,7 +35,7 @@ def put(path: Path, text: str) -> None:
 
 
 def follow(section: str, place: Place) -> list[str]:
-    """Do what a section says; return the output of its commands."""
+    """Follow the instructions of a section; return the output of its commands."""
     said = []
     for before, language, text in blocks(section):
         if language == "sh":

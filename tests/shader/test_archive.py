@@ -1,4 +1,4 @@
-"""The SPIR-V of a wheel: one archive, of which each module is read by itself."""
+"""The SPIR-V of a wheel: one archive, from which each module is read separately."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_packed_modules_are_those_that_were_compiled(folder: Path, built: dict[s
 
 @pytest.mark.parametrize("changed", [False, True], ids=["as written", "in another order"])
 def test_every_variant_is_found_in_the_manifest(folder: Path, changed: bool) -> None:
-    """One by one, as processes do that need some of them; no other is taken for one."""
+    """One by one, like processes that need some of them; no other module is returned instead."""
     manifest = json.loads((folder / "manifest.json").read_text("utf-8"))
     if changed:
         turned = dict(reversed(manifest["variants"].items()))
@@ -80,7 +80,7 @@ def test_the_same_modules_make_the_same_archive(folder: Path, built: dict[str, b
 
 
 def test_a_file_is_preferred(folder: Path, built: dict[str, bytes]) -> None:
-    """Whoever puts a module of their own into an installed package gets it."""
+    """A user's module in an installed package takes precedence."""
     path = folder / "spirv" / f"{NAMES[0]}.spv"
     path.parent.mkdir()
     path.write_bytes(b"own")

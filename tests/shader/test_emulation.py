@@ -1,4 +1,4 @@
-"""What a device lacks, emulated: what is rendered, what runs, and what is refused."""
+"""Emulation of missing features: rendered code, running it, and refusals."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vkmnn.testing import emulation
 from vkmnn.testing.case import Variant, op_case
 from vkmnn.testing.emulation import Bench, bench_for, stand_in
 from vkmnn.testing.runner import run_case
-from vkmnn.vulkan.gemm.coop_tiles import has_coopmat
+from vkmnn.vulkan.gemm.coop_tiles import matrix_of
 from vkmnn.vulkan.rows.reduction import RowGroup
 
 GLSL = BUILTIN.folder / "glsl"
@@ -157,6 +157,6 @@ def test_a_device_with_emulated_matrices_seems_to_have_them(device: Device) -> N
     bench = bench_for(variant("conv_coop_16x32w16x32k4_128_1"), device)
     if isinstance(bench, str):
         pytest.skip(bench)
-    assert has_coopmat(bench.device.info)
+    assert matrix_of(bench.device.info) is not None
     large = {(16, 16, 16)} & {(s.m, s.n, s.k) for s in device.info.cooperative_matrices}
     assert bool(large) != bench.emulated

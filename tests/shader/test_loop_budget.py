@@ -1,8 +1,8 @@
-"""No invocation may make more than 65,535 loop iterations, all its loops together.
+"""No invocation may run more than 65,535 loop iterations, all its loops together.
 
 Mesa's llvmpipe (22.3) ends every loop there, silently: results would be wrong without a message.
-How often a loop runs is not in the SPIR-V, so this is a rule with a table: a template whose modules
-hold a loop names what keeps the loop short. Whoever adds a loop is asked here.
+The SPIR-V does not tell how often a loop runs, so this is a rule with a table: a template whose
+modules contain a loop names what keeps the loop short. Adding a loop requires an entry here.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ EXECUTIONS = "vkmnn/vulkan/executions"
 _OP_LOOP_MERGE = 246
 
 # template -> the test or the cases that go beyond the limit ("file::test"), the constant of the
-# execution that refuses or splits such sizes ("file:NAME"), or why the number is small whatever the
-# shapes are.
+# execution that refuses or splits such sizes ("file:NAME"), or why the number is small for all
+# shapes.
 SHORT_BECAUSE = {
     "arg_reduce": f"{CASES}/along_axis.py::arg_reductions",
     "attention_codes": f"{EXECUTIONS}/attention.py:MAX_CODED_KEYS",
@@ -103,7 +103,7 @@ SHORT_BECAUSE = {
 
 
 def loops(spirv: bytes) -> int:
-    """Count the loops that a module holds; unrolled ones are gone."""
+    """Count the loops in a module; unrolled ones are gone."""
     words = struct.unpack(f"<{len(spirv) // 4}I", spirv)
     position, found = 5, 0
     while position < len(words):

@@ -37,7 +37,7 @@ EACH = 12
 
 
 def changes(text: str) -> list[tuple[str, str]]:
-    """Return (change, new line) of every mutant of GLSL that stands in for a variant's."""
+    """Return (change, new line) of every mutant of GLSL that replaces a variant's."""
     rendered = rendered_source(find("unary_map_f32_buffer"))[1]
     lines = tuple(("unary.comp.j2", number) for number, _ in enumerate(text.splitlines(), 1))
     found = mutants(replace(rendered, text=text, lines=lines), "unary_map_f32_buffer")

@@ -1,7 +1,7 @@
-"""Every variant becomes a pipeline on the device at hand, or the device says why not.
+"""Every variant becomes a pipeline on the available device, or the device reports why not.
 
-Under the validation layer, which also holds a module against the features that were enabled.
-`tasks.py test` runs this on the default device and on SwiftShader, the feature floor.
+Under the validation layer, which also checks a module against the enabled features. `tasks.py test`
+runs this on the default device and on SwiftShader, the feature floor.
 """
 
 from __future__ import annotations

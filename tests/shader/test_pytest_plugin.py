@@ -1,4 +1,4 @@
-"""The pytest plug-in as its users meet it: in a project of their own, in a process of its own."""
+"""The pytest plug-in from a user's perspective: in a separate project and process."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def own(variant):
 
 
 def add_kernel(project: Project) -> None:
-    """Give the project a kernel of its own, which its cases do not reach."""
+    """Give the project its own kernel, which its cases do not reach."""
     shader = BUILTIN.load("unary_test_f32_buffer")
     code = shader.spirv()
     described = BUILTIN._entry(shader.name)
@@ -271,7 +271,7 @@ def test_a_crash_of_the_driver_is_a_failure_of_the_variant(project: Project):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["--vkmnn-device", "no such device"], "no device fits 'no such device'"),
+        (["--vkmnn-device", "no such device"], "no device matches 'no such device'"),
         (["--vkmnn-report", "."], "this is a folder"),
         (["--vkmnn-results", "pytest.ini/x.json"], "cannot be written"),
         (["--vkmnn-perf-baseline", "none.json"], "--vkmnn-perf-update writes a new one"),
@@ -303,7 +303,7 @@ def test_no_device_is_a_usage_error(project: Project):
     none = project.folder / "none.json"
     done = project.pytest(*FEW, VK_DRIVER_FILES=str(none), VK_ICD_FILENAMES=str(none))
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
-    assert "no Vulkan device" in done.stderr or "no device fits" in done.stderr
+    assert "no Vulkan device" in done.stderr or "no device matches" in done.stderr
 
 
 @pytest.mark.parametrize(("strength", "part"), [(1, 0.35), (2, 0.65)])

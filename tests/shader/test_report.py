@@ -25,7 +25,7 @@ def case(error: float, name: str) -> dict[str, object]:
 
 
 def results() -> Results:
-    """Two devices with everything that may happen to a variant, and hostile texts everywhere."""
+    """Two devices with every possible outcome of a variant, and hostile text everywhere."""
     whole = Results(date="today", version="0", baseline=NASTY, notes=[NASTY])
     for label in ("first " + NASTY, "second (2)"):
         whole.devices[label] = DeviceRecord(label, NASTY, "cpu", "1.3.0", 5, True, NASTY)
@@ -146,7 +146,7 @@ BROWSERS = ("chromium", "chromium-headless-shell", "chromium-browser", "google-c
 
 
 def browse(page: Path, fragment: str = "") -> tuple[str, list[str]]:
-    """Return the page as it is after its script ran, and what it wrote to the console."""
+    """Return the page after its script ran, and its console output."""
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser is None:
         pytest.skip("no Chromium (Debian: apt-get install chromium)")

@@ -1,4 +1,4 @@
-"""What each operator can do along some axis: all of it follows from what it declares."""
+"""What each operator can do along an axis, which follows from its declared axes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def info_of(name: str, array: Array) -> TensorInfo:
 
 
 def is_cut(use: Use) -> bool:
-    """Tell whether a device may compute it in parts."""
+    """Return whether a device may compute it in parts."""
     content = OP_TYPES[use.op.type].content
     inputs = [
         None
@@ -61,7 +61,7 @@ def is_cut(use: Use) -> bool:
 
 
 def is_grown(use: Use) -> bool:
-    """Tell whether its first input may be a cache that grows along some axis."""
+    """Return whether its first input may be a cache that grows along some axis."""
     first = use.arrays[0] if use.arrays else None
     if first is None or 0 in OP_TYPES[use.op.type].content:
         return False
@@ -87,7 +87,7 @@ def is_grown(use: Use) -> bool:
 
 
 def is_batched(use: Use) -> bool:
-    """Tell whether the first axis of some inputs may number texts."""
+    """Return whether the first axis of some inputs may number sequences."""
     content = OP_TYPES[use.op.type].content
     texts = [
         name
@@ -104,7 +104,7 @@ def is_batched(use: Use) -> bool:
 
 
 def is_moved(use: Use) -> bool:
-    """Tell whether a transpose may move past it."""
+    """Return whether a transpose may move past it."""
     index = GraphIndex(graph_of(use, use.op.inputs[:1]))
     rank = index.rank(use.op.inputs[0]) if use.op.inputs else None
     return any(
@@ -115,7 +115,7 @@ def is_moved(use: Use) -> bool:
 
 
 def graph_of(use: Use, fed: list[str]) -> Graph:
-    """Return a graph of the op alone; what is not fed is constant."""
+    """Return a graph of the op alone; inputs that are not fed are constant."""
     given = {n: a for n, a in zip(use.op.inputs, use.arrays, strict=True) if a is not None}
     results = [info_of(n, a) for n, a in zip(use.op.outputs, use.results(), strict=True)]
     return Graph(
@@ -162,7 +162,7 @@ NOTHING = {
     "Append": "written where it lies; the caches of several texts are appended by CachedAttention",
     "DynamicRange": "one range for the whole tensor",
 }
-"""What declares its axes and can do nothing along them, and why."""
+"""Ops that declare their axes and can do nothing along them, and why."""
 
 
 def answers(some: list[Use]) -> str:
@@ -202,7 +202,7 @@ def registered(name: str) -> Use:
 
 
 def rows(op: Op[_Attrs], known: axes.Known) -> list[axes.Loop]:
-    """Declare an operator that looks at rows along its axis."""
+    """Declare an operator that reads rows along its axis."""
     shape = known.shape()
     return [
         (axes.mixed if axis == op.attrs.axis % len(shape) else axes.parallel)(size, [axis], axis)

@@ -1,4 +1,4 @@
-"""Regions in addresses of channel-blocked tensors move what plain ones move."""
+"""Regions in addresses of channel-blocked tensors move the same elements as plain ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SOURCES = ((1, 8, 3, 5), (2, 4, 4, 4), (3, 6, 2, 3), (1, 1, 5, 7), (4, 1, 2, 2),
 
 
 def box(begin: Shape, end: Shape, steps: Shape, source: Shape) -> Problem:
-    """Return what a slice moves; steps may be negative."""
+    """Return the regions of a slice; steps may be negative."""
     strides = row_major(source)
     size = tuple(len(range(b, e, s)) for b, e, s in zip(begin, end, steps, strict=True))
     offset = sum(b * s for b, s in zip(begin, strides, strict=True))
@@ -32,7 +32,7 @@ def box(begin: Shape, end: Shape, steps: Shape, source: Shape) -> Problem:
 
 
 def placed(at: Shape, source: Shape, output: Shape) -> Problem:
-    """Return what puts the whole source somewhere into the output."""
+    """Return the regions that write the whole source somewhere into the output."""
     strides = row_major(output)
     offset = sum(a * s for a, s in zip(at, strides, strict=True))
     region = Region(View(0, row_major(source)), View(offset, strides), source)

@@ -1,4 +1,4 @@
-"""Caches: nobody else's content, no hanging, nothing left behind, none without a home."""
+"""Caches: no foreign content, no hanging, nothing left behind, none without a home."""
 
 from __future__ import annotations
 

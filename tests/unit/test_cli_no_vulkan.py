@@ -1,4 +1,4 @@
-"""A machine without a Vulkan loader: everything works on numpy, and says what to install."""
+"""A machine without a Vulkan loader: everything works on numpy, with a hint what to install."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """An environment in which the loader that is found first is not a library."""
+    """An environment in which the first loader found is not a library."""
     (tmp_path / "libvulkan.so.1").write_bytes(b"no library")
     hidden = ("VKMNN_", "VK_")
     env = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}

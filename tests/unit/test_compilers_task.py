@@ -1,4 +1,4 @@
-"""tasks.py compilers: what it reads, compares and complains of, without a driver."""
+"""tasks.py compilers: its inputs, comparisons and complaints, without a driver."""
 
 from __future__ import annotations
 

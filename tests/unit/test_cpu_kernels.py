@@ -1,4 +1,4 @@
-"""Kernels on the CPU: what is loaded once, memory for one op or for all runs, and threads."""
+"""Kernels on the CPU: data loaded once, memory for one op or for all runs, and threads."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_arrays_are_aligned_and_of_their_shape() -> None:
 
 
 class Squares(CpuKernel):
-    """Squares by way of scratch, poisoned first; counts its runs in memory of its own."""
+    """Squares via scratch memory, poisoned first; counts its runs in its own memory."""
 
     places: list[int] = []  # noqa: RUF012 - each test has its own class
 
@@ -187,7 +187,7 @@ def test_weights_are_packed_once_for_plans_and_sessions() -> None:
 
 
 def wide(branches: int = 4) -> Any:
-    """Return a network of branches that wait for nobody, with a sum at the end."""
+    """Return a network of independent branches, with a sum at the end."""
     nodes = [
         helper.make_node("Mul", ["x", f"c{n}"], [f"b{n}"], f"branch{n}") for n in range(branches)
     ]
@@ -198,7 +198,7 @@ def wide(branches: int = 4) -> Any:
 
 
 def test_ops_that_wait_for_nobody_run_at_once() -> None:
-    """Four kernels meet: none returns before all of them are there."""
+    """Four kernels wait for each other: none returns before all have started."""
     barrier = threading.Barrier(4, timeout=20)
 
     @kernel("BinaryOp", backend="CPU", provider="acme")

@@ -1,4 +1,4 @@
-"""Plug-ins: found, loaded once, and never silently left out."""
+"""Plug-ins: found, loaded once, and never silently omitted."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import vkmnn
-from vkmnn import discovery, plugin_folders
+from vkmnn import discovery
 from vkmnn.cli import checks
 from vkmnn.cli.app import run_cli
 from vkmnn.converter.onnx import load_model
 from vkmnn.converter.passes import optimize
 from vkmnn.cpu_fallback import run_op
+from vkmnn.discovery import plugin_folders
 from vkmnn.errors import ModelError, PluginError
 from vkmnn.ir import OP_TYPES
 
@@ -59,7 +60,7 @@ def convert(node):
 
 @pytest.fixture(autouse=True)
 def _fresh(registrations, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Forget what a test loads, the modules too."""
+    """Forget everything that a test loads, including the modules."""
     discovery.load_plugins()
     monkeypatch.setattr(discovery, "_loaded", dict(discovery._loaded))
     monkeypatch.setattr(discovery, "_left_out", {})
@@ -89,7 +90,7 @@ def model(name: str, inputs: int = 2, shape: tuple[int | str, ...] | None = ("n"
 
 
 class Point:
-    """What importlib.metadata says of one entry point."""
+    """importlib.metadata's information on one entry point."""
 
     class dist:  # noqa: N801 - stands for an attribute
         name = "vkmnn-thing"
@@ -353,7 +354,7 @@ def test_what_follows_from_a_shape_computer(tmp_path: Path, shape, inferred) -> 
 
 
 def test_what_follows_a_plugin_is_fused_in_models_with_dynamic_axes(tmp_path: Path) -> None:
-    """x[N, L, 8] → plug-in → MatMul → Add(x): the sum goes into the product."""
+    """x[N, L, 8] → plug-in → MatMul → Add(x): the sum is fused into the product."""
     vkmnn.load_plugin(write(tmp_path, "plug_fused", "PlugFused"))
     weights = np.linspace(-1, 1, 64, dtype=np.float32).reshape(8, 8)
     nodes = [
@@ -386,7 +387,7 @@ def test_without_the_plugin_the_operator_is_unsupported() -> None:
 
 
 def test_entry_points_of_an_installed_package(tmp_path: Path) -> None:
-    """Through the real metadata, in a process of its own."""
+    """Through the real metadata, in a separate process."""
     write(tmp_path, "plug_real", "PlugReal")
     info = tmp_path / "plug_real-0.3.dist-info"
     info.mkdir()
@@ -609,7 +610,7 @@ def test_the_folder_that_needs_no_variable(tmp_path: Path, monkeypatch: pytest.M
 def test_a_package_in_a_folder_of_its_own_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Beside the project, Python takes its folder for a package without __init__.py."""
+    """Next to the project, Python takes its folder for a package without __init__.py."""
     package = tmp_path / "plug_same" / "plug_same"
     package.mkdir(parents=True)
     write(package, "part", "PlugSame")

@@ -1,4 +1,4 @@
-"""`tasks.py drivers`: what it runs where, without a driver of another place."""
+"""`tasks.py drivers`: which tests it runs where, without a driver from elsewhere."""
 
 from __future__ import annotations
 

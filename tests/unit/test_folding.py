@@ -1,4 +1,4 @@
-"""What all constant folding shares."""
+"""Shared behaviour of all constant folding."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 from vkmnn.base.budget import Budget, Meter
 from vkmnn.cpu_fallback import run_op
 from vkmnn.errors import BudgetError, ShapeError
-from vkmnn.folding import Folder, keep, operands
 from vkmnn.ir import DType, Op, TensorInfo
 from vkmnn.ir.ops import BinaryAttrs, ConstantOfShapeAttrs
+from vkmnn.shape.folding import Folder, keep, operands
 
 ADD = Op("BinaryOp", "add", ["a", "b"], ["c"], BinaryAttrs("ADD"))
 A, B = np.ones((2, 3), np.float32), np.ones(3, np.float32)

@@ -1,4 +1,4 @@
-"""Families of kernels: what registers, in which order they rank, and how mistakes are met."""
+"""Families of kernels: registration, ranking, and handling of mistakes."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import get_args
 import pytest
 
 from tests.device_infos import COOPMAT_GPU, LARGE_GPU
+from vkmnn.base.elements import FloatElement
 from vkmnn.base.registry import Snapshot
 from vkmnn.core.tensor import Tensor
 from vkmnn.errors import PluginError
@@ -37,7 +38,6 @@ from vkmnn.vulkan.gemm.requantize import Requantize
 from vkmnn.vulkan.gemm.rewrites import STEPS
 from vkmnn.vulkan.gemm.target import Target
 from vkmnn.vulkan.gemm.traits import Trait
-from vkmnn.vulkan.storage import FloatElement
 from vkmnn.vulkan.tuning import MAX_CANDIDATES
 
 families.load_all()
@@ -46,14 +46,14 @@ PROBLEM = MatMulProblem((), (), (), 64, 64, 64)
 
 @dataclass(frozen=True)
 class Whole(MatMulKernel):
-    """A family of three kernels, of which the second is ranked first."""
+    """A family of three kernels, the second of which is ranked first."""
 
     number: int
     family = "whole"
 
     @classmethod
     def rank(cls, problem: MatMulProblem, target: Target) -> Iterator[Bid[MatMulKernel]]:
-        """Bid for the first and for the last place."""
+        """Request the first and the last position."""
         yield Bid(cls(0), Place.MADE_FOR_IT, 2)
         yield Bid(cls(1), Place.MADE_FOR_IT, 1)
         yield Bid(cls(2), Place.EMULATED)
@@ -71,7 +71,7 @@ def test_place_comes_before_cost() -> None:
 
 
 def test_who_measures_meets_every_family() -> None:
-    """Of the first eight kernels, three at most are of one family; the first stays the first."""
+    """Of the first eight kernels, at most three are of one family; the first stays the first."""
     large = MatMulProblem((), (), (), 197, 768, 3072)
     ranked = rank(large, Target(COOPMAT_GPU, "f16"))
     found = spread(ranked)
@@ -206,7 +206,7 @@ class Abstract(ConvKernel):
 
 @dataclass(frozen=True)
 class Nameless(MatMulKernel):
-    """Does not say how people call it."""
+    """Does not give its everyday name."""
 
     rank = Whole.rank
     record = Whole.record
@@ -214,7 +214,7 @@ class Nameless(MatMulKernel):
 
 @dataclass(frozen=True)
 class Aimless(Kernel[MatMulProblem, MatMulJob]):
-    """Does not say which problems it solves."""
+    """Does not give the problems that it solves."""
 
     family = "aimless"
     rank = Whole.rank

@@ -18,7 +18,7 @@ PAGE = ROOT / "docs" / "other-engines.md"
 
 ROWS = range(1, 165)
 STATES = {"works", "partial", "missing", "later", "not applicable"}
-LATER = {7, 15}
+LATER: set[int] = set()
 NOT_APPLICABLE = {57, 58}  # OpenCL's and OpenGL's sources
 
 
@@ -48,7 +48,7 @@ TABLE = tuple(rows(PAGE.read_text("utf-8")))
 
 
 def complaints(row: Row) -> Iterator[str]:
-    """Say what is wrong with a row."""
+    """Describe the error in a row."""
     if row.state not in STATES:
         yield f"there is no state '{row.state}'"
     if row.state == "works" and not (row.names and row.tests):
@@ -57,7 +57,7 @@ def complaints(row: Row) -> Iterator[str]:
         yield f"'{row.state}' needs a reason"
     for name in row.names:
         if not resolves(name):
-            yield f"{name} is not there"
+            yield f"{name} does not exist"
     for test in row.tests:
         if not is_test(test):
             yield f"{test} is not a test"
@@ -76,7 +76,7 @@ def resolves(name: str) -> bool:
 
 
 def is_test(name: str) -> bool:
-    """Whether pytest finds `file::function` in the folder of tests."""
+    """Return whether pytest finds `file::function` in the folder of tests."""
     file, _, function = name.partition("::")
     return re.fullmatch(r"(.*/)?test_\w+\.py", file) is not None and function in functions(file)
 
@@ -113,13 +113,13 @@ def test_what_waits_and_what_does_not_apply() -> None:
         ("| 1 | it | works | | | |", "a name and a test"),
         ("| 1 | it | done | | | why |", "no state"),
         ("| 1 | it | missing | | | |", "a reason"),
-        ("| 1 | it | partial | `vkmnn.plugin:nothing` | | why |", "nothing is not there"),
-        ("| 1 | it | partial | `vkmnn.nothing:kernel` | | why |", "kernel is not there"),
-        ("| 1 | it | partial | `vkmnn.plugin` | | why |", "is not there"),
-        ("| 1 | it | partial | | `unit/test_cli.py::test_nothing` | why |", "not a test"),
-        ("| 1 | it | partial | | `unit/test_cli.py::_helper` | why |", "not a test"),
+        ("| 1 | it | partial | `vkmnn.plugin:nothing` | | why |", "nothing does not exist"),
+        ("| 1 | it | partial | `vkmnn.nothing:kernel` | | why |", "kernel does not exist"),
+        ("| 1 | it | partial | `vkmnn.plugin` | | why |", "does not exist"),
+        ("| 1 | it | partial | | `cli/test_commands.py::test_nothing` | why |", "not a test"),
+        ("| 1 | it | partial | | `cli/test_commands.py::_helper` | why |", "not a test"),
         ("| 1 | it | partial | | `conftest.py::device` | why |", "not a test"),
-        ("| 1 | it | works | `vkmnn.plugin:kernel` | `unit/test_cli.py::test_info` | |", None),
+        ("| 1 | it | works | `vkmnn.plugin:kernel` | `cli/test_commands.py::test_info` | |", None),
     ],
 )
 def test_the_check_itself(line: str, complaint: str | None) -> None:

@@ -1,4 +1,4 @@
-"""The wheel holds what the package needs at run time."""
+"""The wheel contains everything that the package needs at run time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def pyproject() -> dict[str, Any]:
 
 
 def test_every_data_file_is_in_the_wheel(pyproject):
-    """setuptools takes only the data files that pyproject.toml names."""
+    """setuptools includes only the data files that pyproject.toml names."""
     patterns = [
         f"{package.replace('.', '/')}/{pattern}"
         for package, globs in pyproject["tool"]["setuptools"]["package-data"].items()
@@ -70,7 +70,7 @@ def test_version_is_the_packages_version(pyproject):
 
 
 def test_the_suite_is_a_distribution_of_the_same_version(pyproject):
-    """Its pyproject.toml lies in the package itself, so setuptools cannot find the packages."""
+    """Its pyproject.toml is in the package itself, so setuptools cannot find the packages."""
     suite = tomllib.loads((ROOT / "vkmnn_suite" / "pyproject.toml").read_text("utf-8"))
     version = pyproject["project"]["version"]
     assert suite["project"]["version"] == version

@@ -1,4 +1,4 @@
-"""The page of `vkmnn profile --html`: what it says, and that it works in a browser."""
+"""The page of `vkmnn profile --html`: its content, and that it works in a browser."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def tiny_model(tmp_path: Path) -> Path:
     return path
 
 
-# What a reader does, and what the page then shows; put behind the page's own script.
+# A reader's actions, and the page's content afterwards; appended to the page's own script.
 READER = """
 <script>
 const header = (name) =>

@@ -1,4 +1,4 @@
-"""tests/conftest.py: a skip for want of a promised device is a failure."""
+"""tests/conftest.py: a skip caused by the lack of a promised device is a failure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import os, pytest
 def test_in_call(): pytest.skip("no Vulkan device")
 
 @pytest.fixture
-def device(): pytest.skip("no device fits 'auto'; no Vulkan device was found")
+def device(): pytest.skip("no device matches 'auto'; no Vulkan device was found")
 
 def test_in_fixture(device): pass
 
@@ -29,7 +29,7 @@ def validated(): pytest.skip("needs the layer VK_LAYER_KHRONOS_validation")
 
 def test_layer(validated): pass
 
-def test_kompute(): pytest.skip("no device fits 'auto': the Python package 'kp' is missing")
+def test_kompute(): pytest.skip("no device matches 'auto': the Python package 'kp' is missing")
 
 def test_modules(): pytest.skip("spirv-val is not installed")
 

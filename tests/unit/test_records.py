@@ -58,7 +58,7 @@ class Own:
 
 
 def standard(cls: Any) -> Any:
-    """Return what the standard decorator makes of a class's fields."""
+    """Return the standard decorator's result for a class's fields."""
     fields = []
     for item in dataclasses.fields(cls):
         options = {"default": item.default}
@@ -71,7 +71,7 @@ def standard(cls: Any) -> Any:
 
 
 def ours() -> list[type]:
-    """Return every class that `vkmnn.base.records` makes."""
+    """Return every class created by `vkmnn.base.records`."""
     found = {}
     for module in pkgutil.walk_packages(vkmnn.__path__, "vkmnn."):
         if not module.name.startswith(UNIMPORTED):

@@ -1,4 +1,4 @@
-"""FlatBuffers by schema: what the schema language refuses, unions, verification, bindings."""
+"""FlatBuffers by schema: refusals of the schema language, unions, verification, bindings."""
 
 from __future__ import annotations
 

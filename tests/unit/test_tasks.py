@@ -1,4 +1,4 @@
-"""tasks.py: what it decides, without installing anything."""
+"""tasks.py: its decisions, without installing anything."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def ran(tasks: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
 @pytest.fixture
 def venv(tasks: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An environment that is there already."""
+    """An existing environment."""
     environment.VENV.mkdir()
     monkeypatch.setattr(environment, "venv_works", lambda: True)
 
@@ -232,7 +232,7 @@ def test_who_may_install(tasks, monkeypatch, uid, sudo_status, prefix):
 
 @pytest.mark.parametrize("update_works", [True, False])
 def test_package_lists_are_read_when_an_install_fails(tasks, monkeypatch, capsys, update_works):
-    """A mirror that is behind fails the update, though what it has can be installed."""
+    """An outdated mirror fails the update, though its packages can be installed."""
     steps: list[str] = []
 
     def run(command: Sequence[str], failure: str) -> None:
@@ -316,7 +316,7 @@ def test_missing_driver_says_what_to_do(tasks, monkeypatch, capsys):
 
 @pytest.fixture
 def machine(tasks: ModuleType, venv: None, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What the machine has; a test changes it before it runs a task."""
+    """The properties of the machine; a test changes them before it runs a task."""
     has: dict[str, Any] = dict.fromkeys(("vulkan", "validation", "spirv_val"), True)
     has["kompute"] = False
     has["swiftshader"] = True
@@ -335,7 +335,7 @@ def machine(tasks: ModuleType, venv: None, monkeypatch: pytest.MonkeyPatch) -> d
 
 @pytest.fixture
 def runs(tasks: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], Any]]:
-    """Commands with their environments; the one that holds "fails" fails."""
+    """Commands with their environments; the one that contains "fails" fails."""
     seen: list[tuple[list[str], Any]] = []
 
     def record(command: Sequence[object], env: Any = None) -> int:
@@ -470,7 +470,7 @@ def test_kompute_is_built_for_the_tests_where_it_can_be(tasks, machine, runs, mo
 
 @pytest.fixture
 def wheels(tasks: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """The commands that build and install `kp`; each works, and `pip wheel` leaves a wheel."""
+    """The commands that build and install `kp`; each succeeds, and `pip wheel` writes a wheel."""
     commands: list[list[str]] = []
 
     def record(command: Sequence[object], failure: str, env: Any = None) -> None:

@@ -1,4 +1,4 @@
-"""Work is done by threads, or by who has it to do where there are none."""
+"""Work is done by threads, or by the calling thread if there are none."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_errors_come_with_the_result_and_are_not_kept() -> None:
 
 
 def test_a_future_whose_condition_stays_locked() -> None:
-    """Ctrl-C may leave it so; those that wait for the outcome get it all the same."""
+    """Ctrl-C may leave it like that; those that wait for the outcome still get it."""
     for settle in (lambda f: f.set_result(7), lambda f: f.set_exception(KeyError("x"))):
         future: PatientFuture[int] = PatientFuture()
         owner = threading.Thread(target=future._condition.acquire)

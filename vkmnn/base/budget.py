@@ -1,15 +1,16 @@
 """Limits for loading and planning a model, and the meter that enforces them.
 
-A model of some hundred bytes can ask for any amount of memory and time: chains of ops that double
-their input, fills of any shape, nested functions. Sizes are therefore worked out and charged
-before anything of that size is made.
+A model of a hundred bytes can ask for any amount of memory and time: chains of ops that double
+their input, fills of any shape, nested functions. Sizes are therefore computed and charged before
+anything of that size is created.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from math import inf
@@ -49,12 +50,12 @@ class Budget:
     """Limits for one model; an argument of `InferenceSession` and `Interpreter`.
 
     Args:
-        bytes: memory for what is computed from constants while the model is loaded or planned, and
-            for what ops on the numpy backend hold at one time. None: 256 MiB, or eight times the
-            model's weights where that is more; and three quarters of the free memory for the
-            numpy ops. With constants that are one value repeated: 640 MiB. The weights of the file
-            itself do not count.
-        nodes: nodes that the model may have, with its functions expanded. Plans may cut their data
+        bytes: memory for values computed from constants while the model is loaded or planned, and
+            for ops on the numpy backend at any one time. None: 256 MiB, or eight times the model's
+            weights if that is more; and three quarters of the free memory for the numpy ops.
+            Including constants that repeat one value: 640 MiB. The weights of the file itself do
+            not count.
+        nodes: maximum nodes of the model, with its functions expanded. Plans may split their data
             movement into as many pieces.
         seconds: processor time for loading, and again for each plan; the recording of commands and
             the compilation of shaders do not count. None: 4 s, 10 ms more per node of the file and
@@ -72,7 +73,7 @@ class Budget:
             optional = limit is None and name != "nodes"
             if not optional and not (isinstance(limit, int | float) and limit >= 0):
                 raise InvalidInputError(
-                    f"{limit!r} {name} are not a budget", hint="give a number from 0 on"
+                    f"{limit!r} {name} is not a valid budget", hint="give a number of 0 or more"
                 )
 
 
@@ -80,11 +81,11 @@ class Meter:
     """Counts memory, nodes and time of a load or plan, and refuses to exceed the budget.
 
     Args:
-        budget: what is allowed.
+        budget: the limits.
         weights: bytes of the constants that the model brought.
         nodes: nodes of the file.
-        clock: returns seconds; by default the processor time of the calling thread, so that what
-            other processes do refuses no model.
+        clock: returns seconds; by default the processor time of the calling thread, so that work of
+            other processes does not cause a refusal.
     """
 
     def __init__(
@@ -111,7 +112,7 @@ class Meter:
         self.weigh(weights, nodes)
 
     def weigh(self, weights: int, nodes: int = 0) -> None:
-        """Take notice of the bytes of the model's own constants, and of its nodes."""
+        """Record the bytes of the model's own constants, and its nodes."""
         self._weights, self._nodes = max(weights, self._weights), max(nodes, self._nodes)
         given = self.budget.bytes
         self.allowed_bytes = max(DEFAULT_BYTES, GROWTH * self._weights) if given is None else given
@@ -126,6 +127,16 @@ class Meter:
         meter = Meter(self.budget, self._weights, self._nodes, self._clock)
         meter._bytes, meter._filled = self._bytes, self._filled
         return meter
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Do not count the time spent within, by another program that the caller trusts."""
+        start, wall = self._clock(), time.perf_counter()
+        try:
+            yield
+        finally:
+            self._start += self._clock() - start
+            self._wall += time.perf_counter() - wall
 
     def has_time(self, seconds: float) -> bool:
         """True if work of this duration is likely within the budget."""
@@ -164,7 +175,7 @@ class Meter:
             )
 
     def fits(self, nbytes: int) -> bool:
-        """True when so much more memory is within the budget."""
+        """True if this much more memory is within the budget."""
         return (
             self._bytes + nbytes <= self.allowed_bytes
             and self._bytes + self._filled + nbytes <= self.allowed_with_fills
@@ -193,7 +204,7 @@ class Meter:
             working: the most that is held while it is computed, the result included.
 
         Raises:
-            BudgetError: it goes beyond the budget.
+            BudgetError: it exceeds the budget.
         """
         if not self.fits(max(nbytes, working)):
             more = f", {size_text(working)} on the way," if working > nbytes else ""
@@ -207,7 +218,7 @@ class Meter:
         self._bytes += nbytes
 
     def refund(self, nbytes: int) -> None:
-        """Take back a charge: the result turned out to share its input's memory, or was dropped."""
+        """Undo a charge: the result turned out to share its input's memory, or was dropped."""
         self._bytes -= nbytes
 
     def check_axis(self, size: int, op: str, node: str) -> None:
@@ -223,9 +234,9 @@ class Meter:
             )
 
     def check_pieces(self, count: int, op: str, node: str) -> None:
-        """Raise BudgetError where this many more regions exceed the budget, or the time is up.
+        """Raise BudgetError if this many more regions exceed the budget, or the time is up.
 
-        To be asked before they are made.
+        Called before they are created.
         """
         if self._pieces + count > self.budget.nodes:
             raise BudgetError(
@@ -245,7 +256,7 @@ class Meter:
         """Refuse an op on the numpy backend that needs too much memory.
 
         Args:
-            nbytes: what is held when it has run, its results included.
+            nbytes: the bytes held after it has run, including its results.
             working: the most that is held while it runs.
             op: its type, for the message.
             node: its name.
@@ -294,15 +305,15 @@ def size_text(nbytes: int) -> str:
 def host_memory() -> int:
     """Return the bytes that the process can have: the machine's memory, or less by a limit.
 
-    Limits are those of the control group, and of the address space less what it holds by now.
+    Limits are those of the control group, and of the address space minus its current use.
     """
-    sizes = [1 << 36]  # where nothing can be found out
+    sizes = [1 << 36]  # if nothing can be determined
     if hasattr(os, "sysconf") and {"SC_PHYS_PAGES", "SC_PAGE_SIZE"} <= os.sysconf_names.keys():
         sizes = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:
             sizes.append(int(Path(path).read_text("ascii")))
-        except (OSError, ValueError):  # there is no such file, or it says "max"
+        except (OSError, ValueError):  # the file does not exist, or says "max"
             continue
     sizes += _address_space()
     return min(sizes)
@@ -318,7 +329,7 @@ def check_shared_room(nbytes: int, allowed: int | None) -> None:
     """Refuse a plan on a device whose memory is the host's.
 
     Args:
-        nbytes: what it needs for activations, inputs and outputs.
+        nbytes: the bytes that it needs for activations, inputs and outputs.
         allowed: a limit that was set, where that is more than the share of the free memory.
 
     Raises:
@@ -350,7 +361,7 @@ def _free_memory() -> list[int]:
     ):
         try:
             left = int(limit.read_text("ascii")) - int(used.read_text("ascii"))
-        except (OSError, ValueError):  # there is no such file, or it says "max"
+        except (OSError, ValueError):  # the file does not exist, or says "max"
             continue
         found.append(max(left, 0))
     return found

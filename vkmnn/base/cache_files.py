@@ -19,7 +19,7 @@ from vkmnn.base.user_folders import cache_folder
 _log = logging.getLogger(__name__)
 
 NO_FOLDER = Path(os.devnull) / "vkmnn"
-"""Placeholder for a missing cache folder: nothing is found in it, nothing written."""
+"""Placeholder for a missing cache folder: it is empty, and nothing is written."""
 
 _OTHERS_WRITE = 0o022
 _POLL_S = 0.01
@@ -32,7 +32,7 @@ def cache_dir() -> Path:
     try:
         return Path(text).expanduser() if text else cache_folder()
     except RuntimeError as error:  # a user without a home, as services have
-        _warn_once(f"nothing is cached between processes: {error}; VKMNN_CACHE_DIR names a folder")
+        _warn_once(f"caching between processes is off: {error}; set VKMNN_CACHE_DIR to a folder")
         return NO_FOLDER
 
 
@@ -90,9 +90,9 @@ def own_folder(path: Path) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path, wait_s: float) -> Iterator[None]:
-    """Let one process (and one thread) at a time into the block; `path` is a file for the purpose.
+    """Let one process (and one thread) at a time into the block; `path` is a lock file.
 
-    A file system without locks lets in all. What dies in the block leaves no lock behind.
+    A file system without locks admits all. A process that dies in the block leaves no lock behind.
 
     Args:
         path: made when missing, in a folder of the user's own.
@@ -153,7 +153,7 @@ else:
         return True
 
     def _unlock(handle: int) -> None:
-        # Closing would not do: a process forked meanwhile holds the file, too.
+        # Closing is not enough: a process forked meanwhile holds the file too.
         with contextlib.suppress(OSError):
             fcntl.flock(handle, fcntl.LOCK_UN)
 
@@ -162,13 +162,13 @@ def check_owner(path: Path) -> None:
     """Refuse a file or folder that another user could have written.
 
     Raises:
-        OSError: it is such a one, or is not there.
+        OSError: it is one, or does not exist.
     """
     _check_owner(path.stat(), path)
 
 
 def _check_owner(status: os.stat_result, path: Path) -> None:
-    """Reject what another user could have written (on Windows, user folders are private)."""
+    """Reject files that another user could have written (on Windows, user folders are private)."""
     if not hasattr(os, "getuid"):
         return
     if status.st_uid not in (os.getuid(), 0) or status.st_mode & _OTHERS_WRITE:

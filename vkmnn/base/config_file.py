@@ -12,7 +12,7 @@ from vkmnn.errors import ModelFileError
 T = TypeVar("T")
 
 MAX_BYTES = 64 << 20
-"""The largest file that is read; tokenizer_config.json has a few MiB for large vocabularies."""
+"""Maximum size of a file; tokenizer_config.json has a few MiB for large vocabularies."""
 
 _LARGEST = 2**31 - 1
 _LARGEST_REAL = 1e30
@@ -22,8 +22,8 @@ _NOTHING: list[dict[str, Any]] = []
 class Section:
     """An object of a JSON file; errors name the file and the key.
 
-    A key that is missing or null has its default. Every method raises ModelFileError where the
-    value is of another type.
+    A key that is missing or null has its default. Every method raises ModelFileError if the value
+    is of another type.
 
     Args:
         path: the file.
@@ -37,7 +37,7 @@ class Section:
         self._where = where
 
     def __contains__(self, key: str) -> bool:
-        """Tell whether a key has a value."""
+        """Return whether a key has a value."""
         return self._values.get(key) is not None
 
     def with_defaults(self, values: Mapping[str, Any]) -> Section:
@@ -46,11 +46,11 @@ class Section:
         return Section(self.path, {**values, **mine}, self._where)
 
     def text(self, key: str, default: str = "") -> str:
-        """Return a text."""
+        """Return a string."""
         return self._read(key, default, _text, "a text")
 
     def texts(self, key: str) -> list[str]:
-        """Return a list of texts."""
+        """Return a list of strings."""
         return self._read(key, [], lambda found: [_text(one) for one in _list(found)],
                           "a list of texts")  # fmt: skip
 
@@ -76,7 +76,7 @@ class Section:
         return self._read(key, frozenset(), _tokens, "a token or a list of tokens")
 
     def special(self, key: str) -> str:
-        """Return the text of a special token: a text, or an object with its `content`."""
+        """Return the text of a special token: a string, or an object with its `content`."""
         if isinstance(self._values.get(key), dict):
             return self.section(key).text("content")
         return self.text(key)
@@ -86,18 +86,22 @@ class Section:
         return Section(self.path, self._read(key, {}, _object, "an object"), self.name(key))
 
     def names(self) -> dict[str, str]:
-        """Return the object, all of whose values are texts."""
+        """Return the object, all of whose values are strings."""
         return {key: self.text(key) for key in self._values if key in self}
 
     def named(self, key: str, name: str, value: str) -> dict[str, str]:
-        """Return a list of objects as a dictionary, from a text of each to another."""
+        """Return a list of objects as a dictionary, from one string of each to another."""
         found = self._read(key, _NOTHING, _objects, "a list of objects")
         parts = [Section(self.path, one, self.name(f"{key}[{n}]")) for n, one in enumerate(found)]
         return {part.text(name): part.text(value) for part in parts}
 
     def is_list(self, key: str) -> bool:
-        """Tell whether the value is a list."""
+        """Return whether the value is a list."""
         return isinstance(self._values.get(key), list)
+
+    def is_object(self, key: str) -> bool:
+        """Tell whether the value is an object."""
+        return isinstance(self._values.get(key), dict)
 
     def wrong(self, key: str, wanted: str) -> ModelFileError:
         """Return the error for a value of the wrong kind."""

@@ -1,7 +1,7 @@
-"""Whole files in memory of whole pages, whose bytes a device may use where they are.
+"""Whole files in page-aligned memory, whose bytes a device may use in place.
 
-By default, files are read: whoever shortens or overwrites a file that is mapped ends the processes
-that still use it (SIGBUS), or changes what they compute.
+By default, files are read: shortening or overwriting a mapped file ends the processes that still
+use it (SIGBUS), or changes what they compute.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ MAX_THREADS = 4
 
 
 class MappedFile(mmap.mmap):
-    """Pages that hold a file: the file's own, mapped for reading, or memory that it was read into.
+    """Pages with the content of a file: the file's own, mapped for reading, or memory.
 
-    Arrays on it keep it there.
+    Arrays on it keep it alive.
     """
 
     own = True
@@ -87,7 +87,7 @@ def _read(descriptor: int, part: memoryview, start: int) -> None:
 def place_in_file(array: npt.NDArray[np.generic]) -> tuple[MappedFile, int] | None:
     """Return the mapped file that contains an array's bytes contiguously, and their offset.
 
-    None for an array that lies elsewhere, or whose elements are not side by side.
+    None for an array elsewhere, or whose elements are not contiguous.
     """
     base: object = array
     while isinstance(base, np.ndarray):
@@ -105,10 +105,10 @@ def address_of(file: MappedFile) -> int:
 
 
 def let_go_of_pages(array: npt.NDArray[np.generic]) -> None:
-    """Let the system have the pages of a mapped file that an array fills: they can be read again.
+    """Release the pages of a mapped file that an array fills: they can be read again.
 
-    They count as this process's memory until then, though nobody needs them. An array that lies
-    elsewhere is left alone.
+    Until then they count as this process's memory, although unused. An array elsewhere is left
+    alone.
     """
     found = place_in_file(array)
     advice = getattr(mmap, "MADV_DONTNEED", None)

@@ -1,7 +1,7 @@
 """`dataclass` for the many small classes that exist from the start: methods are compiled later.
 
-The standard decorator writes and compiles up to six methods for each class, which takes 0.3 to
-0.9 ms, and most of them are never called in a given process. This one makes equal classes, but
+The standard decorator writes and compiles up to six methods for each class, which takes 0.3 to 0.9
+ms, and most of them are never called in a given process. This one creates equal classes, but
 compiles a method when it is first called, and stores the fields of frozen classes through the
 descriptors of their slots, in half the time. Type checkers see the standard decorator; `fields`,
 `replace` and `is_dataclass` work as usual, and either kind of class may derive from the other.
@@ -48,7 +48,7 @@ _UNUSUAL = ("InitVar", "KW_ONLY")
 
 
 def _dataclass(cls: Any = None, /, **options: Any) -> Any:
-    """Make a dataclass; arguments and result are those of `dataclasses.dataclass`."""
+    """Create a dataclass; arguments and result are those of `dataclasses.dataclass`."""
 
     def make(made: Any) -> Any:
         if options.keys() <= {"slots", "frozen"} and options.get("slots"):

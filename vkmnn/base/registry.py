@@ -17,7 +17,7 @@ class Registry(Generic[K, T]):
     """A table that fills itself by decorator: `@registry.register("Concat")`.
 
     Args:
-        what: what an entry is to its name, for messages: `"shape computer of"`.
+        what: the relation of an entry to its name, for messages: `"shape computer of"`.
     """
 
     def __init__(self, what: str) -> None:
@@ -30,12 +30,12 @@ class Registry(Generic[K, T]):
         """Return a decorator that files its object under each name.
 
         Raises:
-            PluginError: one of the names is taken, or no name.
+            PluginError: one of the names is in use, or not a valid name.
         """
         given: tuple[object, ...] = names
         if not given or not all(isinstance(name, (str, int)) and name for name in given):
             raise PluginError(
-                f"the {self.what} what? {given} does not say",
+                f"the {self.what} has no name: {given}",
                 hint='give the decorator a name: @size_computer("SwiGLU")',
             )
 
@@ -62,7 +62,7 @@ class Registry(Generic[K, T]):
         return self._entries.get(name)
 
     def __getitem__(self, name: K) -> T:
-        """Return the entry; KeyError when there is none."""
+        """Return the entry; KeyError if there is none."""
         return self._entries[name]
 
     def __contains__(self, name: object) -> bool:
@@ -88,7 +88,7 @@ class Registry(Generic[K, T]):
         return self._by_name
 
     def remove(self, name: K) -> T:
-        """Take an entry out and return it.
+        """Remove an entry and return it.
 
         Raises:
             PluginError: there is none.
@@ -109,7 +109,7 @@ class Snapshot:
         self._entries = {registry: dict(registry._entries) for registry in _REGISTRIES}
 
     def names_added(self, registry: Registry[K, Any]) -> list[K]:
-        """Return the names that this registry has got since."""
+        """Return the names that have been registered since."""
         before = self._entries.get(registry, {})
         return [name for name in registry if name not in before]
 
@@ -136,7 +136,7 @@ class Snapshot:
 
 
 def module_of(entry: object) -> str:
-    """Return the module of a registered object; of a record, that of the first one in it."""
+    """Return the module of a registered object; for a record, that of its first object."""
     for name in ("attrs", "make"):
         entry = getattr(entry, name, entry)
     named = getattr(entry, "__qualname__", "")

@@ -1,4 +1,4 @@
-"""Threads that work is handed to, where there are any."""
+"""Threads for submitted work, if there are any."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _LOOK_UP_S = 0.05
 class PatientFuture(Future[T]):
     """A future whose waiters and producer may be interrupted at any point.
 
-    Ctrl-C at the end of `Condition.__enter__` leaves the condition locked, and whoever touches it
-    next waits for good. So the outcome is kept beside the base class's, waiters wait for a plain
-    lock, and neither they nor `done` touch the condition. The first outcome counts.
+    Ctrl-C at the end of `Condition.__enter__` leaves the condition locked, and the next user waits
+    for ever. So the outcome is also stored separately, waiters wait for a plain lock, and neither
+    they nor `done` touch the condition. The first outcome counts.
     """
 
     def __init__(self) -> None:
@@ -47,14 +47,14 @@ class PatientFuture(Future[T]):
             super().set_exception(exception)
 
     def cancel(self) -> bool:
-        """Take the work back if it has not begun."""
+        """Withdraw the work if it has not started."""
         cancelled = super().cancel()
         if cancelled:
             self._settle(None, CancelledError())
         return cancelled
 
     def done(self) -> bool:
-        """Tell whether there is an outcome."""
+        """Return whether there is an outcome."""
         return self._outcome is not None
 
     def result(self, timeout: float | None = None) -> T:
@@ -69,7 +69,10 @@ class PatientFuture(Future[T]):
         try:
             raise error
         finally:
-            del self, error  # else the error, which knows this frame, would know itself
+            del (
+                self,
+                error,
+            )  # otherwise the error, which refers to this frame, would refer to itself
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Wait, and return the error, if there is one.
@@ -83,7 +86,7 @@ class PatientFuture(Future[T]):
         return error
 
     def _settle(self, result: T | None, error: BaseException | None) -> bool:
-        """Keep the first outcome and wake those that wait; tell whether this is the first."""
+        """Set the outcome and wake waiters; return whether it is the first."""
         if self._outcome is not None:
             return False
         self._outcome = result, error
@@ -92,7 +95,7 @@ class PatientFuture(Future[T]):
 
     def _await(self, timeout: float | None) -> tuple[T | None, BaseException | None]:
         end = math.inf if timeout is None else time.monotonic() + timeout
-        # Whoever is interrupted while holding the lock keeps it: the others look up now and then.
+        # A thread that is interrupted while holding the lock keeps it: the others poll.
         while self._outcome is None:
             left = end - time.monotonic()
             if left <= 0:
@@ -103,13 +106,13 @@ class PatientFuture(Future[T]):
 
 
 class Workers:
-    """A pool of threads; work that no thread can be had for is done by who submits it.
+    """A pool of threads; work for which none can be started runs in the submitting thread.
 
-    That is so once the main thread has ended (a thread that outlives it, an exit handler), and
-    where the system has no thread left. The end of a `with` block waits for all work.
+    This applies once the main thread has ended (a thread that outlives it, an exit handler), and if
+    the system has no thread left. The end of a `with` block waits for all work.
 
     Args:
-        count: how many threads there are at most; with 0, whoever submits work does it.
+        count: maximum number of threads; with 0, work runs in the submitting thread.
         name: how theirs begin.
     """
 
@@ -124,13 +127,13 @@ class Workers:
         def run() -> None:
             try:
                 mine = turns.pop()
-            except IndexError:  # the pool kept what it had no thread for, and found one later
+            except IndexError:  # the pool kept work for which it had no thread, and ran it later
                 return
             try:
                 mine.set_result(work(*args, **kwargs))
             except BaseException as error:  # noqa: BLE001 - `result` raises it
                 mine.set_exception(error)
-                del mine  # else the error, which knows this frame, would know itself
+                del mine  # otherwise the error, which refers to this frame, would refer to itself
 
         pool = self._pool
         if pool is None:
@@ -162,11 +165,11 @@ class Workers:
 
 
 def _uninterrupted(call: Callable[[], object]) -> None:
-    """Call a function that must not stop half-way; Ctrl-C takes effect afterwards.
+    """Call a function that must not be interrupted; Ctrl-C takes effect afterwards.
 
     A pool whose `submit` is interrupted may keep a lock that its threads wait for. Only the main
-    thread is interrupted. For as long as its handler is replaced, no signal raises anything, so
-    that it is put back in any case.
+    thread is interrupted. While its handler is replaced, no signal raises, so the handler is always
+    restored.
     """
     is_main = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGINT) if is_main else None

@@ -18,9 +18,8 @@ _NAME_BYTES = 100
 def replacing(path: Path) -> Iterator[IO[bytes]]:
     """Yield a file that replaces a path once the block has succeeded.
 
-    Until then, and where the block raises, the path is as it was. A path that is not a regular
-    file, such as a pipe or `/dev/stdout`, is written to directly. A link stays one: its file is
-    replaced.
+    Until then, and if the block raises, the path is unchanged. A path that is not a regular file,
+    such as a pipe or `/dev/stdout`, is written directly. A link stays one: its file is replaced.
 
     Args:
         path: the file, in a folder that exists.
@@ -51,7 +50,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
 
 def check_writable(path: Path) -> None:
-    """Check that `replacing` could begin, before work whose result is to be written.
+    """Check that `replacing` could start, before the work whose result is to be written.
 
     Raises:
         OSError: it could not.

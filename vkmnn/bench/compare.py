@@ -1,4 +1,4 @@
-"""Engines on one model, in turns."""
+"""Compares engines on one model, alternating."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TURNS_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class EngineSpec:
-    """An engine of the benchmark: its class as `module:Class`, and the options that it gets."""
+    """An engine of the benchmark: its class as `module:Class`, and its options."""
 
     name: str
     target: str
@@ -54,7 +54,7 @@ def engines(fp16: bool, names: Sequence[str] = ()) -> list[EngineSpec]:
 
     Args:
         fp16: also those that compute with float16.
-        names: parts of the names of those wanted; none for all.
+        names: parts of the names of the requested engines; none for all.
     """
     wanted = [name.lower() for name in names]
     return [
@@ -69,8 +69,9 @@ def engines(fp16: bool, names: Sequence[str] = ()) -> list[EngineSpec]:
 class Place:
     """Device, CPU threads and duration of a benchmark.
 
-    `rounds` is how many turns an engine has; `timeout_s` how long one answer of it may take.
-    `device_name` is the Vulkan device's, and `twin` how many before it have the same name.
+    `rounds` is the number of turns of an engine; `timeout_s` the maximum time for an answer.
+    `device_name` is the Vulkan device's, and `twin` the number of preceding devices of the same
+    name.
     """
 
     device: str
@@ -87,13 +88,13 @@ def place(device: str, threads: int, rounds: int, timeout_s: float) -> Place:
     """Return where a benchmark runs.
 
     Args:
-        device: what selects it, as for `InferenceSession`.
-        threads: of engines on the CPU; 0 for one a core that this process may use.
+        device: the device selector, as for `InferenceSession`.
+        threads: threads of engines on the CPU; 0 for one per core that this process may use.
         rounds: how many turns an engine has.
-        timeout_s: how long an engine may take for one answer.
+        timeout_s: maximum time for one answer of an engine.
 
     Raises:
-        DeviceNotFoundError: there is no such device.
+        DeviceNotFoundError: the device does not exist.
     """
     folder = cache_dir() / "bench"
     threads = threads or usable_cores()
@@ -152,7 +153,7 @@ class Series:
 
 @dataclass(slots=True)
 class Comparison:
-    """Engines on one model; `reference` is whose outputs the others were compared with.
+    """Engines on one model; `reference` is the engine with which the others were compared.
 
     `interrupted`: Ctrl-C ended it before all rounds were run.
     """
@@ -167,7 +168,7 @@ class Comparison:
         return next((one for one in self.series if one.engine == engine), None)
 
     def ratio(self, engine: str) -> float | None:
-        """Return the engine's time by vkmnn's: above 1 where vkmnn is faster."""
+        """Return the engine's time divided by vkmnn's: above 1 if vkmnn is faster."""
         own, other = self.of(OWN), self.of(engine)
         if own is None or other is None or not own.median_s or not other.median_s:
             return None
@@ -182,7 +183,7 @@ def compare(
     where: Place,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Comparison:
-    """Let engines run a model in turns.
+    """Run a model on several engines, alternating.
 
     Args:
         name: the model's, for the reader.
@@ -190,7 +191,7 @@ def compare(
         feeds: one array per input, in the model's order.
         specs: the engines.
         where: the device, and for how long.
-        progress: called with what happens now.
+        progress: called with a description of the current step.
     """
     result = Comparison(name, [Series(spec.name) for spec in specs])
     with ExitStack() as stack:
@@ -223,7 +224,7 @@ def _rounds(
     """Give every engine its turns."""
     for number in range(rounds):
         progress(f"{result.name}: round {number + 1} of {rounds}")
-        # Another one begins each time, so that nobody always follows the same one.
+        # Another engine starts each round, so that none always follows the same one.
         shift = number % len(result.series)
         for series in result.series[shift:] + result.series[:shift]:
             if not series.error and not series.enough:
@@ -268,7 +269,7 @@ def _check(result: Comparison, peers: Mapping[str, Peer]) -> str:
 
 
 def difference(have: Sequence[Array], want: Sequence[Array]) -> float | None:
-    """Return the largest difference as a part of the range; None where the sizes do not fit."""
+    """Return the largest difference as a fraction of the range; None if the sizes differ."""
     worst = 0.0
     for one, other in zip(have, want, strict=False):
         if one.size != other.size:

@@ -38,7 +38,7 @@ def document(where: Place) -> dict[str, Any]:
 
 
 def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """Return the processor's name and its vectors: a software device depends on these most."""
+    """Return the processor's name and vector width, which determine a software device's speed."""
     try:
         text = cpuinfo.read_text("utf-8", errors="replace")
     except OSError:

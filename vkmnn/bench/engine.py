@@ -12,7 +12,7 @@ from vkmnn.ir import Array
 
 
 class EngineMissingError(Exception):
-    """The engine cannot run here; the text says why, `hint` how to get it."""
+    """The engine cannot run here; the message says why, `hint` how to get it."""
 
     def __init__(self, reason: str, hint: str = "") -> None:
         super().__init__(reason)
@@ -26,12 +26,12 @@ class Job:
     Attributes:
         model: an ONNX file.
         feeds: one array per input of the model, in their order.
-        device: what selects vkmnn's device.
+        device: the selector of vkmnn's device.
         device_name: the device's name, by which other Vulkan engines find it.
         twin: how many devices before it have the same name.
-        threads: of engines that run on the CPU.
+        threads: threads of engines that run on the CPU.
         folder: for files that are worth keeping between runs, such as converted models.
-        options: whatever else an engine knows, "precision" above all.
+        options: further options of an engine, such as "precision".
     """
 
     model: Path
@@ -45,11 +45,11 @@ class Job:
 
 
 class Engine(ABC):
-    """A model on an engine, in a process of its own."""
+    """A model on an engine, in a separate process."""
 
     @abstractmethod
     def load(self, job: Job) -> None:
-        """Make the model ready to run.
+        """Prepare the model to run.
 
         Raises:
             EngineMissingError: the engine is not installed, or cannot run here.

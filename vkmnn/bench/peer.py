@@ -16,25 +16,24 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vkmnn.base.closing import Closing
 from vkmnn.bench.engine import EngineMissingError, Job
 from vkmnn.ir import Array
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
-    from typing_extensions import Self
+    pass
 
 _END_S = 30  # to save caches, and for a driver to unload
 _ROOT = Path(__file__).resolve().parents[2]
 
 
-class Peer:
+class Peer(Closing):
     """An engine with one job; a context manager that ends its process.
 
     Args:
         target: the engine's class as `module:Class`.
-        job: what it runs.
-        timeout_s: how long an answer may take.
+        job: the job to run.
+        timeout_s: maximum time for an answer.
         env: variables of the environment that differ from this process's.
     """
 
@@ -68,7 +67,7 @@ class Peer:
         self._answers.put("")  # the end
 
     def ask(self, command: str) -> dict[str, Any]:
-        """Let the worker do "load", "turn" or "facts" and return its answer.
+        """Send "load", "turn" or "facts" to the worker and return its answer.
 
         Raises:
             EngineMissingError: it could not, it crashed, or there was no answer in time.
@@ -116,19 +115,6 @@ class Peer:
         self._listener.join()
         self._process.stdout.close()
         self._folder.cleanup()
-
-    def __enter__(self) -> Self:
-        """Return the peer itself."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """End the process."""
-        self.close()
 
 
 def _write_job(job: Job, folder: Path) -> None:

@@ -1,7 +1,7 @@
 """Runs one engine: `python -m vkmnn.bench.worker MODULE:CLASS FOLDER`, commanded line by line.
 
-A line of JSON comes in for each command, one goes out for each answer. What engines and drivers
-print goes to the standard error.
+It reads a line of JSON for each command, and writes one for each answer. Output of engines and
+drivers goes to standard error.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Worker:
 
 
 def _peak_bytes() -> int | None:
-    """Return the most memory that this process has had; None where the system does not tell.
+    """Return the peak memory of this process; None if the system does not report it.
 
     Not from getrusage(2), which counts the process that started this one as well.
     """
@@ -86,7 +86,7 @@ def _peak_bytes() -> int | None:
 
 
 def answers(worker_of: tuple[str, Path], lines: TextIO) -> Iterator[dict[str, Any]]:
-    """Yield the answer to each command; after one that says an error, nothing more."""
+    """Yield the answer to each command; an error ends the answers."""
     worker: Worker | None = None
     for line in lines:
         try:
@@ -106,7 +106,7 @@ def answers(worker_of: tuple[str, Path], lines: TextIO) -> Iterator[dict[str, An
 def main() -> None:
     """Answer commands until the input ends."""
     target, folder = sys.argv[1:]
-    # What a driver prints must not mix with the answers.
+    # A driver's output must not mix with the answers.
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as answer_to:
         os.dup2(2, 1)
         for answer in answers((target, Path(folder)), sys.stdin):

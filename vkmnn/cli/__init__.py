@@ -11,7 +11,7 @@ from pathlib import Path
 def main() -> None:
     """Run the command line on the arguments of the process."""
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by whoever started the process
+        if getattr(sys, name) is None:  # closed by the parent process
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
     missing = [name for name in ("typer", "rich") if not importlib.util.find_spec(name)]
     if missing:

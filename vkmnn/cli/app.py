@@ -19,7 +19,6 @@ from vkmnn.cli.console import LogHandler, document, out, show_error
 from vkmnn.cli.options import SHORT, App, option
 from vkmnn.errors import InvalidInputError, VkmnnError, nearest
 from vkmnn.schedule_config import (
-    PRECISIONS,
     on_overflow_name,
     precision_name,
     unsupported_name,
@@ -48,11 +47,30 @@ class OnLost(str, Enum):
     RAISE = "raise"
 
 
+def _local(text: str) -> Path:
+    """Return the file of a model, which is downloaded where its name asks for that."""
+    from vkmnn.cli.models import local_file
+
+    return local_file(text)
+
+
+_NAMED = "a folder or .zip with one; https://…; or owner/name[:file][@revision] of the hub."
 ModelArgument = Annotated[
     Path,
     typer.Argument(
         metavar="MODEL",
-        help="A model: .onnx, .vkmnn, .mnn, .tflite, .prototxt, .caffemodel or .pb.",
+        help="A model: .onnx, .vkmnn, .mnn, .tflite, .prototxt, .caffemodel, .pb, .keras or .pt2, "
+        f"or the folder of a SavedModel; {_NAMED}",
+        show_default=False,
+        parser=_local,
+    ),
+]
+ModelName = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="A model; for a task of several networks, a folder of them. "
+        f"{_NAMED[0].upper()}{_NAMED[1:]}",
         show_default=False,
     ),
 ]
@@ -78,7 +96,7 @@ OnOverflowOption = Annotated[
     str,
     typer.Option(
         "--on-overflow",
-        help="When numbers that float32 holds become infinite in float16: warn (default), high "
+        help="What to do when a value that fits float32 overflows float16: warn (default), high "
         "(run that op in float32), raise or ignore.",
     ),
 ]
@@ -100,15 +118,28 @@ InputOption = Annotated[
         "--input",
         help="VALUE is a number (sr=16000), JSON (ids=[1,2,3]), text for inputs of strings, "
         "random, ones or zeros, or a file: .npy, .npz, @values.json, @text.txt (repeatable). NAME= "
-        "may be left out where there is one input. Default: random.",
+        "may be left out if there is one input. Default: random.",
     ),
 ]
 ShapeOption = Annotated[
     list[str] | None,
     option(
         "--shape",
-        help="Shape of an input: x=1,3,224,224 (x= may be left out where there is one input). Size "
+        help="Shape of an input: x=1,3,224,224 (x= may be left out if there is one input). Size "
         "of a symbolic dimension: N=4 (repeatable).",
+    ),
+]
+OnnxOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--onnx", help="Write the optimised network for viewers such as Netron; nobody runs it."
+    ),
+]
+ToleranceOption = Annotated[
+    float | None,
+    typer.Option(
+        "--tolerance",
+        help="Allowed difference, as a fraction of the range. Default: 1e-4, for float16 1e-2.",
     ),
 ]
 SeedOption = Annotated[int, typer.Option("--seed", help="Seed for random inputs.")]
@@ -199,37 +230,146 @@ def doctor(json: JsonOption = False) -> None:
         raise typer.Exit(1)
 
 
+OutputsOption = Annotated[
+    Path | None,
+    option(
+        "--output",
+        help="Save the outputs: a .npz file, or a folder of .npy files; of pictures a picture, "
+        ".json, .npz or .txt, of several a folder or .json, of a film a film.",
+    ),
+]
+ValidateOption = Annotated[
+    bool, typer.Option("--validate", help="Run under the Khronos validation layer.")
+]
+CompareOption = Annotated[
+    str | None,
+    typer.Option(
+        "--compare",
+        help='Also run on this device ("cpu" for example) or with "onnxruntime", and compare.',
+    ),
+]
+UnsupportedOption = Annotated[
+    str,
+    typer.Option(
+        "--unsupported",
+        help='Ops without a kernel: "cpu" (default) runs them on the host, "raise" fails.',
+    ),
+]
+TaskOption = Annotated[
+    str | None,
+    typer.Option(
+        "--task",
+        help="For pictures: classify, detect, segment, pose, depth, upscale, ocr, … Default: told "
+        "from the model.",
+    ),
+]
+LabelsOption = Annotated[
+    Path | None, typer.Option("--labels", help="For pictures: names of classes, one a line.")
+]
+ThresholdOption = Annotated[
+    float | None,
+    typer.Option("--threshold", help="For pictures: the least score, from 0 to 1."),
+]
+SizeOption = Annotated[
+    str | None,
+    typer.Option("--size", help="For pictures: the network's, 640 or 480x640 (rows first)."),
+]
+MeanOption = Annotated[
+    str | None,
+    typer.Option(
+        "--mean",
+        help="For pictures: subtracted from values of 0 to 1, by channel; of 0 to 255 where a "
+        "number exceeds 1.",
+    ),
+]
+StdOption = Annotated[
+    str | None, typer.Option("--std", help="For pictures: divides the difference.")
+]
+ChannelsOption = Annotated[str | None, typer.Option("--channels", help="For pictures: rgb or bgr.")]
+PreprocessOption = Annotated[
+    str | None,
+    typer.Option("--preprocess", help="Where pictures are prepared: auto, device or host."),
+]
+MoreOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="For pictures: another option of the task: top=3 (repeatable)."),
+]
+
+
 @app.command()
 def run(
-    model: ModelArgument,
+    model: ModelName,
     inputs: InputOption = None,
     shape: ShapeOption = None,
-    output: Annotated[
-        Path | None,
-        option("--output", help="Save the outputs: a .npz file, or a folder of .npy files."),
-    ] = None,
+    output: OutputsOption = None,
     device: DeviceOption = "auto",
     driver: DriverOption = None,
     precision: PrecisionOption = "high",
     on_overflow: OnOverflowOption = "warn",
     repeat: Annotated[int, option("--repeat", min=0, help="Runs to time after the first.")] = 1,
-    validate: Annotated[
-        bool, typer.Option("--validate", help="Run under the Khronos validation layer.")
-    ] = False,
-    compare: Annotated[
+    validate: ValidateOption = False,
+    compare: CompareOption = None,
+    tolerance: ToleranceOption = None,
+    unsupported: UnsupportedOption = "cpu",
+    seed: SeedOption = 0,
+    json: JsonOption = False,
+    task: TaskOption = None,
+    labels: LabelsOption = None,
+    threshold: ThresholdOption = None,
+    size: SizeOption = None,
+    mean: MeanOption = None,
+    std: StdOption = None,
+    channels: ChannelsOption = None,
+    preprocess: PreprocessOption = None,
+    more: MoreOption = None,
+) -> None:
+    """Run a model one or more times and show its outputs.
+
+    Inputs that are pictures, films or folders of pictures are prepared as the model wants them, and
+    what it says of them is shown: labels, boxes, masks …
+    """
+    from vkmnn.cli.media_inputs import TaskOptions, is_for_pipeline
+    from vkmnn.cli.models import local_file, local_model
+    from vkmnn.cli.run import RunOptions, run_model
+    from vkmnn.comparison import usual_tolerance
+
+    name = precision_name(precision)
+    options = replace(
+        RunOptions(device, driver, validate or None, inputs or [], shape or [], seed, repeat, name),
+        unsupported=unsupported_name(unsupported),
+        on_overflow=on_overflow_name(on_overflow),
+    )
+    tasks = TaskOptions(task, labels, threshold, size, mean, std, channels, preprocess, more or [])
+    if is_for_pipeline(options.inputs, tasks):
+        from vkmnn.cli.pipeline import run_pipeline
+
+        run_pipeline(local_model(model), options, tasks, output, compare)
+        return
+    allowed = usual_tolerance(name) if tolerance is None else tolerance
+    if not run_model(local_file(model), options, output, compare, allowed):
+        raise typer.Exit(1)
+
+
+@app.command()
+def compare(
+    model: ModelArgument,
+    against: Annotated[
         str | None,
         typer.Option(
-            "--compare",
-            help='Also run on this device ("cpu" for example) or by "onnxruntime", and compare.',
+            "--with",
+            help='"onnxruntime" (the default where it is installed), "cpu" (numpy, the nodes as '
+            "the model has them), or a device.",
         ),
     ] = None,
-    tolerance: Annotated[
-        float | None,
-        typer.Option(
-            "--tolerance",
-            help="Allowed difference, as a fraction of the range. Default: 1e-4, for float16 1e-2.",
-        ),
-    ] = None,
+    inputs: InputOption = None,
+    shape: ShapeOption = None,
+    device: DeviceOption = "auto",
+    precision: PrecisionOption = "high",
+    tolerance: ToleranceOption = None,
+    layers: Annotated[
+        bool, typer.Option("--layers", help="Show every tensor, those that were fused away too.")
+    ] = False,
+    html: Annotated[Path | None, typer.Option("--html", help="Write a page for a browser.")] = None,
     unsupported: Annotated[
         str,
         typer.Option(
@@ -240,20 +380,17 @@ def run(
     seed: SeedOption = 0,
     json: JsonOption = False,
 ) -> None:
-    """Run a model one or more times and show its outputs."""
-    from vkmnn.cli.run import RunOptions, run_model
+    """Find the first tensor that differs from another engine's.
 
-    validation = True if validate else None
+    The exit status is 1 where one differs.
+    """
+    from vkmnn.cli.compare import compare_models
+    from vkmnn.cli.run import RunOptions
+
     name = precision_name(precision)
-    options = RunOptions(device, driver, validation, inputs or [], shape or [], seed, repeat, name)
-    options = replace(
-        options,
-        unsupported=unsupported_name(unsupported),
-        on_overflow=on_overflow_name(on_overflow),
-    )
-    usual = 1e-4 if PRECISIONS[name] == "high" else 1e-2
-    allowed = usual if tolerance is None else tolerance
-    if not run_model(model, options, output, compare, allowed):
+    options = RunOptions(device, None, None, inputs or [], shape or [], seed, 0, name)
+    options = replace(options, unsupported=unsupported_name(unsupported))
+    if not compare_models(model, options, against, tolerance, layers, html):
         raise typer.Exit(1)
 
 
@@ -282,7 +419,7 @@ def convert(
     ] = None,
     tuned: Annotated[
         bool,
-        typer.Option("--tuned", help="Store what `vkmnn tune` has measured on this device."),
+        typer.Option("--tuned", help="Include the measurements of `vkmnn tune` on this device."),
     ] = False,
     packed: Annotated[
         bool,
@@ -290,24 +427,30 @@ def convert(
             "--packed", help="Also store the weights in the layouts that the device's kernels read."
         ),
     ] = False,
+    onnx: OnnxOption = None,
     device: DeviceOption = "auto",
     unsupported: Annotated[
         str,
         typer.Option(
             "--unsupported",
-            help='Ops without a kernel: "cpu" (default) keeps them for the host, "raise" fails.',
+            help='Ops without a kernel: "cpu" (default) leaves them to the host, "raise" fails.',
         ),
     ] = "cpu",
     json: JsonOption = False,
 ) -> None:
     """Write an optimised .vkmnn file.
 
-    It opens faster than the model that it was made from.
+    It opens faster than the original model.
     """
     from vkmnn.cli.convert import convert_model
+    from vkmnn.cli.graph import check_targets, export_network
+    from vkmnn.opening import load_network
 
     options = (precision_name(precision), unsupported_name(unsupported))
+    check_targets(None, onnx)
     convert_model(model, output, *options, external_data, sizes or [], tuned, packed, device)
+    if onnx is not None:
+        export_network(load_network(output).graph, onnx, {})
 
 
 CalibrateOption = Annotated[
@@ -341,7 +484,9 @@ def quantize(
     ] = 32,
     zero_points: Annotated[
         bool,
-        typer.Option("--zero-points", help="Give blocks zero points: a closer fit, more bytes."),
+        typer.Option(
+            "--zero-points", help="Store a zero point per block: more accurate, but larger."
+        ),
     ] = False,
     activations: Annotated[
         str | None,
@@ -349,7 +494,7 @@ def quantize(
     ] = None,
     calibrate: CalibrateOption = None,
     method: Annotated[
-        str, typer.Option("--method", help="Ranges by: minmax, entropy or percentile.")
+        str, typer.Option("--method", help="How to compute ranges: minmax, entropy or percentile.")
     ] = "minmax",
     per_tensor: Annotated[
         bool, typer.Option("--per-tensor", help="One scale for all channels (with --activations).")
@@ -371,7 +516,7 @@ def quantize(
 ) -> None:
     """Write a model with narrow weights.
 
-    Says what that saves and what it costs.
+    Reports the savings and the loss of accuracy.
     """
     from vkmnn.cli.quantize import quantize_model
 
@@ -392,26 +537,79 @@ def quantize(
     quantize_model(model, output, sizes or [], options)
 
 
+VariantOption = Annotated[
+    str | None, typer.Option("--variant", help="q4f16, fp16, q4, fp32 …; `vkmnn info` lists them.")
+]
+
+
+@app.command()
+def pull(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="https://…[#sha256=…], or owner/name[:file][@revision] of the hub.",
+            show_default=False,
+        ),
+    ],
+    variant: VariantOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Download a model into the cache.
+
+    Later commands use it by the same name, offline too.
+    """
+    from vkmnn.cli.models import pull_model
+
+    pull_model(model, variant)
+
+
 @app.command()
 def info(
-    model: ModelArgument,
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help=f"A model; {_NAMED}", show_default=False)
+    ],
     shape: ShapeOption = None,
     tensors: Annotated[
         bool, typer.Option("--tensors", help="List the tensors that remain after optimisation.")
     ] = False,
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", help="Write a page with the network as a graph, for a browser."),
+    ] = None,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Also measure the ops for the page.")
+    ] = False,
+    onnx: OnnxOption = None,
+    device: DeviceOption = "auto",
+    precision: PrecisionOption = "high",
     json: JsonOption = False,
 ) -> None:
     """Describe a model, or a folder of models.
 
-    Shows inputs, outputs, operators and sizes; of a folder of a language model, its variants.
+    Shows inputs, outputs, operators and sizes; of a folder of a language model, its variants; of a
+    repository of the hub, its models, without a download.
     """
+    from vkmnn.cli.graph import check_targets, write_page
     from vkmnn.cli.info import describe, describe_folder
+    from vkmnn.cli.models import is_repository, list_repository, local_file
+    from vkmnn.cli.run import RunOptions
 
-    if model.is_dir() or (model.suffix.lower() == ".gguf" and model.is_file()):
-        describe_folder(model)
+    if is_repository(model):
+        list_repository(model)
         return
-    if not describe(model, shape or [], tensors):
+    path = local_file(model)
+    if path.is_dir() or (path.suffix.lower() == ".gguf" and path.is_file()):
+        describe_folder(path)
+        return
+    if profile and html is None:
+        raise InvalidInputError("--profile measures for a page", hint="add --html page.html")
+    check_targets(html, onnx)
+    if not describe(path, shape or [], tensors, onnx):
         raise typer.Exit(1)
+    if html is not None:
+        options = RunOptions(device, None, None, [], shape or [], 0, 0, precision_name(precision))
+        write_page(path, options, html, profile)
 
 
 LanguageModelArgument = Annotated[
@@ -424,61 +622,66 @@ LanguageModelArgument = Annotated[
 ]
 CapacityOption = Annotated[
     int | None,
-    option("--capacity", min=2, help="The longest text, prompt included, in tokens."),
-]
-VariantOption = Annotated[
-    str | None, typer.Option("--variant", help="q4f16, fp16, q4, fp32 …; `vkmnn info` lists them.")
+    option("--capacity", min=2, help="Maximum length of a text, prompt included, in tokens."),
 ]
 RevisionOption = Annotated[
     str | None, typer.Option("--revision", help="A commit, tag or branch of the model on the hub.")
 ]
 MaxTokensOption = Annotated[
-    int | None, option("--max-tokens", min=1, help="The most tokens to write.")
+    int | None, option("--max-tokens", min=1, help="Maximum number of new tokens.")
 ]
 TemperatureOption = Annotated[
     float,
-    option("--temperature", min=0, help="How much chance decides; 0: always the likeliest token."),
+    option("--temperature", min=0, help="Sampling temperature; 0: always the likeliest token."),
 ]
 TopKOption = Annotated[
-    int, typer.Option("--top-k", min=0, help="Draw from this many likeliest tokens; 0: from all.")
+    int, typer.Option("--top-k", min=0, help="Sample from this many likeliest tokens; 0: from all.")
 ]
 TopPOption = Annotated[
     float,
     typer.Option(
-        "--top-p", help="Draw from the likeliest tokens that have this probability together."
+        "--top-p", help="Sample from the likeliest tokens whose probabilities add up to this."
     ),
 ]
-TextSeedOption = Annotated[int | None, typer.Option("--seed", help="Seed of the draws.")]
+TextSeedOption = Annotated[int | None, typer.Option("--seed", help="Random seed.")]
+PromptArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="PROMPT",
+        help='The beginning of the text, which the model continues; "-" reads standard input.',
+        show_default=False,
+    ),
+]
+StopOption = Annotated[
+    list[str] | None, typer.Option("--stop", help="Stop before this text (repeatable).")
+]
+PenaltyOption = Annotated[
+    float,
+    typer.Option("--repetition-penalty", help="Repetition penalty; values above 1 repeat less."),
+]
+SpeculateOption = Annotated[
+    int,
+    typer.Option(
+        "--speculate", min=0, max=7, help="Speculative decoding: guess this many tokens ahead."
+    ),
+]
 
 
 @app.command()
 def generate(
     model: LanguageModelArgument,
-    prompt: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="PROMPT",
-            help='What the text begins with; "-" reads standard input.',
-            show_default=False,
-        ),
-    ] = None,
+    prompt: PromptArgument = None,
     prompt_option: Annotated[
-        str | None, typer.Option("--prompt", help="The same, as an option.")
+        str | None, typer.Option("--prompt", help="The prompt, as an option.")
     ] = None,
     max_tokens: MaxTokensOption = None,
     temperature: TemperatureOption = 0.0,
     top_k: TopKOption = 0,
     top_p: TopPOption = 1.0,
     seed: TextSeedOption = None,
-    stop: Annotated[
-        list[str] | None, typer.Option("--stop", help="End before this text (repeatable).")
-    ] = None,
-    repetition_penalty: Annotated[
-        float, typer.Option("--repetition-penalty", help="Above 1: repeat less.")
-    ] = 1.0,
-    speculate: Annotated[
-        int, typer.Option("--speculate", min=0, max=7, help="Guess this many tokens ahead.")
-    ] = 0,
+    stop: StopOption = None,
+    repetition_penalty: PenaltyOption = 1.0,
+    speculate: SpeculateOption = 0,
     device: DeviceOption = "auto",
     precision: PrecisionOption = "high",
     on_overflow: OnOverflowOption = "warn",
@@ -519,9 +722,7 @@ def generate(
 @app.command()
 def chat(
     model: LanguageModelArgument,
-    system: Annotated[
-        str | None, typer.Option("--system", help="What the model is told first.")
-    ] = None,
+    system: Annotated[str | None, typer.Option("--system", help="System prompt.")] = None,
     max_tokens: MaxTokensOption = None,
     temperature: TemperatureOption = 0.0,
     top_k: TopKOption = 0,
@@ -559,14 +760,17 @@ ApiKeyOption = Annotated[
         "--api-key",
         envvar="VKMNN_API_KEY",
         metavar="KEY",
-        help="A key of which requests need one; repeatable. Others see it in the list of "
-        "processes: prefer a file, or the variable.",
+        help="An API key; requests need one of them (repeatable). Other users see it in the list "
+        "of "
+        "processes: prefer --api-key-file or VKMNN_API_KEY.",
     ),
 ]
 AllowHostOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--allow-host", metavar="NAME", help="A further name of the server; repeatable, * for any."
+        "--allow-host",
+        metavar="NAME",
+        help="Another host name of the server (repeatable; * for any).",
     ),
 ]
 AllowOriginOption = Annotated[
@@ -574,7 +778,7 @@ AllowOriginOption = Annotated[
     typer.Option(
         "--allow-origin",
         metavar="ORIGIN",
-        help="A site whose pages may ask, as https://name; repeatable, * for any.",
+        help="An origin whose pages may send requests: https://name (repeatable; * for any).",
     ),
 ]
 ProxyOption = Annotated[
@@ -582,8 +786,22 @@ ProxyOption = Annotated[
     typer.Option(
         "--forwarded-allow-ips",
         metavar="ADDRESS",
-        help="A proxy, or a network of them, whose X-Forwarded-For is believed; repeatable.",
+        help="A proxy, or a network of proxies, whose X-Forwarded-For is trusted (repeatable).",
     ),
+]
+QueueOption = Annotated[
+    int, typer.Option("--queue", min=1, help="Maximum number of waiting requests.")
+]
+PerClientOption = Annotated[
+    int,
+    typer.Option("--per-client", min=1, help="Maximum concurrent requests from one address."),
+]
+BodyOption = Annotated[
+    int, typer.Option("--max-body", min=1, help="Maximum request body, in bytes.")
+]
+DrainOption = Annotated[
+    int,
+    typer.Option("--drain", min=1, help="Seconds that running requests get to finish at shutdown."),
 ]
 
 
@@ -593,7 +811,8 @@ def serve(
         list[str],
         typer.Argument(
             metavar="[NAME=]MODEL…",
-            help="Folders of language or embedding models, ONNX files, or owner/name of a hub's.",
+            help="Folders of language or embedding models, ONNX files, or owner/name of models on "
+            "the hub.",
             show_default=False,
         ),
     ],
@@ -601,7 +820,7 @@ def serve(
     port: Annotated[int, typer.Option("--port", min=0, max=65535)] = 8000,
     api_key: ApiKeyOption = None,
     api_key_file: Annotated[
-        Path | None, typer.Option("--api-key-file", help="A file of such keys, one a line.")
+        Path | None, typer.Option("--api-key-file", help="A file of API keys, one per line.")
     ] = None,
     allow_host: AllowHostOption = None,
     allow_origin: AllowOriginOption = None,
@@ -612,21 +831,16 @@ def serve(
     capacity: CapacityOption = None,
     variant: VariantOption = None,
     on_device_lost: Annotated[
-        OnLost, typer.Option("--on-device-lost", help="Open a lost device anew, or give it up.")
+        OnLost, typer.Option("--on-device-lost", help="Reopen a lost device, or give it up.")
     ] = OnLost.REBUILD,
     max_tokens: Annotated[
-        int | None, typer.Option("--max-tokens", min=1, help="The most a request may ask for.")
+        int | None,
+        typer.Option("--max-tokens", min=1, help="Maximum tokens that a request may ask for."),
     ] = None,
-    queue: Annotated[int, typer.Option("--queue", min=1, help="How many may wait.")] = 128,
-    per_client: Annotated[
-        int, typer.Option("--per-client", min=1, help="Requests of an address at a time.")
-    ] = 128,
-    body_bytes: Annotated[
-        int, typer.Option("--max-body", min=1, help="The largest body, in bytes.")
-    ] = 16 << 20,
-    drain: Annotated[
-        int, typer.Option("--drain", min=1, help="Seconds for what is under way at the end.")
-    ] = 30,
+    queue: QueueOption = 128,
+    per_client: PerClientOption = 128,
+    body_bytes: BodyOption = 16 << 20,
+    drain: DrainOption = 30,
 ) -> None:
     """Serve models: OpenAI's API for text and embeddings, Open Inference Protocol v2 for others."""
     from vkmnn.cli.serve import Door, Served, serve_models
@@ -654,13 +868,13 @@ def ops(
         typer.Argument(metavar="NAME", help="An operator, or part of a name.", show_default=False),
     ] = None,
     plugins: Annotated[
-        bool, typer.Option("--plugins", help="List the plug-ins and what each of them registers.")
+        bool, typer.Option("--plugins", help="List the plug-ins and their registrations.")
     ] = False,
     format: Annotated[
         str | None,
         typer.Option(
             "--format",
-            help="List the operators of another format than ONNX: mnn, tflite, caffe, tensorflow.",
+            help="List the operators of a format other than ONNX: mnn, tflite, caffe, tensorflow.",
         ),
     ] = None,
     mnn: Annotated[bool, typer.Option("--mnn", help="The same as --format mnn.")] = False,
@@ -668,7 +882,7 @@ def ops(
 ) -> None:
     """List the operators that vkmnn reads.
 
-    ONNX's, or with --format those of another format's files.
+    Those of ONNX or, with --format, of another format.
     """
     from vkmnn.cli.ops import list_format_ops, list_ops, list_plugins
 
@@ -690,7 +904,9 @@ def profile(
     precision: PrecisionOption = "high",
     on_overflow: OnOverflowOption = "warn",
     repeat: Annotated[int, option("--repeat", min=1, help="Runs to measure.")] = 10,
-    by: Annotated[str, typer.Option("--by", help="What each row stands for.")] = ROWS[0],
+    by: Annotated[str, typer.Option("--by", help="Group the rows by step, type or kernel.")] = ROWS[
+        0
+    ],
     top: Annotated[
         int, typer.Option("--top", min=0, help="How many rows to show, slowest first; 0: all.")
     ] = 20,
@@ -729,14 +945,14 @@ def plan(
     shape: ShapeOption = None,
     precision: PrecisionOption = "high",
     alone: Annotated[
-        bool, typer.Option("--alone", help="Leave out what it would cost on other profiles.")
+        bool, typer.Option("--alone", help="Leave out the predictions for other profiles.")
     ] = False,
     html: Annotated[Path | None, typer.Option("--html", help="Write a page for a browser.")] = None,
     json: JsonOption = False,
 ) -> None:
     """Predict how a model runs on another device.
 
-    Shows the kernels, and how long they should take, without the device.
+    Shows the kernels and their expected times; the device is not needed.
     """
     from vkmnn.cli.plan import plan_model
 
@@ -756,7 +972,8 @@ def bench(
     ] = None,
     fp16: Annotated[bool, typer.Option("--fp16", help="Also compare in float16.")] = False,
     threads: Annotated[
-        int, typer.Option("--threads", min=0, help="For engines on the CPU; 0: one per core.")
+        int,
+        typer.Option("--threads", min=0, help="Threads of engines on the CPU; 0: one per core."),
     ] = 0,
     timeout: Annotated[
         float, typer.Option("--timeout", help="Seconds an engine may take for one answer.")
@@ -766,7 +983,7 @@ def bench(
 ) -> None:
     """Compare vkmnn with other engines.
 
-    onnxruntime, MNN and ncnn's Vulkan, as far as they are installed.
+    Engines: onnxruntime, MNN and ncnn (Vulkan), whichever are installed.
     """
     from vkmnn.cli.bench import bench_model
     from vkmnn.cli.run import RunOptions
@@ -829,7 +1046,7 @@ def run_cli(arguments: list[str] | None = None) -> int:
     try:
         status = _run(arguments)
         sys.stdout.flush()
-    except BrokenPipeError:  # whoever read the output wants no more of it
+    except BrokenPipeError:  # the reader of the output wants no more of it
         _discard_output()
         return 1
     except OSError as error:
@@ -858,7 +1075,7 @@ def _run(arguments: list[str] | None) -> int:
 
 
 def _refused(told: VkmnnError, raised: Exception) -> int:
-    """Print an error, or raise its cause where tracebacks are wanted."""
+    """Print an error, or raise its cause if tracebacks are requested."""
     if os.environ.get("VKMNN_DEBUG", "") not in ("", "0"):
         raise raised
     show_error(told)

@@ -56,13 +56,13 @@ def bench_model(
     Args:
         model: an ONNX file.
         options: inputs and device; `repeat` is the number of rounds.
-        names: parts of the names of the engines wanted; none for all.
+        names: parts of engine names; none for all engines.
         fp16: also compare the engines' float16.
-        threads: of engines on the CPU; 0 for one a core.
-        timeout_s: how long an engine may take for one answer.
+        threads: threads of engines on the CPU; 0 for one per core.
+        timeout_s: maximum time for one answer of an engine.
 
     Raises:
-        InvalidInputError: no engine has such a name.
+        InvalidInputError: no engine has this name.
     """
     specs = engines(fp16, names)
     if not specs:
@@ -90,7 +90,7 @@ def bench_model(
 def progress() -> Iterator[Callable[[str], None]]:
     """Show progress; yields a function that updates it.
 
-    To rounds it adds the time left. Without a terminal, there is a line every now and then.
+    Adds the remaining time to rounds. Without a terminal, prints a line every few seconds.
     """
     if err.is_terminal:
         with err.status("") as status:
@@ -181,7 +181,7 @@ def _milliseconds(series: Series | None) -> str:
 
 
 def ratio_text(ratio: float | None) -> str:
-    """Return a ratio of times; "–" where there is none."""
+    """Return a ratio of times; "–" if there is none."""
     return "–" if ratio is None else f"{ratio:.2f}"
 
 
@@ -199,7 +199,7 @@ def show_bars(results: Sequence[Comparison]) -> None:
 
 
 def show_failures(results: Sequence[Comparison]) -> None:
-    """Say which engines did not run, each reason once."""
+    """Print which engines did not run, each reason once."""
     failed: dict[tuple[str, str, str], list[str]] = {}
     for result in results:
         for series in result.series:

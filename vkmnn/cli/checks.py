@@ -23,7 +23,7 @@ from vkmnn.runtime.device_info import DeviceInfo
 
 OLDEST_PYTHON = (3, 10)
 
-# Packages that `pip install vkmnn` brings, with what they are for.
+# Packages that `pip install vkmnn` installs, and their purpose.
 PACKAGES = {
     "numpy": "arrays",
     "vulkan": "the Vulkan binding",
@@ -46,7 +46,7 @@ class Status(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One finding: `detail` describes it, `remedy` says what to do ("" if nothing)."""
+    """One finding: `detail` describes it, `remedy` is the advice ("" if none)."""
 
     group: str
     name: str
@@ -147,7 +147,7 @@ def _driver_files() -> Iterator[Check]:
             yield Check(_VULKAN, "driver file", Status.OK, str(file.path))
     if not found:
         fix = f"correct or unset {variable}" if variable else remedy("driver")
-        # MoltenVK may be linked in the place of the loader; drivers then have no files.
+        # MoltenVK may be linked instead of the loader; drivers then have no files.
         status = Status.WARNING if sys.platform == "darwin" else Status.FAILED
         yield Check(_VULKAN, "driver files", status, "none found", fix)
 
@@ -288,7 +288,7 @@ def check_by_running() -> Iterator[Check]:
 
 
 def check_kompute() -> Iterator[Check]:
-    """The package of the driver `kompute`, where it is installed; nothing else needs it."""
+    """The package of the driver `kompute`, if installed; nothing else needs it."""
     from vkmnn.cli.selftest import run_apart
     from vkmnn.runtime.drivers.kompute.package import BUILD_HINT
 

@@ -42,8 +42,8 @@ err = Console(stderr=True, highlight=False)
 def table(*columns: str, right: Sequence[str] = (), cut: Sequence[str] | None = None) -> Table:
     """Return an empty table; cells of the columns in `right` are aligned to the right.
 
-    With `cut`, rows are single lines: where there is no room, the cells of these columns lose
-    their end.
+    With `cut`, rows are single lines: if there is no room, the cells of these columns are
+    truncated.
     """
     made = Table(
         box=box.SIMPLE_HEAD,
@@ -91,7 +91,7 @@ def say(label: str, text: str, style: str) -> None:
 
 
 def note(text: str) -> None:
-    """Tell something that the user should know."""
+    """Print a note for the user."""
     say("note", text, "cyan")
 
 
@@ -104,7 +104,7 @@ def show_error(error: VkmnnError) -> None:
 
 
 class LogHandler(logging.Handler):
-    """Shows the library's log; who says something matters below warnings only."""
+    """Shows the library's log, with the logger's name below warnings only."""
 
     _STYLES: ClassVar[dict[int, str]] = {logging.WARNING: "bold yellow", logging.ERROR: "bold red"}
 
@@ -124,7 +124,7 @@ def shape_text(shape: Sequence[int | str | None] | None) -> str:
 
 
 def bytes_text(count: float) -> str:
-    """Return a number of bytes in the unit that suits it."""
+    """Return a number of bytes in a suitable unit."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(count) < 1024 or unit == "GiB":
             break
@@ -160,7 +160,7 @@ def compiling() -> AbstractContextManager[Callable[[int, int], None]]:
 
 
 LINE_EVERY_S = 10.0
-"""Seconds between lines of progress where there is no terminal for a bar."""
+"""Seconds between lines of progress if there is no terminal for a bar."""
 
 
 @contextmanager
@@ -170,7 +170,7 @@ def progress(label: str) -> Iterator[Report]:
     On a terminal it is a bar, elsewhere a line every `LINE_EVERY_S` seconds.
 
     Yields:
-        The function to call with (done, total), and with what is being done, if that changes.
+        The function to call with (done, total), and with the current step, if that changes.
     """
     if not err.is_terminal:
         yield _Lines(label)
@@ -226,7 +226,7 @@ def duration_text(seconds: float) -> str:
 
 @contextmanager
 def waiting(label: str) -> Iterator[None]:
-    """Say now and then that a job whose steps are not known is still under way."""
+    """Print now and then that a job without known steps is still running."""
     if err.is_terminal:
         with err.status(Text(label)):
             yield
@@ -248,7 +248,7 @@ def waiting(label: str) -> Iterator[None]:
 
 
 INTERRUPTED = 130
-"""The exit status of a command that Ctrl-C ended, as shells have it."""
+"""The exit status of a command that Ctrl-C ended, as in shells."""
 
 
 @contextmanager
@@ -256,7 +256,7 @@ def interruptible(kept: str | Callable[[], str]) -> Iterator[None]:
     """End the command with status 130 on Ctrl-C, and report what it leaves in place.
 
     Args:
-        kept: what is kept: a sentence, or a function that returns it.
+        kept: the results that are kept: a sentence, or a function that returns it.
     """
     try:
         yield
@@ -292,7 +292,7 @@ def document(command: str, facts: Mapping[str, Any]) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON has it."""
+    """Return a value for JSON."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):

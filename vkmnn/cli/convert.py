@@ -7,7 +7,7 @@ from pathlib import Path
 
 from vkmnn.cli.console import bytes_text, document, interruptible, note, waiting
 from vkmnn.errors import InvalidInputError
-from vkmnn.saving import convert
+from vkmnn.opening.saving import convert
 from vkmnn.schedule_config import PrecisionName, Unsupported
 
 
@@ -22,7 +22,7 @@ def convert_model(
     packed: bool,
     device: str,
 ) -> None:
-    """Convert a model and print what was written; the arguments are the command's options."""
+    """Convert a model and list the written files; the arguments are the command's options."""
     fixed = _parse_sizes(sizes)
     with interruptible(f"{output} was not written"), waiting(f"converting {model.name}"):
         convert(

@@ -19,7 +19,7 @@ from vkmnn.runtime.device_profiles import DeviceProfile, load_profile, profile_n
 from vkmnn.runtime.drivers import DriverUnavailableError, get_driver
 from vkmnn.runtime.selection import select
 
-# What decides about speed, in the words of a data sheet.
+# The facts that determine speed, in the words of a data sheet.
 KEY_FEATURES = {
     "float16": "fp16",
     "storage16": "16-bit storage",
@@ -37,7 +37,7 @@ PROFILE_NOTE = "features, limits and memory are at most that device's"
 
 
 def why_none(driver: str | None) -> tuple[str, str]:
-    """Explain why no device was found, and what to do."""
+    """Explain why there is no device, and what to do."""
     name = driver or environment.driver()
     try:
         get_driver(name).enumerate()
@@ -66,7 +66,7 @@ def list_devices(driver: str | None) -> None:
     except DeviceNotFoundError as error:
         chosen, reason = None, error.message
         verdict = Text(
-            f'✗ "auto" means VKMNN_DEVICE={environment.device_selector()}, and no device fits',
+            f'✗ "auto" means VKMNN_DEVICE={environment.device_selector()}, and no device matches',
             style="red",
         )
     listed = [*map(_as_dict, found), {"index": CPU_DEVICE, "name": CpuInfo().name}]
@@ -123,7 +123,7 @@ def list_profiles() -> None:
     document("devices", {"profiles": list(map(_profile_as_dict, profiles))})
     titles = ("Profile", "Device", "Memory", "Subgroups", "Group", "Shared", "Range")
     rows = table(*titles, right=titles[2:])
-    rows.columns[0].no_wrap = True  # it is what people type
+    rows.columns[0].no_wrap = True  # the form that people type
     for profile in profiles:
         limits = profile.limits
         rows.add_row(

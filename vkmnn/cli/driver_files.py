@@ -103,5 +103,5 @@ def _problem(path: Path) -> str:
         return "is not a driver manifest"
     # A bare name is searched for by the system's own rules.
     if ("/" in library or "\\" in library) and not (path.parent / library).is_file():
-        return f"names the library {library}, which is not there"
+        return f"names the library {library}, which does not exist"
     return ""

@@ -18,10 +18,10 @@ from vkmnn.ir import Array
 Dims = Sequence[int | str | None]
 
 PICTURE_SIZES = (640, 320, 224)
-"""Common heights and widths of the pictures that networks take."""
+"""Common heights and widths of the images that networks read."""
 
 _LINE_WIDTH = 320
-_LINE_HEIGHT = 100  # below, a picture is a line of text, which is wider than high
+_LINE_HEIGHT = 100  # below, an image is a line of text, which is wider than high
 _CHANNEL_NAMES = re.compile(r"(num_?|n_?)?(c|ch|chan|channels?)", re.IGNORECASE)
 
 
@@ -40,7 +40,7 @@ class Feeds:
     Attributes:
         arrays: the values.
         sources: "given" or "random", "ones", "zeros", by input.
-        notes: what was assumed, in whole sentences.
+        notes: the assumptions, in whole sentences.
         guessed: whether the size of a picture was guessed: another one may fit better.
     """
 
@@ -53,7 +53,7 @@ class Feeds:
 def parse_sizes(texts: Sequence[str], inputs: Mapping[str, Dims | None]) -> Sizes:
     """Read `--shape` options: `x=1,3,224,224` for an input, `N=4` for a symbolic dimension.
 
-    The name may be left out where the model has a single input.
+    The name may be left out if the model has a single input.
 
     Args:
         texts: the options.
@@ -113,15 +113,15 @@ def settle(
 
     Args:
         inputs: shape of every input as the model declares it.
-        sizes: what the user says; sizes of symbols also follow from its shapes of inputs.
-        assume: size of a dimension that nobody gave; None leaves out the inputs that have such.
-        picture: height and width of what looks like a picture, where `assume` is given.
+        sizes: the user's sizes; sizes of symbols also follow from the given shapes of inputs.
+        assume: size for dimensions that are not given; None leaves out the inputs that have some.
+        picture: height and width of inputs that look like pictures, if `assume` is given.
 
     Returns:
-        The shapes, sentences on what was assumed, and whether a picture was among it.
+        The shapes, sentences on the assumptions, and whether a picture was among the inputs.
 
     Raises:
-        InvalidInputError: a shape does not fit what the model declares.
+        InvalidInputError: a shape does not fit the model's declaration.
     """
     symbols = dict(sizes.symbols)
     for name, given in sizes.inputs.items():
@@ -160,7 +160,7 @@ def settle(
 def picture_shape(
     declared: Dims, known: Sequence[int | None], size: int
 ) -> list[int | None] | None:
-    """Return the shape of an input that looks like a picture of open size; None for others.
+    """Return the shape of an input that looks like an image of open size; None for others.
 
     It has one, three or four channels, second or last, and two further axes.
     """
@@ -188,7 +188,7 @@ def picture_shape(
 def picture_sizes(outputs: Sequence[NodeArg]) -> tuple[int, ...]:
     """Return heights and widths to try, the likeliest one first.
 
-    A single table of scores is a classifier's, whose pictures are small; maps and boxes come from
+    A single table of scores is a classifier's, whose images are small; maps and boxes come from
     larger ones.
     """
     shapes = [output.shape for output in outputs]
@@ -210,7 +210,7 @@ def make_feeds(
         args: the model's inputs.
         texts: `--input` options.
         shapes: `--shape` options.
-        seed: of random values.
+        seed: seed of random values.
         picture: height and width of pictures where nothing says them.
 
     Raises:
@@ -232,7 +232,7 @@ def make_feeds(
             arrays[arg.name], sources[arg.name] = given.array, "given"
             continue
         if arg.name not in settled and arg.type == "tensor(string)":
-            settled[arg.name] = (1,)  # sessions do not say the rank of texts
+            settled[arg.name] = (1,)  # sessions do not report the rank of strings
         elif arg.name not in settled and given.fill is not None:
             settled[arg.name] = ()
         if arg.name not in settled:
@@ -279,12 +279,12 @@ def fitting_feeds(
     make: Callable[[int], Feeds],
     fits: Callable[[Feeds], None],
 ) -> Feeds:
-    """Return feeds with guessed picture sizes that the network accepts, if any.
+    """Return feeds with guessed image sizes that the network accepts, if any.
 
     Args:
         outputs: the model's outputs.
-        make: makes feeds with pictures of a size.
-        fits: raises InvalidInputError or ShapeError for feeds that the network does not take.
+        make: returns feeds with pictures of a size.
+        fits: raises InvalidInputError or ShapeError for feeds that the network does not accept.
     """
     sizes = picture_sizes(outputs)
     first = made = make(sizes[0])
@@ -319,7 +319,7 @@ def _parse_values(texts: Sequence[str], args: Sequence[NodeArg]) -> dict[str, Gi
     by_name = {arg.name: arg for arg in args}
     values: dict[str, Given] = {}
     for text in texts:
-        # Names may hold "=", and so may paths: the model's own names decide.
+        # Both names and paths may contain "=": the model's own names decide.
         name = max((one for one in by_name if text.startswith(f"{one}=")), key=len, default=None)
         if name is not None:
             values[name] = parse_value(by_name[name], text[len(name) + 1 :])
@@ -336,7 +336,7 @@ def _parse_values(texts: Sequence[str], args: Sequence[NodeArg]) -> dict[str, Gi
             (arg,) = args
             values[arg.name] = parse_value(arg, text)
         else:
-            parse_value(None, text)  # a picture, a misspelt word
+            parse_value(None, text)  # an image, a misspelt word
             first = next(iter(by_name), "x")
             if text in by_name:
                 raise InvalidInputError(f"--input {text} has no value", hint=USAGE)

@@ -13,14 +13,14 @@ from vkmnn import llm
 from vkmnn.cli.console import bytes_text, document, err, interrupted, note, wants_json
 from vkmnn.converter.foreign import likely_kind
 from vkmnn.errors import InvalidInputError, ModelFileError, plural
-from vkmnn.llm.hub import GGUF
 from vkmnn.llm.layout import is_model_folder
 from vkmnn.schedule_config import OnOverflow, PrecisionName
+from vkmnn.sources.locate import GGUF
 
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """A model, and where it runs."""
+    """A model, its device and options."""
 
     model: str
     device: str
@@ -50,7 +50,7 @@ class Where:
 
 def _refuse_file(path: Path) -> None:
     """Refuse a path that is neither a folder nor a GGUF file, with the step that helps."""
-    if not path.is_file() or path.suffix.lower() == GGUF:
+    if not path.is_file() or path.suffix.lower() in (GGUF, ".zip"):
         return
     with path.open("rb") as file:
         kind = likely_kind(file.read(4096), path)

@@ -27,6 +27,7 @@ from vkmnn.cli.console import (
     waiting,
 )
 from vkmnn.cli.feeds import Sizes, parse_sizes, settle
+from vkmnn.cli.graph import export_network
 from vkmnn.converter.foreign import LANGUAGE_MODEL, kind_of_folder
 from vkmnn.converter.onnx import OnnxFrontEnd
 from vkmnn.converter.onnx.model_file import read_model
@@ -49,17 +50,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """An input or output as the file declares it; `type` may be one that vkmnn does not know."""
+    """An input or output as the file declares it; `type` may be one that vkmnn does not support."""
 
     name: str
     type: str
     shape: tuple[int | str | None, ...] | None
 
 
-def describe(path: Path, shapes: Sequence[str], tensors: bool) -> bool:
-    """Print a description of a model; False when vkmnn cannot run it."""
+def describe(path: Path, shapes: Sequence[str], tensors: bool, onnx: Path | None = None) -> bool:
+    """Print a description of a model; False when vkmnn cannot run it.
+
+    Args:
+        path: its file.
+        shapes: the options --shape.
+        tensors: whether to list tensors.
+        onnx: path for the optimised network, for viewers.
+    """
     if not isinstance(front_end_of(path), OnnxFrontEnd | None):
-        return _describe_graph(path, shapes, tensors)
+        return _describe_graph(path, shapes, tensors, onnx)
     proto = read_model(path).proto
     stored = stored_by_type(proto)
     weights = {tensor.name for tensor in proto.graph.initializer}
@@ -91,7 +99,7 @@ def describe(path: Path, shapes: Sequence[str], tensors: bool) -> bool:
         unsupported = [dataclasses.asdict(node) for node in error.nodes]
         document("info", whole | {"runs": False, "unsupported": unsupported})
         return False
-    document("info", whole | _show_network(net.graph, sizes, facts, tensors))
+    document("info", whole | _show_network(net.graph, sizes, facts, tensors, onnx))
     return True
 
 
@@ -111,7 +119,7 @@ def _totals(count: int, nbytes: Mapping[str, int]) -> dict[str, Any]:
     return {"count": count, "bytes": sum(nbytes.values()), "by_type": dict(nbytes)}
 
 
-def _describe_graph(path: Path, shapes: Sequence[str], tensors: bool) -> bool:
+def _describe_graph(path: Path, shapes: Sequence[str], tensors: bool, onnx: Path | None) -> bool:
     """Print a description of a model that is not ONNX's."""
     net = load_network(path)
     source = net.source
@@ -137,7 +145,7 @@ def _describe_graph(path: Path, shapes: Sequence[str], tensors: bool) -> bool:
         "parameters": _totals(count, by_type),
         "packed": dict(packed),
     }
-    document("info", whole | _show_network(net.graph, sizes, facts, tensors))
+    document("info", whole | _show_network(net.graph, sizes, facts, tensors, onnx))
     return True
 
 
@@ -150,7 +158,7 @@ def _packed_bytes(graph: Graph) -> Counter[str]:
 
 
 def _show_network(
-    graph: Graph, sizes: Sizes, facts: dict[str, str], tensors: bool
+    graph: Graph, sizes: Sizes, facts: dict[str, str], tensors: bool, onnx: Path | None
 ) -> dict[str, Any]:
     """Print a model's properties, and its graph after the passes.
 
@@ -174,11 +182,13 @@ def _show_network(
     if tensors:
         whole["tensors"] = _tensor_rows(graph, resolved)
         _show_tensors(whole["tensors"])
+    if onnx is not None:
+        export_network(graph, onnx, settled)
     return whole
 
 
 def describe_folder(path: Path) -> None:
-    """Print what the folder of a language model, or a GGUF file, holds, and its variants.
+    """Print the content of a language model's folder, or of a GGUF file, and its variants.
 
     Raises:
         ModelFileError: its layout is not known.
@@ -221,7 +231,7 @@ def describe_folder(path: Path) -> None:
 
 
 def _within(path: Path, layout: Layout) -> str:
-    """Return a file's name in its folder; of a folder whose network is built, what it holds."""
+    """Return a file's name in its folder, or the kind of a folder whose network is built."""
     return "*.safetensors" if path == layout.folder else str(path.relative_to(layout.folder))
 
 
@@ -274,7 +284,7 @@ def _show_values(inputs: Sequence[Value], outputs: Sequence[Value]) -> None:
 
 
 def _parameters_text(count: int, sizes: Mapping[str, int]) -> str:
-    """Return how many there are and their bytes, by element type where they are not all float32."""
+    """Return the number of parameters and their bytes, by element type unless all are float32."""
     text = f"{count:,} ({bytes_text(sum(sizes.values()))})"
     return text if not sizes.keys() - {"float32"} else f"{text}: {_by_type(sizes)}"
 
@@ -332,7 +342,7 @@ def _resolved(graph: Graph, shapes: Mapping[str, tuple[int, ...]]) -> Resolved |
 
 
 def _example(info: TensorInfo) -> str:
-    """Return a shape to type for an input of open sizes."""
+    """Return a shape to type for an input of dynamic size."""
     if info.shape is None:
         return "…"
     shapes, *_ = settle({info.name: info.shape}, Sizes(), assume=1)
@@ -340,7 +350,7 @@ def _example(info: TensorInfo) -> str:
 
 
 def _operations(resolved: Resolved | str, shapes: Mapping[str, tuple[int, ...]]) -> str:
-    """Return the number of floating-point operations of a run, or why it is not known."""
+    """Return the number of floating-point operations of a run, or why it is unknown."""
     if isinstance(resolved, str):
         return f"unknown: {resolved}"
     given = ", ".join(f"{name} {shape_text(shape)}" for name, shape in shapes.items())

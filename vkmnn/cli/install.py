@@ -54,5 +54,5 @@ def system() -> str:
 
 
 def remedy(what: str) -> str:
-    """Return the advice for this system when `what`, a key of REMEDIES, is missing."""
+    """Return the advice for this system if `what`, a key of REMEDIES, is missing."""
     return REMEDIES[what][system()]

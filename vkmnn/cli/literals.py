@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from vkmnn.array_files import read_arrays
+from vkmnn.base.media import PICTURES, SOUNDS
 from vkmnn.errors import InvalidInputError, nearest
 from vkmnn.inference_session import NodeArg
 from vkmnn.ir import Array
+from vkmnn.ir.array_files import read_arrays
 
 Filler = Callable[[np.random.Generator, tuple[int, ...], str], Array]
 
@@ -24,8 +25,6 @@ USAGE = (
 )
 """Syntax of `--input`."""
 
-_PICTURES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".heic")
-_SOUNDS = (".wav", ".mp3", ".flac", ".ogg", ".m4a")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*(e[+-]?\d+)?|\.\d+(e[+-]?\d+)?|inf|nan)", re.IGNORECASE)
 _WORDS = {"true": True, "false": False, "True": True, "False": False}
 
@@ -57,7 +56,7 @@ def parse_value(arg: NodeArg | None, text: str) -> Given:
     """Parse the text of a value.
 
     Args:
-        arg: the input; None where it is not known, which is an error in the end.
+        arg: the input; None if it is unknown, which is eventually an error.
         text: the option without the input's name.
 
     Raises:
@@ -72,8 +71,8 @@ def parse_value(arg: NodeArg | None, text: str) -> Given:
     if suffix in (".npy", ".npz"):
         return _from_file(arg, text, option)
     is_text = arg is not None and arg.type == "tensor(string)"
-    if suffix in _PICTURES + _SOUNDS and not is_text:
-        what = "picture" if suffix in _PICTURES else "sound"
+    if suffix in PICTURES | SOUNDS and not is_text:
+        what = "picture" if suffix in PICTURES else "sound"
         name = arg.name if arg else "NAME"
         raise InvalidInputError(
             f"--input: '{text}' is a {what}, and the network takes arrays",
@@ -98,7 +97,7 @@ def parse_value(arg: NodeArg | None, text: str) -> Given:
 
 
 def _unquoted(text: str) -> str:
-    """Return a text without the quotes that the shell left in place."""
+    """Return a text without quotes left by the shell."""
     return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'" else text
 
 
@@ -163,7 +162,7 @@ def _array(arg: NodeArg, values: Any, option: str) -> Array:
 
 
 def _from_file(arg: NodeArg | None, name: str, option: str) -> Given:
-    """Return the array, or the text, that a file holds."""
+    """Return the array, or the text, in a file."""
     path = Path(name)
     if path.suffix.lower() in (".npy", ".npz"):
         arrays = _arrays(path)

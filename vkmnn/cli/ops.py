@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from types import CodeType, FunctionType
 from typing import Any
 
 from rich.text import Text
 
 from vkmnn.cli.console import document, heading, out, show, show_facts, table
+from vkmnn.cli.declared import Aspect, aspects, fuzzing
 from vkmnn.converter import front_ends as _front_ends  # noqa: F401 - they register lists
 from vkmnn.converter.nodes import FORMATS
 from vkmnn.converter.onnx import OpSupport, supported_ops
@@ -33,13 +35,13 @@ _CONVERTERS = "vkmnn.converter.onnx"
 
 
 def list_ops(name: str | None) -> None:
-    """Print the operators whose name holds `name`.
+    """Print the operators whose name contains `name`.
 
     An operator of ONNX without a kernel is said to run on the host; one whose name is given in full
-    stands alone.
+    stands alone, with what the op types that it becomes declare. So does an op type of vkmnn's own.
 
     Raises:
-        InvalidInputError: there is no such operator.
+        InvalidInputError: the operator does not exist.
     """
     load_all()
     load_plugins()
@@ -51,6 +53,9 @@ def list_ops(name: str | None) -> None:
         elsewhere = standard_name(name)
         if elsewhere is not None:
             out.print(Text(f"{elsewhere} runs on the host: {_why(elsewhere)}"))
+        elif name in OP_TYPES:
+            _show_declared([], {f"op type {name}": aspects(name)})
+            return
         elif not found:
             names = [op.name for op in everything]
             raise InvalidInputError(
@@ -62,23 +67,47 @@ def list_ops(name: str | None) -> None:
     listed = [_as_dict(op) for op in exact or found]
     if elsewhere is not None:
         listed.append({"name": elsewhere, "domain": "ai.onnx", "runs_on": "onnx"})
-    document("ops", {"operators": listed})
-    if elsewhere is not None:
+        document("ops", {"operators": listed})
         return
     columns = ("operator", "domain", "opset", "converted", "runs on")
     rows = table(*columns, "as") if name else table(*columns)
     for op in exact or found:
-        types = vocabulary(op)
+        becomes = vocabulary(op)
         versions = sorted({max(MIN_OPSET, version) for version in op.versions})
         opset = ", ".join(f"{version}+" for version in versions) if not op.domain else ""
-        cells = (op.name, op.domain or "ai.onnx", opset, op.how, places(types))
-        rows.add_row(*cells, ", ".join(types)) if name else rows.add_row(*cells)
+        cells = (op.name, op.domain or "ai.onnx", opset, op.how, places(becomes))
+        rows.add_row(*cells, ", ".join(becomes)) if name else rows.add_row(*cells)
     show(rows, indent=0)
     if name is None:
         heading(plural(len(found), "operator"))
+    _show_declared(listed, _all_declared(exact))
     show_facts(_LEGEND, indent=0)
     out.print(Text("Attributes and element types may still keep a node off the device;"))
     out.print(Text("session.placement() and `vkmnn run` tell."))
+
+
+def _full_name(op: OpSupport) -> str:
+    return f"{op.domain}::{op.name}" if op.domain else op.name
+
+
+def _all_declared(operators: Iterable[OpSupport]) -> dict[str, list[Aspect]]:
+    """Return what operators, and the op types that they become, declare."""
+    types = sorted({op_type for op in operators for op_type in vocabulary(op)})
+    fuzzed = {f"operator {name}": fuzzing(name) for name in map(_full_name, operators)}
+    return {**fuzzed, **{f"op type {op_type}": aspects(op_type) for op_type in types}}
+
+
+def _show_declared(
+    operators: list[dict[str, Any]], declared: Mapping[str, Sequence[Aspect]]
+) -> None:
+    """Print the declarations; missing ones are marked with an exclamation mark."""
+    as_dicts = {title: list(map(asdict, found)) for title, found in declared.items()}
+    document("ops", {"operators": operators, "declared": as_dicts})
+    for title, found in declared.items():
+        if found:
+            heading(title)
+            show_facts({f"{'!' if one.left else ' '} {one.name}": one.text for one in found})
+            out.print()
 
 
 def _why(name: str) -> str:
@@ -99,7 +128,7 @@ def _as_dict(op: OpSupport) -> dict[str, Any]:
 
 
 def list_format_ops(format: str, name: str | None) -> None:
-    """Print a format's operators whose name holds `name`, and which of them are read.
+    """Print a format's operators whose name contains `name`, and which of them are supported.
 
     Raises:
         InvalidInputError: there is no such format, or no such operator.
@@ -158,14 +187,14 @@ def list_plugins() -> None:
 def vocabulary(op: OpSupport) -> tuple[str, ...]:
     """Return the op types of vkmnn's vocabulary that an ONNX operator may become.
 
-    Found in the code of its converter and of the functions that this calls: what is named there
-    may be emitted.
+    They are read from the code of its converter and of the functions that this calls: any name in
+    it may be emitted.
     """
     return tuple(sorted(_op_types(op.name, op.domain, frozenset())))
 
 
 def places(types: Iterable[str]) -> str:
-    """Say where ops of these types run, by the registries of the backends."""
+    """Describe where ops of these types run, by the registries of the backends."""
     kinds = {_place(op_type) for op_type in types}
     away = sorted(t for t in types if _place(t) == "numpy")
     if away:

@@ -28,10 +28,11 @@ SHORT: Mapping[str, str] = {
     "--weights": "-w",
     "--exclude": "-x",
 }
-"""The short name of an option: it means the same in every command that has it."""
+"""The short name of an option, which means the same in every command."""
 
 METAVARS: Mapping[str, str] = {
     "--by": "step|type|kernel",
+    "--channels": "rgb|bgr",
     "--calibrate": "DATA",
     "--capacity": "TOKENS",
     "--compare": "DEVICE",
@@ -40,21 +41,29 @@ METAVARS: Mapping[str, str] = {
     "--exclude": "NODE",
     "--html": "FILE",
     "--input": "NAME=VALUE",
+    "--labels": "FILE",
     "--max-body": "BYTES",
     "--max-tokens": "TOKENS",
+    "--mean": "NUMBERS",
     "--method": "NAME",
     "--output": "PATH",
     "--per-client": "N",
     "--port": "N",
+    "--preprocess": "auto|device|host",
     "--queue": "N",
     "--repeat": "N",
     "--seed": "N",
+    "--set": "NAME=VALUE",
     "--shape": "NAME=DIMS",
+    "--size": "N|ROWSxCOLUMNS",
     "--speculate": "N",
+    "--std": "NUMBERS",
     "--stop": "TEXT",
     "--prompt": "TEXT",
     "--system": "TEXT",
+    "--task": "NAME",
     "--threads": "N",
+    "--threshold": "NUMBER",
     "--timeout": "SECONDS",
     "--tolerance": "NUMBER",
     "--top": "N",
@@ -65,9 +74,11 @@ METAVARS: Mapping[str, str] = {
     "--trace": "FILE",
     "--activations": "TYPE",
     "--api-key-file": "FILE",
+    "--onnx": "FILE",
     "--on-device-lost": "raise|rebuild",
     "--on-overflow": "warn|high|raise|ignore",
     "--weights": "TYPE",
+    "--with": "DEVICE",
     "--block": "N",
 }
 """Placeholders for option values in help; by default, the option's name in capitals."""
@@ -122,5 +133,5 @@ class App(typer.Typer):
     """An application whose commands are all of the class above."""
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[Function], Function]:
-        """Return the decorator of a command, as `typer.Typer` has it."""
+        """Return the decorator of a command, as in `typer.Typer`."""
         return super().command(name, **{"cls": Command, **settings})

@@ -45,6 +45,7 @@ from vkmnn.runtime.device import open_profile
 from vkmnn.runtime.device_profiles import profile_names
 from vkmnn.schedule_config import (
     PRECISIONS,
+    STORAGE,
     STORES,
     Precision,
     PrecisionName,
@@ -69,7 +70,7 @@ class Planned:
 
 
 class Prediction(NamedTuple):
-    """Microseconds that are predicted for a profile, and whose constants these follow from."""
+    """Predicted microseconds for a profile, and the device whose constants were used."""
 
     us: float
     device_class: str
@@ -94,10 +95,10 @@ def plan_model(
     Args:
         model: an ONNX file.
         profile: the name of a device profile.
-        precision: as of a session.
+        precision: that of a session.
         shapes: `--shape` options.
-        alone: leave out what it would cost on the other profiles.
-        html: where to write a page.
+        alone: leave out the predictions for other profiles.
+        html: file to write a page to.
     """
     if html is not None:
         with saving("page cannot be written", "--html", html):
@@ -144,18 +145,17 @@ def plan_for(
     """Return the plan of a network for a profile.
 
     Args:
-        network: what to plan.
+        network: the network.
         profile: the name of a device profile.
-        precision: as of a session; a device without 16-bit storage plans in float32.
-        feeds: the inputs, of which shapes count, and what shapes are computed from.
-        places: decide where tensors lie, too, which packs the constants.
+        precision: as of a session; a device without that storage plans in float32.
+        feeds: the inputs; their shapes count, and contents from which shapes are computed.
+        places: also place tensors, which packs the constants.
     """
     device = open_profile(profile)
     try:
-        possible: tuple[Precision, ...] = ("high", "normal", "low")
-        least = possible.index(possible_precision(device.info))
-        taken = possible[min(possible.index(PRECISIONS[precision]), least)]
-        backend = PlanningBackend(device, taken != "high", places, half=taken == "low")
+        taken = possible_precision(PRECISIONS[precision], device.info)
+        element, arithmetic = STORAGE[taken]
+        backend = PlanningBackend(device, element, places, arithmetic=arithmetic)
         opened = OpenDevice(backend, device.info, taken)
         session = open_session(network, ScheduleConfig(precision=precision), opened).core
         try:
@@ -196,7 +196,7 @@ def _predicted(forecast: Forecast) -> Prediction:
 def as_dict(
     model: str, profile: str, planned: Planned, others: Mapping[str, Prediction | None]
 ) -> dict[str, Any]:
-    """Return all that is known of a plan, as JSON holds it.
+    """Return everything known about a plan, for JSON.
 
     Args:
         model: its name.

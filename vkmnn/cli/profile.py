@@ -41,11 +41,11 @@ def profile_model(
 
     Args:
         model: an ONNX file.
-        options: where and on what it runs; `repeat` is how many runs are measured.
-        by: what a row stands for.
-        top: how many rows to show; 0 for all.
-        trace: where to write a trace.
-        html: where to write a page.
+        options: device and inputs; `repeat` is the number of runs to measure.
+        by: grouping of the rows.
+        top: number of rows to show; 0 for all.
+        trace: path of the trace.
+        html: path of the page.
     """
     for path, what, option in (
         (trace, "trace cannot be written", "--trace"),
@@ -105,6 +105,8 @@ def _facts(model: Path, here: Opened, profile: Profile) -> dict[str, Any]:
         "python_us": profile.python_us,
         "gpu_us": profile.gpu_us,
         "host_us": profile.host(),
+        "away_us": profile.away_us,
+        "crossings_us": profile.crossings_us,
         "memory": {
             "constants": memory.constants,
             "activations": memory.activations,
@@ -122,6 +124,12 @@ def _summary(profile: Profile) -> str:
     if profile.gpu_us:
         text += f"; the steps on the device take {time_text(profile.gpu_us / 1e6)} with timestamps"
     text += f" (median of {plural(profile.runs, 'run')})"
+    if away := profile.away_us:
+        share = 100 * away / (profile.total_us or 1.0)
+        text += (
+            f"\nsteps off the device take {time_text(away / 1e6)}, {share:.1f} % of all steps; "
+            f"copies between backends {time_text(profile.crossings_us / 1e6)}"
+        )
     between = profile.wall_us - profile.gpu_us - max(profile.python_us, 0)
     if profile.gpu_us and between > _GAP * profile.wall_us:
         text += (

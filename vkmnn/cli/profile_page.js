@@ -1,5 +1,3 @@
-"use strict";
-
 const table = document.getElementById("steps");
 const body = table.tBodies[0];
 const rows = [...body.rows];
@@ -31,21 +29,6 @@ function filter() {
     `${shown} of ${rows.length} steps, ${share.toFixed(1)} % of the time`;
 }
 
-function sort(header) {
-  const column = header.cellIndex;
-  const number = header.classList.contains("n");
-  const now = header.getAttribute("aria-sort");
-  const down = now ? now === "ascending" : number && column > 0;
-  const value = (row) => row.cells[column].dataset.value ?? row.cells[column].textContent;
-  const compare = number
-    ? (a, b) => Number(value(a)) - Number(value(b))
-    : (a, b) => value(a).localeCompare(value(b));
-  rows.sort((a, b) => (down ? compare(b, a) : compare(a, b)));
-  body.append(...rows);
-  for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
-  header.setAttribute("aria-sort", down ? "descending" : "ascending");
-}
-
 function pick(step) {
   for (const picked of document.querySelectorAll(".picked")) picked.classList.remove("picked");
   marks.get(step)?.classList.add("picked");
@@ -54,9 +37,6 @@ function pick(step) {
   return row;
 }
 
-for (const header of table.tHead.rows[0].cells) {
-  header.firstElementChild.addEventListener("click", () => sort(header));
-}
 for (const control of [search, type, least]) control.addEventListener("input", filter);
 for (const mark of document.querySelectorAll("#timeline rect")) {
   mark.addEventListener("mouseenter", () => {

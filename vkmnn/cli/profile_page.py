@@ -1,40 +1,24 @@
-"""The page of `vkmnn profile --html`: one file that needs nothing else."""
+"""The page of `vkmnn profile --html`: one self-contained file."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from html import escape
-from importlib.resources import files
 from math import floor, log10
 from pathlib import Path
 from string import Template
 
-from vkmnn.base.whole_files import replacing
+from vkmnn.cli import pages
 from vkmnn.cli.console import bytes_text, number_text, time_text
 from vkmnn.core.profile import Profile, ProfileEntry
 from vkmnn.core.timeline import CALLS, PYTHON, Span
 from vkmnn.errors import plural
 
-_COLOURS = 8
 _BARS = 10
 _MAX_TICKS = 700
 _LANE = 34  # height in pixels
 
-_PAGE = Template("""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>$title: profile</title>
-<style>
-$css</style>
-</head>
-<body>
-<main>
-<h1>$title</h1>
-<p class="soft">$subtitle</p>
-<div class="tiles">
-$tiles</div>
+_BODY = Template("""$tiles
 <div class="pair">
 <section class="card"><h2>Time by operator</h2>$by_type</section>
 <section class="card"><h2>Time by kernel</h2>$by_kernel</section>
@@ -68,73 +52,45 @@ $rows</tbody>
 <p class="soft">A step runs from the end of the one before to its own end. GFLOP/s and GB/s are of
 the whole op, which may take several steps; each tensor counts once.</p>
 </section>
-$memory
-<footer>vkmnn profile, $runs runs</footer>
-</main>
-<script>
-$script</script>
-</body>
-</html>
-""")
+$memory""")
 
-_NUMBER = ' class="n"'
-
-# Heading and class.
-_COLUMNS = (
-    ("#", _NUMBER),
-    ("share", _NUMBER),
-    ("µs", _NUMBER),
-    ("op", ""),
-    ("name", ""),
-    ("kernel", ""),
-    ("chosen by", ""),
-    ("GFLOP/s", _NUMBER),
-    ("GB/s", _NUMBER),
-)
+_COLUMNS = ("#", "share", "µs", "op", "name", "kernel", "chosen by", "GFLOP/s", "GB/s")
+_NUMBERS = (0, 1, 2, 7, 8)
+_SORTED_BY = 2
 
 
 def write_page(profile: Profile, path: Path, title: str, subtitle: str) -> None:
     """Write a profile as one HTML file.
 
     Args:
-        profile: what was measured.
+        profile: the measurements.
         path: the file.
-        title: what was profiled.
-        subtitle: where it ran, and on which inputs.
+        title: the model.
+        subtitle: the device and the inputs.
 
     Raises:
         OSError: the file cannot be written.
     """
-    text = page(profile, title, subtitle)
-    with replacing(path) as file:
-        file.write(text.encode())
+    pages.write(page(profile, title, subtitle), path)
 
 
 def page(profile: Profile, title: str, subtitle: str) -> str:
     """Return the page; arguments as of `write_page`."""
-    own = files(__package__)
     types = [name for name, _, _ in profile.totals("type")]
-    colours = {name: f"var(--c{i})" for i, name in enumerate(types[:_COLOURS])}
-    return _PAGE.substitute(
-        title=escape(title),
-        subtitle=escape(subtitle),
-        css=own.joinpath("profile_page.css").read_text("utf-8"),
-        script=own.joinpath("profile_page.js").read_text("utf-8"),
-        tiles="".join(_tile(*fact) for fact in _facts(profile)),
+    colours = pages.colours_of(types)
+    body = _BODY.substitute(
+        tiles=pages.tiles(_facts(profile)),
         by_type=_shares(profile.totals("type"), colours),
         by_kernel=_shares(profile.totals("kernel"), {}, "bars wide"),
         timeline=_timeline(profile, colours),
-        legend=_legend(types, colours),
+        legend=pages.legend(types, colours),
         options="".join(f"<option>{escape(name)}</option>" for name in sorted(types)),
-        heads="".join(
-            f"<th{kind}{' aria-sort=descending' if name == 'µs' else ''}>"
-            f"<button type=button>{name}</button></th>"
-            for name, kind in _COLUMNS
-        ),
+        heads=pages.heads(_COLUMNS, _NUMBERS, _SORTED_BY),
         rows="".join(_rows(profile, colours)),
         memory=_memory(profile),
-        runs=profile.runs,
     )
+    footer = f"vkmnn profile, {plural(profile.runs, 'run')}"
+    return pages.page("profile", title, subtitle, body, script="profile_page.js", footer=footer)
 
 
 def _facts(profile: Profile) -> list[tuple[str, str]]:
@@ -144,6 +100,10 @@ def _facts(profile: Profile) -> list[tuple[str, str]]:
         facts.append((time_text(profile.gpu_us / 1e6), "its steps on the device, with timestamps"))
     facts.append((time_text(max(profile.python_us, 0) / 1e6), "in Python"))
     facts.append((str(len(profile.entries)), f"steps of {plural(len(profile.ops()), 'op')}"))
+    if away := profile.away_us:
+        share = 100 * away / (profile.total_us or 1.0)
+        facts.append((time_text(away / 1e6), f"steps off the device, {share:.1f} %"))
+        facts.append((time_text(profile.crossings_us / 1e6), "copies between backends"))
     flops = sum(op.flops for op in profile.ops())
     if flops and profile.wall_us:
         rate = number_text(flops / profile.wall_us * 1e6)
@@ -153,10 +113,6 @@ def _facts(profile: Profile) -> list[tuple[str, str]]:
         total = memory.constants + memory.activations + memory.io
         facts.append((bytes_text(total), "device memory"))
     return facts
-
-
-def _tile(number: str, text: str) -> str:
-    return f'<div class="tile"><b>{escape(number)}</b><span>{escape(text)}</span></div>\n'
 
 
 def _shares(
@@ -179,15 +135,6 @@ def _shares(
             f"<em>{100 * spent / total:.1f} % · {count}×</em>"
         )
     return f'<div class="{kind}">{"".join(parts)}</div>'
-
-
-def _legend(types: Sequence[str], colours: dict[str, str]) -> str:
-    items = [(name, colours[name]) for name in types if name in colours]
-    if len(types) > len(items):
-        items.append(("other operators", "var(--other)"))
-    return "".join(
-        f'<span><i style="background:{colour}"></i>{escape(name)}</span>' for name, colour in items
-    )
 
 
 # --- the timeline --------------------------------------------------------------------------------
@@ -226,7 +173,7 @@ def _bar(profile: Profile, span: Span, lane: int, length: float, colours: dict[s
 
 
 def _ticks(length: float, height: int) -> Iterable[str]:
-    """Yield a ruler; the rank of a tick is how many there are when the finest are such as it."""
+    """Yield a ruler; the rank of a tick is the number of ticks at its spacing."""
     coarsest = 10.0 ** floor(log10(length))
     steps = [coarsest / 10**power / part for power in range(-1, 4) for part in (1, 2)]
     steps = [step for step in steps if length / step <= _MAX_TICKS]

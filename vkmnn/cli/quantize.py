@@ -83,7 +83,7 @@ def _shapes(model: Path, texts: Sequence[str], told: bool) -> dict[str, tuple[in
     Args:
         model: an ONNX file.
         texts: `--shape` options.
-        told: say what was assumed.
+        told: print the assumptions.
     """
     proto = load(model)
     declared = {info.name: info.shape for info in inputs_of(proto)}

@@ -34,6 +34,7 @@ from vkmnn.cli.console import (
 from vkmnn.cli.feeds import Feeds, fitting_feeds, make_feeds
 from vkmnn.cli.reference import Reference, reference_for
 from vkmnn.cli.saving import saving
+from vkmnn.comparison import difference
 from vkmnn.errors import InvalidInputError, VkmnnError, plural
 from vkmnn.inference_session import InferenceSession
 from vkmnn.ir import Array
@@ -41,6 +42,10 @@ from vkmnn.schedule_config import STORES, OnOverflow, PrecisionName, Unsupported
 
 _TOP = 5
 _MAX_CLASSES = 100_000
+_OTHER_FILES = frozenset(
+    (".npy", ".txt", ".csv", ".json", ".bin", ".raw", ".html", ".png", ".jpg", ".jpeg", ".onnx")
+)
+"""Suffixes of names that nobody means for a folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +91,8 @@ def opened(model: Path, options: RunOptions, fed: Feeds | None = None) -> Iterat
 
     Args:
         model: an ONNX file.
-        options: where and on what it runs.
-        fed: the inputs, made as the options say where None.
+        options: the device and inputs of the run.
+        fed: the inputs; None creates them from the options.
     """
     with ExitStack() as stack:
         with compiling() as progress:
@@ -117,7 +122,7 @@ def opened(model: Path, options: RunOptions, fed: Feeds | None = None) -> Iterat
 
 
 def session_feeds(session: InferenceSession, options: RunOptions) -> Feeds:
-    """Return inputs as the options say; sizes of pictures that are guessed are tried first."""
+    """Return inputs according to the options; guessed image sizes are tried first."""
     args = session.get_inputs()
 
     def make(size: int) -> Feeds:
@@ -148,6 +153,8 @@ def introduce(model: Path, opened: Opened) -> None:
         )
         copied = placement.copied_bytes
         cost = f"; {bytes_text(copied)} copied between steps in a run" if copied else ""
+        if (share := placement.away_share) is not None:
+            cost = f"; {100 * share:.1f} % of the operations{cost}"
         note(
             f"{len(away)} of {plural(len(placement.ops), 'op')} "
             f"{'runs' if len(away) == 1 else 'run'} on {where}, not on the device: "
@@ -158,7 +165,7 @@ def introduce(model: Path, opened: Opened) -> None:
 def run_model(
     model: Path, options: RunOptions, output: Path | None, compare: str | None, tolerance: float
 ) -> bool:
-    """Run a model and print its outputs; False when `compare` finds a difference."""
+    """Run a model and print its outputs; False if `compare` reports a difference."""
     if output is not None:
         with saving("outputs cannot be saved", "--output", output):
             _check_output(output)
@@ -186,6 +193,8 @@ def run_model(
         facts["comparison"] = {"with": name, "tolerance": tolerance, "ok": same,
                                "outputs": differences}  # fmt: skip
         _show_difference(differences, name, tolerance)
+        if not same:
+            note(f"vkmnn compare {model} --with {compare} finds the first tensor that differs")
     document("run", facts)
     return same
 
@@ -247,7 +256,7 @@ def _described(value: Any) -> dict[str, Any]:
 
 
 def _numbers(value: Any) -> dict[str, Any]:
-    """Return the least, the greatest and the mean value, and how many are not finite."""
+    """Return minimum, maximum and mean, and the number of values that are not finite."""
     if not isinstance(value, np.ndarray) or not value.size or value.dtype.kind not in "fiub":
         return {"min": None, "max": None, "mean": None, "not_finite": 0}
     wide = value.astype(np.float64)
@@ -319,7 +328,7 @@ def _show_latency(first: float, spent: Sequence[float]) -> None:
 
 
 def _savable(results: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the outputs as files hold them: texts in numpy's own type.
+    """Return the outputs for files: strings in numpy's own type.
 
     Raises:
         InvalidInputError: one is not an array.
@@ -355,6 +364,11 @@ def _check_output(output: Path) -> None:
     if output.suffix == ".npz":
         check_writable(output)
         return
+    if output.suffix.lower() in _OTHER_FILES and not output.is_dir():
+        raise InvalidInputError(
+            f"outputs are not saved as {output.suffix.lower()} files",
+            hint=f"-o {output.stem}.npz for one file, -o {output.stem} for a folder of .npy files",
+        )
     if output.exists() and not output.is_dir():
         raise NotADirectoryError("it is a file, and its name does not end with .npz")
     there = next(folder for folder in (output, *output.absolute().parents) if folder.exists())
@@ -362,7 +376,7 @@ def _check_output(output: Path) -> None:
 
 
 def _save_npz(results: Mapping[str, Array], path: Path) -> None:
-    """Save like numpy.savez, which takes names as keywords and keeps `file` for itself."""
+    """Like numpy.savez, which takes names as keywords and reserves `file`."""
     with replacing(path) as file, zipfile.ZipFile(file, "w") as archive:
         for name, array in results.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
@@ -406,24 +420,3 @@ def _show_difference(
     out.print()
     heading(f"Difference from {device} (allowed: {tolerance:g} of the range)")
     show(rows)
-
-
-def difference(have: Array, want: Array) -> tuple[float, float]:
-    """Return the largest absolute difference, and the same as a fraction of the range of `want`.
-
-    Infinity where only one of the two has no finite value, or the shapes differ.
-    """
-    if have.shape != want.shape:
-        return float("inf"), float("inf")
-    if want.size == 0:
-        return 0.0, 0.0
-    a, b = have.astype(np.float64), want.astype(np.float64)
-    same = (a == b) | (np.isnan(a) & np.isnan(b))
-    with np.errstate(invalid="ignore"):
-        apart = np.where(same, 0.0, np.abs(a - b))
-    if not np.isfinite(apart).all():
-        return float("inf"), float("inf")
-    finite = b[np.isfinite(b)]
-    scale = float(np.ptp(finite) or np.abs(finite).max()) if finite.size else 0.0
-    largest = float(apart.max())
-    return largest, largest / scale if scale else (0.0 if largest == 0 else float("inf"))

@@ -16,7 +16,7 @@ def saving(what: str, option: str, path: Path) -> Iterator[None]:
     Args:
         what: what cannot be done: "page cannot be written".
         option: who named the path.
-        path: where it is to be.
+        path: the intended path.
 
     Raises:
         InvalidInputError: the file cannot be written.

@@ -1,6 +1,6 @@
 """Runs a small network on one device and on numpy: `python -m vkmnn.cli.selftest INDEX`.
 
-A process of its own, because a driver may crash or hang. Prints one line of JSON.
+A separate process, because a driver may crash or hang. Prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def run_here(device: str | int) -> dict[str, Any]:
         return {"error": str(error)}
     (got, seconds, off), (want, _, _) = results
     worst = float(np.abs(np.subtract(got, want, dtype=np.float64)).max() / np.ptp(want))
-    if not worst <= TOLERANCE:  # NaN too
+    if not worst <= TOLERANCE:  # also NaN
         return {"error": f"wrong results: off by {worst:.1e} of the range"}
     if off:
         return {"error": f"{', '.join(op.type for op in off)} did not run on the device"}
@@ -82,7 +82,7 @@ def run_apart(index: int, driver: str | None = None) -> dict[str, Any]:
     """Run the test in a child process, and survive a crash of the driver.
 
     Args:
-        index: of the device.
+        index: the index of the device.
         driver: the binding by which to reach it; None for the one that holds here.
     """
     package = str(Path(__file__).resolve().parents[2])

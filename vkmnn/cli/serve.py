@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from vkmnn.base.extras import need
 from vkmnn.cli.console import note
 from vkmnn.errors import DeviceLostError
-from vkmnn.llm.extras import need
 from vkmnn.schedule_config import OnDeviceLost, OnOverflow, PrecisionName
 
 
@@ -76,7 +76,10 @@ def serve_models(served: Served, door: Door, limits: dict[str, int | None], drai
             shown = f"[{door.host}]" if ":" in door.host else door.host
             note(f"listening on http://{shown}:{port}: /v1, /v2 and /metrics")
             if not access.local and not access.keys:
-                note("whoever reaches this address may ask: --api-key-file sets keys")
+                note(
+                    "anyone who can reach this address can use the models: --api-key-file "
+                    "requires a key"
+                )
             gc.collect()
             gc.freeze()  # requests with many values would have all of this looked through
             server.run(sockets)

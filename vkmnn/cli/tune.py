@@ -60,7 +60,7 @@ class Stop(AbstractContextManager["Stop"]):
         self._former: Any = None
 
     def __enter__(self) -> Self:
-        """Watch for the signal, where Python delivers it."""
+        """Handle the signal, if Python delivers it to this thread."""
         if threading.current_thread() is threading.main_thread():
             self._former = signal.signal(signal.SIGINT, self._note)
         return self

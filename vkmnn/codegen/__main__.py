@@ -7,7 +7,7 @@ import sys
 
 
 def main() -> None:
-    """Run the command line; says what to install when the extra `codegen` is missing."""
+    """Run the command line; say what to install if the extra `codegen` is missing."""
     missing = [name for name in ("jinja2", "typer", "rich") if not importlib.util.find_spec(name)]
     if missing:
         sys.exit(

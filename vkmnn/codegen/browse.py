@@ -1,4 +1,4 @@
-"""The commands beside the build: `list`, `show`, `report`, `cache` and `pack`."""
+"""The commands other than the build: `list`, `show`, `report`, `cache` and `pack`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from vkmnn.shader_files.lock import LOCK_FILE
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The options that stand before a command."""
+    """The options before a command."""
 
     glslang: Path | None
     shaders: Path
@@ -42,7 +42,7 @@ class Settings:
 
     @property
     def cache(self) -> Cache:
-        """What has been compiled."""
+        """The declarations of compiled variants."""
         return Cache.of(self.shaders)
 
 
@@ -77,7 +77,9 @@ def list_variants(
         ]
         if not found:
             words = " ".join([*(filters or ()), *([f"--requires {requires}"] if requires else [])])
-            raise ShaderError(f"no variant fits '{words}'", hint=_nearest(filters or [], entries))
+            raise ShaderError(
+                f"no variant matches '{words}'", hint=_nearest(filters or [], entries)
+            )
     except ShaderError as error:
         fail(error)
     if variants or _only_templates(filters or [], entries):
@@ -124,7 +126,7 @@ def _features_of(settings: Settings) -> Callable[[Variant], frozenset[str]]:
     """Return what tells a variant's features, with those that follow from its declarations."""
     try:
         entries = describe(settings.templates, cache=settings.cache).variants
-    except ShaderError:  # in a template: what macro.json says can be listed all the same
+    except ShaderError:  # in a template: entries of macro.json can be listed anyway
         entries = {}
 
     def features(variant: Variant) -> frozenset[str]:
@@ -166,7 +168,7 @@ def show(
             if manifest:
                 entry = json.dumps(built.variants[variant], indent=2, ensure_ascii=False)
                 _print_source(entry, "json")
-            if spirv:  # compiled anew, for the names
+            if spirv:  # compiled again, for the names
                 text = Renderer(settings.templates).render(found).text
                 named = compiler.compile(text, target_for(found.requires), found.optimize)
                 _print_source(compiler.disassemble(named.spirv), "spirv")
@@ -215,14 +217,16 @@ def report(
             return
         now = read_locked(settings.shaders)
         if now is None:
-            raise ShaderError(f"{path} is not there", hint="build first: `python -m vkmnn.codegen`")
+            raise ShaderError(
+                f"{path} does not exist", hint="build first: `python -m vkmnn.codegen`"
+            )
         print_changes(compare(committed_lock(path, against), now, settings.cache))
     except ShaderError as error:
         fail(error)
 
 
 def cache(ctx: typer.Context) -> None:
-    """Say where the cache is, how large, and how much of it today's templates use."""
+    """Print the cache's folder, size, and the part that today's templates use."""
     settings: Settings = ctx.obj
     store = settings.cache
     files = {path.name: path.stat().st_size for path in store.files()}

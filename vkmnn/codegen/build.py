@@ -39,17 +39,17 @@ _READ_AHEAD = 3  # lines
 
 @dataclass(slots=True)
 class Built:
-    """What one run made, before it is merged with what is on disk.
+    """The results of one run, before they are merged with those on disk.
 
     Attributes:
         compiler: its name and version; empty where nothing was compiled.
         partial: only some templates were built.
         templates, variants, enums: the parts of the manifest, by name.
-        digests: what the lock has of each variant: the digest of its source and options.
+        digests: the lock's digest of each variant, of its source and options.
         spirv: the modules by variant, without names.
-        keys: the cache entries that were used or made.
+        keys: the cache entries that were used or created.
         compiled: the variants that the cache did not have, sorted.
-        notes: what the compiler remarked.
+        notes: remarks of the compiler.
     """
 
     compiler: str
@@ -67,7 +67,7 @@ class Built:
 def placed_errors(
     error: CompileError, rendered: Rendered, variant: Variant
 ) -> Iterator[ShaderError]:
-    """Return what the compiler refuses, with places in the template."""
+    """Return the compiler's errors, with places in the template."""
     lines = rendered.text.splitlines()
     errors = [message for message in error.messages if message.severity == "error"]
     first = {message.line: message for message in reversed(errors)}  # the others follow from it
@@ -120,7 +120,7 @@ def describe(
 
     Args:
         folder: templates, includes and macro.json.
-        cache: what is known of templates that have not changed.
+        cache: the known facts about templates that have not changed.
         only: names of the templates; empty for all.
 
     Returns:
@@ -192,7 +192,7 @@ class _Run:
         self._records = Records(folder, cache) if cache else None
         self._new: list[tuple[TemplateEntry, Record]] = []
         self._pending: list[tuple[Variant, Rendered, Future[Module]]] = []
-        self._begun: dict[str, Future[Module]] = {}  # by digest: variants may have one text
+        self._begun: dict[str, Future[Module]] = {}  # by digest: variants may have the same text
         self._entries, mistakes = read_entries(folder, only)
         for mistake in mistakes:
             self.failures.add(mistake)
@@ -219,7 +219,7 @@ class _Run:
         return self.built
 
     def _reuse(self, entry: TemplateEntry, record: Record) -> None:
-        """Take over what an earlier run found out about a template."""
+        """Reuse the results of an earlier run for a template."""
         self._add(entry, record)
         if self._compiler:
             for variant in entry.variants():
@@ -274,7 +274,7 @@ class _Run:
     # --- modules ---------------------------------------------------------------------------------
 
     def _is_cached(self, name: str) -> bool:
-        """Take a module from the cache; say whether it has one by this compiler."""
+        """Load a module from the cache; return whether it has one by this compiler."""
         digest = self.built.digests[name]
         found = self._cache.module(digest, self.built.compiler) if self._cache else None
         if found:
@@ -307,7 +307,7 @@ class _Run:
         return made
 
     def _finish(self, progress: Progress | None) -> None:
-        """Wait for what is being compiled."""
+        """Wait for running compilations."""
         done = self._total - len(self._pending)
         if progress:
             progress(done, self._total)

@@ -1,8 +1,8 @@
-"""What earlier builds compiled and found out, by content; safe to delete at any time.
+"""Results of earlier builds, by content; safe to delete at any time.
 
-Three kinds of entries: the SPIR-V of a variant, under the digest that the lock has of it; what a
-build found out about a whole template, so that an unchanged template is not even rendered; and
-what the lock's variants declare, for the run time.
+Three kinds of entries: the SPIR-V of a variant, under its digest in the lock; the results for a
+whole template, so that an unchanged template is not even rendered; and the declarations of the
+lock's variants, for the run time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ GENERATOR_VERSION = 2
 
 
 def cache_folder() -> Path:
-    """Return the folder of what is compiled outside of checkouts."""
+    """Return the folder of shaders compiled outside of checkouts."""
     return store_folder()
 
 
@@ -28,8 +28,8 @@ def source_digest(entry: dict[str, Any], optimize: str) -> str:
     """Return the digest of all that decides a module: rendered source, declarations and options.
 
     Args:
-        entry: what the variant declares (`vkmnn.codegen.manifest.declared_entry`); it holds the
-            digest of the rendered text.
+        entry: the variant's declarations (`vkmnn.codegen.manifest.declared_entry`), with the digest
+            of the rendered text.
         optimize: the optimisation policy.
     """
     facts = {key: value for key, value in entry.items() if key not in ("template", "axes")}
@@ -37,7 +37,7 @@ def source_digest(entry: dict[str, Any], optimize: str) -> str:
 
 
 def digest(*parts: str) -> str:
-    """Return the SHA-256 over texts, kept apart."""
+    """Return the SHA-256 over separate texts."""
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
@@ -50,7 +50,7 @@ class Cache(Store):
         return cls(*store_folders(shaders))
 
     def module(self, key: str, compiler: str | None = None) -> Module | None:
-        """Return a compiled module; None when there is none, or one of another compiler."""
+        """Return a compiled module; None if there is none, or only one by another compiler."""
         found = self.get(key)
         if found is None:
             return None
@@ -73,7 +73,7 @@ class Cache(Store):
         self.put(key, known, module.spirv)
 
     def record(self, key: str) -> dict[str, Any] | None:
-        """Return what `put_record` stored, or None when there is nothing or it is damaged."""
+        """Return what `put_record` stored, or None if it is missing or damaged."""
         found = self.get(key)
         try:
             record = json.loads(found[1]) if found else None

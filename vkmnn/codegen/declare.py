@@ -1,9 +1,9 @@
-"""What a template declares about itself, and the GLSL that follows from it.
+"""The declarations of a template, and the GLSL that follows from them.
 
-A template never numbers anything: bindings, specialization ids and offsets are given out here,
-in order of declaration, and the same declaration makes the Python side (manifest, parameter
-dataclass). Element types and texel formats: Vulkan spec "Compatibility Between SPIR-V Image
-Formats And Vulkan Formats", GLSL 4.60 section 4.4.6.2.
+A template never numbers anything: bindings, specialization ids and offsets are assigned here, in
+order of declaration, and the same declaration creates the Python side (manifest, parameter
+dataclass). Element types and texel formats: Vulkan spec "Compatibility Between SPIR-V Image Formats
+And Vulkan Formats", GLSL 4.60 section 4.4.6.2.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ import keyword
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
+from vkmnn.base.elements import FLOATS, NARROW, FloatElement
 from vkmnn.codegen.features import IMAGE_FORMATS, OPTIONAL_TEXEL_FORMATS
 from vkmnn.errors import ShaderError
 from vkmnn.shader_files.lock import PARAM
+from vkmnn.shader_files.tiles import CoopTileSize, DotTile, SharedTile, parse_coop
 
 MAX_PUSH_CONSTANT_BYTES = 128  # Vulkan spec, "Required Limits": maxPushConstantsSize
 LOCAL_SIZE_NAMES = ("local_size_x", "local_size_y", "local_size_z")
@@ -25,12 +27,14 @@ FIRST_SPEC_ID = 3  # 0, 1, 2 are the local sizes
 RESERVED_NAMES = frozenset(
     {
         "local_size", "tensor_in", "tensor_out", "tensor_inout", "params", "spec", "extension",
-        "enum", "vec", "compute_type", "weights", "words",
+        "enum", "vec", "compute_type", "weights", "words", "is_float", "is_narrow",
+        "shared_tile", "dot_tile", "coop_tile",
         "subgroup_size", "fail", "range", "variant", "emulated",
     }
 )  # fmt: skip
 
 SpecValue = int | float | bool
+_T = TypeVar("_T")
 
 _TAKEN_PARAMS = frozenset({"self", "pack"})  # the Python class of the block has them already
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
@@ -42,12 +46,17 @@ class Element:
 
     Attributes:
         stored: GLSL type in memory.
-        computed: GLSL type that `x_load` returns and `x_store` takes.
+        computed: the GLSL type that `x_load` returns and `x_store` accepts.
         size: bytes of one element (its array stride).
         texel: texel format, or None when the type has none.
         extension: GLSL extension that the stored type needs in a buffer.
         needs: features of the device that the stored type needs in a buffer.
-        decode: GLSL expression of a vector of four lanes, of the stored word "{}"; for inputs only.
+        decode: GLSL expression of the float or vector that a stored word "{}" holds; empty where
+            GLSL converts.
+        encode: GLSL expression of unsigned integers that hold the float or vector "{}"; empty where
+            GLSL converts, or where elements can only be read.
+        functions: GLSL functions that these two call.
+        components: number of them in a stored word; 0: as many as it has lanes.
     """
 
     stored: str
@@ -57,18 +66,21 @@ class Element:
     extension: str | None = None
     needs: tuple[str, ...] = ()
     decode: str = ""
+    encode: str = ""
+    functions: str = ""
+    components: int = 0
 
     @property
     def image(self) -> str:
         """The GLSL image type of the texel view."""
-        kind = _KIND[self.stored if self.decode else self.computed]
+        kind = "u" if self.encode else _KIND[self.stored if self.decode else self.computed]
         return {"f": "", "i": "i", "u": "u"}[kind] + "imageBuffer"
 
     @property
     def lanes(self) -> int:
         """Number of components in memory."""
-        if self.decode:
-            return 1
+        if self.components:
+            return self.components
         return int(self.computed[-1]) if self.computed[-1].isdigit() else 1
 
 
@@ -77,25 +89,47 @@ _KIND = {
     **dict.fromkeys(("int", "ivec2", "ivec4", "int64_t"), "i"),
     **dict.fromkeys(("uint", "uvec2", "uvec4"), "u"),
 }
-# What types need in a buffer: a GLSL extension, and features of the device.
+# Requirements of types in a buffer: a GLSL extension, and features of the device.
 _16 = ("GL_EXT_shader_16bit_storage", ("storage16",))
 _8 = ("GL_EXT_shader_8bit_storage", ("storage8",))
 _64 = ("GL_EXT_shader_explicit_arithmetic_types_int64", ("int64",))
 _BF16 = ("GL_EXT_bfloat16", ("storage16", "bfloat16"))
 
+
+def _vector_prefix(name: FloatElement) -> str:
+    return "vec" if name == "f32" else f"{name}vec"
+
+
+def _floats() -> dict[str, Element]:
+    """Return the elements of one, two and four components that the table of floats has."""
+    made: dict[str, Element] = {}
+    for name, row in FLOATS.items():
+        for place, lanes in enumerate((1, 2, 4)):
+            computed = f"vec{lanes}" if lanes > 1 else "float"
+            bits = f"uvec{lanes}" if lanes > 1 else "uint"
+            made[f"{_vector_prefix(name)}{lanes}" if lanes > 1 else name] = Element(
+                row.words[place],
+                computed,
+                row.bytes * lanes,
+                row.texels[place] if row.texels else None,
+                row.extension,
+                row.needs,
+                decode=f"{name}_widened({bits}({{}}))" if row.functions else "",
+                encode=f"{name}_rounded({{}})" if row.functions else "",
+                functions=row.functions,
+                components=lanes,
+            )
+    return made
+
+
 ELEMENTS: dict[str, Element] = {
-    "f32": Element("float", "float", 4, "r32f"),
-    "vec2": Element("vec2", "vec2", 8, "rg32f"),
-    "vec4": Element("vec4", "vec4", 16, "rgba32f"),
+    **_floats(),
     "i32": Element("int", "int", 4, "r32i"),
     "ivec2": Element("ivec2", "ivec2", 8, "rg32i"),
     "ivec4": Element("ivec4", "ivec4", 16, "rgba32i"),
     "u32": Element("uint", "uint", 4, "r32ui"),
     "uvec2": Element("uvec2", "uvec2", 8, "rg32ui"),
     "uvec4": Element("uvec4", "uvec4", 16, "rgba32ui"),
-    "f16": Element("float16_t", "float", 2, "r16f", *_16),
-    "f16vec2": Element("f16vec2", "vec2", 4, "rg16f", *_16),
-    "f16vec4": Element("f16vec4", "vec4", 8, "rgba16f", *_16),
     "bf16": Element("bfloat16_t", "float", 2, None, *_BF16),
     "i16": Element("int16_t", "int", 2, "r16i", *_16),
     "i16vec4": Element("i16vec4", "ivec4", 8, "rgba16i", *_16),
@@ -113,21 +147,23 @@ ELEMENTS: dict[str, Element] = {
         4,
         "r32i",
         decode="vec4((ivec4({}) << ivec4(24, 16, 8, 0) >> 24) + WEIGHT_SHIFT)",
+        components=1,
     ),
     "i64": Element("int64_t", "int64_t", 8, None, *_64),
     "f64": Element("double", "double", 8, None, None, ("float64",)),
 }
 
 # vec(dtype, lanes): the vector element of a scalar element.
-_VECTORS = {
-    "f32": "vec", "i32": "ivec", "u32": "uvec", "f16": "f16vec", "i16": "i16vec", "u16": "u16vec",
+_VECTORS: dict[str, str] = {
+    **{str(name): _vector_prefix(name) for name in FLOATS},
+    "i32": "ivec", "u32": "uvec", "i16": "i16vec", "u16": "u16vec",
     "i8": "i8vec", "u8": "u8vec",
 }  # fmt: skip
 
 _SAMPLED = "GL_EXT_samplerless_texture_functions"
 
-# Values of an axis `element` by which weights are narrower than floats: what all else is, and what
-# four weights are.
+# Values of an axis `element` with weights narrower than floats: the type of everything else, and
+# that of four weights.
 _NARROW_WEIGHTS = {"w8": ("f32", "c8vec4"), "c8": ("f32", "c8vec4")}
 
 # How a tensor is bound, by the value of an axis `load`.
@@ -192,7 +228,7 @@ class Spec:
 
 @dataclass(slots=True)
 class Declarations:
-    """Everything one variant declared while its template was rendered.
+    """Everything that a variant declared while its template was rendered.
 
     `where` returns the template file and line being rendered; it is asked at each declaration.
     `defaults` are those of specialization constants that macro.json sets.
@@ -209,6 +245,8 @@ class Declarations:
     subgroup_size: int = 0
     extensions: dict[str, tuple[str, int]] = field(default_factory=dict)
     enums: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    functions: set[str] = field(default_factory=set)
+    """Those of elements that the source already has."""
 
     def _fail(self, message: str, hint: str | None = None) -> ShaderError:
         template, line = self.where()
@@ -236,7 +274,9 @@ class Declarations:
             not (isinstance(x, int) and isinstance(y, int) and isinstance(z, int))
             or min(x, y, z) < 1
         ):
-            raise self._fail(f"local_size({x!r}, {y!r}, {z!r}): three positive integers are wanted")
+            raise self._fail(
+                f"local_size({x!r}, {y!r}, {z!r}): they must be three positive integers"
+            )
         named = zip(LOCAL_SIZE_NAMES, (x, y, z), strict=True)
         x, y, z = (int(self.defaults.get(name, size)) for name, size in named)
         self.local_size = (x, y, z)
@@ -247,7 +287,7 @@ class Declarations:
     def do_subgroup_size(self, size: object) -> str:
         """Demand full subgroups of this size (feature subgroup_size_control)."""
         if not isinstance(size, int) or size < 1 or size & (size - 1):
-            raise self._fail(f"subgroup_size({size!r}): a power of two is wanted")
+            raise self._fail(f"subgroup_size({size!r}): it must be a power of two")
         self.subgroup_size = size
         return f"const uint SUBGROUP_SIZE = {size}u;"
 
@@ -273,7 +313,7 @@ class Declarations:
             )
         how = LOADS[str(load)]
         kind = ELEMENTS[str(element)]
-        if kind.decode and access != "r":
+        if kind.decode and not kind.encode and access != "r":
             raise self._fail(f"tensor '{name}': elements '{element}' can only be read")
         if how == "texel" and kind.texel is None:
             raise self._fail(f"tensor '{name}': element type '{element}' has no texel format")
@@ -291,20 +331,21 @@ class Declarations:
         qualifier = {"r": "readonly ", "w": "writeonly ", "rw": ""}[access]
         qualifier += "restrict " if restrict else ""
         qualifier += "coherent " if coherent else ""
+        before = self._functions(kind)
         if how == "texel":
-            return "\n".join(_texel(binding, kind, qualifier))
+            return "\n".join([*before, *_texel(binding, kind, qualifier)])
         if how == "image":
             if access == "r":
                 self.extensions.setdefault(_SAMPLED, self.where())
             return "\n".join(_image(binding, kind, qualifier))
         if kind.extension:
             self.extensions.setdefault(kind.extension, self.where())
-        return "\n".join(_buffer(binding, kind, qualifier))
+        return "\n".join([*before, *_buffer(binding, kind, qualifier)])
 
     def do_view(self, access: str, name: object, element: object, of: object) -> str:
-        """Declare another element type for the buffer of a binding that is there already.
+        """Declare a second element type for the buffer of an existing binding.
 
-        A variant reads or stores it by one of them; a specialization constant says by which.
+        A variant reads or stores it by one of them, selected by a specialization constant.
         """
         name = self._name(name, "tensor")
         if element not in ELEMENTS:
@@ -315,7 +356,7 @@ class Declarations:
         base = next((binding for binding in self.bindings if binding.name == of), None)
         if base is None or base.type != "storage" or base.access != access:
             raise self._fail(
-                f"tensor '{name}': view_of={of!r} names no buffer that is accessed like it",
+                f"tensor '{name}': view_of={of!r} names no buffer with the same access",
                 "declare that first, with the same one of tensor_in, tensor_out and tensor_inout",
             )
         kind = ELEMENTS[str(element)]
@@ -324,7 +365,14 @@ class Declarations:
         if kind.extension:
             self.extensions.setdefault(kind.extension, self.where())
         qualifier = {"r": "readonly ", "w": "writeonly ", "rw": ""}[access]
-        return "\n".join(_buffer(view, kind, qualifier))
+        return "\n".join([*self._functions(kind), *_buffer(view, kind, qualifier)])
+
+    def _functions(self, kind: Element) -> list[str]:
+        """Return the functions of an element's accessors that the source does not have yet."""
+        if not kind.functions or kind.functions in self.functions:
+            return []
+        self.functions.add(kind.functions)
+        return kind.functions.splitlines()
 
     def do_params(self, *members: object) -> str:
         """Declare the push-constant block from `"name:type[count]=default"` strings."""
@@ -342,7 +390,9 @@ class Declarations:
                 )
             name, kind, count, default = match.groups()
             if keyword.iskeyword(name) or name in _TAKEN_PARAMS:
-                raise self._fail(f"parameter '{name}' is a word of Python or of its class")
+                raise self._fail(
+                    f"parameter '{name}' is a keyword of Python or a member of its class"
+                )
             if name in {param.name for param in self.params}:
                 raise self._fail(f"parameter '{name}' is declared twice")
             if count is not None and (int(count) == 0 or default is not None):
@@ -392,7 +442,7 @@ class Declarations:
         return f"layout(constant_id = {spec.id}) const {type} {name} = {text};"
 
     def do_extension(self, name: object) -> str:
-        """Ask for a GLSL extension; the directive goes to the head of the shader."""
+        """Request a GLSL extension; the directive goes to the head of the shader."""
         if not isinstance(name, str) or not re.fullmatch(r"GL_\w+", name):
             raise self._fail(f"extension {name!r} does not look like GL_…")
         self.extensions.setdefault(name, self.where())
@@ -433,8 +483,34 @@ class Declarations:
             raise self._fail(f"compute_type: unknown element type {element!r}")
         return ELEMENTS[str(element)].computed
 
+    def do_is_float(self, element: object) -> bool:
+        """Return whether elements are floats, however they are stored."""
+        return element in FLOATS
+
+    def do_is_narrow(self, element: object) -> bool:
+        """Return whether elements are floats narrower than float32."""
+        return element in NARROW
+
+    def do_shared_tile(self, tile: object) -> SharedTile:
+        """Return the sizes of a tile in shared memory."""
+        return self._tile(SharedTile.parse, tile)
+
+    def do_dot_tile(self, tile: object) -> DotTile:
+        """Return the sizes of a tile of integer dot products."""
+        return self._tile(DotTile.parse, tile)
+
+    def do_coop_tile(self, tile: object, step: int, element_bytes: int) -> CoopTileSize:
+        """Return the sizes of a tile of cooperative matrices."""
+        return self._tile(lambda text: parse_coop(text, step, element_bytes), tile)
+
+    def _tile(self, parse: Callable[[str], _T], tile: object) -> _T:
+        try:
+            return parse(str(tile))
+        except (TypeError, ValueError):
+            raise self._fail(f"{tile!r} names no tile of this kind") from None
+
     def do_words(self, lanes: object, element: object) -> str:
-        """Return the type that moves elements of a size whatever they hold: 32 bits as integers."""
+        """Return the type that moves elements of one size: 32 bits move as integers."""
         return self.do_vec("i32" if element == "f32" else element, int(str(lanes)))
 
     def do_fail(self, message: object) -> str:
@@ -473,6 +549,8 @@ def _buffer(binding: Binding, kind: Element, qualifier: str) -> list[str]:
     if "w" in binding.access:
         # In two steps: glslang turns int8_t(1.5) into invalid SPIR-V.
         value = f"{kind.stored}({kind.computed}(v))" if converts else "(v)"
+        if kind.encode:
+            value = f"{kind.stored}({kind.encode.format('v')})"
         lines.append(f"#define {name}_store(i, v) {name}_data[i] = {value}")
     return lines
 
@@ -486,18 +564,19 @@ def _texel(binding: Binding, kind: Element, qualifier: str) -> list[str]:
         )
     ]
     swizzle = {1: ".x", 2: ".xy", 4: ""}[kind.lanes]
-    four = {"f": "vec4", "i": "ivec4", "u": "uvec4"}[_KIND[kind.computed]]
+    four = {"f": "vec4", "i": "ivec4", "u": "uvec4"}["u" if kind.encode else _KIND[kind.computed]]
     if "r" in binding.access:
         load = f"imageLoad({name}_image, int(i)){swizzle}"
         lines.append(f"#define {name}_load(i) {kind.decode.format(load) if kind.decode else load}")
     if "w" in binding.access:
-        value = {1: f"{four}(v)", 2: f"{four}(v, 0, 0)", 4: "v"}[kind.lanes]
+        v = kind.encode.format("v") if kind.encode else "v"
+        value = {1: f"{four}({v})", 2: f"{four}({v}, 0, 0)", 4: v}[kind.lanes]
         lines.append(f"#define {name}_store(i, v) imageStore({name}_image, int(i), {value})")
     return lines
 
 
 def _image(binding: Binding, kind: Element, qualifier: str) -> list[str]:
-    """Return what reads and writes texels: `x_at(x, y)` and `x_put(x, y, v)`.
+    """Return the accessors of texels: `x_at(x, y)` and `x_put(x, y, v)`.
 
     `x_load(i)` and `x_store(i, v)` count the texels row by row.
     """

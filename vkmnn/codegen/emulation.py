@@ -1,12 +1,12 @@
 """Subgroups and cooperative matrices that a device does not have, emulated.
 
 For tests only: a kernel for subgroups of 32 then computes the same on a device whose subgroups have
-4 or 8 invocations, slowly. Shuffles go through shared memory. All they ask for is what
-`include/group.glsl.j2` keeps to as well: they stand in control flow that is uniform in the
-workgroup, and workgroups are rows along x. Matrices are those of `include/coop.glsl.j2`: the
-operands of a product, float16 or signed bytes, are read from shared memory when they are
-multiplied, not when they are loaded, so that they need no storage; each invocation holds and
-computes eight of their sums, in two rows and four columns.
+4 or 8 invocations, slowly. Shuffles go through shared memory. They require what
+`include/group.glsl.j2` observes as well: control flow that is uniform in the workgroup, and
+workgroups that are rows along x. Matrices are those of `include/coop.glsl.j2`: the operands of a
+product, float16 or signed bytes, are read from shared memory when they are multiplied, not when
+they are loaded, so they need no storage; each invocation holds and computes eight of their sums, in
+two rows and four columns.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from vkmnn.codegen.render import Rendered, Renderer
 from vkmnn.codegen.variants import Condition, Variant, expand, load_entries
 from vkmnn.errors import ShaderError
 
-# Each exchange becomes two barriers: a driver takes minutes and gigabytes over more of them.
+# Each exchange becomes two barriers: compiling more of them takes a driver minutes and gigabytes.
 MAX_SHUFFLES = 32
 
 _TYPES = ("float", "vec2", "vec4", "int", "ivec2", "ivec4", "uint", "uvec2", "uvec4")
@@ -51,7 +51,7 @@ shared {type} emulated_{type}[gl_WorkGroupSize.x];
     return emulated_{type}[gl_SubgroupID * SUBGROUP_SIZE + id];
 }}"""
 
-# Cooperative matrices: what a variable is, and what is done to it.
+# Cooperative matrices: the type of a variable, and its uses.
 _MATRIX = re.compile(r"coopmat<\w+, gl_ScopeSubgroup, \d+, \d+, gl_MatrixUse(\w+)>")
 _OPERAND = re.compile(r"coopmat<\w+, gl_ScopeSubgroup, \d+, (\d+), gl_MatrixUseA>")
 _SUMS = re.compile(r"coopmat<\w+, gl_ScopeSubgroup, (\d+), (\d+), gl_MatrixUseAccumulator>")
@@ -66,7 +66,7 @@ _COLUMN = """\
         sums.first.{lane} += emulated_dot(row0, column);
         sums.second.{lane} += emulated_dot(row1, column);"""
 _COLUMNS = "\n".join(_COLUMN.format(number=i, lane=lane) for i, lane in enumerate("xyzw"))
-# Products of what a cell of shared memory holds of a row and a column, added up.
+# Products of the elements of a row and a column in a cell of shared memory, summed.
 _DOT_OF_HALVES = """\
 float emulated_dot(uvec4 a, uvec4 b)
 {
@@ -136,14 +136,14 @@ DOTEmulatedSums coopMatMulAdd(EmulatedOperand a, EmulatedOperand b, EmulatedSums
     }}
     return sums;
 }}"""
-# What comes with cooperative matrices: emulated ones are structures of floats.
+# Requirements of cooperative matrices: emulated ones are structures of floats.
 _OF_MATRICES = frozenset(
     {"cooperative_matrix", "float16", "int8", "vulkan_memory_model", "spirv_1_6", "maintenance4"}
 )
 
 
 def is_emulated(feature: str) -> bool:
-    """Say whether a kernel does without a feature once subgroups and matrices are emulated."""
+    """Return whether a kernel does without a feature once subgroups and matrices are emulated."""
     return feature.startswith("subgroup_") or feature in {"full_subgroups", *_OF_MATRICES}
 
 
@@ -177,14 +177,14 @@ def emulate(rendered: Rendered) -> Rendered:
 
 
 def _fill(found: re.Match[str]) -> str:
-    """Return what fills sums with a number."""
+    """Return the code that fills sums with a number."""
     matrix, number = found.groups()
     vector = "ivec4" if matrix.startswith("coopmat<int,") else "vec4"
     return f"{matrix}({vector}({number}), {vector}({number}))"
 
 
 def _coopmat(rendered: Rendered, cell: str, memory: str) -> str:
-    """Return what stands for the matrices, of the sizes and elements that a variant's have."""
+    """Return the replacement for matrices of a variant's sizes and elements."""
     rows, columns = map(int, _SUMS.findall(rendered.text)[0])
     of_bytes = "coopmat<int8_t," in rendered.text
     k = int(_OPERAND.findall(rendered.text)[0])
@@ -213,7 +213,7 @@ def _coopmat(rendered: Rendered, cell: str, memory: str) -> str:
 
 
 def _check_coopmat(rendered: Rendered) -> None:
-    """Refuse other memory than one shared array, and other layouts than are emulated."""
+    """Refuse memory other than one shared array, and layouts that are not emulated."""
     uses = dict(found[::-1] for found in _DECLARED.findall(rendered.text))
     memory = {name for _, name in _SHARED.findall(rendered.text)}
     for number, line in enumerate(rendered.text.splitlines()):

@@ -1,4 +1,4 @@
-"""Everything that is wrong, gathered: places, the lines of source, and one exception for all."""
+"""Collected errors: places, source lines, and one exception for all."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class BuildFailedError(ShaderError):
 
 
 def failures_of(error: ShaderError) -> list[ShaderError]:
-    """Return the single errors that an error stands for."""
+    """Return the single errors in an error."""
     return error.failures if isinstance(error, BuildFailedError) else [error]
 
 
 def raise_all(failures: Sequence[ShaderError]) -> None:
-    """Raise what was gathered: nothing for none, the error itself for one."""
+    """Raise the collected errors: nothing for none, the error itself for one."""
     if failures:
         raise failures[0] if len(failures) == 1 else BuildFailedError(failures)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 class Feature:
     """One name: the SPIR-V capabilities that it covers and the SPIR-V version that it asks for.
 
-    `optimize` is False where optimisers are known to trip over the modules.
+    `optimize` is False if optimisers are known to fail on the modules.
     """
 
     name: str
@@ -28,7 +28,7 @@ OPTIONAL_TEXEL_FORMATS = (
     "rg32f", "rg32i", "rg32ui", "rg16f", "r16f", "r16i", "r16ui", "r8i", "r8ui",
 )  # fmt: skip
 
-# What 2-D images hold (`vkmnn.runtime.shader.IMAGE_FORMATS`).
+# Formats of 2-D images (`vkmnn.runtime.shader.IMAGE_FORMATS`).
 IMAGE_FORMATS = ("rgba32f", "rgba16f")
 
 FEATURES: dict[str, Feature] = {
@@ -115,5 +115,5 @@ def with_implied(requires: frozenset[str]) -> frozenset[str]:
 
 
 def default_optimize(requires: frozenset[str]) -> str:
-    """Return `"-O"`, or `"none"` where optimisers are known to trip (coopmat, bfloat16)."""
+    """Return `"-O"`, or `"none"` if optimisers are known to fail (coopmat, bfloat16)."""
     return "-O" if all(FEATURES[name].optimize for name in requires) else "none"

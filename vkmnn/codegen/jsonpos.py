@@ -1,4 +1,4 @@
-"""A JSON reader that knows lines: `macro.json` is edited by hand, so its errors need a place."""
+"""A JSON reader with line numbers: `macro.json` is edited by hand, so its errors need locations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known about the variants, and its forms: the lock, and the manifest of packed shaders."""
+"""Facts about the variants, and their forms: the lock, and the manifest of packed shaders."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Manifest = dict[str, Any]
 def declared_entry(
     variant: Variant, requires: frozenset[str], rendered: Rendered
 ) -> dict[str, Any]:
-    """Return what is known of a variant before it is compiled; it needs the features `requires`."""
+    """Return the facts about a variant before it is compiled; it needs the features `requires`."""
     declared = rendered.declared
     assert declared.local_size is not None  # render() refuses a template without one
     local = zip(LOCAL_SIZE_NAMES, range(3), declared.local_size, strict=True)
@@ -56,7 +56,7 @@ def declared_entry(
 
 
 def compiled_entry(declared: dict[str, Any], module: Module) -> dict[str, Any]:
-    """Return the whole entry of a variant: what it declares, and what its module shows."""
+    """Return the whole entry of a variant: its declarations and the facts about its module."""
     return {
         **declared,
         "optimized": module.optimized,
@@ -186,7 +186,7 @@ def load_lock(text: str) -> Manifest | None:
 
 
 def locked_template(entry: dict[str, Any]) -> dict[str, Any]:
-    """Return what the lock has of a template."""
+    """Return a template's part of the lock."""
     params = [_declared(param) for param in entry["params"]]
     return {"doc": entry["doc"], "axes": entry["axes"], "params": params}
 

@@ -1,4 +1,4 @@
-"""`new-op`: writes what a new operator needs, as an identity that builds and passes its test."""
+"""`new-op`: writes the files of a new operator, as an identity that builds and passes its test."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import jinja2
 import typer
 
 from vkmnn._version import __version__
+from vkmnn.base.elements import FLOATS, NARROW
 from vkmnn.codegen.console import fail, out
 from vkmnn.codegen.jsonpos import parse
 from vkmnn.codegen.places import MACRO_FILE, SHADERS, TEMPLATE_SUFFIX
@@ -137,7 +138,7 @@ _PYTHON = {
     "strings": "tuple[str, ...]",
     "byte_strings": "tuple[bytes, ...]",
 }
-"""Types of parameters, named as the readers of a node are, and what Python calls them."""
+"""Types of parameters, named like the readers of a node, and their Python types."""
 _OTHERS: dict[str, Value] = {
     "bool": True,
     "string": "text",
@@ -148,7 +149,7 @@ _OTHERS: dict[str, Value] = {
     "byte_strings": (b"some", b"\xff"),
 }
 """Values for the test of parameters that are not numbers."""
-_ELEMENTS = ("f32", "f16", "i32")
+_ELEMENTS = (*FLOATS, "i32")
 _MAX_OUTPUTS = 4
 
 
@@ -210,7 +211,7 @@ class Param:
 
 @dataclass(frozen=True, slots=True)
 class NewOp:
-    """What is to be written."""
+    """The operator to write."""
 
     name: str
     op: str
@@ -231,7 +232,7 @@ class NewOp:
         return {**several, "load": ["buffer", "texel"]}
 
     def imports(self) -> list[str]:
-        """Return what its module takes from `vkmnn.plugin`."""
+        """Return the names that its module imports from `vkmnn.plugin`."""
         kernel, mixed = self.kind == "kernel", "i32" in self.elements
         needed = {
             *("AnyArray", "Infos", "Inputs", "NodeContext", "Op", "OpAttrs", "Outputs", "Values"),
@@ -243,14 +244,14 @@ class NewOp:
             needed |= {"vulkan_execution"}
             needed |= {"DType"} if mixed else set()
             needed |= {"Rejection"} if self.elements == ("i32",) else {"reject_integers"}
-            needed |= {"Fp16Rule"} if "f16" in self.elements else set()
+            needed |= {"FloatRule"} if set(self.elements) & NARROW else set()
         if self.kind == "geometry":
             needed |= {"GeometryContext", "Region", "View", "geometry"}
         # As ruff sorts them: classes, then functions.
         return sorted(needed, key=lambda name: (name[0].islower(), name.lower()))
 
     def values(self) -> dict[str, object]:
-        """Return what the templates use."""
+        """Return the variables of the templates."""
         required = {p.name: _literal(p.other) for p in self.params if p.default is None}
         changed = {p.name: _literal(p.other) for p in self.params}
         least, most = len(self.inputs) - len(self.optional), len(self.inputs)
@@ -266,6 +267,8 @@ class NewOp:
             "required": self.inputs[:least],
             "elements": list(self.elements),
             "integers": "i32" in self.elements,
+            "narrow": sorted(NARROW & {*self.elements}),
+            "lacking": sorted(NARROW - {*self.elements}),
             "dtypes": dtypes,
             "numbers": [param for param in self.params if param.is_number],
             "simple": self.axes == {"load": ["buffer", "texel"]}
@@ -297,7 +300,7 @@ class Target:
     tests: Path
 
     def files(self, new: NewOp) -> dict[Path, str]:
-        """Return the operator's own files and the templates that make them."""
+        """Return the operator's own files and their templates."""
         own = {
             self.modules / f"{new.name}.py": "operator.py.j2",
             self.tests / f"test_{new.name}.py": "test.py.j2",
@@ -334,13 +337,13 @@ def new_op(
             help="An attribute: alpha:float=1.0, k:int, axes:ints=0,1, mode:string (repeatable).",
         ),
     ] = None,
-    outputs: Annotated[int, typer.Option("--outputs", help="How many tensors it makes.")] = 1,
+    outputs: Annotated[int, typer.Option("--outputs", help="How many tensors it returns.")] = 1,
     optional: Annotated[
         int, typer.Option("--optional", help="How many of the last inputs may be absent.")
     ] = 0,
     element: Annotated[
         list[str] | None,
-        typer.Option("--element", help="What kernels compute on: f32, f16, i32 (repeatable)."),
+        typer.Option("--element", help="Element types of the kernels: f32, f16, i32 (repeatable)."),
     ] = None,
     cpu_only: Annotated[
         bool, typer.Option("--cpu-only", help="No shader: numpy computes it everywhere.")
@@ -387,7 +390,7 @@ def _kind(cpu_only: bool, geometry: bool) -> str:
 
 
 def _shown(path: Path) -> str:
-    """Return a path as short as it can be said from here."""
+    """Return the shortest path from here."""
     here = Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
 
@@ -413,7 +416,7 @@ def _next_steps(new: NewOp, target: Target, command: str) -> None:
 
 @dataclass(frozen=True)
 class Arguments:
-    """What was asked for, unchecked."""
+    """The unchecked request."""
 
     name: str
     inputs: int
@@ -431,7 +434,7 @@ def describe(asked: Arguments) -> NewOp:
     """Check the arguments.
 
     Raises:
-        ShaderError: one of them cannot be; the hint says what can.
+        ShaderError: one of them is impossible; the hint lists the possible ones.
     """
     name, op, domain, kind = asked.name, asked.op, asked.domain, asked.kind
     inputs, outputs, optional = asked.inputs, asked.outputs, asked.optional
@@ -459,7 +462,9 @@ def describe(asked: Arguments) -> NewOp:
         )
     package = distribution.replace("-", "_").lower()
     if package in sys.stdlib_module_names or package in ("vkmnn", "numpy", "onnx"):
-        raise ShaderError(f"'{package}' is a package already", hint="name the folder otherwise")
+        raise ShaderError(
+            f"'{package}' exists already as a package", hint="give the folder another name"
+        )
     domain = domain or package
     if not _DOMAIN.fullmatch(domain) or len(domain) > _MAX_DOMAIN or domain == "ai.onnx":
         raise ShaderError(
@@ -471,7 +476,7 @@ def describe(asked: Arguments) -> NewOp:
     left_out = names[len(names) - optional :]
     flags = len(left_out) if kind == "kernel" else 0
     read = _params(asked.params, (*names, *made, *(f"has_{one}" for one in left_out)), flags)
-    wanted = {*asked.elements, *(["f32"] if "f16" in asked.elements else [])} or {"f32"}
+    wanted = {*asked.elements, *(["f32"] if set(asked.elements) & NARROW else [])} or {"f32"}
     chosen = tuple(one for one in _ELEMENTS if one in wanted)
     return NewOp(
         *(name, op, domain, names, read, package, distribution),
@@ -486,7 +491,7 @@ def _check_tensors(inputs: int, outputs: int, optional: int) -> None:
     if not 1 <= inputs <= _MAX_INPUTS:
         raise ShaderError(f"{inputs} inputs", hint=f"an operator takes 1 to {_MAX_INPUTS}")
     if not 1 <= outputs <= _MAX_OUTPUTS:
-        raise ShaderError(f"{outputs} outputs", hint=f"an operator makes 1 to {_MAX_OUTPUTS}")
+        raise ShaderError(f"{outputs} outputs", hint=f"an operator returns 1 to {_MAX_OUTPUTS}")
     if not 0 <= optional < inputs:
         raise ShaderError(
             f"{optional} of {inputs} inputs cannot be optional", hint="the first input is needed"
@@ -497,17 +502,17 @@ def _check_elements(elements: Sequence[str], kind: str) -> None:
     wrong = [one for one in elements if one not in _ELEMENTS]
     if wrong or (elements and kind != "kernel"):
         raise ShaderError(
-            f"'{wrong[0]}' is not a type of elements" if wrong else "only kernels have elements",
+            f"'{wrong[0]}' is not an element type" if wrong else "only kernels have element types",
             hint=f"--element is one of {', '.join(_ELEMENTS)}, where there is a shader",
         )
 
 
 def _params(texts: Sequence[str], inputs: Sequence[str], flags: int) -> tuple[Param, ...]:
-    """Read the parameters; those without a default come first, as Python wants it.
+    """Read the parameters; those without a default come first, as Python requires.
 
     Args:
         texts: the parameters.
-        inputs: names that are taken.
+        inputs: names that are in use.
         flags: further push constants.
     """
     read: list[Param] = []
@@ -524,7 +529,7 @@ def _params(texts: Sequence[str], inputs: Sequence[str], flags: int) -> tuple[Pa
         if taken or not _NAME.fullmatch(name) or len(name) > _MAX_NAME or name.startswith("gl_"):
             raise ShaderError(
                 f"a parameter cannot be called '{name}'",
-                hint="snake_case, no word of Python or GLSL, no name of a tensor",
+                hint="snake_case, no keyword of Python or GLSL, no name of a tensor",
             )
         if name in {param.name for param in read}:
             raise ShaderError(f"parameter '{name}' is given twice", hint="leave one out")
@@ -601,8 +606,8 @@ def write(new: NewOp, target: Target, force: bool) -> list[Path]:
     _check_op_type(new, entries, template)
     if (target.root / "pyproject.toml").is_file() and not macro.is_file():
         raise ShaderError(
-            f"{target.root} is a project, but not one that new-op has made",
-            hint="choose a folder that is not there yet",
+            f"{target.root} is a project, but new-op did not create it",
+            hint="choose a folder that does not exist yet",
         )
     shared = {path: name for path, name in target.shared().items() if not path.exists()}
     rendered = {path: render(name, new.values()) for path, name in {**shared, **files}.items()}
@@ -624,13 +629,13 @@ def _check_op_type(new: NewOp, entries: Mapping[str, object], template: str) -> 
     for name, entry in {**builtin, **entries}.items():
         if isinstance(entry, dict) and entry.get("op_type") == new.op and name != template:
             raise ShaderError(
-                f"there is an operator {new.op} already: {name}",
+                f"operator {new.op} exists already: {name}",
                 hint="give another name with --op",
             )
 
 
 def render(template: str, values: Mapping[str, object]) -> str:
-    """Return a file; the delimiters differ from those of shader templates, which it may be."""
+    """Return a file; its delimiters differ from those of shader templates, as it may be one."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES),
         undefined=jinja2.StrictUndefined,
@@ -651,7 +656,7 @@ def render(template: str, values: Mapping[str, object]) -> str:
 def with_entry(
     macro: str, template: str, op: str, axes: Mapping[str, Sequence[str]] | None = None
 ) -> str:
-    """Return macro.json with one entry more, in the file's own form: a blank line between two."""
+    """Return macro.json with one more entry, formatted like the rest: a blank line between two."""
     listed = ",\n".join(
         f"      {json.dumps(name)}: {json.dumps(list(values))}"
         for name, values in (axes or {"load": ["buffer", "texel"]}).items()

@@ -28,7 +28,7 @@ class Generator:
 
     Args:
         folder: holds glsl/.
-        lock: what the folder is expected to hold.
+        lock: the expected content of the folder.
     """
 
     def __init__(self, folder: Path, lock: Lock) -> None:
@@ -43,7 +43,7 @@ class Generator:
         self._compiler: Compiler | None = None
 
     def entry(self, name: str) -> dict[str, Any]:
-        """Return what a variant declares, and keep it for other processes."""
+        """Return a variant's declarations, and store them for other processes."""
         with self._guard:
             entry = self._render(name)[1]
         key = entry_key(name, self._lock.variants[name])
@@ -51,7 +51,7 @@ class Generator:
         return entry
 
     def describe(self) -> None:
-        """Render all variants, and keep what they declare.
+        """Render all variants, and store their declarations.
 
         Raises:
             ShaderError: the lock is out of date, or a template is broken.
@@ -63,7 +63,7 @@ class Generator:
         self._cache.put(entries_key(self._lock.fingerprint), {}, text.encode())
 
     def module(self, name: str) -> bytes:
-        """Compile a variant, keep it for other processes, and return its SPIR-V."""
+        """Compile a variant, store it for other processes, and return its SPIR-V."""
         with self._guard:
             compiler = self._find_compiler()
             rendered, entry = self._render(name)
@@ -78,7 +78,7 @@ class Generator:
         return made.spirv
 
     def compile(self, names: Iterable[str]) -> None:
-        """Compile variants, as many at a time as there are processors, and keep them."""
+        """Compile variants, as many at a time as there are processors, and store them."""
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             for _ in pool.map(self.module, names):
                 pass
@@ -89,7 +89,7 @@ class Generator:
         return self._compiler
 
     def _render(self, name: str) -> tuple[Rendered, dict[str, Any]]:
-        """Return a variant's text and what it declares, as the lock has them."""
+        """Return a variant's text and declarations, checked against the lock."""
         found = self._rendered.get(name)
         if found is None:
             variant = self._variant(name)

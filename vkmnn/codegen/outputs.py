@@ -1,4 +1,4 @@
-"""The files that come out of a build: merged with what is there, compared, written all or none."""
+"""The output files of a build: merged with existing ones, compared, written all or none."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def text_outputs(content: Manifest) -> dict[str, str]:
 
 
 def _lock_file(out: Path) -> Path:
-    """Return what to lock: two partial builds must not merge at the same time."""
+    """Return the lock file: two partial builds must not merge at the same time."""
     name = hashlib.sha256(str(out.resolve()).encode()).hexdigest()[:16]
     return cache_dir() / "locks" / f"codegen-{name}.lock"
 
@@ -82,14 +82,14 @@ def read_locked(out: Path) -> Manifest | None:
 def write(built: Built, out: Path, cache: Cache | None = None) -> Changes:
     """Write the outputs under `out`; files that stay equal are not touched.
 
-    Everything is on disk beside the old files before the first of them is replaced: a full disk
-    or an interruption leaves the old outputs, or (within the moment of renaming) files each of
-    which is whole, and the next build completes them.
+    All new files are on disk next to the old ones before the first is replaced: a full disk or an
+    interruption leaves the old outputs, or (within the moment of renaming) files each of which is
+    whole, and the next build completes them.
 
     Args:
         built: all templates, or some.
         out: the folder that holds glsl/.
-        cache: gets what the variants declare; None keeps that for the first who needs it.
+        cache: stores the declarations of variants; None leaves that to their first user.
     """
     out.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
@@ -97,7 +97,7 @@ def write(built: Built, out: Path, cache: Cache | None = None) -> Changes:
             stack.enter_context(locked(_lock_file(out), LOCK_WAIT_S))
         except OSError as error:
             raise ShaderError(
-                f"builds of {out} cannot be kept apart: {error}",
+                f"builds of {out} cannot be locked against other builds: {error}",
                 hint="set VKMNN_CACHE_DIR to a folder of your own, or end the other build",
             ) from error
         previous = read_locked(out)
@@ -116,7 +116,7 @@ def write(built: Built, out: Path, cache: Cache | None = None) -> Changes:
 
 @contextmanager
 def _staged(out: Path) -> Iterator[Path]:
-    """Give a folder beside the outputs that is gone afterwards."""
+    """Yield a temporary folder next to the outputs."""
     staging = out / _STAGING
     shutil.rmtree(staging, ignore_errors=True)  # an interrupted build's
     try:
@@ -127,7 +127,7 @@ def _staged(out: Path) -> Iterator[Path]:
 
 
 def keep_entries(built: Built, out: Path, cache: Cache) -> None:
-    """Keep what all variants declare, where a process looks for it that has read the lock."""
+    """Store the declarations of all variants where processes that read the lock look for them."""
     lock = _text(out, LOCK_FILE)
     content = load_lock(lock)
     if built.partial:
@@ -142,7 +142,7 @@ def keep_entries(built: Built, out: Path, cache: Cache) -> None:
 
 
 def entries_of(out: Path) -> set[str]:
-    """Return the cache keys of what the variants under `out` declare."""
+    """Return the cache keys of the declarations of the variants under `out`."""
     content = read_locked(out)
     variants = content["variants"] if content else {}
     single = {entry_key(name, digest) for name, digest in variants.items()}

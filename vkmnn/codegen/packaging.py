@@ -1,10 +1,10 @@
-"""Compiled shaders in wheels: the step `build_py` of setuptools for packages that hold templates.
+"""Compiled shaders in wheels: setuptools' step `build_py` for packages with templates.
 
     from vkmnn.codegen.packaging import setup
 
     setup()
 
-`vkmnn[codegen]` belongs to `requires` of `[build-system]` then; whoever installs the wheel needs no
+`vkmnn[codegen]` then belongs to `requires` of `[build-system]`; users of the wheel need no
 compiler.
 """
 
@@ -25,7 +25,7 @@ _BUILD_PY: Any = import_module("setuptools.command.build_py").build_py
 
 
 class BuildShaders(_BUILD_PY):  # type: ignore[misc]
-    """Copies the packages, then packs the shaders of those that hold shaders.lock.
+    """Copies the packages, then packs the shaders of those with shaders.lock.
 
     An editable install compiles them when they are needed.
     """
@@ -42,7 +42,7 @@ class BuildShaders(_BUILD_PY):  # type: ignore[misc]
 
 
 def setup() -> None:
-    """Run setuptools with `BuildShaders`; all else is in pyproject.toml."""
+    """Run setuptools with `BuildShaders`; everything else is in pyproject.toml."""
     import_module("setuptools").setup(cmdclass={"build_py": BuildShaders})
 
 

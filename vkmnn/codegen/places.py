@@ -1,11 +1,11 @@
-"""Where templates live and what the files are called."""
+"""Where templates are, and the names of their files."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 SHADERS = Path(__file__).resolve().parent.parent / "shaders"
-BUILTIN_FOLDER = SHADERS / "glsl"  # its includes are there for everybody's templates
+BUILTIN_FOLDER = SHADERS / "glsl"  # its includes are available to all templates
 MACRO_FILE = "macro.json"
 TEMPLATE_SUFFIX = ".comp.j2"
 

@@ -1,7 +1,7 @@
 """Writes `kernels.pyi`: the types of one function and one parameter class per template.
 
-The names are made at run time (`vkmnn.shaders.loader`), so `kernels.py` is the same everywhere. The
-text is laid out so that `ruff format` leaves it as it is.
+The names are created at run time (`vkmnn.shaders.loader`), so `kernels.py` is the same everywhere.
+The text is formatted so that `ruff format` leaves it unchanged.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PYTHON_TYPES = {"uint": "int", "int": "int", "float": "float"}
 
 
 def _imports(templates: list[dict[str, Any]], has_enums: bool) -> str:
-    """Return only the imports that are used, in the order that ruff wants."""
+    """Return only the used imports, in ruff's order."""
     has_params = any(template["params"] for template in templates)
     has_axes = any(template["axes"] for template in templates)
     typing = ["Final"] * has_params + ["Literal", "TypeAlias"] * has_axes
@@ -43,7 +43,7 @@ def _imports(templates: list[dict[str, Any]], has_enums: bool) -> str:
 
 
 def _listed(head: str, items: list[str], tail: str, indent: str = "") -> str:
-    """Return items in one line where they fit, else each in a line of its own."""
+    """Return items in one line if they fit, else one per line."""
     line = f"{indent}{head}{', '.join(items)}{tail}"
     if len(line) <= _WIDTH:
         return line

@@ -1,8 +1,7 @@
-"""What a build found out about a whole template, kept so that an unchanged one is not rendered.
+"""Stored results for a whole template, so that an unchanged one is not rendered.
 
-A record is found by the content of everything that decides it: the template, every include, its
-entry in macro.json, Jinja and the generator itself. So it can be missing, but not
-stale.
+A record is keyed by the content of everything that determines it: the template, every include, its
+entry in macro.json, Jinja and the generator itself. So it can be missing, but not stale.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ class Records:
         return digest(self._common, repr(entry), source) + ".json"
 
     def get(self, entry: TemplateEntry) -> Record | None:
-        """Return the record, None when there is none."""
+        """Return the record, None if there is none."""
         fields = self._cache.record(self.key(entry))
         try:
             return Record(**fields) if fields else None
@@ -65,6 +64,6 @@ class Records:
             return None
 
     def put(self, entry: TemplateEntry, record: Record) -> None:
-        """Store the record of a template that has built without a failure."""
+        """Store the record of a template that was built without a failure."""
         fields = {name: getattr(record, name) for name in Record.__slots__}
         self._cache.put_record(self.key(entry), fields)

@@ -1,4 +1,4 @@
-"""A reader for the part of SPIR-V that says how a shader is used from outside.
+"""A reader for the external interface of a SPIR-V shader.
 
 Only the module's head is read: everything before the first function (SPIR-V spec 2.4, "Logical
 Layout of a Module"). Opcodes and enumerants: SPIR-V spec section 3.
@@ -21,7 +21,6 @@ _OP_TYPE_IMAGE, _OP_TYPE_ARRAY, _OP_TYPE_RUNTIME_ARRAY = 25, 28, 29
 _OP_TYPE_STRUCT, _OP_TYPE_POINTER = 30, 32
 _OP_CONSTANT = 43
 _OP_SPEC_TRUE, _OP_SPEC_FALSE, _OP_SPEC, _OP_SPEC_COMPOSITE = 48, 49, 50, 51
-_OP_CONSTANT_COMPOSITE = 44
 _OP_FUNCTION, _OP_VARIABLE = 54, 59
 _OP_DECORATE, _OP_MEMBER_DECORATE = 71, 72
 _OP_EXECUTION_MODE_ID = 331
@@ -65,7 +64,7 @@ _IMAGE_FORMATS = {
 
 @dataclass(frozen=True, slots=True)
 class ReflectedBinding:
-    """A descriptor: `type` is "storage", "texel", "image" or a description of anything else."""
+    """A descriptor: `type` is "storage", "texel", "image" or a description of any other type."""
 
     set: int
     index: int
@@ -99,7 +98,7 @@ class ReflectedSpec:
 
 @dataclass(frozen=True, slots=True)
 class Reflection:
-    """How the shader meets the outside."""
+    """A shader's external interface."""
 
     version: tuple[int, int]
     entry_points: tuple[str, ...]
@@ -229,7 +228,7 @@ def _binding(module: _Module, variable: int, type_id: int, storage: int) -> Refl
         name = name.removesuffix("_image")
     elif storage == _UNIFORM_CONSTANT and op == _OP_TYPE_IMAGE and args[1] == _DIM_2D:
         kind = "image"
-        if args[5] == 1:  # sampled: nobody writes it, and it takes any format
+        if args[5] == 1:  # sampled: it is not written, and may have any format
             flags.add(_DEC_NON_WRITABLE)
         else:
             texel_format = _IMAGE_FORMATS.get(args[6], f"format{args[6]}")

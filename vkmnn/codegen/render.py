@@ -1,8 +1,8 @@
 """Template + axis values → GLSL, with a map from every GLSL line to the template's file and line.
 
-The lexer's output is marked: each piece of literal template text carries an invisible
-`<file:line>` mark through includes, macros and loops. The finished text is then cut at the marks,
-which gives both clean GLSL and the map.
+The lexer's output is marked: each piece of literal template text carries an invisible `<file:line>`
+mark through includes, macros and loops. The finished text is then split at the marks, which gives
+both clean GLSL and the map.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 GLSL_VERSION = 450
 _NO_DEFAULTS: Mapping[str, SpecValue] = {}
 
-# What an expression in a template can raise, apart from what is handled by name.
+# Exceptions of an expression in a template, apart from those handled by name.
 _TEMPLATE_MISTAKES = (
     jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError,
 )  # fmt: skip
@@ -109,7 +109,7 @@ class Renderer:
             autoescape=False,
         )
         self._files: list[str] = []
-        # Variants of a template share most of their lines: each marked line is cut up once.
+        # Variants of a template share most of their lines: each marked line is split once.
         self._cut: dict[str, tuple[str, tuple[str, int] | None, str | None]] = {}
         self._env.mark_files = self._files  # type: ignore[attr-defined]
         self._env.add_extension(_Marks)
@@ -156,7 +156,7 @@ class Renderer:
         }
 
     def doc(self, file: str) -> str:
-        """Return what the template's header says that it computes, or an empty string."""
+        """Return the computation stated in the template's header, or an empty string."""
         match = _DOC.match((self.folders[0] / file).read_text(encoding="utf-8"))
         if match is None:
             return ""
@@ -167,7 +167,8 @@ class Renderer:
     def render(self, variant: Variant, *, emulated: bool = False) -> Rendered:
         """Render one variant; raises `ShaderError` with file and line.
 
-        `emulated` says that it is to run where it lacks something (see `vkmnn.codegen.emulation`).
+        `emulated` says that it is to run on a device without its features (see
+        `vkmnn.codegen.emulation`).
         """
         spec = variant.template.spec
         return self.render_file(
@@ -261,12 +262,12 @@ class Renderer:
         return Rendered(text, (*head_lines, *origin), declared)
 
     def _cut_line(self, raw: str) -> tuple[str, tuple[str, int] | None, str | None]:
-        """Return a line without its marks, its place, and the directive that it must not be."""
+        """Return a line without its marks, its place, and a forbidden directive, if any."""
         line, *marks = raw.split(_MARK_BEGIN)
         place = None
         for mark in marks:
             where, _, text = mark.partition(_MARK_END)
-            if not line.strip():  # only marks before the first word say where the line is from
+            if not line.strip():  # only marks before the first word give the origin of the line
                 number, _, source_line = where.partition(":")
                 place = (self._files[int(number)], int(source_line))
             line += text
@@ -286,7 +287,7 @@ class Renderer:
         return ("<template>", 1)
 
     def _where_raised(self, traceback: TracebackType | None) -> tuple[str, int] | None:
-        """The innermost template line of a traceback (Jinja has put template lines into it)."""
+        """The innermost template line of a traceback (Jinja has inserted template lines)."""
         place = None
         while traceback is not None:
             filename = Path(traceback.tb_frame.f_code.co_filename)
@@ -308,7 +309,7 @@ def _place_in(template: jinja2.Template, lineno: int) -> tuple[str, int]:
 
 
 def _clean(value: Any) -> Any:
-    """Take the marks out of a string that a macro has rendered."""
+    """Remove the marks from a string that a macro has rendered."""
     return _MARK.sub("", value) if isinstance(value, str) else value
 
 

@@ -1,4 +1,4 @@
-"""What a reviewer wants to see: the differences between two locks, and all variants in a table."""
+"""The reviewer's view: the differences between two locks, and all variants in a table."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Change:
 
     @property
     def difference(self) -> int:
-        """How many bytes were added; 0 where one of the sizes of a changed one is not known."""
+        """How many bytes were added; 0 if one of the sizes of a changed variant is unknown."""
         if self.kind == "changed" and None in (self.before, self.after):
             return 0
         return (self.after or 0) - (self.before or 0)
@@ -51,7 +51,7 @@ class Changes:
 
     @property
     def difference(self) -> int:
-        """How many bytes of SPIR-V were added, as far as it is known."""
+        """How many bytes of SPIR-V were added, if known."""
         return sum(row.difference for row in self.rows)
 
     def counts(self) -> str:
@@ -64,7 +64,7 @@ class Changes:
 
 
 def compare(before: Manifest | None, after: Manifest, cache: Cache | None = None) -> Changes:
-    """Return what a lock changes against an older one, or against nothing.
+    """Return the changes of a lock against an older one, or against nothing.
 
     Args:
         before: the content of the older lock.
@@ -88,7 +88,7 @@ def compare(before: Manifest | None, after: Manifest, cache: Cache | None = None
 
 
 def committed_lock(path: Path, revision: str) -> Manifest:
-    """Return the content of the lock at `path` as a git revision has it.
+    """Return the content of the lock at `path` in a git revision.
 
     Raises:
         ShaderError: git, the revision or the file is missing.
@@ -110,7 +110,7 @@ def committed_lock(path: Path, revision: str) -> Manifest:
         )
     content = load_lock(done.stdout)
     if content is None:
-        raise ShaderError(f"{path.name} of '{revision}' is of another schema: it says nothing here")
+        raise ShaderError(f"{path.name} of '{revision}' has another schema and cannot be compared")
     return content
 
 

@@ -1,8 +1,8 @@
-"""Makes SPIR-V say that float16 are rounded to the nearest when they are stored.
+"""Makes SPIR-V round float16 to nearest when it is stored.
 
 Without that, a device may round towards zero, which shifts every result by half a unit. The
-decoration is part of SPIR-V for 16-bit storage, and asks for no feature: it may stand where the
-value goes nowhere but into a buffer (SPIR-V specification, "FP Rounding Mode").
+decoration is part of SPIR-V for 16-bit storage, and needs no feature: it is allowed if the value is
+only stored into a buffer (SPIR-V specification, "FP Rounding Mode").
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def rounds_to_nearest(code: bytes) -> bytes:
 
 
 def _instructions(words: array[int]) -> Iterator[tuple[int, int, array[int]]]:
-    """Yield where each instruction begins, its number and its words."""
+    """Yield the offset of each instruction, its number and its words."""
     at = _HEADER_WORDS
     while at < len(words):
         length = words[at] >> 16
@@ -50,7 +50,7 @@ def _instructions(words: array[int]) -> Iterator[tuple[int, int, array[int]]]:
 
 
 def _stored_conversions(words: array[int]) -> set[int]:
-    """Return the conversions to float16 whose results go into buffers, and nowhere else."""
+    """Return the conversions to float16 whose results are only stored into buffers."""
     narrow: set[int] = set()
     pointers: set[int] = set()
     places: set[int] = set()
@@ -70,6 +70,6 @@ def _stored_conversions(words: array[int]) -> set[int]:
         elif number == _OP_STORE and instruction[1] in places:
             stored.add(instruction[2])
         elif found:
-            # A literal may look like one of them: that one stays as it is.
+            # A literal may look like one of them: it is left unchanged.
             used.update(instruction[1:])
     return found & stored - used

@@ -31,7 +31,7 @@ class CompiledSource:
     """One variant, compiled.
 
     Attributes:
-        name: of the variant.
+        name: the name of the variant.
         glsl: the rendered text.
         spirv: the module.
         entry: the variant's entry of manifest.json: bindings, specialization constants, ...
@@ -53,7 +53,7 @@ def compile_folder(
     Args:
         folder: templates, includes and macro.json.
         only: names of the templates to build (`"scale"`); empty for all.
-        glslang: the compiler; None for the one that the command takes.
+        glslang: the compiler; None for the default of the command.
 
     Returns:
         Manifest entries (`variants`) and modules (`spirv`) by variant name;
@@ -96,13 +96,13 @@ def compile_source(
 
     Args:
         source: the text of a template, or a template file: a Path, or a string that ends with
-            `.comp.j2`, which may also be the name of a built-in template. A file may use the
-            folder `include` beside it, and when macro.json beside it lists the file, what is said
-            there about features and optimisation holds.
+            `.comp.j2`, which may also be the name of a built-in template. A file may use the folder
+            `include` next to it, and if macro.json next to it lists the file, its statements on
+            features and optimisation apply.
         axes: a value for each axis of the template.
         requires: features that the variant needs, as in macro.json.
-        name: of the template, when `source` is a text.
-        glslang: the compiler; None for the one that `python -m vkmnn.codegen` takes.
+        name: the name of the template, if `source` is its text.
+        glslang: the compiler; None for the default of `python -m vkmnn.codegen`.
 
     Raises:
         ShaderError: as `compile_folder`; or there is no such file or variant.
@@ -155,10 +155,10 @@ _PLAIN = (
 
 
 def _check_source(source: object) -> None:
-    """Refuse what is neither a template's text nor its file.
+    """Refuse a source that is neither a template's text nor its file.
 
     Raises:
-        ShaderError: says what it is, and what is possible.
+        ShaderError: names it, and the possible ones.
     """
     if isinstance(source, bytes | bytearray | memoryview):
         spirv = bytes(source[:4]) in (b"\x03\x02\x23\x07", b"\x07\x23\x02\x03")
@@ -187,7 +187,7 @@ def _check_source(source: object) -> None:
 
 
 def _file_of(source: str | Path) -> Path | None:
-    """Return the template file that is meant, None for a text."""
+    """Return the template file, None if the template is a string."""
     _check_source(source)
     if isinstance(source, str) and ("\n" in source or not source.endswith(TEMPLATE_SUFFIX)):
         return None
@@ -200,12 +200,13 @@ def _file_of(source: str | Path) -> Path | None:
                 )
             return path.resolve()
     raise ShaderError(
-        f"there is no template {source}", hint="a text has more than one line; a file must exist"
+        f"there is no template {source}",
+        hint="source text has more than one line; a file must exist",
     )
 
 
 def _policy(file: Path, axes: Mapping[str, str | int], requires: list[str]) -> dict[str, Any]:
-    """Return what macro.json beside a file says about the variant with these axis values."""
+    """Return the entry of macro.json next to a file for the variant with these axis values."""
     from vkmnn.codegen.places import MACRO_FILE
     from vkmnn.codegen.variants import expand, load_entries
 

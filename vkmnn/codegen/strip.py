@@ -1,4 +1,4 @@
-"""Takes the names that people read out of SPIR-V: no driver needs them."""
+"""Strips names from SPIR-V: only people read them, no driver needs them."""
 
 from __future__ import annotations
 

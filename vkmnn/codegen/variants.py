@@ -1,4 +1,4 @@
-"""`macro.json` → the list of variants: axes multiplied, exclusions taken out, names made."""
+"""`macro.json` → the list of variants: axes multiplied, exclusions removed, names assigned."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from vkmnn.base.elements import FLOATS, NARROW
 from vkmnn.codegen.declare import LOCAL_SIZE_NAMES, RESERVED_NAMES, SpecValue
 from vkmnn.codegen.failures import failures_of, raise_all
-from vkmnn.codegen.features import FEATURES, default_optimize, with_implied
+from vkmnn.codegen.features import FEATURES, IMAGE_FORMATS, default_optimize, with_implied
 from vkmnn.codegen.jsonpos import Node, parse
 from vkmnn.codegen.places import MACRO_FILE, TEMPLATE_SUFFIX
 from vkmnn.errors import ShaderError
@@ -32,6 +33,14 @@ Rows = tuple[tuple[tuple[str, ...], tuple[Row, ...]], ...]
 
 _Section = TypeVar("_Section")
 
+ELEMENT_SETS: dict[str, tuple[str, ...]] = {
+    "$floats": tuple(FLOATS),
+    "$narrow": tuple(name for name in FLOATS if name in NARROW),
+    "$images": tuple(name for name, one in FLOATS.items() if one.image in IMAGE_FORMATS),
+    "$imageless": tuple(name for name, one in FLOATS.items() if one.image not in IMAGE_FORMATS),
+}
+"""Words of macro.json that stand for several float elements."""
+
 _AXIS_NAME = re.compile(r"[a-z][a-z0-9_]*")
 _AXIS_VALUE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_]*")
 _TEMPLATE_NAME = re.compile(r"[a-z][a-z0-9_]*")
@@ -44,7 +53,7 @@ class Condition:
     pairs: tuple[tuple[str, AxisValue], ...]
 
     def holds(self, axes: Mapping[str, AxisValue]) -> bool:
-        """Say whether every pair agrees with these axis values."""
+        """Return whether every pair agrees with these axis values."""
         return all(axes[axis] == value for axis, value in self.pairs)
 
 
@@ -92,7 +101,7 @@ class TemplateEntry:
     spec_lines: dict[str, int] = field(default_factory=dict, repr=False)
 
     def variants(self) -> list[Variant]:
-        """Return the variants in axis order; raises `ShaderError` when none is left."""
+        """Return the variants in axis order; raises `ShaderError` if none is left."""
         found = [
             Variant(variant_name(self.name, axes.values()), self, axes)
             for axes in _combinations(self.axes, self.rows)
@@ -155,6 +164,15 @@ def _items(node: Node) -> Items:
     return node.value if isinstance(node.value, tuple) else ()
 
 
+def _elements(nodes: Items) -> Items:
+    """Return the values of an axis with the words of ELEMENT_SETS spelled out."""
+    spelled: list[Node] = []
+    for node in nodes:
+        names = ELEMENT_SETS.get(node.value) if isinstance(node.value, str) else None
+        spelled += [node] if names is None else [Node(name, node.line) for name in names]
+    return tuple(spelled)
+
+
 def _strings(node: Node, what: str) -> tuple[str, ...]:
     items = _items(node)
     if not isinstance(node.value, tuple) or not all(isinstance(i.value, str) for i in items):
@@ -205,10 +223,10 @@ def _single_axes(given: Mapping[str, Node]) -> dict[str, tuple[AxisValue, ...]]:
         if not _AXIS_NAME.fullmatch(name) or keyword.iskeyword(name):
             raise _fail(f"axis name '{name}' must be a lower-case Python identifier", values)
         if name in RESERVED_NAMES:
-            raise _fail(f"axis name '{name}' is taken by a template helper", values)
+            raise _fail(f"axis name '{name}' is already used by a template helper", values)
         if not isinstance(values.value, tuple) or not values.value:
             raise _fail(f"axis '{name}' must be a list with at least one value", values)
-        axes[name] = tuple(_axis_value(name, item) for item in values.value)
+        axes[name] = tuple(_axis_value(name, item) for item in _elements(values.value))
         lowered = [str(value).lower() for value in axes[name]]
         twice = {value for value in lowered if lowered.count(value) > 1}
         if twice:
@@ -226,6 +244,7 @@ def _axis_value(axis: str, node: Node) -> AxisValue:
         f"axis '{axis}': {value!r} is neither a word of letters, digits and '_' "
         "nor a non-negative integer",
         node,
+        closest(str(value), ELEMENT_SETS) if str(value).startswith("$") else None,
     )
 
 
@@ -242,7 +261,7 @@ def _exclude(node: Node, axes: Axes, listed: Rows) -> Rules:
         rule: dict[str, tuple[AxisValue, ...]] = {}
         for axis, given in _object(item, "an exclusion").items():
             _known_axis(axis, axes, given)
-            values = given.value if isinstance(given.value, tuple) else (given,)
+            values = _elements(given.value if isinstance(given.value, tuple) else (given,))
             rule[axis] = tuple(_axis_value(axis, value) for value in values)
             for value, place in zip(rule[axis], values, strict=True):
                 if value not in axes[axis]:
@@ -254,7 +273,7 @@ def _exclude(node: Node, axes: Axes, listed: Rows) -> Rules:
                 if rule[axis].count(value) > 1:
                     raise _fail(f"an exclusion lists '{axis}={value}' twice", place)
         if not rule:
-            raise _fail("an empty exclusion would take out every variant", item)
+            raise _fail("an empty exclusion would exclude every variant", item)
         rules.append(rule)
     _needed(rules, list(_combinations(axes, listed)), node.value)
     return tuple(rules)
@@ -265,7 +284,7 @@ def _needed(
     products: list[dict[str, AxisValue]],
     nodes: Items,
 ) -> None:
-    """Refuse an exclusion that takes out nothing which the others leave in."""
+    """Refuse an exclusion that excludes nothing that the others do not."""
     for i in reversed(range(len(rules))):
         others = rules[:i] + rules[i + 1 :]
         if not any(
@@ -274,7 +293,7 @@ def _needed(
         ):
             shown = ", ".join(f"{k}={'|'.join(map(str, v))}" for k, v in rules[i].items())
             raise _fail(
-                f"the exclusion {shown} takes out nothing: the other exclusions have it already",
+                f"the exclusion {shown} excludes nothing that the other exclusions do not",
                 nodes[i],
                 "take it out",
             )
@@ -399,7 +418,7 @@ def _spec(node: Node) -> dict[str, SpecValue]:
         if not isinstance(value, int | float):
             raise _fail(f"spec '{name}': the default must be a number or a truth value", given)
         if name in LOCAL_SIZE_NAMES and (type(value) is not int or value < 1):
-            raise _fail(f"spec '{name}': a positive integer is wanted", given)
+            raise _fail(f"spec '{name}': it must be a positive integer", given)
         found[name] = value
     return found
 
@@ -416,7 +435,7 @@ def _op_type(node: Node) -> str:
 
 
 def _check_conditions(made: TemplateEntry, entry: dict[str, Node]) -> None:
-    """Refuse a rule for variants that the exclusions take out; they must leave some, too."""
+    """Check a rule for excluded variants; the exclusions must also leave some variants."""
     variants = made.variants()
     for key, rules in (("requires", made.requires), ("optimize", made.optimize)):
         for condition, _ in rules:
@@ -432,8 +451,8 @@ def load_entries(folder: Path, only: frozenset[str] = frozenset()) -> list[Templ
     """Read `folder/macro.json`, sorted by template.
 
     Args:
-        folder: where the templates and macro.json are.
-        only: names of the templates wanted (`"binary"`); empty for all. The rest is not checked.
+        folder: the folder of the templates and macro.json.
+        only: names of the requested templates (`"binary"`); empty for all. The rest is not checked.
 
     Raises:
         ShaderError: with file and line, for unknown or duplicate keys, for entries without a

@@ -1,8 +1,8 @@
-"""`watch`: build on save, then run the tests of what changed.
+"""`watch`: build on save, then run the tests of the changed variants.
 
-Polls the content of the files. That needs no package, works on every file system (network mounts
-and containers too) and with every editor's way of saving; all templates together are read in a few
-milliseconds.
+Polls the content of the files. That needs no package, works on every file system (including network
+mounts and containers) and with every editor's way of saving; all templates together are read in a
+few milliseconds.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from vkmnn.errors import ShaderError
 _SETTLE = 0.05  # seconds in which nothing may change: editors write in several steps
 _SHOWN_CHANGES = 12
 _SUITE = SHADERS.parent / "testing" / "suite.py"
-# The suite's plug-in by its module: its entry point is there only where vkmnn is installed.
+# The suite's plug-in by its module: its entry point exists only if vkmnn is installed.
 _PLUGINS = ("-p", "no:cacheprovider", "-p", "no:vkmnn", "-p", "vkmnn.testing.pytest_plugin")
-_PATIENCE = 5.0  # seconds for a test run to end when it is told to
+_PATIENCE = 5.0  # seconds for a test run to end when interrupted
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one look at the files led to.
+    """The result of one check of the files.
 
     Attributes:
         files: the files that are new, changed or gone since the last look.
         compiled: the variants that had to be compiled.
-        changes: what the outputs gained; None when the build failed.
+        changes: changes of the outputs; None if the build failed.
         error: why it failed.
         seconds: how long it took.
     """
@@ -74,7 +74,7 @@ def snapshot(folder: Path) -> dict[str, bytes]:
 
 
 class Watch:
-    """Builds a folder again whenever a file that it reads has another content."""
+    """Builds a folder again whenever the content of a file that it reads has changed."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Watch:
         self._seen: dict[str, bytes] = {}
 
     def step(self, sleep: Callable[[float], object] = time.sleep) -> Step | None:
-        """Look at the files; build and write when they changed, else return None."""
+        """Check the files; build and write if they changed, else return None."""
         now = snapshot(self._settings.templates)
         if now == self._seen:
             return None
@@ -122,7 +122,7 @@ def command_for(variants: Iterable[str], tests: str | None, shaders: Path) -> li
     """Return the command that tests these variants; None when nothing is to be run.
 
     Args:
-        variants: names of what changed.
+        variants: names of the changed variants.
         tests: pytest's arguments; None for the shader regression suite with these variants.
         shaders: the folder that is watched; the suite knows the built-in one only.
     """
@@ -137,7 +137,7 @@ def command_for(variants: Iterable[str], tests: str | None, shaders: Path) -> li
 
 
 class _Tests:
-    """The test run in a child process; its output goes where ours goes."""
+    """The test run in a child process; its output goes to ours."""
 
     def __init__(self, tests: str | None, shaders: Path) -> None:
         self._tests = tests
@@ -146,7 +146,7 @@ class _Tests:
         self._pending: set[str] = set()  # changed since tests last passed
 
     def changed(self, changes: Changes) -> None:
-        """Start over with what changed now and what did not pass before."""
+        """Start over with the variants that changed now or did not pass before."""
         self.stop()
         gone = set(changes.names("removed"))
         self._pending |= {row.variant for row in changes.rows}
@@ -159,7 +159,7 @@ class _Tests:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
 
     def look(self) -> None:
-        """Say how the run ended, once it has."""
+        """Print how the run ended, once it has."""
         if self._process is None or self._process.poll() is None:
             return
         if self._process.returncode == 0:
@@ -219,7 +219,7 @@ def watch(
     ctx: typer.Context,
     templates: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[TEMPLATE…]", help="Build these only; all without one."),
+        typer.Argument(metavar="[TEMPLATE…]", help="Templates to build; all by default."),
     ] = None,
     tests: Annotated[
         str | None,
@@ -231,10 +231,10 @@ def watch(
         ),
     ] = None,
     interval: Annotated[
-        float, typer.Option("--interval", min=0.01, help="Seconds between two looks.")
+        float, typer.Option("--interval", min=0.01, help="Seconds between two checks.")
     ] = 0.3,
 ) -> None:
-    """Build on every save of a template, include or macro.json, and test what changed."""
+    """Build on every save of a template, include or macro.json, and test the changed variants."""
     settings: Settings = ctx.obj
     only = frozenset(name.removesuffix(TEMPLATE_SUFFIX) for name in templates or ())
     try:

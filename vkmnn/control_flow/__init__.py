@@ -1,1 +1,1 @@
-"""If, Loop and Scan on the device: the graphs inside them are networks of their own."""
+"""If, Loop and Scan on the device: the graphs inside them are separate networks."""

@@ -24,7 +24,7 @@ from vkmnn.ir import Array, DType, Graph, HostGraphAttrs, Op
 class Branches:
     """The branches of an If as networks, keyed by the condition.
 
-    `names` says what they call the inputs of the op, in their order; their outputs are the op's.
+    `names` are their names for the op's inputs, in order; their outputs are the op's.
     """
 
     graphs: Mapping[bool, Graph]
@@ -32,7 +32,7 @@ class Branches:
 
 
 OpenBranches = Callable[[Op, Mapping[str, Array], bool], "Branches | Body | str"]
-"""Returns the networks inside a HostGraph op; if the host should run it, why: "" as the op says.
+"""Returns the networks in a HostGraph op, or why the host should run it ("": the op's reason).
 
 The last argument is true if the host is not to, whether that pays or not.
 """
@@ -68,7 +68,7 @@ class BranchPart(NestedPart):
         """Return the outputs of the branch that the condition selects.
 
         Raises:
-            HostError: a value is not what the model says.
+            HostError: a value contradicts the model.
         """
         (op,) = self.ops
         self.start_us = time.perf_counter_ns() / 1000
@@ -93,7 +93,7 @@ class BranchPart(NestedPart):
         if dtype is DType.OBJECT:
             return value
         if not isinstance(value, np.ndarray | np.generic) or value.dtype != dtype.numpy:
-            raise self._wrong(f"'{name}' is not {dtype.value}, as the model says")
+            raise self._wrong(f"'{name}' is not {dtype.value}, the type that the model declares")
         return np.asarray(value, order="C")
 
     def _wrong(self, text: str) -> HostError:
@@ -124,10 +124,10 @@ class BranchPart(NestedPart):
 def with_branches(
     open_branches: OpenBranches, open_host: OpenHost, planner: Planner, meter: Meter
 ) -> OpenHost:
-    """Return an opener that uses `open_branches` where it can and `open_host` elsewhere.
+    """Return an opener that uses `open_branches` if it can, else `open_host`.
 
-    Without a device it takes no more than loops whose iterations carry nothing, which threads
-    share, if there are threads.
+    Without a device, it only handles loops whose iterations carry nothing, which threads share, if
+    there are threads.
     """
     loops_only = planner.main.type == planner.backup.type
     if loops_only and planner.main.threads < 2:

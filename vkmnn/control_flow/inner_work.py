@@ -6,7 +6,7 @@ from vkmnn.ir import HOST_GRAPH, DType, Graph, TensorInfo
 from vkmnn.shape import flops
 
 WORTH = 1 << 20
-"""Floating-point operations that take the host as long as a submission takes a slow device."""
+"""Floating-point operations that take the host as long as a submission to a slow device."""
 
 _UNKNOWN_SIZE = 16
 """Assumed size of an unknown axis."""
@@ -15,7 +15,7 @@ _UNKNOWN_SIZE = 16
 def operations(graph: Graph) -> int:
     """Return the approximate floating-point operations of a network.
 
-    Unknown axes count 16; WORTH is returned where not even a rank is known.
+    Unknown axes count 16; WORTH is returned if even a rank is unknown.
     """
     infos = {info.name: info for info in (*graph.inputs, *graph.outputs)} | graph.infos
     arrays = graph.constants
@@ -33,7 +33,7 @@ def operations(graph: Graph) -> int:
             dtype = info.dtype if info else DType.FLOAT32
             shapes.append(TensorInfo(name, dtype, tuple(sizes)) if name else None)
         results = [one for one in shapes[len(op.inputs) :] if one is not None]
-        # Unknown axes hide how large a matrix is: each of its numbers is used at least once.
+        # Unknown axes hide the size of a matrix: each of its numbers is used at least once.
         held = sum(arrays[name].size for name in op.inputs if name in arrays)
         count += max(flops(op, shapes[: len(op.inputs)], results), 2 * held)
     return count

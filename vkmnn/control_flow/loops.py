@@ -37,14 +37,14 @@ class Body:
     Attributes:
         graph: the network; its outputs are the body's, in their order, without a condition that
             `still` tells.
-        given: the op's inputs in the node's order, "" for one that is not there: the limit and the
-            condition of a Loop, initial values, what a Scan goes over.
-        formal: what the body calls its inputs, in their order.
-        outer: what the body reads from around it: its name there, and the op's input.
+        given: the op's inputs in the node's order, "" for an absent one: the limit and the
+            condition of a Loop, initial values, the sequences of a Scan.
+        formal: the body's names for its inputs, in their order.
+        outer: the outer tensors that the body reads: its name there, and the op's input.
         axes: None for a Loop.
         still: whether every iteration asks for another; None where they compute that.
-        sizes: of each output of the network, for a loop that never iterates; 0 where unknown.
-        seconds: how long all iterations may take.
+        sizes: sizes of each output of the network, for a loop that never iterates; 0 if unknown.
+        seconds: maximum time of all iterations.
     """
 
     graph: Graph
@@ -66,11 +66,11 @@ class Body:
 class LoopPart(NestedPart):
     """A Loop or Scan: its body runs on the session's backends, iteration by iteration.
 
-    While shapes stay as they are, carried values go from one tensor on the device to another and
-    back, and what the body reads from around it is uploaded once.
+    While shapes stay the same, carried values alternate between two tensors on the device, and
+    values that the body reads from outside are uploaded once.
 
     Iterations that carry nothing run side by side, `COPIES` of them as one network: at the same
-    time, where the backend can. `program` makes what runs a network.
+    time, if the backend can. `program` creates the runner of a network.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class LoopPart(NestedPart):
         """Return the final values and the stacked ones.
 
         Raises:
-            HostError: a value is not what the model says, or the time is up.
+            HostError: a value contradicts the model, or the time is up.
         """
         (op,) = self.ops
         body = self._body
@@ -190,9 +190,9 @@ class LoopPart(NestedPart):
 
         Args:
             total: the iterations of the loop.
-            outer: what all of them read.
-            given: what one of them is given, by its number.
-            rows: takes the results, an entry for each output of the body.
+            outer: the outer tensors that all of them read.
+            given: the inputs of one of them, by its number.
+            rows: called with the results, one entry for each output of the body.
         """
         body = self._body
         if total < COPIES or len(body.graph.ops) > MAX_OPS:
@@ -255,7 +255,7 @@ class LoopPart(NestedPart):
         if time.monotonic() > deadline:
             raise self._wrong(
                 f"a loop took more than {self._body.seconds:g} s",
-                "set VKMNN_TIMEOUT to more seconds, if the loop has an end",
+                "set VKMNN_TIMEOUT to more seconds, if the loop terminates",
             )
 
     def fed(self, value: Value, dtype: DType, name: str) -> Value:
@@ -263,7 +263,7 @@ class LoopPart(NestedPart):
         if dtype is DType.OBJECT:
             return value
         if not isinstance(value, np.ndarray | np.generic) or value.dtype != dtype.numpy:
-            raise self._wrong(f"'{name}' is not {dtype.value}, as the model says")
+            raise self._wrong(f"'{name}' is not {dtype.value}, the type that the model declares")
         return np.asarray(value, order="C")
 
     # --- plans -----------------------------------------------------------------------------------
@@ -291,8 +291,8 @@ class LoopPart(NestedPart):
         """Return bound runs that start from these values, or None if there cannot be any.
 
         Args:
-            feeds: what the next iteration reads.
-            results: what the latest made.
+            feeds: the inputs of the next iteration.
+            results: the results of the latest.
             places: the carried inputs, and which outputs they become.
             changing: the inputs that the host writes before each iteration.
         """
@@ -341,7 +341,10 @@ class _Iterations:
         self._results = part._results
         self._infos = {info.name: info for info in self._program.graph.inputs}
         read = {name for op in self._program.graph.ops for name in op.inputs}
-        self._new = {*self._before[:1], *self._slices} & read  # what every iteration reads anew
+        self._new = {
+            *self._before[:1],
+            *self._slices,
+        } & read  # inputs that every iteration reads again
         self._deadline = time.monotonic() + body.seconds
         self._bound: _Resident | None = None
         self._tried = False

@@ -24,7 +24,7 @@ def side_by_side(graph: Graph, own: Collection[str]) -> Graph:
 
     Args:
         graph: the network.
-        own: inputs of which every copy has its own; the others, and constants, are shared.
+        own: the inputs that are separate for every copy; the others, and constants, are shared.
     """
     made = {*own, *graph.producers()}
     inputs = {info.name: info for info in graph.inputs if info.name not in own}

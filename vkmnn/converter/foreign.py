@@ -1,12 +1,12 @@
-"""What a file or folder is that no front end reads, and the one step that helps.
+"""Identifies files and folders that no front end reads, and says how to convert them.
 
-Formats are told by their content first; names count where the content says nothing.
+Formats are identified by their content first; names count if the content is inconclusive.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
@@ -16,11 +16,12 @@ _EXPORT = "load it in PyTorch and export it: torch.onnx.export(model, args, 'mod
 _OPTIMUM = "optimum-cli export onnx --model FOLDER OUTPUT"
 _SOURCE = "give the model that it was made from, as an .onnx file"
 _AGAIN = "download the file itself, not its page: check the address and the permissions"
+_LFS = "run `git lfs pull` to get the model itself"
 _PADDLE = (
     "convert it: paddle2onnx --model_dir FOLDER --model_filename inference.pdmodel "
     "--params_filename inference.pdiparams --save_file model.onnx"
 )
-_SAVED_MODEL = f"convert it: {_TF2ONNX} --saved-model FOLDER --output model.onnx"
+_SAVED_MODEL = "vkmnn reads SavedModels: give the path of the folder"
 _GRAPH_DEF = (
     "vkmnn reads binary ones as NAME.pb; or convert it: "
     f"{_TF2ONNX} --graphdef FILE --inputs NAME:0 --outputs NAME:0 --output model.onnx"
@@ -37,13 +38,14 @@ _OPENVINO = f"OpenVINO's files cannot be converted back; {_SOURCE}"
 _NCNN = f"{_SOURCE}; of a model of pnnx's, export the .pt file that it was made from"
 _TENSORRT = f"an engine fits one GPU and cannot be converted back; {_SOURCE}"
 _KERAS = (
-    "load it with Keras and export it: model = keras.saving.load_model(FILE); "
-    "model.export('model.onnx', format='onnx')"
+    "vkmnn reads .keras and .h5 files where Keras is installed (pip install 'vkmnn[keras]'); or "
+    "export the model: keras.saving.load_model(FILE).export(FOLDER)"
 )
+_KERAS_WEIGHTS = "load them into the model in Keras: model.load_weights(FILE); model.export(FOLDER)"
 _TFJS = f"convert it: {_TF2ONNX} --tfjs FOLDER/model.json --output model.onnx"
 _CHECKPOINT = (
     "it holds weights only; save the model in TensorFlow with tf.saved_model.save(model, FOLDER), "
-    f"and convert that: {_TF2ONNX} --saved-model FOLDER --output model.onnx"
+    "and give that folder"
 )
 _CAFFE_HDF5 = "save the weights as a .caffemodel: net.save(FILE) in pycaffe; vkmnn reads that"
 _MXNET = "convert it: mxnet.onnx.export_model('M-symbol.json', 'M-0000.params', [SHAPE])"
@@ -62,14 +64,14 @@ Matches = Callable[[bytes], bool]
 
 
 class Kind(NamedTuple):
-    """A format: what it is called, with its article, and what to do."""
+    """A format: its name, with its article, and what to do."""
 
     name: str
     advice: str
 
 
 class _Format(NamedTuple):
-    """A format; of a vague one, such as a zip archive, the name of a file may say more."""
+    """A format; for a vague one, such as a zip archive, the name of a file may say more."""
 
     name: str
     advice: str
@@ -118,7 +120,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _fields(head: bytes, most: int = 4) -> list[tuple[int, bytes]]:
-    """Return the first fields of a protobuf message: numbers, and bytes that may be cut off."""
+    """Return the first fields of a protobuf message: numbers, and bytes that may be truncated."""
     found: list[tuple[int, bytes]] = []
     at = 0
     while at < len(head) and len(found) < most:
@@ -174,11 +176,11 @@ _JSON = _text(rb"[{\[]\s*[\"{\[\]}\d]")
 _HDF5 = _at(0, b"\x89HDF\r\n\x1a\n")
 _IMAGES = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"GIF8", b"BM")
 
-# The first that matches counts: the particular stands before the general.
+# The first match counts: specific ones precede general ones.
 _BY_CONTENT = (
     _Format(
         "a Git LFS pointer",
-        "run `git lfs pull` to get the model itself",
+        _LFS,
         _at(0, b"version https://git-lfs"),
     ),
     _Format("a web page", _AGAIN, _text(rb"<(!doctype html|html)")),
@@ -343,7 +345,7 @@ _BY_CONTENT = (
     ),
 )
 
-# Protobuf messages have no magic: these are asked only of what does not parse as a model.
+# Protobuf messages have no magic number: these are only tried if a file does not parse as a model.
 _BY_STRUCTURE = (
     _Format(
         "a PaddlePaddle model", _PADDLE, _both(_at(0, b"\x0a"), _has(b"\x04feed", b"\x05fetch"))
@@ -370,7 +372,7 @@ _BY_NAME = (
     _Format("Darknet weights", _EXPORT, suffixes=(".weights",)),
     _Format("a TensorFlow checkpoint", _CHECKPOINT, suffixes=(".index", ".meta")),
     _Format("weights of Caffe in HDF5", _CAFFE_HDF5, suffixes=(".caffemodel.h5",)),
-    _Format("weights of Keras", _KERAS, suffixes=(".weights.h5",)),
+    _Format("weights of Keras", _KERAS_WEIGHTS, suffixes=(".weights.h5",)),
     _Format("a NeMo archive", "load it in NeMo: model.export('model.onnx')", suffixes=(".nemo",)),
     _Format("a TorchServe archive", _EXPORT, suffixes=(".mar",)),
     _Format(
@@ -386,6 +388,10 @@ _CORE_ML = (
 )
 
 
+PIPELINE = Kind(
+    "the folder of a pipeline of diffusers",
+    "give one of its networks, such as FOLDER/unet/model.onnx",
+)
 LANGUAGE_MODEL = Kind(
     "the folder of a language model",
     'write `vkmnn generate FOLDER "text"`, or vkmnn.llm.load(folder); `vkmnn info FOLDER` '
@@ -394,7 +400,7 @@ LANGUAGE_MODEL = Kind(
 
 
 def _named(path: Path | None, formats: tuple[_Format, ...]) -> Kind | None:
-    """Return the format that a file's name says; of several suffixes, the longest counts."""
+    """Return the format that a file's name indicates; of several suffixes, the longest counts."""
     name = path.name.lower() if path is not None else ""
     ends = [(suffix, one) for one in formats for suffix in one.suffixes if name.endswith(suffix)]
     return _kind(max(ends, key=lambda end: len(end[0]))[1]) if ends else None
@@ -409,7 +415,7 @@ def kind_of(head: bytes, path: Path | None = None) -> Kind | None:
 
     Args:
         head: its first bytes.
-        path: where it is; says more of a zip archive, a pickle, and the like.
+        path: its path, which tells more about a zip archive, a pickle, and the like.
     """
     found = next((one for one in _BY_CONTENT if one.matches and one.matches(head)), None)
     if found is None:
@@ -418,11 +424,11 @@ def kind_of(head: bytes, path: Path | None = None) -> Kind | None:
 
 
 def likely_kind(head: bytes, path: Path | None = None) -> Kind | None:
-    """Return what a file is most likely, which no front end could read; None if nothing says it.
+    """Return the most likely kind of a file that no front end could read; None if unknown.
 
     Args:
         head: its first bytes.
-        path: where it is, if it has a name.
+        path: its path, if it has one.
     """
     found = kind_of(head, path)
     if found is None and path is not None and path.name == "saved_model.pb":
@@ -443,8 +449,12 @@ def _is_text(head: bytes) -> bool:
     return bool(head) and not re.search(rb"[^\t\n\r\x20-\x7e\x80-\xff]", head[:512])
 
 
-READ = (".onnx", ".vkmnn", ".mnn", ".tflite", ".prototxt", ".pb", ".pt2")
-"""Suffixes of the files that hold a network which vkmnn reads."""
+READ = (".onnx", ".vkmnn", ".mnn", ".tflite", ".prototxt", ".pb", ".pt2", ".keras")
+"""Suffixes of files with a network that vkmnn reads."""
+
+MODELS = "a folder of models"
+PREPROCESSOR = "preprocessor_config.json"
+"""What a folder has beside config.json whose model takes pictures or sounds."""
 
 _FOLDERS = (
     (("*-symbol.json", "*.params"), Kind("an MXNet model", _MXNET)),
@@ -460,16 +470,49 @@ _FOLDERS = (
     (("*.safetensors",), Kind("a folder of PyTorch weights", f"export it: {_OPTIMUM}")),
     (("*.caffemodel",), Kind("a folder of weights of Caffe", _CAFFE)),
     (("*.h5",), Kind("a folder of Keras models", _KERAS)),
-    (("*.keras",), Kind("a folder of Keras models", _KERAS)),
     (("*.bin",), Kind("a folder of PyTorch weights", f"export it: {_OPTIMUM}")),
     (("*.pt",), Kind("a folder of PyTorch models", _EXPORT)),
     (("*.pth",), Kind("a folder of PyTorch models", _EXPORT)),
 )
-"""Files that a folder has, as patterns, and what it then is."""
+"""Files in a folder, as patterns, and the kind that they indicate."""
+
+
+def holds_language_model(names: Collection[str]) -> bool:
+    """Return whether the files of a folder, and those in its folder onnx, make a language model."""
+    if "genai_config.json" in names or any(one.endswith(".gguf") for one in names):
+        return True
+    networks = any(one.lower().endswith(READ) for one in names)
+    weights = any(one.endswith(".safetensors") for one in names)
+    described = "config.json" in names and PREPROCESSOR not in names
+    return (described and (networks or weights)) or ("tokenizer.json" in names and networks)
+
+
+def is_pipeline(names: Collection[str]) -> bool:
+    """Return whether the files of a folder make a pipeline of diffusers."""
+    return "model_index.json" in names
+
+
+def has_model_suffix(name: str) -> bool:
+    """Return whether a name ends as those of files do that hold models."""
+    lower = name.lower()
+    known = (suffix for one in _ALL for suffix in one.suffixes)
+    return lower.endswith((*READ, ".safetensors", ".caffemodel", ".gguf", *known))
+
+
+def is_plain_zip(head: bytes) -> bool:
+    """Return whether the first bytes of a file mark a zip archive of no particular format."""
+    found = next((one for one in _BY_CONTENT if one.matches and one.matches(head)), None)
+    return found is not None and found.matches is _ZIP
+
+
+def mistaken_download(head: bytes) -> Kind | None:
+    """Return what a server sent in place of a file, by its first bytes; None for a file."""
+    found = kind_of(head)
+    return found if found is not None and found.advice in (_AGAIN, _LFS) else None
 
 
 def kind_of_folder(folder: Path) -> Kind | None:
-    """Name the kind of model that a folder holds; None where it is not known."""
+    """Return the kind of model in a folder; None if unknown."""
     name = folder.name.lower()
     for path, kind in (
         ("saved_model.pb", Kind("a TensorFlow SavedModel", _SAVED_MODEL)),
@@ -486,15 +529,15 @@ def kind_of_folder(folder: Path) -> Kind | None:
         inner = sorted(path.name for path in (folder / "onnx").glob("*.onnx"))
     except OSError:
         return None
+    if is_pipeline(names):
+        return PIPELINE
     networks = [one for one in names if one.lower().endswith(READ)]
-    described = {"config.json", "tokenizer.json"}.intersection(names)
-    weights = any(one.endswith(".safetensors") for one in names) and "config.json" in names
-    if (described and (inner or networks)) or weights or any(n.endswith(".gguf") for n in names):
+    if holds_language_model([*names, *(f"onnx/{one}" for one in inner)]):
         return LANGUAGE_MODEL
     if networks or inner:
         found = networks or [f"onnx/{one}" for one in inner]
         more = f" and {len(found) - 4} more" if len(found) > 4 else ""
-        return Kind("a folder of models", f"give one of them: {', '.join(found[:4])}{more}")
+        return Kind(MODELS, f"give one of them: {', '.join(found[:4])}{more}")
     for patterns, kind in _FOLDERS:
         if all(any(fnmatchcase(one, pattern) for one in names) for pattern in patterns):
             return kind

@@ -1,6 +1,7 @@
-"""What a front end is: it recognises a kind of model, reads it, and converts it to a graph.
+"""The front end interface: recognise a kind of model, read it, and convert it to a graph.
 
-A front end is a folder beside `onnx/`, or a plug-in; docs/extending/front-end.md shows a whole one.
+A front end is a folder next to `onnx/`, or a plug-in; docs/extending/front-end.md shows a complete
+one.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from vkmnn.base.budget import Meter
 from vkmnn.base.records import dataclass
 from vkmnn.base.registry import Registry
-from vkmnn.folding import Evaluator
 from vkmnn.ir import Dim, Graph
+from vkmnn.shape.folding import Evaluator
 
 if TYPE_CHECKING:
     from vkmnn.converter.onnx.host_nodes import HostCheck
 
 START_BYTES = 64
-"""Bytes of a file that `recognises` gets."""
+"""Bytes of a file passed to `recognises`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +31,15 @@ class Conversion:
     """Budget and options of a conversion.
 
     Attributes:
-        meter: is told about nodes, weights and what is computed; raises BudgetError.
+        meter: called with nodes, weights and computed values; raises BudgetError.
         evaluate: computes an op on constant inputs.
         as_inputs: names of constants with a default value that stay inputs.
-        host: says which parts of an ONNX model an evaluator on the host runs; None where such
-            parts are refused.
+        host: tells which parts of an ONNX model an evaluator on the host can run; None to refuse
+            them.
         shapes: shapes of inputs that replace the file's; sizes of other tensors that the file
             states are then worked out anew.
+        told: called with the ONNX model from which the graph was converted, as ONNX's front end
+            read it.
     """
 
     meter: Meter
@@ -44,6 +47,7 @@ class Conversion:
     as_inputs: frozenset[str] = frozenset()
     host: HostCheck | None = None
     shapes: Mapping[str, tuple[Dim, ...]] = field(default_factory=dict)
+    told: Callable[[Any], None] | None = None
 
 
 class FrontEnd(ABC):
@@ -60,7 +64,7 @@ class FrontEnd(ABC):
         """Return whether the model is of this kind.
 
         Args:
-            model: what the caller passed: a path, bytes, or an object.
+            model: the caller's argument: a path, bytes, or an object.
             start: the first bytes of the file or of the bytes; empty where there are none.
         """
 
@@ -68,11 +72,11 @@ class FrontEnd(ABC):
     def read(self, model: Any) -> Any:
         """Read the model, and whatever belongs to it, from disk.
 
-        Runs in a thread of its own while plug-ins are imported, so it must need nothing that they
-        register.
+        Runs in a separate thread while plug-ins are imported, so it must not depend on their
+        registrations.
 
         Raises:
-            ModelFileError: there is no such file, or it is not such a model.
+            ModelFileError: the file does not exist, or it is not such a model.
         """
 
     @abstractmethod
@@ -81,7 +85,7 @@ class FrontEnd(ABC):
 
         Raises:
             ModelError: the model contradicts itself.
-            BudgetError: it takes more than the budget allows.
+            BudgetError: it exceeds the budget.
             UnsupportedOpError: operators that vkmnn does not know; all of them.
         """
 
@@ -120,5 +124,5 @@ def _start(model: object) -> bytes:
                 with path.open("rb") as file:
                     return file.read(START_BYTES)
         except (OSError, ValueError):
-            pass  # the front end that reads it says what is wrong
+            pass  # its front end reports the error
     return b""

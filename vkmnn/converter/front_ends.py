@@ -1,10 +1,10 @@
-"""All front ends of vkmnn's: importing this registers them.
+"""All of vkmnn's front ends: importing this module registers them.
 
-That of vkmnn's own files, which needs no converter, is registered before.
+The one for vkmnn's own files, which needs no converter, is registered before.
 """
 
 from __future__ import annotations
 
-from vkmnn.converter import caffe, language, mnn, onnx, tensorflow, tflite, torch
+from vkmnn.converter import caffe, keras, language, mnn, onnx, tensorflow, tflite, torch
 
-__all__ = ["caffe", "language", "mnn", "onnx", "tensorflow", "tflite", "torch"]
+__all__ = ["caffe", "keras", "language", "mnn", "onnx", "tensorflow", "tflite", "torch"]

@@ -1,4 +1,4 @@
-"""Protobuf classes made of compact tables, for formats whose own packages are not needed.
+"""Protobuf classes from compact tables, for formats whose own packages are not needed.
 
 A table has a message per line: its name, then its fields: name, number, type, "*" where it is
 repeated, and the default. Types are protobuf's, messages, or the members of an enumeration in their
@@ -19,14 +19,14 @@ _APART = 10_000
 
 _FIELD = re.compile(r"(\w+) (\d+|-) (?:(\d+):)?([\w,]+)(\*?)(?: =(\S+))?")
 _SCALARS = frozenset(
-    {"bool", "bytes", "double", "float", "int32", "int64", "string", "uint32", "uint64"}
+    {"bool", "bytes", "double", "fixed32", "float", "int32", "int64", "string", "uint32", "uint64"}
 )
 
 
 class Messages:
-    """The classes of a table, made with the first that is asked for.
+    """The classes of a table, created when the first is requested.
 
-    They lie in a pool of their own: the formats' packages register messages of the same names.
+    They are in a separate pool: the formats' packages register messages of the same names.
 
     Args:
         package: begins the messages' full names.

@@ -24,8 +24,8 @@ from vkmnn.ir.ops import (
 def skip_out_of_range(graph: Graph) -> Graph:
     """Return a graph in which no index is out of range.
 
-    Negative indices count from the end, as ONNX has them; those beyond it are out of range, too.
-    Indices into shapes stay as they are.
+    Negative indices count from the end, as in ONNX; those beyond it are out of range too. Indices
+    into shapes are not changed.
 
     Raises:
         UnsupportedOpError: the rank of a tensor is not known.

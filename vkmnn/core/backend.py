@@ -18,7 +18,7 @@ from vkmnn.errors import Float16OverflowError, VkmnnError
 from vkmnn.ir import Array, DType, Op, PackedForm
 
 TensorPurpose = Literal["device", "upload", "readback"]
-"""How the host uses a tensor besides feeding it."""
+"""How the host uses a tensor in addition to feeding it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,8 @@ class HostCall:
 class TunedChoice:
     """A choice between kernels, decided by measurement.
 
-    `ops` are the ops that face it; `rule` is what the rules would take, both kernels with the name
-    that people read. Times are those of one of the ops, in microseconds.
+    `ops` are the ops that share the choice; `rule` is the rules' choice, both kernels by their
+    readable names. Times are those of one of the ops, in microseconds.
     """
 
     what: str
@@ -68,10 +68,9 @@ class TunedChoice:
 class Tuning:
     """Result of tuning a network.
 
-    `choices` is empty where no op has a choice. `before_us` and `after_us` are the median times of
-    whole runs, taken in turns, in microseconds: with the kernels that were in use, and with those
-    that measured fastest op by op; both are 0 where these are the same. `kept`: the latter are in
-    use now.
+    `choices` is empty if no op has a choice. `before_us` and `after_us` are the median times of
+    whole runs, alternating, in microseconds: with the previous kernels, and with those that
+    measured fastest op by op; both are 0 if these are the same. `kept`: the latter are now in use.
     """
 
     choices: tuple[TunedChoice, ...] = ()
@@ -81,7 +80,7 @@ class Tuning:
 
     @property
     def changed(self) -> tuple[TunedChoice, ...]:
-        """The choices where the fastest kernel was not the one the rules pick."""
+        """The choices whose fastest kernel is not the rules' choice."""
         return tuple(choice for choice in self.choices if choice.taken != choice.rule)
 
 
@@ -89,8 +88,8 @@ class Tuning:
 class MemoryUse:
     """Device memory of a plan in bytes.
 
-    `activations` holds all temporaries, which share memory by lifetime; `lower_bound` is the least
-    that any placement of them could take. `constants` is shared by the plans of a session.
+    `activations` holds all temporaries, which share memory by lifetime; `lower_bound` is the
+    minimum for any placement of them. `constants` is shared by the plans of a session.
     """
 
     activations: int = 0
@@ -113,9 +112,9 @@ class TunablePlan(Protocol):
 
 
 class OpsRejectedError(VkmnnError):
-    """A backend cannot run ops it had accepted; this only shows once their kernels are known.
+    """A backend cannot run ops that it accepted; known only once their kernels are.
 
-    `reasons` says why, by name of op. The plan is made again without them.
+    `reasons` maps names of ops to reasons. The plan is made again without them.
     """
 
     def __init__(self, reasons: Mapping[str, str]) -> None:
@@ -126,9 +125,9 @@ class OpsRejectedError(VkmnnError):
 class Segment(ABC):
     """Consecutive commands on one backend, prepared for repeated runs.
 
-    `busy_us` is the part of the last run in microseconds that the backend itself took: submit and
-    wait on a device, the executions on numpy. The rest of `run` is Python around it.
-    `takes_device_tensors` says that what `run` reads may be DeviceTensors.
+    `busy_us` is the backend's own part of the last run in microseconds: submit and wait on a
+    device, the executions on numpy. The rest of `run` is Python around it. `takes_device_tensors`
+    says that `run` may read DeviceTensors.
     """
 
     busy_us: float = 0.0
@@ -139,14 +138,14 @@ class Segment(ABC):
         """Run once.
 
         Args:
-            host: arrays by tensor name; what the segment needs from outside is read from it, what
-                others need of it is put there.
+            host: arrays by tensor name; the segment's external inputs are read from it, and results
+                for others are stored in it.
         """
 
     def forget_arrays(self) -> bool:
-        """Let go of constants in the host's memory; False where runs read them.
+        """Forget the constants in the host's memory; False if runs read them.
 
-        What was `bound` goes on, but nothing can be bound any more.
+        `bound` segments keep running, but nothing can be bound any more.
         """
         return False
 
@@ -172,9 +171,9 @@ class Segment(ABC):
         It shares memory with this one and must be closed before it.
 
         Args:
-            inputs: what the host provides.
-            outputs: what the host reads.
-            resident: of these, what the host leaves as it is when it begins and ends a run.
+            inputs: tensors that the host provides.
+            outputs: tensors that the host reads.
+            resident: those of them that the host does not touch when it begins and ends a run.
 
         Returns:
             None if that is impossible: a tensor has another form on the device, or is not on it.
@@ -204,8 +203,8 @@ class Segment(ABC):
 class Backend(ABC):
     """A session's use of a device (MNN Backend).
 
-    `type` names it in placements ("VULKAN", "CPU"); `uses_geometry` says that data movement is to
-    be lowered to Raster before executions are made; `records` that segments can be `bound`;
+    `type` names it in placements ("VULKAN", "CPU"); `uses_geometry` says that data movement is
+    lowered to Raster before executions are created; `records` that segments can be `bound`;
     `threads` how many ops it runs at once on the host.
     """
 
@@ -224,8 +223,8 @@ class Backend(ABC):
     def on_resize_begin(self, commands: Sequence[Command]) -> list[Command]:
         """Take the whole plan's commands before segments are built; may insert conversions.
 
-        This is the only place where a backend may change the forms of tensors, by
-        `Tensor.take_form`: those of its own commands' results. They are final when it returns.
+        Only here may a backend change the forms of tensors, by `Tensor.take_form`, and only of its
+        own commands' results. They are final when it returns.
         """
 
     @abstractmethod
@@ -275,9 +274,9 @@ class Backend(ABC):
         """Measure the kernels a plan could use; keep the fastest if the whole run gets faster.
 
         Args:
-            make_plan: makes the plan on a backend.
+            make_plan: creates the plan on a backend.
             feeds: arrays to run it on.
-            runs: how often each candidate runs.
+            runs: runs per candidate.
             limit_s: seconds after which no further candidate is tried.
             progress: called with (done, total) after every trial; `total` may grow.
 
@@ -289,14 +288,14 @@ class Backend(ABC):
     def suggest(  # noqa: B027 - a backend may have no choices
         self, tuned: Mapping[str, Mapping[str, str]]
     ) -> None:
-        """Take kernels that a model file says are fastest, where nothing was measured here.
+        """Use kernels that a model file lists as fastest, unless this machine has measured its own.
 
         Args:
             tuned: candidates by choice, for each device by its key.
         """
 
     def offer(self, forms: Sequence[PackedForm]) -> None:  # noqa: B027 - or read constants plain
-        """Take constants in forms that a model file holds, where kernels read these.
+        """Use constants in the forms of a model file, where kernels read these.
 
         Args:
             forms: constants that need not be packed, in place of those offered before.
@@ -310,7 +309,7 @@ class Backend(ABC):
         return []
 
     def measured(self) -> tuple[str, Mapping[str, str]]:
-        """Return the device's key, and the measurements of its plans' choices."""
+        """Return the device's key, and the measurements of the choices of its plans."""
         return "", {}
 
     @property
@@ -319,18 +318,19 @@ class Backend(ABC):
         return False
 
     def holds(self, dtype: DType) -> bool:
-        """Whether the backend can store elements of a numpy type."""
+        """Return whether the backend can store elements of a numpy type."""
         return True
 
     def new_tensor(
         self, shape: tuple[int, ...], dtype: DType, purpose: TensorPurpose = "device"
     ) -> DeviceTensor:
-        """Return a tensor of zeros in the backend's memory; in the host's where it `holds` none.
+        """Return a tensor of zeros in the backend's memory, or the host's if it cannot `hold` it.
 
         Args:
             shape: its sizes.
             dtype: the type of its elements, one that numpy has.
-            purpose: "upload" for what the host writes often, "readback" for what it reads often.
+            purpose: "upload" for tensors that the host writes often, "readback" for tensors that it
+                reads often.
 
         Raises:
             OutOfDeviceMemoryError: there is not enough memory.

@@ -1,4 +1,4 @@
-"""Backends that plug-ins add: a network runs on one when `device` names it."""
+"""Backends added by plug-ins: `device` selects one by name."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _B = TypeVar("_B", bound=OpenBackend)
 def backend(name: str) -> Callable[[_B], _B]:
     """Register a class of backends, or a function that opens one, under a name.
 
-    `device="NAME"` runs a network on it, `device="NAME:option"` with an option. What it rejects
-    runs on numpy.
+    `device="NAME"` runs a network on it, `device="NAME:option"` with an option. Ops that it rejects
+    run on numpy.
 
     Args:
-        name: in capitals, like "F64"; the `type` of the backend.
+        name: a name in capitals, like "F64"; the `type` of the backend.
 
     Raises:
-        PluginError: the name is taken, or is not in capitals.
+        PluginError: the name is in use, or is not in capitals.
     """
     if not name.isidentifier() or not name.isupper() or name in _TAKEN:
         raise PluginError(
@@ -48,7 +48,7 @@ def open_backend(device: str) -> Backend:
     """Open the backend that a selector names.
 
     Raises:
-        PluginError: what is registered opens no backend of that name.
+        PluginError: the registered function does not open a backend of that name.
         VkmnnError: the backend cannot be opened.
     """
     name = named_backend(device) or device
@@ -60,7 +60,7 @@ def open_backend(device: str) -> Backend:
         raise unexpected_error(error, f"opening the backend {name}", kind=PluginError) from error
     if not isinstance(opened, Backend) or opened.type != name:
         raise PluginError(
-            f"what is registered as the backend {name} opened {opened!r}",
+            f"the backend {name} opened {opened!r}, which is not that backend",
             hint=f'return a Backend whose type is "{name}"',
         )
     return opened

@@ -24,21 +24,21 @@ class Shared(Protocol):
 
 
 class Dependent(Protocol):
-    """An object that holds plans of a session, and is closed with it."""
+    """An object that holds plans of a session and is closed with it."""
 
     def plan_anew(self) -> None:
-        """Take other plans: the session plans in another way from now on."""
+        """Replace the plans: the session now plans differently."""
 
     def close(self, lost: bool = False) -> None:
-        """Release memory and plans; `lost` says that they went down with the device."""
+        """Release memory and plans; `lost` says that they were lost with the device."""
 
 
 class Bound(ABC):
     """A network with its inputs and outputs bound to tensors.
 
     Attributes:
-        inputs: what a run reads, by name.
-        outputs: what it writes.
+        inputs: inputs of a run, by name.
+        outputs: its outputs.
         copies: whether a run copies between them and the plan's own memory.
     """
 
@@ -55,8 +55,8 @@ class Bound(ABC):
         """Run once.
 
         Raises:
-            InvalidInputError: it is closed, with its session or by a lost device; or a kernel found
-                a value that it cannot compute with.
+            InvalidInputError: it is closed, with its session or by a lost device; or a kernel
+                reported an invalid value.
         """
         if self.closed:
             raise InvalidInputError(
@@ -65,7 +65,7 @@ class Bound(ABC):
         self._run()
 
     def plan_anew(self) -> None:  # noqa: B027 - may hold no plan
-        """Take another plan: the session plans in another way from now on."""
+        """Replace the plan: the session now plans differently."""
 
     def close(self, lost: bool = False) -> None:
         """Release its share of the plan; the tensors stay."""
@@ -115,7 +115,7 @@ class BoundPlan(Bound):
 
 
 class CopyingRun(Bound):
-    """A network with several steps or off the device: runs as usual, with copies either side."""
+    """A network with several steps or off the device: runs as usual, with copies around."""
 
     copies = True
 
@@ -164,7 +164,7 @@ class Lane:
         }
 
     def close(self) -> None:
-        """Release it once the run in progress has finished."""
+        """Release it after the current run."""
         self._segment.close()
 
 

@@ -22,7 +22,7 @@ class Storage(ABC):
 
     @abstractmethod
     def view(self) -> Array | None:
-        """Return the elements without a copy, or None if the host cannot see them as they are."""
+        """Return the elements without a copy, or None if the host cannot read them directly."""
 
     @abstractmethod
     def read(self) -> Array:
@@ -43,7 +43,7 @@ class Storage(ABC):
     def write_rows(self, other: Storage, axis: int, count: int) -> bool:
         """Copy the first `count` rows along an axis on the device; False if that is impossible.
 
-        The two differ in the size of that axis alone.
+        The two differ only in the size of that axis.
         """
         return False
 
@@ -52,7 +52,7 @@ class Storage(ABC):
         return False
 
     def part(self, first: int, count: int) -> Storage | None:
-        """Return the same memory from an index of the first axis on; None if that is impossible."""
+        """Return the same memory starting at an index of the first axis; None if impossible."""
         return None
 
 
@@ -80,9 +80,9 @@ class HostStorage(Storage):
 class DeviceTensor:
     """A tensor in device memory: runs read and write it, the host reads it on request.
 
-    Sessions make them: `InferenceSession.tensor`, `upload`, `run_on_device` and `bind`. A tensor
-    outlives the session that made it, and goes to other sessions; those on other devices copy it.
-    While a run is under way, what it reads must not be written, nor what it writes be read.
+    Sessions create them: `InferenceSession.tensor`, `upload`, `run_on_device` and `bind`. A tensor
+    outlives the session that created it, and can be passed to other sessions; those on other
+    devices copy it. During a run, its inputs must not be written and its outputs not read.
     """
 
     __slots__ = ("__weakref__", "_dtype", "_shape", "storage")
@@ -114,7 +114,7 @@ class DeviceTensor:
 
     @property
     def nbytes(self) -> int:
-        """The size of its elements in bytes as an array; a device may store them wider."""
+        """The size of an element in bytes as an array; a device may store it wider."""
         return self.size * self.dtype.itemsize
 
     @property
@@ -126,14 +126,14 @@ class DeviceTensor:
     def is_mapped(self) -> bool:
         """Whether `numpy` is a view: the host can read the memory, in the array's format.
 
-        Devices store elements in 32 bits; float32 and int32 are as they are.
+        Devices store elements in 32 bits; float32 and int32 are stored unchanged.
         """
         return self.storage.view() is not None
 
     def numpy(self) -> Array:
-        """Return the elements: a view of the device's memory where `is_mapped`, else a copy.
+        """Return the elements: a view of the device's memory if `is_mapped`, else a copy.
 
-        A view may be written, too, and keeps the memory alive.
+        A view may also be written, and keeps the memory alive.
 
         Raises:
             DeviceLostError: the device has been lost.
@@ -148,7 +148,7 @@ class DeviceTensor:
         Copies between tensors on the same device do not go through the host.
 
         Raises:
-            InvalidInputError: no array or tensor, or another shape or element type.
+            InvalidInputError: not an array or tensor, or of another shape or element type.
             IntegerRangeError: an integer does not fit in the 32 bits of the device.
         """
         if not isinstance(source, np.ndarray | np.generic | DeviceTensor):
@@ -159,7 +159,7 @@ class DeviceTensor:
             raise InvalidInputError(
                 f"a tensor of {self.dtype} {list(self.shape)} cannot take {source.dtype} "
                 f"{list(source.shape)}",
-                hint="shape and element type have to be the same",
+                hint="shape and element type must match",
             )
         if not isinstance(source, DeviceTensor):
             self.storage.write(source)
@@ -181,7 +181,7 @@ class DeviceTensor:
         return None if storage is None else DeviceTensor(shape, self._dtype, storage)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        """Return the elements as numpy asks for them.
+        """Return the elements for numpy.
 
         Raises:
             ValueError: `copy` is False, but only a copy is possible.
@@ -189,12 +189,12 @@ class DeviceTensor:
         view = self.storage.view()
         same = dtype is None or self.dtype == dtype
         if copy is False and (view is None or not same):
-            raise ValueError("the elements of this DeviceTensor cannot be had without a copy")
+            raise ValueError("the elements of this DeviceTensor cannot be accessed without a copy")
         array = self.storage.read() if view is None or (copy and same) else view
         return array if same else array.astype(dtype)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """Return where the memory is: (1, 0), the host's, where `is_mapped`; else Vulkan's."""
+        """Return the location of the memory: (1, 0), the host's, if `is_mapped`; else Vulkan's."""
         return _DL_CPU if self.is_mapped else (_DL_VULKAN, 0)
 
     def __dlpack__(

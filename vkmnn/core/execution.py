@@ -9,13 +9,14 @@ from vkmnn.base.records import dataclass
 from vkmnn.core.tensor import Tensor
 from vkmnn.errors import ModelError
 from vkmnn.ir import AttrsT, Layout, Op
+from vkmnn.shape import flops
 
 Layouts = tuple[list[Layout], list[Layout]]
 """The layout of each input and of each output."""
 
 
 class Rejection(Exception):  # noqa: N818 - the outcome of an offer, not a failure
-    """The reason a backend does not run an op, as shown by `session.placement()`.
+    """The reason why a backend does not run an op, as shown by `session.placement()`.
 
     Executions raise it while they are constructed; `Backend.on_create` returns it.
     """
@@ -33,12 +34,12 @@ class Execution(Generic[AttrsT]):
 
     Args:
         op: the op to run.
-        inputs: its operands, None where one is absent.
+        inputs: its operands, None for absent ones.
         outputs: the results that are needed.
 
     Attributes:
-        provider: who registered the kernel.
-        passed_over: why kernels that come before it did not take the op.
+        provider: the plug-in that registered the kernel, or vkmnn.
+        passed_over: why preceding kernels rejected the op.
 
     Raises:
         Rejection: the op cannot run here.
@@ -55,7 +56,7 @@ class Execution(Generic[AttrsT]):
         self.outputs = list(outputs)
 
     def bind(self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]) -> None:
-        """Take the tensors in their final forms; shapes and contents stay the same."""
+        """Set the tensors in their final forms; shapes and contents stay the same."""
         self.inputs = list(inputs)
         self.outputs = list(outputs)
 
@@ -117,3 +118,9 @@ class Command:
     backend: str
     reason: str = ""
     owner: str = ""
+
+    @property
+    def flops(self) -> int:
+        """The floating-point operations of a run."""
+        inputs = [None if tensor is None else tensor.info for tensor in self.inputs]
+        return flops(self.op, inputs, [tensor.info for tensor in self.outputs])

@@ -26,10 +26,10 @@ MIN_RUNS, MAX_RUNS, ENOUGH_S = 3, 20, 0.05
 """Number of runs after the first one, within a time limit."""
 
 MAX_FLOPS = 2e9
-"""Operations of a network beyond which nothing but the device is tried."""
+"""Networks with more operations run only on the device."""
 
 MAX_CHOICES = 256
-"""Shapes of inputs that a session remembers; others are looked up in the file of measurements."""
+"""Remembered shapes of inputs; others are looked up in the file of measurements."""
 
 
 class Results(Protocol):
@@ -39,7 +39,7 @@ class Results(Protocol):
         """Return a stored measurement."""
 
     def put(self, key: str, value: Mapping[str, Any]) -> None:
-        """Keep something."""
+        """Store a measurement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Candidate:
 
     Attributes:
         open: returns a session of it.
-        most: operations of a network beyond which it is not tried.
+        most: maximum operations of a network for which it is tried.
     """
 
     open: Callable[[], Session]
@@ -61,8 +61,8 @@ class Choice:
 
     Attributes:
         name: the fastest.
-        ms: milliseconds of each that was measured.
-        left: why others were not.
+        ms: milliseconds of each measured engine.
+        left: why the others were not measured.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Choice:
     left: Mapping[str, str]
 
     def without(self, name: str, other: str, why: str) -> Choice:
-        """Return the choice of another, as one has failed."""
+        """Return another choice after one has failed."""
         ms = {one: took for one, took in self.ms.items() if one != name}
         return Choice(other, ms, {**self.left, name: why})
 
@@ -87,10 +87,10 @@ class FastestSession(Session):
 
     Args:
         arguments: those of `Session`.
-        candidates: what else may run the network, by name.
+        candidates: other ways to run the network, by name.
         results: keeps measurements.
-        key: stands for the network, the device and everything else that matters.
-        tolerance: by how much results may differ, as a part of their range.
+        key: identifies the network, the device and everything else that matters.
+        tolerance: allowed difference of results, as a fraction of their range.
         options: those of `Session`.
     """
 
@@ -133,7 +133,7 @@ class FastestSession(Session):
         try:
             return self._session(choice.name).run(feeds)
         except VkmnnError as error:
-            results = super()._run(feeds)  # raises what is wrong with the inputs, if it is they
+            results = super()._run(feeds)  # raises if the inputs are at fault
             self._keep(key, choice.without(choice.name, self._own, error.message))
             _log.warning("%s failed, the device runs the network: %s", choice.name, error.message)
             return results
@@ -214,10 +214,10 @@ class FastestSession(Session):
             self._opened[name] = self._candidates[name].open()
         return self._opened[name]
 
-    # --- what the session tells ------------------------------------------------------------------
+    # --- reports ---------------------------------------------------------------------------------
 
     def placement(self) -> Placement:
-        """Return where each op of the latest run ran, and how fast everything else was."""
+        """Return where each op of the latest run ran, and the times of all other engines."""
         choice = self._last
         if choice is None or choice.name == self._own:
             return replace(super().placement(), note="" if choice is None else str(choice))
@@ -262,7 +262,7 @@ def _time(run: Callable[[], object]) -> float:
 
 
 def _alike(one: Value, other: Value, tolerance: float) -> bool:
-    """Return whether two results are the same but for rounding."""
+    """Return whether two results are equal except for rounding."""
     if not isinstance(one, np.ndarray) or not isinstance(other, np.ndarray):
         return False
     if (one.shape, one.dtype) != (other.shape, other.dtype):

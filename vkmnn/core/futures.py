@@ -18,19 +18,20 @@ IN_FLIGHT = 2
 class RunFuture(PatientFuture[T], Generic[T]):
     """The result of a future run: a `concurrent.futures.Future` that can also be awaited.
 
-    `result` and `exception` wait, `done` asks, `add_done_callback` is told, in the thread that did
-    the run. `cancel` takes back a run that has not begun; one that has ends as it would have.
+    `result` and `exception` wait, `done` polls, callbacks of `add_done_callback` are called in the
+    thread of the run. `cancel` withdraws a run that has not started; a run in progress
+    finishes normally.
     """
 
     def __await__(self) -> Generator[Any, None, T]:
         """Wait in an event loop; cancelling the task cancels a run that has not started."""
-        import asyncio  # of no use to those who never wait in a loop, and 20 ms to import
+        import asyncio  # not needed without an event loop, and 20 ms to import
 
         return asyncio.wrap_future(self).__await__()
 
 
 class Submitter:
-    """Carries out runs in the order they were requested, two at a time."""
+    """Executes runs in the order they were requested, two at a time."""
 
     def __init__(self) -> None:
         self._workers = Workers(IN_FLIGHT, "vkmnn-run")
@@ -51,7 +52,7 @@ class Submitter:
         return future
 
     def _next(self) -> None:
-        """Do the oldest queued run; only starting it is exclusive."""
+        """Execute the oldest queued run; only starting it is exclusive."""
         self._here.inside = True
         try:
             with self._turn:
@@ -81,7 +82,9 @@ class Submitter:
     def close(self) -> None:
         """Refuse the runs that have not started, and wait for those that have."""
         self._closed = True
-        if not getattr(self._here, "inside", False):  # else a callback closes: it cannot wait
+        if not getattr(
+            self._here, "inside", False
+        ):  # otherwise a callback is closing it, and cannot wait
             self._workers.close()
 
 

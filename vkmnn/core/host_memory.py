@@ -1,4 +1,4 @@
-"""Limit the memory that the ops of a plan hold on the numpy backend."""
+"""Limits the memory that the ops of a plan hold on the numpy backend."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from vkmnn.shape import info_bytes, is_view, working_bytes
 def check_host_memory(
     commands: Sequence[Command], backend: str, outputs: set[str], meter: Meter
 ) -> None:
-    """Refuse a plan in which the ops on the numpy backend hold too much at one time.
+    """Refuse a plan whose ops on the numpy backend hold too much memory at one time.
 
     Args:
         commands: the plan, in running order.
         backend: the type of the numpy backend.
         outputs: tensors that stay until the run is over.
-        meter: what is allowed.
+        meter: the limit.
 
     Raises:
         BudgetError: names the op that exceeds the limit.

@@ -1,4 +1,4 @@
-"""Ops that the host runs, as plans and profiles see them."""
+"""Ops that run on the host, as plans and profiles see them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class NestedProgram(Protocol):
         """Number of plans created."""
 
     def host_ops(self) -> list[Op]:
-        """Return the ops in it that only the host runs."""
+        """Return its ops that only the host runs."""
 
     def engines(self) -> set[str]:
         """Return the engines of these ops."""

@@ -1,9 +1,8 @@
-"""Kernels that plug-ins add to a backend's own: registration and selection.
+"""Kernels that plug-ins add to a backend: registration and selection.
 
-Of the kernels that fit an op, the one with the highest priority is asked first. vkmnn's own have
-priority 0, those of plug-ins 10 unless they say otherwise. Between equals, one for the op's element
-type comes before one for any; then names of providers decide. A kernel that rejects the op leaves
-it to the next.
+Of the kernels for an op, the one with the highest priority is asked first. vkmnn's own have
+priority 0, those of plug-ins 10 by default. Between equals, one for the op's element type precedes
+one for any; then names of providers decide. A kernel that rejects the op leaves it to the next.
 """
 
 from __future__ import annotations
@@ -49,11 +48,11 @@ KERNELS: Registry[str, Kernel] = Registry("kernel")
 
 
 def kernels_of(backend: str, op: str, dtype: DType | None, own: Kernel | None) -> list[Kernel]:
-    """Return the kernels that fit an op, in the order in which they are asked.
+    """Return the kernels for an op, in the order in which they are asked.
 
     Args:
         backend: the backend's type.
-        op: the op's type, of a Custom op with its own: `Op.kernel`.
+        op: the op's type, for a Custom op including its own: `Op.kernel`.
         dtype: the element type that decides: see `deciding_dtype`.
         own: the backend's own kernel.
     """
@@ -67,9 +66,9 @@ def kernels_of(backend: str, op: str, dtype: DType | None, own: Kernel | None) -
 
 
 def deciding_dtype(inputs: Sequence[Tensor | None], outputs: Sequence[Tensor] = ()) -> DType | None:
-    """Return the element type by which kernels are chosen: the first input's that is present.
+    """Return the element type that selects kernels: that of the first present input.
 
-    An op without inputs goes by its first output.
+    For an op without inputs, it is that of its first output.
     """
     return next((one.dtype for one in (*inputs, *outputs) if one is not None), None)
 
@@ -87,10 +86,10 @@ def create(
     Args:
         backend: the backend's type.
         own: its own kernel.
-        op: what is to be executed.
+        op: the op to execute.
         inputs: its operands, None where one is absent.
         outputs: its results.
-        details: what kernels of this backend get besides.
+        details: further arguments of this backend's kernels.
 
     Returns:
         The execution, which knows its provider and who rejected the op before; a Rejection with all

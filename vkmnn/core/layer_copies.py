@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from vkmnn.base.budget import Meter
-from vkmnn.core.layers import Layer, Layers, Mark
+from vkmnn.core.alike_layers import Layer, Layers, Mark
 from vkmnn.core.resolve import Resolved
 from vkmnn.ir import Array, Graph, Op, TensorInfo
 from vkmnn.ir.ops import RasterAttrs
@@ -23,10 +23,10 @@ def resolve_layers(
 
     Args:
         graph: the network.
-        layers: those that are alike.
+        layers: the repeated layers.
         inputs: static description of the inputs.
         resolve: computes shapes, folds, lowers.
-        meter: what the pieces of data movement are charged to.
+        meter: the meter charged for the pieces of data movement.
 
     Returns:
         None where layers have not become alike: all of the network is to be resolved then.
@@ -74,7 +74,7 @@ def _places(ops: Sequence[Op], layer: int) -> range:
 def _are_whole(
     ops: Sequence[Op], model: range, made: set[str], before: set[str], copy: _Copy
 ) -> bool:
-    """Whether the second layer reads only what a copy finds in its predecessor, too."""
+    """Return whether the second layer reads only what a copy finds in its predecessor too."""
     for index, op in enumerate(ops):
         for name in op.inputs:
             if name in before and index >= model.start:
@@ -92,7 +92,7 @@ class _Copy:
         layer: the layer.
         model: the ops of the second layer, as the network has them.
         graph: the network.
-        found: what the network has become; what the copy brings along is added.
+        found: the resolved network, to which the copy adds its parts.
     """
 
     def __init__(self, layer: Layer, model: Sequence[Op], graph: Graph, found: Resolved) -> None:
@@ -132,7 +132,7 @@ class _Copy:
             self.name(model)
 
     def _lowered(self, name: str) -> str | None:
-        """Return the name of a tensor or an op that lowering has named after an op."""
+        """Return the name that lowering derives from an op's name for a tensor or op."""
         owner, mark, rest = name.partition("~")
         own = self._layer.owners.get(owner) if mark else None
         return own and f"{own}~{rest}"

@@ -28,11 +28,11 @@ class Overflowed:
     """An op with a result, or an operand, that overflowed in float16.
 
     Attributes:
-        label: what the step is called in profiles.
-        tensor: what holds the infinite number.
+        label: the name of the step in profiles.
+        tensor: the tensor with the infinite number.
         op: its type.
         node: its name in the model.
-        names: the ops and tensors that have to keep float32, so that it does not overflow.
+        names: the ops and tensors that must keep float32 to avoid the overflow.
     """
 
     label: str
@@ -47,12 +47,12 @@ def overflow_of(
 ) -> Overflowed:
     """Return the description of a command with an operand or result in `tensors`.
 
-    What overflows in one place does so wherever else it is narrowed, so whatever reads one of them
-    has to keep float32.
+    A tensor that overflows in one place does so wherever else it is narrowed, so all its readers
+    have to keep float32.
 
     Args:
         command: the step.
-        tensors: by their names in the network; "" where one is absent.
+        tensors: tensors by their names in the network; "" for absent ones.
         owner: the op of the network that the step belongs to, if it is another.
     """
     op = (owner or command).op
@@ -65,7 +65,7 @@ class OverflowWatch:
     """Reaction of a session to overflow, shared by all its backends and plans.
 
     Args:
-        action: "warn" says it once for each op; "raise" raises; so does "high", for the session
+        action: "warn" logs it once per op; "raise" raises; so does "high", for the session
             to repeat the run with these ops in float32.
     """
 
@@ -75,10 +75,10 @@ class OverflowWatch:
         self._repeats = 0
 
     def note(self, found: Sequence[Overflowed]) -> None:
-        """Deal with the overflows of a run.
+        """Handle the overflows of a run.
 
         Raises:
-            Float16OverflowError: they are not only to be logged.
+            Float16OverflowError: `action` is not only to log.
         """
         if not found:
             return
@@ -96,8 +96,9 @@ class OverflowWatch:
             if (one.op, one.node) not in self._told:
                 self._told.add((one.op, one.node))
                 _log.warning(
-                    "%s '%s': '%s' holds a number beyond ±65504, which became infinite in float16 "
-                    "and would not in float32; %s",
+                    "%s '%s': '%s' holds a value beyond ±65504, which is finite in float32 but "
+                    "became "
+                    "infinite in float16; %s",
                     *(one.op, one.node, one.tensor, HINT),
                 )
 

@@ -22,13 +22,13 @@ T = TypeVar("T")
 
 
 class Pipelines:
-    """Sessions of parts of one network; runs hand tensors on from one to the next.
+    """Sessions of parts of one network; runs pass tensors from one to the next.
 
-    A failure ends a run: what comes after it is not run.
+    A failure ends a run: later parts do not run.
 
     Args:
         parts: the sessions, in running order; closed with this.
-        outputs: what all of them produce together for the caller.
+        outputs: the outputs of all of them for the caller.
     """
 
     def __init__(self, parts: Sequence[Session], outputs: Sequence[str]) -> None:
@@ -62,7 +62,7 @@ class Pipelines:
 
     @property
     def plans(self) -> list[Plan]:
-        """The plans that are in use."""
+        """The plans in use."""
         return [plan for part in self._parts for plan in part.plans]
 
     @property
@@ -87,7 +87,7 @@ class Pipelines:
         return {name: info for name, info in found.items() if name in wanted}
 
     def is_planned(self, shapes: Mapping[str, tuple[int, ...]]) -> bool:
-        """Whether the first part has its plan, and every other has one."""
+        """Whether the first part has its plan, and every other part has at least one."""
         first = self._parts[0]
         return first.is_planned(_of(first, shapes)) and all(part.plans for part in self._parts)
 
@@ -102,7 +102,7 @@ class Pipelines:
         return self.submit_call(lambda: finish(self.run(feeds)))
 
     def submit_call(self, work: Callable[[], T]) -> RunFuture[T]:
-        """Request a call after the runs that were submitted before it."""
+        """Request a call after the runs submitted before it."""
         return self._parts[0].submit_call(work)
 
     def _in_order(
@@ -149,7 +149,7 @@ class Pipelines:
         return self._in_order(plain, run)
 
     def placement(self) -> Placement:
-        """Return where each op of every part runs; tensors that are handed on count as copies."""
+        """Return where each op of every part runs; tensors passed between parts count as copies."""
         placed = [part.placement() for part in self._parts]
         made = {info.name for part in self._parts for info in part.graph.outputs}
         handed = sum(info.name in made for part in self._parts for info in part.graph.inputs)
@@ -184,7 +184,7 @@ class Pipelines:
             part.trim()
 
     def forget_model(self) -> None:
-        """Let go of the network; see `Session.forget_model`."""
+        """Free the network; see `Session.forget_model`."""
         for part in self._parts:
             part.forget_model()
 
@@ -203,7 +203,7 @@ def _of(part: Session, values: Mapping[str, Value]) -> dict[str, Value]:
     """Return the inputs of a part.
 
     Raises:
-        InvalidInputError: it is not there: a part before it did not produce it.
+        InvalidInputError: a preceding part did not produce it.
     """
     missing = [info.name for info in part.graph.inputs if info.name not in values]
     if missing:

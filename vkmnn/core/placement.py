@@ -13,8 +13,8 @@ from vkmnn.errors import plural
 class PlacedOp:
     """An op of the plan, its node in the model, its backend, and why it is not the main one.
 
-    `provider` is who registered the kernel that runs it: "vkmnn", or a plug-in. `passed_over` says
-    why kernels with a higher priority did not take it.
+    `provider` is the plug-in that registered its kernel, or "vkmnn". `passed_over` says why kernels
+    with a higher priority rejected it. `flops` are its floating-point operations, 0 if unknown.
     """
 
     name: str
@@ -24,15 +24,16 @@ class PlacedOp:
     reason: str
     provider: str = "vkmnn"
     passed_over: tuple[str, ...] = ()
+    flops: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The placement of a whole plan; `str()` gives a table.
+    """The placement of a whole plan; `str()` formats it as a table.
 
-    `copies` counts tensors that cross between backends in every run, graph inputs and outputs
-    excluded; `copied_bytes` is what went between the device and steps of the host in the last run.
-    `note` is what is to be said of the whole: with device="fastest", what was measured.
+    `copies` counts tensors that cross between backends in every run, except graph inputs and
+    outputs; `copied_bytes` are the bytes between the device and host steps in the last run. `note`
+    is a remark on the whole: with device="fastest", the measurements.
     """
 
     ops: tuple[PlacedOp, ...]
@@ -47,12 +48,24 @@ class Placement:
         return tuple(op for op in self.ops if op.backend != self.main)
 
     @property
+    def away_share(self) -> float | None:
+        """The share of the floating-point operations that do not run on the main backend.
+
+        None where it is not known: a stage of the host does not count its operations.
+        """
+        total = sum(op.flops for op in self.ops)
+        away = self.off_device
+        if not total or any(not op.flops and op.backend != "CPU" for op in away):
+            return None
+        return sum(op.flops for op in away) / total
+
+    @property
     def counts(self) -> dict[str, int]:
         """Number of ops by backend."""
         return dict(Counter(op.backend for op in self.ops))
 
     def __repr__(self) -> str:
-        """Return how many ops run where; `str()` lists them."""
+        """Return the number of ops by backend; `str()` lists them."""
         return f"<vkmnn.Placement: {self._summary()}>"
 
     def _summary(self) -> str:
@@ -69,7 +82,9 @@ class Placement:
         """Return a table: summary first, then one line per op."""
         bytes_ = f" ({self.copied_bytes:,} bytes)" if self.copied_bytes else ""
         copies = f"{plural(self.copies, 'copy', 'copies')} between backends{bytes_}"
-        lines = [f"{self._summary()}; {copies}"]
+        share = self.away_share if self.off_device else None
+        work = "" if share is None else f"; {100 * share:.1f} % of the operations off the device"
+        lines = [f"{self._summary()}; {copies}{work}"]
         if self.note:
             lines.append(self.note)
         width = max((len(op.type) for op in self.ops), default=0)

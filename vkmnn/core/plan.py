@@ -24,8 +24,8 @@ from vkmnn.core.resolve import Resolved, lower, resolve
 from vkmnn.core.static import StaticShapes
 from vkmnn.core.tensor import Tensor, Usage
 from vkmnn.errors import DeviceError, UnsupportedNode, UnsupportedOpError, unexpected_error
-from vkmnn.folding import Evaluator
 from vkmnn.ir import Array, Graph, Op, TensorInfo
+from vkmnn.shape.folding import Evaluator
 
 _log = logging.getLogger(__name__)
 
@@ -40,10 +40,10 @@ class Plan:
         inputs: static description of the graph's inputs.
         known: content of the inputs that shapes depend on.
         main: the backend that is offered every op first.
-        backup: the backend that takes what `main` rejects; folds constants.
+        backup: runs ops that `main` rejects; folds constants.
         evaluate: runs one op on arrays.
-        meter: what the plan may use; None for no limits.
-        static: what plans of a network share; None to compute it.
+        meter: limits of the plan; None for no limits.
+        static: state shared by plans of a network; None to compute it.
 
     Raises:
         BudgetError: the plan would take more memory, pieces or time than the meter allows.
@@ -113,7 +113,7 @@ class Plan:
         self._keeper: tuple[Segment, dict[str, DeviceTensor]] | None = None
 
     def _build(self, inputs: Mapping[str, TensorInfo]) -> tuple[list[Segment], int]:
-        """Cut the commands into segments and let the backends prepare theirs."""
+        """Split the commands into segments and let the backends prepare them."""
         runs = [(key, list(group)) for key, group in groupby(self.commands, _BACKEND)]
         kept, provided, copies = _crossings(self.commands, set(self._outputs), set(inputs))
         prepared = {
@@ -149,7 +149,7 @@ class Plan:
         return separate({name: self._output(name, host, feeds) for name in self._outputs})
 
     def _run_told(self, host: dict[str, Array]) -> None:
-        """Run the segments between calls of the backends that want to know."""
+        """Run the segments between the backends' execute callbacks."""
         with ExitStack() as stack:
             for backend in self._told:
                 backend.on_execute_begin()
@@ -163,7 +163,7 @@ class Plan:
             return constant
         found: Any = host[name]
         shared = isinstance(found, DeviceTensor)
-        array = found if type(found) is np.ndarray else np.asarray(found)  # or a scalar of numpy's
+        array = found if type(found) is np.ndarray else np.asarray(found)  # or a numpy scalar
         # An op that only renames may return its input; the caller must own the result.
         for feed in feeds.values():
             given: Any = feed
@@ -204,7 +204,7 @@ class Plan:
         return self._segments[0].bound(inputs, outputs, resident)
 
     def _holds(self, names: Iterable[str]) -> bool:
-        """Whether the device can hold all of these tensors."""
+        """Return whether the device can hold all of these tensors."""
         return all(self._main_backend.holds(self.infos[name].dtype) for name in names)
 
     def _constant_outputs(self) -> dict[str, Array]:
@@ -269,7 +269,7 @@ class Plan:
         return (segment, places) if segment is not None else None
 
     def give_back(self, lane: Lane) -> None:
-        """Keep a lane for the next run."""
+        """Return a lane for the next run."""
         self._lanes.append(lane)
 
     def retain(self) -> None:
@@ -277,7 +277,7 @@ class Plan:
         self._users += 1
 
     def forget_arrays(self) -> None:
-        """Let go of constants in the host's memory where runs do not read them."""
+        """Forget constants in the host's memory that runs do not read."""
         forgotten = [segment.forget_arrays() for segment in self._segments]
         if all(forgotten):
             self.commands = [_without_values(command) for command in self.commands]
@@ -288,7 +288,7 @@ class Plan:
         ops = tuple(
             PlacedOp(
                 *(c.op.name, c.op.type, c.op.source, c.backend, c.reason),
-                *(c.execution.provider, c.execution.passed_over),
+                *(c.execution.provider, c.execution.passed_over, c.flops),
             )
             for c in self.commands
         )
@@ -352,7 +352,7 @@ def _resolve(
     *,
     lowered: bool,
 ) -> Resolved:
-    """Resolve a network and, if it is to be `lowered`, its data movement; alike layers once."""
+    """Resolve a network and, if `lowered`, its data movement; repeated layers once."""
 
     def made_of(part: Graph) -> Resolved:
         found = resolve(part, inputs, known, evaluate, meter, described)
@@ -374,7 +374,7 @@ def _without_values(command: Command) -> Command:
     def described(tensor: Tensor | None) -> Tensor | None:
         if tensor is None:
             return None
-        kept = tensor.fp16, tensor.codes
+        kept = tensor.element, tensor.codes
         return Tensor(tensor.info, tensor.usage, tensor.layout, None, *kept)
 
     inputs = [described(tensor) for tensor in command.inputs]
@@ -402,7 +402,7 @@ def _settle(commands: Sequence[Command]) -> None:
 class _Tensors(dict[str, Tensor]):
     """The tensors of a plan by name, each created on first use.
 
-    Constants that plans of the network have in common, `described`, are not made again.
+    Constants shared by plans of the network, `described`, are not created again.
     """
 
     def __init__(

@@ -18,8 +18,8 @@ from vkmnn.core.plan import Plan
 from vkmnn.core.resolve import content_inputs, fold_constants
 from vkmnn.core.static import StaticShapes
 from vkmnn.errors import IntegerRangeError, InvalidInputError, PlacementError, plural
-from vkmnn.folding import Evaluator
 from vkmnn.ir import Array, Graph
+from vkmnn.shape.folding import Evaluator
 
 _log = logging.getLogger(__name__)
 
@@ -35,15 +35,15 @@ PLANS_BYTES = 256 << 20
 """Default limits of kept plans: their numbers, and their device memory."""
 
 TUNING_SECONDS = 20.0
-"""Seconds of tuning in that case: a user who runs a network did not ask to wait."""
+"""Seconds of tuning in that case: the user did not ask to wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class Planner:
     """Creates plans from backends within limits.
 
-    `require_main` refuses plans that put an op on the backup; `max_plans` are kept, or, where that
-    is None, as many as `PLANS_BYTES` hold.
+    `require_main` refuses plans that put an op on the backup; `max_plans` are kept, or, if that is
+    None, as many as fit in `PLANS_BYTES`.
     """
 
     main: Backend
@@ -55,21 +55,21 @@ class Planner:
 
 
 class Plans:
-    """The plans of one graph; the least recently used goes first when there are too many.
+    """The plans of one graph; the least recently used is dropped if there are too many.
 
     Args:
         graph: a network, or a part of one that needs no step in between.
-        planner: makes plans; replaced when the device is.
-        meter: what folding constants may take.
-        static: what plans of a network of fixed shapes share; None to share nothing.
+        planner: creates plans; replaced together with the device.
+        meter: the limit for folding constants.
+        static: state shared by plans of a network of fixed shapes; None to share nothing.
 
     Attributes:
         graph: with its constants folded.
         planner: as above.
         content: the inputs whose content determines a shape.
         current: the most recently used plan.
-        made: how many plans were made.
-        forgotten: no plan can be made any more: the constants are gone.
+        made: number of plans created.
+        forgotten: no further plan can be created: the constants are gone.
     """
 
     def __init__(
@@ -90,12 +90,12 @@ class Plans:
         return len(self._plans)
 
     def has(self, shapes: Shapes) -> bool:
-        """Whether a plan for these input shapes is kept, for some content."""
+        """Return whether a plan for these input shapes is kept, for some content."""
         planned = tuple(shapes[info.name] for info in self.graph.inputs)
         return any(key[: len(planned)] == planned for key in self._plans)
 
     def resize(self, shapes: Shapes, feeds: Mapping[str, Array]) -> Plan:
-        """Return the plan for these input shapes, making it if necessary.
+        """Return the plan for these input shapes, creating it if necessary.
 
         Args:
             shapes: the shape of every input.
@@ -246,7 +246,7 @@ class Plans:
 
 
 def without_constants(graph: Graph) -> Graph:
-    """Return the graph with those constants only that are outputs."""
+    """Return the graph with only those constants that are outputs."""
     outputs = graph.output_names()
     kept = {name: array for name, array in graph.constants.items() if name in outputs}
     return replace(graph, constants=kept)

@@ -10,13 +10,13 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vkmnn.base.elements import FLOATS
 from vkmnn.base.records import dataclass
 from vkmnn.base.whole_files import replacing
 from vkmnn.core.backend import MemoryUse
 from vkmnn.core.timeline import CALLS, PYTHON, Span, timeline, trace_events
 from vkmnn.errors import plural
 from vkmnn.ir import Array, HostGraphAttrs
-from vkmnn.shape import flops
 
 if TYPE_CHECKING:
     from vkmnn.core.backend import Timing
@@ -32,11 +32,11 @@ _COPY = "Copy"
 class ProfileEntry:
     """A step of the plan: a dispatch on a device, a copy to host memory, or a numpy execution.
 
-    `name` is the op's, `source` the model's node that it came from, `microseconds` the median,
-    `choice` tells who chose the kernel: "rule" or "tuned"; "" where there was no choice.
-    `flops` and `nbytes` are of the whole op, which may take several steps: its floating-point
-    operations, and the bytes of what it reads and writes, each tensor once. `overflowed`: a number
-    that float32 would have held became infinite in float16; see `on_overflow`.
+    `name` is the op's, `source` its node in the model, `microseconds` the median, `choice` says who
+    chose the kernel: "rule" or "tuned"; "" without a choice. `flops` and `nbytes` are of the whole
+    op, which may take several steps: its floating-point operations, and the bytes that it reads and
+    writes, each tensor once. `overflowed`: a value that fits float32 became infinite in float16;
+    see `on_overflow`.
     """
 
     name: str
@@ -77,7 +77,7 @@ class Profile:
         gpu_us: all steps on the device together; 0 when the numpy backend runs everything.
         wall_us: one whole run without timestamps, from arrays to arrays.
         python_us: the part of `wall_us` that is neither submit and wait nor a numpy execution.
-        timeline: what happened when in one run with timestamps, that of median length.
+        timeline: the timeline of one run with timestamps, the one of median length.
         memory: the device memory of the plan.
     """
 
@@ -126,11 +126,23 @@ class Profile:
         rows = [(value, count, spent) for value, (count, spent) in sums.items()]
         return sorted(rows, key=lambda row: -row[2])
 
+    @property
+    def away_us(self) -> float:
+        """All steps that do not run on the main backend, copies excluded."""
+        away = (one for one in self.entries if one.backend != self.main and one.type != _COPY)
+        return sum(one.microseconds for one in away)
+
+    @property
+    def crossings_us(self) -> float:
+        """What the host spends on copies between backends, in the run of the timeline."""
+        copies = sum(one.microseconds for one in self.entries if one.type == _COPY)
+        return copies + self.host().get("hand over", 0.0)
+
     def host(self) -> dict[str, float]:
         """Return the microseconds that the host spent in the run of the timeline, by activity.
 
-        "write inputs", "submit", "wait", "hand over" between segments, "read outputs". What the
-        host waits for is the device's work; the rest is what the host adds to it.
+        "write inputs", "submit", "wait", "hand over" between segments, "read outputs". While the
+        host waits, the device works; the rest is the host's own time.
         """
         spent: dict[str, float] = {}
         for span in self.timeline:
@@ -179,7 +191,7 @@ def measure(plan: Plan, timed: Plan, feeds: Mapping[str, Array], runs: int) -> P
         plan: the plan in normal use, on which whole runs are timed.
         timed: the same plan with backends that time their steps.
         feeds: one array per graph input.
-        runs: how many runs to measure, after one warm-up run.
+        runs: number of runs to measure, after one warm-up run.
     """
     from statistics import median
 
@@ -215,7 +227,7 @@ def measure(plan: Plan, timed: Plan, feeds: Mapping[str, Array], runs: int) -> P
                 kernel=step.kernel,
                 microseconds=median(timing.microseconds for _, timing in samples),
                 choice=step.choice,
-                flops=_flops(command) if command else 0,
+                flops=command.flops if command else 0,
                 nbytes=_nbytes(command) if command else 0,
                 overflowed=step.op in overflowed,
             )
@@ -233,12 +245,12 @@ def measure(plan: Plan, timed: Plan, feeds: Mapping[str, Array], runs: int) -> P
 
 
 def measure_host(part: HostPart, values: Mapping[str, object], runs: int, main: str) -> Profile:
-    """Profile a step of the host.
+    """Profile a host step.
 
     Args:
         part: the step.
         values: its inputs.
-        runs: how many runs to measure.
+        runs: number of runs to measure.
         main: the type of the backend that was asked first.
     """
     from statistics import median
@@ -287,21 +299,20 @@ def joined(profiles: Sequence[Profile], main: str, runs: int) -> Profile:
     )
 
 
-def _flops(command: Command) -> int:
-    inputs = [None if tensor is None else tensor.info for tensor in command.inputs]
-    return flops(command.op, inputs, [tensor.info for tensor in command.outputs])
-
-
 def _nbytes(command: Command) -> int:
-    """Return the bytes an op reads and writes; a pure copy reads no more than it writes."""
+    """Return the bytes that an op reads and writes; a pure copy reads no more than it writes."""
     read = [_size(tensor) for tensor in dict.fromkeys(command.inputs) if tensor is not None]
     written = sum(map(_size, command.outputs))
-    return written + (sum(read) if _flops(command) else min(sum(read), written))
+    return written + (sum(read) if command.flops else min(sum(read), written))
 
 
 def _size(tensor: Tensor) -> int:
-    narrow = 1 if tensor.codes is not None else 2 if tensor.fp16 else None
-    return prod(tensor.shape) * (narrow or tensor.dtype.numpy.itemsize)
+    each = tensor.dtype.numpy.itemsize
+    if tensor.codes is not None:
+        each = 1
+    elif tensor.element != "f32":
+        each = FLOATS[tensor.element].bytes
+    return prod(tensor.shape) * each
 
 
 def _device_us(row: Sequence[tuple[str, Timing]], backup: str) -> float:

@@ -44,14 +44,14 @@ OpenHost = Callable[[Sequence[Op], Mapping[str, Array], Collection[str]], Sequen
 """Opens HostGraph ops from the ops, constants, and required results."""
 
 NestNetworks = Callable[[OpenHost, Planner, Meter], OpenHost]
-"""Wraps an opener: networks inside If, Loop and Scan run on the planner, where they can."""
+"""Wraps an opener: networks inside If, Loop and Scan run on the planner, if they can."""
 
 
 def no_host(
     ops: Sequence[Op], constants: Mapping[str, Array], wanted: Collection[str]
 ) -> Sequence[HostPart]:
     """Refuse to open host ops: nothing here can run them."""
-    raise UnsupportedOpError([_refused(op, "no evaluator is at hand") for op in ops])
+    raise UnsupportedOpError([_refused(op, "there is no evaluator") for op in ops])
 
 
 def refuse_host_ops(program: Program) -> None:
@@ -85,10 +85,10 @@ class Program:
     Args:
         graph: the network.
         stages: the stages it is cut into.
-        planner: makes the plans.
-        meter: what folding constants may take.
+        planner: creates the plans.
+        meter: the limit for folding constants.
         open_host: opens the parts that the host runs.
-        static: what plans of a network of fixed shapes share.
+        static: state shared by plans of a network of fixed shapes.
     """
 
     def __init__(
@@ -314,7 +314,7 @@ class Program:
 
         Args:
             inputs: a tensor for each input.
-            outputs: the outputs that the caller wants, each with a tensor or None.
+            outputs: the requested outputs, each with a tensor or None.
 
         Raises:
             InvalidInputError: an output has another shape or element type, or lies where an input
@@ -369,7 +369,7 @@ class Program:
         return results
 
     def _count(self, made: Mapping[str, Value]) -> None:
-        """Count the bytes that a step passes on to others."""
+        """Count the bytes that a step passes on."""
         handed = (value for name, value in made.items() if name not in self._outputs)
         self._bytes += sum(value.nbytes for value in handed if isinstance(value, np.ndarray))
 
@@ -467,7 +467,7 @@ class Program:
             all(one.kept for one in settled),
         )
 
-    # --- what runs where -------------------------------------------------------------------------
+    # --- placement -------------------------------------------------------------------------------
 
     def memory(self) -> MemoryUse:
         """Return the device memory of the plans that are in use."""
@@ -555,14 +555,14 @@ def _refuse_shared(
         other = read.get(key) or written.get(key)
         if tensor is not None and other is not None:
             raise InvalidInputError(
-                f"output '{name}' cannot lie where '{other}' lies",
+                f"output '{name}' cannot share the memory of '{other}'",
                 hint="give it a separate tensor",
             )
         written[key] = name
 
 
 def _is_whole(graph: Graph, stages: Sequence[Stage]) -> bool:
-    """Whether one stage has all inputs and outputs."""
+    """Return whether one stage has all inputs and outputs."""
     if len(stages) != 1:
         return False
     inputs = {info.name for info in graph.inputs}
@@ -602,10 +602,10 @@ def _arrays(
         if not isinstance(value, np.ndarray | np.generic) or value.dtype != info.dtype.numpy:
             got = getattr(value, "dtype", type(value).__name__)
             raise HostError(
-                f"tensor '{info.name}' is {info.dtype.value} by the model, but is {got}",
+                f"tensor '{info.name}' is declared as {info.dtype.value}, but is {got}",
                 op=step.stage.ops[0].type,
                 node=step.stage.ops[0].source or step.stage.ops[0].name,
-                hint="the model is not valid, or the evaluator on the host is not right",
+                hint="the model is not valid, or the evaluator on the host is wrong",
             )
         arrays[info.name] = np.asarray(value, order="C")
     return arrays

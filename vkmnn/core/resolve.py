@@ -11,13 +11,13 @@ from vkmnn.base.budget import Meter, unlimited
 from vkmnn.base.records import dataclass
 from vkmnn.core.tensor import Tensor
 from vkmnn.errors import ShapeError
-from vkmnn.folding import Evaluator, Folder, keep, operands
 from vkmnn.geometry import fuse_operands, fuse_rasters, fuse_views, lower_graph
 from vkmnn.ir import OP_TYPES, Array, DType, Graph, Op, TensorInfo
-from vkmnn.shape import RepeatedShapes, is_too_large
+from vkmnn.shape import AlikeShapes, is_too_large
+from vkmnn.shape.folding import Evaluator, Folder, keep, operands
 from vkmnn.shape.registry import MAX_ELEMENTS
 
-# Results of lowered ops larger than this are recomputed in every run instead of kept.
+# Larger results of lowered ops are recomputed in every run instead of kept.
 FOLD_LIMIT_BYTES = 16 << 20
 
 _NONE: Mapping[str, Tensor] = {}
@@ -35,8 +35,7 @@ class Resolved:
 def content_inputs(graph: Graph) -> frozenset[str]:
     """Return the graph inputs whose *content* determines some shape.
 
-    Found by walking back from the inputs that OP_TYPES marks as content; Shape and Size stop the
-    walk.
+    A walk back from the inputs that OP_TYPES marks as content; Shape and Size stop it.
     """
     producers = graph.producers()
     pending = [
@@ -60,8 +59,8 @@ def content_inputs(graph: Graph) -> frozenset[str]:
 def fold_constants(graph: Graph, evaluate: Evaluator, meter: Meter | None = None) -> Graph:
     """Return the graph with every op folded that depends on no input and no input's shape.
 
-    Unlike the converter's pass this folds all that the budget allows: plans of different shapes
-    share the results.
+    Unlike the converter's pass, this folds everything that the budget allows: plans of different
+    shapes share the results.
 
     Raises:
         BudgetError: the results would exceed the budget.
@@ -93,7 +92,7 @@ def resolve(
         inputs: static description of every graph input.
         known: content of the inputs that `content_inputs` names.
         evaluate: runs one op on arrays; the backup backend's.
-        meter: what the values may use; None for no limits.
+        meter: limits of the values; None for no limits.
         described: constants that other plans have described, by name.
 
     Raises:
@@ -116,7 +115,7 @@ def resolve(
             infos[name] = tensor.info
         else:
             infos[name] = TensorInfo(name, _dtype(array), array.shape)
-    shapes = RepeatedShapes()
+    shapes = AlikeShapes()
     ops: list[Op] = []
     for op in graph.ops:
         meter.check_time(op.type, op.name)
@@ -192,14 +191,14 @@ def _require_content(op: Op, values: Sequence[Array | None]) -> None:
 
 
 def _live(ops: list[Op], outputs: set[str]) -> list[Op]:
-    """Drop ops that nothing needs."""
+    """Drop ops that no output needs."""
     needed = set(outputs)
     live: list[Op] = []
     for op in reversed(ops):
         if not needed.isdisjoint(op.outputs):
             needed.update(op.inputs)
             if "" in op.inputs:
-                needed.discard("")  # an absent input, which no unnamed output makes
+                needed.discard("")  # an absent input, which no unnamed output produces
             live.append(op)
     live.reverse()
     return live

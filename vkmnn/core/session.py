@@ -18,7 +18,6 @@ from vkmnn.base.records import dataclass
 from vkmnn.core.backend import Backend, MemoryUse, Tuning
 from vkmnn.core.bound import Begun, Bound, Dependent
 from vkmnn.core.device_tensor import DeviceTensor, HostStorage
-from vkmnn.core.execution import Command
 from vkmnn.core.futures import RunFuture, Submitter
 from vkmnn.core.placement import Placement
 from vkmnn.core.plan import Plan
@@ -45,9 +44,8 @@ from vkmnn.errors import (
     VkmnnError,
     unexpected_error,
 )
-from vkmnn.folding import Evaluator
 from vkmnn.ir import Array, DType, Graph, TensorInfo
-from vkmnn.shape import flops
+from vkmnn.shape.folding import Evaluator
 
 __all__ = ["TUNING_RUNS", "Session"]
 
@@ -58,18 +56,18 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class SessionSettings:
-    """How a session plans and runs.
+    """Options of planning and running.
 
     Args:
         max_plans: how many input shapes are kept planned, for each stage; None for as many as a
-            budget of memory holds. The least recently used goes first.
+            memory budget allows. The least recently used is dropped first.
         require_main: refuse plans that put an op on the backup.
-        meter: makes a meter of what one load or plan may take.
+        meter: creates a meter of the limits of one load or plan.
         rebuild: when the device is lost, reopen it, plan again and repeat the call once.
         open_host: opens the parts that run ops of type HostGraph.
-        nest: has the graphs inside If, Loop and Scan run as networks; None runs all of them on
+        nest: runs the graphs inside If, Loop and Scan as networks; None runs all of them on
             the host.
-        static: what sessions of a network of fixed shapes share.
+        static: state shared by sessions of a network of fixed shapes.
         told_apart: returns the network without the names that inputs share for sizes, for callers
             whose sizes contradict them; None refuses such sizes.
     """
@@ -87,8 +85,8 @@ class SessionSettings:
 class Session:
     """Plans of one network on one pair of backends; safe to use from several threads.
 
-    Only one call runs at a time. `close` waits for a call that another thread is in; later calls
-    are refused. A session belongs to the process that made it: in a forked child, it refuses all
+    Only one call runs at a time. `close` waits for a call in another thread; later calls are
+    refused. A session belongs to the process that created it: in a forked child, it refuses all
     calls.
 
     A network with ops that only the host can run, or with shapes that depend on computed values,
@@ -97,14 +95,14 @@ class Session:
     Args:
         graph: the optimised network.
         main: the backend that is offered every op first; closed with the session.
-        backup: takes what `main` rejects.
+        backup: runs ops that `main` rejects.
         evaluate: runs one op on arrays, for constant folding.
-        settings: how it plans and runs.
+        settings: options of planning and running.
         changes: fields of `settings` with other values.
 
     Raises:
         PlacementError: `require_main` is set, and some op can only run on the host.
-        UnsupportedOpError: nothing can run some op.
+        UnsupportedOpError: no backend can run some op.
     """
 
     def __init__(
@@ -155,7 +153,7 @@ class Session:
         meter: Meter,
         static: StaticShapes | None = None,
     ) -> Program:
-        """Return a program on the present planner, the networks inside it included."""
+        """Return a program on the current planner, including the networks inside it."""
         open_host = self._open_host
         if self._nest is not None:
             open_host = self._nest(open_host, self._planner, self._folding)
@@ -173,7 +171,7 @@ class Session:
             return
         self._drop_watched()
         program = self._open_program(self._told_apart(self._shared))
-        self._former.append(self._program)  # dependents may go on with it
+        self._former.append(self._program)  # dependents may continue with it
         self._program, self.graph = program, program.graph
         self._shared = SharedSizes(())
 
@@ -185,7 +183,7 @@ class Session:
     def resize(
         self, shapes: Mapping[str, tuple[int, ...]], feeds: Mapping[str, Array]
     ) -> dict[str, TensorInfo]:
-        """Make the plan for these input shapes if there is none; later stages wait for data.
+        """Create the plan for these input shapes if there is none; later stages wait for data.
 
         Args:
             shapes: the shape of every graph input.
@@ -230,7 +228,7 @@ class Session:
                 self._rebuild_failed = self._main.lost
 
     def _refuse_inherited(self) -> None:
-        if os.getpid() != self._process:  # nobody here would release a lock that was held
+        if os.getpid() != self._process:  # no other code would release a lock that was held
             raise InvalidInputError(
                 "the session belongs to the parent process",
                 hint="open sessions after the fork, or use the start method 'spawn'",
@@ -254,7 +252,7 @@ class Session:
         """Plan again with float32 for overflowed tensors; dependents keep their data.
 
         Raises:
-            Float16OverflowError: that is not wanted.
+            Float16OverflowError: overflow is not to be handled.
         """
         if self._program.forgotten:
             error.hint = "keep the model: its plans cannot be made anew after it is released"
@@ -286,8 +284,8 @@ class Session:
         """Run the network, planning first if the shapes are new.
 
         Args:
-            feeds: one C-contiguous array per graph input, of the input's dtype; what ONNX's type
-                of an input asks for where that is not a tensor.
+            feeds: one C-contiguous array per graph input, of the input's dtype; for an input that
+                is not a tensor, a value of its ONNX type.
         """
         return self.call(self._run, feeds)
 
@@ -301,13 +299,13 @@ class Session:
     ) -> dict[str, Value]:
         """Run op by op, each planned on its own, with a call before and after it.
 
-        Slower than `run` by what it takes to submit and to copy every op's results. The callbacks
-        may not call the session.
+        Slower than `run` by the submissions and the copies of every op's results. The callbacks may
+        not call the session.
 
         Args:
             feeds: as for `run`.
-            before: gets the op and its inputs; may skip the op or stop the run.
-            after: gets the op and its results; may stop the run.
+            before: called with the op and its inputs; may skip the op or stop the run.
+            after: called with the op and its results; may stop the run.
 
         Returns:
             The outputs that were computed.
@@ -350,7 +348,7 @@ class Session:
         return self._submitted(begin)
 
     def submit_call(self, work: Callable[[], T]) -> RunFuture[T]:
-        """Request a call after the runs that were submitted before it; errors are as `submit`'s."""
+        """Request a call after the runs submitted before it; errors are those of `submit`."""
 
         def begin() -> Callable[[], T]:
             result = work()
@@ -366,8 +364,8 @@ class Session:
             if self._submitter is None:
                 self._submitter = Submitter()
             submitter = self._submitter
-        # Not within the lock: while another thread closes the session, runs are begun right here,
-        # after one that waits for the lock.
+        # Not under the lock: while another thread closes the session, runs start right here, after
+        # one that waits for the lock.
         return submitter.submit(begin)
 
     def _begin(self, feeds: Mapping[str, Value]) -> Begun | None:
@@ -401,20 +399,20 @@ class Session:
         return bound
 
     def run_bound(self, bound: Bound) -> None:
-        """Do a bound run; see `Bound.run`."""
+        """Execute a bound run; see `Bound.run`."""
         self.call(bound.run)
 
     @property
     def program(self) -> Program:
-        """The network as it is planned now; for work that is passed to `call`."""
+        """The network as currently planned; for work that is passed to `call`."""
         return self._program
 
     def attach(self, dependent: Dependent) -> None:
-        """Close a dependent with the session, and have it plan anew with it; within `call`."""
+        """Register a dependent, to be closed and replanned with the session; within `call`."""
         self._dependents.add(dependent)
 
     def detach(self, dependent: Dependent) -> None:
-        """Close a dependent, unless the session already has."""
+        """Close a dependent object, unless the session has already closed it."""
         self._refuse_inherited()
         with self._lock:
             dependent.close()
@@ -433,7 +431,7 @@ class Session:
     ) -> dict[str, DeviceTensor]:
         """Run the network; return these outputs as tensors that stay on the device.
 
-        Outputs of elements that the device does not hold are tensors in the host's memory.
+        Outputs whose elements the device does not support are tensors in the host's memory.
         """
         return self.call(lambda: self._run_on_device(feeds, names))
 
@@ -476,9 +474,9 @@ class Session:
     def counters(self) -> dict[str, int]:
         """Count the expensive operations that a run should avoid.
 
-        "plans" were made by this session; "recordings" and "submits" of command buffers,
-        the "commands" in them (dispatches, copies and fills), "allocations" of device memory,
-        "pipelines" that were made and "host_copies" of tensors by all who use the device.
+        "plans" were created by this session; "recordings" and "submits" of command buffers, the
+        "commands" in them (dispatches, copies and fills), "allocations" of device memory,
+        "pipelines" created and "host_copies" of tensors are those of all users of the device.
         """
         made = sum(program.plans_made for program in (*self._former, self._program))
         return {"plans": made, **self._main.counters()}
@@ -498,7 +496,7 @@ class Session:
     def forget_model(self) -> None:
         """Free the model; afterwards only cached plans can run.
 
-        A run at other shapes is refused, and so is one op by op.
+        Runs at other shapes are refused, and so are runs op by op.
         """
 
         def work() -> None:
@@ -514,7 +512,7 @@ class Session:
         self.call(work)
 
     def release(self) -> None:
-        """Free the memory of all plans, the latest included, and the staging memory."""
+        """Free the memory of all plans, including the latest, and the staging memory."""
 
         def work() -> None:
             self._drop_watched()
@@ -528,7 +526,7 @@ class Session:
 
         Args:
             feeds: as for `run`.
-            runs: how many runs to measure.
+            runs: number of runs to measure.
 
         Raises:
             InvalidInputError: `runs` is below 1, or the device cannot measure time.
@@ -552,9 +550,9 @@ class Session:
 
         Args:
             feeds: as for `run`.
-            runs: how often each candidate runs.
-            progress: called with (done, total) after every trial; `total` may grow. Where it
-                returns True, nothing further is tried: what was measured decides.
+            runs: runs per candidate.
+            progress: called with (done, total) after every trial; `total` may grow. If it returns
+                True, no further candidate is tried, and the measurements so far decide.
 
         Raises:
             InvalidInputError: `runs` is below 1, or the device cannot measure time.
@@ -587,12 +585,12 @@ class Session:
         return self._program.plans_in_use
 
     def is_planned(self, shapes: Mapping[str, tuple[int, ...]]) -> bool:
-        """Whether a run at these shapes would find its plan."""
+        """Return whether a run at these shapes would find its plan."""
         return self._program.is_planned(shapes)
 
     def flops(self) -> int:
-        """Return the floating-point operations of the plans in use; 0 for what the host runs."""
-        return sum(_flops(command) for plan in self.plans for command in plan.commands)
+        """Return the floating-point operations of the plans in use; 0 for host ops."""
+        return sum(command.flops for plan in self.plans for command in plan.commands)
 
     def backend_types(self) -> tuple[str, ...]:
         """Return the types of the backends that plans run on, the main one first."""
@@ -629,7 +627,7 @@ class Session:
 
     @property
     def lost(self) -> bool:
-        """Whether its device is lost, and it does not reopen it, or failed to.
+        """Whether its device is lost and has not been reopened.
 
         With `rebuild`, every later call tries again.
         """
@@ -657,9 +655,8 @@ class Session:
     def close(self) -> None:
         """Release all plans and the backends; the session cannot be used afterwards.
 
-        Waits for the call that another thread is in, and for runs that were submitted and have
-        begun; the others are refused. Safe to call twice; in a forked child there is nothing to
-        release.
+        Waits for a call in another thread, and for submitted runs that have started; the others are
+        refused. Safe to call twice; in a forked child there is nothing to release.
         """
         if os.getpid() != self._process:
             return
@@ -672,11 +669,6 @@ class Session:
             self._drop_plans()
             self._main.close()
             self._backup.close()
-
-
-def _flops(command: Command) -> int:
-    inputs = [None if one is None else one.info for one in command.inputs]
-    return flops(command.op, inputs, [one.info for one in command.outputs])
 
 
 def _closed() -> InvalidInputError:

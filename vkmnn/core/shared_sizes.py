@@ -11,7 +11,7 @@ from vkmnn.ir import DType, Graph, TensorInfo
 
 
 class SharedSizes:
-    """Sizes of a network's inputs that have to be equal.
+    """Sizes of a network's inputs that must be equal.
 
     Args:
         inputs: the inputs of the network.
@@ -50,7 +50,7 @@ class SharedSizes:
                     )
 
     def told_apart(self, graph: Graph) -> Graph:
-        """Return a graph in which shared names are forgotten: those sizes may be anything."""
+        """Return a graph without the shared names: those sizes may be anything."""
 
         def own(info: TensorInfo) -> TensorInfo:
             shape = tuple(None if dim in self._places else dim for dim in info.shape or ())
@@ -71,5 +71,5 @@ class SharedSizes:
 
 
 def shapes_of(feeds: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of those feeds that have one."""
+    """Return the shapes of the feeds that have one."""
     return {name: feed.shape for name, feed in feeds.items() if hasattr(feed, "shape")}

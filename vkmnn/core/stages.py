@@ -1,7 +1,7 @@
 """Cut a network into stages: device parts, each planned as a whole, and host steps.
 
-A stage ends where the host has to compute, or where a shape depends on what the stage computes:
-what follows is planned when that is known.
+A stage ends where the host has to compute, or where a shape depends on a result of the stage: the
+next one is planned when that is known.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from vkmnn.ir import HOST_GRAPH, OP_TYPES, DType, Graph, Op, TensorInfo
 class Stage:
     """Ops that run in sequence; `graph` is None for a host step.
 
-    `inputs` are what is read of the network's inputs and of earlier stages, `outputs` what later
-    stages and the caller read.
+    `inputs` are the network's inputs and results of earlier stages that it reads, `outputs` those
+    that later stages and the caller read.
     """
 
     ops: tuple[Op, ...]
@@ -35,7 +35,7 @@ def cut(graph: Graph) -> list[Stage]:
         ModelError: an element type is not known at the edge of a stage.
     """
     groups = _groups(graph)
-    # A device takes tensors only: what no op reads of the rest stays with the host.
+    # A device only takes tensors: other inputs that no op reads stay with the host.
     tensors = all(info.dtype is not DType.OBJECT for info in graph.inputs)
     if tensors and (not groups or (len(groups) == 1 and groups[0][0].type != HOST_GRAPH)):
         return [_device_stage(graph, graph.ops, None, None)]
@@ -96,7 +96,7 @@ def _info(infos: Mapping[str, TensorInfo], name: str) -> TensorInfo:
 
 
 def _groups(graph: Graph) -> list[list[Op]]:
-    """Return the ops of each stage: as many as possible at a time, device and host in turns."""
+    """Return the ops of each stage: as many as possible at a time, alternating device and host."""
     there = {*graph.constants, *(info.name for info in graph.inputs), ""}
     infos = {info.name: info for info in graph.inputs} | graph.infos
     pending = list(graph.ops)
@@ -126,7 +126,7 @@ def _groups(graph: Graph) -> list[list[Op]]:
 
 
 def _plannable(op: Op, made: Mapping[str, bool]) -> bool:
-    """Whether the op's shapes are independent of values computed in the same stage."""
+    """Return whether the op's shapes are independent of values computed in the same stage."""
     content = OP_TYPES[op.type].content
     return all(made.get(op.inputs[index], True) for index in content if index < len(op.inputs))
 
@@ -134,7 +134,7 @@ def _plannable(op: Op, made: Mapping[str, bool]) -> bool:
 def _known_when_planned(
     op: Op, made: Mapping[str, bool], graph: Graph, infos: Mapping[str, TensorInfo]
 ) -> bool:
-    """Whether planning can compute an op: from shapes, constants and short inputs.
+    """Return whether planning can compute an op: from shapes, constants and short inputs.
 
     Values computed from inputs run on numpy, and every new content requires a new plan.
     """

@@ -2,51 +2,44 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
 
-from vkmnn.core.layers import Layers, find_layers
+from vkmnn.base.memo import Memo
+from vkmnn.core.alike_layers import Layers, find_layers
 from vkmnn.core.resolve import Resolved
 from vkmnn.core.tensor import Tensor, Usage
 from vkmnn.ir import Array, DType, Graph, Op, TensorInfo
 
 MAX_PARTS = 32
-"""Parts of a network whose layers are remembered."""
+"""Parts of a network whose layers, and whose resolved facts, are kept."""
 
 
 class StaticShapes:
     """State shared by a network's plans (MNN's static models).
 
-    Shapes, folded constants and lowered data movement are the same for every session, and when a
-    plan is made again: after its memory was released, for a profile, on a device that is reopened.
-    Which layers are alike does not depend on shapes, nor do the network's own constants.
+    Shapes, folded constants and lowered data movement are the same for every session, and for a
+    plan that is made again: after its memory was released, for a profile, on a reopened device.
+    Repeated layers do not depend on shapes, nor do the network's own constants.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._known: dict[tuple[object, ...], Resolved] = {}
+        self._known: Memo[tuple[object, ...], Resolved] = Memo(2 * MAX_PARTS)  # lowered, or not
         # The ops are kept, so that their identities in the key stay theirs.
-        self._layers: dict[tuple[object, ...], tuple[list[Op], Layers | None]] = {}
+        self._layers: Memo[tuple[object, ...], tuple[list[Op], Layers | None]] = Memo(MAX_PARTS)
         self._constants: dict[str, Tensor] = {}
 
     def layers(self, graph: Graph) -> Layers | None:
         """Return the repeated layers of a part of the network, detected on first use."""
-        key = _part(graph)
-        found = self._layers.get(key)
-        if found is None:
-            if len(self._layers) >= MAX_PARTS:
-                self._layers.clear()
-            found = self._layers[key] = list(graph.ops), find_layers(graph)
-        return found[1]
+        return self._layers.once(_part(graph), lambda: (list(graph.ops), find_layers(graph)))[1]
 
     def forget_layers(self, graph: Graph) -> None:
         """Have all layers resolved from now on: they have not become alike."""
-        self._layers[_part(graph)] = list(graph.ops), None
+        self._layers.replace(_part(graph), (list(graph.ops), None))
 
     def constants(self, graph: Graph) -> Mapping[str, Tensor]:
         """Return the constants of a part of the network, collected on first use.
 
-        Whoever looks one up compares its value: a part may have another of the same name.
+        Users compare the value, since another part may have a constant of the same name.
         """
         known = self._constants
         if not known.keys() >= graph.constants.keys():
@@ -64,7 +57,7 @@ class StaticShapes:
         """Return the resolved facts about a part of the network, computed on first use.
 
         Args:
-            graph: the part; what it reads and produces says which one it is.
+            graph: the part; its inputs and outputs identify it.
             inputs: its inputs with the shapes of the plan.
             lowered: whether data movement is lowered.
             compute: computes it.
@@ -73,13 +66,7 @@ class StaticShapes:
             return compute()
         given = tuple((name, info.shape) for name, info in sorted(inputs.items()))
         key = (given, tuple(info.name for info in graph.outputs), lowered)
-        with self._lock:
-            found = self._known.get(key)
-        if found is None:
-            found = compute()
-            with self._lock:
-                found = self._known.setdefault(key, found)
-        return found
+        return self._known.once(key, compute)
 
 
 def constant(name: str, array: Array) -> Tensor:

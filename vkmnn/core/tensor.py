@@ -6,6 +6,7 @@ import enum
 from collections.abc import Hashable, Iterable
 from dataclasses import field
 
+from vkmnn.base.elements import FloatElement
 from vkmnn.base.records import dataclass
 from vkmnn.errors import PluginError
 from vkmnn.ir import Array, DType, Layout, TensorInfo
@@ -24,23 +25,23 @@ class Usage(enum.Enum):
 class Tensor:
     """A tensor of one plan: static shape, layout, usage, and its value if constant.
 
-    Constants that a network brings are tensors of all its plans (`core/static.py`).
+    Constants of a network are tensors of all its plans (`core/static.py`).
 
-    `fp16` says that its floats take 16 bits on the device. `codes` says that they are whole numbers
+    `element` says how its floats are stored on the device. `codes` says that they are whole numbers
     that take a byte each, and what is added to the signed bytes to make them.
 
-    Whose it is: the plan makes a tensor and gives it away, plain, with the commands that it hands
-    to `Backend.on_resize_begin`. There, and only there, the backend gives the results of its own
-    commands another form (`take_form`); what others read it leaves as it is, and converts. When
-    `on_resize_begin` returns, the plan settles all tensors: from then on nobody changes one, and
-    whoever wants another makes another.
+    Ownership: the plan creates a tensor in plain form and passes it on with the commands of
+    `Backend.on_resize_begin`. Only there, the backend gives the results of its own commands another
+    form (`take_form`); it leaves other tensors as they are, and converts them. When
+    `on_resize_begin` returns, the plan settles all tensors: from then on no tensor changes, and
+    another form needs another tensor.
     """
 
     info: TensorInfo
     usage: Usage
     layout: Layout
     value: Array | None
-    fp16: bool
+    element: FloatElement
     codes: int | None
     name: str = field(init=False, repr=False)
     """The tensor's name, unique in the plan."""
@@ -55,7 +56,7 @@ class Tensor:
         usage: Usage = Usage.NORMAL,
         layout: Layout = Layout.NCHW,
         value: Array | None = None,
-        fp16: bool = False,
+        element: FloatElement = "f32",
         codes: int | None = None,
     ) -> None:
         # Set the slots directly: a plan makes thousands of these, and this is five times faster.
@@ -65,24 +66,24 @@ class Tensor:
         _set_usage(self, usage)
         _set_layout(self, layout)
         _set_value(self, value)
-        _set_fp16(self, fp16)
+        _set_element(self, element)
         _set_codes(self, codes)
         _set_settled(self, False)
         _set_kind(self, None)
 
-    def take_form(self, layout: Layout, fp16: bool, codes: int | None = None) -> None:
-        """Change the layout or width on the device; the class says when this is allowed.
+    def take_form(self, layout: Layout, element: FloatElement, codes: int | None = None) -> None:
+        """Change the layout or element on the device; the class says when this is allowed.
 
         Raises:
-            PluginError: the tensor is settled.
+            PluginError: the tensor's form is final.
         """
         if self._settled:
             raise PluginError(
-                f"the form of tensor '{self.name}' is settled",
-                hint="a backend changes forms in on_resize_begin; afterwards it makes tensors anew",
+                f"the form of tensor '{self.name}' can no longer change",
+                hint="change it in on_resize_begin, or create a new tensor",
             )
         _set_layout(self, layout)
-        _set_fp16(self, fp16)
+        _set_element(self, element)
         _set_codes(self, codes)
         _set_kind(self, None)
 
@@ -95,7 +96,7 @@ class Tensor:
         """All properties but name and content: equal for tensors that kernels treat alike."""
         if self._kind is None:
             constant = self.value is not None
-            kind = self.shape, self.info.dtype, self.layout, self.fp16, self.codes, constant
+            kind = self.shape, self.info.dtype, self.layout, self.element, self.codes, constant
             _set_kind(self, kind)
         return self._kind
 
@@ -105,8 +106,8 @@ class Tensor:
         return self.info.dtype
 
 
-_set_info, _set_usage, _set_layout, _set_value, _set_fp16, _set_codes = (
-    vars(Tensor)[name].__set__ for name in ("info", "usage", "layout", "value", "fp16", "codes")
+_set_info, _set_usage, _set_layout, _set_value, _set_element, _set_codes = (
+    vars(Tensor)[name].__set__ for name in ("info", "usage", "layout", "value", "element", "codes")
 )
 _set_name, _set_shape, _set_settled, _set_kind = (
     vars(Tensor)[name].__set__ for name in ("name", "shape", "_settled", "_kind")
@@ -114,11 +115,13 @@ _set_name, _set_shape, _set_settled, _set_kind = (
 
 
 def are_plain(tensors: Iterable[Tensor | None]) -> bool:
-    """Whether all tensors have their default form."""
+    """Return whether all tensors have their default form."""
     # A loop is faster than all() and a generator, and planning asks for every op.
     for tensor in tensors:
         if tensor is None:
             continue
-        if tensor.layout is not Layout.NCHW or tensor.fp16 or tensor.codes is not None:
+        if tensor.layout is not Layout.NCHW or tensor.element != "f32":
+            return False
+        if tensor.codes is not None:
             return False
     return True

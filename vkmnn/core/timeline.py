@@ -18,8 +18,8 @@ CALLS = "submit and wait"
 class Span:
     """An interval of a run, in microseconds from the start of the run.
 
-    `track` is who was busy: "Python", "submit and wait", or the type of a backend. `step` is the
-    index of the step among the profile's entries; None for anything but a step.
+    `track` is the busy part: "Python", "submit and wait", or the type of a backend. `step` is the
+    index of the step among the profile's entries; None for other intervals.
     """
 
     track: str
@@ -78,7 +78,7 @@ def trace_events(
 
     Args:
         spans: the spans of the run.
-        details: what to show of each step; "type" is its category.
+        details: the details to show of each step; "type" is its category.
         device: the type of the backend whose steps run on the device.
     """
     tracks = list(dict.fromkeys((PYTHON, CALLS, *(span.track for span in spans))))

@@ -1,4 +1,4 @@
-"""Runs that callers look into: op by op, with a call before and after each."""
+"""Op-by-op runs with a callback before and after each op."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class OpCall:
     Attributes:
         name: the op's name in the optimised network.
         type: its type, or the ONNX type of a node that only the host runs.
-        source: the node of the model that it came from.
-        flops: floating-point operations; 0 where the host runs it.
+        source: its node in the model.
+        flops: floating-point operations; 0 if the host runs it.
     """
 
     name: str
@@ -37,7 +37,7 @@ class OpCall:
 
 
 Callback = Callable[[OpCall, Mapping[str, Any]], "Decision | bool | None"]
-"""Gets the op and its inputs (before) or its results (after), by the names of the tensors."""
+"""Gets the op and its inputs (before) or its results (after), by tensor name."""
 
 
 def decided(answer: object, no: Decision) -> Decision:

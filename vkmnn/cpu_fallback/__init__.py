@@ -1,6 +1,7 @@
 """The numpy backup backend: every operator of the vocabulary, by ONNX's definitions.
 
-What the device cannot run, runs here; constant folding runs here; the device is tested against it.
+Runs ops that the device cannot, folds constants, and serves as the reference in tests of the
+device.
 """
 
 from __future__ import annotations

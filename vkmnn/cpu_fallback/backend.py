@@ -5,16 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping, Sequence
 from itertools import groupby, islice
-from typing import Literal
 
+from vkmnn.base.elements import FLOATS, FloatElement
 from vkmnn.base.threads import Workers
 from vkmnn.core.backend import Backend, Segment, Timing
 from vkmnn.core.execution import Command, Execution, Rejection
 from vkmnn.core.kernels import create
 from vkmnn.core.overflow import Overflowed, OverflowWatch
 from vkmnn.core.tensor import Tensor
-from vkmnn.cpu_fallback.fp16 import Fp16Precision, Fp16Runner, forms_of
 from vkmnn.cpu_fallback.kernel import CpuKernel, NumpyExecution
+from vkmnn.cpu_fallback.narrow_floats import NarrowRunner, forms_of
 from vkmnn.cpu_fallback.registry import has_execution
 from vkmnn.cpu_fallback.scratch import Arena
 from vkmnn.errors import Float16OverflowError
@@ -26,19 +26,19 @@ class CpuSegment(Segment):
 
     Args:
         steps: the commands, each with the arrays that die after it.
-        workers: where ops run at once that wait for none of the others; None to run them in order.
-        half: works on floats that are stored as float16; None where they are float32.
-        watch: what becomes of those that overflow; None to let them be.
+        workers: runs independent ops in parallel; None to run them in order.
+        narrow: works on floats that are stored narrow; None where they are float32.
+        watch: handles overflows; None to ignore them.
     """
 
     def __init__(
         self,
         steps: Sequence[tuple[Command, Sequence[str]]],
         workers: Workers | None = None,
-        half: Fp16Runner | None = None,
+        narrow: NarrowRunner | None = None,
         watch: OverflowWatch | None = None,
     ) -> None:
-        self._half = half
+        self._narrow = narrow
         self._watch = watch
         self._found: list[Overflowed] = []
         self._seen: set[str] = set()
@@ -96,10 +96,10 @@ class CpuSegment(Segment):
         ]
         infos = [tensor.info for tensor in command.outputs]
         start = time.perf_counter_ns()
-        if self._half is None:
+        if self._narrow is None:
             results = execution.on_execute(inputs, infos)
         else:
-            results = self._half.run(
+            results = self._narrow.run(
                 command, inputs, lambda given: execution.on_execute(given, infos), self._found
             )
         self._times[number] = (start, time.perf_counter_ns())
@@ -145,13 +145,13 @@ def _is_own(command: Command) -> bool:
 
 
 class CpuBackend(Backend):
-    """The backend of last resort and of constant folding.
+    """The backend for ops without another one, and for constant folding.
 
     Args:
         threads: how many ops may run at once; numpy's own threads are its own matter.
-        precision: "normal" stores floats as float16 where their range allows it; "low" computes in
-            float16, too.
-        overflows: what becomes of overflows in float16; None to let them be.
+        element: how floats are stored where their range allows it.
+        arithmetic: the type in which narrow floats are computed.
+        overflows: handles overflows in narrow floats; None to ignore them.
         full: names of ops, and of tensors whose readers, keep float32 all the same.
     """
 
@@ -161,12 +161,14 @@ class CpuBackend(Backend):
     def __init__(
         self,
         threads: int = 1,
-        precision: Fp16Precision | Literal["high"] = "high",
+        element: FloatElement = "f32",
+        arithmetic: FloatElement = "f32",
         overflows: OverflowWatch | None = None,
         full: frozenset[str] = frozenset(),
     ) -> None:
         self.threads = threads
-        self.precision = precision
+        self._element = element
+        self._arithmetic = arithmetic
         self._overflows = overflows
         self._full = full
         self._arena = Arena()
@@ -208,24 +210,26 @@ class CpuBackend(Backend):
             for out in command.outputs:
                 if out.name not in kept:
                     dying.setdefault(last[out.name], []).append(out.name)
-        half = None
-        if self.precision != "high":
-            forms = forms_of(commands, _is_own, self.precision, self._full)
-            half = Fp16Runner(commands, forms, kept)
+        narrow = None
+        if self._element != "f32":
+            forms = forms_of(commands, _is_own, self._element, self._arithmetic, self._full)
+            narrow = NarrowRunner(commands, forms, kept, self._element)
         steps = iter((command, dying.get(step, [])) for step, command in enumerate(commands))
         return [
-            CpuSegment(list(islice(steps, len(segment))), self._workers, half, self._overflows)
+            CpuSegment(list(islice(steps, len(segment))), self._workers, narrow, self._overflows)
             for segment in segments
         ]
 
     def widened(self, error: Float16OverflowError) -> CpuBackend | None:
         """Return a backend that keeps overflowed tensors in float32; see `Backend`."""
-        watch = self._overflows if self.precision != "high" else None
+        watch = self._overflows if FLOATS[self._element].overflows else None
         full = watch.widened(error, self._full) if watch is not None else None
         if full is None:
             return None
         self.close()
-        return CpuBackend(self.threads, self.precision if full else "high", watch, full)
+        if not full:
+            return CpuBackend(self.threads, overflows=watch)
+        return CpuBackend(self.threads, self._element, self._arithmetic, watch, full)
 
     def trim(self) -> None:
         """Free the memory that kernels use while they compute."""

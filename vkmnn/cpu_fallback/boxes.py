@@ -11,7 +11,7 @@ from vkmnn.ir.ops import DeformColumnsAttrs, NonMaxSuppressionAttrs, RoiAlignAtt
 from vkmnn.shape.boxes import boxes_per_class
 
 _MAX_SAMPLES = 1 << 24
-"""Maximum samples in a bin of RoiAlign; they take seconds, and hundreds of bytes each."""
+"""Maximum samples in a bin of RoiAlign; each takes hundreds of bytes."""
 
 
 def _edges(boxes: AnyArray, *, center: bool) -> AnyArray:
@@ -24,7 +24,7 @@ def _edges(boxes: AnyArray, *, center: bool) -> AnyArray:
 
 
 def _overlaps(one: AnyArray, others: AnyArray, limit: AnyArray) -> AnyArray:
-    """Say which of the others a box suppresses."""
+    """Return which of the others a box suppresses."""
     sides = np.minimum(one[2:], others[:, 2:]) - np.maximum(one[:2], others[:, :2])
     common = sides[:, 0] * sides[:, 1]
     extent = others[:, 2:] - others[:, :2]
@@ -72,7 +72,7 @@ def _non_max_suppression(op: Op[NonMaxSuppressionAttrs], inputs: Inputs) -> list
 def _image_of(images: AnyArray, number: float) -> AnyArray:
     if not 0 <= number < len(images):
         raise InvalidInputError(
-            f"a region is in image {number:g} of {len(images)}",
+            f"a region refers to image {number:g} of {len(images)}",
             hint="images are counted from 0, within the batch",
         )
     return np.asarray(images[int(number)])

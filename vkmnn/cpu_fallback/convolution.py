@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from vkmnn.cpu_fallback.fp16 import computes_fp16, fp16_product
+from vkmnn.cpu_fallback.narrow_floats import computes_fp16, fp16_product
 from vkmnn.cpu_fallback.registry import (
     AnyArray,
     Inputs,
@@ -71,7 +71,7 @@ def _depthwise(x: AnyArray, w: AnyArray, window: Window) -> AnyArray:
 def _grouped(x: AnyArray, w: AnyArray, window: Window, group: int) -> AnyArray:
     """Unfold each sample to [group, C/group · kernel, output] and multiply (im2col).
 
-    Unfolded are a few rows of the output at a time, so that they stay small in float64.
+    A few output rows are unfolded at a time, so that they stay small in float64.
     """
     batch, channels = x.shape[:2]
     inner, (height, *rest) = w.shape[1] * prod(window.kernel), window.output
@@ -127,7 +127,7 @@ def _convolution(op: Op[ConvolutionAttrs], inputs: Inputs) -> list[AnyArray]:
 
 @cpu_execution("QuantizedConvolution")
 def _quantized(op: Op[QuantizedConvolutionAttrs], inputs: Inputs) -> list[AnyArray]:
-    """Whole numbers up to 2^53 are exact in float64."""
+    """Integers up to 2^53 are exact in float64."""
     attrs, dtype = op.attrs, required(inputs, 0).dtype
     x, w = (required(inputs, index).astype(np.float64) for index in range(2))
     sums = _convolve(attrs, x, w).astype(np.float64)
@@ -150,7 +150,7 @@ def _dynamic(op: Op[DynamicQuantizeConvolutionAttrs], inputs: Inputs) -> list[An
 
 
 def _deconvolve(x: AnyArray, w: AnyArray, window: Window, group: int) -> AnyArray:
-    """Spread every input element over its kernel footprint, then cut the pads off."""
+    """Spread every input element over its kernel footprint, then crop the pads."""
     batch, channels = x.shape[:2]
     spatial = x.shape[2:]
     outputs = w.shape[1]

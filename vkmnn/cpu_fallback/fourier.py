@@ -1,4 +1,4 @@
-"""Fourier transforms, and the weights that bring spectrograms to the mel scale."""
+"""Fourier transforms, and the weights that convert spectrograms to the mel scale."""
 
 from __future__ import annotations
 

@@ -31,12 +31,12 @@ class NumpyExecution(Execution):
 class CpuKernel(NumpyExecution):
     """An op computed by a plug-in's code.
 
-    A subclass overrides `compute`, and may override what comes before it: `load`, which is called
+    A subclass overrides `compute`, and may override the preceding steps: `load`, which is called
     once for an op of a network, and `prepare`, which is called once for each plan, that is, for
-    each set of input shapes. What `prepare` keeps in `self` is there in all runs.
+    each set of input shapes. Attributes that `prepare` sets are available in all runs.
 
     Attributes:
-        loaded: what `load` has returned.
+        loaded: the result of `load`.
 
     Raises:
         Rejection: raised by `load` or `prepare`, the kernel cannot run this op.
@@ -52,7 +52,7 @@ class CpuKernel(NumpyExecution):
         self._preparing = False
 
     def load(self) -> Any:
-        """Return data that depends on attributes and constants alone, such as packed weights.
+        """Return data that depends only on attributes and constants, such as packed weights.
 
         All plans and sessions of a network share the result (MNN onClone) while one of them is
         open; it must not be changed afterwards. Shapes of other inputs may differ in other plans.
@@ -101,13 +101,13 @@ class CpuKernel(NumpyExecution):
             )
 
     def use_arena(self, arena: Arena) -> None:
-        """Take DYNAMIC memory from an arena that other kernels use as well."""
+        """Acquire DYNAMIC memory from an arena shared with other kernels."""
         self._scratch.arena = arena
 
     def compute(self, inputs: Sequence[Array | None]) -> list[Array]:
         """Return all outputs; it must not change the inputs, None where one is absent.
 
-        Results must not lie in memory that was acquired: the next run writes there.
+        Results must not be in acquired memory: the next run writes there.
         """
         raise NotImplementedError
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from vkmnn.cpu_fallback.fp16 import computes_fp16, fp16_product
+from vkmnn.cpu_fallback.narrow_floats import computes_fp16, fp16_product
 from vkmnn.cpu_fallback.raster import strided
 from vkmnn.cpu_fallback.reduction import softmax
 from vkmnn.cpu_fallback.registry import (
@@ -153,7 +153,7 @@ def _contracted(factors: Sequence[_Factor], result: Sequence[Label]) -> AnyArray
 
 
 def _fewer(factors: Sequence[_Factor], plan: EinsumPlan) -> list[_Factor]:
-    """Return the factors with those two neighbours multiplied whose product is the smallest."""
+    """Return the factors after multiplying the two neighbours with the smallest product."""
     uses = Counter(chain(set(plan.result), *(set(own) for _, own in factors)))
 
     def kept(place: int) -> tuple[Label, ...]:
@@ -188,7 +188,7 @@ def _attend(
         return attend_codes(q, k, v, attrs.scale, attrs.codes)
     if length is not None:
         k, v, mask = _among(0, max(1, min(int(length.reshape(())), k.shape[-2])), k, v, mask)
-    if attrs.window and not attrs.causal:  # what no query sees, nothing reads
+    if attrs.window and not attrs.causal:  # keys that no query sees are not read
         first = max(0, k.shape[-2] - q.shape[-2] + 1 - attrs.window)
         k, v, mask = _among(first, k.shape[-2], k, v, mask)
     kept, dtype = q.dtype, sum_dtype(q, k, v)

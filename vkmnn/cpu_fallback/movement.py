@@ -161,7 +161,7 @@ def _pad(op: Op[PadAttrs], inputs: Inputs) -> list[AnyArray]:
     for axis, (begin, end) in enumerate(widths):
         kept = slice(max(-begin, 0), max(x.shape[axis] + min(end, 0), 0))
         x = x[(slice(None),) * axis + (kept,)]
-    # What is cropped beyond the far end of an axis is taken from the padding of the other side.
+    # Cropping beyond the far end of an axis continues into the padding of the other side.
     adds = [
         (max(begin, 0) + min(size + end, 0), max(end, 0) + min(size + begin, 0))
         for size, (begin, end) in zip(required(inputs, 0).shape, widths, strict=True)
@@ -210,7 +210,7 @@ def _trilu(op: Op[TriluAttrs], inputs: Inputs) -> list[AnyArray]:
     x = required(inputs, 0)
     k = int_scalar(inputs, 1, "k") if optional(inputs, 1) is not None else 0
     rows, columns = x.shape[-2:]
-    # Beyond the matrix nothing changes, and numpy takes no offset of 2^63.
+    # Beyond the matrix nothing changes, and numpy accepts no offset of 2^63.
     k = min(max(k, -rows - 1), columns + 1)
     return [np.triu(x, k) if op.attrs.upper else np.tril(x, k)]
 

@@ -28,7 +28,7 @@ def _normalise(
 ) -> tuple[AnyArray, AnyArray, AnyArray]:
     """Return the normalised tensor, the mean that was subtracted, and 1 / standard deviation.
 
-    The moments are taken in float64: their errors would show in every element.
+    The moments are computed in float64: their errors would show in every element.
     """
     count = np.float64(prod(x.shape[axis] for axis in axes))
     mean = np.zeros_like(total(x, axes)) if rms else total(x, axes) / count

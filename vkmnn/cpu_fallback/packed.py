@@ -37,7 +37,7 @@ def _matmul_n_bits(op: Op[MatMulNBitsAttrs], inputs: Inputs) -> list[AnyArray]:
 
 
 def _rows(x: AnyArray, scale: AnyArray | None, attrs: MatMulNBitsAttrs) -> AnyArray:
-    """Return the rows, normalised where there is a scale for that."""
+    """Return the rows, normalised if there is a scale for that."""
     if scale is None:
         return x
     wide = widen(x).astype(np.float64)

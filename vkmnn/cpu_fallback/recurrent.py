@@ -142,7 +142,7 @@ def _state(given: AnyArray | None, attrs: RecurrentAttrs, shape: tuple[int, ...]
 def _side(attrs: RecurrentAttrs, number: int, weights: AnyArray, inputs: Inputs) -> _Side:
     count = RECURRENT_ACTIVATIONS[attrs.cell]
     chosen = attrs.activations[number * count : (number + 1) * count]
-    # What an LSTM shows of its cell is not clipped: the third.
+    # The third activation, of an LSTM's cell, is not clipped.
     clips = (attrs.clip, attrs.clip, 0.0)
     functions = tuple(_function(one, clip) for one, clip in zip(chosen, clips, strict=False))
     bias, peepholes = (_row(optional(inputs, index), number) for index in (2, 6))

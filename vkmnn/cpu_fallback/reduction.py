@@ -198,8 +198,8 @@ def _cumsum(op: Op[CumSumAttrs], inputs: Inputs) -> list[AnyArray]:
 def _dynamic_range(op: Op, inputs: Inputs) -> list[AnyArray]:
     """Return the scale of eight bits and the zero point for a range that has zero in it.
 
-    The formula is ONNX's, of DynamicQuantizeLinear; where all is zero, or nothing is there, the
-    scale is 1, as in onnxruntime.
+    The formula is that of ONNX's DynamicQuantizeLinear; for all zeros, or no elements, the scale is
+    1, as in onnxruntime.
     """
     x = required(inputs, 0)
     low, high = np.min(x, initial=0.0), np.max(x, initial=0.0)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vkmnn.base.registry import Registry
-from vkmnn.cpu_fallback.fp16 import computes_fp16
+from vkmnn.cpu_fallback.narrow_floats import computes_fp16
 from vkmnn.cpu_fallback.results import checked_results, is_foreign
 from vkmnn.errors import InvalidInputError, ModelError, VkmnnError, unexpected_error
 from vkmnn.ir import Array, Op, TensorInfo, check_attrs
@@ -152,15 +152,15 @@ def optional(inputs: Inputs, index: int) -> AnyArray | None:
 
 
 def widen(x: AnyArray) -> AnyArray:
-    """Return float16 as float32 unless float16 is computed as such; everything else as it is."""
+    """Return float16 as float32 unless float16 is computed natively; everything else unchanged."""
     return x.astype(np.float32) if x.dtype == np.float16 and not computes_fp16() else x
 
 
 def sum_dtype(*arrays: AnyArray) -> np.dtype[Any]:
     """Return the dtype in which sums of products of these arrays are accumulated.
 
-    Floats are summed in float64: a float32 BLAS rounds equal rows differently, depending on where
-    they stand in the matrix.
+    Floats are summed in float64: a float32 BLAS rounds equal rows differently, depending on their
+    position in the matrix.
     """
     dtype = np.result_type(*arrays)
     return np.dtype(np.float64) if dtype.kind == "f" else dtype

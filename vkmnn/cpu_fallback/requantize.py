@@ -19,11 +19,11 @@ def requantized(
     """Return exact sums as quantised values, in float32 arithmetic; `factor` broadcasts.
 
     Args:
-        sums: of products of codes.
-        factor: what they are multiplied by.
+        sums: sums of products of quantised values.
+        factor: their factor.
         residual: codes; may be absent.
         attrs: bounds, and how the residual joins.
-        table: what becomes of codes.
+        table: a table applied to the results.
         again: how codes are rounded a second time, by the last axis.
     """
     if residual is not None and attrs.add is None:

@@ -15,7 +15,7 @@ from vkmnn.ir import Op
 from vkmnn.ir.ops import GridSampleAttrs, InterpAttrs
 from vkmnn.shape.resizing import axis_taps, cubic_kernel, resize_axes
 
-# A few taps are added up; with more (antialiasing) one matrix product is faster.
+# A few taps are summed directly; with more (antialiasing) one matrix product is faster.
 _MAX_TAPS = 8
 _GRID_CUBIC_A = -0.75  # ONNX GridSample fixes it
 
@@ -26,7 +26,7 @@ def _saturated(x: AnyArray, dtype: np.dtype[np.generic]) -> AnyArray:
         return x.astype(dtype, copy=False)
     limits = np.iinfo(dtype.name)
     rounded = np.clip(np.rint(x), float(limits.min), float(limits.max))
-    # float(2^63 - 1) is 2^63, which int64 does not hold.
+    # float(2^63 - 1) is 2^63, which int64 cannot represent.
     inside = rounded < float(limits.max)
     return np.where(inside, np.where(inside, rounded, 0).astype(dtype), dtype.type(limits.max))
 
@@ -142,7 +142,7 @@ def _grid_sample(op: Op[GridSampleAttrs], inputs: Inputs) -> list[AnyArray]:
             along = np.rint(along)
         low, high = (0.0, size - 1.0) if attrs.align_corners else (-0.5, size - 0.5)
         beyond = (along < low) | (along > high)
-        # A cubic weighs by where the point itself lies; each of its elements is moved inside alone.
+        # Cubic weights depend on the unclamped point; each of its elements is clamped separately.
         moves = attrs.mode != "cubic"
         if moves and attrs.padding_mode == "border":
             along = np.where(beyond, np.clip(along, 0, size - 1), along)

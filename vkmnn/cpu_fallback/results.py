@@ -26,10 +26,10 @@ def checked_results(
     """Return the results of a plug-in's code as arrays.
 
     Args:
-        op: what was computed.
-        results: what the code has returned.
-        inputs: what it was given.
-        outputs: what the plan says of the outputs that have a name; None to work it out.
+        op: the computed op.
+        results: the results of the code.
+        inputs: its inputs.
+        outputs: the plan's infos of the outputs that have a name; None to compute them.
 
     Raises:
         PluginError: not a list of arrays, another number of them, or another type or shape than
@@ -47,7 +47,7 @@ def checked_results(
             raise _wrong(
                 op,
                 f"returned {len(results)} {noun}, the op declares {count}",
-                "return a list with an array for each output, wanted or not",
+                "return a list with an array for each output, requested or not",
             )
     for number, item in enumerate(results):
         if not isinstance(item, np.ndarray | np.generic):
@@ -85,7 +85,7 @@ def _count(op: Op, inputs: Sequence[Array | None]) -> int:
     computer = COMPUTERS.get(op.type)
     try:
         return len(computer(op, infos, list(inputs))) if computer else len(op.outputs)
-    except (ShapeError, LookupError, TypeError, ValueError):  # what it says was said before
+    except (ShapeError, LookupError, TypeError, ValueError):  # its claims were checked before
         return len(op.outputs)
 
 

@@ -19,7 +19,7 @@ ALIGNMENT = 64
 class Storage(enum.Enum):
     """Lifetime of a kernel's memory.
 
-    Whatever it is, it is there from the end of `prepare` on, and all of it goes with the plan.
+    It is available from the end of `prepare`, and freed with the plan.
     """
 
     STATIC = "static"
@@ -53,7 +53,7 @@ class Memory:
 
     @property
     def array(self) -> AnyArray:
-        """The memory as an array; DYNAMIC memory holds nothing in particular at first."""
+        """The memory as an array; DYNAMIC memory is initially undefined."""
         if self._array is not None:
             return self._array
         raw = self._scratch.arena.room(self._scratch.nbytes)[
@@ -62,12 +62,12 @@ class Memory:
         return raw.view(self.dtype).reshape(self.shape)
 
     def settle(self, array: AnyArray) -> None:
-        """Allocate an array of its own."""
+        """Allocate a separate array."""
         self._array = array
 
 
 class Arena:
-    """Bytes that kernels use in turns: one block for each thread, as large as the largest needs."""
+    """Bytes that kernels use in turn: one block per thread, as large as the largest needs."""
 
     def __init__(self) -> None:
         self._of = threading.local()
@@ -126,7 +126,7 @@ class Scratch:
         if memory not in self._blocks:
             raise PluginError(
                 "only DYNAMIC memory of this kernel can be released, and once",
-                hint="other memory goes with the plan",
+                hint="other memory is freed with the plan",
             )
         self._blocks.remove(memory)
         memory.released = True

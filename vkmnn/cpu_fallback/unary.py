@@ -42,7 +42,7 @@ def _gelu_tanh(x: AnyArray) -> AnyArray:
 
 
 def _in_range(limit: float, dtype: np.dtype[Any]) -> float:
-    """Return a CLIP limit as a value that `dtype` holds; limits of integers may be infinite."""
+    """Return a CLIP limit as a value of `dtype`; limits of integers may be infinite."""
     if dtype.kind not in "iu":
         return limit
     limits = np.iinfo(dtype)

@@ -1,4 +1,4 @@
-"""Col2Im: blocks of an image, added up where they overlap."""
+"""Col2Im: blocks of an image, summed where they overlap."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vkmnn.shape.unfolding import blocks_of
 
 @cpu_execution("Col2Im")
 def _col2im(op: Op[Col2ImAttrs], inputs: Inputs) -> list[AnyArray]:
-    """Add one element of all blocks after the other, in an image with room around it."""
+    """Add the blocks, element by element, to an image with a margin."""
     x = required(inputs, 0)
     blocks = blocks_of(op.attrs, x.shape, inputs)
     taps, axes = prod(blocks.kernel), range(len(blocks.image))

@@ -35,7 +35,7 @@ class BatchTensors:
         lengths: rows of the caches, [batch].
         uniforms: random numbers from 0 to 1, [batch, 1]; empty for greedy steps.
         logits: outputs, [batch, …]; empty if the host does not sample.
-        settings: `LENGTH_STEP`, and inputs that say how to sample.
+        settings: `LENGTH_STEP`, and inputs that control sampling.
     """
 
     tokens: Sequence[DeviceTensor]
@@ -54,7 +54,7 @@ class BatchedRing(Ring):
     """The recordings of a step of several sequences.
 
     Args:
-        plan: of the step.
+        plan: plan of the step.
         segments: its recordings.
         tensors: their inputs and outputs.
 
@@ -73,7 +73,7 @@ class BatchedRing(Ring):
         lengths: Mapping[int, int],
         sampling: Mapping[int, DeviceSampling],
     ) -> None:
-        """Write the inputs of the next step, while none is queued.
+        """Write the inputs of the next step; no step may be queued.
 
         Args:
             tokens: by the index of a sequence in the batch; all others are left out.
@@ -91,7 +91,7 @@ class BatchedRing(Ring):
             _fill(settings[TOP_P], {n: one.top_p for n, one in how}, 1)
 
     def submit(self, uniforms: Mapping[int, float]) -> None:
-        """Queue a step on the tokens of the one before, or on those that were set.
+        """Queue a step on the tokens of the previous one, or on those that were set.
 
         Args:
             uniforms: random numbers from 0 to 1, for sequences that sample on the device.

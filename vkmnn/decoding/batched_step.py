@@ -1,8 +1,8 @@
 """Batches the decode step of one sequence over several.
 
 In the step of one sequence, the first axis of everything computed from it has one element; in the
-batched step, it has one for each sequence. An op whose loop over this axis is parallel takes more
-steps; with any other, the step cannot be batched.
+batched step, it has one per sequence. An op whose loop over this axis is parallel takes more steps;
+with any other op, the step cannot be batched.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ def batched_step(graph: Graph, size: int) -> Graph:
     """Return the step of several sequences.
 
     Args:
-        graph: that of one, with appends and attention apart: all inputs belong to the sequence,
-            and their first axis has one element.
-        size: how many sequences.
+        graph: the step of one sequence, with appends and attention separate: all inputs belong
+            to the sequence, and their first axis has one element.
+        size: number of sequences.
 
     Raises:
         CannotRewriteError: an op mixes sequences, or is not known to keep them apart.
@@ -74,7 +74,7 @@ class _Batcher:
         return self.infos[name].dims
 
     def _note(self, info: TensorInfo, what: str) -> None:
-        """Note something that belongs to a sequence."""
+        """Record a tensor that belongs to a sequence."""
         if not info.dims or info.dims[0] != 1:
             raise CannotRewriteError(f"'{info.name}', {what}, has no batch axis: {info.dims}")
         self.infos[info.name] = info
@@ -141,4 +141,4 @@ class _Batcher:
 
 
 _COUNTS = {"Append": 2, "Attention": 4}
-"""Inputs that say how many rows there are: for each sequence if both are one CachedAttention."""
+"""Row counts among the inputs: one per sequence if both belong to one CachedAttention."""

@@ -2,9 +2,9 @@
 
 Decoding is bound by reading the weights: a step of eight sequences takes little longer than a step
 of one. Each sequence asks for its next token alone, in any order and from any thread. The first one
-without a token that is ready starts a step, which takes along all sequences whose next input is
-known; these find their tokens ready. So no sequence waits for another one, sequences start and end
-between steps, and one that asks for nothing takes no part.
+without a ready token starts a step, which includes all sequences whose next input is known; their
+tokens are then ready. So no sequence waits for another one, sequences start and end between steps,
+and a sequence that asks for nothing is not included.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ ALIGNED_ROWS = 16
 
 
 class Member(Protocol):
-    """The decode loop of a sequence, as a pool uses it."""
+    """The decode loop of a sequence, from the pool's perspective."""
 
     state: KVState
     io: DecoderIO
@@ -66,12 +66,12 @@ class BatchSeat:
         member: the decode loop of the sequence.
         tensors: its caches.
         index: the index of the place.
-        placed: whether the caches lie there.
+        placed: whether the caches are in the pool.
         batchable: whether tokens are being generated.
         active: whether it takes part in steps, with this `token` next, after `rows` rows.
-        until: the length up to which tokens are wanted, as far as known.
+        until: the length up to which tokens are requested, as far as known.
         sampler: how to choose tokens.
-        ready: chosen tokens that have not been asked for.
+        ready: chosen tokens that have not been requested.
         expects: token and length of the call that continues.
     """
 
@@ -100,7 +100,7 @@ class BatchSeat:
         return self.active and self.batchable and few and self.rows < min(self.until, room)
 
     def stop(self) -> None:
-        """Take part in no more steps; drop tokens that were not asked for."""
+        """Leave later steps; drop tokens that were not requested."""
         self.active = False
         self.ready.clear()
         self.expects = (-1, -1)
@@ -145,8 +145,8 @@ class CachePool:
         self._rings: dict[tuple[int, int, bool], BatchedRing] = {}
         self._ring: BatchedRing | None = None
         self._batch: list[BatchSeat] = []
-        self._chained = False  # the device knows what the next step runs
-        self._failed = False  # an error or an interruption: nothing that is queued is wanted
+        self._chained = False  # the device knows the input of the next step
+        self._failed = False  # after an error or an interruption: queued steps are discarded
         self._possible = True
         self.batching = False
         self.waited = 0.0
@@ -166,7 +166,7 @@ class CachePool:
         return seat
 
     def leave(self, seat: BatchSeat) -> None:
-        """Free the place of a sequence, which uses other memory or none from now on."""
+        """Free the place of a sequence, which no longer uses it."""
         self._seats[seat.index] = None
         seat.stop()
         if seat in self._batch:
@@ -179,7 +179,7 @@ class CachePool:
 
     def set_batchable(self, seat: BatchSeat, batchable: bool) -> None:
         """Note whether tokens of a sequence are being generated."""
-        seat.batchable = batchable  # first: draining may raise, but the text has ended
+        seat.batchable = batchable  # first: draining may raise, although the text has ended
         if not batchable:
             self.drain(seat)
         self.batching = self.batching or (self._possible and self._several())
@@ -306,7 +306,7 @@ class CachePool:
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        """Note an error or an interruption, which leaves queued steps in doubt."""
+        """Handle an error or an interruption, which leaves queued steps in doubt."""
         try:
             yield
         except CannotRewriteError:
@@ -319,9 +319,9 @@ class CachePool:
         return self._ring.queued if self._ring is not None else 0
 
     def _all_want(self) -> bool:
-        """Return whether one more step may be queued: all want it, and the device has its tokens.
+        """Return whether one more step may be queued: all need it, and the device has its tokens.
 
-        If a sequence that is being generated takes no part yet, the next step may include it.
+        If a sequence that is being generated is not included yet, the next step may include it.
         """
         missing = any(seat.batchable and seat not in self._batch for seat in self._taken())
         return not missing and all(
@@ -329,7 +329,7 @@ class CachePool:
         )
 
     def _compose(self, seat: BatchSeat) -> None:
-        """Queue a step of this sequence and of others that want one."""
+        """Queue a step of this sequence and of others that need one."""
         batch = [one for one in self._taken() if one is seat or one.wants(self._room)]
         sampling = {
             one.index: one.sampler for one in batch if isinstance(one.sampler, DeviceSampling)

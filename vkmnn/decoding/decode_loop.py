@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 
 class DecodeLoop:
-    """Steps of one sequence that feed themselves, alone or in a batch with others.
+    """Self-feeding steps of one sequence, alone or in a batch with others.
 
     The constructor and the methods are for `core.Session.call`.
 
@@ -47,11 +47,11 @@ class DecodeLoop:
 
         Args:
             token: the token to run.
-            ahead: how many steps after this one are wanted, as far as known.
+            ahead: number of steps needed after this one, as far as known.
             sampler: how to choose the next token. The host samples in batched steps only.
 
         Returns:
-            None if the network cannot be run like this; nothing has been run then.
+            None if the network cannot run in steps; nothing has run then.
 
         Raises:
             InvalidInputError: the state is closed, or full.
@@ -75,7 +75,7 @@ class DecodeLoop:
         return chosen
 
     def _batched(self, pool: CachePool, token: int, ahead: int, sampler: StepSampler) -> int | None:
-        """Run a token in a batched step; None if there is none."""
+        """Run a token as part of a batched step; None if no such step is due."""
         tensors = self._tensors
         if not self._can_step() or not self._samples(sampler):
             return None

@@ -1,15 +1,15 @@
 """A self-feeding decode step: sampled on the device, fed to the next step.
 
-A network rewritten for caches of a fixed size (`padded_graph`) reads one token and what depends on
-the number of rows in the caches: positions, masks, the length itself. Here that number is on the
-device, and each step increments it; what depends on it is computed from it; and the likeliest
-token, or a sampled one, is written to where the next step reads it. So a step takes nothing from
-the host, and steps can be queued.
+A network rewritten for caches of a fixed size (`padded_graph`) reads one token and values that
+depend on the number of rows in the caches: positions, masks, the length itself. Here that number is
+on the device, and each step increments it; dependent values are computed from it; and the likeliest
+token, or a sampled one, is written where the next step reads it. So a step needs nothing from the
+host, and steps can be queued.
 
-How tensors depend on the number of rows is found by computing them for some numbers. Most are the
-number itself, or show one more element of an axis with every row: then nothing else of how the
-network computes them is kept. Masks that hide only rows past the length are left out; those that
-show a fixed number of the last rows become the attention's window.
+The dependence of tensors on the number of rows is determined by computing them for some numbers.
+Most are the number itself, or grow by one element of an axis with every row: the network's own
+computation is then dropped. Masks that hide only rows past the length are left out; those that show
+a fixed number of the last rows become the attention's window.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from vkmnn.ir.ops import (
 )
 
 LENGTH, NEXT_LENGTH, NEXT_TOKEN = PAST, TOTAL, "vkmnn:next_token"
-"""Rows before the step, and after it; the token that was chosen."""
+"""Rows before and after the step; the chosen token."""
 
 UNIFORMS, INVERSE_TEMPERATURE, TOP_K, TOP_P = (
     f"vkmnn:{name}" for name in ("uniforms", "inverse_temperature", "top_k", "top_p")
@@ -56,10 +56,10 @@ MAX_TABLE = 1 << 21
 """Maximum elements of a table of host-fed values."""
 
 VERY_NEGATIVE = -1e30
-"""Added to a score, it hides a key beside others that are not hidden."""
+"""Added to a score, it hides a key in the presence of visible keys."""
 
 _MASK_PLACES = {"CachedAttention": 8, "Attention": 3}
-"""The mask among the inputs of ops that take the number of keys."""
+"""Index of the mask among the inputs of ops with a number of keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +67,10 @@ class DecoderIO:
     """The token input and output of a decoder.
 
     Attributes:
-        token: the input that takes the token, [1, 1].
-        logits: the output of which the last axis has a number for every token.
-        feeds: what the other inputs take, by the number of rows in the caches.
-        vocabulary: how many tokens there are; 0 where that is not known, and the device cannot
-            sample.
+        token: the input for the token, [1, 1].
+        logits: the output whose last axis has a number for every token.
+        feeds: the values of the other inputs, by the number of rows in the caches.
+        vocabulary: number of tokens; 0 if unknown, and the device cannot sample.
     """
 
     token: str
@@ -95,16 +94,16 @@ def decode_step(
 
     Args:
         padded: the network as rewritten for one row a step.
-        io: which of its inputs and outputs are tokens and logits.
-        feeds: what the host would feed it beside the token, by the number of rows.
+        io: its inputs and outputs for tokens and logits.
+        feeds: the host's other feeds, by the number of rows.
         evaluate: computes one op on arrays.
-        candidates: from how many of the likeliest tokens one is sampled; 0 takes the likeliest.
+        candidates: number of likeliest tokens to sample from; 0 for greedy steps.
         batched: whether the step is to be batched with those of other sequences. It reads
             `LENGTH_STEP`, which is added to `LENGTH`, and `UNIFORM` instead of a table of numbers,
             and returns the logits, too.
 
     Raises:
-        CannotRewriteError: an input depends on the number of rows in a way that is not known.
+        CannotRewriteError: an input depends on the number of rows in an unknown way.
     """
     return _DecodeStep(padded, io, evaluate, candidates, batched).result(feeds)
 
@@ -164,7 +163,7 @@ class _DecodeStep:
         )
 
     def _settings(self) -> list[TensorInfo]:
-        """Return the inputs beside the token and the caches."""
+        """Return the inputs other than the token and the caches."""
         made = [TensorInfo(LENGTH, DType.INT64, (1,))]
         if self.batched:
             made.append(TensorInfo(LENGTH_STEP, DType.INT64, (1,)))
@@ -228,7 +227,7 @@ class _DecodeStep:
     # --- tensors that depend on the length --------------------------------------------------------
 
     def _probe(self, op: Op[Any]) -> bool:
-        """Compute an op for some lengths, if its operands depend on nothing else."""
+        """Compute an op for some lengths, if its operands depend only on the length."""
         names = [name for name in op.inputs if name]
         constants = self.padded.graph.constants
         if not any(name in self.probed for name in names) or not all(
@@ -289,7 +288,7 @@ class _DecodeStep:
         return window if window and same else None
 
     def _derive(self, name: str) -> None:
-        """Add ops that compute a tensor from the length, if it depends on nothing else."""
+        """Add ops that compute a tensor from the length, if it depends only on that."""
         if name in self.emitted or name not in self.probed:
             return
         self.emitted.add(name)
@@ -319,7 +318,7 @@ class _DecodeStep:
         self._reshaped(self._op("Gather", row, f"{name}:row", AxisAttrs(0)), first.shape, name)
 
     def _derive_count(self, name: str, values: Mapping[int, Array]) -> bool:
-        """Compute a tensor that is the length plus a constant; return whether it is."""
+        """Compute a tensor if it is the length plus a constant; return whether it is."""
         first = values[0]
         if first.dtype.kind not in "iu" or any(
             not np.array_equal(value, first + past) for past, value in values.items()
@@ -338,7 +337,7 @@ class _DecodeStep:
         return True
 
     def _derive_window(self, name: str, values: Mapping[int, Array]) -> bool:
-        """Compute a tensor that shows one more element of an axis with every row."""
+        """Compute a tensor that grows by one element of an axis with every row."""
         room = self.padded.capacity
         whole, hidden = values[room - 1], values[0].reshape(-1)[-1:]
         for axis in [axis for axis, size in enumerate(whole.shape) if size == room]:
@@ -358,7 +357,7 @@ class _DecodeStep:
         return False
 
     def _valid(self) -> str:
-        """Return which rows are valid after the step, bool [1, capacity]."""
+        """Return a mask of the rows that are valid after the step, bool [1, capacity]."""
         if _VALID not in self.emitted:
             self.emitted.add(_VALID)
             columns = self._constant("columns", np.arange(self.padded.capacity)[None])

@@ -1,4 +1,4 @@
-"""Steps of a few rows on a cache as one op: rotary embedding, append and attention."""
+"""Fuses steps of a few rows on a cache: rotary embedding, append and attention as one op."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from vkmnn.ir.ops import (
 
 ROW_AXIS = 2
 MAX_DEPTH = 256
-"""Elements of a row of a cache: kernels keep one row at hand."""
+"""Elements of a row of a cache: kernels keep one row in registers."""
 MAX_ROWS = 8
-"""Rows of a step: each reads the caches by itself, so with more, tiles of queries are faster."""
+"""Rows of a step: each reads the caches separately, so with more, tiles of queries are faster."""
 
 _HEADS_FIRST = TransposeAttrs((0, 2, 1, 3))
 
@@ -36,7 +36,7 @@ def fuse_cached_attention(
     Args:
         ops: in order.
         infos: static shapes of all tensors.
-        total: the input that says how many keys there are after the run.
+        total: the input with the number of keys after the run.
         outputs: tensors that are read from outside; caches may be left out.
     """
     fuser = _Fuser(ops, infos, total, outputs)
@@ -112,7 +112,7 @@ class _Fuser:
             return None
         caches = [append_k.inputs[0], append_v.inputs[0]]
         y = op.outputs[0]
-        if query[0] * query[2] > 1:  # of one row, transposes and slices copy nothing
+        if query[0] * query[2] > 1:  # with one row, transposes and slices copy nothing
             layout, (q, k, v), y, more = self._layout(q, k, v, y)
             lowered, removed = replace(lowered, layout=layout), [*removed, *more]
         more_inputs = [mask, *sinks] if mask or sinks else []
@@ -126,7 +126,7 @@ class _Fuser:
     def _layout(
         self, q: str, k: str, v: str, y: str
     ) -> tuple[str, tuple[str, str, str], str, list[Op[Any]]]:
-        """Return the layout without copies, operands and result in it, and further replaced ops."""
+        """Return a layout without copies, operands and result in it, and further replaced ops."""
         transposes = [self._transposed(name) for name in (q, k, v)]
         after = self._next.get(y)
         if (

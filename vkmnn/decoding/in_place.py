@@ -26,8 +26,8 @@ from vkmnn.decoding.padded_graph import (
 from vkmnn.decoding.state_tensors import Shape, StateTensors, resized
 from vkmnn.decoding.step_ring import Waits, recorded
 from vkmnn.errors import InvalidInputError
-from vkmnn.folding import Evaluator
 from vkmnn.ir import Array, Graph, TensorInfo
+from vkmnn.shape.folding import Evaluator
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class _Run:
         plan: the plan.
         segments: its recordings, one for each direction in which state is swapped.
         padded: the network as rewritten for caches of a fixed size, if there are any.
-        ahead: rows before and after a run that may come next, and what the host feeds it.
+        ahead: rows before and after a likely next run, and its feeds.
     """
 
     plan: Plan
@@ -74,10 +74,10 @@ class InPlaceRuns:
     Args:
         program: the network, a single stage on the device.
         tensors: the state.
-        waits: takes the time spent on waiting.
+        waits: accumulates the time spent on waiting.
 
     Attributes:
-        padded_axes: of inputs with an axis as long as the caches, that axis; None before it is
+        padded_axes: for inputs with an axis as long as the caches, that axis; None before it is
             known.
     """
 
@@ -90,14 +90,14 @@ class InPlaceRuns:
 
     @staticmethod
     def fit(program: Program) -> bool:
-        """Return whether runs of a network can be in place, as far as known before the first."""
+        """Return whether runs of a network can be in place, as far as known in advance."""
         whole = program.whole
         return program.backend.records and whole is not None and not whole.content
 
     def run(self, feeds: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
         """Run once; return the outputs that are not state, and the rows after the run.
 
-        The caller notes the rows, and that swapped tensors have changed their roles.
+        The caller records the rows, and that swapped tensors have changed their roles.
 
         Raises:
             CannotRewriteError: the network cannot run in place.
@@ -220,15 +220,15 @@ class InPlaceRuns:
     def padded_network(
         self, shapes: Mapping[str, Shape], rows: int, fuse: bool = True
     ) -> tuple[Graph, dict[str, TensorInfo], PaddedGraph | None]:
-        """Return the network for the present room of the caches, its inputs, and the rewriting.
+        """Return the network for the current capacity, its inputs, and the rewriting.
 
         Args:
-            shapes: of the inputs that are not state; see `padded_shapes`.
-            rows: how many a run appends.
+            shapes: shapes of the inputs that are not state; see `padded_shapes`.
+            rows: rows that a run appends.
             fuse: whether rotary embedding, appends and attention may become one op.
 
         Raises:
-            CannotRewriteError: an op mixes rows in a way that is not known to be safe.
+            CannotRewriteError: an op may mix rows.
         """
         graph, planner, tensors = self._plans.graph, self._plans.planner, self._tensors
         padded = None
@@ -249,7 +249,7 @@ class InPlaceRuns:
         return graph, infos, padded
 
     def padded_shapes(self, feeds: Mapping[str, Any]) -> dict[str, Shape]:
-        """Return the shapes of inputs that are not state, where caches are full."""
+        """Return the shapes of non-state inputs when the caches are full."""
         axes, room = self.padded_axes or {}, self._tensors.room
         return {name: resized(one.shape, axes.get(name), room) for name, one in feeds.items()}
 

@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 class KVState:
     """State that runs of a network read and write.
 
-    A run is in place where the network allows it: caches are appended to, and values of a fixed
+    A run is in place if the network allows it: rows are appended to caches, and values of a fixed
     size are swapped. Otherwise it runs as usual, and its outputs become the state.
 
     Args:
@@ -31,16 +31,16 @@ class KVState:
         pairs: each input with the output that feeds it in the next run.
         capacity: the maximum number of rows in a cache; None for no limit.
         initial: initial values; by default caches are empty and everything else is zero.
-        waits: how steps are waited for; another one by default.
+        waits: how to wait for steps; a new object by default.
 
     A call that fails leaves the rows of the caches as they were; `restore` may leave none.
 
     Attributes:
         program: the network.
         tensors: the state.
-        in_place: runs in place; None where the network does not allow them.
+        in_place: runs in place; None if the network does not allow them.
         begun: whether anything has run since the state was reset.
-        waits: as the argument.
+        waits: the argument.
         closed: whether the state has been closed.
         lost: whether its device was lost.
 
@@ -89,7 +89,7 @@ class KVState:
             raise InvalidInputError(
                 f"the initial values have {rows} rows, and the state has room for "
                 f"{tensors.capacity}",
-                hint="make it with more capacity",
+                hint="create it with a larger capacity",
             )
         return rows
 
@@ -172,8 +172,8 @@ class KVState:
         shape = [dim if isinstance(dim, int) else sizes.get(dim or "") for dim in info.shape or ()]
         if info.shape is None or shape.count(None) > 1:
             raise InvalidInputError(
-                f"the shape that '{name}' begins with is not known: {info.shape}",
-                hint="pass its first value: initial={name: array}",
+                f"the initial shape of '{name}' is not known: {info.shape}",
+                hint="pass its initial value: initial={name: array}",
             )
         return np.zeros([0 if size is None else size for size in shape], info.dtype.numpy)
 
@@ -228,7 +228,7 @@ class KVState:
         self.tensors.drain()
 
     def check_open(self) -> None:
-        """Raise as `drain` where the state cannot be used any more."""
+        """Raise as `drain` does if the state can no longer be used."""
         if self.lost:
             raise StateLostError(
                 "the state was lost with its device", hint="make a new one, and fill it again"
@@ -246,7 +246,7 @@ class KVState:
         return self.tensors.current(name)
 
     def memory(self, name: str) -> DeviceTensor:
-        """Return the whole memory of a cache, spare room included; other state as `value`."""
+        """Return the whole memory of a cache, including spare room; other state as `value`."""
         self.drain()
         caches = self.tensors.caches
         return caches[name] if name in caches else self.value(name)
@@ -261,7 +261,7 @@ class KVState:
         if not 0 <= length <= tensors.length:
             raise InvalidInputError(
                 f"the state holds {tensors.length} rows and cannot keep {length}",
-                hint="keep between none and all of them",
+                hint=f"keep 0 to {tensors.length} of them",
             )
         if length == tensors.length:
             return
@@ -300,11 +300,12 @@ class KVState:
         tensors = self.tensors
         if not tensors.axes or not tensors.only_caches:
             raise InvalidInputError(
-                "the state cannot be restored", hint="only caches can, once something has run"
+                "the state cannot be restored",
+                hint="only caches can be restored, after the first run",
             )
         if rows.keys() != tensors.axes.keys():
             given = ", ".join(map(str, rows)) or "none"
-            raise InvalidInputError(f"the caches are {', '.join(tensors.axes)}, got {given}")
+            raise InvalidInputError(f"rows are needed for {', '.join(tensors.axes)}, got {given}")
         lengths = set()
         for name, (held, axis) in tensors.rows().items():
             one = rows[name]
@@ -331,7 +332,7 @@ class KVState:
             self.tensors.seat.plan_anew()
 
     def close(self, lost: bool = False) -> None:
-        """Release memory and plans; `lost` says that they went down with the device."""
+        """Release memory and plans; `lost` says that they were lost with the device."""
         self.lost = lost and not self.closed
         self.closed = True
         self.tensors.length = 0

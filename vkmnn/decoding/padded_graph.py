@@ -1,12 +1,12 @@
-"""Rewrite a network for KV caches of a fixed size.
+"""Rewrites a network for KV caches of a fixed size.
 
 Where the network joins a cache with new rows, the rewritten one appends the rows in place, to a
 tensor of the cache's full size. Tensors computed from it have a padded axis: elements in the tail,
 past the valid rows, are undefined. Ops whose loop over the axis is parallel pass it on. An op that
-would mix the tail into its results is told the number of valid rows (attention), or gets the tail
-replaced by neutral values first (softmax, sums and products).
+would mix the tail into its results either receives the number of valid rows (attention), or has the
+tail replaced by neutral values first (softmax, sums and products).
 
-Values that depend on shapes alone, and so on the length, are computed by the host before each run,
+Values that depend only on shapes, and so on the length, are computed by the host before each run,
 from the true shapes, and fed.
 """
 
@@ -22,7 +22,6 @@ from vkmnn.base.budget import Meter
 from vkmnn.base.records import dataclass
 from vkmnn.decoding.fuse_cached_attention import ROW_AXIS, fuse_cached_attention
 from vkmnn.errors import ShapeError
-from vkmnn.folding import Evaluator, Folder, keep
 from vkmnn.ir import OP_TYPES, Array, DType, Graph, Op, OpAttrs, TensorInfo
 from vkmnn.ir.ops import (
     AppendAttrs,
@@ -40,13 +39,14 @@ from vkmnn.shape.axes import (
     loops_of,
     numbering_of,
 )
+from vkmnn.shape.folding import Evaluator, Folder, keep
 
 PAST, TOTAL, VALID_MASK = "vkmnn:past", "vkmnn:total", "vkmnn:valid_mask"
-"""Inputs of the rewritten network: rows before and after the run, and which rows are valid."""
+"""Inputs of the rewritten network: rows before and after the run, and a mask of valid rows."""
 
 
 class CannotRewriteError(Exception):
-    """The network cannot be rewritten; the text says why."""
+    """The network cannot be rewritten; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class CacheSpec:
     """The caches of a network.
 
     Attributes:
-        caches: cache inputs, with the outputs that become them, and the axis of rows.
+        caches: cache inputs with their outputs and the axis of rows.
         padded_inputs: other inputs with an axis as long as the caches after the run, and that axis.
         capacity: rows that the caches have room for.
         fuse: whether rotary embedding, appends and attention become one op where they can.
@@ -72,7 +72,7 @@ class _HostOp(NamedTuple):
     Attributes:
         op: the op.
         constants: operands that do not depend on the length.
-        shape: of the operand whose shape alone counts, if there is one.
+        shape: shape of the operand that contributes only its shape, if any.
         axis: the padded axis of this shape.
     """
 
@@ -169,7 +169,7 @@ def pad_caches(
         meter: limits the rewriting.
 
     Raises:
-        CannotRewriteError: an op mixes rows in a way that is not known to be safe.
+        CannotRewriteError: an op may mix rows.
         ShapeError: shapes do not fit.
     """
     return _Rewriter(graph, inputs, spec, evaluate, meter).result()
@@ -215,7 +215,7 @@ class _Rewriter:
     # --- values known before the run -------------------------------------------------------------
 
     def _compute(self, op: Op, folder: Folder) -> bool:
-        """Compute an op that needs no run; note the ops that depend on the length."""
+        """Compute an op that needs no run; record ops that depend on the length."""
         shape_only = OP_TYPES[op.type].shape_only
         operands = [self.values.get(name) if name else None for name in op.inputs]
         shape: tuple[int, ...] = ()
@@ -254,14 +254,14 @@ class _Rewriter:
                 or shorter.shape[axis] != self.spec.capacity - 1
                 for axis in differing
             ):
-                raise CannotRewriteError(f"'{name}' grows in another way than the caches")
+                raise CannotRewriteError(f"'{name}' does not grow like the caches")
             self.host_inputs[fed] = name
             self.infos[fed] = self.extra[fed] = replace(self.infos[name], name=fed)
             if differing:
                 self.padded_axes[fed] = differing[0]
         return fed
 
-    # --- what runs -------------------------------------------------------------------------------
+    # --- ops that run ----------------------------------------------------------------------------
 
     def _rewrite(self, op: Op) -> None:
         cached = self._append(op)
@@ -294,7 +294,7 @@ class _Rewriter:
         self.ops.append(op)
 
     def _sized(self, op: Op, infos: Sequence[TensorInfo | None]) -> None:
-        """Note the padded axis of a result whose size depends on the length."""
+        """Record the padded axis of a result whose size depends on the length."""
         if op.type != "Expand":
             raise CannotRewriteError(f"the length decides what {op.type} '{op.name}' does")
         values = [self.shorter.get(name, self.values.get(name)) for name in op.inputs]
@@ -302,7 +302,7 @@ class _Rewriter:
         out = self.infos[op.outputs[0]].dims
         differing = [axis for axis, size in enumerate(out) if shorter.dims[axis] != size]
         if len(differing) != 1 or out[differing[0]] != self.spec.capacity:
-            raise CannotRewriteError(f"Expand '{op.name}' grows in another way than the caches")
+            raise CannotRewriteError(f"Expand '{op.name}' does not grow like the caches")
         self.padded_axes[op.outputs[0]] = differing[0]
 
     def _append(self, op: Op) -> Op | None:
@@ -393,7 +393,7 @@ class _Rewriter:
         return name
 
     def _propagate(self, op: Op, decided: bool) -> Op:
-        """Note the padded axes of an op's results; return the op, safe from the tail.
+        """Record the padded axes of an op's results; return the op, adapted to the padding.
 
         Args:
             op: one that reads a tensor with a padded axis.
@@ -444,7 +444,7 @@ class _Rewriter:
         return Known(shapes, results, [self.values.get(name) for name in op.inputs])
 
     def _is_like_shorter(self, op: Op, loops: Sequence[Loop], loop: Loop) -> bool:
-        """Return whether all loops are parallel, and the same where the caches lack one row."""
+        """Return whether all loops are parallel, and equal with one row less in the caches."""
         infos: list[TensorInfo | None] = []
         for name in op.inputs:
             info = self.infos[name] if name else None
@@ -464,7 +464,7 @@ class _Rewriter:
         )
 
     def _picks_every_row(self, op: Op) -> bool:
-        """Return whether a Gather picks all rows in order; if so, note its padded axis."""
+        """Return whether a Gather selects all rows in order; if so, record its padded axis."""
         data, indices = op.inputs
         rank = len(self.infos[data].dims)
         axis = getattr(op.attrs, "axis", 0) % rank
@@ -474,7 +474,7 @@ class _Rewriter:
         return True
 
     def _is_every_row(self, name: str) -> bool:
-        """Return whether a tensor holds 0, 1, … up to the number of rows, in this order."""
+        """Return whether a tensor contains 0, 1, … up to the number of rows, in this order."""
         made = self.host_inputs.get(name)
         if made is None or name not in self.padded_axes:
             return False
@@ -496,7 +496,7 @@ class _Rewriter:
         ops = live(self.ops, wanted)
         if self.spec.fuse:
             ops = fuse_cached_attention(ops, self.infos, TOTAL, set(outputs))
-            ops = live(ops, wanted)  # what cut queries, keys and values apart
+            ops = live(ops, wanted)  # the split of queries, keys and values
         for op in ops:
             if op.type == "Append" and op.inputs[2] in self.lengths:
                 raise CannotRewriteError(f"'{op.name}' appends to sequences of different lengths")
@@ -534,7 +534,7 @@ def _replay_one(
 
 
 def live(ops: Sequence[Op], wanted: set[str]) -> list[Op]:
-    """Return the ops that the wanted tensors depend on, in order."""
+    """Return the ops that the requested tensors depend on, in order."""
     needed, kept = set(wanted), []
     for op in reversed(ops):
         if any(name in needed for name in op.outputs if name):

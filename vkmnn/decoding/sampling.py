@@ -18,9 +18,9 @@ class DeviceSampling:
 
     Attributes:
         uniforms: random numbers from 0 to 1, one for every step, by the number of rows before it.
-        inverse_temperature: what logits are multiplied by.
-        top_k: how many of the likeliest tokens are sampled from; 0 for all.
-        top_p: only the likeliest that have this probability together.
+        inverse_temperature: factor of the logits.
+        top_k: number of likeliest tokens to sample from; 0 for all.
+        top_p: sample only from the likeliest tokens whose probabilities add up to this.
     """
 
     uniforms: Array
@@ -29,7 +29,7 @@ class DeviceSampling:
     top_p: float
 
     def candidates(self, vocabulary: int) -> int:
-        """Return how many tokens are sorted: few numbers of them, and so few plans."""
+        """Return how many tokens are sorted: one of few numbers, so that there are few plans."""
         fits = (size for size in CANDIDATES if 0 < self.top_k <= size < vocabulary)
         return next(fits, vocabulary)
 

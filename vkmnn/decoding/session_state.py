@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from vkmnn.arguments import checked_number
+from vkmnn.base.closing import Closing
 from vkmnn.core.device_tensor import DeviceTensor
 from vkmnn.core.session import Session
 from vkmnn.decoding.cache_pool import CachePool
@@ -20,18 +20,18 @@ from vkmnn.errors import InvalidInputError
 from vkmnn.ir import Array
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    pass
 
 Check = Callable[[Mapping[str, Any]], dict[str, Any]]
 
 
-class SessionState:
+class SessionState(Closing):
     """Runs of a session that hand outputs on to the next run's inputs, on the device.
 
-    Made by `InferenceSession.state`. One sequence of runs: several make one each.
+    Created by `InferenceSession.state`. One sequence of runs; create one per sequence.
 
     Attributes:
-        waits: CPU seconds that waiting for the device has taken, in all runs in place.
+        waits: CPU seconds spent waiting for the device, in all runs in place.
     """
 
     def __init__(self, session: Session, state: KVState, pairs: Mapping[str, str], check: Check):
@@ -59,7 +59,7 @@ class SessionState:
         Args:
             output_names: which outputs to return; None, or an empty list, for those that are not
                 state. KVState is copied to the host only when it is asked for.
-            feeds: as for `InferenceSession.run`, but for the inputs that are state.
+            feeds: as for `InferenceSession.run`, except for state inputs.
 
         Raises:
             InvalidInputError: as `InferenceSession.run`; or the state is full, or closed.
@@ -82,7 +82,7 @@ class SessionState:
         ]
 
     def _run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
-        self._session.check_sizes(feeds)  # what the state holds was planned by them
+        self._session.check_sizes(feeds)  # the state was planned with them
         return self._state.run(feeds)
 
     def decode_loop(self, io: DecoderIO, pool: CachePool | None = None) -> DecodeLoop:
@@ -99,15 +99,15 @@ class SessionState:
         return self._session.call(self._state.value, name)
 
     def memory(self, name: str) -> DeviceTensor:
-        """Return the memory of a cache: more rows than `length` where it has room to grow."""
+        """Return the memory of a cache, which may have more rows than `length`."""
         self._known(name)
         return self._session.call(self._state.memory, name)
 
     def _known(self, name: str) -> None:
         if name not in self._pairs:
             raise InvalidInputError(
-                f"'{name}' is not an input that is state",
-                hint=f"these are: {', '.join(self._pairs)}",
+                f"'{name}' is not a state input",
+                hint=f"state inputs: {', '.join(self._pairs)}",
             )
 
     def reset(self) -> None:
@@ -127,7 +127,7 @@ class SessionState:
         """Begin a new sequence with these rows in the caches, as `value` returned them before.
 
         Args:
-            rows: an array for each cache, of the shape it has but for the number of rows.
+            rows: an array for each cache, of its shape except for the number of rows.
 
         Raises:
             InvalidInputError: nothing has run yet, an array is missing or does not fit, or part of
@@ -147,19 +147,6 @@ class SessionState:
         """Release the state's memory and plans; the session stays."""
         self._session.detach(self._state)
 
-    def __enter__(self) -> Self:
-        """Return the state itself."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close it."""
-        self.close()
-
 
 def open_state(
     session: Session,
@@ -176,7 +163,7 @@ def open_state(
         pairs: each input with the output that feeds it in the next run.
         capacity: the maximum number of rows in a cache; None for no limit.
         initial: initial values; by default caches are empty and everything else is zero.
-        check: checks what the other inputs are fed.
+        check: checks the feeds of the other inputs.
         waits: how steps are waited for; another one by default.
 
     Raises:
@@ -197,11 +184,11 @@ def matched_pairs(
     """Return pairs of inputs and outputs by name; `*` matches the same text in both.
 
     Raises:
-        InvalidInputError: a name is not there, or two inputs would take one output.
+        InvalidInputError: a name does not exist, or two inputs would share one output.
     """
     if not isinstance(pairs, Mapping):
         raise InvalidInputError(
-            f"state is a dictionary of outputs by input, not {pairs!r}",
+            f"state is a dictionary from inputs to outputs, not {pairs!r}",
             hint="write {'past.*': 'present.*'}",
         )
     ins, outs = list(inputs), list(outputs)
@@ -209,7 +196,7 @@ def matched_pairs(
     for source, target in pairs.items():
         if not all(isinstance(name, str) for name in (source, target)):
             raise InvalidInputError(
-                f"state is an output's name by an input's, not {target!r} by {source!r}",
+                f"state maps names of inputs to names of outputs, not {source!r} to {target!r}",
                 hint="write {'past.*': 'present.*'}",
             )
         head, star, tail = source.partition("*")
@@ -224,10 +211,12 @@ def matched_pairs(
             found[name] = output
         if not names:
             raise InvalidInputError(
-                f"no input is called like '{source}'", hint=f"inputs: {', '.join(ins)}"
+                f"no input matches '{source}'", hint=f"inputs: {', '.join(ins)}"
             )
     if len(set(found.values())) < len(found):
-        raise InvalidInputError("an output becomes two inputs", hint="give each its own")
+        raise InvalidInputError(
+            "one output would feed two inputs", hint="give each input a separate output"
+        )
     return found
 
 

@@ -1,4 +1,4 @@
-"""The tensors of a state: caches with room to grow, and values that two tensors hold in turn."""
+"""The tensors of a state: growing caches, and values swapped between two tensors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from vkmnn.errors import InvalidInputError
 from vkmnn.ir import Array, DType
 
 MIN_ROWS = 256
-"""Initial room in caches: unused rows cost little."""
+"""Initial rows of caches: unused rows cost little."""
 
 Shape = tuple[int, ...]
 
@@ -27,7 +27,7 @@ class Recorded(Protocol):
 
 
 class Seat(Protocol):
-    """A part of memory that several states share, held by one of them."""
+    """A part of shared memory, owned by one of several states."""
 
     def place(self, room: int) -> bool:
         """Move the caches to the part, with room for this many rows; False if they do not fit."""
@@ -39,7 +39,7 @@ class Seat(Protocol):
         """Close the recordings on the whole memory."""
 
     def leave(self) -> None:
-        """Give back the part."""
+        """Release the part."""
 
 
 class StateTensors:
@@ -56,12 +56,12 @@ class StateTensors:
     Attributes:
         length: rows of the caches.
         axes: the axis that grows, of each input that is a cache.
-        values: by input, results of an ordinary run; caches and swapped tensors take precedence.
-        caches: by input, memory for `room` rows.
-        swapped: by input, two tensors of one size; a run reads the one at `turn`, and writes the
+        values: results of an ordinary run, by input; caches and swapped tensors take precedence.
+        caches: memory for `room` rows, by input.
+        swapped: two tensors of equal size, by input; a run reads the one at `turn`, and writes the
             other.
         recordings: runs recorded on the memory, by any key; closed when it moves.
-        seat: the part of shared memory in which the caches lie, or None.
+        seat: the part of shared memory that holds the caches, or None.
     """
 
     def __init__(self, program: Program, pairs: Mapping[str, str], capacity: int | None) -> None:
@@ -110,10 +110,10 @@ class StateTensors:
         if self.swapped:
             self.turn = 1 - self.turn
 
-    # --- room ------------------------------------------------------------------------------------
+    # --- capacity --------------------------------------------------------------------------------
 
     def make_room(self, total: int) -> None:
-        """Grow the room to this many rows at least; it is a power of two.
+        """Increase the capacity to at least this many rows, as a power of two.
 
         Raises:
             InvalidInputError: they exceed the capacity.
@@ -128,7 +128,7 @@ class StateTensors:
             raise InvalidInputError(
                 f"the state is full: it holds {self.length} of {self.capacity} rows, and "
                 f"{total - self.length} would be added",
-                hint="make it with more capacity, or reset it",
+                hint="create it with a larger capacity, or reset it",
             )
 
     def _grow_to(self, total: int) -> None:
@@ -153,7 +153,7 @@ class StateTensors:
         return tensor
 
     def move(self, caches: Mapping[str, DeviceTensor], room: int) -> None:
-        """Use other memory, which holds the same rows."""
+        """Switch to other memory that holds the same rows."""
         self.caches, self.room = dict(caches), room
         self.close_recordings()
 
@@ -215,9 +215,9 @@ class StateTensors:
         self.length = length
 
     def load(self, values: dict[str, DeviceTensor], length: int) -> None:
-        """Hold these rows; on failure, the length stays, and rows may be lost."""
+        """Load these rows; on failure, the length stays, and rows may be lost."""
         if self.caches:
-            before, self.length = self.length, 0  # none have to be kept
+            before, self.length = self.length, 0  # none need to be kept
             try:
                 if length > self.room:
                     self._grow_to(length)
@@ -264,5 +264,5 @@ class StateTensors:
 
 
 def resized(shape: Shape, axis: int | None, size: int) -> Shape:
-    """Return a shape with another size of one axis; None changes none."""
+    """Return a shape with another size of one axis; None changes nothing."""
     return shape if axis is None else (*shape[:axis], size, *shape[axis + 1 :])

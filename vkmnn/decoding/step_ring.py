@@ -27,7 +27,7 @@ RING_SIZE = 4
 """Recordings of a step, and so the number of steps that may be queued."""
 
 REFILL = 3
-"""With fewer steps queued, as many are submitted as are missing.
+"""With fewer steps queued, the missing ones are submitted.
 
 Submitting several in a row costs less than one at a time: a device that runs on the CPU evicts the
 host's code from the processor's caches.
@@ -43,7 +43,7 @@ class Waits:
 
     Attributes:
         seconds: so far.
-        together: how many queued steps to wait for at once, if no token is wanted before the last.
+        together: queued steps to wait for at once, if no token is needed before the last.
     """
 
     seconds: float = 0.0
@@ -58,8 +58,9 @@ def recorded(
     Args:
         plan: the plan.
         count: how many recordings.
-        record: makes one by its number; None where the network is not one plan of the device.
-        what: names what is recorded, in the message.
+        record: creates a recording by its number; None if the network is not a single plan of the
+            device.
+        what: name of the recordings, for the message.
 
     Raises:
         CannotRewriteError: a recording is None.
@@ -83,7 +84,7 @@ class Ring:
     """Recordings that are submitted in turn and finished in order.
 
     Args:
-        plan: of the step.
+        plan: plan of the step.
         segments: its recordings.
     """
 
@@ -101,7 +102,7 @@ class Ring:
 
     def _free_turn(self) -> int:
         """Return the index of the next recording, after waiting for it if it may still run."""
-        if self._turn in self._begun:  # an interruption hid whether it runs
+        if self._turn in self._begun:  # an interruption hid whether it is still running
             self._segments[self._turn].end(None)
         return self._turn
 
@@ -125,7 +126,10 @@ class Ring:
         """Wait for the recordings, and release them and the plan."""
         self._queue.clear()
         segments, plan = self._segments, self._plan
-        self._segments, self._plan = [], None  # no memory waits for the ring to be dropped
+        self._segments, self._plan = (
+            [],
+            None,
+        )  # frees the memory without waiting for the ring to be dropped
         for segment in segments:
             segment.close()
         if plan is not None:
@@ -136,15 +140,15 @@ class StepRing(Ring):
     """The recordings of a step of one sequence.
 
     Args:
-        plan: of the step.
+        plan: plan of the step.
         segments: its recordings.
         tokens: the input token of each recording, [1, 1].
         lengths: the input length of each recording, [1].
-        settings: inputs that say how to sample; empty for greedy steps.
-        waits: takes the time spent on waiting.
+        settings: inputs that control sampling; empty for greedy steps.
+        waits: accumulates the time spent on waiting.
 
     Attributes:
-        ended: how many of the queued steps are known to have ended.
+        ended: number of queued steps known to have ended.
         live: whether steps may continue: the ring has not been drained or closed since the last.
     """
 
@@ -175,8 +179,8 @@ class StepRing(Ring):
         Args:
             token: the one to run.
             rows: how many rows the caches hold.
-            wanted: how many steps to have queued, this one included.
-            sampling: how to sample; None takes the likeliest.
+            wanted: how many steps to have queued, including this one.
+            sampling: how to sample; None chooses the likeliest.
         """
         if self._after != (token, rows) or self._sampling is not sampling:
             self._begin(token, rows, sampling)

@@ -17,6 +17,7 @@ from vkmnn.geometry import (
     triangle,
     unfolding,
 )
+from vkmnn.geometry.alike import is_lowered_by_kind
 from vkmnn.geometry.fuse import fuse_rasters, view_source
 from vkmnn.geometry.lowering import lower_graph
 from vkmnn.geometry.operands import fuse_operands
@@ -28,7 +29,6 @@ from vkmnn.geometry.registry import (
     lower,
     may_lower,
 )
-from vkmnn.geometry.repeated import is_lowered_by_kind
 from vkmnn.geometry.views import fuse_views
 
 __all__ = [

@@ -79,7 +79,7 @@ def _each(ctx: GeometryContext, sink: TensorInfo, batch: Sequence[int]) -> Tenso
 
 
 def _matrix(tensor: TensorInfo) -> tuple[int, int]:
-    """Return rows and columns; masks may have fewer axes than two."""
+    """Return the sizes of rows and columns; masks may have fewer axes than two."""
     rows, columns = (1, 1, *tensor.dims)[-2:]
     return rows, columns
 
@@ -90,7 +90,7 @@ def _row_stride(tensor: TensorInfo) -> int:
 
 
 def _axes(batch: Sequence[int], tensors: Sequence[TensorInfo]) -> list[_Axis]:
-    """Return the batch axes; where they are too many, those merged that chain in every tensor."""
+    """Return the batch axes; if there are too many, merge those that chain in every tensor."""
     strides: list[list[int]] = []
     for tensor in tensors:
         dims = tensor.dims[:-2]

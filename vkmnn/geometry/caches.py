@@ -1,4 +1,4 @@
-"""Geometry of JoinPast: a copy where all texts are of one length, else a gather of rows."""
+"""Geometry of JoinPast: a copy if all sequences are of one length, else a gather of rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _join_past(ctx: GeometryContext) -> None:
     length = new.dims[2]
     if not whole.name:
         whole = ctx.temp(past.dtype, whole.dims)
-    if total == length:  # a prompt: no text has a past
+    if total == length:  # a prompt: no sequence has a past
         _rows_of(ctx, whole, [(new, 0)])
     elif batch == 1 and total == room + length:
         _rows_of(ctx, whole, [(past, 0), (new, room)])
@@ -46,7 +46,7 @@ def _rows_of(ctx: GeometryContext, output: TensorInfo, parts: list[tuple[TensorI
 def _picked(ctx: GeometryContext, rows: TensorInfo, output: TensorInfo, room: int) -> None:
     """Pick the rows of the output from [batch, heads, old, new and a row of zeros, depth].
 
-    Row r of a text is old row r if the text has as many, else new row r - `before`, else zeros.
+    Row r of a sequence is old row r if it has as many, else new row r - `before`, else zeros.
     """
     batch, heads, count, depth = rows.dims
     places = output.dims[2]

@@ -1,9 +1,9 @@
 """Einsum as strided copies, reductions, and pairwise products of two operands.
 
-Operands stay where they are as long as possible: an operand is a stored tensor and one stride per
-label, so that transpositions and diagonals add up and become at most one copy, when an op needs
-the elements in a certain order. Axes of size 1 have no label: what they broadcast to comes from the
-other operands.
+Operands stay in place as long as possible: an operand is a stored tensor and one stride per label,
+so that transpositions and diagonals accumulate and become at most one copy, when an op needs the
+elements in a certain order. Axes of size 1 have no label: the other operands determine what they
+broadcast to.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class _Contraction:
         self.shapes = {info.name: info.dims for info in ctx.inputs if info is not None}
 
     def run(self) -> None:
-        """Contract the cheapest pair, again and again, then bring the last operand into order."""
+        """Contract the cheapest pair repeatedly, then bring the last operand into order."""
         operands = [self.operand(index, labels) for index, labels in enumerate(self.plan.operands)]
         while True:
             uses = self.uses(operands)
@@ -87,7 +87,7 @@ class _Contraction:
     def cheapest(self, operands: Sequence[_Operand]) -> tuple[int, int]:
         """Return the pair of operands whose product has the fewest elements.
 
-        Operands with the same labels are alike: only the first two of them are looked at.
+        Operands with the same labels are equal: only the first two of them are examined.
         """
         uses = self.uses(operands)
         alike: dict[frozenset[Label], list[int]] = {}
@@ -119,7 +119,7 @@ class _Contraction:
     def arranged(self, operand: _Operand, labels: Sequence[Label], shape: Sequence[int]) -> str:
         """Return a tensor of `shape` that holds the operand in the order of `labels`.
 
-        An input that is one already is read itself, so that a constant stays known as such.
+        An input that already is one is read directly, so that a constant stays known.
         """
         if self.shapes.get(operand.name) == tuple(shape) and self.is_stored(operand, labels):
             return operand.name
@@ -159,7 +159,7 @@ class _Contraction:
         return self.stored(result.name, labels)
 
     def in_result_order(self, labels: Iterable[Label]) -> list[Label]:
-        """Return labels in the order of the result, those that it lacks last."""
+        """Return labels in the order of the result, followed by those that it lacks."""
         order = {label: place for place, label in enumerate(self.plan.result)}
         return sorted(labels, key=lambda label: order.get(label, len(order)))
 
@@ -169,7 +169,7 @@ class _Contraction:
         columns = [label for label in b.labels if label not in a.strides]
         ordered = self.in_result_order([*rows, *columns])
         if columns and rows and ordered == [*columns, *rows]:
-            a, b, rows, columns = b, a, columns, rows  # the result comes out in its final order
+            a, b, rows, columns = b, a, columns, rows  # the result has its final order already
         left, transpose_a = self.matrices(a, batch, rows, inner)
         right, transpose_b = self.matrices(b, batch, inner, columns)
         labels = [*batch, *rows, *columns]

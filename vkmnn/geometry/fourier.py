@@ -1,4 +1,4 @@
-"""Fourier transforms whose lengths are known once a network is planned: products with a matrix."""
+"""Fourier transforms whose lengths are known in planning, as products with a matrix."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from math import prod
 
 from vkmnn.base.budget import Meter, unlimited
+from vkmnn.base.memo import Memo
 from vkmnn.geometry.regions import (
     MAX_REGIONS,
     compose,
@@ -19,13 +20,14 @@ from vkmnn.geometry.regions import (
 )
 from vkmnn.geometry.registry import compact_origins
 from vkmnn.ir import Op, Region, TensorInfo
+from vkmnn.ir.alike import MAX_ALIKE
 from vkmnn.ir.ops import RasterAttrs
 
 
 def view_source(op: Op, infos: Mapping[str, TensorInfo]) -> str | None:
     """Return the input that the op's output may share storage with, or None.
 
-    That is the input of a Raster which copies all of it, in order, into all of the output.
+    That is the input of a Raster that copies all of it, in order, into all of the output.
     """
     attrs = op.attrs
     if not isinstance(attrs, RasterAttrs) or len(attrs.regions) != 1:
@@ -42,12 +44,12 @@ def fuse_rasters(
     keep: AbstractSet[str],
     meter: Meter | None = None,
 ) -> list[Op]:
-    """Let Rasters read through the Rasters before them, and drop those that nothing reads any more.
+    """Let Rasters read through the Rasters before them, and drop those without readers.
 
-    A Raster that reads another's result reads that one's inputs instead, when the composed regions
-    are exact and at most MAX_REGIONS; where the other's result is needed anyway, only when there
-    are not more of them than before. Parts that the other Raster only filled are filled here. An
-    ordered Raster is never read through. Equal Rasters become one.
+    A Raster that reads another's result reads that one's inputs instead, if the composed regions
+    are exact and at most MAX_REGIONS; if the other's result is needed anyway, only if the number of
+    regions does not grow. Parts that the other Raster only filled are filled here. An ordered
+    Raster is never read through. Equal Rasters become one.
 
     Args:
         ops: ops in topological order; they are not changed.
@@ -91,7 +93,7 @@ def fuse_rasters(
 class _Chains:
     """The Rasters so far that others may read through.
 
-    Layers have the same chains for other tensors, and the same attributes (`RepeatedLowerings`):
+    Layers have the same chains for other tensors, and the same attributes (`AlikeLowerings`):
     what became of one chain is what becomes of the others.
 
     Args:
@@ -104,7 +106,7 @@ class _Chains:
         self._meter = meter
         self._rasters: dict[str, RasterAttrs] = {}
         self._sources: dict[str, list[str]] = {}
-        self._known: dict[object, tuple[list[int], RasterAttrs]] = {}
+        self._known: Memo[tuple[object, ...], tuple[list[int], RasterAttrs]] = Memo(MAX_ALIKE)
         # All attributes that keys name by identity are kept, so that it stays theirs.
         self._kept: dict[int, tuple[RasterAttrs, int]] = {}
         self._numbers: dict[object, int] = {}
@@ -136,13 +138,13 @@ class _Chains:
             own, made = _collapse(
                 own, made, elements, self._rasters, self._sources, self._stored, self._meter
             )
-            self._known[key] = [names[name] for name in own], made
+            self._known.keep(key, ([names[name] for name in own], made))
             return own, made
         at = list(names)
         return [at[number] for number in known[0]], known[1]
 
     def _describe(self, inputs: Sequence[str], names: dict[str, int], chain: list[object]) -> None:
-        """Add to `chain` all that collapsing goes by but the names, which it numbers."""
+        """Add to `chain` everything that collapsing depends on, with names replaced by numbers."""
         chain.append(len(inputs))
         for name in inputs:
             number = names.get(name)
@@ -184,7 +186,7 @@ def _canonical(inputs: Sequence[str], attrs: RasterAttrs) -> tuple[list[str], Ra
 
 def _compact(inputs: Sequence[str], attrs: RasterAttrs) -> tuple[list[str], RasterAttrs]:
     names, regions = compact_origins(inputs, attrs.regions)
-    if names == inputs:  # then all origins are what they were
+    if names == inputs:  # then all origins are unchanged
         return names, attrs
     return names, replace(attrs, regions=tuple(regions))
 
@@ -263,7 +265,7 @@ def _compose_all(region: Region, producer: Iterable[Region]) -> list[Region] | N
 
 
 def _fill_key(fill: float) -> tuple[object, ...]:
-    """Return a key that tells fills apart: -0.0 is not 0, and NaN equals NaN."""
+    """Return a key that distinguishes fills: -0.0 is not 0, and NaN equals NaN."""
     return ("nan",) if math.isnan(fill) else (fill, math.copysign(1, fill))
 
 

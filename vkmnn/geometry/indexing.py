@@ -23,7 +23,7 @@ def axis_copy(size: int, src: int = 0, dst: int = 0, step: int = 1) -> Region:
 def axis_gather(ctx: GeometryContext, indices: npt.NDArray[np.int64]) -> list[Region]:
     """Return few regions that copy element `indices[i]` of one axis to element i.
 
-    Indices in arithmetic progression make one region, and repeated progressions one more axis.
+    Indices in arithmetic progression form one region, and repeated progressions one more axis.
 
     Raises:
         BudgetError: there are too many progressions.
@@ -50,12 +50,12 @@ def combine_axes(
     dst_strides: Sequence[int],
     origin: int = 0,
 ) -> list[Region]:
-    """Return the regions of a tensor whose axes are each copied by one of their own regions.
+    """Return the regions of a tensor whose axes are each copied by separate regions.
 
     Args:
-        ctx: whose regions they are.
+        ctx: the owner of the regions.
         axes: per axis, regions that count in elements of that axis.
-        src_strides: what one element of each axis is worth in the source.
+        src_strides: the step in the source for one element of each axis.
         dst_strides: the same in the destination.
         origin: the input that the regions read.
 

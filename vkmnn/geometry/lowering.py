@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from vkmnn.base.budget import Meter, unlimited
 from vkmnn.errors import ModelError
+from vkmnn.geometry.alike import AlikeLowerings
 from vkmnn.geometry.registry import may_lower
-from vkmnn.geometry.repeated import RepeatedLowerings
 from vkmnn.ir import Array, DType, Op, TensorInfo
 from vkmnn.ir.ops import PadAttrs, RasterAttrs
 
@@ -25,7 +25,7 @@ def lower_graph(
     constants: Mapping[str, Array],
     meter: Meter | None = None,
 ) -> tuple[list[Op], dict[str, TensorInfo], dict[str, Array]]:
-    """Lower geometry ops, and the ops they lower to, until only executable ops are left.
+    """Lower geometry ops, and the ops they lower to, until only executable ops remain.
 
     Args:
         ops: ops in topological order.
@@ -40,13 +40,13 @@ def lower_graph(
     Raises:
         BudgetError: an axis is too long, or there are too many regions.
         ShapeError: an op's attributes or contents do not fit its shapes.
-        ModelError: a tensor of the model has the name that a new one takes.
+        ModelError: a tensor of the model already has the name of a new one.
     """
     meter = meter or unlimited()
     known = dict(infos)
     contents = dict(constants)
     result: list[Op] = []
-    alike = RepeatedLowerings(meter)
+    alike = AlikeLowerings(meter)
     work = list(reversed(ops))
     while work:
         op = work.pop()
@@ -72,7 +72,7 @@ def lower_graph(
         for name, info in lowering.infos.items():
             if name in known:
                 raise ModelError(
-                    f"tensor name '{name}' is needed for a part of this op",
+                    f"tensor name '{name}' is reserved for a part of this op",
                     op=op.type,
                     node=op.source or op.name,
                     hint="rename that tensor in the model",

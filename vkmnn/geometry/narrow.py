@@ -1,7 +1,8 @@
-"""Arithmetic of integers that a device word holds more of than their type does.
+"""Integer arithmetic in types narrower than a device word.
 
-Kernels compute in 32-bit words. What may leave its type is computed in a wider one, and cast back:
-int8 to uint16 wrap in the cast, and what uint32 and uint64 cannot hold is noticed there.
+Kernels compute in 32-bit words. Results that may leave their type are computed in a wider one, and
+cast back: int8 to uint16 wrap in the cast, and values that uint32 and uint64 cannot represent are
+detected there.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ _BINARY = frozenset({"ADD", "SUB", "MUL", "DIV", "POW", "PRELU"})
 _UNARY = frozenset({"ABS", "NEG", "SQUARE"})
 _REDUCTIONS = frozenset({"SUM", "PROD", "L1", "SUM_SQUARE"})
 _SCATTERED = frozenset({"add", "mul"})
-# Those whose results may be negative where no operand is.
+# Those whose results may be negative although no operand is.
 _BELOW_ZERO = frozenset({"SUB", "NEG"})
 
-# Ops of which only some inputs are numbers of the result's type; of the others all are.
+# Ops with only some inputs of the result's type; in others, all are.
 _NUMBERS: Mapping[str, tuple[int, ...]] = {
     "Reduction": (0,),
     "CumSum": (0,),
@@ -42,7 +43,7 @@ _NUMBERS: Mapping[str, tuple[int, ...]] = {
 
 
 def _kind(attrs: OpAttrs) -> str | None:
-    """Return the kind of arithmetic, "" where the op has one only, None where it cannot leave."""
+    """Return the kind of arithmetic, "" for the only one, None if it cannot leave its type."""
     match attrs:
         case BinaryAttrs(kind):
             return kind if kind in _BINARY else None
@@ -56,7 +57,7 @@ def _kind(attrs: OpAttrs) -> str | None:
 
 
 def widened(ctx: GeometryContext) -> bool:
-    """Emit the op in a wider type and a cast back, where its results may leave their type."""
+    """Emit the op in a wider type and a cast back, if its results may leave their type."""
     output, kind = ctx.outputs[0], _kind(ctx.op.attrs)
     if kind is None or not output.name:
         return False
@@ -85,7 +86,7 @@ def _widen(ctx: GeometryContext) -> None:
     widened(ctx)
 
 
-# Reduction has geometry of its own, which asks first.
+# Reduction has its own geometry, which asks first.
 for _op_type in (
     "BinaryOp",
     "UnaryOp",

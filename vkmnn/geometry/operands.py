@@ -17,7 +17,7 @@ MAX_AXES = 6
 """Axes that kernels count, those that merge counted once."""
 
 MAX_ELEMENTS = 1 << 24
-"""Larger tensors may have to be cut to be bound, which views cannot be."""
+"""Larger tensors may have to be split to be bound, which views cannot be."""
 
 _BLOCKED = frozenset(
     {
@@ -25,7 +25,7 @@ _BLOCKED = frozenset(
         *("Pooling", "Interp", "GridSample", "Scale", "GroupNorm", "LRN", "DeformColumns"),
     }
 )
-"""Ops that keep channels in blocks: beside them, a copy in that order costs less than two."""
+"""Ops that keep channels in blocks: next to them, a copy in that order costs less than two."""
 
 _FOLLOWS = frozenset({"UnaryOp", "BinaryOp", "Elementwise", "Cast", "Select"})
 """Ops that keep the order of their operands."""
@@ -37,7 +37,7 @@ def fuse_operands(
     keep: AbstractSet[str],
     constants: Collection[str],
 ) -> list[Op]:
-    """Let BinaryOp read by strides instead of through a Raster that serves it alone.
+    """Let BinaryOp read by strides instead of through a Raster of its own.
 
     Args:
         ops: ops in topological order; they are not changed.

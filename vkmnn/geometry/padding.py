@@ -23,7 +23,7 @@ def _reflect(indices: _Indices, size: int) -> _Indices:
     return np.minimum(folded, period - folded) if size > 1 else folded
 
 
-# Where an index outside [0, size) reads (numpy.pad's definitions).
+# Source of an index outside [0, size) (numpy.pad's definitions).
 _MODES: dict[str, Callable[[_Indices, int], _Indices]] = {
     "reflect": _reflect,
     "edge": lambda indices, size: np.clip(indices, 0, size - 1),

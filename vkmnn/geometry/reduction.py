@@ -30,10 +30,10 @@ _CHAINS: dict[str, tuple[str, str, str]] = {
     "LOG_SUM_EXP": ("LOG_SUM_EXP", "LOG_SUM_EXP", "LOG_SUM_EXP"),
 }
 
-# Kinds whose intermediate results integers cannot hold.
+# Kinds whose intermediate results exceed the range of integers.
 _INEXACT_IN_INTEGERS = frozenset({"MEAN", "L2", "LOG_SUM", "LOG_SUM_EXP"})
 
-# What a reduction over no axes does to each element; the other kinds leave it as it is.
+# Effect of a reduction over no axes on each element; the other kinds leave it unchanged.
 _ELEMENTWISE = {"L1": "ABS", "L2": "ABS", "SUM_SQUARE": "SQUARE", "LOG_SUM": "LOG"}
 
 
@@ -51,7 +51,7 @@ def _reduction(ctx: GeometryContext[ReductionAttrs]) -> None:
         _elementwise(ctx, attrs.kind, source, output)
         return
     if axes[-1] - axes[0] + 1 == len(axes):
-        return  # one run of axes is what kernels execute
+        return  # kernels execute one run of axes
     runs = _runs(shape, axes)
     integer = not source.dtype.is_float
     if prod(shape) == 0 or (integer and attrs.kind in _INEXACT_IN_INTEGERS):

@@ -36,7 +36,7 @@ class _Axis:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """A part of a composition's outer region; `src` counts from where the inner one starts."""
+    """A part of a composition's outer region; `src` counts from the start of the inner one."""
 
     axes: tuple[_Axis, ...]
     src: int
@@ -85,8 +85,9 @@ def region_elements(region: Region) -> int:
 def simplify(region: Region) -> Region:
     """Return the same copies in canonical form.
 
-    Axes of size 1 are gone, axes that chain on both sides are one, destination strides are positive
-    and sorted, the most contiguous innermost. A region without elements becomes one empty axis.
+    Axes of size 1 are removed, axes that chain on both sides are merged, destination strides are
+    positive and sorted, the most contiguous innermost. A region without elements becomes one empty
+    axis.
     """
     if region_elements(region) == 0:
         return Region(View(0, (1,)), View(0, (1,)), (0,), region.origin)

@@ -37,9 +37,9 @@ class GeometryContext(Generic[AttrsT]):
     Args:
         op: the op to lower.
         inputs: one per `op.inputs`, with static shapes; None = absent.
-        outputs: one per `op.outputs`; the name is "" where the output is not wanted.
+        outputs: one per `op.outputs`; the name is "" if the output is not needed.
         values: contents of the inputs where they are known.
-        meter: counts regions and constants before they are made; None has no limits.
+        meter: counts regions and constants before they are created; None has no limits.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class GeometryContext(Generic[AttrsT]):
         return self.inputs[index] if has_input(self.inputs, index) else None
 
     def value(self, index: int) -> Array | None:
-        """Return the content of input `index`, None when it is absent or not known."""
+        """Return the content of input `index`, None if it is absent or unknown."""
         return self.values[index] if index < len(self.values) else None
 
     def ints(self, index: int, what: str) -> list[int] | None:
@@ -104,7 +104,7 @@ class GeometryContext(Generic[AttrsT]):
         return info.name
 
     def constant_output(self, output: TensorInfo, array: Array) -> None:
-        """Make `output` a constant; `array` is brought to its element type and shape."""
+        """Make `output` a constant; `array` is converted to its element type and shape."""
         if output.name:
             self.lowering.constants[output.name] = array.astype(output.dtype.numpy).reshape(
                 output.dims
@@ -160,8 +160,8 @@ def geometry(
 ) -> Callable[[GeometryComputer], GeometryComputer]:
     """Register a function as the geometry computer of `op_type`.
 
-    The function emits, through the context, what the op becomes. When it emits nothing, the op
-    stays as it is, and a backend executes it. It may raise ShapeError; op and node are filled in.
+    The function emits the op's replacement through the context. If it emits nothing, the op stays,
+    and a backend executes it. It may raise ShapeError; op and node are filled in.
 
     Args:
         op_type: the type.
@@ -203,7 +203,7 @@ def lower(
         inputs: one per `op.inputs`; None = absent.
         outputs: one per `op.outputs`.
         values: contents of the inputs where known; at least those that the op's shape needed.
-        meter: counts regions and constants before they are made; None has no limits.
+        meter: counts regions and constants before they are created; None has no limits.
 
     Returns:
         What the op becomes, or None when it is not geometry: a backend executes it.

@@ -17,9 +17,9 @@ from vkmnn.ir.ops import RasterAttrs, StridedAttentionAttrs
 def fuse_views(
     ops: Sequence[Op[Any]], infos: Mapping[str, TensorInfo], keep: AbstractSet[str]
 ) -> list[Op]:
-    """Let attention read and write by strides instead of through Rasters that serve it alone.
+    """Let attention read and write by strides instead of through Rasters of its own.
 
-    Its rows must stay contiguous. A Raster that only attention reads goes.
+    Its rows must stay contiguous. A Raster that only attention reads is removed.
 
     Args:
         ops: ops in topological order; they are not changed.
@@ -75,8 +75,7 @@ def _read(
 ) -> Op[StridedAttentionAttrs]:
     """Return the attention with strided queries, keys and values.
 
-    `known` holds what was found for other layers. Keys name attributes by identity, which the ops
-    keep theirs.
+    `known` holds the results for other layers. Keys identify attributes, which the ops keep alive.
     """
     read: list[Op[RasterAttrs] | None] = []
     for name in op.inputs[:3]:
@@ -100,8 +99,8 @@ def _read(
 def _read_regions(attrs: StridedAttentionAttrs, regions: Sequence[Region | None]) -> _Read:
     """Return attributes and origins of an attention whose inputs were copied by these regions.
 
-    Heads that share keys and values are numbered over two axes, of which the shared have stride 0
-    along one (grouped queries: Ainslie et al., GQA, 2023).
+    Heads that share keys and values are numbered over two axes; the shared ones have stride 0 along
+    one (grouped queries: Ainslie et al., GQA, 2023).
     """
     through: dict[int, int] = {}
     for index, region in enumerate(regions):
@@ -124,9 +123,9 @@ def _read_regions(attrs: StridedAttentionAttrs, regions: Sequence[Region | None]
 
 
 def _groupings(attrs: StridedAttentionAttrs, region: Region) -> Iterator[StridedAttentionAttrs]:
-    """Yield the attention with its last batch axis cut in two, where the first one is not used.
+    """Yield the attention with its last batch axis split, if the first one is unused.
 
-    `region` repeats heads; the sizes of its axes tell where to cut.
+    `region` repeats heads; the sizes of its axes say where to split.
     """
     first, middle, heads = attrs.batch
     if first != 1 or 0 not in region.src.strides:

@@ -1,4 +1,4 @@
-"""Runs parts of ONNX models on the host: by onnxruntime where it is installed, else by onnx."""
+"""Runs parts of ONNX models on the host: by onnxruntime if it is installed, else by onnx."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ _SIZED = frozenset({
     *("MelWeightMatrix", "CenterCropPad", "Col2Im", "MaxUnpool", "ConvTranspose", "AffineGrid"),
     *("RoiAlign", "MaxRoiPool", "DFT", "STFT", "Conv", "AveragePool", "MaxPool", "LpPool"),
 })  # fmt: skip
-"""Operators whose results have sizes that values or attributes say."""
+"""Operators whose result sizes depend on values or attributes."""
 
 _SMALL = 1 << 24
 """Bytes that an operator may allocate unseen: an outer product of all its inputs."""
@@ -124,18 +124,18 @@ def _watched(
 
 def _too_large(node: onnx.NodeProto, wanted: int, left: float) -> TooLargeError:
     return TooLargeError(
-        f"{node.op_type} would make {size_text(wanted)}, of {size_text(max(int(left), 0))} "
-        "that are left"
+        f"{node.op_type} would produce {size_text(wanted)}, but only "
+        f"{size_text(max(int(left), 0))} remain"
     )
 
 
 def expected_bytes(node: onnx.NodeProto, opsets: Mapping[str, int], inputs: Sequence[Any]) -> int:
-    """Return the bytes of a node's results as onnx's rules say them; 0 where they are small.
+    """Return the bytes of a node's results by onnx's rules; 0 if they are small.
 
     Args:
         node: a node without inner graphs.
         opsets: domains and their versions.
-        inputs: what it reads; only arrays are looked at.
+        inputs: its inputs; only arrays are considered.
     """
     arrays = [value for value in inputs if isinstance(value, np.ndarray)]
     outer = prod(max(array.size, 1) for array in arrays) * 8

@@ -1,4 +1,4 @@
-"""The branches of an If as models of their own."""
+"""The branches of an If as separate models."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def branch_models(
 ) -> tuple[dict[bool, onnx.ModelProto], tuple[str, ...]] | None:
     """Return the models of an If's branches by the condition, and their names of its inputs.
 
-    None for other nodes, and for an If of which the host makes short work unless `always` is set.
+    None for other nodes, and for an If that is cheap on the host unless `always` is set.
     """
     import onnx
     from onnx import numpy_helper

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 def check_on_host(names: Sequence[str]) -> HostCheck:
-    """Return a function that tells whether one of these evaluators runs a model of one node.
+    """Return a function that checks whether one of these evaluators can run a one-node model.
 
-    Its answer is the types of the outputs, as far as evaluators tell them, or why none takes the
-    node. The onnx package is asked first, as it answers without preparing anything; onnxruntime,
-    which tells types, is asked as well where one is not known.
+    It returns the types of the outputs, as far as evaluators know them, or the reason why none runs
+    the node. The onnx package is asked first, as it answers without preparation; onnxruntime, which
+    knows types, is asked as well if one is unknown.
     """
     engines = sorted((ENGINES[name] for name in names), key=lambda engine: engine.name)
 

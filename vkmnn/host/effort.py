@@ -1,6 +1,6 @@
 """Work of nodes whose attributes and values, not sizes, determine it.
 
-A kernel that has begun cannot be ended: what would take too long is refused before.
+A running kernel cannot be interrupted, so work that would take too long is refused before.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import onnx
 
 Arrays = Sequence[Any]
-"""A node's inputs; None where one is absent or not an array."""
+"""A node's inputs; None for absent ones and those that are not arrays."""
 
 LONG = frozenset({
     *("Loop", "Scan", "If", "BeamSearch", "WhisperBeamSearch", "GreedySearch", "Sampling"),
@@ -34,7 +34,7 @@ class Effort:
 
     Attributes:
         steps: elementary ones: multiplications, or elements that are looked at.
-        nbytes: of memory on the way, which no allocator counts.
+        nbytes: bytes of temporary memory, which no allocator counts.
     """
 
     steps: float
@@ -51,7 +51,7 @@ def effort_of(node: onnx.NodeProto, inputs: Arrays) -> Effort:
 
     Args:
         node: the node.
-        inputs: what it reads; None where that is not known, or no array.
+        inputs: its inputs; None if one is unknown, or not an array.
     """
     rule = _RULES.get(node.op_type)
     if rule is None:
@@ -62,7 +62,7 @@ def effort_of(node: onnx.NodeProto, inputs: Arrays) -> Effort:
     try:
         return rule(attributes, [one if isinstance(one, np.ndarray) else None for one in inputs])
     except (ArithmeticError, IndexError, TypeError, ValueError):
-        return NONE  # a node that is wrong: the evaluator says how
+        return NONE  # an invalid node: the evaluator reports the error
 
 
 def _roi_align(attributes: Mapping[str, Any], inputs: Arrays) -> Effort:
@@ -117,4 +117,4 @@ MEASURED = frozenset(_RULES)
 """Operators that `effort_of` can estimate."""
 
 BY_VALUES = frozenset({"RoiAlign", "TfIdfVectorizer"})
-"""Operators that must not run before their inputs have been seen: they get a model of their own."""
+"""Operators that must not run before their inputs are checked: each gets a separate model."""

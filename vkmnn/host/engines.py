@@ -41,11 +41,11 @@ _log = logging.getLogger(__name__)
 Value = Any
 """An array, a list of arrays (a sequence), a dictionary (a map), or None (an empty optional)."""
 
-# TensorProto.DataType of what onnxruntime takes from numpy and gives back as it is.
+# TensorProto.DataType values that onnxruntime exchanges with numpy unchanged.
 _SHARED = frozenset({*range(1, 14)})
 
 
-# What onnxruntime does otherwise than the specification says, by operator of ONNX's own domain.
+# Deviations of onnxruntime from the specification, by operator of ONNX's own domain.
 _DEVIANT: Mapping[str, str] = {
     "Dropout": "it draws other random numbers for a seed",
     "MaxUnpool": "it counts indices in output_shape, onnx in the shape that follows without it",
@@ -78,19 +78,19 @@ class HostEngine(ABC):
 
     Args:
         model: the model.
-        room: bytes that its values may take, None for any number.
+        room: maximum bytes of its values, None for any number.
     """
 
     name: ClassVar[str]
     steps_per_second: ClassVar[float]
-    """Elementary steps that it gets through at least; see `effort.py`."""
+    """Minimum elementary steps per second; see `effort.py`."""
 
     @abstractmethod
     def __init__(self, model: onnx.ModelProto, room: int | None = None) -> None:
         """Prepare a model.
 
         Raises:
-            EngineError: the evaluator does not take it.
+            EngineError: the evaluator does not support it.
         """
 
     @abstractmethod
@@ -102,7 +102,7 @@ class HostEngine(ABC):
         Args:
             outputs: their names.
             feeds: the model's inputs by name.
-            seconds: how long it may take.
+            seconds: maximum time of a run.
 
         Raises:
             EngineError: it fails.
@@ -116,7 +116,7 @@ class HostEngine(ABC):
 
     @staticmethod
     def installed() -> bool:
-        """True when the evaluator can be imported."""
+        """True if the evaluator can be imported."""
         return True
 
 
@@ -130,7 +130,9 @@ class OnnxRuntime(HostEngine):
         onnxruntime = genuine_onnxruntime()
         foreign = next((value.name for value in _values(model) if not _is_shared(value.type)), None)
         if foreign is not None:
-            raise EngineError(f"'{foreign}' is of a type that numpy and onnxruntime do not share")
+            raise EngineError(
+                f"'{foreign}' has a type that numpy and onnxruntime do not both support"
+            )
         for node in model.graph.node:
             if not node.domain and node.op_type in _DEVIANT:
                 raise EngineError(f"{node.op_type}: {_DEVIANT[node.op_type]}")
@@ -139,7 +141,7 @@ class OnnxRuntime(HostEngine):
         self._what = _what_runs(model)
         self._is_watched = any(node.op_type in LONG for node in all_nodes(model))
         if any(not body.node for body in _loops(model)):
-            raise EngineError("it cannot end a Loop of no nodes before its time")
+            raise EngineError("it cannot interrupt a Loop without nodes")
         self._divides_by_sizes = any(map(_transposes, all_nodes(model)))
         options = session_options()
         try:
@@ -156,7 +158,7 @@ class OnnxRuntime(HostEngine):
         self, outputs: Sequence[str], feeds: Mapping[str, Value], seconds: float
     ) -> list[Value]:
         if self._divides_by_sizes and any(_is_empty(value) for value in feeds.values()):
-            raise EngineError("the process would end: it divides by sizes where Scan transposes")
+            raise EngineError("the process would crash: it divides by sizes where Scan transposes")
         if any(not _is_square(feeds[name]) for name in self._square):
             raise EngineError("Inverse needs square matrices (others crash onnxruntime)")
         try:
@@ -175,7 +177,7 @@ class OnnxRuntime(HostEngine):
     ) -> list[Value]:
         """Run in a thread, so that a timeout or Ctrl-C stops it after the current node.
 
-        A node that goes on for longer is left behind: nothing ends it but the process.
+        A node that runs longer is abandoned: only the end of the process stops it.
         """
         options = genuine_onnxruntime().RunOptions()
         done: PatientFuture[list[Value]] = PatientFuture()
@@ -206,7 +208,7 @@ class OnnxRuntime(HostEngine):
         for value in self._session.get_outputs():
             code = TEXT_TYPES.get(value.type)
             if code is not None:
-                # A shape of no axes may also mean that nothing is known of it.
+                # A shape without axes may also mean that nothing is known about it.
                 found[value.name] = helper.make_tensor_type_proto(code, value.shape or None)
         return found
 
@@ -323,7 +325,7 @@ def _arena(
     # -1: as onnxruntime likes it
     arena = onnxruntime.OrtArenaCfg(room + model.ByteSize() + _ARENA_BYTES, -1, -1, -1)
     options.add_session_config_entry("session.use_env_allocators", "1")
-    with _arenas:  # the next session takes the allocator that was registered last
+    with _arenas:  # the next session uses the allocator that was registered last
         onnxruntime.create_and_register_allocator(place, arena)
         yield
 

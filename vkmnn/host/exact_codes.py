@@ -2,7 +2,7 @@
 
 Without VNNI, its kernels for x86 add pairs of products of uint8 and int8 in 16 bits, which saturate
 ("When and why do I need to try U8U8?" in onnxruntime's page on quantisation). Weights and zero
-points that are both greater by 128 have the same differences, so that all sums stay what they are.
+points that are both increased by 128 have the same differences, so all sums stay the same.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ PLACES = {
 def with_exact_codes(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a model in which weights of int8 that are multiplied by uint8 are uint8.
 
-    Weights that are values of the run are converted by nodes. Models without such products come
-    back as they are; so do products in the bodies of loops and branches.
+    Weights that are computed in the run are converted by nodes. Models without these products are
+    returned unchanged; so are products in the bodies of loops and branches.
     """
     import onnx
 
@@ -63,7 +63,7 @@ def with_exact_codes(model: onnx.ModelProto) -> onnx.ModelProto:
 def lacks_zero_points(model: onnx.ModelProto) -> bool:
     """Return whether onnxruntime fails while it converts constant int8 weights to uint8.
 
-    It does (1.32) where a DequantizeLinear of a constant has a scale per channel and no zero point.
+    It does (1.32) if a DequantizeLinear of a constant has a scale per channel and no zero point.
     """
     return next(_bare_weights(model.graph), None) is not None
 
@@ -108,7 +108,7 @@ def _types(graph: onnx.GraphProto) -> dict[str, int]:
 
 
 def _mixes(node: onnx.NodeProto, types: dict[str, int]) -> bool:
-    """Say whether a node multiplies weights of int8 by something else."""
+    """Return whether a node multiplies int8 weights by something else."""
     import onnx
 
     if node.op_type not in PLACES:

@@ -34,16 +34,16 @@ _STEADY_DOMAINS = {"", "ai.onnx", "ai.onnx.ml"}
 
 
 def fold_on_host(graph: Graph, engines: Sequence[str], seconds: float) -> Graph | None:
-    """Return the network with constants for the host nodes that need nothing else.
+    """Return the network with constants for the host nodes that depend on nothing else.
 
-    What draws random numbers stays, and so does what makes sequences and strings, which cannot be
-    constants of a graph; what is computed from such values alone is folded all the same. Nodes
-    that fail stay, to fail where the model runs.
+    Nodes that draw random numbers stay, and so do those that produce sequences and strings, which
+    cannot be constants of a graph; results computed from these alone are folded nevertheless. Nodes
+    that fail stay, to fail when the model runs.
 
     Args:
         graph: the network.
         engines: the evaluators that may be used, in the order of preference.
-        seconds: how long a loop may take at most.
+        seconds: maximum time of a loop.
 
     Returns:
         None if there is nothing to fold.
@@ -82,7 +82,7 @@ def _constant_ops(graph: Graph) -> list[Op]:
 
 
 def _dense(graph: Graph, op: Op) -> bool:
-    """Whether all results of an op can be constants of a graph, as far as is known."""
+    """Return whether all results of an op can be constants of a graph, as far as known."""
     infos = {info.name: info for info in graph.outputs} | graph.infos
     return all(
         name in infos and infos[name].dtype is not DType.OBJECT for name in op.outputs if name

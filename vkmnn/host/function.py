@@ -31,13 +31,13 @@ _log = logging.getLogger(__name__)
 class HostFunction:
     """Some nodes of a network in one evaluator.
 
-    When the evaluator fails in a run, the next one is tried, and kept if it gets through.
-    What takes longer than `seconds` or more than `room` bytes is ended, or not begun.
+    If the evaluator fails in a run, the next one is tried, and kept if it succeeds. Work that
+    exceeds `seconds` or `room` bytes is interrupted, or not started.
 
     Attributes:
         ops: the nodes.
-        inputs: what it reads.
-        outputs: what it makes.
+        inputs: the names that it reads.
+        outputs: the names that it computes.
         engine: name of the evaluator.
         is_first: whether that is the one preferred.
         busy_us: how long the last run took.
@@ -89,7 +89,7 @@ class HostFunction:
 
         Raises:
             BudgetError: the values take more memory than there is room for.
-            HostError: no evaluator gets through, or a loop takes too long.
+            HostError: no evaluator succeeds, or a loop takes too long.
         """
         feeds = {**self._fed, **{name: values[name] for name in self.inputs}}
         self.start_us = time.perf_counter_ns() / 1000
@@ -146,7 +146,7 @@ class HostFunction:
                 )
             if self._room is not None and effort.nbytes > self._room:
                 raise EngineMemoryError(
-                    f"{node.op_type} would hold {size_text(int(effort.nbytes))} on the way, of "
+                    f"{node.op_type} would hold {size_text(int(effort.nbytes))} in between, of "
                     f"{size_text(self._room)}"
                 )
         return engine.run(self.outputs, feeds, self._seconds)
@@ -157,7 +157,7 @@ class HostFunction:
             op=self._kinds(),
             node=self.ops[0].source or self.ops[0].name,
             hint="check the values and attributes that say how much work it is; set VKMNN_TIMEOUT "
-            "to more seconds, if it has an end",
+            "to more seconds, if it terminates",
         )
 
     def _too_large(self, error: EngineMemoryError) -> BudgetError:
@@ -181,18 +181,18 @@ def open_on_host(
     seconds: float,
     room: int | None = None,
 ) -> list[HostFunction]:
-    """Return functions that together run some ops of the type HostGraph, as few as possible.
+    """Return functions that together run some HostGraph ops, as few as possible.
 
     Args:
         ops: the ops in running order.
         constants: values of tensors.
-        wanted: what others read of their results.
+        wanted: those of their results that others read.
         engines: the evaluators that may be used, in the order of preference.
-        seconds: how long a run may take.
-        room: bytes that the values of each function may take, None for any number.
+        seconds: maximum time of a run.
+        room: maximum bytes of the values of each function, None for any number.
 
     Raises:
-        UnsupportedOpError: no evaluator takes some op.
+        UnsupportedOpError: no evaluator supports some op.
     """
     functions: list[HostFunction] = []
     runs = [list(run) for _, run in groupby(ops, key=opset_key)]
@@ -211,7 +211,7 @@ def _open_run(
 ) -> list[HostFunction]:
     """Return one function if the first evaluator accepts all ops, else one for each accepted part.
 
-    So a node that it does not take leaves the others to it.
+    So a node that it rejects does not affect the others.
     """
     alone = [list(part) for _, part in groupby(ops, key=_goes_alone)]
     if len(alone) > 1:
@@ -238,7 +238,7 @@ def _open_run(
             raise
         return [whole]
     names = {function.engine for function in each}
-    if len(names) == 1:  # nothing to tell apart
+    if len(names) == 1:  # nothing to distinguish
         return each if whole is None else [whole]
     functions = []
     for name, same in groupby(each, key=lambda function: function.engine):
@@ -261,7 +261,7 @@ def _goes_alone(op: Op) -> str:
 def _measured(
     model: onnx.ModelProto,
 ) -> tuple[dict[str, Array], list[tuple[onnx.NodeProto, list[str]]]]:
-    """Return the constants that they read, and the nodes whose effort their inputs tell."""
+    """Return the constants that they read, and the nodes whose effort depends on their inputs."""
     from onnx import numpy_helper
 
     known = {value.name for value in model.graph.input}

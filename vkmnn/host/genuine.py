@@ -14,7 +14,7 @@ _lock = threading.Lock()
 
 
 def is_installed() -> bool:
-    """True when onnxruntime can be imported, whatever goes by its name at present."""
+    """True if onnxruntime can be imported, whatever module has its name at present."""
     return PathFinder.find_spec(_NAME) is not None
 
 

@@ -23,7 +23,7 @@ def all_nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
 
 
 def held_graphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    """Yield the graphs that a node holds, whatever type their attribute claims to have."""
+    """Yield the graphs in a node, whatever the declared type of their attribute."""
     for attribute in node.attribute:
         yield from attribute.graphs
         if attribute.HasField("g"):
@@ -31,7 +31,7 @@ def held_graphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
 
 
 def hazard_of_onnxruntime(model: onnx.ModelProto) -> str | None:
-    """Say why onnxruntime would end the process, or return None."""
+    """Return why onnxruntime would crash the process, or None."""
     fed = {value.name for value in model.graph.input}
     outer = {id(node) for node in model.graph.node}
     for node in all_nodes(model):
@@ -43,7 +43,7 @@ def hazard_of_onnxruntime(model: onnx.ModelProto) -> str | None:
 
 
 def hazard_of_onnx(model: onnx.ModelProto) -> str | None:
-    """Say why onnx's evaluator would not return, or return None."""
+    """Return why onnx's evaluator would not return, or None."""
     for node in all_nodes(model):
         if node.op_type in ("TreeEnsembleClassifier", "TreeEnsembleRegressor"):
             if _has_cycle(_named_branches(_attributes(node))):
@@ -87,7 +87,7 @@ def _has_all_indexes(attributes: Mapping[str, Any]) -> bool:
 
 
 def _named_branches(attributes: Mapping[str, Any]) -> dict[Any, list[Any]]:
-    """Return where the branches of each node lead, by tree and by the node's own number."""
+    """Return the targets of each node's branches, by tree and node number."""
     columns = ("treeids", "nodeids", "modes", "truenodeids", "falsenodeids")
     rows = zip(*(attributes.get(f"nodes_{name}", ()) for name in columns), strict=False)
     return {

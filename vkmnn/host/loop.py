@@ -18,7 +18,7 @@ def loop_class() -> type:
     from onnx.reference.op_run import OpRun
 
     class Loop(OpRun):
-        """Iterates a body as the specification says: no condition means true, no limit none."""
+        """Iterates a body by the specification: no condition means true, no limit means none."""
 
         op_domain = ""
         body: Any
@@ -55,7 +55,7 @@ def loop_class() -> type:
                     many.append(one)
                 iteration += 1
                 if HELD.get() - known > (ROOM.get() - known) / 4:
-                    # What was carried before is let go, but was counted with the rest.
+                    # Carried values of earlier iterations are freed, but were counted too.
                     known = start + nbytes([carried, seen])
                     HELD.set(known)
                 if time.monotonic() > deadline:
@@ -67,7 +67,7 @@ def loop_class() -> type:
             return (*carried, *stacked)
 
         def _nothing(self, place: int) -> Any:
-            """Return a scan output of no iterations; sizes that nothing tells are 0."""
+            """Return a scan output of no iterations; unknown sizes are 0."""
             tensor = self.body.output_types[place].tensor_type
             shape = [0, *(dim.dim_value for dim in tensor.shape.dim)]
             return np.zeros(shape, tensor_dtype_to_np_dtype(tensor.elem_type or 1))

@@ -1,4 +1,4 @@
-"""The bodies of Loop and Scan as models of their own."""
+"""The bodies of Loop and Scan as separate models."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class BodyModel:
         model: the body; all its outputs have names of their own.
         given: the op's inputs that the node names, in its order; "" for one that is not there.
         formal: the body's inputs.
-        outer: what the body reads from around it: its name there → the op's input.
-        ways: how a Scan goes over its inputs; None for a Loop.
+        outer: the outer tensors that the body reads: its name there → the op's input.
+        ways: how a Scan iterates over its inputs; None for a Loop.
         still: whether every iteration asks for another; None where they compute that.
-        sizes: of each output of the model, as declared or inferred; 0 where unknown.
+        sizes: sizes of each output of the model, as declared or inferred; 0 if unknown.
     """
 
     model: onnx.ModelProto
@@ -55,7 +55,7 @@ def carries_objects(op: Op) -> bool:
 def body_model(op: Op, constants: Mapping[str, Array], always: bool) -> BodyModel | None:
     """Return the body of a Loop or Scan as a model.
 
-    None for other nodes, and for one of which the host makes short work unless `always` is set.
+    None for other nodes, and for one that is cheap on the host unless `always` is set.
     """
     import onnx
 

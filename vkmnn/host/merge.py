@@ -1,4 +1,4 @@
-"""Several cut-out nodes as one model."""
+"""Several HostGraph nodes as one model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def merge(
     Args:
         ops: the ops in running order, written in the same operator sets.
         constants: values of tensors.
-        wanted: what is read of the ops' results by others.
+        wanted: those of the ops' results that others read.
     """
     import onnx
     from onnx import numpy_helper

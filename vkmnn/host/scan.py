@@ -1,4 +1,4 @@
-"""ONNX's Scan for the reference evaluator, whose own goes forwards along the first axis alone."""
+"""ONNX's Scan for the reference evaluator, whose own only runs forwards along the first axis."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ def _scanned(op: Any, run: _Body, *args: Array) -> tuple[Array, ...]:
 
 
 def _batched(op: Any, run: _Body, lengths: Array | None, *args: Array) -> tuple[Array, ...]:
-    """Return the results of opset 8, where all values have a batch in front (ONNX, Scan-8).
+    """Return the results of opset 8, where all values have a leading batch axis (ONNX, Scan-8).
 
-    Rows may be shorter than others; what these leave of a scan output is zero.
+    Rows may be shorter than others; the rest of their scan outputs is zero.
     """
     places = len(args) - op.num_scan_inputs
     back, longest = _listed(op, "directions"), args[places].shape[1]
@@ -100,7 +100,7 @@ def _listed(op: Any, name: str) -> list[int]:
 
 
 def _stacked(op: Any, many: Sequence[Array], place: int, axis: int) -> Array:
-    """Return a scan output; of no steps, sizes that nothing tells are 0."""
+    """Return a scan output; without steps, unknown sizes are 0."""
     from onnx.helper import tensor_dtype_to_np_dtype
 
     if many:

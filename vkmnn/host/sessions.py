@@ -2,9 +2,9 @@
 
 Every session of onnxruntime in the package and in its tests is opened with these options. Without
 VNNI, onnxruntime's kernels for x86 add pairs of products of uint8 and int8 in 16 bits, which
-saturate. `session.x64quantprecision` has it make constant int8 weights uint8 first; it does so
-among its extended optimisations, and only there. `exact_codes.py` does the same at every level and
-to weights that are computed.
+saturate. `session.x64quantprecision` makes it convert constant int8 weights to uint8 first, but
+only among its extended optimisations. `exact_codes.py` does the same at every level and for
+computed weights.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def session_options(
 
     Args:
         optimised: with all graph optimisations, or with none: nodes as they are in the model.
-        threads: how many compute one node; 0: as many as onnxruntime likes.
+        threads: number of threads for one node; 0: onnxruntime's default.
         log_severity: the lowest severity that is logged, from 0 (verbose) to 4 (fatal).
         exact_sums: False for models that onnxruntime fails on otherwise (`lacks_zero_points`).
 

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vkmnn.converter.onnx.external import load_whole
 from vkmnn.ir import HOST_GRAPH, Graph, HostGraphAttrs, Op
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ def whole_model(graph: Graph, origin: str | Path | bytes) -> Graph | None:
     """Return a network of one op with the inputs and outputs of another; None without onnxruntime.
 
     Args:
-        graph: the network that was made of the model.
+        graph: the network converted from the model.
         origin: the model, or its path.
     """
     import onnx
@@ -28,7 +29,7 @@ def whole_model(graph: Graph, origin: str | Path | bytes) -> Graph | None:
     if find_spec("onnxruntime") is None:
         return None
     try:
-        model = onnx.load_from_string(origin) if isinstance(origin, bytes) else onnx.load(origin)
+        model = onnx.load_from_string(origin) if isinstance(origin, bytes) else load_whole(origin)
         _name_outputs(model.graph, [info.name for info in graph.outputs])
         data = model.SerializeToString()
     except Exception as error:  # noqa: BLE001 - protobuf raises what it likes
@@ -41,7 +42,7 @@ def whole_model(graph: Graph, origin: str | Path | bytes) -> Graph | None:
 
 
 def _name_outputs(graph: onnx.GraphProto, names: Sequence[str]) -> None:
-    """Give outputs the network's names: one that the model lists twice has another there."""
+    """Give outputs the network's names: one that the model lists twice has two names there."""
     import onnx
 
     for value, name in zip(graph.output, names, strict=True):

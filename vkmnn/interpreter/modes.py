@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 
 class Owner(enum.Enum):
-    """Whose memory the data of inputs, or of outputs, is in."""
+    """Who owns the memory of inputs, or of outputs."""
 
     SESSION = "session"
     """The session's: `copy_from` copies, and results are new arrays."""
     USER = "user"
-    """The caller's: inputs are read where they are, results written where the caller says."""
+    """The caller's: inputs are read in place, results written to the caller's memory."""
 
 
 class PlanTime(enum.Enum):
@@ -28,7 +28,7 @@ class Shapes(enum.Enum):
     """Effect of other input shapes."""
 
     CHECK = "check"
-    """They are planned, and plans are kept."""
+    """Other shapes are planned, and plans are kept."""
     FIX = "fix"
     """They are refused: the shapes of the first plan stay."""
 
@@ -48,10 +48,10 @@ class SessionModes:
 
     Args:
         debug: callbacks before and after ops are possible; False refuses them.
-        inputs: whose memory inputs are in.
-        outputs: whose memory outputs are in.
+        inputs: who owns the memory of inputs.
+        outputs: who owns the memory of outputs.
         plan: when sessions are planned.
-        shapes: what other input shapes do.
+        shapes: the reaction to other input shapes.
         backend: who chooses between the device and numpy.
         passes: the network is optimised; False runs it as the model's file has it, an op or
             several for each node.

@@ -7,11 +7,11 @@ import weakref
 from collections.abc import Mapping, Sequence
 from mmap import mmap
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from vkmnn.arguments import checked_sizes
+from vkmnn.arguments import checked_sizes, named_tensor
 from vkmnn.base.budget import Budget
+from vkmnn.base.closing import Closing
 from vkmnn.core.futures import RunFuture
 from vkmnn.core.watched import Callback
 from vkmnn.errors import InvalidInputError
@@ -25,23 +25,22 @@ from vkmnn.schedule_config import ScheduleConfig, Unsupported
 
 if TYPE_CHECKING:
     import onnx
-    from typing_extensions import Self
 
 Config = ScheduleConfig | Mapping[str, Any]
 
 
-class Interpreter:
+class Interpreter(Closing):
     """A loaded, optimised network (MNN Interpreter); many sessions may run it at once.
 
     Args:
         model: a path, serialised bytes, an onnx.ModelProto, or a Graph.
-        budget: memory, nodes and time that loading and planning may take; None takes
+        budget: memory, nodes and time that loading and planning may take; None uses
             `VKMNN_MAX_BYTES`, `VKMNN_MAX_NODES` and `VKMNN_MAX_SECONDS`, or the defaults.
         unsupported: "cpu" or "raise"; as for `InferenceSession`.
 
     Raises:
         ModelError: the file is missing, damaged or not a model.
-        BudgetError: the model takes more than the budget.
+        BudgetError: the model exceeds the budget.
         UnsupportedOpError: the model holds operators that nothing runs, or, with "raise", that
             vkmnn does not know; all are listed.
     """
@@ -54,7 +53,7 @@ class Interpreter:
     ) -> None:
         self._network: Network | None = load_network(model, budget, unsupported=unsupported)
         self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
-        self._lock = threading.Lock()  # of the set: sessions may be made on any thread
+        self._lock = threading.Lock()  # of the set: sessions may be created on any thread
 
     @classmethod
     def from_file(
@@ -88,19 +87,19 @@ class Interpreter:
         config: Config | Sequence[Config] | None = None,
         modes: SessionModes | None = None,
     ) -> Session:
-        """Make a session, planned at once where the model fixes every shape.
+        """Create a session, planned at once if the model fixes every shape.
 
-        Several configurations make a session of several parts, which run in order, each on its own
-        device (MNN createMultiPathSession): every one names its part by `ScheduleConfig.path`, and
-        reads what the parts before it produce.
+        Several configurations create a session of several parts, which run in order, each on its
+        own device (MNN createMultiPathSession): each names its part by `ScheduleConfig.path`, and
+        reads the results of the parts before it.
 
         Args:
-            config: how it runs; a dictionary as MNN takes it is read by
+            config: how it runs; a dictionary in MNN's form is read by
                 `ScheduleConfig.from_mapping`.
-            modes: how it behaves; by default as `SessionModes` says.
+            modes: how it behaves; by default that of `SessionModes`.
 
         Raises:
-            DeviceNotFoundError: the device asked for is not there.
+            DeviceNotFoundError: the requested device does not exist.
             PlacementError: `require_device` is set and an op would run elsewhere.
             InvalidInputError: the configuration holds an unknown value, a path names nothing of
                 the network, or the model has been released.
@@ -144,7 +143,7 @@ class Interpreter:
 
     @property
     def sessions(self) -> tuple[Session, ...]:
-        """The sessions that are open and that somebody still has."""
+        """The open sessions that are still referenced."""
         with self._lock:
             return tuple(session for session in self._sessions if not session.closed)
 
@@ -166,7 +165,7 @@ class Interpreter:
             if session not in self._sessions:
                 raise InvalidInputError(
                     "the session is not one of this interpreter's",
-                    hint="it may be released already",
+                    hint="it may already have been released",
                 )
             self._sessions.discard(session)
         session.close()
@@ -174,19 +173,19 @@ class Interpreter:
     def release_model(self) -> None:
         """Forget the network (MNN releaseModel); sessions run on at the shapes they have plans for.
 
-        What needs the network is refused from then on: new sessions, other shapes, callbacks.
+        Calls that need the network are refused from then on: new sessions, other shapes, callbacks.
         """
         self._network = None
         for session in self.sessions:
             session.release_model()
 
     def get_session_constant(self, session: Session, name: str) -> SessionConstant:
-        """Return a constant of the network as a session has it, by its name in the model.
+        """Return a session's constant of the network, by its name in the model.
 
         `copy_from` gives it other data, for this session alone: `resize_session` uploads them.
 
         Raises:
-            InvalidInputError: there is no such constant, or the model has been released.
+            InvalidInputError: the constant does not exist, or the model has been released.
         """
         return session.constant(name)
 
@@ -202,9 +201,9 @@ class Interpreter:
     def update_session_to_model(self, session: Session) -> None:
         """Write a session's constants into the network (MNN updateSessionToModel).
 
-        Of a model for training, which a `.mnn` file may be, these are its TrainableParams; of
-        others, the constants that are none. Sessions that are made from now on have them;
-        `vkmnn.convert(interpreter.graph, path)` saves them.
+        For a model for training, as a `.mnn` file may be, these are its TrainableParams; for
+        others, the constants that are not. New sessions use them; `vkmnn.convert(interpreter.graph,
+        path)` saves them.
 
         Raises:
             InvalidInputError: the model has been released, the session must be resized first, or
@@ -226,36 +225,23 @@ class Interpreter:
             self.release_session(session)
         self._network = None
 
-    def __enter__(self) -> Self:
-        """Return the interpreter itself."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close the interpreter."""
-        self.close()
-
     def __reduce__(self) -> NoReturn:
         """Refuse copies: sessions and device memory have one owner."""
         raise TypeError("an Interpreter cannot be copied or pickled: load the model again")
 
     def get_session_input(self, session: Session, name: str | None = None) -> SessionTensor:
         """Return an input by name, or the first."""
-        return _pick(session.inputs, name, "input")
+        return named_tensor(session.inputs, name, "input")
 
     def get_session_output(self, session: Session, name: str | None = None) -> SessionTensor:
         """Return an output by name, or the first."""
-        return _pick(session.outputs, name, "output")
+        return named_tensor(session.outputs, name, "output")
 
     def resize_tensor(self, session: Session, tensor: SessionTensor, shape: Sequence[int]) -> None:
         """Give an input a new shape, which `resize_session` applies.
 
-        It may be of any sizes and rank that the operators allow, whatever the model declares:
-        where that excludes it, `resize_session` reads the model again.
+        It may be of any sizes and rank that the operators allow, whatever the model declares: if
+        that excludes it, `resize_session` reads the model again.
 
         Raises:
             InvalidInputError: the tensor is not an input of this session, or a size is negative.
@@ -285,7 +271,7 @@ class Interpreter:
         """Run on the data of the session's inputs; outputs are then ready to be copied.
 
         Args:
-            session: which one.
+            session: the session.
             sync: False starts the run and returns at once, as `submit` does.
 
         Raises:
@@ -309,14 +295,14 @@ class Interpreter:
     ) -> None:
         """Run op by op, with a call before and after each (MNN runSessionWithCallBackInfo).
 
-        For looking at intermediate tensors, and for finding the op that goes wrong. Every op is
-        planned and submitted on its own, so this takes much longer than `run_session`.
+        For inspecting intermediate tensors, and for locating a faulty op. Every op is planned and
+        submitted separately, so this takes much longer than `run_session`.
 
         Args:
-            session: which one.
-            before: gets an `OpCall` and the op's inputs by name. It answers with a `Decision`:
+            session: the session.
+            before: called with an `OpCall` and the op's inputs by name. It returns a `Decision`:
                 GO_ON (also True and None), SKIP (also False; the op's results are zeros), or STOP.
-            after: gets an `OpCall` and the op's results by name; GO_ON or STOP (also False).
+            after: called with an `OpCall` and the op's results by name; GO_ON or STOP (also False).
             sync: False starts the run and returns at once: the callbacks are called in another
                 thread, where they may not wait for the session. `sync` waits for the end.
 
@@ -345,16 +331,6 @@ def _bytes(data: object) -> bytes:
             f"a {type(data).__name__} is not a buffer",
             hint="pass bytes, a bytearray, a memoryview or an mmap; from_file takes a path",
         ) from error
-
-
-def _pick(tensors: Mapping[str, SessionTensor], name: str | None, what: str) -> SessionTensor:
-    if name is None:
-        return next(iter(tensors.values()))
-    if name not in tensors:
-        raise InvalidInputError(
-            f"the network has no {what} '{name}'", hint=f"its {what}s: {', '.join(tensors)}"
-        )
-    return tensors[name]
 
 
 def _configs(config: Config | Sequence[Config] | None) -> list[ScheduleConfig]:

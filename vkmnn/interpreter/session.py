@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import replace
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vkmnn.base.closing import Closing
 from vkmnn.core.device_tensor import as_array
 from vkmnn.core.futures import RunFuture
 from vkmnn.core.pipelines import Pipelines
@@ -27,12 +27,12 @@ from vkmnn.interpreter.modes import BackendChoice, SessionModes, Shapes
 from vkmnn.interpreter.tensor import SessionConstant, SessionTensor
 from vkmnn.ir import Array, DType, TensorInfo
 from vkmnn.opening import CPU_DEVICE, CpuInfo, Network, network_of
-from vkmnn.openings import Openings
+from vkmnn.opening.reshaped import Openings
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.schedule_config import Precision, ScheduleConfig
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    pass
 
 _log = logging.getLogger(__name__)
 
@@ -40,13 +40,13 @@ _NUMPY_FLOPS = 5e10
 """Peak operations a second of numpy; slower networks are not measured."""
 
 
-class Session:
+class Session(Closing):
     """A configured way to run a network; created by `Interpreter.create_session`.
 
-    `precision` is what the session runs with: "high" where the device has no 16-bit storage.
-    `devices` are those of its parts, in running order, and `device` is the first of them.
-    Sessions run at the same time on any number of threads. Threads that share one hold its `lock`
-    from the first `copy_from` to the last `copy_to`, for they share its tensors as well.
+    `precision` is the session's actual one: "high" if the device has no 16-bit storage. `devices`
+    are those of its parts, in running order, and `device` is the first of them. Sessions run at the
+    same time on any number of threads. Threads that share one hold its `lock` from the first
+    `copy_from` to the last `copy_to`, because they also share its tensors.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Session:
         return {name: t.shape for name, t in self.inputs.items() if t.shape is not None}
 
     def plan_ahead(self) -> None:
-        """Plan now if all shapes are known and follow from nothing that is fed."""
+        """Plan now if all shapes are known and do not depend on fed contents."""
         if len(self._shapes()) == len(self.inputs) and not self.core.content_inputs:
             self.resize()
 
@@ -175,7 +175,7 @@ class Session:
     # --- constants -------------------------------------------------------------------------------
 
     def constant(self, name: str) -> SessionConstant:
-        """Return a constant of the network as this session has it."""
+        """Return this session's constant of the network."""
         if name not in self._constants:
             network = self.network
             if name not in network.source.constants:
@@ -191,7 +191,7 @@ class Session:
         return self._constants[name]
 
     def change_constant(self, name: str, array: Array) -> None:
-        """Take other data for a constant when the session is resized next."""
+        """Use other data for a constant when the session is resized next."""
         _ = self.network
         self._changed[name] = array
         self._stale = True
@@ -209,9 +209,9 @@ class Session:
         return self._network
 
     def with_changes(self, network: Network) -> Network:
-        """Return a network with the constants that this session has got, and all passes run.
+        """Return a network with this session's constants, after all passes.
 
-        Of models for training, those that training changes; of others, all but these.
+        Of models for training, the constants changed by training; of others, all except those.
         """
         source = network.source
         changed = {
@@ -232,7 +232,7 @@ class Session:
         return network_of(source, network, optimised=modes.passes, without=modes.without_passes)
 
     def _renew(self) -> None:
-        """Open the session anew, with the constants that were changed."""
+        """Reopen the session with the changed constants."""
         openings = Openings(self._changed_network(self.network, self.modes), self.configs)
         self._openings.close()
         self._open(openings)
@@ -251,10 +251,10 @@ class Session:
         self._take(self.core.run(feeds), next(self._numbers))
 
     def submit(self) -> RunFuture[None]:
-        """Start a run on the data that the inputs hold now, and return at once.
+        """Start a run on the current data of the inputs, and return at once.
 
-        The next run may be fed meanwhile. Outputs get the results of the run submitted last;
-        their `copy_to`, and `sync`, wait for it.
+        The next run may be fed meanwhile. Outputs get the results of the run submitted last; their
+        `copy_to`, and `sync`, wait for it.
 
         Returns:
             A `concurrent.futures.Future`, which can be awaited, too; it raises the run's errors.
@@ -272,7 +272,7 @@ class Session:
         self._take(self.core.run_watched(feeds, before, after), next(self._numbers))
 
     def submit_watched(self, before: Callback, after: Callback) -> RunFuture[None]:
-        """Start a run op by op; the callbacks are called in a thread of their own."""
+        """Start a run op by op; the callbacks are called in a separate thread."""
         feeds, number, core = self._feeds(), next(self._numbers), self.core
         work = partial(core.run_watched, feeds, before, after)
         return self._submitted(core.submit_call(lambda: self._take(work(), number)))
@@ -281,7 +281,7 @@ class Session:
         """Wait for the runs that were submitted (MNN's `sync`, `Tensor::wait`).
 
         Raises:
-            VkmnnError: what went wrong in the first of them that failed.
+            VkmnnError: the error of the first failed run.
         """
         with self._pending_lock:
             pending, self._pending = self._pending, []
@@ -312,7 +312,7 @@ class Session:
         return feeds
 
     def _take(self, results: Mapping[str, Any], number: int) -> None:
-        """Put the results of a run into the outputs; those that it did not get to have none."""
+        """Set the outputs to the results of a run; missing ones have no data."""
         with self._pending_lock:
             if number < self._taken:  # a later run was faster
                 return
@@ -349,19 +349,6 @@ class Session:
         self._constants.clear()
         self._changed.clear()
         self._openings.release_model()
-
-    def __enter__(self) -> Self:
-        """Return the session itself."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close the session."""
-        self.close()
 
     @property
     def closed(self) -> bool:

@@ -57,14 +57,14 @@ class SessionTensor:
         return found
 
     def belong_to(self, session: Any) -> None:
-        """Note whose tensor it is."""
+        """Set the owner of the tensor."""
         self._session = weakref.ref(session)
 
     def copy_from(self, array: Array | DeviceTensor) -> None:
         """Set the data of an input (MNN copyFromHostTensor).
 
-        A DeviceTensor is not copied: the runs read what it holds by then. Neither is an array
-        where inputs are the user's memory (`SessionModes.inputs`).
+        A DeviceTensor is not copied: runs read its content at that time. Neither is an array if
+        inputs are the user's memory (`SessionModes.inputs`).
 
         Raises:
             InvalidInputError: shape or dtype differ from the tensor's, or it is an output.
@@ -105,7 +105,7 @@ class SessionTensor:
         self.array = result
         if result is None:
             return
-        self.shape = getattr(result, "shape", None)  # may depend on what was fed
+        self.shape = getattr(result, "shape", None)  # may depend on fed contents
         if self.owner is not Owner.USER:
             return
         target = self._target
@@ -123,10 +123,9 @@ class SessionTensor:
         self.array = target
 
     def map(self) -> Array:
-        """Return the data as an array to read, or to write where it is an input (MNN map).
+        """Return the data as an array to read, and to write for an input (MNN map).
 
-        What is written counts for the runs after `unmap`. An input that holds no data yet begins
-        with zeros.
+        Writes apply to the runs after `unmap`. An input without data starts with zeros.
 
         Raises:
             InvalidInputError: the shape of an input is not known yet, or an output holds no data.
@@ -164,7 +163,7 @@ class SessionTensor:
 
         Raises:
             InvalidInputError: the session has not run since it was resized.
-            VkmnnError: what went wrong in a run that was submitted.
+            VkmnnError: the error of a submitted run.
         """
         owner = self._session() if self.is_output and self._session is not None else None
         if owner is not None:
@@ -181,7 +180,7 @@ class SessionConstant(SessionTensor):
     """A constant of the network in one session; resizing keeps new data."""
 
     def copy_from(self, array: Array | DeviceTensor) -> None:
-        """Give the constant other data; the session has to be resized, which uploads them.
+        """Replace the constant's data; resizing the session uploads them.
 
         Raises:
             InvalidInputError: the shape or dtype differs, or it is not of floats.

@@ -16,6 +16,15 @@ Flops = Callable[[Any, Sequence[Shape | None], Shape], int]
 """Counts an op's floating-point operations from its attributes, the shapes of its inputs (None:
 absent) and that of its first output; a multiply-add counts as two."""
 
+
+def per_output(factor: int) -> Flops:
+    """Return a counter of `factor` operations per element of the first output."""
+    return lambda attrs, inputs, output: factor * prod(output)
+
+
+USUAL_FLOPS = per_output(1)
+"""The count of an op that declares none."""
+
 MANY = 2**31 - 1
 """As many inputs as there are."""
 
@@ -77,7 +86,7 @@ class OpType:
     max_inputs: int
     content: tuple[int, ...] = ()
     shape_only: bool = False
-    flops: Flops = field(default=lambda attrs, inputs, output: prod(output), repr=False)
+    flops: Flops = field(default=USUAL_FLOPS, repr=False)
     host: HostWork = field(default=USUAL_WORK, repr=False)
 
 
@@ -91,7 +100,7 @@ def op_type(
     inputs: int | tuple[int, int] = 1,
     content: tuple[int, ...] = (),
     shape_only: bool = False,
-    flops: int | Flops = 1,
+    flops: int | Flops = USUAL_FLOPS,
     host: HostWork = USUAL_WORK,
 ) -> Callable[[type[_A]], type[_A]]:
     """Add an op to the vocabulary; decorates the class of its attributes.
@@ -132,11 +141,6 @@ def op_type(
         return attrs
 
     return add
-
-
-def per_output(factor: int) -> Flops:
-    """Return a counter of `factor` operations per element of the first output."""
-    return lambda attrs, inputs, output: factor * prod(output)
 
 
 def per_input(factor: int) -> Flops:

@@ -1,4 +1,4 @@
-"""Language models: from a folder or a hub's name to text, on any Vulkan device."""
+"""Language models: from a folder or a name on the hub to text, on any Vulkan device."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from vkmnn.base.budget import Budget
 from vkmnn.llm.decoder import Decoder
 from vkmnn.llm.embedding import EmbeddingModel
 from vkmnn.llm.generation import Generated
-from vkmnn.llm.hub import find_folder
 from vkmnn.llm.language_model import LanguageModel, TextSession, checked_kind
 from vkmnn.llm.layout import read_layout
 from vkmnn.llm.seq2seq import Seq2SeqModel
 from vkmnn.schedule_config import OnDeviceLost, OnOverflow, PrecisionName, ScheduleConfig
+from vkmnn.sources.locate import model_folder
+from vkmnn.sources.names import title_of
 
 __all__ = [
     "EmbeddingModel",
@@ -45,26 +46,26 @@ def load(
             config.json and safetensors; a GGUF file, the first of several, or a folder of them; or
             a model of the hub, `owner/name`, which is downloaded.
         device: "auto", an index, part of a name, a UUID, or "cpu"; see `ScheduleConfig`.
-        capacity: how many tokens a text may have, with its prompt; None for what the model was
-            made for, 4,096 at most.
-        variant: "q4", "fp16" and so on, "fp32" for the file without a suffix; of several GGUF files
-            the end of a name, "Q4_K_M"; None takes the one that suits a GPU best.
+        capacity: maximum tokens of a text, prompt included; None for the model's context, at most
+            4,096.
+        variant: "q4", "fp16" and so on, "fp32" for the file without a suffix; if there are several
+            GGUF files, the end of a name, "Q4_K_M"; None selects the one that suits a GPU best.
         revision: a commit, tag or branch of a hub's model.
         precision: "fp32" or "fp16"; see `ScheduleConfig`.
-        budget: what loading and planning may take; see `Budget`.
+        budget: limits of loading and planning; see `Budget`.
         on_device_lost: "raise" DeviceLostError, after which the model cannot answer any more (see
             `LanguageModel.lost`); or "rebuild": reopen the device, run the tokens of the texts
             that are being generated again, and go on with them.
         on_overflow: "warn", "high", "raise" or "ignore"; see `ScheduleConfig`.
 
     Raises:
-        ModelFileError: there is no such folder, or its layout is not known.
-        InvalidInputError: there is no such variant.
+        ModelFileError: the folder does not exist, or its layout is not known.
+        InvalidInputError: the variant does not exist.
         MissingExtraError: a package of the extra `llm` is missing.
         VkmnnError: as `InferenceSession`.
     """
-    folder = find_folder(model, revision, variant)
-    layout = read_layout(folder, variant)
+    found = model_folder(model, revision, variant)
+    layout = read_layout(found.path, found.variant)
     checked_kind(layout, "decoder", "see vkmnn.llm.load_seq2seq and load_embedding")
     config = ScheduleConfig(
         device=device,
@@ -72,14 +73,9 @@ def load(
         on_device_lost=on_device_lost,
         on_overflow=on_overflow,
     )
-    name = folder.stem if folder.is_file() else _name_of(model, folder)
+    name = title_of(model)
     decoder = Decoder(layout, config, capacity, budget)
     return LanguageModel(layout, decoder, name)
-
-
-def _name_of(model: str | Path, folder: Path) -> str:
-    """Return what a model is called: the last part of what the caller named."""
-    return Path(str(model).removeprefix("hf://").rstrip("/") or folder.name).name
 
 
 def load_embedding(
@@ -96,9 +92,9 @@ def load_embedding(
 
     Args:
         model: a folder or a hub's model, as for `load`, like the other arguments.
-        device: where it runs.
-        variant: which file.
-        revision: which commit.
+        device: the device.
+        variant: the variant.
+        revision: the revision.
         precision: "fp32" or "fp16".
         on_device_lost: "raise" DeviceLostError, or "rebuild" and run once more.
         on_overflow: as for `load`.
@@ -106,10 +102,10 @@ def load_embedding(
     Raises:
         VkmnnError: as `load`.
     """
-    folder = find_folder(model, revision, variant)
-    layout = read_layout(folder, variant)
+    found = model_folder(model, revision, variant)
+    layout = read_layout(found.path, found.variant)
     checked_kind(layout, "embedding", "vkmnn.llm.load reads decoders")
-    name = _name_of(model, folder)
+    name = title_of(model)
     config = ScheduleConfig(
         device=device,
         precision=precision,
@@ -134,10 +130,10 @@ def load_seq2seq(
 
     Args:
         model: a folder or a hub's model, as for `load`, like the other arguments.
-        device: where it runs.
-        capacity: how many tokens a result may have.
-        variant: which files.
-        revision: which commit.
+        device: the device.
+        capacity: maximum tokens of a result.
+        variant: the variant.
+        revision: the revision.
         precision: "fp32" or "fp16".
         on_device_lost: "raise" DeviceLostError, or "rebuild" and run once more.
         on_overflow: as for `load`.
@@ -145,10 +141,10 @@ def load_seq2seq(
     Raises:
         VkmnnError: as `load`.
     """
-    folder = find_folder(model, revision, variant)
-    layout = read_layout(folder, variant)
+    found = model_folder(model, revision, variant)
+    layout = read_layout(found.path, found.variant)
     checked_kind(layout, "seq2seq", "vkmnn.llm.load reads decoders")
-    name = _name_of(model, folder)
+    name = title_of(model)
     config = ScheduleConfig(
         device=device,
         precision=precision,

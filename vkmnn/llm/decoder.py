@@ -24,30 +24,29 @@ from vkmnn.runtime.device_info import DeviceType
 from vkmnn.schedule_config import ScheduleConfig
 
 CHUNKS = (1, 8, 32, 128)
-"""Numbers of new tokens with a plan; prompts are split and padded to them."""
+"""Chunk sizes that have a plan; prompts are split and padded to them."""
 
 MAX_BATCH = 8
-"""Maximum texts per decode step: kernels take as many rows for little more than one."""
+"""Maximum texts per decode step: kernels process as many rows in little more time than one."""
 
 DEFAULT_CAPACITY = 4096
 SORTED_BY_CPUS = 4096
-"""Tokens that a device that is a CPU sorts; numpy is faster with more."""
+"""Maximum tokens that a CPU device sorts; with more, numpy is faster."""
 
 _KNOWN = ("input_ids", "attention_mask", "position_ids", "token_type_ids", "cache_position")
 
 
 class Decoder:
-    """The network of a decoder; sequences have the caches.
+    """The network of a decoder; sequences hold the caches.
 
     Args:
         layout: the folder.
-        config: where it runs.
-        capacity: how many tokens a sequence has room for; None for what the model was made for,
-            4,096 at most.
-        budget: what loading may take.
+        config: device and options.
+        capacity: maximum tokens of a sequence; None for the model's own maximum, up to 4,096.
+        budget: limits of loading.
 
     Raises:
-        ModelFileError: the network is not a decoder with caches as known layouts have them.
+        ModelFileError: the network is not a decoder with caches of a known layout.
         VkmnnError: as `InferenceSession`.
     """
 
@@ -105,10 +104,10 @@ class Decoder:
         return open_model(graph, config, budget)
 
     def _batches(self) -> bool:
-        """Return whether a batched step is faster than a step of each text.
+        """Return whether a batched step is faster than one step per text.
 
-        CPU devices compute on codes for as long as they read them: they gain nothing by reading
-        them once for several rows, and the kernel for one row is the fastest.
+        On CPU devices, arithmetic on quantised weights takes as long as reading them: reading them
+        once for several rows gains nothing, and the kernel for one row is the fastest.
         """
         coded = any(op.type == "MatMulNBits" for op in self._network.graph.ops)
         return not (coded and self._is_cpu())
@@ -120,8 +119,8 @@ class Decoder:
         """Return caches for one more sequence, and its steps.
 
         Args:
-            waits: how its steps are waited for.
-            shared: whether it is one of the `MAX_BATCH` whose steps may be batched.
+            waits: how to wait for its steps.
+            shared: whether it is among the `MAX_BATCH` whose steps may be batched.
         """
         core = self.open.core
         state = open_state(core, self._pairs, self.capacity, {}, self._check, waits)
@@ -134,16 +133,16 @@ class Decoder:
 
     @property
     def weight_bytes(self) -> int:
-        """The size of the weights, as the network has them."""
+        """The size of the weights as stored in the network."""
         return sum(array.nbytes for array in self._network.graph.constants.values())
 
     def feeds(self, tokens: Sequence[int], past: int, rows: Sequence[int]) -> dict[str, Array]:
         """Return the feeds of a run.
 
         Args:
-            tokens: the new ones.
-            past: how many are in the caches.
-            rows: of which new tokens the logits are wanted.
+            tokens: the new tokens.
+            past: number of tokens in the caches.
+            rows: new tokens whose logits are requested.
         """
         count = len(tokens)
         made: dict[str, Array] = {}
@@ -164,7 +163,7 @@ class Decoder:
         return made
 
     def _sortable(self) -> int:
-        """Return how many tokens there are, if the device sorts them faster than the host."""
+        """Return the number of tokens, if the device sorts them faster than the host."""
         count = self.vocabulary or 0
         return 0 if self._is_cpu() and count > SORTED_BY_CPUS else count
 
@@ -194,7 +193,7 @@ def _pairs_of(layout: Layout, inputs: list[str], outputs: list[str]) -> dict[str
     for source, target in patterns.items():
         try:
             made = matched_pairs({source: target}, inputs, outputs)
-        except InvalidInputError:  # no cache is called like this
+        except InvalidInputError:  # no cache has this name
             continue
         found |= {name: output for name, output in made.items() if name not in found}
     if not found:

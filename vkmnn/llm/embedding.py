@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vkmnn.base.closing import Closing
 from vkmnn.errors import InvalidInputError, ModelFileError
 from vkmnn.ir import Array
 from vkmnn.llm.layout import Layout
@@ -16,7 +16,7 @@ from vkmnn.opening import open_model
 from vkmnn.schedule_config import ScheduleConfig
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    pass
 
 LENGTHS = (16, 64, 256, 512)
 """Texts are padded to one of these, so that there are few plans."""
@@ -24,10 +24,10 @@ LENGTHS = (16, 64, 256, 512)
 _OUTPUTS = ("sentence_embedding", "last_hidden_state", "token_embeddings")
 
 
-class EmbeddingModel:
+class EmbeddingModel(Closing):
     """An encoder with its tokenizer; created by `vkmnn.llm.load_embedding`.
 
-    A vector is the mean over a text's tokens, of length 1; or what the network calls
+    A vector is the mean over a text's tokens, normalised to length 1, or the network's output
     `sentence_embedding`.
     """
 
@@ -42,7 +42,7 @@ class EmbeddingModel:
         unknown = set(self._inputs) - {"input_ids", "attention_mask", "token_type_ids"}
         if unknown or "input_ids" not in self._inputs:
             raise ModelFileError(
-                f"'{layout.decoder}' is not an encoder of texts: its inputs are "
+                f"'{layout.decoder}' is not a text encoder: its inputs are "
                 f"{', '.join(self._inputs)}"
             )
         self._output = next((one for one in _OUTPUTS if one in outputs), outputs[0])
@@ -57,18 +57,18 @@ class EmbeddingModel:
         """Return a vector for each text, float32 [texts, width]; for one text, [width].
 
         Raises:
-            InvalidInputError: a text is empty, or longer than the model takes.
+            InvalidInputError: a text is empty, or too long for the model.
         """
         if isinstance(texts, str):
             only: Array = self.embed([texts])[0]
             return only
         vectors = [vector for vector, _ in self.each(texts)]
         if not vectors:
-            raise InvalidInputError("there are no texts", hint="give one at least")
+            raise InvalidInputError("there are no texts", hint="give at least one")
         return np.stack(vectors)
 
     def each(self, texts: Iterable[str]) -> Iterator[tuple[Array, int]]:
-        """Yield the vector of each text, float32 [width], and how many tokens the text has.
+        """Yield the vector of each text, float32 [width], and its number of tokens.
 
         Raises:
             InvalidInputError: as `embed`.
@@ -98,16 +98,3 @@ class EmbeddingModel:
     def close(self) -> None:
         """Release the device's memory."""
         self._open.core.close()
-
-    def __enter__(self) -> Self:
-        """Return the model itself."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close the model."""
-        self.close()

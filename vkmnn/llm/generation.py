@@ -20,11 +20,11 @@ class Options:
     """Options of text generation.
 
     Attributes:
-        max_tokens: how many tokens it may have; None for as many as there is room for.
-        sampling: how they are chosen.
-        stop: texts before which it ends.
-        eos: tokens with which it ends.
-        speculate: how many tokens to guess from what stood there before; 0 for none.
+        max_tokens: maximum tokens of the text; None for as many as fit.
+        sampling: how tokens are selected.
+        stop: strings to stop before.
+        eos: tokens that end the text.
+        speculate: tokens to guess from earlier occurrences of the last ones; 0 for none.
     """
 
     max_tokens: int | None = None
@@ -39,13 +39,16 @@ class Generated:
     """A generated text; `str()` of it is the text.
 
     Attributes:
-        text: what was generated, without the prompt.
-        tokens: its tokens, without the one that ended it.
-        finish_reason: "stop" (an end token or a stop text), "length", or "" while it goes on.
-        prompt_tokens: how many tokens the prompt has. cached_tokens: those that were not run anew.
-        prefill_seconds: until the first token. decode_seconds: for the others;
-            host_seconds: what Python took of the CPU for these, without waiting for the device.
-        runs: how often the network ran after the prompt; fewer than tokens where guesses came true.
+        text: the generated text, without the prompt.
+        tokens: its tokens, without the end token.
+        finish_reason: "stop" (an end token or a stop string), "length", or "" while generation
+            continues.
+        prompt_tokens: number of tokens of the prompt.
+        cached_tokens: prompt tokens that were reused from the caches.
+        prefill_seconds: time to the first token.
+        decode_seconds: time for the other tokens.
+        host_seconds: Python's processor time for these, without waiting for the device.
+        runs: runs of the network after the prompt; fewer than tokens if guesses were right.
     """
 
     text: str = ""
@@ -64,12 +67,12 @@ class Generated:
 
     @property
     def prefill_rate(self) -> float:
-        """Tokens of the prompt that were run, in a second."""
+        """Tokens of the prompt run per second."""
         return (self.prompt_tokens - self.cached_tokens) / max(self.prefill_seconds, 1e-9)
 
     @property
     def decode_rate(self) -> float:
-        """Tokens after the first, in a second."""
+        """Tokens after the first per second."""
         return max(len(self.tokens) - 1, 0) / max(self.decode_seconds, 1e-9)
 
 
@@ -77,13 +80,13 @@ class Generation:
     """A text being generated: an iterator of its pieces, some of which may be empty.
 
     Args:
-        sequence: the caches; what they share with the prompt is not run again.
+        sequence: the caches; their common prefix with the prompt is not run again.
         prompt: its tokens.
         options: how.
-        tokenizer: makes text of tokens; None makes none.
+        tokenizer: converts tokens to text; None converts none.
 
     Attributes:
-        result: grows while pieces are taken.
+        result: grows as pieces are consumed.
 
     Raises:
         InvalidInputError: the prompt is empty, or too long.
@@ -112,7 +115,7 @@ class Generation:
         if options.max_tokens is not None and options.max_tokens < 0:
             raise InvalidInputError(f"max_tokens is {options.max_tokens}", hint="give 0 or more")
         if options.stop and tokenizer is None:
-            raise InvalidInputError("stop texts take a tokenizer", hint="leave out `stop`")
+            raise InvalidInputError("stop texts need a tokenizer", hint="leave out `stop`")
 
     def __iter__(self) -> Iterator[str]:
         """Yield the pieces of the text."""
@@ -153,7 +156,7 @@ class Generation:
         """Run the part of the prompt that the caches lack; return the first token."""
         sequence, prompt = self._sequence, self._prompt
         if not prompt:
-            raise InvalidInputError("the prompt is empty", hint="a prompt has one token at least")
+            raise InvalidInputError("the prompt is empty", hint="a prompt has at least one token")
         capacity = sequence.room + len(sequence.tokens)
         if len(prompt) > capacity:
             raise InvalidInputError(
@@ -189,7 +192,7 @@ class Generation:
         return made
 
     def _first_sampler(self, token: int) -> StepSampler:
-        """Return how the token after this one, the first that is run, is chosen."""
+        """Return how to choose the token after the first one that is run."""
         if not self._on_device:
             return self._sampled_on_host(token)
         if not self._greedy:
@@ -198,7 +201,7 @@ class Generation:
         return self._device_sampling
 
     def _sampled_on_host(self, token: int) -> TextSampler:
-        """Return what samples on the host, the same until it is not used for a step."""
+        """Return a sampler on the host, the same until it is not used for a step."""
         if self._host_sampler is None:
             self._host_sampler = TextSampler(self._sampler, [*self._sequence.tokens, token])
         return self._host_sampler
@@ -213,11 +216,11 @@ class Generation:
                 return chosen
         chosen = sequence.step(token, wanted, self._sampled_on_host(token))
         if chosen is None:
-            self._host_sampler = None  # the host goes on by itself
+            self._host_sampler = None  # the host continues by itself
         return chosen
 
     def _wanted(self) -> int:
-        """Return the further steps wanted after the next one, as far as known."""
+        """Return the number of steps needed after the next one, as far as known."""
         most = self._options.max_tokens
         return self._sequence.room if most is None else most - len(self.result.tokens) - 1
 

@@ -1,4 +1,4 @@
-"""`vkmnn.llm.load(folder)`: a model that writes text."""
+"""`vkmnn.llm.load(folder)`: a model that generates text."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections.abc import Generator, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from vkmnn.arguments import checked_number
+from vkmnn.base.closing import Closing
 from vkmnn.errors import InvalidInputError, ModelFileError
 from vkmnn.llm.decoder import MAX_BATCH, Decoder
 from vkmnn.llm.generation import Generated, Generation, Options
@@ -22,7 +22,7 @@ from vkmnn.llm.sequence import Sequence as Cached
 from vkmnn.llm.text import TextTooLongError, Tokenizer
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    pass
 
 Prompt = Any
 """A text, tokens (a list of int), or messages (a list of dictionaries with role and content)."""
@@ -31,21 +31,21 @@ LAST_TOKEN = 2**31 - 1
 """Largest token number that the device supports."""
 
 _ALONE, _TOGETHER = 8, 3
-"""Tokens per wait if nobody reads along: the host handles three at once. A text that ends by itself
-then takes one step more, on average.
+"""Tokens per wait if nothing reads along: the host handles three at once. A text that ends by
+itself then takes one step more, on average.
 """
 
 
-class LanguageModel:
+class LanguageModel(Closing):
     """A decoder with its tokenizer; created by `vkmnn.llm.load`.
 
-    Threads may generate at the same time; tokens of several texts are made by one run.
+    Threads may generate at the same time; one run produces tokens for several texts.
 
     Attributes:
-        name: of the folder.
-        layout: what the folder holds.
-        capacity: how many tokens, prompt included, a text may have.
-        device: where it runs.
+        name: name of the folder.
+        layout: content of the folder.
+        capacity: maximum tokens of a text, prompt included.
+        device: the device.
     """
 
     def __init__(self, layout: Layout, decoder: Decoder, name: str) -> None:
@@ -88,7 +88,7 @@ class LanguageModel:
 
         Args:
             prompt: a text, tokens, or messages.
-            most: how many there is room for; None for any number.
+            most: maximum number of tokens; None for any number.
 
         Raises:
             InvalidInputError: it is not a prompt, or has more tokens.
@@ -97,9 +97,9 @@ class LanguageModel:
         return tokens
 
     def token_steps(self, prompt: Prompt, most: int | None = None) -> Iterator[list[int]]:
-        """Yield nothing yet, between pieces of a long text, and at last the tokens; as `tokens_of`.
+        """Yield nothing between pieces of a long text, and finally the tokens; as `tokens_of`.
 
-        Whoever stops in between stops the work.
+        To stop the work, stop iterating.
         """
         if isinstance(prompt, str):
             steps = self.tokenizer.encode_steps(prompt, True, most)
@@ -133,17 +133,17 @@ class LanguageModel:
         """Generate text from a prompt.
 
         Args:
-            prompt: a text, tokens, or messages; a list of several prompts gives a list of results,
-                and one run makes a token of each.
-            max_tokens: how many tokens at most; None for as many as there is room for.
-            temperature: 0, the default, takes the likeliest token; above, tokens are drawn.
-            top_k: only this many of the likeliest tokens are drawn from; None or 0 for all.
-            top_p: only the likeliest with this probability together.
-            seed: of the draws; the same seed gives the same text.
-            stop: texts before which it ends.
-            repetition_penalty: above 1, tokens that are there already become less likely.
-            speculate: up to 7 tokens are guessed from what stood there before, and checked in one
-                run; the result is the same.
+            prompt: a text, tokens, or messages; a list of several prompts returns a list of
+                results, and one run produces a token for each.
+            max_tokens: maximum number of tokens; None for as many as fit.
+            temperature: 0, the default, is greedy; above, tokens are sampled.
+            top_k: sample only from this many likeliest tokens; None or 0 for all.
+            top_p: sample only from the likeliest tokens whose probabilities add up to this.
+            seed: random seed; the same seed gives the same text.
+            stop: strings to stop before.
+            repetition_penalty: above 1, tokens that have occurred become less likely.
+            speculate: guesses up to 7 tokens from earlier occurrences of the last ones, and checks
+                them in one run; the result is the same.
 
         Returns:
             A `Generated`, or a list of them.
@@ -263,7 +263,7 @@ class LanguageModel:
 
     @contextmanager
     def sequence(self, tokens: Sequence[int] = ()) -> Iterator[Cached]:
-        """Lend caches, those that share the most with the tokens; waits until some are free."""
+        """Lend the caches that share the most with the tokens; wait until some are free."""
         sequence = self._take(tokens)
         try:
             sequence.begin()
@@ -279,10 +279,12 @@ class LanguageModel:
             while not self._free and self._made >= MAX_BATCH:
                 self._change.wait()
             if self._free:
-                best = max(self._free, key=lambda one: one.shared(tokens))  # else, the oldest
+                best = max(self._free, key=lambda one: one.shared(tokens))  # otherwise the oldest
                 self._free.remove(best)
                 return best
-            self._made += 1  # nobody else may make it; not under the lock, which `_has_free` takes
+            self._made += (
+                1  # no other thread may create it; not under the lock, which `_has_free` takes
+            )
         try:
             return Cached(self._decoder, shared=True)
         except BaseException:
@@ -302,13 +304,13 @@ class LanguageModel:
             self._change.notify()
 
     def session(self, path: str | Path | None = None) -> TextSession:
-        """Return a text that goes on from call to call, and can be saved.
+        """Return a text that continues from call to call, and can be saved.
 
         Args:
-            path: what `TextSession.save` wrote, to go on with it.
+            path: a file of `TextSession.save` to continue.
 
         Raises:
-            ModelFileError: the file is damaged, or something else.
+            ModelFileError: the file is damaged, or of another kind.
             InvalidInputError: it was written with another model.
         """
         sequence = Cached(self._decoder)
@@ -321,7 +323,7 @@ class LanguageModel:
         return TextSession(self, sequence)
 
     def memory(self) -> dict[str, int]:
-        """Return bytes of "weights", and of the "caches" of texts that are not being generated."""
+        """Return the bytes of "weights", and of the "caches" of texts that are not active."""
         with self._change:
             caches = sum(one.cache_bytes for one in self._free)
         return {"weights": self._decoder.weight_bytes, "caches": caches}
@@ -334,21 +336,8 @@ class LanguageModel:
         """Release the device's memory; the model cannot be used afterwards."""
         self._decoder.close()
 
-    def __enter__(self) -> Self:
-        """Return the model itself."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close the model."""
-        self.close()
-
     def __repr__(self) -> str:
-        """Return the name and where it runs."""
+        """Return the name and the device."""
         return f"<vkmnn.llm.LanguageModel {self.name} on {self.device.name}>"
 
 
@@ -367,8 +356,8 @@ class TextSession:
     def generate(self, prompt: Prompt, max_tokens: int | None = None, **how: Any) -> Generated:
         """Append a prompt and the generated answer; as `LanguageModel.generate`.
 
-        What raises an error leaves the text as it was. Messages replace the text: give the whole
-        conversation, of which what is in the caches is not run again.
+        A failed call leaves the text as it was. Messages replace the text: pass the whole
+        conversation; the part in the caches is not run again.
 
         Raises:
             InvalidInputError: as `LanguageModel.generate`.
@@ -392,14 +381,14 @@ class TextSession:
             if missing and len(missing) <= sequence.room:  # chosen, but not run yet
                 sequence.append(missing)
         except BaseException:
-            sequence.restart(before)  # so that the call may be made again
+            sequence.restart(before)  # so that the call can be repeated
             raise
         return made.result
 
     def save(self, path: str | Path) -> None:
         """Write the text and its caches to a file, for `LanguageModel.session`.
 
-        The file is there whole or not at all.
+        The file is written completely or not at all.
 
         Raises:
             InvalidInputError: there is nothing to save, or the file cannot be written.
@@ -438,7 +427,7 @@ def checked_kind(layout: Layout, kind: str, hint: str) -> None:
 
 
 def checked_tokens(prompt: Any, most: int | None) -> list[int]:
-    """Return tokens as a list of int; raise InvalidInputError where they are none, or too many."""
+    """Return tokens as a list of int; raise InvalidInputError for invalid or too many tokens."""
     if most is not None and isinstance(prompt, Sized) and len(prompt) > most:
         raise TextTooLongError(f"the prompt has {len(prompt)} tokens, and there is room for {most}")
     try:

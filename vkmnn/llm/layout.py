@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,19 +10,14 @@ from typing import TYPE_CHECKING, Any
 from vkmnn.base.config_file import Section, read_config
 from vkmnn.errors import InvalidInputError, ModelFileError
 from vkmnn.llm.vocabulary import begin_of, ends_of
+from vkmnn.sources.variants import gguf_variants, preferred, role_of
 
 if TYPE_CHECKING:
     from vkmnn.converter.language import LanguageSource
 
-PREFERRED = ("q4f16", "fp16", "q4", "", "quantized", "int8", "uint8", "bnb4", "q8")
-"""Variants in order of preference; "" is the one without a suffix, mostly fp32."""
-
 _DECODERS = ("decoder_model_merged", "model", "decoder_with_past_model", "decoder_model")
 _ENCODERS = ("encoder_model", "encoder")
-_VARIANT = re.compile(r"(?P<stem>[a-z][a-z_]*?)(?:_(?P<variant>q4f16|q4|q8|q2|q2f16|q1|fp16|fp32|"
-                      r"int8|uint8|int4|quantized|bnb4|optimized))?\.onnx")  # fmt: skip
 _CONFIGS = ("config", "generation_config")
-_PART = re.compile(r"-(?P<number>\d{5})-of-\d{5}(?=\.gguf$)")
 _HEADLESS = ("bert", "roberta", "nomic_bert", "xlm-roberta", "mpnet", "distilbert", "modernbert")
 
 
@@ -37,16 +31,16 @@ class Layout:
         variant: the chosen variant, "" for the one without a suffix.
         variants: all variants of the decoder, or of the only network.
         decoder: its file.
-        encoder: the encoder's file, of a seq2seq model.
-        first: the decoder without caches, if it has a file of its own.
+        encoder: the encoder's file, for a seq2seq model.
+        first: the decoder without caches, if it has a separate file.
         past: the names of caches as inputs, with `%d` or `*` for the layer, and of their outputs.
         config: config.json, or the `model` part of genai_config.json.
-        search: what the folder says about sampling.
-        context: the most tokens that the model was trained for; 0 if unknown.
+        search: the folder's sampling options.
+        context: maximum tokens that the model was trained for; 0 if unknown.
         eos: tokens that end a text.
         bos: the token that a text begins with, if any.
         names: the usual names of inputs and outputs, by those of the network.
-        described: the model where its files describe the network; None where they hold it.
+        described: the model if its files describe the network; None if they contain it.
     """
 
     folder: Path
@@ -72,7 +66,7 @@ class Layout:
 
 
 def is_model_folder(folder: Path) -> bool:
-    """Tell whether a folder holds a language model or an embedding model."""
+    """Return whether a folder holds a language model or an embedding model."""
     return (
         (folder / "genai_config.json").is_file()
         or bool(files_of(folder))
@@ -116,11 +110,8 @@ def files_of(folder: Path) -> dict[str, dict[str, Path]]:
     found: dict[str, dict[str, Path]] = {}
     for place in (folder, folder / "onnx"):
         for path in sorted(place.glob("*.onnx")):
-            match = _VARIANT.fullmatch(path.name)
-            if match is not None:
-                variant = match["variant"] or ""
-                known = found.setdefault(match["stem"], {})
-                known.setdefault("" if variant == "fp32" else variant, path)
+            if (role := role_of(path.name)) is not None:
+                found.setdefault(role[0], {}).setdefault(role[1], path)
     return found
 
 
@@ -131,20 +122,9 @@ def _is_described(folder: Path) -> bool:
 
 
 def _gguf_files(folder: Path) -> dict[str, Path]:
-    """Return the GGUF files of a folder by the ends of their names; of split ones, the first.
-
-    What llama.cpp reads beside a model of text, projectors of pictures, is left out.
-    """
-    paths = [
-        path
-        for path in sorted(folder.glob("*.gguf"))
-        if not path.name.startswith("mmproj")
-        and ((match := _PART.search(path.name)) is None or match["number"] == "00001")
-    ]
-    stems = [_PART.sub("", path.name).removesuffix(".gguf") for path in paths]
-    short = [re.split(r"[-.]", stem)[-1] for stem in stems]
-    names = short if len(set(short)) == len(short) else stems
-    return dict(zip(names, paths, strict=True))
+    """Return the GGUF files of a folder by the ends of their names; of split ones, the first."""
+    names = [path.name for path in folder.glob("*.gguf")]
+    return {variant: folder / name for variant, name in gguf_variants(names).items()}
 
 
 def _described(path: Path, variants: Mapping[str, Path]) -> Layout:
@@ -182,7 +162,7 @@ def _described(path: Path, variants: Mapping[str, Path]) -> Layout:
 
 def _chosen(variants: Mapping[str, Path], wanted: str | None, folder: Path) -> str:
     if wanted is None:
-        return next((v for v in PREFERRED if v in variants), next(iter(variants)))
+        return preferred(variants)
     name = "" if wanted == "fp32" else wanted
     if name not in variants:
         raise InvalidInputError(
@@ -199,7 +179,7 @@ def _genai(folder: Path, variant: str | None) -> Layout:
     inputs, outputs = decoder.section("inputs").names(), decoder.section("outputs").names()
     if "filename" not in decoder:
         raise ModelFileError(
-            f"'{whole.path}' names no file of a decoder",
+            f"'{whole.path}' names no decoder file",
             hint="models of several parts (pipelines) are not supported",
         )
     path = _file_of(folder, decoder, "filename")
@@ -232,7 +212,7 @@ def _genai(folder: Path, variant: str | None) -> Layout:
 
 
 def _file_of(folder: Path, section: Section, key: str) -> Path:
-    """Return the file of the folder that a key names; a name that leads out of it is refused."""
+    """Return the file of the folder that a key names; names outside the folder are refused."""
     name = section.text(key)
     path, shown = folder / name, name if len(name) <= 200 else f"{name[:200]}…"
     where = f"({section.name(key)} in {section.path.name})"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from vkmnn.converter.onnx.model_file import ModelFile
 
 ROWS = "vkmnn:rows"
-"""Input of the decoder: rows whose logits are wanted, int64 [rows]."""
+"""Input of the decoder: rows whose logits are requested, int64 [rows]."""
 
 _TOKENS, _PAST = "sequence_length", "past_sequence_length"
 _PASSED_ON = frozenset({"BinaryOp", "UnaryOp", "Cast", "Identity"})
@@ -37,13 +37,13 @@ def decoder_graph(
     budget: Budget | None,
     fixed: Mapping[str, Array] = _FIXED,
 ) -> Graph:
-    """Return a decoder with the input `ROWS`, where its last product allows it.
+    """Return a decoder with the input `ROWS`, if its last product allows it.
 
     Args:
-        model: an ONNX file, or what was read of one.
+        model: an ONNX file, or its parsed content.
         logits: the output that has them.
-        budget: what loading may take.
-        fixed: values of inputs that are none afterwards.
+        budget: limits of loading.
+        fixed: values of inputs that become constants.
 
     Raises:
         VkmnnError: as `load_network`.
@@ -53,14 +53,14 @@ def decoder_graph(
 
 
 def of_one_text(graph: Graph, roles: Mapping[str, str], caches: Collection[str]) -> Graph:
-    """Return a decoder with the sizes of a single text.
+    """Return a decoder with the sizes of a single sequence.
 
-    Exported models name sizes as they please, and the same size in several ways. Under one name
-    each, passes can prove more shapes equal.
+    Exported models name sizes freely, and one size in several ways. With one name for each, passes
+    can prove more shapes equal.
 
     Args:
         graph: the network.
-        roles: what each input is for.
+        roles: the role of each input.
         caches: inputs that grow along an axis of unknown size.
     """
     total = DimAlgebra().add(_TOKENS, _PAST)
@@ -83,7 +83,7 @@ def of_one_text(graph: Graph, roles: Mapping[str, str], caches: Collection[str])
 
 
 def _of_one_cache(graph: Graph, info: TensorInfo) -> tuple[Dim, ...]:
-    """Return the shape of a cache: `_PAST` where it grows, other sizes as new rows have them."""
+    """Return the shape of a cache: `_PAST` where it grows, other sizes as for new rows."""
     shape = info.shape or ()
     open_axes = [axis for axis, dim in enumerate(shape) if axis and not isinstance(dim, int)]
     if len(open_axes) < 2:
@@ -107,9 +107,9 @@ def _open(info: TensorInfo) -> TensorInfo:
 def _prepared(model: Path | ModelFile, fixed: Mapping[str, Array]) -> ModelFile:
     """Return the model with constants for some inputs, and with caches of all tokens.
 
-    A merged decoder becomes one of its branches: the converter takes the one that is chosen.
-    Where onnxruntime's attention keeps no more rows than it sees (`sliding_window_cache`), its
-    mask hides the others as well, and caches that grow stay in place.
+    A merged decoder becomes one of its branches: the converter keeps the chosen one. If
+    onnxruntime's attention keeps only visible rows (`sliding_window_cache`), its mask hides the
+    others as well, and growing caches stay in place.
     """
     import onnx
 

@@ -27,11 +27,12 @@ class Sampling:
     """How tokens are selected.
 
     Attributes:
-        temperature: 0 takes the likeliest token; 1 draws as the model says; more is wilder.
-        top_k: only this many of the likeliest are drawn from; 0 for all.
-        top_p: only the likeliest that have this probability together.
-        repetition_penalty: above 1, tokens that are there already become less likely.
-        seed: of the draws; None for another one every time.
+        temperature: 0 is greedy; 1 samples from the model's distribution; higher values are more
+            random.
+        top_k: sample only from this many likeliest tokens; 0 for all.
+        top_p: sample only from the likeliest tokens whose probabilities add up to this.
+        repetition_penalty: above 1, tokens that have occurred become less likely.
+        seed: random seed; None for a new one each time.
 
     Raises:
         InvalidInputError: a value is out of its range.
@@ -70,7 +71,7 @@ class Sampling:
         ):
             if not fits:
                 raise InvalidInputError(
-                    f"{name} is {getattr(self, name)}", hint=f"it has to be {range_}"
+                    f"{name} is {getattr(self, name)}", hint=f"it must be {range_}"
                 )
 
 
@@ -98,7 +99,7 @@ class Sampler:
 
         Args:
             logits: one number for every token of the vocabulary.
-            there: tokens of the text so far.
+            there: the tokens of the text so far.
         """
         how = self._how
         if how.repetition_penalty != 1.0 and there:
@@ -122,9 +123,9 @@ class Sampler:
 
 
 def _likeliest(scores: _Floats, mass: float) -> tuple[_Places, _Floats]:
-    """Return tokens from the likeliest on, and the sums of their probabilities, beyond `mass`.
+    """Return tokens in order of probability, and their cumulative sums, beyond `mass`.
 
-    A few of a vocabulary hold most of it, so that all are sorted only where they do not.
+    A few tokens hold most of the probability, so all are sorted only if they do not.
     """
     weights = np.exp(scores - scores.max())
     total = weights.sum()
@@ -154,9 +155,9 @@ class TextSampler:
         self._text = list(text)
 
     def __call__(self, scores: Array, rows: int) -> int:
-        """Return the token after the first `rows` ones, which is part of the text then.
+        """Return the token after the first `rows` ones, which then belongs to the text.
 
-        A step that failed is taken again: what was sampled in it stays.
+        A failed step is repeated with the same sampled token.
         """
         if rows == len(self._text):
             self._text.append(self._sampler.sample(scores, self._text))
@@ -174,12 +175,12 @@ def _penalised(logits: Array, there: Collection[int], penalty: float) -> Array:
 
 
 def drafted(tokens: list[int], most: int, width: int = 2) -> list[int]:
-    """Return what followed an earlier occurrence of the last tokens, as a draft.
+    """Return a draft: the tokens that followed an earlier occurrence of the last ones.
 
     Args:
         tokens: the text so far.
-        most: how many tokens to guess at most.
-        width: how many last tokens have to be the same.
+        most: maximum tokens to guess.
+        width: number of last tokens that have to match.
     """
     last = tokens[-width:]
     if len(tokens) <= width or most < 1:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from vkmnn.arguments import check_feeds
+from vkmnn.base.closing import Closing
 from vkmnn.decoding.session_state import SessionState, matched_pairs, open_state
 from vkmnn.errors import InvalidInputError, ModelFileError, StateLostError
 from vkmnn.ir import Array, TensorInfo
@@ -25,7 +25,7 @@ from vkmnn.opening import open_model
 from vkmnn.schedule_config import ScheduleConfig
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    pass
 
 _log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class _Part:
         for name, info in self.inputs.items():
             if name in feeds:
                 given[name] = np.asarray(feeds[name], info.dtype.numpy)
-            else:  # a cache, of which this branch makes no use
+            else:  # a cache that this branch does not use
                 shape = [size if isinstance(size, int) else 0 for size in info.shape or ()]
                 given[name] = np.zeros([1, *shape[1:]], info.dtype.numpy)
         return dict(self.open.core.run(check_feeds(self.inputs, given, self._types)))
@@ -70,11 +70,11 @@ class _Part:
         self.open.core.close()
 
 
-class Seq2SeqModel:
+class Seq2SeqModel(Closing):
     """An encoder, its decoder and their tokenizer; created by `vkmnn.llm.load_seq2seq`.
 
     Attributes:
-        name: of the folder.
+        name: name of the folder.
         capacity: how many tokens a result may have.
     """
 
@@ -108,7 +108,7 @@ class Seq2SeqModel:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer of the folder; raises as `LanguageModel.tokenizer`."""
+        """The tokenizer of the folder; raises the same errors as `LanguageModel.tokenizer`."""
         if self._tokenizer is None:
             self._tokenizer = Tokenizer(self.layout.folder)
         return self._tokenizer
@@ -128,11 +128,11 @@ class Seq2SeqModel:
         """Generate text from a source.
 
         Args:
-            source: a text or a list of tokens; for models of speech, what their feature extractor
-                makes, an array [1, …] or without the first axis; for Whisper, also the sound
-                itself, floats [samples], 16,000 a second.
-            max_tokens: how many tokens at most.
-            prompt: the decoder's first tokens; None for what config.json says.
+            source: a string or a list of tokens; for speech models, the result of their feature
+                extractor, an array [1, …] or without the first axis; for Whisper, also the sound
+                itself, floats [samples], 16,000 per second.
+            max_tokens: maximum tokens.
+            prompt: the decoder's first tokens; None for those of config.json.
             temperature: as `LanguageModel.generate`, like the others.
             top_k: likewise.
             top_p: likewise.
@@ -159,7 +159,7 @@ class Seq2SeqModel:
         most = self.capacity - len(begin)
         most = most if max_tokens is None else min(most, max_tokens)
         if most < 1:
-            raise InvalidInputError("there is no room for a token", hint="ask for 1 at least")
+            raise InvalidInputError("there is no room for a token", hint="ask for at least 1")
         across = self._encoded(source)
         made = self._first.run({**across, "input_ids": [begin], ROWS: [len(begin) - 1]})
         across |= {name: made[f"present.{name.removeprefix('past_key_values.')}"]
@@ -221,8 +221,8 @@ class Seq2SeqModel:
 
     def _restore(self, across: Mapping[str, Any], rows: Mapping[str, Array]) -> None:
         if not self._warm:
-            self._state.reset()  # an earlier attempt may have failed half way
-            for _ in range(2):  # so that the state knows what grows
+            self._state.reset()  # an earlier attempt may have failed halfway
+            for _ in range(2):  # so that the state knows its growing axes
                 self._step(across, 0)
             self._warm = True
         self._state.restore(rows)
@@ -240,16 +240,3 @@ class Seq2SeqModel:
         """Release the device's memory."""
         for part in (self._encoder, self._first, self._next):
             part.close()
-
-    def __enter__(self) -> Self:
-        """Return the model itself."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close the model."""
-        self.close()

@@ -23,23 +23,22 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 DRAFTS = 8
-"""Rows of a run that checks guesses: the last token, and those guessed to follow."""
+"""Rows of a run that checks guesses: the last token, and the guessed next ones."""
 
 
 class Sequence:
     """Tokens whose keys and values are in caches on the device.
 
-    What fails leaves `tokens` as they were, or with some of those that were to be appended. The
-    next call mends the caches first; where the device was lost and opened anew, it runs all tokens
-    again.
+    A failure leaves `tokens` as they were, or with some of those to be appended. The next call
+    first repairs the caches; if the device was lost and reopened, it runs all tokens again.
 
     Args:
         decoder: the network.
         shared: whether its steps may be batched with those of others.
 
     Attributes:
-        tokens: those that the caches hold.
-        waits: CPU seconds that waiting for the device has taken, in all steps.
+        tokens: the tokens in the caches.
+        waits: CPU seconds spent waiting for the device, in all steps.
     """
 
     def __init__(self, decoder: Decoder, shared: bool = False) -> None:
@@ -66,7 +65,7 @@ class Sequence:
         return sum(self._state.memory(name).nbytes for name in self._decoder.caches)
 
     def warm_up(self) -> None:
-        """Run some tokens, so that caches are detected and steps are recorded.
+        """Run some tokens, so that caches are detected and steps are recorded; then discard them.
 
         Nothing remains of them.
         """
@@ -75,7 +74,7 @@ class Sequence:
     def _warm_up(self) -> None:
         if self._cuts is not None:
             return
-        self._state.reset()  # an earlier attempt may have failed half way
+        self._state.reset()  # an earlier attempt may have failed halfway
         for past in range(2):
             self._run([0], past, [0])
         cuts = True
@@ -93,11 +92,11 @@ class Sequence:
         self._with_caches(lambda: self._call(self._loop.set_batchable, True))
 
     def end(self) -> None:
-        """Take no more part in batched steps; the tokens stay."""
+        """Leave batched steps; the tokens stay."""
         self._begun = False
         try:
             self._call(self._loop.set_batchable, False)
-        except VkmnnError as error:  # the text is complete, and the next call mends the caches
+        except VkmnnError as error:  # the text is complete, and the next call repairs the caches
             self._doubt()
             _log.info("discarded decode steps have failed: %s", error)
 
@@ -106,7 +105,7 @@ class Sequence:
     def _with_caches(self, work: Callable[[], T]) -> T:
         """Run a function on the caches, which are repaired first after a failure.
 
-        Where the device is lost during it, and another opened, it is done once more.
+        If the device is lost meanwhile and another opened, the function is called once more.
         """
         try:
             self._mend()
@@ -121,7 +120,7 @@ class Sequence:
         return work()
 
     def _doubt(self) -> None:
-        """Have the caches mended before they are used again."""
+        """Mark the caches to be repaired before their next use."""
         if self._sure is None:
             self._sure = len(self.tokens)
 
@@ -154,13 +153,13 @@ class Sequence:
         self._sure = None
 
     def restart(self, tokens: Items[int]) -> None:
-        """Hold these tokens from the next call on, whatever has failed."""
+        """Start the next call with these tokens, even if the last one failed."""
         self._doubt()
         self._sure = min(self.shared(tokens), self._sure or 0)
         self.tokens = list(tokens)
 
     def shared(self, tokens: Items[int]) -> int:
-        """Return how many of the first tokens the caches hold already."""
+        """Return how many of the first tokens are already in the caches."""
         count = 0
         for one, other in zip(self.tokens, tokens, strict=False):
             if one != other:
@@ -169,7 +168,7 @@ class Sequence:
         return count
 
     def truncate(self, length: int) -> None:
-        """Forget the tokens from `length` on; all of them where part of the state cannot go back.
+        """Drop the tokens from `length` on, or all if part of the state cannot go back.
 
         Raises:
             InvalidInputError: there are fewer.
@@ -189,14 +188,14 @@ class Sequence:
         """Append tokens; return the logits of the last `wanted` ones, [wanted, vocabulary].
 
         Args:
-            tokens: what follows, one at least.
-            wanted: how many rows of logits; more than one takes `DRAFTS` tokens at most.
+            tokens: the next tokens, at least one.
+            wanted: number of rows of logits; more than one requires at most `DRAFTS` tokens.
 
         Raises:
-            InvalidInputError: there are none, or more than there is room for.
+            InvalidInputError: there are no tokens, or more than fit.
         """
         if not tokens:
-            raise InvalidInputError("there are no tokens to run", hint="a prompt has one at least")
+            raise InvalidInputError("there are no tokens to run", hint="a prompt has at least one")
         if len(tokens) > self.room:
             raise InvalidInputError(
                 f"{len(tokens)} tokens do not fit: {len(self.tokens)} of "
@@ -227,13 +226,14 @@ class Sequence:
         """Append a token; return the next one.
 
         Args:
-            token: the next one of the text.
-            ahead: how many more are likely to be wanted after it.
-            sampler: how the next one is chosen; None takes the likeliest. The same object for a
-                whole text. The host samples only in steps that are batched with other texts'.
+            token: the next token of the text.
+            ahead: number of tokens likely to be needed after it.
+            sampler: how the next one is chosen; None chooses the likeliest. It must be the same
+                object for a whole text. The host samples only in steps that are batched with those
+                of other texts.
 
         Returns:
-            None where the network cannot be run like this; nothing has been appended then.
+            None if the network cannot run in steps; nothing has been appended then.
         """
         tokens = self.tokens
         if not tokens or len(tokens) >= self._decoder.capacity or not self._cuts:
@@ -294,13 +294,13 @@ class Sequence:
         logits: Array = results[0][0]
         return logits if decoder.picks_rows else np.asarray(logits[rows])
 
-    # --- kept in files ---------------------------------------------------------------------------
+    # --- files -----------------------------------------------------------------------------------
 
     def save(self, path: str | Path) -> None:
         """Write the tokens and their caches to a file (.npz), whole or not at all.
 
         Raises:
-            InvalidInputError: there is nothing in them, part of the state does not grow, or the
+            InvalidInputError: the caches are empty, part of the state does not grow, or the
                 file cannot be written.
         """
         if not self.tokens or self._cuts is False:
@@ -318,7 +318,7 @@ class Sequence:
         """Replace the tokens by those of a file from `save`.
 
         Raises:
-            ModelFileError: the file is damaged, or something else.
+            ModelFileError: the file is damaged, or of another kind.
             InvalidInputError: it was written with another model, or does not fit the capacity.
         """
         tokens, caches = read_session(path, self._decoder.vocabulary)

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from vkmnn.array_files import read_arrays
 from vkmnn.base.whole_files import replacing
 from vkmnn.errors import InvalidInputError, ModelFileError
 from vkmnn.ir import Array
+from vkmnn.ir.array_files import read_arrays
 
 _ABOUT = "vkmnn:about"
 _MAX_TOKEN = 2**31 - 1
@@ -41,11 +41,11 @@ def read_session(path: str | Path, vocabulary: int | None) -> tuple[list[int], d
     """Return the tokens of a file, and its caches by name.
 
     Args:
-        path: what `write_session` wrote.
+        path: a file written by `write_session`.
         vocabulary: how many tokens the model knows; None where that is not known.
 
     Raises:
-        ModelFileError: the file is missing, damaged, or something else.
+        ModelFileError: the file is missing, damaged, or of another kind.
     """
     try:
         caches = read_arrays(path, stored=True)
@@ -62,7 +62,7 @@ def read_session(path: str | Path, vocabulary: int | None) -> tuple[list[int], d
 
 
 def _checked_tokens(tokens: object, vocabulary: int) -> list[int]:
-    """Return a list of tokens; raise ValueError where it is none."""
+    """Return a list of tokens; raise ValueError if it is not one."""
     if not isinstance(tokens, list) or not tokens:
         raise ValueError("it has no list of tokens")
     for token in tokens:

@@ -11,9 +11,9 @@ from vkmnn.errors import InvalidInputError
 from vkmnn.ir import Array
 
 RATE = 16_000
-"""Samples a second."""
+"""Samples per second."""
 FRAMES = 100
-"""Columns of a spectrogram a second."""
+"""Columns of a spectrogram per second."""
 
 _WINDOW = 400
 _STEP = 160
@@ -31,8 +31,8 @@ def log_mel(samples: Any, bands: int = 80, seconds: float = 30.0) -> Array:
 
     Args:
         samples: numbers from -1 to 1, 16,000 a second, one channel; cut, or filled with silence.
-        bands: of mels: 80, or 128 for Whisper large v3.
-        seconds: that the result covers.
+        bands: mel bands: 80, or 128 for Whisper large v3.
+        seconds: duration of the result.
 
     Returns:
         float32 [1, bands, frames], 100 frames a second.
@@ -46,8 +46,8 @@ def log_mel(samples: Any, bands: int = 80, seconds: float = 30.0) -> Array:
     sound = np.asarray(samples)
     if sound.ndim != 1 or sound.dtype.kind != "f" or not np.isfinite(sound).all():
         raise InvalidInputError(
-            f"a sound of {sound.dtype} {list(sound.shape)} cannot be heard",
-            hint="pass finite floats from -1 to 1, of one channel, 16,000 a second",
+            f"a sound of {sound.dtype} {list(sound.shape)} is not supported",
+            hint="pass finite floats from -1 to 1, in one channel, at 16 kHz",
         )
     count = round(seconds * RATE)
     if bands < 1 or count <= _WINDOW:
@@ -66,7 +66,7 @@ def log_mel(samples: Any, bands: int = 80, seconds: float = 30.0) -> Array:
 
 
 def mel_filters(bands: int) -> _Floats:
-    """Return triangles over frequencies, [bands, 201], each of the area that Slaney's have."""
+    """Return triangles over frequencies, [bands, 201], with the areas of Slaney's."""
     frequencies = np.linspace(0.0, RATE / 2, _WINDOW // 2 + 1)
     top = _EDGE_MEL + np.log(RATE / 2 / _EDGE_HZ) / _LOG_STEP
     mels = np.linspace(0.0, top, bands + 2)

@@ -29,7 +29,7 @@ class _Prefix:
 class Stops:
     """Ends a text before the first stop text, and holds back a possible start of one.
 
-    An Aho–Corasick automaton reads each character once. Its states are made when a text reaches
+    An Aho–Corasick automaton reads each character once. Its states are created when a text reaches
     them, so that long stop texts cost nothing until they match.
 
     Args:
@@ -46,7 +46,7 @@ class Stops:
         self.found: str | None = None
 
     def add(self, text: str) -> str:
-        """Add generated text; return the text that no stop text can contain any more."""
+        """Add generated text; return the text that can no longer be part of a stop text."""
         if not self._stops:
             return text
         held = self._state.length

@@ -34,7 +34,7 @@ class Writer:
         self._template = _environment().from_string(source)
 
     def write(self, variables: dict[str, Any], most: int) -> dict[str, Any]:
-        """Return the text, or that it has more than `most` characters."""
+        """Return the text, or None if it has more than `most` characters."""
         parts, size = [], 0
         for part in self._template.generate(**variables):
             parts.append(part)
@@ -50,7 +50,7 @@ def _environment() -> Any:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Generation(Extension):
-        """`{% generation %}`: marks the model's own text for training; here its content alone."""
+        """`{% generation %}`: marks the model's own text for training; only its content is used."""
 
         tags = {"generation"}  # noqa: RUF012 - as the base class has it
 
@@ -103,7 +103,7 @@ def bound(memory: int) -> None:
 
 
 def allow(seconds: int) -> None:
-    """Have the system end the process after this much more processor time."""
+    """Limit the further processor time, after which the system ends the process."""
     with suppress(ImportError, ValueError, OSError):
         import resource
 
@@ -112,7 +112,7 @@ def allow(seconds: int) -> None:
 
 
 def answer(writer: Writer | None, asked: dict[str, Any]) -> tuple[Writer | None, dict[str, Any]]:
-    """Write a conversation; return the compiled template, for the next one, and the answer."""
+    """Render a conversation; return the compiled template, for the next one, and the answer."""
     try:
         if writer is None or writer.source != asked["template"]:
             writer = Writer(asked["template"])

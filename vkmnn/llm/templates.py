@@ -1,4 +1,4 @@
-"""Chat templates: untrusted programs from a model's folder, run in a process of their own."""
+"""Chat templates: untrusted programs from a model's folder, run in a separate process."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from vkmnn.base.extras import need
 from vkmnn.errors import InvalidInputError, MissingExtraError, VkmnnError
-from vkmnn.llm.extras import need
 
 MEMORY_BYTES = 512 << 20
 """Address space of the template process; it starts with 30 MiB."""
@@ -25,7 +25,7 @@ WALL_S = 20.0
 """Wall-clock seconds per conversation."""
 
 MAX_CHARACTERS = 1 << 26
-"""The most characters of a conversation, if the caller sets no limit."""
+"""Maximum characters of a conversation, if the caller sets no limit."""
 
 _WORKER = Path(__file__).with_name("template_worker.py")
 _SAFE = (3, 1, 6)
@@ -138,7 +138,7 @@ def _started() -> subprocess.Popen[bytes]:
     version = tuple(int(part) for part in jinja2.__version__.split(".")[:3] if part.isdigit())
     if version < _SAFE:
         raise MissingExtraError(
-            f"jinja2 {jinja2.__version__} does not keep templates in their sandbox",
+            f"jinja2 {jinja2.__version__} has known escapes from its sandbox",
             hint="pip install 'jinja2>=3.1.6'",
         )
     markupsafe = need("markupsafe", "writing a conversation")

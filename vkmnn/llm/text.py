@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from vkmnn.base.config_file import Section, read_config, read_text
+from vkmnn.base.extras import need
 from vkmnn.errors import InvalidInputError, ModelFileError, VkmnnError
-from vkmnn.llm.extras import need
 from vkmnn.llm.stops import Stops
 from vkmnn.llm.templates import ChatTemplate
 from vkmnn.llm.vocabulary import has_vocabulary, read_vocabulary
@@ -26,7 +26,7 @@ _SHORT = 2048
 """Longer texts are tokenised by the package's batch call, which lets other threads run."""
 
 _CUT = 16
-"""The most tokens that cutting a text may add to a piece."""
+"""Maximum tokens that cutting a text may add per piece."""
 
 _UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 
@@ -44,8 +44,8 @@ class Tokenizer:
     """The tokenizer of a model: `tokenizer.json` and tokenizer_config.json, or a vocabulary.
 
     Args:
-        folder: where the files are.
-        keys: of a GGUF file, which has a vocabulary instead of them.
+        folder: the folder with the files.
+        keys: keys of a GGUF file, which has a vocabulary instead of them.
 
     Attributes:
         template: the chat template; None if the model has none.
@@ -66,7 +66,7 @@ class Tokenizer:
 
     @staticmethod
     def is_in(folder: Path, keys: Mapping[str, Any]) -> bool:
-        """Tell whether a folder, or a GGUF file with these keys, has a tokenizer."""
+        """Return whether a folder, or a GGUF file with these keys, has a tokenizer."""
         return has_vocabulary(keys) if keys else (folder / "tokenizer.json").is_file()
 
     @property
@@ -76,7 +76,7 @@ class Tokenizer:
 
     @property
     def eos(self) -> frozenset[int]:
-        """The tokens that tokenizer_config.json says end a text."""
+        """The end tokens of tokenizer_config.json."""
         text = self._config.special("eos_token")
         token = self._tokenizer.token_to_id(text) if text else None
         return frozenset() if token is None else frozenset({token})
@@ -100,7 +100,7 @@ class Tokenizer:
         """Yield an empty list after each piece of a long text, then the tokens; as `encode`.
 
         A text is refused by its number of characters, or as soon as its first pieces have more
-        tokens than fit: the tokens of the whole may take a hundred times the text's memory.
+        tokens than fit: the tokens of the whole text may take a hundred times its memory.
         """
         if not isinstance(text, str):
             raise InvalidInputError(f"a text is a str, not {type(text).__name__}")
@@ -129,7 +129,7 @@ class Tokenizer:
             self.template.start()
 
     def max_characters(self, tokens: int) -> int:
-        """Return the most characters that this number of tokens may have, at least `PIECE`."""
+        """Return the maximum characters that this number of tokens may have, at least `PIECE`."""
         return max(PIECE, tokens * self._longest)
 
     def check_characters(self, count: int, tokens: int) -> None:
@@ -162,12 +162,12 @@ class Tokenizer:
 
     def decode(self, tokens: Iterable[int]) -> str:
         """Return the text of tokens, without special ones."""
-        try:  # no context manager: this is done twice for each token
+        try:  # no context manager: this runs twice per token
             return str(self._tokenizer.decode(list(tokens), skip_special_tokens=True))
         except BaseException as error:
             if not _is_failure(error):
                 raise
-            raise InvalidInputError(f"the tokenizer fails at the tokens: {error}") from error
+            raise InvalidInputError(f"the tokenizer cannot decode the tokens: {error}") from error
 
     def conversation(self, messages: Sequence[Any], most: int | None = None) -> str:
         """Render a conversation as the model's prompt, up to the start of its answer.
@@ -210,13 +210,13 @@ class Tokenizer:
 
 
 def _read_folder(folder: Path) -> tuple[Any, Section]:
-    """Return the tokenizer that tokenizer.json holds, and tokenizer_config.json."""
+    """Return the tokenizer from tokenizer.json and tokenizer_config.json."""
     tokenizers = need("tokenizers", "reading tokens")
     path = folder / "tokenizer.json"
     if not path.is_file():
         raise ModelFileError(
             f"'{folder}' has no tokenizer.json",
-            hint="save one beside the model: AutoTokenizer.from_pretrained(…)"
+            hint="save one next to the model: AutoTokenizer.from_pretrained(…)"
             ".save_pretrained(folder), or pass tokens instead of text",
         )
     with _typed(ModelFileError, f"'{path}' cannot be read"):
@@ -226,7 +226,7 @@ def _read_folder(folder: Path) -> tuple[Any, Section]:
 
 @contextmanager
 def _typed(kind: type[VkmnnError], what: str) -> Iterator[None]:
-    """Turn errors of the package into errors of `kind`."""
+    """Convert errors of the package to errors of `kind`."""
     try:
         yield
     except BaseException as error:

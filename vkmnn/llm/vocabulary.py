@@ -1,4 +1,4 @@
-"""Tokenizers out of the vocabulary in a GGUF file."""
+"""Tokenizers from the vocabulary of a GGUF file."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from vkmnn.base.config_file import Section
+from vkmnn.base.extras import need
 from vkmnn.errors import ModelFileError
-from vkmnn.llm.extras import need
 
 _CONTROL, _OWN, _BYTE = 3, 4, 6  # of tokenizer.ggml.token_type
 _SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 _LONGEST = 256
-"""Characters of the longest piece of which halves are looked up."""
+"""Characters of the longest piece whose halves are looked up."""
 
 _ENDINGS = "'s|'t|'re|'ve|'m|'ll|'d"
 _REST = r"\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -24,13 +24,13 @@ _GPT2 = rf"{_ENDINGS}| ?\p{{L}}+| ?\p{{N}}+| ?[^\s\p{{L}}\p{{N}}]+|\s+(?!\S)|\s+
 
 
 def _words(digits: str) -> str:
-    """Return the pattern of cl100k and its kin, by how many digits stay together."""
+    """Return the pattern of cl100k and similar, by how many digits stay together."""
     return (rf"(?i:{_ENDINGS})|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{digits}|"
             rf" ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_REST}")  # fmt: skip
 
 
 def _cased(digits: str, endings: str) -> str:
-    """Return the pattern of o200k and its kin, which cuts where capitals begin."""
+    """Return the pattern of o200k and similar, which also splits before capitals."""
     first = r"[^\r\n\p{L}\p{N}]?"
     return (rf"{first}{_UPPER}*{_LOWER}+{endings}|{first}{_UPPER}+{_LOWER}*{endings}|"
             rf"\p{{N}}{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_REST}")  # fmt: skip
@@ -46,16 +46,18 @@ PATTERNS: Mapping[str, Sequence[str]] = {
     "tekken": (_cased("", ""),),
     "gpt-4o": (_cased("{1,3}", f"(?i:{_ENDINGS})?"),),
 }
-"""How texts are cut before pairs are joined, by `tokenizer.ggml.pre`: one cut after the other."""
+"""How texts are split before pairs are merged, by `tokenizer.ggml.pre`: one split after the
+other.
+"""
 
 _BEGINS = frozenset({"llama-bpe", "llama3", "llama-v3", "tekken", "falcon3"})
-"""Texts begin with a token of their own, unless the file says otherwise."""
+"""Texts begin with a special token, unless the file says otherwise."""
 _WHOLE_WORDS = _BEGINS
-"""Words in the vocabulary are tokens, whatever pairs would make of them."""
+"""Words in the vocabulary are tokens, whatever the merges."""
 
 _ENDS = ("<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>",
          "<|return|>", "<|call|>", "<EOT>", "_<EOT>")  # fmt: skip
-"""Control tokens that end a text where the file does not name them."""
+"""Control tokens that end a text if the file names none."""
 
 
 def begin_of(keys: Mapping[str, Any]) -> int | None:
@@ -75,15 +77,15 @@ def ends_of(keys: Mapping[str, Any]) -> frozenset[int]:
 
 
 def has_vocabulary(keys: Mapping[str, Any]) -> bool:
-    """Tell whether a file says how texts become tokens."""
+    """Return whether a file says how texts become tokens."""
     return isinstance(keys.get("tokenizer.ggml.tokens"), list)
 
 
 def read_vocabulary(path: Path, keys: Mapping[str, Any]) -> tuple[Any, Section]:
-    """Return a `tokenizers.Tokenizer`, and what tokenizer_config.json would say.
+    """Return a `tokenizers.Tokenizer`, and the equivalent of tokenizer_config.json.
 
     Raises:
-        ModelFileError: the vocabulary is damaged, or of a kind that is not known.
+        ModelFileError: the vocabulary is damaged, or of an unknown kind.
         MissingExtraError: `tokenizers` is not installed.
     """
     return _Vocabulary(path, keys).read()
@@ -125,7 +127,7 @@ class _Vocabulary:
             self._add_begin(made, tokenizers)
         except ModelFileError:
             raise
-        except Exception as error:  # the package's, which has no class of its own
+        except Exception as error:  # the package's, which has no error class
             raise self._wrong("tokens", f"cannot be read: {error}") from error
         special = {f"{name}_token": self._special(name) for name in ("bos", "eos")}
         template = self._keys.get("tokenizer.chat_template", "")
@@ -141,10 +143,10 @@ class _Vocabulary:
         return {text: number for number, text in enumerate(self._tokens)}
 
     def _pairs(self, tokenizers: Any) -> Any:
-        """Return GPT-2's kind: bytes as letters, joined in the order of the merges."""
+        """Return a tokenizer of GPT-2's kind: bytes as letters, merged in order."""
         pre = self._text("pre") or "default"
         if pre not in PATTERNS:
-            raise self._wrong("pre", f"cuts texts by '{pre[:60]}', which is not known")
+            raise self._wrong("pre", f"splits texts by '{pre[:60]}', which is not known")
         merges = self._keys.get("tokenizer.ggml.merges")
         if not isinstance(merges, list):
             raise self._wrong("merges", "has no merges")
@@ -165,7 +167,7 @@ class _Vocabulary:
         return made
 
     def _pieces(self, tokenizers: Any) -> Any:
-        """Return SentencePiece's kind: pieces with scores, and bytes for what has no piece."""
+        """Return a tokenizer like SentencePiece's: scored pieces, and bytes for the rest."""
         scores = self._keys.get("tokenizer.ggml.scores")
         if not isinstance(scores, np.ndarray) or len(scores) != len(self._tokens):
             raise self._wrong("scores", "has no score for each token")
@@ -198,7 +200,7 @@ class _Vocabulary:
         return made
 
     def _add_own(self, made: Any, tokenizers: Any) -> None:
-        """Add tokens that are never cut; those of control are no text."""
+        """Add tokens that are never split; control tokens are not text."""
         for kind, add in ((_CONTROL, made.add_special_tokens), (_OWN, made.add_tokens)):
             numbers = np.flatnonzero(self._kinds == kind)
             add([
@@ -207,7 +209,7 @@ class _Vocabulary:
             ])  # fmt: skip
 
     def _add_begin(self, made: Any, tokenizers: Any) -> None:
-        """Let texts begin with a token, where the model's do."""
+        """Begin texts with a token if the model's do."""
         usual = self._text("model") == "llama" or self._text("pre") in _BEGINS
         wanted = self._keys.get("tokenizer.ggml.add_bos_token", usual)
         text, number = self._special("bos"), begin_of(self._keys)
@@ -222,7 +224,7 @@ class _Vocabulary:
 def _merges(
     tokens: Sequence[str], scores: Any, vocabulary: Mapping[str, int]
 ) -> list[tuple[str, str]]:
-    """Return pairs of pieces that make a piece, those with the best scores first."""
+    """Return pairs of pieces that form a piece, those with the best scores first."""
     found: list[tuple[float, int, int, str, str]] = []
     for number, text in enumerate(tokens):
         if not 1 < len(text) <= _LONGEST:

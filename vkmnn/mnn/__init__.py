@@ -5,7 +5,7 @@
     net = MNN.Interpreter("model.onnx")
     session = net.createSession({"backend": "VULKAN"})
 
-`python -m vkmnn.mnn app.py` runs a program that imports MNN itself. What differs is in
+`python -m vkmnn.mnn app.py` runs a program that imports MNN itself. The differences are in
 docs/coming-from-mnn.md.
 """
 
@@ -66,7 +66,7 @@ def version() -> str:
 
 
 def get_model_uuid(path: str | Path) -> str:
-    """Return the identifier in a `.mnn` file; "" where there is none."""
+    """Return the identifier in a `.mnn` file; "" if there is none."""
     from vkmnn.converter.mnn import model_uuid
 
     return model_uuid(os.fspath(path))

@@ -13,7 +13,7 @@ from vkmnn.mnn.codes import return_error_codes
 
 
 class _Missing:
-    """Refuses modules of MNN that vkmnn does not have, and says where to look."""
+    """Refuses modules of MNN that vkmnn does not have, with a pointer to the documentation."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
         if name.startswith(("MNN.", "vkmnn.mnn.")):  # the latter is `from MNN import cv`
@@ -26,7 +26,7 @@ class _Missing:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Put `vkmnn.mnn` where the program looks for MNN and run it as `python` would."""
+    """Replace MNN by `vkmnn.mnn`, and run the program as `python` would."""
     parser = argparse.ArgumentParser(prog="python -m vkmnn.mnn", description=__doc__)
     parser.add_argument("program", help="a Python file; its models are .mnn, .onnx or .vkmnn files")
     parser.add_argument("args", nargs=argparse.REMAINDER, help="the program's own arguments")

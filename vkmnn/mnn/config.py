@@ -65,11 +65,11 @@ def ignored(what: str) -> None:
 
 
 def schedule(config: Mapping[str, Any] | None) -> ScheduleConfig:
-    """Return the configuration of MNN's dictionary.
+    """Return the configuration for MNN's dictionary.
 
-    "backend" is "VULKAN" where it is not given; other backends for GPUs are taken for it, with a
-    warning. "inputPaths" are ops, or tensors, where the network starts, and "outputPaths" where it
-    ends then; without the first, the second are outputs besides. vkmnn's own are "device", an
+    "backend" defaults to "VULKAN", which also replaces other GPU backends, with a warning.
+    "inputPaths" are the ops, or tensors, where the network starts, and "outputPaths" where it then
+    ends; without the first, the second are additional outputs. vkmnn's own keys are "device", an
     index, a part of a name or a UUID, and "execution", "allocator", "out_of_range" and
     "on_overflow", as in `ScheduleConfig`.
 
@@ -126,7 +126,7 @@ def _word(config: Mapping[str, Any], key: str, default: str) -> Any:
 
 
 def _level(config: Mapping[str, Any], key: str) -> Level:
-    """Return a memory or power level, which MNN also numbers."""
+    """Return a memory or power level, which MNN also gives as numbers."""
     value = config.get(key, "normal")
     found: Level | None = _entry(_LEVELS, value)
     if found is None:

@@ -91,7 +91,7 @@ _NAMES = {name: number for number, name in _NUMPY.items()}
 
 
 def dtype_of(name: str) -> dtype:
-    """Return MNN's type for elements that numpy calls so; int for types that MNN lacks."""
+    """Return MNN's type for elements with this numpy name; int for types that MNN lacks."""
     return _NAMES.get(name, dtype.int)
 
 
@@ -117,7 +117,7 @@ class Var:
 
     @property
     def dtype(self) -> dtype:
-        """The type of the elements; that of types which MNN does not have is int."""
+        """The type of the elements; int for types that MNN lacks."""
         return dtype_of(self._array.dtype.name)
 
     @property
@@ -210,7 +210,7 @@ def const(
 def placeholder(
     shape: Sequence[int] = (), data_format: data_format = NCHW, dtype: dtype = dtype.float
 ) -> Var:
-    """Return a Var of zeros, to be written to."""
+    """Return a Var of zeros to write to."""
     return Var(np.zeros(tuple(shape), _NUMPY[dtype]), data_format)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from vkmnn.arguments import checked_sizes
+from vkmnn.arguments import checked_sizes, named_tensor
 from vkmnn.core.pipelines import Pipelines
 from vkmnn.core.session import Session as CoreSession
 from vkmnn.core.watched import OpCall
@@ -20,9 +20,9 @@ from vkmnn.mnn.codes import ErrorCode, UnplannedError, answered
 from vkmnn.mnn.config import CPU_TYPE, VULKAN_TYPE, Runtime, ignored, schedule
 from vkmnn.mnn.tensor import Tensor, shape_of
 from vkmnn.opening import Network, load_network
-from vkmnn.openings import Openings
+from vkmnn.opening.reshaped import Openings
+from vkmnn.opening.saving import convert
 from vkmnn.runtime.device_info import DeviceInfo
-from vkmnn.saving import convert
 
 RESIZE_DIRECT, RESIZE_DEFER = 6, 7
 _SILENT_MODES = {0, 1, 2, 4, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17}
@@ -63,7 +63,7 @@ class Session:
         known = self._core.resize(shapes, feeds)
         for name, output in self._outputs.items():
             output._array = None
-            if name in known:  # other shapes depend on what is fed
+            if name in known:  # other shapes depend on fed contents
                 output._shape = known[name].dims
         self._planned = True
 
@@ -121,7 +121,7 @@ _OUR_NUMBER = re.compile(r"#\d+$")  # of the second and later ops that one of a 
 
 
 def _name(call: OpCall) -> str:
-    """Return the name of an op as the file has it."""
+    """Return the name of an op in the file."""
     return _OUR_NUMBER.sub("", call.name)
 
 
@@ -132,7 +132,7 @@ class OpInfo:
         self._call = call
 
     def getName(self) -> str:
-        """Return the op's name as the file has it."""
+        """Return the op's name in the file."""
         return _name(self._call)
 
     def getType(self) -> str:
@@ -164,7 +164,7 @@ class Interpreter:
         """Return a runtime for `createSession`, and whether each backend exists.
 
         Args:
-            configs: a sequence of configurations; sessions run as the first says.
+            configs: a sequence of configurations; sessions run with the first.
 
         Raises:
             InvalidInputError: not a sequence of configurations, or one with an unknown setting.
@@ -181,11 +181,11 @@ class Interpreter:
     def createSession(
         self, config: Mapping[str, Any] | None = None, runtime: Any = None
     ) -> Session:
-        """Return a new session, planned where the model fixes every shape but the batch.
+        """Return a new session, planned if the model fixes every shape except the batch.
 
         Raises:
             InvalidInputError: the configuration holds an unknown key or value.
-            DeviceNotFoundError: the device is not there.
+            DeviceNotFoundError: the device does not exist.
         """
         own = schedule(config)
         if runtime is not None:
@@ -200,7 +200,7 @@ class Interpreter:
 
     def getSessionInput(self, session: Session, name: str | None = None) -> Tensor:
         """Return an input by name, or the first."""
-        return _pick(session._inputs, name, "input")
+        return named_tensor(session._inputs, name, "input")
 
     def getSessionInputAll(self, session: Session) -> dict[str, Tensor]:
         """Return all inputs by name."""
@@ -208,7 +208,7 @@ class Interpreter:
 
     def getSessionOutput(self, session: Session, name: str | None = None) -> Tensor:
         """Return an output by name, or the first."""
-        return _pick(session._outputs, name, "output")
+        return named_tensor(session._outputs, name, "output")
 
     def getSessionOutputAll(self, session: Session) -> dict[str, Tensor]:
         """Return all outputs by name."""
@@ -217,7 +217,7 @@ class Interpreter:
     def resizeTensor(self, tensor: Tensor, shape: Sequence[int]) -> None:
         """Give an input of a session a new shape, which `resizeSession` applies.
 
-        Any sizes and any rank that the operators allow, whatever the file says.
+        Any sizes and any rank that the operators allow are accepted, whatever the file says.
 
         Raises:
             InvalidInputError: not an input of a session, or a negative size.
@@ -270,9 +270,9 @@ class Interpreter:
     ) -> int:
         """Run op by op; `begin(inputs, name)` precedes each op, `end(outputs, name)` follows it.
 
-        Where `begin` returns False, the op is skipped and its results are zeros; where `end` does,
-        the run stops. Tensors are lists of `Tensor`. Callbacks are given results, so that there is
-        nothing left to wait for at the end, whatever `sync` says.
+        If `begin` returns False, the op is skipped and its results are zeros; if `end` does, the
+        run stops. Tensors are lists of `Tensor`. Callbacks receive results, so nothing remains to
+        wait for at the end, whatever `sync` says.
 
         Returns:
             0, or 11, MNN's CALL_BACK_STOP.
@@ -330,10 +330,10 @@ class Interpreter:
     def updateSessionToModel(self, session: Session, path: str | Path | None = None) -> None:
         """Write the whole network to a file of vkmnn's format; without a path, do nothing.
 
-        Sessions of this class cannot change constants, so there is nothing to take over from them.
+        Sessions of this class cannot change constants, so there is nothing to copy.
 
         Raises:
-            InvalidInputError: the session has to be resized first.
+            InvalidInputError: the session must be resized first.
             OSError: the file cannot be written.
         """
         session._refuse_unplanned()
@@ -341,7 +341,7 @@ class Interpreter:
             convert(self._network.graph, path)
 
     def setCacheFile(self, path: str) -> None:
-        """Do nothing: vkmnn keeps its caches in a folder of its own."""
+        """Do nothing: vkmnn keeps its caches in its own folder."""
 
     def updateCacheFile(self, session: Session, flag: int = 0) -> int:
         """Do nothing: see `setCacheFile`."""
@@ -369,14 +369,14 @@ class Interpreter:
         return str(self._network.source.metadata.version)
 
     def cache(self) -> None:
-        """Do nothing: the caches hold for the process."""
+        """Do nothing: the caches apply to the process."""
 
     def removeCache(self) -> None:
         """Do nothing: see `cache`."""
 
 
 def _tensors(values: Mapping[str, Array]) -> list[Tensor]:
-    """Return copies of arrays as callbacks get them, of tensors only."""
+    """Return copies of arrays for callbacks, of tensors only."""
     made = []
     for name, value in values.items():
         if isinstance(value, np.ndarray):
@@ -384,13 +384,3 @@ def _tensors(values: Mapping[str, Array]) -> list[Tensor]:
             tensor._array = value
             made.append(tensor)
     return made
-
-
-def _pick(tensors: Mapping[str, Tensor], name: str | None, what: str) -> Tensor:
-    if name is None:
-        return next(iter(tensors.values()))
-    if name not in tensors:
-        raise InvalidInputError(
-            f"the network has no {what} '{name}'", hint=f"its {what}s: {', '.join(tensors)}"
-        )
-    return tensors[name]

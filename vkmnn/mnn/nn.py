@@ -24,8 +24,8 @@ from vkmnn.mnn.expr import (
 )
 from vkmnn.mnn.tensor import Tensor_DimensionType_Caffe, converted, reordered
 from vkmnn.opening import open_model
-from vkmnn.openings import Openings, fitting
-from vkmnn.paths import OpenPaths
+from vkmnn.opening.paths import OpenPaths
+from vkmnn.opening.reshaped import Openings, fitting
 
 
 class RuntimeManager:
@@ -35,7 +35,7 @@ class RuntimeManager:
         self._config = dict(config or {})
 
     def set_cache(self, path: str) -> None:
-        """Do nothing: vkmnn keeps its caches in a folder of its own."""
+        """Do nothing: vkmnn keeps its caches in its own folder."""
 
     def update_cache(self) -> None:
         """Do nothing: see `set_cache`."""
@@ -143,8 +143,8 @@ class _Module:
     def onForward(self, inputs: Any) -> list[Var]:
         """Run the network on a Var, or a list of them; return all outputs.
 
-        Vars of format NHWC are transposed: networks have their channels second. Arrays are taken
-        as they are.
+        Vars of format NHWC are transposed: networks have their channels second. Arrays are passed
+        unchanged.
 
         Raises:
             InvalidInputError: another number of inputs, a wrong shape or type.

@@ -59,9 +59,9 @@ class Tensor:
     `Tensor(shape, type, data, order)` copies `data`: an array, a list, a tuple or bytes.
     `Tensor(shape, type, order)` holds zeros, `Tensor(tensor, order)` and `Tensor(var)` a copy.
 
-    Axes are in the order N, C, H, W where `order` is `Tensor_DimensionType_Caffe`, and N, H, W, C
-    where it is `Tensor_DimensionType_Tensorflow`; copies between the two transpose.
-    `Tensor_DimensionType_Caffe_C4` is as Caffe: how the device packs channels shows nowhere.
+    Axes are in the order N, C, H, W if `order` is `Tensor_DimensionType_Caffe`, and N, H, W, C if
+    it is `Tensor_DimensionType_Tensorflow`; copies between the two transpose.
+    `Tensor_DimensionType_Caffe_C4` is like Caffe: the device's channel packing is never visible.
     """
 
     def __init__(self, *arguments: Any) -> None:
@@ -78,7 +78,7 @@ class Tensor:
             self._make(tuple(shape), kind, data[0] if data else None, order)
         elif arguments:
             raise InvalidInputError(
-                f"a Tensor is not made of {len(arguments)} arguments",
+                f"a Tensor cannot be created from {len(arguments)} arguments",
                 hint="write Tensor(shape, type, data, order)",
             )
 
@@ -232,7 +232,7 @@ def _order(order: Any) -> int:
 
 
 def reordered(array: Array, source: int, target: int) -> Array:
-    """Return the array with channels where the target's order has them."""
+    """Return the array with its channels in the target's order."""
     last, second = Tensor_DimensionType_Tensorflow, Tensor_DimensionType_Caffe
     if array.ndim < 3 or (source == last) == (target == last):
         return array
@@ -264,7 +264,7 @@ def converted(array: Array, dtype: np.dtype[Any], what: str) -> Array:
 
 
 def shape_of(sizes: Sequence[int | str | None] | None) -> tuple[int, ...]:
-    """Return a shape as MNN has it: an open first size is 1, other open sizes are -1."""
+    """Return a shape in MNN's form: an open first size is 1, other open sizes are -1."""
     return tuple(
         size if isinstance(size, int) else 1 if axis == 0 else -1
         for axis, size in enumerate(sizes or ())

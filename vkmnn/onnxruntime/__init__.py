@@ -5,8 +5,8 @@
     session = ort.InferenceSession("model.onnx", providers=["VulkanExecutionProvider"])
     (y,) = session.run(None, {"x": x})
 
-`python -m vkmnn.onnxruntime app.py` runs a program that imports onnxruntime itself. What differs
-is in docs/coming-from-onnxruntime.md.
+`python -m vkmnn.onnxruntime app.py` runs a program that imports onnxruntime itself. The differences
+are in docs/coming-from-onnxruntime.md.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def get_ep_devices() -> list[object]:
 
 
 def register_execution_provider_library(name: str, path: str) -> NoReturn:
-    """Unsupported: such a library is built for onnxruntime.
+    """Unsupported: the library is built for onnxruntime.
 
     Raises:
         Fail: always.

@@ -128,7 +128,7 @@ class IOBinding:
         """Do nothing: inputs are read when the session runs."""
 
     def synchronize_outputs(self) -> None:
-        """Do nothing: runs end with their results in place."""
+        """Do nothing: results are in place when a run ends."""
 
     def clear_binding_inputs(self) -> None:
         """Forget the inputs."""
@@ -149,7 +149,7 @@ class IOBinding:
 
 
 def _over(address: int, element_type: Any, shape: Sequence[int]) -> Array:
-    """Return an array over memory that somebody else owns."""
+    """Return an array over memory with another owner."""
     dtype = as_dtype(element_type)
     sizes = tuple(int(size) for size in shape)
     nbytes = prod(sizes) * dtype.itemsize

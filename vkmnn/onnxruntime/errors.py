@@ -71,7 +71,7 @@ class EngineError(OnnxruntimeError):
 
 
 class RuntimeException(OnnxruntimeError):
-    """Something failed at run time, most often an allocation."""
+    """A failure at run time, usually an allocation."""
 
     code, label = 6, "RUNTIME_EXCEPTION"
 
@@ -89,7 +89,7 @@ class ModelLoaded(OnnxruntimeError):
 
 
 class NotImplemented(OnnxruntimeError):
-    """An operator or a call that is known, but that nothing here can do."""
+    """A known operator or call that vkmnn does not implement."""
 
     code, label = 9, "NOT_IMPLEMENTED"
 
@@ -138,7 +138,7 @@ CPU_FALLBACK_OFF = (
 
 @contextmanager
 def translated(path: str | None = None) -> Iterator[None]:
-    """Turn vkmnn's errors into onnxruntime's, which keep op, node, hint and cause.
+    """Convert vkmnn's errors to onnxruntime's, which keep op, node, hint and cause.
 
     Args:
         path: the model's, while it is loaded.

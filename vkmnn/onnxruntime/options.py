@@ -27,7 +27,7 @@ class _Options:
         """Set an attribute that exists to a value of its type.
 
         Raises:
-            AttributeError: there is no such attribute.
+            AttributeError: the attribute does not exist.
             TypeError: the value is of another type.
         """
         if name.startswith("_") or name not in inspect.get_annotations(type(self)):
@@ -65,9 +65,9 @@ class SessionOptions(_Options):
     """Options of a session.
 
     Honoured: `graph_optimization_level` (none or all), `enable_profiling`, `profile_file_prefix`,
-    `add_free_dimension_override_by_name`, and the entry "session.disable_cpu_ep_fallback". The
-    rest is kept for programs that read it back, and a session that is given some of it says so in
-    one warning.
+    `add_free_dimension_override_by_name`, and the entry "session.disable_cpu_ep_fallback". Other
+    options are stored for programs that read them back, and a session warns once about those that
+    were set.
     """
 
     enable_cpu_mem_arena: bool = True
@@ -164,7 +164,7 @@ class SessionOptions(_Options):
         self.add_initializer(", ".join(names), values)
 
     def register_custom_ops_library(self, path: str) -> None:
-        """Refused: such a library holds kernels for onnxruntime.
+        """Refused: the library holds kernels for onnxruntime.
 
         Raises:
             Fail: always.

@@ -65,12 +65,12 @@ def get_available_providers() -> list[str]:
 
 
 def get_all_providers() -> list[str]:
-    """Return the providers whose names mean something here."""
+    """Return the providers whose names are known here."""
     return [VULKAN, *ACCELERATORS, CPU]
 
 
 def get_device() -> str:
-    """Return "GPU-VULKAN"; "CPU-VULKAN" where Vulkan runs on the processor; else "CPU"."""
+    """Return "GPU-VULKAN"; "CPU-VULKAN" if Vulkan runs on the processor; else "CPU"."""
     types = set(_vulkan_device_types())
     if not types:
         return "CPU"
@@ -84,8 +84,9 @@ def choose(
 ) -> Chosen:
     """Resolve a list of providers.
 
-    The first that is known decides: `VulkanExecutionProvider`, or one that it stands in for, runs
-    on the device and gives what it lacks to the CPU; `CPUExecutionProvider` runs all on the CPU.
+    The first known provider decides: `VulkanExecutionProvider`, or one that it replaces, runs on
+    the device and leaves unsupported ops to the CPU; `CPUExecutionProvider` runs everything on the
+    CPU.
 
     Args:
         providers: names, or pairs of name and options; None for all that are available.
@@ -120,7 +121,7 @@ def choose(
 def _pairs(
     providers: Sequence[Any] | None, provider_options: Sequence[Any] | None
 ) -> list[tuple[str, dict[str, str]]]:
-    """Return names with options, all of them text; onnxruntime's checks in its words."""
+    """Return names with options as text, with onnxruntime's checks and messages."""
     if providers is None:
         return []
     if not isinstance(providers, Sequence):

@@ -1,4 +1,4 @@
-"""Puts `vkmnn.onnxruntime` where programs look for onnxruntime."""
+"""Makes programs import `vkmnn.onnxruntime` as onnxruntime."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MODULES = (
 
 
 def replace_onnxruntime() -> None:
-    """Make `import onnxruntime` give `vkmnn.onnxruntime` in this process, from now on.
+    """Make `import onnxruntime` return `vkmnn.onnxruntime` in this process, from now on.
 
     Call it before anything imports onnxruntime. Parts of onnxruntime that do not run models
     (`onnxruntime.quantization`, `onnxruntime.transformers`) cannot be imported afterwards.

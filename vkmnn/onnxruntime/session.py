@@ -25,7 +25,7 @@ from vkmnn.onnxruntime.options import RunOptions, SessionOptions
 from vkmnn.onnxruntime.providers import CPU, VULKAN, Chosen, choose
 from vkmnn.onnxruntime.values import OrtValue, type_name
 from vkmnn.opening import Network, OpenSession
-from vkmnn.overridable import OverridableInputs
+from vkmnn.opening.overridable import OverridableInputs
 from vkmnn.runtime.device_info import DeviceInfo
 
 
@@ -66,7 +66,7 @@ class InferenceSession(Session):
             validation, require_device, on_device_lost, on_overflow, max_plans; see
             `vkmnn.ScheduleConfig`.
         provider_options: options by position, where `providers` holds names only.
-        kwargs: ignored, as onnxruntime ignores what it does not know.
+        kwargs: ignored, as onnxruntime ignores unknown arguments.
 
     Raises:
         NoSuchFile, InvalidProtobuf, InvalidGraph, NotImplemented, Fail: as onnxruntime.
@@ -111,7 +111,7 @@ class InferenceSession(Session):
 
     def _load(self) -> tuple[Network, OpenSession, OverridableInputs]:
         path = self._model_path
-        if path is not None and _is_missing(Path(path)):
+        if path is not None and "://" not in path and _is_missing(Path(path)):
             text = f"Load model from {path} failed:Load model {path} failed. File doesn't exist"
             raise NoSuchFile(text)
         level = self._options.graph_optimization_level
@@ -127,10 +127,10 @@ class InferenceSession(Session):
             opened.plan_ahead()
         return network, opened, overridable
 
-    # --- what there is ---------------------------------------------------------------------------
+    # --- properties ------------------------------------------------------------------------------
 
     def get_inputs(self) -> list[NodeArg]:
-        """Return the inputs that `run` wants."""
+        """Return the required inputs of `run`."""
         return [_node_arg(info, self._types) for info in self._inputs.values()]
 
     def get_outputs(self) -> list[NodeArg]:
@@ -159,7 +159,7 @@ class InferenceSession(Session):
         return list(self._chosen.names)
 
     def get_provider_options(self) -> dict[str, dict[str, str]]:
-        """Return the options of every provider; Vulkan's say which device it is."""
+        """Return the options of every provider; Vulkan's include its device."""
         options = {name: dict(given) for name, given in self._chosen.options.items()}
         device = self._main.device
         if VULKAN in options and isinstance(device, DeviceInfo):
@@ -177,7 +177,7 @@ class InferenceSession(Session):
         providers: Sequence[Any] | None = None,
         provider_options: Sequence[Any] | None = None,
     ) -> None:
-        """Open the model anew on other providers."""
+        """Reopen the model on other providers."""
         old = self._overridable
         self._open(providers, provider_options)
         old.close()
@@ -238,7 +238,7 @@ class InferenceSession(Session):
         input_dict_ort_values: Mapping[str, OrtValue],
         run_options: RunOptions | None = None,
     ) -> list[OrtValue]:
-        """Run on OrtValues and return such."""
+        """Run on OrtValues and return OrtValues."""
         wanted = self._wanted(output_names)
         _check_run_options(run_options)
         results = self._run(input_dict_ort_values)
@@ -358,7 +358,7 @@ def _is_missing(path: Path) -> bool:
     try:
         return not path.exists()
     except (OSError, ValueError):
-        return False  # the front end says what is wrong with it
+        return False  # the front end reports the error
 
 
 def _node_arg(info: TensorInfo, types: Mapping[str, str]) -> NodeArg:
@@ -381,7 +381,7 @@ def _as_array(info: TensorInfo, value: Any, upload: Callable[[Array], DeviceTens
 
     Raises:
         InvalidArgument: another element type, rank or size.
-        RuntimeError: not something that onnxruntime takes.
+        RuntimeError: onnxruntime would reject it.
     """
     if value is None:
         raise Fail(f"Missing Input: {info.name}", hint="feed an array")

@@ -68,7 +68,7 @@ def check_device(device_type: str) -> None:
     """Refuse devices whose memory is not the host's.
 
     Raises:
-        Exception: there is no such kind of device.
+        Exception: the kind of device is unknown.
         RuntimeError: it is not one of vkmnn's.
     """
     name = device_type.lower()
@@ -119,8 +119,8 @@ class OrtDevice:
 class OrtValue:
     """A tensor that several runs may read and write.
 
-    It shares the memory of an array; or lies on a Vulkan device, as outputs do that are bound to
-    the device "vulkan", and values made for that device once they have been fed.
+    It shares the memory of an array, or is on a Vulkan device, like outputs that are bound to the
+    device "vulkan", and values for that device once they have been fed.
     """
 
     def __init__(self, value: Array | DeviceTensor, on_device: bool = False) -> None:
@@ -139,7 +139,7 @@ class OrtValue:
         return self._value
 
     def _take(self, result: Array | DeviceTensor) -> None:
-        """Hold a result of the same shape and type: by a copy, but for the first on a device."""
+        """Store a result of the same shape and type; all but the first on a device are copied."""
         if isinstance(self._value, DeviceTensor):
             self._value.copy_from(result)
         elif isinstance(result, DeviceTensor):
@@ -149,14 +149,14 @@ class OrtValue:
 
     @property
     def dtype(self) -> np.dtype[np.generic]:
-        """The element type as numpy has it."""
+        """The element type, as numpy's name."""
         return self._value.dtype
 
     @classmethod
     def ortvalue_from_numpy(
         cls, numpy_obj: Array, device_type: str = "cpu", device_id: int = 0, vendor_id: int = -1
     ) -> OrtValue:
-        """Return a value over an array, which it shares where that is contiguous.
+        """Return a value over an array, which it shares if that is contiguous.
 
         For the device "vulkan", the elements go to the device of the session that is first fed.
 
@@ -259,7 +259,7 @@ class OrtValue:
             self._value[...] = array.reshape(self._value.shape)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        """Return the array, as numpy asks for it."""
+        """Return the array, as numpy requests it."""
         if dtype is not None and self._array.dtype != dtype:
             return self._array.astype(dtype)
         return self._array.copy() if copy else self._array

@@ -1,10 +1,10 @@
 """The API for authors of operators.
 
 An operator is registered by decorators, in any module that is loaded as a plug-in: its attributes
-(`op_type`), the shape of its output (`size_computer`), what it does along its axes (`axes_of`),
-what it computes (`cpu_execution`), how a device runs it (`vulkan_execution`, or `geometry` for data
-movement), and which ONNX node stands for it (`converter`). vkmnn's own operators use the same
-decorators; docs/extending/operator.md has an example.
+(`op_type`), the shape of its output (`size_computer`), its behaviour along axes (`axes_of`), its
+computation (`cpu_execution`), its execution on a device (`vulkan_execution`, or `geometry` for data
+movement), and its ONNX node (`converter`). vkmnn's own operators use the same decorators;
+docs/extending/operator.md has an example.
 """
 
 from __future__ import annotations
@@ -84,11 +84,11 @@ from vkmnn.vulkan.activation import activation_spec
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.executions import load_all as _load_all
-from vkmnn.vulkan.fp16 import Fp16Rule
+from vkmnn.vulkan.float_rules import FloatRule
 from vkmnn.vulkan.indexing import operands, row_strides
 from vkmnn.vulkan.storage import kernel_dtype, pack_nc4hw4, reject_integers, vec4_count
 
-_load_all()  # so that a plug-in cannot take the name of an execution that comes later
+_load_all()  # so that a plug-in cannot take the name of an execution that is imported later
 
 __all__ = [
     "BEGIN",
@@ -105,8 +105,8 @@ __all__ = [
     "DeviceInfo",
     "Execution",
     "Facts",
+    "FloatRule",
     "Found",
-    "Fp16Rule",
     "FrontEnd",
     "GeometryContext",
     "Graph",

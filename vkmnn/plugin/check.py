@@ -37,10 +37,10 @@ _OTHERS: tuple[Registry[str, Any], ...] = (
 def check_registrations(before: Snapshot) -> None:
     """Check new registrations: op types are complete, and everything else belongs to one.
 
-    Kernels must be for ops that their backend gets to see, and passes must have a place.
+    Kernels must be for ops that their backend runs, and passes must have a position.
 
     Raises:
-        PluginError: names the first that is not so, and what is missing.
+        PluginError: names the first incomplete one, and the missing part.
     """
     for name in before.names_added(OP_TYPES):
         for registry, decorator in _NEEDED:
@@ -83,7 +83,7 @@ def _check_custom(before: Snapshot) -> None:
 
 
 def _check_op(what: str, name: str) -> None:
-    """Refuse a registration for an op type that is not there."""
+    """Refuse a registration for an op type that does not exist."""
     kind, _, custom = name.partition(":")
     if name in OP_TYPES or (kind == CUSTOM and custom in CUSTOM_SHAPES):
         return
@@ -118,7 +118,7 @@ def _check_place(name: str) -> None:
     if after in (BEGIN, END, *own):
         return
     near = get_close_matches(after, [BEGIN, END, *own, *PASSES], 1)
-    where = "itself" if after in seen else f"{after}, which is not there"
+    where = "itself" if after in seen else f"{after}, which does not exist"
     raise PluginError(
         f"pass {name} is to run after {where}",
         hint=f"did you mean {near[0]}?" if near else f"{page('extending/pass')} lists the passes",

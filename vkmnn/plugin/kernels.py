@@ -37,20 +37,21 @@ def kernel(
     """Register a kernel for ops of these types; the op type may be one that has kernels already.
 
     The kernel with the highest priority is asked first; vkmnn's own have 0. Between equals, one for
-    the op's element type comes before one for any, then names of providers decide. A kernel that
-    raises Rejection in `prepare` leaves the op to the next one. `session.placement()` names the
-    provider of each op's kernel.
+    the op's element type precedes one for any, then names of providers decide. A kernel that raises
+    Rejection in `prepare` leaves the op to the next one. `session.placement()` names the provider
+    of each op's kernel.
 
     Args:
         ops: op types; of Custom ops, "Custom:" and their own type.
         backend: "VULKAN" for a class derived from VulkanExecution, "CPU" for one derived from
-            CpuKernel, or a function of op and inputs; or a plug-in's backend, for what that takes.
-        provider: who offers it; the name of the top-level module by default.
-        dtype: the element type of the first input that is present, for which it is; None for all.
-        priority: see above; below 0, it is only for what vkmnn's own kernel rejects.
+            CpuKernel, or a function of op and inputs; or a plug-in's backend, for the objects that
+            it accepts.
+        provider: the author of the kernel; by default the name of the top-level module.
+        dtype: the element type of the first present input; None for any.
+        priority: see above; below 0, it only runs ops that vkmnn's own kernel rejects.
 
     Raises:
-        PluginError: the provider has such a kernel already, or it is not of the backend's kind.
+        PluginError: the provider already has such a kernel, or it is not of the backend's kind.
     """
     wrong: tuple[object, object] = priority, dtype
     if not isinstance(wrong[0], int) or not isinstance(wrong[1], (DType, type(None))):
@@ -59,7 +60,7 @@ def kernel(
             hint="dtype=DType.FLOAT32 or None, priority=10",
         )
     if not ops:
-        raise PluginError("the kernel of what?", hint='name an op type: @kernel("MatMul")')
+        raise PluginError("the kernel names no op type", hint='name an op type: @kernel("MatMul")')
 
     def add(made: K) -> K:
         who = provider or made.__module__.partition(".")[0]
@@ -95,7 +96,7 @@ def _maker(made: Callable[..., Any], backend: str, op: str) -> Callable[..., Exe
 
 
 def shadowed(new: Kernel) -> list[str]:
-    """Return the kernels that are asked later than this one, for the ops that it is for."""
+    """Return the kernels that are asked after this one, for the same ops."""
     found = [
         other
         for other in KERNELS.values()
@@ -128,7 +129,7 @@ def priorities(registered: Sequence[str]) -> list[str]:
 
 
 def lowered_away(found: Kernel) -> bool:
-    """True when the backend never sees such an op: a geometry computer replaces it."""
+    """True if the backend never sees ops of this type: a geometry computer replaces them."""
     return (
         found.backend == "VULKAN"
         and found.op in GEOMETRY_COMPUTERS

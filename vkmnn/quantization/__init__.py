@@ -1,4 +1,4 @@
-"""Quantisation of float models: narrow weights and activations."""
+"""Quantisation of float models: weights and activations."""
 
 from __future__ import annotations
 

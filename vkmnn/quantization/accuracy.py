@@ -32,9 +32,9 @@ def compare(
 
     Args:
         before: the float model.
-        after: the quantised one.
+        after: the quantised model.
         samples: the inputs.
-        device: where both run.
+        device: the device that runs both.
         progress: called after each run.
     """
     total = 2 * len(samples)

@@ -26,14 +26,14 @@ _CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
 _READ_WEIGHTS = _CONVOLUTIONS | {"MatMul", "Gemm", "Gather", "LSTM", "GRU", "RNN"}
 _FLOATS = frozenset({1, 10, 11, 16})  # TensorProto.DataType
 _MIN_ELEMENTS = 256
-_WORTH = 0.2  # of the weights' bytes, from which on int8 is recommended
+_WORTH = 0.2  # the fraction of the weights' bytes above which int8 is recommended
 
 
 def refuse_quantized(proto: onnx.ModelProto) -> None:
-    """Refuse a model that has quantised operators and no float weights beside them.
+    """Refuse a model with quantised operators and no float weights.
 
     Raises:
-        InvalidInputError: it is one.
+        InvalidInputError: the model is already quantised.
     """
     found = Counter(
         node.op_type
@@ -50,12 +50,12 @@ def refuse_quantized(proto: onnx.ModelProto) -> None:
 
 
 def advice_for(proto: onnx.ModelProto, weights: str, after: Mapping[str, Size]) -> str:
-    """Return a better choice of weights for a quantised model; "" where there is none.
+    """Return a better choice of weights for a quantised model; "" if there is none.
 
     Args:
-        proto: as it was quantised.
+        proto: the quantised model.
         weights: the type that was asked for.
-        after: what its constants take, by element type.
+        after: sizes of its constants, by element type.
     """
     if weights != "int4":
         return ""

@@ -1,4 +1,4 @@
-"""Inputs to calibrate with and to compare on: read, checked, and cut into samples."""
+"""Inputs for calibration and comparison: read, checked, and split into samples."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from vkmnn.array_files import read_arrays
 from vkmnn.errors import InvalidInputError, nearest, plural
 from vkmnn.ir import Array, DType, TensorInfo
+from vkmnn.ir.array_files import read_arrays
 
 Sample = dict[str, Array]
 Calibration = str | Path | Mapping[str, Array]
@@ -21,7 +21,7 @@ _HINT = (
 
 
 def read_samples(data: Calibration, inputs: Sequence[TensorInfo]) -> list[Sample]:
-    """Return the samples that calibration data consists of.
+    """Return the samples of calibration data.
 
     Args:
         data: a .npz file, a .npy file for a model with one input, or arrays by the names of
@@ -29,7 +29,7 @@ def read_samples(data: Calibration, inputs: Sequence[TensorInfo]) -> list[Sample
             into pieces of the declared batch, of one where that is dynamic; an array with one
             axis more, [S, …], holds one whole input per entry. An array with a single sample
             serves all.
-        inputs: of the model.
+        inputs: inputs of the model.
 
     Raises:
         InvalidInputError: a file that cannot be read, an input that is missing or unknown, values
@@ -50,7 +50,7 @@ def read_samples(data: Calibration, inputs: Sequence[TensorInfo]) -> list[Sample
             raise InvalidInputError(
                 f"the calibration data has {plural(len(found), 'sample')} of input '{name}', and "
                 f"{count} of another",
-                hint="every input takes as many, or one that serves all",
+                hint="give every input the same number of samples, or one sample for all",
             )
     samples = [
         {name: found[index if len(found) > 1 else 0] for name, found in pieces.items()}
@@ -69,12 +69,12 @@ def random_sample(inputs: Sequence[TensorInfo], sizes: Sizes, seed: int) -> Samp
     """Return random inputs: normal numbers for floats, 0 or 1 for integers.
 
     Args:
-        inputs: of the model.
-        sizes: of named dimensions, and shapes of inputs; others are taken as 1.
-        seed: of the numbers.
+        inputs: inputs of the model.
+        sizes: sizes of named dimensions, and shapes of inputs; others default to 1.
+        seed: seed of the numbers.
 
     Raises:
-        InvalidInputError: an input of unknown rank, or of texts.
+        InvalidInputError: an input of unknown rank, or of strings.
     """
     named = {dim for info in inputs for dim in info.shape or () if isinstance(dim, str)}
     shapes = {info.name: sizes[info.name] for info in inputs if info.name in sizes}
@@ -181,7 +181,7 @@ def _cut(array: Array, info: TensorInfo) -> list[Array]:
 
 
 def _check_named(sample: Sample, inputs: Sequence[TensorInfo]) -> None:
-    """Raise InvalidInputError where one named dimension has two sizes."""
+    """Raise InvalidInputError if one named dimension has two sizes."""
     sizes: dict[str, tuple[int, str]] = {}
     for info in inputs:
         for dim, have in zip(info.shape or (), sample[info.name].shape, strict=False):

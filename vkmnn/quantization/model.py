@@ -1,4 +1,4 @@
-"""Preparation of a model for the tools: current opset, named nodes, external data; and saving."""
+"""Preparation of a model for the tools (current opset, named nodes, external data), and saving."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vkmnn.converter.onnx.branches import inner_graphs
+from vkmnn.converter.onnx.external import external_names, load_whole
 from vkmnn.converter.onnx.model_file import read_model
 from vkmnn.converter.onnx.types import tensor_info
 from vkmnn.errors import ConversionError, InvalidInputError, ModelError
@@ -20,7 +21,7 @@ _LARGE = 3 << 29  # a protobuf ends at 2 GiB
 
 
 def load(model: str | Path | bytes | onnx.ModelProto) -> onnx.ModelProto:
-    """Return a model with all its data in it, its functions inlined, every node named.
+    """Return a model with all its data included, its functions inlined, every node named.
 
     Raises:
         ModelFileError: no such file, or not an ONNX model.
@@ -32,11 +33,11 @@ def load(model: str | Path | bytes | onnx.ModelProto) -> onnx.ModelProto:
     checked = read_model(model)
     if isinstance(model, str | Path):
         try:
-            proto = onnx.load(str(model))
+            proto = load_whole(model)
         except (OSError, ValueError, onnx.checker.ValidationError) as error:
             raise ModelError(
                 f"the data of '{model}' cannot be read: {error}",
-                hint="keep the model's external data beside it",
+                hint="keep the model's external data next to it",
             ) from error
     elif isinstance(model, bytes):
         proto = onnx.load_from_string(model)
@@ -84,7 +85,7 @@ def is_large(proto: onnx.ModelProto) -> bool:
 
 
 def data_path(path: Path) -> Path:
-    """Return where the weights of a model at a path are written, if they are not in it."""
+    """Return the path of a model's external weights."""
     return path.with_name(f"{path.name}.data")
 
 
@@ -93,13 +94,7 @@ def external_files(model: str | Path | bytes | onnx.ModelProto) -> set[Path]:
     if not isinstance(model, str | Path):
         return set()
     folder = Path(model).parent
-    return {
-        (folder / entry.value).resolve()
-        for graph in graphs_of(read_model(model).proto.graph)
-        for tensor in graph.initializer
-        for entry in tensor.external_data
-        if entry.key == "location"
-    }
+    return {(folder / name).resolve() for name in external_names(model)}
 
 
 def has_external_data(model: str | Path | bytes | onnx.ModelProto) -> bool:
@@ -141,7 +136,7 @@ def _current(proto: onnx.ModelProto) -> onnx.ModelProto:
         return proto
     try:
         return version_converter.convert_version(proto, MIN_OPSET)
-    except Exception as error:  # C++ raises what it likes
+    except Exception as error:  # C++ may raise anything
         raise ConversionError(
             f"the model is of opset {opset} and cannot be converted to {MIN_OPSET}: {error}",
             hint="export it with a newer opset",

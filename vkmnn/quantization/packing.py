@@ -1,4 +1,4 @@
-"""Weights in few bits, activations as they are: nodes with constant weights, one by one."""
+"""Packs constant weights into few bits, node by node; activations stay as they are."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ def pack_weights(
     """Replace constant weights of a model by packed ones, in place.
 
     Args:
-        model: with its data in it, every node with a name.
+        model: the model with its data, every node named.
         scheme: how.
         pack: rounds a matrix to codes in blocks along K.
         progress: called after each node.
 
     Returns:
-        The names of the nodes with codes, and those that stayed in float.
+        The names of the quantised nodes, and those that stayed in float.
     """
     packer = _Packer(model, scheme, pack)
     graphs = list(graphs_of(model.graph))
     candidates = {node.name for graph in graphs for node in graph.node if packer.has_weights(node)}
     done = 0
-    for graph in reversed(graphs):  # inner ones first: nodes are copied with what is in them
+    for graph in reversed(graphs):  # inner ones first: nodes are copied with their content
         nodes: list[onnx.NodeProto] = []
         for node in list(graph.node):
             if node.name in candidates:
@@ -104,7 +104,7 @@ class _Packer:
         return [kept]
 
     def matrix(self, name: str) -> Array | str:
-        """Return a constant weight, or why it is not packed."""
+        """Return a constant weight, or the reason why it is not packed."""
         from onnx import numpy_helper
 
         if (found := self._find(name)) is None:
@@ -120,8 +120,8 @@ class _Packer:
         """Return the names of a matrix's packed values, scales and zero points, or a reason.
 
         Args:
-            weight: the constant that it is made of.
-            what: "table", or how the matrix is made of the constant.
+            weight: the constant from which it is packed.
+            what: "table", or how the matrix is derived from the constant.
             matrix: the numbers.
         """
         found = self._find(weight)
@@ -151,7 +151,7 @@ class _Packer:
         return names
 
     def add(self, name: str, array: Array) -> str:
-        """Add a constant, and return the name that it got."""
+        """Add a constant, and return its name."""
         from onnx import numpy_helper
 
         free = self.name(name)
@@ -159,7 +159,7 @@ class _Packer:
         return free
 
     def name(self, wanted: str) -> str:
-        """Return a name that nothing has yet."""
+        """Return an unused name."""
         free, number = wanted, 1
         while free in self._taken:
             free, number = f"{wanted}_{number}", number + 1
@@ -169,7 +169,7 @@ class _Packer:
     def node(
         self, op: str, inputs: Sequence[str], outputs: Sequence[str], name: str, **more: Any
     ) -> onnx.NodeProto:
-        """Return a node of com.microsoft, whose operators the model then imports."""
+        """Return a node of com.microsoft, and import that domain's operators."""
         from onnx import helper
 
         if not any(entry.domain == _CONTRIB for entry in self.model.opset_import):
@@ -177,7 +177,7 @@ class _Packer:
         return helper.make_node(op, inputs, outputs, name=name, domain=_CONTRIB, **more)
 
     def finish(self) -> None:
-        """Remove constants that nothing reads any more."""
+        """Remove constants that are no longer read."""
         while _sweep(list(graphs_of(self.model.graph))):
             pass
 
@@ -290,7 +290,7 @@ def _convolution(packer: _Packer, node: onnx.NodeProto) -> list[onnx.NodeProto] 
     rest = tuple(other for other in range(weight.ndim) if other != axis)
     largest = np.abs(weight.astype(np.float32)).max(axis=rest)
     scales = np.where(largest > 0, largest / 127, 1).astype(weight.dtype)
-    scales[scales == 0] = 1  # a subnormal that float16 does not have
+    scales[scales == 0] = 1  # a subnormal that float16 cannot represent
     shape = [-1 if other == axis else 1 for other in range(weight.ndim)]
     wide = weight.astype(np.float32) / scales.astype(np.float32).reshape(shape)
     if weight.size + scales.nbytes + scales.size >= weight.nbytes:
@@ -330,7 +330,7 @@ def _set_nodes(graph: onnx.GraphProto, nodes: Iterable[onnx.NodeProto]) -> None:
 
 
 def _sweep(graphs: Sequence[onnx.GraphProto]) -> bool:
-    """Remove constants, and Identity and Transpose of such, that nothing reads; True if any."""
+    """Remove unread constants, and their Identity and Transpose nodes; True if any."""
     read = {name for graph in graphs for node in graph.node for name in node.input}
     read |= {value.name for graph in graphs for value in graph.output}
     removed = False

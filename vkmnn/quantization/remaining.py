@@ -15,7 +15,7 @@ _DECODE = "DequantizeLinear"
 _QUANTISING = {"QuantizeLinear", _DECODE}
 _PRODUCTS = {"Conv", "ConvTranspose", "Gemm", "MatMul"}
 _FLOAT_TYPES = {1, 10, 11, 16}  # TensorProto.DataType
-# Operators that compute nothing: they make shapes and constants, or move data.
+# Operators without arithmetic: they create shapes and constants, or move data.
 _SILENT = {"Constant", "ConstantOfShape", "Shape", "Size", "Cast", "Identity", "Range"}
 
 
@@ -26,7 +26,7 @@ def split_nodes(
 
     Args:
         proto: a model with QuantizeLinear and DequantizeLinear.
-        exclude: the nodes that were left out, and why.
+        exclude: the excluded nodes, and why.
         known: the operators that the tool can quantise.
     """
     makers = {name: node for node in proto.graph.node for name in node.output}

@@ -21,7 +21,7 @@ class Size(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FloatNode:
-    """A node with weights or arithmetic that computes in float as before, and why."""
+    """A node with weights or arithmetic that still computes in float, and why."""
 
     name: str
     op: str
@@ -33,7 +33,7 @@ class OutputAccuracy:
     """Difference of an output between the quantised and the float model.
 
     Args:
-        name: of the output.
+        name: name of the output.
         largest: the largest absolute difference; infinity where shapes differ, or where one of
             the two is not finite.
         relative: the same as a fraction of the range of the float model's output.
@@ -52,16 +52,16 @@ class Quantized:
     """The result of `vkmnn.quantize`.
 
     Args:
-        path: the file that was written.
-        files: it and, with external data, the file beside it.
-        before: what the constants of the float model take, by element type.
-        after: the same of the quantised model.
-        quantized: the nodes with narrow weights, or narrow weights and activations.
+        path: the written file.
+        files: this file and, with external data, the second one.
+        before: size of the float model's constants, by element type.
+        after: the same for the quantised model.
+        quantized: the nodes with quantised weights, or quantised weights and activations.
         in_float: the nodes that stayed in float, and why.
-        accuracy: one for each output; empty where nothing was compared.
-        samples: on how many inputs the models were compared.
-        made_up: true where these were random.
-        advice: a better choice of weights for this model; "" where there is none.
+        accuracy: one for each output; empty without a comparison.
+        samples: number of inputs on which the models were compared.
+        made_up: true if these were random.
+        advice: a better choice of weights for this model; "" if there is none.
     """
 
     path: Path

@@ -20,6 +20,7 @@ from vkmnn.quantization.packing import pack_weights
 from vkmnn.quantization.remaining import split_nodes
 from vkmnn.quantization.report import FloatNode, OutputAccuracy, Progress, Quantized, Size
 from vkmnn.quantization.scheme import ActivationType, Method, Scheme, WeightType
+from vkmnn.sources.locate import model_file
 
 if TYPE_CHECKING:
     import onnx
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 _COMPARED = 16
 _MADE_UP = 4
-_WIDE = 1e4  # the least that masks add: beyond it, steps of 8 bits are too large for activations
+_WIDE = 1e4  # from here on, steps of 8 bits are too large
 
 
 def quantize(
@@ -51,32 +52,33 @@ def quantize(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Quantized:
-    """Write a model with narrow weights, and with `activations` narrow activations, as ONNX.
+    """Quantise the weights of a model, and with `activations` also its activations, as ONNX.
 
-    Without `activations`, constant matrices become codes in blocks (MatMulNBits,
-    GatherBlockQuantized), and with "int8" the weights of convolutions int8 with a scale per
-    channel. With `activations`, onnxruntime's static quantisation puts QuantizeLinear and
-    DequantizeLinear around what it can.
+    Without `activations`, constant matrices are quantised in blocks (MatMulNBits,
+    GatherBlockQuantized), and with "int8" the weights of convolutions become int8 with a scale per
+    channel. With `activations`, onnxruntime's static quantisation inserts QuantizeLinear and
+    DequantizeLinear where it can.
 
     Args:
         model: a path, serialised bytes or an onnx.ModelProto, in float32 or float16.
         path: the .onnx file to write; it appears when it is complete.
         weights: "int4" or "int8".
-        block: how many weights along K share a scale: 16, 32, 64, 128 or 256.
-        symmetric: without zero points; concerns codes in blocks.
+        block: number of weights along K that share a scale: 16, 32, 64, 128 or 256.
+        symmetric: no zero points, for weights quantised in blocks.
         activations: "int8" (symmetric) or "uint8"; needs `calibration`.
-        calibration: a .npz file or arrays by the names of inputs, all samples along the first
-            axis; the outputs are compared on it, too.
+        calibration: a .npz file or arrays by the names of inputs, all samples along the first axis;
+            the outputs are also compared on it.
         method: how ranges of activations follow from the samples.
-        per_channel: a scale per output channel; concerns models with `activations`.
+        per_channel: a scale per output channel, for models with `activations`.
         exclude: names of nodes that stay in float.
-        external_data: put the weights into PATH.data; None: if the model has them so, or is large.
-        compare: run both models on the samples, or on random inputs without.
-        device: where they run.
-        sizes: of named dimensions, and shapes of inputs by their names, for random inputs; other
+        external_data: write the weights to PATH.data; None: if the model has external data, or is
+            large.
+        compare: run both models on the samples, or on random inputs without samples.
+        device: the device that runs them.
+        sizes: sizes of named dimensions, and shapes of inputs by name, for random inputs; other
             sizes are 1.
-        seed: of random inputs.
-        progress: called with what is being done, how much of it is done, and how much there is.
+        seed: seed of random inputs.
+        progress: called with the current step, the amount done, and the total.
 
     Raises:
         MissingExtraError: onnxruntime is not installed.
@@ -96,6 +98,7 @@ def quantize(
         raise _no_calibration(activations)
     tools.need_tools()
     report = progress or _say_nothing
+    model = model_file(model)
     proto = models.load(model)
     refuse_quantized(proto)
     _check_excluded(proto, scheme.exclude)
@@ -127,14 +130,13 @@ def quantize(
 
 def _no_calibration(activations: str) -> InvalidInputError:
     return InvalidInputError(
-        f"activations in {activations} take calibration data",
-        hint="--calibrate data.npz, or calibration={name: array}: inputs as the model gets "
-        "them in use, some 100 of them",
+        f"activations in {activations} need calibration data",
+        hint="--calibrate data.npz, or calibration={name: array}: about 100 inputs from real use",
     )
 
 
 def _chosen(samples: Sequence[Sample]) -> Sequence[Sample]:
-    """Return the samples on which outputs are compared: spread over all, `_COMPARED` at most."""
+    """Return the samples on which outputs are compared, spread over all, at most `_COMPARED`."""
     return samples[:: -(-len(samples) // _COMPARED)] if samples else []
 
 
@@ -156,7 +158,7 @@ def _static(
     tools.prepare(plain, ready, external)
     prepared = models.load(ready)
     models.save(prepared, ready, external)
-    # What was folded into others has another name, and the same output.
+    # Folded values have another name, but the same output.
     left_out = {
         node.name: "excluded"
         for node in prepared.graph.node
@@ -169,7 +171,7 @@ def _static(
 
 
 def _around_masks(proto: onnx.ModelProto, ranges: Mapping[str, float]) -> dict[str, str]:
-    """Return the nodes around values so large that 8 bits would hold nothing else."""
+    """Return the nodes around values so large that 8 bits could represent nothing else."""
     wide = {name: largest for name, largest in ranges.items() if not largest < _WIDE}
     found = {}
     for node in proto.graph.node:
@@ -208,7 +210,7 @@ def _check_excluded(proto: onnx.ModelProto, names: Sequence[str]) -> None:
 
 
 def _keep_weights(model: Model, target: Path) -> None:
-    """Refuse to write weights over those of another model, the one that is quantised."""
+    """Refuse to overwrite the weights of the model that is quantised, or another one."""
     beside = models.data_path(target)
     replaced = isinstance(model, str | Path) and target.resolve() == Path(model).resolve()
     if not replaced and beside.resolve() in models.external_files(model):
@@ -223,7 +225,7 @@ def _sizes(proto: onnx.ModelProto) -> dict[str, Size]:
 
 
 def _say_nothing(what: str, done: int, total: int) -> None:
-    """Report to nobody."""
+    """Ignore progress."""
 
 
 @contextmanager

@@ -33,7 +33,7 @@ class Scheme:
         return 4 if self.weights == "int4" else 8
 
     def check(self) -> None:
-        """Raise InvalidInputError for an option that has no such value."""
+        """Raise InvalidInputError for an invalid value of an option."""
         for what, value, known in (
             ("weights", self.weights, get_args(WeightType)),
             ("activations", self.activations, (None, *get_args(ActivationType))),

@@ -22,7 +22,7 @@ _HINT = "pip install 'vkmnn[quantize]'"
 
 
 def need_tools() -> None:
-    """Raise MissingExtraError where onnxruntime is missing or too old."""
+    """Raise MissingExtraError if onnxruntime is missing or too old."""
     try:
         with _quiet():
             import onnxruntime.quantization
@@ -40,8 +40,8 @@ def pack(matrix: Array, bits: int, block: int, symmetric: bool) -> tuple[Array, 
     """Quantise a float32 matrix [K, N] in blocks along K, in MatMulNBits's format.
 
     Returns:
-        Codes uint8 [N, blocks, block · bits / 8], scales float32 [N, blocks], and zero points
-        uint8 [N, bytes], packed, which mean nothing if `symmetric`.
+        Quantised values uint8 [N, blocks, block · bits / 8], scales float32 [N, blocks], and zeros
+        uint8 [N, bytes], packed, which are meaningless if `symmetric`.
     """
     from onnxruntime.capi import _pybind_state as kernels
 
@@ -75,7 +75,7 @@ def prepare(model: Path, output: Path, external: bool) -> None:
 
 
 def ranges(model: Path, folder: Path, sample: Sample, external: bool) -> dict[str, float]:
-    """Return the largest absolute value of every tensor of floats, on one sample.
+    """Return the largest absolute value of every float tensor, on one sample.
 
     Raises:
         ConversionError: onnxruntime cannot run the model.
@@ -151,7 +151,7 @@ class _Reader:
 
     def __init__(self, samples: Sequence[Sample], progress: Progress) -> None:
         self._samples, self._progress, self._next = samples, progress, 0
-        self._stdout = sys.stdout  # while the tools run, theirs goes nowhere
+        self._stdout = sys.stdout  # the tools' own output is discarded
 
     def get_next(self) -> Sample | None:
         """Return the next sample, or None after the last."""

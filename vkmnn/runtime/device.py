@@ -1,4 +1,4 @@
-"""Find and open devices, and use an opened one."""
+"""Finds and opens devices, and uses an opened one."""
 
 from __future__ import annotations
 
@@ -75,12 +75,12 @@ class Device:
     """An opened device, shared by everyone who opened it with the same arguments.
 
     All methods may be called from any thread. `timeout_s` bounds every run of a command buffer.
-    `gate` counts the calls in progress: `close` waits for them. Code that makes
-    several calls without letting the device be closed in between holds `gate.visit()`.
+    `gate` counts the calls in progress: `close` waits for them. Code that makes several calls and
+    must not be interrupted by `close` holds `gate.visit()`.
 
-    `counts` says how often something was done on it since it was opened: "allocations",
-    "recordings", "submits", the "commands" in them (dispatches, copies and fills), "pipelines", and
-    the "host_copies" of those who write and read tensors.
+    `counts` has the number of operations since it was opened: "allocations", "recordings",
+    "submits", the "commands" in them (dispatches, copies and fills), "pipelines", and "host_copies"
+    of tensors by the host.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Device:
         self._saved_size = 0
         data = self._cache_file.load()
         if data:
-            with self.gate.visit():  # were it lost here, others would free it at once
+            with self.gate.visit():  # lost here, they would be freed by others at once
                 driver_device.load_cache(data)
             self._saved_size = len(data)
 
@@ -152,7 +152,7 @@ class Device:
             return buffer
 
     def import_file(self, file: MappedFile) -> Buffer | None:
-        """Return a buffer on a mapped file, for reading; None where the device cannot have one."""
+        """Return a read-only buffer on a mapped file; None if the device does not support it."""
         if "file_memory" not in self.info.features:
             return None
         with self.gate.visit():
@@ -177,7 +177,7 @@ class Device:
         limit = self.info.limits.max_image_dimension
         if "images" not in self.info.features:
             raise InvalidInputError(
-                f"{self.info.name} stores nothing in images by the driver {self.info.driver}",
+                f"{self.info.name} cannot store data in images with the driver {self.info.driver}",
                 hint="keep the data in buffers",
             )
         if texel_format not in IMAGE_FORMATS:
@@ -204,8 +204,8 @@ class Device:
     def pipeline(self, shader: Shader, spec: SpecValues = _NO_SPEC) -> Pipeline:
         """Return the pipeline of a shader with some specialization constants set.
 
-        It is built on first use, and kept as `PipelineStore` says; constants not in `spec` keep
-        their defaults.
+        It is built on first use, and kept according to `PipelineStore`; constants not in `spec`
+        keep their defaults.
 
         Raises:
             ShaderError: the device cannot run the shader, or the driver refuses it.
@@ -312,10 +312,10 @@ class Device:
                 pipeline.warm = True
 
     def check_room(self, nbytes: int) -> None:
-        """Refuse a plan that needs too much of the host's memory, where that is the device's.
+        """Refuse a plan that exceeds the host's memory, if the device shares it.
 
         Raises:
-            BudgetError: it does.
+            BudgetError: it exceeds the limit.
         """
         if self.info.type is DeviceType.CPU:
             check_shared_room(nbytes, environment.budget().bytes)
@@ -381,7 +381,7 @@ class Device:
             commands.run()
 
     def trim(self) -> None:
-        """Free the staging memory and the pipelines that nothing uses, until they are needed."""
+        """Free the staging memory and unused pipelines; they are recreated on demand."""
         with self.gate.visit(), self._staging_lock:
             self.raise_unusable()
             for buffer in self._staging.values():
@@ -436,10 +436,10 @@ class Device:
         """Close once other threads have finished their calls; return whether the device is gone.
 
         Args:
-            wait_s: maximum wait in seconds; after that the device is left as it is.
+            wait_s: maximum wait in seconds; after that the device is left open.
             park: the interpreter is exiting; see `Gate.shut`.
         """
-        _unwanted[self] = None  # until it is gone: an interruption may come before
+        _unwanted[self] = None  # not before it is gone: an interruption may come first
         _forget(self)
         if not self.gate.shut(wait_s, park=park):
             log.error("%s is still in use: the system will free its objects", self.info.name)
@@ -464,7 +464,7 @@ class Device:
         """Free the device without keeping its pipeline cache. Safe to call twice.
 
         Returns:
-            False where it still works and is left to the system, and with it its driver.
+            False if it still works and is left to the system, along with its driver.
         """
         global _left_to_system
         with self._lock:
@@ -478,7 +478,7 @@ class Device:
             return gone
 
     def disown(self) -> None:
-        """Refuse all further work without touching the device: it is another process's."""
+        """Refuse all further work without touching the device, which belongs to another process."""
         self._closed = True
 
     def mark_lost(self, reason: str, hung: bool = False) -> None:
@@ -505,7 +505,7 @@ class Device:
                 live = self.driver_device.live_objects()
                 if live.keys() & {"buffers", "command_buffers"}:
                     return
-                if not self.gate.shut(0):  # somebody has come in meanwhile
+                if not self.gate.shut(0):  # another thread has entered meanwhile
                     return
             self.discard()
         _unwanted.pop(self, None)
@@ -513,7 +513,7 @@ class Device:
     def raise_unusable(self) -> None:
         """Raise if the device is closed or lost."""
         if os.getpid() == self._process and self._lost is None and not self._closed:
-            return  # looked at several times a token
+            return  # checked several times per token
         if self.inherited:
             raise InvalidInputError(
                 "the device belongs to the parent process",
@@ -634,8 +634,8 @@ FLOOR_FEATURES = frozenset(
 _DeviceKey = tuple[str, bool, str, frozenset[str], str, str]
 _devices: dict[_DeviceKey, Device] = {}
 _devices_lock = threading.RLock()
-_unwanted: dict[Device, None] = {}  # lost, but still somebody's, or not closed to the end
-_left_to_system = False  # a device still works: what it needs must stay
+_unwanted: dict[Device, None] = {}  # lost but still in use, or not completely closed
+_left_to_system = False  # a device still works: its driver and instance must stay
 _openings = Gate(lambda: None)  # threads that reach a driver outside the calls of an open device
 
 
@@ -643,7 +643,7 @@ def enumerate_devices(driver: str | None = None) -> list[DeviceInfo]:
     """List the devices that can be opened, each once, in the driver's order.
 
     Args:
-        driver: name of the driver, `VKMNN_DRIVER` or "vulkan" where None.
+        driver: name of the driver, `VKMNN_DRIVER` or "vulkan" if None.
 
     Returns:
         An empty list if there is no loader or no driver; the reason is logged, not raised.
@@ -669,12 +669,12 @@ def open_device(
         selector: "auto" (`VKMNN_DEVICE`, or else the best kind: discrete, integrated, virtual,
             other, software), an index of `enumerate_devices`, a part of the name, or a UUID.
         driver: as for `enumerate_devices`.
-        validation: whether to run under the validation layer; `VKMNN_VALIDATION` where None.
+        validation: whether to run under the validation layer; `VKMNN_VALIDATION` if None.
         priority: before or after the work of other programs, on devices with the feature
             "queue_priority"; each priority is an open device of its own, with its own memory.
 
     Raises:
-        DeviceNotFoundError: no device matches; says what was found and what to install.
+        DeviceNotFoundError: no device matches; the message lists the devices and what to install.
         ValidationLayerError: validation is asked for and the layer is not installed.
     """
     if selector == "auto":
@@ -686,7 +686,7 @@ def open_device(
         with _openings.visit():
             return _open(get_driver(name), selector, validate, disabled, priority)
     except DriverUnavailableError as error:
-        what = "no Vulkan device" if selector == "auto" else f"no device fits '{selector}'"
+        what = "no Vulkan device" if selector == "auto" else f"no device matches '{selector}'"
         raise DeviceNotFoundError(f"{what}: {error}", hint=error.hint) from error
 
 
@@ -813,7 +813,7 @@ def _register_handlers() -> None:
 
 
 def _exit() -> None:
-    """Close at exit: daemon threads may finish the call they are in; others are parked."""
+    """Close at exit: daemon threads may finish their current call; others are parked."""
     end = time.monotonic() + _EXIT_WAIT_S
     if _openings.shut(_EXIT_WAIT_S, park=True):
         _close_all(end)
@@ -822,10 +822,11 @@ def _exit() -> None:
 def _close_all(end: float = math.inf) -> None:
     """Close all devices, then their drivers, unless one has to be left to the system.
 
-    A device that still works has threads of its driver, which the end of an instance waits for.
+    The driver's threads still run on a device that works, and the end of an instance waits for
+    them.
 
     Args:
-        end: up to when (`time.monotonic`) calls in other threads are waited for.
+        end: time (`time.monotonic`) up to which to wait for calls in other threads.
     """
     ended = [
         device.end(min(_EXIT_WAIT_S, max(end - time.monotonic(), 0)), park=True)

@@ -22,7 +22,7 @@ class DeviceType(enum.Enum):
 
     @property
     def rank(self) -> int:
-        """Place in the order of preference; 0 is best."""
+        """Position in the order of preference; 0 is best."""
         return list(DeviceType).index(self)
 
 
@@ -30,12 +30,12 @@ class DeviceType(enum.Enum):
 class Limits:
     """Limits that decide whether a kernel may run; sizes in bytes, grids in workgroups.
 
-    `storage_offset_alignment` and `texel_offset_alignment` bind the offset of every bound range.
-    `subgroup_size_range` is (smallest, largest) size that a pipeline may demand; both equal the
-    device's subgroup size where it cannot be chosen. `timestamp_period_ns` is the length of one
-    tick, 0 where the queue has no timestamps. `whole_buffers` says that the driver binds a buffer
-    only as a whole: the ranges of a dispatch must begin at 0, and an array whose length the shader
-    asks for is as long as the buffer. `max_image_dimension` bounds width and height of 2-D images.
+    `storage_offset_alignment` and `texel_offset_alignment` apply to the offset of every bound
+    range. `subgroup_size_range` is the (smallest, largest) size that a pipeline may require; both
+    equal the device's subgroup size if it cannot be chosen. `timestamp_period_ns` is the length of
+    one tick, 0 if the queue has no timestamps. `whole_buffers` says that the driver binds a buffer
+    only as a whole: the ranges of a dispatch must begin at 0, and the length of an array in the
+    shader is that of the buffer. `max_image_dimension` bounds width and height of 2-D images.
     """
 
     max_storage_buffer_range: int
@@ -104,10 +104,10 @@ class MemoryType:
 class DeviceInfo:
     """Identity, features and limits of one device.
 
-    `features` holds only what `open_device` really enables; the names are listed in
+    `features` holds only features that `open_device` really enables; the names are listed in
     `drivers/vulkan/tables.py`. `memory_bytes` is the size of the largest device-local heap.
-    `multiprocessors` is how many workgroups can run without sharing one, 0 where it is unknown.
-    `device_profile` names the device that this one is made to look like, empty where it is itself.
+    `multiprocessors` is the number of workgroups that run without sharing one, 0 if unknown.
+    `device_profile` names the emulated device, empty without emulation.
     """
 
     index: int

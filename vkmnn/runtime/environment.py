@@ -34,18 +34,18 @@ def device_word(selector: _Selector) -> _Selector:
 
 
 def device_selector() -> str:
-    """`VKMNN_DEVICE`: the device for "auto"; "fastest" measures the default one, too."""
+    """`VKMNN_DEVICE`: the device for "auto"; "fastest" also measures the default one."""
     selected = device_word(os.environ.get("VKMNN_DEVICE", "").strip())
     return selected if selected and selected != FASTEST else "auto"
 
 
 def measures() -> bool:
-    """`VKMNN_DEVICE`: whether it asks for the fastest engine by measurement."""
+    """`VKMNN_DEVICE`: whether it requests the fastest engine by measurement."""
     return device_word(os.environ.get("VKMNN_DEVICE", "")) == FASTEST
 
 
 def driver() -> str:
-    """`VKMNN_DRIVER`: the driver to use when a call names none."""
+    """`VKMNN_DRIVER`: the driver to use if a call names none."""
     return os.environ.get("VKMNN_DRIVER", "").strip() or "vulkan"
 
 
@@ -70,7 +70,7 @@ def pin_workers() -> bool:
 
 
 def disabled_features() -> frozenset[str]:
-    """`VKMNN_DISABLE_FEATURES`: features to leave off, by commas; "all" leaves the floor alone."""
+    """`VKMNN_DISABLE_FEATURES`: features to disable, comma-separated; "all" leaves the minimum."""
     text = os.environ.get("VKMNN_DISABLE_FEATURES", "")
     return frozenset(item.strip() for item in text.split(",") if item.strip())
 
@@ -118,7 +118,7 @@ def tune() -> str:
 
 
 def storage() -> str:
-    """`VKMNN_STORAGE`: "buffer", "image", or "auto" for the better one of the device."""
+    """`VKMNN_STORAGE`: "buffer", "image", or "auto" to choose by device."""
     text = os.environ.get("VKMNN_STORAGE", "").strip().lower() or "auto"
     if text not in ("auto", "buffer", "image"):
         raise InvalidInputError(
@@ -127,6 +127,23 @@ def storage() -> str:
     return text
 
 
+def offline() -> bool:
+    """`VKMNN_OFFLINE`, or the hub's own `HF_HUB_OFFLINE`: whether nothing may be downloaded."""
+    texts = [os.environ.get(name, "").strip().lower() for name in ("VKMNN_OFFLINE", _HUB_OFFLINE)]
+    if texts[0] not in _TRUE | _FALSE:
+        raise InvalidInputError(
+            f"VKMNN_OFFLINE={texts[0]!r} is neither true nor false", hint="set it to 1 or 0"
+        )
+    return not _TRUE.isdisjoint(texts)
+
+
+def max_download() -> int:
+    """`VKMNN_MAX_DOWNLOAD`: the most bytes that a name may download, or an archive hold."""
+    usual = 64 << 30
+    return int(_number("VKMNN_MAX_DOWNLOAD", usual, "bytes", "for example 20g", least=1))
+
+
+_HUB_OFFLINE = "HF_HUB_OFFLINE"
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
@@ -140,7 +157,7 @@ def budget() -> Budget:
 
 
 def _number(variable: str, default: float, what: str, hint: str, least: float = 0) -> float:
-    """Return the number above 0 that a variable holds; it may end in k, m, g or t."""
+    """Return the positive number in a variable; it may end in k, m, g or t."""
     text = os.environ.get(variable, "").strip().lower()
     if not text:
         return default

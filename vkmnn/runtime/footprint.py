@@ -216,7 +216,7 @@ class _Reader:
         return self._layout(type_id)[0]
 
     def _layout(self, type_id: int) -> tuple[int, int]:
-        """Return (bytes, alignment), by the rules of std430 where no decoration says more."""
+        """Return (bytes, alignment), by the rules of std430 unless a decoration says otherwise."""
         kind, operands = self._types[type_id]
         if kind in (_INT, _FLOAT):
             return operands[0] // 8, operands[0] // 8

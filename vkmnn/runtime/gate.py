@@ -1,4 +1,4 @@
-"""Lets closing wait for calls that other threads are in."""
+"""Lets `close` wait for calls in other threads."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _POLL_S = 0.001
 
 
 class Gate:
-    """Knows which threads are in a call, and lets none in any more once it is shut.
+    """Tracks the threads in a call, and admits none once it is shut.
 
     Args:
-        refuse: called when somebody comes while it is shut; raises.
+        refuse: called for visits while it is shut; raises.
     """
 
     def __init__(self, refuse: Callable[[], None]) -> None:
@@ -31,19 +31,19 @@ class Gate:
         """Return a context manager that keeps the object open.
 
         Args:
-            within: the thread works for another, which is inside and waits for it.
+            within: the thread works for another one, which is inside and waits for it.
         """
         return Visit(self, within)
 
     def come_late(self, visit: Visit) -> None:
-        """Reject a late visit; a thread that is inside may always enter again."""
-        others = self._visits.copy()  # in one go: threads come and leave meanwhile
+        """Reject a late visit; a thread that is already inside may enter again."""
+        others = self._visits.copy()  # at once: threads come and leave meanwhile
         others.pop(id(visit), None)
         if get_ident() in others.values():
             return
         self._visits.pop(id(visit), None)
         if self._parking and threading.current_thread() is not threading.main_thread():
-            threading.Event().wait()  # the interpreter ends, and with it this daemon thread
+            threading.Event().wait()  # the interpreter ends, and this daemon thread with it
         self._refuse()
 
     @property
@@ -66,7 +66,7 @@ class Gate:
 
         Args:
             wait_s: seconds to wait at most.
-            park: daemon threads that come later wait for the end of the interpreter.
+            park: later daemon threads wait until the interpreter ends.
         """
         self._parking = park
         self._shut = True
@@ -81,7 +81,7 @@ class Gate:
 class Visit:
     """One call; it ends with the `with` block, or at the latest with its last reference.
 
-    The latter is for interruptions that hit before the block has begun, or in its end.
+    The latter is for interruptions before the block has begun, or at its end.
     """
 
     __slots__ = ("_gate", "_within")
@@ -93,7 +93,7 @@ class Visit:
     def __enter__(self) -> None:
         """Begin."""
         gate = self._gate
-        # Counted first, asked then: `shut` does it the other way round.
+        # Counted first, then asked: `shut` does it the other way round.
         gate._visits[id(self)] = get_ident()
         if gate._shut and not self._within:
             gate.come_late(self)
@@ -108,5 +108,5 @@ class Visit:
         self._gate._visits.pop(id(self), None)
 
     def __del__(self) -> None:
-        """End, where `__exit__` was not reached."""
+        """End the visit if `__exit__` was not reached."""
         self._gate._visits.pop(id(self), None)

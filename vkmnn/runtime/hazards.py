@@ -8,8 +8,8 @@ from bisect import bisect_left, bisect_right
 class IntervalSet:
     """A set of bytes as half-open intervals that neither overlap nor touch.
 
-    `bounds` holds where they start and end, in order: what has an even number of them before it
-    lies outside. Between two barriers a set mostly holds no interval or one.
+    `bounds` holds the starts and ends in order: positions with an even number of bounds before them
+    are outside. Between two barriers, a set usually holds no interval or one.
     """
 
     __slots__ = ("bounds",)
@@ -28,7 +28,7 @@ class IntervalSet:
     def add(self, start: int, end: int) -> None:
         """Add the bytes [start, end), at least one."""
         bounds = self.bounds
-        if not bounds or bounds[-1] < start:  # as ranges mostly come
+        if not bounds or bounds[-1] < start:  # the usual order of ranges
             bounds += start, end
             return
         i, j = bisect_left(bounds, start), bisect_right(bounds, end)
@@ -37,7 +37,7 @@ class IntervalSet:
     def remove(self, start: int, end: int) -> None:
         """Remove the bytes [start, end), at least one."""
         bounds = self.bounds
-        if bounds == [start, end]:  # what was written is mostly read next
+        if bounds == [start, end]:  # written bytes are usually read next
             del bounds[:]
             return
         i, j = bisect_left(bounds, start), bisect_right(bounds, end)
@@ -52,8 +52,8 @@ class BufferHazards:
     needs a barrier with write access (write after write). A read ordered after the write, and a
     write ordered after that read, need no more than the two barriers between them.
 
-    As long as a buffer of `constant` content has not been written, its reads are not tracked one by
-    one: `last_read` is the number of barriers that there were before the last of them.
+    As long as a buffer of `constant` content has not been written, its reads are not tracked
+    individually: `last_read` is the number of barriers before the last read.
     """
 
     __slots__ = ("constant", "last_read", "read", "stale", "written")

@@ -1,8 +1,8 @@
-"""Checks every call to a driver against the limits and features that the device shows.
+"""Checks every call to a driver against the device's reported limits and features.
 
-A device profile lowers limits below those of the real device, which then enforces its own alone:
-what breaks the profile's has to be found here. The rules above the driver keep to the limits; this
-does not trust them. Ranges of flushes need no check: a driver flushes whole allocations.
+A device profile lowers limits below those of the real device, which only enforces its own:
+violations of the profile have to be detected here. The rules above the driver observe the limits;
+this does not trust them. Ranges of flushes need no check: a driver flushes whole allocations.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class CheckedDevice(DriverDevice):
 
     def recorder(self, timestamps: bool) -> CheckedRecorder:
         if timestamps and "timestamps" not in self.info.features:
-            raise DeviceLimitError("timestamps are recorded", "timestamps")
+            raise DeviceLimitError("recording timestamps", "timestamps")
         return CheckedRecorder(self.inner.recorder(timestamps), self.info)
 
     def wait_idle(self) -> None:
@@ -214,7 +214,7 @@ class CheckedRecorder(DriverRecorder):
 
 
 def _allocations(device: DriverDevice) -> int:
-    """Return how many allocations of memory there are: one for each buffer and image."""
+    """Return the number of memory allocations: one for each buffer and image."""
     live = device.live_objects()
     return live.get("buffers", 0) + live.get("images", 0)
 

@@ -26,7 +26,7 @@ class Measurements:
         self._kind = kind
 
     def get(self, key: str) -> Mapping[str, Any] | None:
-        """Return the object stored under a key; None if there is none, or it cannot be read."""
+        """Return the object stored under a key; None if there is none or it is unreadable."""
         try:
             value = json.loads(read_file(self._path(key), _MAX_BYTES))
         except FileNotFoundError:
@@ -37,7 +37,7 @@ class Measurements:
         return value if isinstance(value, dict) else None
 
     def put(self, key: str, value: Mapping[str, Any]) -> None:
-        """Keep an object; if that fails, a warning says so, and it is measured again next time."""
+        """Store an object; on failure, log a warning, and it is measured again next time."""
         try:
             write_file(self._path(key), json.dumps(dict(value)).encode())
         except OSError as error:

@@ -27,13 +27,13 @@ class MemoryKind(enum.Enum):
     WEIGHTS = "weights"
     """Written once, read by the device."""
     UPLOAD = "upload"
-    """Written by the host, read by the device; device-local memory where the host can see it."""
+    """Written by the host, read by the device; device-local memory if the host can see it."""
     READBACK = "readback"
-    """Written by the device, read by the host; cached host memory where there is any."""
+    """Written by the device, read by the host; cached host memory if available."""
 
 
 class Transfers(Protocol):
-    """The device, as far as a buffer needs it: moves bytes that the host cannot see."""
+    """The device's part of buffer access: moves bytes that the host cannot see."""
 
     def upload(self, target: BufferRange, data: NDArray[np.uint8]) -> None:
         """Copy to the device; returns when they have arrived."""
@@ -45,8 +45,8 @@ class Transfers(Protocol):
 class Destroyed:
     """Counts destroyed buffers on all devices.
 
-    Who has found all of its own alive need not look again before the number changes: `destroy`
-    marks the buffer first, and counts then.
+    A user whose buffers were all alive need not check them again until the number changes:
+    `destroy` first marks the buffer, then counts.
     """
 
     count = 0
@@ -55,10 +55,10 @@ class Destroyed:
 class Buffer:
     """Device memory of `nbytes` bytes; created by `Device.allocate`.
 
-    `host` is a zero-copy uint8 view of all of it where the host can see the memory, else None.
+    `host` is a zero-copy uint8 view of the whole buffer if the host can see the memory, else None.
     The view may be used while no command buffer that touches the buffer is in flight. Freed by
-    `destroy`, at the end of a `with` block, or when neither the buffer, nor a view, nor a command
-    buffer that uses it is left; after `destroy` nothing of these may be used.
+    `destroy`, at the end of a `with` block, or when the last buffer, view and command buffer that
+    use it are gone; after `destroy`, none of these may be used.
     """
 
     __slots__ = ("__weakref__", "_words", "destroyed", "device", "driver_buffer", "kind", "nbytes")
@@ -92,7 +92,7 @@ class Buffer:
 
     @property
     def coherent_host(self) -> NDArray[np.uint8] | None:
-        """`host` where the device sees writes to it at once, and the other way round, else None."""
+        """`host` if the device sees writes to it at once, and vice versa, else None."""
         return self.host if self.driver_buffer.coherent else None
 
     def write(self, offset: int, array: NDArray[np.generic]) -> None:
@@ -119,7 +119,7 @@ class Buffer:
     def word(self, offset: int) -> int:
         """Return the signed 32-bit word at `offset`, a multiple of 4.
 
-        Where the memory is mapped, this takes a fraction of the time of `read`.
+        On mapped memory, this takes a fraction of the time of `read`.
         """
         words = self._words
         if words is None or self.destroyed:
@@ -171,8 +171,8 @@ class Buffer:
 class Image(Buffer):
     """A 2-D image of RGBA texels on a device; created by `Device.allocate_image`.
 
-    To the host it is a buffer of its rows, one after the other, that is never mapped: whole rows
-    are written and read. Kernels bind it as a whole, as `BindingType.IMAGE`.
+    To the host it is a buffer of its rows, in order, that is never mapped: whole rows are written
+    and read. Kernels bind it as a whole, as `BindingType.IMAGE`.
     """
 
     __slots__ = ("height", "texel_format", "width")

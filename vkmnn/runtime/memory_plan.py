@@ -1,7 +1,7 @@
-"""The planners that let ranges of short life share bytes, or whole buffers.
+"""Planners that let short-lived ranges share bytes, or whole buffers.
 
-What they cost grows a little faster than the number of ranges: searching for the best plan is worth
-`WORK` looks at neighbours, and what is too crowded for that is placed in the order of time.
+The cost grows a little faster than the number of ranges: the search for the best plan is limited to
+`WORK` comparisons of neighbours; plans that are too crowded for it are placed in the order of time.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from vkmnn.errors import InvalidInputError
 MAX_ATTEMPTS = 8
 
 WORK = 2_000_000
-"""Limit of all attempts together, in looks at a placed range: about two seconds."""
+"""Limit of all attempts together, in comparisons with placed ranges: about two seconds."""
 
 LOOKS_PER_RANGE = 8
-"""Fixed cost of placing a range, in looks."""
+"""Fixed cost of placing a range, in comparisons."""
 
 MAX_BUFFERS_TRIED = 100
 """Number of buffers that a range may try, smallest first."""
@@ -50,20 +50,19 @@ def plan_offsets(lifetimes: Sequence[Lifetime], eager: bool = False) -> tuple[li
 
     Args:
         lifetimes: the ranges.
-        eager: place them in the order of time alone, in one go.
+        eager: place them in the order of time only, in one pass.
 
     Returns:
         The offset of every lifetime, the bytes needed in all, and a lower bound of any plan: the
         most bytes that are alive at one step.
 
-    They are placed by size, each into the smallest gap that holds it: those that live when most
-    bytes are alive come first, the largest in front (after "greedy by breadth" and "greedy by
-    size": Pisarchyk and Lee, Efficient Memory Management for Deep Neural Net Inference, 2020). The
-    ranges that ended on top begin the next attempt. An order that needed several attempts and
-    wasted nothing is the first that the next plan of the same lifetimes tries. Where all of that
-    wastes memory, or is too much work, they are placed in the order of time, as an allocator would;
-    that comes last because it takes again at once what has just been read, which makes dispatches
-    wait for each other.
+    They are placed by size, each into the smallest gap that fits: first those that live when the
+    most bytes are alive, the largest first (after "greedy by breadth" and "greedy by size":
+    Pisarchyk and Lee, Efficient Memory Management for Deep Neural Net Inference, 2020). The ranges
+    that ended on top begin the next attempt. An order that needed several attempts and wasted
+    nothing is tried first by the next plan of the same lifetimes. If all of that wastes memory, or
+    is too much work, they are placed in the order of time, as an allocator would; this comes last
+    because it reuses memory that was just read, which makes dispatches wait for each other.
     """
     alive = _alive(lifetimes)
     bound = max(alive, default=0)
@@ -105,8 +104,8 @@ def plan_offsets(lifetimes: Sequence[Lifetime], eager: bool = False) -> tuple[li
 def _place_by_time(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
     """Place every range at the start of its lifetime, the largest of a step first; O(n log n).
 
-    What ended before is free: neighbouring gaps are joined, and the smallest that holds a range is
-    taken, or the end moves.
+    Ranges that ended before are free: neighbouring gaps are joined, and the smallest that fits is
+    used, or the end moves.
     """
     offsets = [0] * len(lifetimes)
     # In whole units: gaps begin where ranges may, and the first that is large enough will do.
@@ -135,7 +134,7 @@ class _Gaps:
         self._ends: dict[int, int] = {}  # end: offset
 
     def take(self, nbytes: int, alignment: int) -> int:
-        """Return the offset of `nbytes` that were free."""
+        """Return the offset of `nbytes` free bytes."""
         if nbytes == 0:
             return 0
         for place in range(bisect_left(self._sizes, (nbytes, 0)), len(self._sizes)):
@@ -183,10 +182,10 @@ class _Neighbours:
     """Non-empty ranges whose lifetimes overlap.
 
     Args:
-        spans: of every range, the first and the last step, and whether it has bytes.
+        spans: first and last step of every range, and whether it has bytes.
 
     Attributes:
-        proven: an order that wasted nothing when sizes were others, after attempts that did.
+        proven: an order that wasted nothing for other sizes, after attempts that did.
     """
 
     def __init__(self, spans: Sequence[tuple[int, int, bool]]) -> None:
@@ -196,7 +195,7 @@ class _Neighbours:
         self._used = np.array(used, np.int64)
         first = np.array([spans[i][0] for i in used], np.int64)
         last = np.array([spans[i][1] for i in used], np.int64)
-        # Those that begin after a range, and before it ends, stand in a row.
+        # Those that begin after a range, and before it ends, are consecutive.
         self._later = np.searchsorted(first, last, "right") - np.arange(len(used)) - 1
         self._lists: list[list[int]] = []
         self.proven: list[int] = []
@@ -225,11 +224,11 @@ def _neighbours(spans: tuple[tuple[int, int, bool], ...]) -> _Neighbours:
 
 
 def _by_breadth(lifetimes: Sequence[Lifetime], alive: Sequence[int]) -> list[int]:
-    """Return the ranges in the order of the most bytes alive with them, then of their own."""
+    """Return the ranges by the most bytes alive at the same time, then by their own size."""
     first = np.array([item.first for item in lifetimes], np.int64)
     width = np.array([item.last for item in lifetimes], np.int64) - first + 1
     breadth = np.zeros(len(lifetimes), np.int64)
-    # most[i]: the most that is alive at the steps i to i + span - 1, for every power of two.
+    # most[i]: the maximum alive at steps i to i + span - 1, for every power of two.
     peak, span, longest = np.array(alive, np.int64), 1, int(width.max(initial=0))
     while span <= longest:
         fit = np.nonzero((width >= span) & (width < 2 * span))[0]
@@ -246,7 +245,7 @@ def _place_in_order(
     lifetimes: Sequence[Lifetime], order: Sequence[int], neighbours: Sequence[Sequence[int]]
 ) -> tuple[list[int], int]:
     start = [0] * len(lifetimes)
-    end = [0] * len(lifetimes)  # 0 for what has not been placed
+    end = [0] * len(lifetimes)  # 0 for unplaced ranges
     for i in order:
         item = lifetimes[i]
         if item.nbytes == 0:
@@ -264,7 +263,7 @@ def plan_buffers(lifetimes: Sequence[Lifetime]) -> tuple[list[int], list[int], i
         The number of every lifetime's buffer, the bytes of every buffer, and the lower bound of
         `plan_offsets`.
 
-    The largest range chooses first, and takes the smallest buffer that is free all its life
+    The largest range chooses first, and uses the smallest buffer that is free for its lifetime
     ("greedy by size for shared objects", by the same authors).
     """
     sizes: list[int] = []
@@ -276,7 +275,7 @@ def plan_buffers(lifetimes: Sequence[Lifetime]) -> tuple[list[int], list[int], i
     for i in order:
         item = lifetimes[i]
         span = (item.first, item.last)
-        # Buffers were made from the largest to the smallest.
+        # Buffers were created from the largest to the smallest.
         tried = range(len(users) - 1, max(len(users) - MAX_BUFFERS_TRIED, 0) - 1, -1)
         number = next((n for n in tried if _is_free(users[n], span)), len(users))
         if number == len(users):
@@ -313,7 +312,7 @@ def _align(offset: int, alignment: int) -> int:
 
 
 def _alive(lifetimes: Sequence[Lifetime]) -> list[int]:
-    """Return how many bytes are alive at each step, from step 0 to the last."""
+    """Return the bytes alive at each step, from step 0 to the last."""
     changes = [0] * (max([item.last for item in lifetimes], default=-1) + 2)
     for item in lifetimes:
         changes[item.first] += item.nbytes

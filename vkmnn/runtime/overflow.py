@@ -1,9 +1,9 @@
-"""Has kernels say when a finite number overflows where it is stored as float16.
+"""Makes kernels report finite numbers that overflow when stored as float16.
 
-The module that a driver gets tests every number on its way to float16, which takes three integer
-operations, and sets a word in a buffer of its own where one was finite and becomes infinite. What
-was infinite before, as masks are, does not count: float32 has it, too. The committed modules have
-no tests, and pipelines of float32 stay as they are.
+The driver gets a module that tests every number on its way to float16, in three integer operations,
+and sets a word in a separate buffer if a finite number becomes infinite. Numbers that were infinite
+before, as in masks, do not count: they are infinite in float32 too. The committed modules have no
+tests, and pipelines of float32 are unchanged.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ _PRIVATE, _STORAGE_BUFFER = 6, 12
 _PACK_HALF, _RGBA16F, _R16F = 58, 2, 9
 _VULKAN_MODEL, _DEVICE_SCOPE, _QUEUE_FAMILY_SCOPE = 3, 1, 5
 _VERSION_1_4 = 0x1_04_00
-"""From here on, entry points list all variables that they use."""
+"""From this version, entry points list all variables that they use."""
 
 _SIGN = 0x7FFF_FFFF
 _FIRST = 0x477F_F000
-"""The bits of 65520, the least number that is rounded to infinity."""
+"""The bits of 65520, the smallest number that rounds to infinity."""
 _COUNT = 0x7F80_0000 - _FIRST
 """Number of float32 values in that interval."""
 
 
 def watch_overflow(code: bytes, binding: int) -> bytes:
-    """Return a module that sets a word to 1 where a finite float32 becomes an infinite float16.
+    """Return a module that sets a word if a finite float32 becomes an infinite float16.
 
     Args:
         code: a valid SPIR-V module in the byte order of the machine.
-        binding: the number, in set 0, of the buffer that holds the word; it takes no other.
+        binding: the number, in set 0, of the buffer that holds the word; which must be unused.
     """
     words = array("I", code)
     module = _Module(words)
@@ -56,7 +56,7 @@ class _Module:
     """Declarations of a module, and its conversions to float16.
 
     Attributes:
-        narrowed: for each place before which a test goes, the number that is tested and its lanes.
+        narrowed: for each insertion point, the number to test and its lanes.
     """
 
     def __init__(self, words: array[int]) -> None:
@@ -126,7 +126,7 @@ class _Module:
                 self._after_annotations = at + (word >> 16)
             at += word >> 16
 
-    # --- what is added ---------------------------------------------------------------------------
+    # --- additions -------------------------------------------------------------------------------
 
     def watched(self, binding: int) -> array[int]:
         """Return the module with its tests."""
@@ -206,7 +206,7 @@ class _Module:
         return self._new(_CONSTANT_FALSE, self._type(_BOOL))
 
     def _test(self, lanes: int) -> tuple[int, ...]:
-        """Return the types and constants that a test of `lanes` numbers needs."""
+        """Return the types and constants for a test of `lanes` numbers."""
         boolean, unsigned = self._type(_BOOL), self._type(_INT, 32, 0)
         numbers = [self._constant(unsigned, number) for number in (_SIGN, _FIRST, _COUNT)]
         if lanes == 1:
@@ -216,7 +216,7 @@ class _Module:
         return lanes, wide, self._type(_VECTOR, boolean, lanes), *full
 
     def _tested(self, value: int, test: Sequence[int], seen: int) -> Iterable[int]:
-        """Return the instructions that note an overflow of `value` in the variable `seen`."""
+        """Return the instructions that record an overflow of `value` in the variable `seen`."""
         lanes, wide, wide_bool, sign, first, count = test
         boolean = self._type(_BOOL)
         bits, size, past, far, before, after = (self._next() for _ in range(6))

@@ -1,4 +1,4 @@
-"""Pipelines as the recorder sees them, and the check whether a device can run a shader."""
+"""Pipelines for the recorder, and the check whether a device can run a shader."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SpecValues = Mapping[str, int | float | bool]
 class Slot(NamedTuple):
     """Checks and hazard tracking of one binding; `unit` divides the size of a range.
 
-    `image` says that it takes an image, and a buffer otherwise.
+    `image` says that it takes an image rather than a buffer.
 
     A tuple, because the recorder unpacks it for every binding of every dispatch.
     """
@@ -36,8 +36,8 @@ class Slot(NamedTuple):
 class Pipeline:
     """A shader with its specialization constants fixed, ready to be dispatched.
 
-    Made by `Device.pipeline`; `PipelineStore` says how long it is kept. `warm` says that
-    `Device.warm_up` has been there.
+    Created by `Device.pipeline`; `PipelineStore` decides how long it is kept. `warm` says that
+    `Device.warm_up` has run.
     """
 
     __slots__ = (
@@ -77,13 +77,13 @@ class Pipeline:
 
 _ANY_SIZE = 1 << 62
 _ZERO_ALONE = 1 << 62
-"""The alignment that no offset has but 0."""
+"""The alignment that only offset 0 has."""
 
 
 def max_range_bytes(binding: ShaderBinding, limits: Limits) -> int:
-    """Return how many bytes a device binds there at once."""
+    """Return how many bytes a device can bind to it at once."""
     if binding.type is BindingType.IMAGE:
-        return _ANY_SIZE  # images are bound as they were allowed to be made
+        return _ANY_SIZE  # images are bound within their creation limits
     if binding.type is BindingType.TEXEL:
         return limits.max_texel_buffer_elements * TEXEL_SIZES[binding.format]
     return limits.max_storage_buffer_range
@@ -120,7 +120,7 @@ _NO_SPEC: SpecValues = {}
 
 
 def missing(shader: Shader, info: DeviceInfo, spec: SpecValues = _NO_SPEC) -> str | None:
-    """Say why a device cannot run a shader with some constants set; None when it can."""
+    """Return why a device cannot run a shader with some constants set, or None."""
     limits = info.limits
     texel = [binding for binding in shader.bindings if binding.type is BindingType.TEXEL]
     required = shader.requires | {f"texel_{binding.format}" for binding in texel}

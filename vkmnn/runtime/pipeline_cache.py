@@ -1,7 +1,7 @@
-"""The file in which a device's pipeline cache survives the process.
+"""The file that preserves a device's pipeline cache between processes.
 
 Format, little-endian: magic, SHA-256 of the key, length of the payload, SHA-256 of the payload,
-payload. A file that differs anywhere from what is expected is ignored as a whole.
+payload. A file with any deviation is ignored as a whole.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def device_key(info: DeviceInfo) -> bytes:
         info.uuid,
         info.driver_uuid,
         info.driver_version,
-        # That of a software driver can be chosen from outside.
+        # A software driver's UUID can be set from outside.
         str(info.subgroup_size),
         ".".join(map(str, info.api_version)),
         info.device_profile,
@@ -41,7 +41,8 @@ def device_key(info: DeviceInfo) -> bytes:
 class PipelineCacheFile:
     """A file below `folder` per device, driver and engine version.
 
-    No method raises: a cache that cannot be read or written costs time, not results. Why is logged.
+    No method raises: a cache that cannot be read or written costs time, not results. The reason is
+    logged.
     """
 
     def __init__(self, folder: Path, info: DeviceInfo) -> None:
@@ -71,7 +72,7 @@ class PipelineCacheFile:
         return payload
 
     def store(self, payload: bytes) -> None:
-        """Write the file; readers see the old one or the new one, never a part."""
+        """Write the file atomically: readers see the old one or the new one."""
         header = _HEADER.pack(_MAGIC, self._key, len(payload), hashlib.sha256(payload).digest())
         try:
             write_file(self.path, header + payload)

@@ -1,4 +1,4 @@
-"""The pipelines of a device: those used last, and those that something still uses."""
+"""The pipelines of a device: those used last, and those still in use."""
 
 from __future__ import annotations
 
@@ -28,9 +28,8 @@ def key_of(shader: Shader, values: SpecValues) -> PipelineKey:
 class PipelineStore:
     """Pipelines by shader and specialization constants.
 
-    Recorded commands keep the driver's pipelines that they run; the others are kept as long as
-    they are among the last `KEPT_PIPELINES` that were asked for. Of one key, there is never more
-    than one driver's pipeline.
+    Recorded commands keep the driver's pipelines that they run; the others are kept while they are
+    among the last `KEPT_PIPELINES` requested. Each key has at most one driver pipeline.
     """
 
     def __init__(self) -> None:
@@ -42,7 +41,7 @@ class PipelineStore:
         return key in self._recent or key in self._alive
 
     def is_built(self, key: PipelineKey) -> bool:
-        """Tell whether nobody has to wait for a pipeline."""
+        """Return whether a pipeline is available without waiting."""
         recent = self._recent.get(key)
         return key in self._alive if recent is None else recent.done()
 
@@ -54,7 +53,7 @@ class PipelineStore:
             self._recent.move_to_end(key)
             while len(self._recent) > KEPT_PIPELINES and next(iter(self._recent.values())).done():
                 dropped.append(self._recent.popitem(last=False))
-        dropped.clear()  # not under the lock: nobody knows what a driver does meanwhile
+        dropped.clear()  # not under the lock: drivers may do anything meanwhile
         return future
 
     def alive(self, key: PipelineKey) -> DriverPipeline | None:
@@ -62,7 +61,7 @@ class PipelineStore:
         return self._alive.get(key)
 
     def keep(self, key: PipelineKey, pipeline: DriverPipeline) -> None:
-        """Know a pipeline that has been built for as long as it is used."""
+        """Remember a built pipeline for as long as it is used."""
         self._alive[key] = pipeline
 
     def give_up(self, key: PipelineKey, made: Future[Pipeline]) -> None:
@@ -72,7 +71,7 @@ class PipelineStore:
                 del self._recent[key]
 
     def clear(self) -> None:
-        """Let go of all that nothing uses."""
+        """Release all unused pipelines."""
         with self._lock:
             dropped = self._recent
             self._recent = OrderedDict((k, v) for k, v in dropped.items() if not v.done())

@@ -1,8 +1,8 @@
-"""Takes branches out of SPIR-V that specialization constants exclude, before a driver sees them.
+"""Removes branches from SPIR-V that specialization constants exclude.
 
-Drivers go through all of a module, and inline a function at each of its calls, before they fold
-constants: a switch over all activations, inlined at every result of an unrolled kernel, kept
-Mesa's busy for half a second.
+Drivers process a whole module, and inline a function at each of its calls, before they fold
+constants: a switch over all activations, inlined at every result of an unrolled kernel, kept Mesa's
+busy for half a second.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ _OPERATIONS: Mapping[int, Callable[..., int]] = {
 
 
 def specialized_spirv(shader: Shader, spec: Mapping[str, int | float | bool]) -> bytes:
-    """Return the module that a driver gets: the shader's, without the branches `spec` excludes.
+    """Return the driver's module: the shader's, without the branches that `spec` excludes.
 
-    It watches for overflows where the shader is `watched`.
+    It checks overflow if the shader is `watched`.
 
     Raises:
         ShaderError: as `checked_spirv`.
@@ -60,7 +60,7 @@ def specialized_spirv(shader: Shader, spec: Mapping[str, int | float | bool]) ->
 def prune_branches(code: bytes, values: Mapping[int, int]) -> bytes:
     """Return a module in which branches over specialization constants have one target each.
 
-    Those over conditions branch without one. The blocks of the other cases stay, and nothing
+    Branches on conditions become unconditional. The blocks of the other cases stay, but nothing
     branches to them.
 
     Args:
@@ -76,7 +76,7 @@ def prune_branches(code: bytes, values: Mapping[int, int]) -> bytes:
         look = _LOOKS.get(words[at] & 0xFFFF)
         new = look(pruner, words[at : at + length]) if look else None
         if new is not None:
-            # What branches without a condition selects nothing.
+            # An unconditional branch has no selection merge.
             merges = new[0] & 0xFFFF == _OP_BRANCH and words[before] & 0xFFFF == _OP_SELECTION
             out += words[copied : before if merges else at]
             out += array("I", new)
@@ -133,7 +133,7 @@ class _Pruner:
         if condition is None:
             return None
         target, other = (words[2], words[3]) if condition else (words[3], words[2])
-        # Not a condition with one target twice: Mesa 22 gets blocks wrong that have loops in them.
+        # Not a condition with one target twice: Mesa 22 mishandles such blocks with loops in them.
         return (2 << 16 | _OP_BRANCH, target) if self._leave(target, [other]) else None
 
     def switch(self, words: Sequence[int]) -> Sequence[int] | None:
@@ -145,7 +145,7 @@ class _Pruner:
         return (3 << 16 | _OP_SWITCH, words[1], target) if left else None
 
     def _leave(self, target: int, targets: Sequence[int]) -> bool:
-        """Note that a block has one target left; False where a loop would lose its back edge."""
+        """Record that a block has one target left; False if a loop would lose its back edge."""
         others = set(targets) - {target}
         if not others.isdisjoint(self._passed):
             return False

@@ -45,16 +45,16 @@ REBUILD_HINT = (
 
 
 class CommandRecorder:
-    """Records commands in order; `finish` returns them for replay. Made by `Device.recorder`.
+    """Records commands in order; `finish` returns them for replay. See `Device.recorder`.
 
-    Between commands that touch the same bytes, at least one of them writing, a barrier is put:
-    one global memory barrier with the least stages and accesses. Commands without such a
+    Between commands that touch the same bytes, at least one of them writing, a barrier is inserted:
+    one global memory barrier with the fewest stages and accesses. Commands without such a
     dependency since the last barrier may overlap on the device. One thread at a time.
 
     Args:
-        device: where they run.
+        device: the device.
         timestamps: whether the times of commands can be read after a run.
-        copies_alone: nothing is dispatched, and what was recorded runs soon, and once.
+        copies_alone: only copies are recorded, which run soon and once.
     """
 
     def __init__(self, device: OpenDevice, *, timestamps: bool, copies_alone: bool = False) -> None:
@@ -87,15 +87,15 @@ class CommandRecorder:
         """Record one dispatch.
 
         Args:
-            pipeline: what to run.
+            pipeline: the pipeline.
             bindings: one range for each of the shader's bindings, in their order.
             params: the push constants, exactly as many bytes as the shader declares.
             groups: workgroups along x, y, z; with a 0 among them nothing is recorded.
-            label: name in timings and errors; the shader's name where empty.
+            label: name in timings and errors; the shader's name if empty.
 
         Raises:
             InvalidInputError: an argument breaks a limit of the device or the shader.
-            ValidationLayerError: validation mode found a fault.
+            ValidationLayerError: validation mode reported a fault.
         """
         x, y, z = groups
         if not (x and y and z):
@@ -147,7 +147,7 @@ class CommandRecorder:
                     hazard = True
                 written.append((state, start, end))
         if hazard:
-            # After a transfer, which is rare, everything is settled at once.
+            # After a transfer, which is rare, all hazards are settled at once.
             everything = visible_to_writes or self._used & TRANSFER
             self._barrier(COMPUTE if everything else COMPUTE_READ)
             barriers += 1
@@ -217,7 +217,7 @@ class CommandRecorder:
     def finish(self) -> CommandBuffer:
         """End recording.
 
-        What was written becomes visible to the host and to command buffers submitted later.
+        Writes become visible to the host and to command buffers submitted later.
         """
         if self._finished:
             raise InvalidInputError("the recorder has been finished already")
@@ -356,7 +356,7 @@ class _Hazards(dict[Buffer, BufferHazards]):
 
 
 def _check_rows(src: BufferRange, dst: BufferRange) -> None:
-    """Refuse copies between images, and of parts of an image's rows."""
+    """Refuse copies between images, and copies of parts of an image's rows."""
     if src.buffer.is_image and dst.buffer.is_image:
         raise InvalidInputError("cannot copy between images", hint="copy through a buffer")
     for bound, other in ((src, dst), (dst, src)):
@@ -368,19 +368,19 @@ def _check_rows(src: BufferRange, dst: BufferRange) -> None:
             )
         if bound.buffer.is_image and other.offset % IMAGE_COPY_ALIGNMENT:
             raise InvalidInputError(
-                f"offset {other.offset} of what is copied to or from an image is not a multiple "
+                f"offset {other.offset} of a copy to or from an image is not a multiple "
                 f"of {IMAGE_COPY_ALIGNMENT}"
             )
 
 
 class CommandBuffer:
-    """Recorded commands, to be run any number of times. Made by `CommandRecorder.finish`.
+    """Recorded commands for any number of runs. See `CommandRecorder.finish`.
 
-    It keeps the buffers and pipelines that it uses alive. Freed by `destroy`, at the end of a
-    `with` block, or when nothing refers to it. Threads may share it: runs exclude each other.
-    `marks_ns` are times of the last `run`, by the clock of `time.perf_counter_ns`: before the
-    submission, after it, after the wait. `inside`: callers visit the device's gate already.
-    `in_flight`: nobody has seen the end of the last run.
+    It keeps its buffers and pipelines alive. Freed by `destroy`, at the end of a `with` block, or
+    with its last reference. Threads may share it: runs exclude each other. `marks_ns` are times of
+    the last `run`, by the clock of `time.perf_counter_ns`: before the submission, after it, after
+    the wait. `inside`: callers are already within the device's gate. `in_flight`: the end of the
+    last run has not been seen.
     """
 
     def __init__(
@@ -403,7 +403,7 @@ class CommandBuffer:
         )
         self._messages = device.driver_device.messages
         self._timestamps = timestamps
-        self._alive = -1  # what `Destroyed` counted when all buffers were alive
+        self._alive = -1  # the count of `Destroyed` when all buffers were alive
         self.in_flight = False
         self._has_run = False
         self.marks_ns = (0, 0, 0)
@@ -416,8 +416,8 @@ class CommandBuffer:
             self.run_inside(timeout_s)
 
     def run_inside(self, timeout_s: float | None = None) -> None:
-        """Run like `run`, for a caller that is inside the device's gate already."""
-        self.device.raise_unusable()  # a forked child may find the lock taken for ever
+        """Like `run`, for a caller that is already inside the device's gate."""
+        self.device.raise_unusable()  # a forked child may see the lock held for ever
         with self._lock:
             if self.in_flight:
                 self._wait(None)
@@ -428,7 +428,7 @@ class CommandBuffer:
             self.marks_ns = start, submitted, time.perf_counter_ns()
 
     def settle(self) -> None:
-        """Wait for a run whose end nobody saw: an exception (Ctrl-C, say) came before it.
+        """Wait for a run whose end was not seen because of an exception (Ctrl-C, say).
 
         Raises:
             DeviceLostError: as `wait`.
@@ -437,17 +437,19 @@ class CommandBuffer:
             self.wait()
 
     def submit(self) -> None:
-        """Hand the commands to the device and return.
+        """Submit the commands to the device and return.
 
         Raises:
-            InvalidInputError: they are in flight already, or a buffer that they use is gone.
-            DeviceLostError: the device does not work any more.
+            InvalidInputError: they are in flight already, or one of their buffers is destroyed.
+            DeviceLostError: the device is lost.
         """
-        if self.inside:  # then the caller has looked whether the device is its process's
+        if (
+            self.inside
+        ):  # in this case the caller has checked that the device belongs to its process
             with self._lock:
                 self._submit()
             return
-        self.device.raise_unusable()  # a forked child may find the lock taken for ever
+        self.device.raise_unusable()  # a forked child may see the lock held for ever
         with self.device.gate.visit(), self._lock:
             self._submit()
 
@@ -462,7 +464,7 @@ class CommandBuffer:
             self._check_alive()
         for incoherent in self._incoherent:
             incoherent.flush()
-        self.in_flight = True  # they may be, even if Ctrl-C comes out of `submit`
+        self.in_flight = True  # they may be, even if Ctrl-C interrupts `submit`
         counts = self.device.counts
         counts["submits"] += 1
         counts["commands"] += self._count
@@ -477,7 +479,7 @@ class CommandBuffer:
             self.device.raise_messages()
 
     def _check_alive(self) -> None:
-        destroyed = Destroyed.count  # before the look, so that none is missed
+        destroyed = Destroyed.count  # before the check, so that none is missed
         for buffer in self._buffers:
             if buffer.destroyed:
                 raise InvalidInputError("a buffer that the commands use has been destroyed")
@@ -487,7 +489,7 @@ class CommandBuffer:
         """Wait until the commands are done; returns at once when they are not in flight.
 
         Args:
-            timeout_s: seconds to wait at most; `Device.timeout_s` where None.
+            timeout_s: seconds to wait at most; `Device.timeout_s` if None.
 
         Raises:
             DeviceLostError: the device was lost, or did not finish in time.
@@ -511,7 +513,7 @@ class CommandBuffer:
         if not done:
             reason = f"{self.device.info.name} did not finish within {limit:g} s"
             self.device.mark_lost(reason, hung=True)
-            # Mesa's software device answers no query before its work is done.
+            # Mesa's software device answers no queries before its work is done.
             raise self._lost(reason, ask=self.device.info.type is not DeviceType.CPU)
         self.in_flight = False
         self._has_run = True
@@ -553,7 +555,7 @@ class CommandBuffer:
                 commands.destroy()
 
     def _lost(self, reason: str, *, ask: bool = True) -> DeviceLostError:
-        """Return the error that names the running dispatch, as far as the device can be asked."""
+        """Return an error that names the running dispatch, if the device can be queried."""
         last = None
         if ask and self._timestamps and self._commands is not None:
             last = self._first_unfinished(self._commands)
@@ -562,7 +564,7 @@ class CommandBuffer:
             labels[_NAMED_LABELS - 1 :] = ["...", self.labels[-1]]
         running = f"'{last}'" if last else f"one of: {', '.join(labels)}"
         return DeviceLostError(
-            f"{reason}; running was {running}",
+            f"{reason}; it was running {running}",
             op=last,
             hint=f"{REBUILD_HINT}; VKMNN_TIMEOUT sets the time that a run may take",
         )
@@ -594,9 +596,9 @@ def _destroyed() -> InvalidInputError:
 def linear_groups(count: int, local: int, limits: Limits) -> tuple[int, int, int]:
     """Fold a grid of `count` invocations, `local` a workgroup, into x and y.
 
-    A kernel finds its place as
-    `gl_GlobalInvocationID.x + gl_GlobalInvocationID.y * gl_NumWorkGroups.x * gl_WorkGroupSize.x`
-    (local size 1 along y) and has to leave when that is not below `count`.
+    A kernel computes its index as `gl_GlobalInvocationID.x + gl_GlobalInvocationID.y *
+    gl_NumWorkGroups.x * gl_WorkGroupSize.x` (local size 1 along y) and must return if that is not
+    below `count`.
 
     Raises:
         InvalidInputError: `count` does not fit the device's limits.

@@ -43,12 +43,12 @@ def select(devices: Sequence[DeviceInfo], selector: str | int) -> tuple[DeviceIn
     """Return the selected device and the reason for the choice.
 
     Args:
-        devices: what was found.
+        devices: the available devices.
         selector: "auto" (also "gpu" or "vulkan"), an index (an integer, or its text), a UUID, part
             of the name, or the vendor (in upper or lower case).
 
     Raises:
-        DeviceNotFoundError: nothing fits.
+        DeviceNotFoundError: no device matches.
     """
     ranked = sorted(devices, key=lambda device: (device.type.rank, device.index))
     text = str(selector).strip().lower()
@@ -63,7 +63,7 @@ def select(devices: Sequence[DeviceInfo], selector: str | int) -> tuple[DeviceIn
         for device in devices:
             if device.index == int(text):
                 return device, f"its index is {text}"
-        # "2" is in "H200": a number that is not an index must not open a device by its name.
+        # "2" is in "H200": a number that is not an index must not select a device by its name.
         raise DeviceNotFoundError(f"there is no device {text}; {describe(devices)}", hint=_HINT)
     for device in ranked:
         if device.uuid.replace("-", "") == text.replace("-", ""):
@@ -75,12 +75,12 @@ def select(devices: Sequence[DeviceInfo], selector: str | int) -> tuple[DeviceIn
         if text and text in device.vendor.lower().split():
             return device, f"its vendor is {device.vendor}"
     raise DeviceNotFoundError(
-        f"no device fits '{selector}'; {describe(devices)}", hint=_hint(text, ranked)
+        f"no device matches '{selector}'; {describe(devices)}", hint=_hint(text, ranked)
     )
 
 
 def _hint(text: str, devices: Sequence[DeviceInfo]) -> str:
-    """Return a hint on what to write instead of a selector without a match."""
+    """Return a hint that suggests a replacement for a selector without a match."""
     interface = _OTHER_INTERFACES.get(text.partition(":")[0])
     if interface is not None:
         return f'vkmnn runs networks by Vulkan, not by {interface}: write "auto", or an index'

@@ -45,7 +45,7 @@ class BindingType(enum.Enum):
     TEXEL = "texel"
     """Storage texel buffer (`imageBuffer`)."""
     IMAGE = "image"
-    """2-D image, bound as a whole: sampled where it is read, stored in where it is written."""
+    """2-D image, bound as a whole: sampled to read, stored to write."""
 
 
 IMAGE_FORMATS = ("rgba32f", "rgba16f")
@@ -56,7 +56,7 @@ IMAGE_FORMATS = ("rgba32f", "rgba16f")
 class ShaderBinding:
     """A binding of descriptor set 0.
 
-    `access` is "r", "w" or "rw"; "" where the order of accesses does not matter. `format` is the
+    `access` is "r", "w" or "rw"; "" if the order of accesses does not matter. `format` is the
     element type ("f32", "i32", "vec4") of a STORAGE binding, the image format ("rgba32f") of a
     TEXEL or IMAGE binding.
     """
@@ -83,10 +83,10 @@ class Shader:
     """A shader variant; two are equal if name and SPIR-V digest are.
 
     `spirv` returns the SPIR-V module and is called when a pipeline is built, `digest` is the
-    module's SHA-256 in hexadecimal, or the digest of its source where it is compiled on demand
-    (`by_source`), `push_constant_size` is in bytes, `requires` names device
-    features. `subgroup_size` demands that size and full subgroups (0: the driver chooses); it
-    needs the feature "subgroup_size_control".
+    module's SHA-256 in hexadecimal, or the digest of its source if it is compiled on demand
+    (`by_source`), `push_constant_size` is in bytes, `requires` names device features.
+    `subgroup_size` requires that size and full subgroups (0: the driver chooses); it needs the
+    feature "subgroup_size_control".
     """
 
     name: str
@@ -127,9 +127,9 @@ class Shader:
 
 
 def watched(shader: Shader) -> Shader:
-    """Return a shader that says in a further binding, `overflow`, when a float16 overflows.
+    """Return a shader that reports float16 overflow in a further binding, `overflow`.
 
-    Reports need no order, so recorders see neither a read nor a write of that.
+    Reports need no order, so recorders treat it as neither read nor written.
     """
     word = ShaderBinding("overflow", len(shader.bindings), BindingType.STORAGE, "", "u32")
     return replace(shader, bindings=(*shader.bindings, word), watched=True)
@@ -143,10 +143,10 @@ def checked_spirv(shader: Shader) -> bytes:
     """Return the SPIR-V module.
 
     Raises:
-        ShaderError: it is not the one that the digest names, or no SPIR-V module.
+        ShaderError: it does not match the digest, or is not a SPIR-V module.
     """
     code = shader.spirv()
-    # A library checks what it has compiled.
+    # A library checks the shaders that it has compiled.
     digest = shader.digest if shader.by_source else hashlib.sha256(code).hexdigest()
     if digest != shader.digest:
         raise ShaderError(

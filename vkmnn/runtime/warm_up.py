@@ -1,8 +1,8 @@
-"""Makes CPU devices compile to machine code before the first run, on all cores where that helps.
+"""Makes CPU devices compile to machine code before the first run, on several cores.
 
 Mesa's software driver compiles a kernel when it is first dispatched, one after the other in the
 thread of the device's queue, and keeps the machine code in a cache on disk. With an empty cache,
-further devices compile a part of the kernels each; the device then finds their code in the cache.
+further devices compile some of the kernels each; the device then gets their code from the cache.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class WarmUp:
     """Warms up pipelines in other threads, each as soon as it is built.
 
     Args:
-        device: theirs, a CPU device.
+        device: their CPU device.
         built: the pipelines, some of which are still being built.
-        helped: False leaves everything after a kernel that had to be compiled to others.
-        awaited: whether a call on the device waits for this, so that it stays open until then.
+        helped: False leaves everything after a compiled kernel to others.
+        awaited: whether a call on the device waits for this and keeps it open.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class WarmUp:
         self._pool.close()
 
     def _within(self, work: Callable[[], T]) -> T:
-        """Work while the device is not closed; inside the call that waits, if there is one."""
+        """Work while the device is not closed, or within the waiting call, if there is one."""
         with self._device.gate.visit(within=self._awaited):
             return work()
 
@@ -76,8 +76,8 @@ class WarmUp:
         while pipeline := self._next():
             start, worked = time.perf_counter(), time.process_time()
             self._device.warm_up([pipeline])
-            # What the validation layer reports could not be told from reports on others' calls.
-            # On a busy machine it may take as long without anything being compiled.
+            # Reports of the validation layer could not be attributed. On a busy machine, a warm-up
+            # may take as long without any compilation.
             spent = min(time.perf_counter() - start, time.process_time() - worked)
             slow = spent > COLD_S
             if slow and not self._helped:
@@ -89,7 +89,7 @@ class WarmUp:
             self._device.warm_up(helper.result())
 
     def _help(self) -> list[Pipeline]:
-        """Compile on a device of one's own; return whose code is in the cache now."""
+        """Compile on a separate device; return the pipelines whose code is now in the cache."""
         compiled: list[Pipeline] = []
         try:
             device = self._device.open_again()
@@ -104,7 +104,7 @@ class WarmUp:
         return compiled
 
     def _next(self) -> Pipeline | None:
-        """Take the next pipeline that could be built."""
+        """Return the next pipeline that could be built."""
         while True:
             try:
                 future = self._todo.popleft()

@@ -1,6 +1,7 @@
 """FlatBuffers by schema: a reader that checks every access, and a writer.
 
-The schemas are the `.fbs` files beside this module; they are read when a file of theirs is.
+The schemas are the `.fbs` files next to this module; each is read when the first file of its kind
+is.
 """
 
 from __future__ import annotations

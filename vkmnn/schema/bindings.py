@@ -1,8 +1,8 @@
-"""Values of flatc's bindings as Python values; the buffer has been verified before.
+"""Converts values of flatc's bindings to Python values; the buffer has been verified before.
 
-The package looks a field up in its table's list of fields whenever it is read, and checks numbers
-that the verifier has checked. `quick` gives a table of the bindings a list that is read once, and
-reads without checks.
+The package looks a field up in its table's list of fields at every access, and checks numbers that
+the verifier has checked. `quick` gives a table of the bindings a list that is read once, and reads
+without checks.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _QuickTable(Table):  # type: ignore[misc]
         self._list = found
 
     def Offset(self, vtableOffset: int) -> int:  # noqa: N802 - the package's names
-        """Return where a field is in the table; 0 where the file does not have it."""
+        """Return the offset of a field in the table; 0 if the file does not have it."""
         place = vtableOffset // 2
         return self._list[place] if place < len(self._list) else 0
 
@@ -89,11 +89,11 @@ def texts(item: Callable[[int], bytes], count: int) -> list[str]:
 
 
 def text(value: bytes | None) -> str:
-    """Return a string; "" where the file does not have it."""
+    """Return a string; "" if the file does not have it."""
     return value.decode("utf-8") if value else ""
 
 
 def integers(values: Any) -> list[int]:
-    """Return a vector of whole numbers, of a method `…AsNumpy`; that is 0 where there is none."""
+    """Return a vector of integers, of a method `…AsNumpy`, which returns 0 if there is none."""
     result: list[int] = [] if isinstance(values, int) else values.tolist()
     return result

@@ -34,7 +34,7 @@ class Field:
         code: how `struct` calls the scalar, or the elements of the vector; "" for others.
         table: the type where it is a table or a vector of tables; of a union, the union's name.
         form: scalar, text, table, union, or vector, texts, tables.
-        default: what a scalar is where it is absent.
+        default: the value of an absent scalar.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Schema:
 
 @cache
 def load_schema(name: str) -> Schema:
-    """Return one of the schemas beside this module."""
+    """Return one of the schemas next to this module."""
     return parse_schema((files(__package__) / f"{name}.fbs").read_text("utf-8"))
 
 
@@ -117,7 +117,7 @@ def parse_schema(text: str) -> Schema:
 
 def _refuse_rest(where: str, rest: str) -> None:
     if rest.strip():
-        raise PluginError(f"{where} has {rest.strip()[:60]!r} in it, which is not understood")
+        raise PluginError(f"{where} has {rest.strip()[:60]!r} , which is not understood")
 
 
 def _members(name: str, body: str) -> dict[str, int]:

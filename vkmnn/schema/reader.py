@@ -32,7 +32,7 @@ class Buffer:
 
     Args:
         data: the bytes, which may go on after the buffer's end.
-        schema: what is in them.
+        schema: the schema of its content.
         what: the kind of file, for messages.
     """
 
@@ -54,7 +54,8 @@ class Buffer:
     def verify(self) -> None:
         """Check every part that the schema leads to from the root, and their size as read.
 
-        After that, code that follows offsets unchecked may read the buffer: flatc's bindings do.
+        Afterwards, code that follows offsets unchecked, such as flatc's bindings, may read the
+        buffer.
 
         Raises:
             ModelError: a part lies outside the buffer, or the parts contain each other.
@@ -63,7 +64,9 @@ class Buffer:
         todo = [(self.follow(0), self.schema.root)]
         data, end = self.data, self.size - 4
         while todo:  # a stack of our own: files may nest deeper than Python's
-            at, kind = todo.pop()  # `follow` and its like have checked that four bytes are there
+            at, kind = (
+                todo.pop()
+            )  # `follow` and similar methods have checked that these four bytes exist
             plan = plans.get((at - _I32.unpack_from(data, at)[0], kind))
             if plan is None:
                 place = at - int(_I32.unpack_from(data, at)[0])
@@ -73,7 +76,7 @@ class Buffer:
             for offset, field in plan.references:
                 to = _U32.unpack_from(data, at + offset)[0]
                 if not to or at + offset + to > end:
-                    self.follow(at + offset)  # says what is wrong
+                    self.follow(at + offset)  # the message gives the reason
                 todo += self._verify_part(at + offset + to, field)
             for tag, offset, kinds in plan.unions:
                 number = self.data[at + tag]
@@ -94,7 +97,7 @@ class Buffer:
             self.spend(4 * count)
             offsets = struct.unpack_from(f"<{count}I", self.data, start)
             if 0 in offsets:
-                raise self.fail(f"an offset in the list at {at} leads nowhere")
+                raise self.fail(f"an offset in the list at {at} points nowhere")
             places = [start + 4 * index + offset for index, offset in enumerate(offsets)]
             self.check(max(places, default=0), 4)
             if field.form == "tables":
@@ -135,7 +138,7 @@ class Buffer:
         """Return the target of the offset at an offset."""
         offset = self.u32(at)
         if not offset:
-            raise self.fail(f"the offset at {at} leads nowhere")
+            raise self.fail(f"the offset at {at} points nowhere")
         self.check(at + offset, 4)
         return at + offset
 
@@ -163,7 +166,7 @@ class Buffer:
 
 
 class Table:
-    """A table in a buffer; fields are read when they are asked for, and checked then."""
+    """A table in a buffer; fields are read on request, and checked then."""
 
     __slots__ = ("_at", "_buffer", "_fields", "_size", "_slots", "_vtable", "kind")
 
@@ -205,18 +208,18 @@ class Table:
         return self._buffer.schema.unions[field.table]
 
     def _place(self, slot: int, size: int) -> int:
-        """Return where the field of a number is; 0 where it is absent."""
+        """Return the offset of a field by number; 0 if it is absent."""
         if slot >= self._slots:
             return 0
         offset = self._buffer.u16(self._vtable + 4 + 2 * slot)
         if not offset:
             return 0
         if offset < 4 or offset + size > self._size:
-            raise self._buffer.fail(f"a field of the {self.kind} at {self._at} lies outside it")
+            raise self._buffer.fail(f"a field of the {self.kind} at {self._at} is outside it")
         return self._at + offset
 
     def scalar(self, name: str) -> Default:
-        """Return a scalar, or its default where the file does not have it."""
+        """Return a scalar, or its default if the file does not contain it."""
         field = self._fields[name]
         form = _SCALARS[field.code]
         at = self._place(field.slot, form.size)
@@ -234,17 +237,17 @@ class Table:
         return self._place(self._fields[name].slot, 1) != 0
 
     def place(self, name: str) -> int:
-        """Return where a scalar is in the buffer; 0 where the file does not have it."""
+        """Return the offset of a scalar in the buffer; 0 if the file does not have it."""
         field = self._fields[name]
         return self._place(field.slot, _SCALARS[field.code].size)
 
     def text(self, name: str) -> str:
-        """Return a string; "" where the file does not have it."""
+        """Return a string; "" if the file does not have it."""
         at = self._reference(name)
         return self._buffer.text(at) if at else ""
 
     def vector(self, name: str) -> Array:
-        """Return a vector of scalars; empty where the file does not have it."""
+        """Return a vector of scalars; empty if the file does not have it."""
         code = self._fields[name].code
         at = self._reference(name)
         return self._buffer.vector(at, code) if at else _NO_ITEMS[code]
@@ -261,7 +264,7 @@ class Table:
         return [self._buffer.text(at) for at in self._references(name)]
 
     def table(self, name: str) -> Table | None:
-        """Return a table; None where the file does not have it."""
+        """Return a table; None if the file does not have it."""
         at = self._reference(name)
         return Table(self._buffer, at, self._fields[name].table) if at else None
 
@@ -271,7 +274,7 @@ class Table:
         return [Table(self._buffer, at, kind) for at in self._references(name)]
 
     def union(self, name: str) -> Table | None:
-        """Return the table of a union; None where it has none, or one that is not known."""
+        """Return the table of a union; None if it has none, or an unknown one."""
         field = self._fields[name]
         tag = self._place(field.slot, 1)
         kinds = self._buffer.schema.unions[field.table]
@@ -301,7 +304,7 @@ class _TablePlan(NamedTuple):
         size: bytes of a table.
         nbytes: bytes of a table and the list.
         references: fields that refer to parts, with their places.
-        unions: places of the number and of the reference, and what the numbers stand for.
+        unions: positions of the number and of the reference, and the meaning of the numbers.
     """
 
     size: int

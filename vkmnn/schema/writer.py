@@ -52,7 +52,7 @@ def write(schema: Schema, values: Mapping[str, Any]) -> bytes:
 
 
 class _Writer:
-    """Writes parts before the tables that refer to them, as the builder wants it."""
+    """Writes parts before the tables that refer to them, as the builder requires."""
 
     def __init__(self, schema: Schema) -> None:
         self.schema = schema

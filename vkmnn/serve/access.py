@@ -27,7 +27,7 @@ class Access:
         local: whether the server listens on loopback addresses only. Requests for another host, and
             requests from pages of other sites, are then refused: any page can send requests to a
             loopback address, and can read the responses if its own name resolves to it.
-        hosts: further host names that are accepted; "*" for any. Checked without `local`, too.
+        hosts: further accepted host names; "*" for any. Also checked without `local`.
         origins: sites whose pages may send requests, as `https://name:port`; "*" for any.
     """
 
@@ -85,7 +85,7 @@ def access_of(
     """Return the access rules of a server.
 
     Args:
-        host: the host name or address that it was told to listen on.
+        host: the host name or address to listen on.
         addresses: the addresses that it listens on.
         keys: API keys.
         hosts: further host names that are accepted.
@@ -117,7 +117,7 @@ def access_of(
 
 
 def read_keys(path: Path) -> list[str]:
-    """Read the API keys in a file: one a line; empty lines and lines starting with # are skipped.
+    """Read the API keys in a file, one per line; empty lines and lines with # are skipped.
 
     Raises:
         InvalidInputError: the file cannot be read, or has no key.
@@ -130,7 +130,7 @@ def read_keys(path: Path) -> list[str]:
     if not keys:
         raise InvalidInputError(
             f"'{path}' holds no key",
-            hint="write one key a line, or leave the option out: then requests need none",
+            hint="write one key per line, or leave the option out: then requests need none",
         )
     return keys
 

@@ -1,4 +1,4 @@
-"""The Open Inference Protocol v2, as KServe and Triton have it, for networks that are not text."""
+"""The Open Inference Protocol v2, as in KServe and Triton, for networks that are not text."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TYPES: Mapping[str, str] = {
 }  # fmt: skip
 _NUMPY = {theirs: ours for ours, theirs in _TYPES.items()}
 _VALUES = 2 << 20
-"""The most values in a body, which may be a tensor as JSON."""
+"""Maximum values in a body, which may be a tensor as JSON."""
 
 _MANY_BYTES = 1 << 20
 """Larger bodies are parsed one at a time: as a Python object, a number takes 32 bytes."""
@@ -36,7 +36,7 @@ _RUNS = 8
 """Concurrent runs of all networks; those of one network take turns."""
 
 _MAX_EXACT = 1 << 53
-"""The whole number below which float64 holds every one."""
+"""Integers below this are exact in float64."""
 
 _HEADER = "inference-header-content-length"
 
@@ -49,7 +49,7 @@ class InferenceApi:
         self._limits = limits
         self._bodies = bodies
         self._running = 0
-        # Runs may wait long: in the threads that read bodies, they would hold up every request.
+        # Runs may wait long: in the threads that read bodies, they would delay every request.
         self._runs = ThreadPoolExecutor(_RUNS, "vkmnn-serve-runs")
         self._large = asyncio.Lock()
         self.stopping = False
@@ -118,7 +118,7 @@ class InferenceApi:
 
     async def _run(self, run: Callable[[], Response]) -> Response:
         if self._running >= self._limits.queue:
-            raise HttpError(503, "queue_full", f"{self._running} requests wait already")
+            raise HttpError(503, "queue_full", f"{self._running} requests are waiting already")
         self._running += 1
         try:
             return await asyncio.get_running_loop().run_in_executor(self._runs, run)
@@ -137,13 +137,15 @@ def _feeds(body: Any, binary: memoryview) -> dict[str, Array]:
     place = 0
     for one in field(body, "inputs", (list,), []):
         if not isinstance(one, dict) or not isinstance(one.get("name"), str):
-            raise HttpError(400, "invalid_input", "an input has a name, a datatype and a shape")
+            raise HttpError(400, "invalid_input", "an input needs a name, a datatype and a shape")
         name, dtype = one["name"], _NUMPY.get(str(one.get("datatype")))
         if dtype is None:
             raise HttpError(400, "invalid_input", f"the datatype of '{name}' is not supported")
         shape = field(one, "shape", (list,), [])
         if not all(type(size) is int and size >= 0 for size in shape):
-            raise HttpError(400, "invalid_input", f"the shape of '{name}' is not one")
+            raise HttpError(
+                400, "invalid_input", f"the shape of '{name}' holds something other than sizes"
+            )
         size = field(field(one, "parameters", (dict,), {}), "binary_data_size", (int,))
         if size is not None and size < 0:
             raise HttpError(400, "invalid_input", f"the binary_data_size of '{name}' is negative")
@@ -163,18 +165,18 @@ def _feeds(body: Any, binary: memoryview) -> dict[str, Array]:
 
 
 def _array(data: Any, dtype: np.dtype[Any]) -> Array:
-    """Return values of JSON as an array; raise if the type cannot hold one of them."""
+    """Return values of JSON as an array; raise if the type cannot represent one of them."""
     given = np.array(data)
-    if given.dtype.kind == "U" and dtype.kind != "f":  # texts stand for NaN and infinities
-        raise TypeError("there are texts")
-    if given.dtype.kind == "O" and None in given.reshape(-1).tolist():  # numpy makes NaN of it
-        raise TypeError("there is a null")
+    if given.dtype.kind == "U" and dtype.kind != "f":  # strings stand for NaN and infinities
+        raise TypeError("it contains strings")
+    if given.dtype.kind == "O" and None in given.reshape(-1).tolist():  # numpy turns it into NaN
+        raise TypeError("it contains a null")
     if given.dtype.kind == "f" and dtype.kind in "iu" and (np.abs(given) >= _MAX_EXACT).any():
-        raise ValueError("whole numbers beside fractions are exact below 2^53")
+        raise ValueError("integers mixed with fractions must be below 2^53")
     with np.errstate(over="raise", invalid="raise"):
         made: Array = given.astype(dtype)
     if dtype.kind != "f" and not np.array_equal(made, given):
-        raise ValueError(f"a value is not one of {dtype}")
+        raise ValueError(f"a value cannot be represented as {dtype}")
     return made
 
 
@@ -183,7 +185,7 @@ def _wanted(body: Any, session: InferenceSession) -> tuple[list[str], set[str]]:
     every = field(body, "parameters", (dict,), {}).get("binary_data_output", False)
     asked = field(body, "outputs", (list,), [])
     if not all(isinstance(one, dict) and isinstance(one.get("name"), str) for one in asked):
-        raise HttpError(400, "invalid_output", "an output has a name")
+        raise HttpError(400, "invalid_output", "an output needs a name")
     names = [one["name"] for one in asked] or [info.name for info in session.get_outputs()]
     binary = {
         one["name"]
@@ -194,7 +196,7 @@ def _wanted(body: Any, session: InferenceSession) -> tuple[list[str], set[str]]:
 
 
 def _numbers(array: Array) -> list[Any]:
-    """Return values for JSON: NaN and infinities as texts, as in protobuf's JSON."""
+    """Return values for JSON: NaN and infinities as strings, as in protobuf's JSON."""
     values: list[Any] = array.tolist()
     if array.dtype.kind == "f":
         for place in np.flatnonzero(~np.isfinite(array)).tolist():
@@ -204,7 +206,7 @@ def _numbers(array: Array) -> list[Any]:
 
 
 def _bytes(array: Array) -> bytes:
-    """Return values as the binary extension has them: texts, each after its length in 4 bytes."""
+    """Return values in the binary extension: strings, each after its length in 4 bytes."""
     if array.dtype.kind != "O":
         return np.ascontiguousarray(array).tobytes()
     texts = [str(text).encode() for text in array.reshape(-1)]

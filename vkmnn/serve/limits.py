@@ -1,4 +1,4 @@
-"""Limits of a server, its error responses, and the bodies of requests."""
+"""Limits of a server, its error responses, and request bodies."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KEEP_ALIVE_S = 75
 to a minute), so that no client sends a request just as the server closes the connection."""
 
 _SLOWEST = 1 << 16
-"""Bytes a second at which a body never exceeds its deadline."""
+"""Bytes per second at which a body never exceeds its deadline."""
 
 _SMALL = 1 << 16
 """Bytes of a body that are accepted however many others are held."""
@@ -41,17 +41,17 @@ class Limits:
     """Limits of a server.
 
     Attributes:
-        body_bytes: the largest body of a request.
-        held_bytes: the largest sum of the bodies that are held at a time.
-        body_values: the most values in the JSON of a body.
+        body_bytes: maximum size of a request's body.
+        held_bytes: maximum sum of the bodies held at a time.
+        body_values: maximum values in the JSON of a body.
         header_s: seconds within which the head of a request has to arrive.
         body_s: seconds within which its body has to arrive, plus one for each 64 KiB.
-        max_tokens: the most tokens that a request may ask for; None for as many as fit.
-        queue: the most requests that wait for each of: a text, a run, tokenising, embeddings.
-        per_client: the most requests of one address at a time.
-        stop_texts: the most stop texts of a request.
-        stop_characters: the most characters of a stop text.
-        texts: the most texts of a request for embeddings.
+        max_tokens: maximum tokens that a request may ask for; None for as many as fit.
+        queue: maximum requests that wait for each of: a text, a run, tokenising, embeddings.
+        per_client: maximum concurrent requests of one address.
+        stop_texts: maximum stop texts of a request.
+        stop_characters: maximum characters of a stop text.
+        texts: maximum texts of a request for embeddings.
         lost_s: seconds after which the server ends if no model can answer.
     """
 
@@ -97,8 +97,8 @@ def as_http(error: BaseException) -> HttpError:
     """Return the error response for an exception."""
     if isinstance(error, HttpError):
         return error
-    if isinstance(error, ClientDisconnect):  # nobody reads this
-        return HttpError(499, "client_gone", "the client has gone")
+    if isinstance(error, ClientDisconnect):  # nothing reads this
+        return HttpError(499, "client_gone", "the client has disconnected")
     if isinstance(error, HTTPException):  # of starlette: no such route, or not by this method
         word = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "refused")
         return HttpError(error.status_code, word, error.detail, dict(error.headers or {}))
@@ -129,7 +129,7 @@ class Bodies:
         """Receive the body of a request, which counts as held until the end of the block.
 
         Raises:
-            HttpError: it is too large or too slow, or too many bytes are held already.
+            HttpError: the body is too large or too slow, or too many bytes are held already.
         """
         limits = self._limits
         if length_of(request.headers.get("content-length", "0")) > limits.body_bytes:
@@ -176,10 +176,10 @@ class Bodies:
 
         Args:
             body: the bytes.
-            values: the most values that it may have; `Limits.body_values` by default.
+            values: its maximum number of values; `Limits.body_values` by default.
 
         Raises:
-            HttpError: it is not a JSON object of Unicode texts, or has too many values.
+            HttpError: the body is not a JSON object with Unicode strings, or has too many values.
         """
         most = self._limits.body_values if values is None else values
         if len(body) <= _SMALL:
@@ -189,13 +189,13 @@ class Bodies:
 
 
 def _object_of(body: bytes, most: int) -> dict[str, Any]:
-    """Parse a body that has to be a JSON object of `most` values at most."""
+    """Parse a body that must be a JSON object of at most `most` values."""
     if _values(body) > most and _values(_without_texts(body, most)) > most:
         raise HttpError(413, "too_many_values", f"a body has {most} values at most")
     try:
         text = body.decode("utf-8-sig")
         made = json.loads(text)
-        if "\\u" in text and _SURROGATE.search(text):  # half of a pair is not Unicode
+        if "\\u" in text and _SURROGATE.search(text):  # half of a surrogate pair is not Unicode
             json.dumps(made, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         reason = "it is not Unicode" if isinstance(error, UnicodeError) else str(error)

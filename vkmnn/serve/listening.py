@@ -22,7 +22,7 @@ def bound(host: str, port: int) -> list[socket.socket]:
     """Return sockets bound to a host, one for each of its addresses; they do not listen yet.
 
     Raises:
-        InvalidInputError: the host is unknown, or the port is taken.
+        InvalidInputError: the host is unknown, or the port is in use.
     """
     made: list[socket.socket] = []
     try:
@@ -112,7 +112,7 @@ class _Connection(H11Protocol):
     def _expect(self) -> None:
         """Start the deadline if the client has to send the rest of a request; else stop it.
 
-        The application has a deadline of its own for the body of a request that it answers.
+        The application has a separate deadline for the body of a request that it answers.
         """
         if self.transport.is_closing():
             return

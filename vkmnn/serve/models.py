@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TypedDict, TypeVar
 
 from vkmnn import llm
 from vkmnn.errors import InvalidInputError, ModelFileError
 from vkmnn.inference_session import InferenceSession
-from vkmnn.llm.hub import GGUF, find_folder
 from vkmnn.llm.layout import read_layout
 from vkmnn.schedule_config import OnDeviceLost, OnOverflow, PrecisionName
 from vkmnn.serve.limits import HttpError
+from vkmnn.sources.locate import GGUF, locate
+from vkmnn.sources.names import title_of
 
 Model = llm.LanguageModel | llm.EmbeddingModel | InferenceSession
 Kind = TypeVar("Kind")
-
-_FILES = (
-    *(".onnx", ".vkmnn", ".mnn", ".tflite", ".prototxt", ".caffemodel", ".pb"),
-    GGUF,
-)
 
 
 class _Options(TypedDict):
@@ -50,14 +46,14 @@ class Models:
 
     @property
     def lost(self) -> list[str]:
-        """The names of the models that cannot answer, as their device is lost."""
+        """The names of the models that cannot answer because their device is lost."""
         return [name for name, model in self.all.items() if model.lost]
 
     def language_model(self, name: object) -> tuple[str, llm.LanguageModel]:
         """Return a language model and its name; None selects the only one.
 
         Raises:
-            HttpError: there is none of this name; or several, and none is named.
+            HttpError: there is none of this name, or there are several and none is named.
         """
         return _one(name, self.language, "language model")
 
@@ -116,6 +112,12 @@ def load_models(
     return models
 
 
+def _split(spec: str) -> tuple[str, str]:
+    """Return the name of NAME=MODEL, or "", and the model; addresses and paths may hold a "="."""
+    match = re.fullmatch(r"([^=/\\:#?]+)=(.+)", spec, re.DOTALL)
+    return (match[1], match[2]) if match else ("", spec)
+
+
 def _load(
     models: Models,
     spec: str,
@@ -124,22 +126,17 @@ def _load(
     variant: str | None,
     options: _Options,
 ) -> None:
-    name, _, where = spec.rpartition("=")
-    path = Path(where)
+    name, where = _split(spec)
     try:
-        is_file, is_there = path.is_file(), path.exists()
-    except (OSError, ValueError) as error:
+        found = locate(where, variant)
+    except OSError as error:
         raise ModelFileError(f"'{where[:200]}' cannot be read: {error.args[-1]}") from error
-    if not is_there and path.suffix in _FILES:
-        raise ModelFileError(
-            f"no such file: '{where}'", hint="check the path; it is relative to this folder"
-        )
-    name = name or (path.stem if is_file else Path(where.rstrip("/")).name)
+    name = name or title_of(where)
     if name in models.names:
         raise InvalidInputError(f"two models are called '{name}'", hint="write NAME=MODEL")
-    if is_file and path.suffix.lower() != GGUF:
-        models.networks[name] = InferenceSession(path, device, **options)
-    elif read_layout(find_folder(where, None, variant), variant).kind == "embedding":
+    if found.path.is_file() and found.path.suffix.lower() != GGUF:
+        models.networks[name] = InferenceSession(found.path, device, **options)
+    elif read_layout(found.path, found.variant).kind == "embedding":
         encoder = llm.load_embedding(where, device, variant=variant, **options)
         models.embedding[name] = encoder
         encoder.tokenizer.prepare()

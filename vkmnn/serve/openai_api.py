@@ -40,7 +40,7 @@ _REFUSED: Mapping[str, tuple[Any, ...]] = {
     "suffix": ("",),
     "response_format": ({"type": "text"},),
 }
-"""Fields that would change the result, with the values that are understood."""
+"""Fields that would change the result, with their supported values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Asked:
 
     @property
     def most(self) -> int | None:
-        """The most tokens to generate."""
+        """Maximum tokens to generate."""
         most: int | None = self.how["max_tokens"]
         return most
 
@@ -103,7 +103,7 @@ class OpenAiApi:
         texts = field(body, "input", (str, list))
         texts = [texts] if isinstance(texts, str) else texts
         if not texts or not all(isinstance(text, str) for text in texts):
-            raise HttpError(400, "invalid_input", "'input' is a text, or a list of texts")
+            raise HttpError(400, "invalid_input", "'input' is a string or a list of strings")
         if len(texts) > self._limits.texts:
             text = f"'input' has {len(texts)} texts, and {self._limits.texts} at most"
             raise HttpError(400, "too_many_texts", text)
@@ -176,7 +176,9 @@ class OpenAiApi:
                 prompt = prompt[0]
             if isinstance(prompt, list) and not all(type(one) is int for one in prompt):
                 raise HttpError(
-                    400, "unsupported_field", "a request has one prompt: a text or a list of tokens"
+                    400,
+                    "unsupported_field",
+                    "a request has one prompt: a string or a list of tokens",
                 )
         usual = None if chat else 16
         most = field(
@@ -210,7 +212,7 @@ class OpenAiApi:
     def _stops(self, stop: Any) -> list[str]:
         limits, stops = self._limits, [stop] if isinstance(stop, str) else stop
         if not all(isinstance(one, str) for one in stops):
-            raise HttpError(400, "invalid_type", "'stop' is a text or a list of texts")
+            raise HttpError(400, "invalid_type", "'stop' is a string or a list of strings")
         if len(stops) > limits.stop_texts or any(len(s) > limits.stop_characters for s in stops):
             text = (
                 f"'stop' has {limits.stop_texts} texts of {limits.stop_characters} characters "
@@ -269,14 +271,14 @@ def _messages(messages: list[Any]) -> list[dict[str, Any]]:
     made = []
     for message in messages:
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-            raise HttpError(400, "invalid_messages", "a message has a role and a content")
+            raise HttpError(400, "invalid_messages", "a message needs a role and content")
         content = message.get("content") or ""
         if isinstance(content, list):
             if not all(isinstance(part, dict) and part.get("type") == "text" for part in content):
-                raise HttpError(400, "unsupported_content", "contents are texts")
+                raise HttpError(400, "unsupported_content", "content must be text")
             content = "".join(str(part.get("text", "")) for part in content)
         if not isinstance(content, str):
-            raise HttpError(400, "invalid_messages", "a content is a text")
+            raise HttpError(400, "invalid_messages", "content is text")
         made.append({**message, "content": content})
     if not made:
         raise HttpError(400, "invalid_messages", "'messages' is empty")
@@ -319,7 +321,7 @@ def _usage(result: Generated) -> dict[str, Any]:
 def _embedding(index: int, vector: Any, coded: bool) -> str:
     """Return a text's vector as JSON."""
     numbers = np.asarray(vector, "<f4")
-    if not np.isfinite(numbers).all():  # JSON cannot say it
+    if not np.isfinite(numbers).all():  # JSON cannot represent it
         text = f"the vector of text {index} has numbers that are not finite"
         raise HttpError(500, "not_finite", text)
     made: Any = base64.b64encode(numbers.tobytes()).decode() if coded else numbers.tolist()

@@ -11,10 +11,10 @@ from starlette.types import Receive, Scope, Send
 class Streamed(StreamingResponse):
     """Server-sent events; `when_done` is always called at the end.
 
-    A client may be gone before the first event: then the events' own `finally` never runs.
+    A client may disconnect before the first event: then the events' own `finally` never runs.
 
     Args:
-        events: what is sent.
+        events: the events to send.
     """
 
     def __init__(self, events: AsyncIterator[str]) -> None:
@@ -23,7 +23,7 @@ class Streamed(StreamingResponse):
         self._done: list[Callable[[], None]] = []
 
     def when_done(self, call: Callable[[], None]) -> None:
-        """Call this once the response has been sent, or cannot be."""
+        """Called once the response has been sent, or cannot be."""
         self._done.append(call)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -45,7 +45,7 @@ class Turns:
 
     Args:
         waiting: the most jobs that wait.
-        active: the most jobs that take turns.
+        active: maximum number of jobs that take turns.
         name: the thread's name.
     """
 
@@ -70,7 +70,7 @@ class Turns:
         return len(self._waiting)
 
     def add(self, start: Steps) -> Job:
-        """Queue a job; has to be called in an event loop.
+        """Queue a job; must be called in an event loop.
 
         Raises:
             HttpError: too many wait already, or the server is stopping.
@@ -80,13 +80,13 @@ class Turns:
             if self._closed:
                 raise HttpError(503, "stopping", "the server is stopping")
             if len(self._waiting) >= self._most:
-                raise HttpError(503, "queue_full", f"{self._most} requests wait already")
+                raise HttpError(503, "queue_full", f"{self._most} requests are waiting already")
             self._waiting.append(job)
             self._change.notify()
         return job
 
     def cancel(self, job: Job) -> None:
-        """Drop a job whose results nobody needs any more."""
+        """Drop a job whose results are no longer needed."""
         with self._change:
             job.cancelled = True
             if job in self._waiting:  # frees its place at once
@@ -114,7 +114,7 @@ class Turns:
                 if loop.time() - looked >= _POLL_S:  # however fast the steps are
                     looked = loop.time()
                     if await request.is_disconnected():
-                        raise HttpError(499, "client_gone", "the client has gone")
+                        raise HttpError(499, "client_gone", "the client has disconnected")
         finally:
             self.cancel(job)
 
@@ -133,7 +133,7 @@ class Turns:
                         self._active.remove(job)
 
     def _admit(self) -> bool:
-        """Wait for jobs and admit as many as may take turns; return False at the end."""
+        """Wait for jobs and admit as many as may run in turns; return False at the end."""
         with self._change:
             while not self._active and not self._waiting:
                 if self._closed:

@@ -9,11 +9,11 @@ from vkmnn.serve.turns import Turns
 class Work:
     """Generation of texts, tokenising of long prompts, and embeddings.
 
-    No kind waits for the steps of another. Long prompts are tokenised one after the other, in the
-    memory that one of them takes.
+    No kind waits for the steps of another. Long prompts are tokenised one after the other, so that
+    only one takes memory at a time.
 
     Args:
-        waiting: the most jobs of each kind that wait.
+        waiting: maximum waiting jobs of each kind.
     """
 
     def __init__(self, waiting: int) -> None:

@@ -1,5 +1,5 @@
 """Files of compiled shaders, which the generator writes and the run time reads.
 
-`lock` says which variants a folder of templates has, `store` keeps what has been compiled, and
-`archive` holds the modules that a wheel ships.
+`lock` lists the variants of a folder of templates, `store` keeps compiled shaders, and `archive`
+holds the modules of a wheel.
 """

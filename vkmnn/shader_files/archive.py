@@ -13,8 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 ARCHIVE_FILE = "spirv.zip"
-_FIXED_DATE = (1980, 1, 1, 0, 0, 0)  # the same modules make the same archive
-# Of a local header in a zip file: its size, and where it says how long name and extra field are.
+_FIXED_DATE = (1980, 1, 1, 0, 0, 0)  # the same modules give the same archive
+# Of a local header in a zip file: its size, and the position of the lengths of name and extra
+# field.
 _HEADER_BYTES, _LENGTHS_AT = 30, 26
 _RAW_DEFLATE = -15
 
@@ -23,7 +24,7 @@ def pack(path: Path, modules: Mapping[str, bytes]) -> None:
     """Write an archive.
 
     Args:
-        path: of the file.
+        path: path of the file.
         modules: the SPIR-V of each variant.
     """
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as out:

@@ -71,7 +71,7 @@ class Lock:
 
 
 PARAM = re.compile(r"(\w+)\s*:\s*(uint|int|float)\s*(?:\[\s*(\d+)\s*\])?\s*(?:=\s*(\S+))?")
-"""A push constant as templates and the lock have it: name, type, count and default."""
+"""A push constant in templates and the lock: name, type, count and default."""
 
 _HINT = "write it again: `python -m vkmnn.codegen`, for a package with --shaders FOLDER"
 
@@ -92,7 +92,7 @@ def variant_name(template: str, values: Iterable[str | int]) -> str:
 
 
 def read_lock(folder: Path) -> Lock | None:
-    """Return the lock of a folder, None where there is none.
+    """Return the lock of a folder, None if there is none.
 
     Raises:
         ShaderError: it is damaged, or of another version of vkmnn.

@@ -61,7 +61,7 @@ class Store:
     A folder that cannot be read or written costs time, not results. Why is logged, once.
 
     Args:
-        folders: the first takes what is written; all are read.
+        folders: the first is written to; all are read.
     """
 
     def __init__(self, *folders: Path) -> None:
@@ -90,7 +90,7 @@ class Store:
         return None
 
     def has(self, key: str) -> bool:
-        """Say whether there is a file of this name; it may be damaged."""
+        """Return whether a file of this name exists; it may be damaged."""
         return any((folder / key).is_file() for folder in self.folders)
 
     def put(self, key: str, known: dict[str, Any], data: bytes) -> None:
@@ -123,7 +123,7 @@ class Store:
         return sorted(path for path in paths if path.is_file())
 
     def prune(self, keep: set[str]) -> int:
-        """Delete every entry of the first folder that is not in `keep`; return how many went."""
+        """Delete every entry of the first folder that is not in `keep`; return their number."""
         gone = 0
         for path in self.files():
             if path.name not in keep:

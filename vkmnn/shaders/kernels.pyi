@@ -1472,15 +1472,21 @@ def convert_layout(
     """
 
 ConvertWidthElement: TypeAlias = Literal["f32", "f16"]
+ConvertWidthResult: TypeAlias = Literal["f32", "f16"]
 ConvertWidthLoad: TypeAlias = Literal["buffer", "texel"]
 
 class ConvertWidthParams(Params):
     n4: Final[int]
     def __init__(self, *, n4: int) -> None: ...
 
-def convert_width(*, element: ConvertWidthElement, load: ConvertWidthLoad) -> Shader:
+def convert_width(
+    *,
+    element: ConvertWidthElement,
+    result: ConvertWidthResult,
+    load: ConvertWidthLoad,
+) -> Shader:
     """
-    Copies n4 groups of four floats from 32 bits to 16, or from 16 to 32 where x holds float16.
+    Copies n4 groups of four floats from one float element to another.
     """
 
 CopyLoad: TypeAlias = Literal["buffer", "texel"]
@@ -1672,7 +1678,7 @@ class FillParams(Params):
 def fill(*, element: FillElement) -> Shader:
     """
     Sets count groups of four elements to one value, given as the bits of a 32-bit word: one
-    element, or two of fp16.
+    element, or two of 16 bits.
     """
 
 GateColumnsElement: TypeAlias = Literal["f32", "f16"]

@@ -57,14 +57,14 @@ class ShaderLibrary:
 
     @property
     def fingerprint(self) -> str:
-        """Names this state of the shaders: others have another."""
+        """Identifies this state of the shaders."""
         return self._origin.fingerprint
 
     def load(self, name: str) -> Shader:
         """Return the variant called `name` (`"unary_map_f32_buffer"`); the same object every time.
 
         Raises:
-            ShaderError: there is no such variant; the hint names the nearest one. Or the folder
+            ShaderError: the variant does not exist; the hint names the nearest one. Or the folder
                 has no shaders, or those of another version of vkmnn; or the variant has to be
                 rendered, and what that takes is missing.
         """
@@ -106,7 +106,8 @@ class ShaderLibrary:
         """Return the variant of `template` with these axis values.
 
         Raises:
-            ShaderError: a value is unknown, or the combination is excluded; says what exists.
+            ShaderError: a value is unknown, or the combination is excluded; the existing ones are
+                listed.
         """
         key = (template, *axes.items(), *map(type, axes.values()))  # True is not 1 here
         shader = self._found.get(key)
@@ -132,7 +133,7 @@ class ShaderLibrary:
         )
 
     def _alternatives(self, template: str, axes: Mapping[str, str | int]) -> str:
-        """Say for each axis which values go with the others as given."""
+        """Return, for each axis, the values that fit the others as given."""
         built = [values for _, owner, values in self._origin.expand() if owner == template]
         lines = []
         for axis in axes:
@@ -162,7 +163,7 @@ class ShaderLibrary:
         return self._origin.module(name)
 
     def has(self, name: str) -> bool:
-        """Say whether a variant has been compiled."""
+        """Return whether a variant has been compiled."""
         return self._origin.has(name)
 
     def prepare(self, names: Iterable[str]) -> None:
@@ -184,7 +185,7 @@ class Module:
 
 
 def is_pending(shader: Shader) -> bool:
-    """Say whether a shader has yet to be compiled."""
+    """Return whether a shader has yet to be compiled."""
     source = shader.spirv
     return isinstance(source, Module) and not source.library.has(shader.name)
 
@@ -233,7 +234,7 @@ def shader_from_entry(
     """Return the `Shader` that a manifest entry describes; `spirv` is called when it is needed.
 
     Args:
-        name: of the variant.
+        name: name of the variant.
         entry: its entry.
         spirv: returns the module.
         digest: None for that of the module.

@@ -67,7 +67,7 @@ class _Kernels:
 
     def get(self, name: str) -> Any:
         """Return a name of the module that is used for the first time."""
-        if name.startswith("__"):  # what Python and tools ask every module for
+        if name.startswith("__"):  # attributes that Python and tools request of every module
             raise AttributeError(f"module {self._module['__name__']!r} has no attribute {name!r}")
         maker = self._makers.get(name)
         if maker is None:

@@ -1,8 +1,8 @@
 """Shaders of a checkout: compiled from their templates on first use, then cached.
 
-What a variant declares is known once it is rendered, and its SPIR-V is compiled when a pipeline
-needs it. Both are kept by the digest that the lock has of the variant
-(`vkmnn.shader_files.store`), so that a process that finds all there imports no compiler.
+A variant's declarations are known once it is rendered, and its SPIR-V is compiled when a pipeline
+needs it. Both are stored under the variant's digest in the lock (`vkmnn.shader_files.store`), so
+that a process that finds them all imports no compiler.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class OnDemand:
         """Return a variant's declarations, None if there is no such variant.
 
         Raises:
-            ShaderError: it has to be rendered, and Jinja is missing, or the lock is out of date.
+            ShaderError: it must be rendered, and Jinja is missing, or the lock is out of date.
         """
         digest = self._lock.variants.get(name)
         if digest is None:
@@ -88,14 +88,14 @@ class OnDemand:
         """Return the SPIR-V of a variant.
 
         Raises:
-            ShaderError: it has to be compiled, and a compiler is missing, or the lock is out of
+            ShaderError: it must be compiled, and a compiler is missing, or the lock is out of
                 date.
         """
         stored = self._store.get(self._lock.variants[name])
         return stored[1] if stored else self._generator.module(name)
 
     def has(self, name: str) -> bool:
-        """Say whether a variant has been compiled."""
+        """Return whether a variant has been compiled."""
         return self._store.has(self._lock.variants[name])
 
     def prepare(self, names: Iterable[str]) -> None:
@@ -118,7 +118,7 @@ class OnDemand:
                 raise
             raise ShaderError(
                 f"shaders in {self._folder} are not compiled, and {error.name} is not installed",
-                hint="pip install 'vkmnn[codegen]' brings what compiles them; wheels of vkmnn "
-                "contain them compiled",
+                hint="pip install 'vkmnn[codegen]' installs the compiler; vkmnn's wheels "
+                "contain compiled shaders",
             ) from None
         return Generator(self._folder, self._lock)

@@ -21,7 +21,7 @@ MANIFEST_SCHEMA = 1
 
 _SCHEMA = re.compile(r'"schema": (\d+)')
 _LOCK = re.compile(r'"lock": "(\w*)"')
-_HEAD = 1000  # characters in which the two stand
+_HEAD = 1000  # characters that contain the two
 _HINT = "a package of shaders holds shaders.lock, or manifest.json and spirv.zip, beside kernels.py"
 
 
@@ -29,7 +29,7 @@ class Packed:
     """The shaders of a folder with manifest.json, and spirv.zip or spirv/. Shared by threads.
 
     Args:
-        folder: what `python -m vkmnn.codegen pack` has written, or a wheel has installed.
+        folder: a folder written by `python -m vkmnn.codegen pack`, or installed by a wheel.
     """
 
     on_demand = False
@@ -117,14 +117,14 @@ class Packed:
             return packed
 
     def has(self, name: str) -> bool:
-        """Say that a variant has been compiled."""
+        """Return whether a variant is in the archive."""
         return True
 
     def prepare(self, names: Iterable[str]) -> None:
         """Do nothing: all modules are packed."""
 
     def _unpacked(self, name: str) -> bytes | None:
-        """Return a module of a folder that came in a wheel, None where there is no archive."""
+        """Return a module of a folder installed from a wheel, None if there is no archive."""
         archive = self._archive
         if archive is None:
             return None
@@ -154,7 +154,7 @@ class Entries:
         self._start = max(text.find('\n  "variants": {'), 0)
 
     def get(self, name: str) -> dict[str, Any] | None:
-        """Return the entry of a variant; None when it is not where the generator writes it."""
+        """Return the entry of a variant; None if it is not at its expected position."""
         head = f'\n    "{name}": '
         place = self._text.find(head, self._before(name))
         if place < 0:

@@ -82,7 +82,7 @@ class Params:
         return flat
 
     def _refusal(self, error: Exception) -> ShaderError:
-        """Say which field could not be packed, and why."""
+        """Raise an error that names the field that could not be packed, with the reason."""
         owner = type(self).__name__
         for name, count, value in zip(self.__slots__, self._counts, self._values(), strict=True):
             if count and not (isinstance(value, tuple) and len(value) == count):
@@ -102,7 +102,7 @@ def params_class(name: str, module: str, declared: Sequence[str]) -> type[Params
     """Return the class of a parameter block.
 
     Args:
-        name: of the class.
+        name: name of the class.
         module: that the class belongs to.
         declared: the fields as the template declares them: `"n:uint"`, `"steps:uint[3]"`,
             `"alpha:float=1.0"`.

@@ -25,6 +25,7 @@ from vkmnn.shape import (
     slicing,
     unfolding,
 )
+from vkmnn.shape.alike import AlikeShapes, reads_declared_contents
 from vkmnn.shape.counting import flops
 from vkmnn.shape.registry import (
     SizeComputer,
@@ -32,13 +33,12 @@ from vkmnn.shape.registry import (
     is_too_large,
     size_computer,
 )
-from vkmnn.shape.repeated import RepeatedShapes, reads_declared_contents
 from vkmnn.shape.sizes import Cost, cost_of, info_bytes, new_bytes
 from vkmnn.shape.working import is_view, working_bytes, working_seconds
 
 __all__ = [
+    "AlikeShapes",
     "Cost",
-    "RepeatedShapes",
     "SizeComputer",
     "boxes",
     "cached_attention",

@@ -48,7 +48,7 @@ def _named_suppression(op: Op, facts: Facts) -> list[Found]:
 
 
 def _regions(inputs: Infos, width: int) -> int:
-    """Return how many regions there are, after a look at them and the images."""
+    """Return the number of regions, after checking them and the images."""
     x, regions = shape_of(inputs, 0), shape_of(inputs, 1)
     if len(x) != 4 or len(regions) != 2 or regions[1] != width:
         raise ShapeError(f"images {x} and regions {regions} are not [N, C, H, W] and [R, {width}]")

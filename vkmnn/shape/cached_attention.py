@@ -33,7 +33,7 @@ def _cached_attention(op: Op[CachedAttentionAttrs], inputs: Infos, values: Value
     check_shape(inputs, 6, (*k[:2], keys[2], v[3]), "cache of values")
     width = op.attrs.width
     if width % 2 or not 0 <= width <= q[3] or bool(width) != has_input(inputs, 3):
-        raise ShapeError(f"{width} columns of {q} cannot be turned")
+        raise ShapeError(f"{width} columns of {q} cannot be rotated")
     for index in (3, 4) if width else ():
         table = shape_of(inputs, index)
         rows = ((1, 1, q[2]), (q[0], 1, q[2]))

@@ -46,7 +46,7 @@ def _results(op: Op[Direct], inputs: Infos) -> Shape:
     if x[1] != w[1] * attrs.group:
         raise ShapeError(
             f"the input has {x[1]} channels, weight {w} with group {attrs.group} "
-            f"wants {w[1] * attrs.group}"
+            f"needs {w[1] * attrs.group}"
         )
     if w[0] % attrs.group:
         raise ShapeError(f"{w[0]} output channels do not divide into {attrs.group} groups")
@@ -94,7 +94,7 @@ def _deconvolution(op: Op[DeconvolutionAttrs], inputs: Infos, values: Values) ->
     attrs = op.attrs
     x, w = _operands(inputs, attrs.group)
     if x[1] != w[0]:
-        raise ShapeError(f"the input has {x[1]} channels, weight {w} wants {w[0]}")
+        raise ShapeError(f"the input has {x[1]} channels, weight {w} needs {w[0]}")
     if w[0] % attrs.group:
         raise ShapeError(f"{w[0]} input channels do not divide into {attrs.group} groups")
     channels = w[1] * attrs.group

@@ -20,7 +20,7 @@ def custom_op(type_: str, *, flops: int | Flops = 1) -> Callable[[SizeComputer],
     """Register a type of Custom op; decorates its shape computer, as `size_computer` does.
 
     Args:
-        type_: what ops of this type carry: "acme.Gate".
+        type_: the type of these ops: "acme.Gate".
         flops: floating-point operations for each element of the first output, or a function of
             attributes, input shapes and the shape of the first output.
 

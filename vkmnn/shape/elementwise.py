@@ -112,7 +112,7 @@ def _arithmetic(kind: str, a: Dim, b: Dim, algebra: DimAlgebra) -> Dim:
 
 
 def _equal(a: Dim, b: Dim, algebra: DimAlgebra) -> Dim:
-    """Return 1 where the values are equal for all sizes, 0 where they never are, else None."""
+    """Return 1 if the values are equal for all sizes, 0 if they never are, else None."""
     if a is None or b is None:
         return None
     if a == b:
@@ -130,7 +130,7 @@ def _elementwise(op: Op[ElementwiseAttrs], inputs: Infos, values: Values) -> Out
         if STEP_KINDS.get(step.kind) != len(step.values):
             raise ShapeError(f"no step '{step.kind}' takes {len(step.values)} values")
         if not all(-len(attrs.numbers) <= v < len(inputs) + number for v in step.values):
-            raise ShapeError(f"step {number} takes a value that is not there")
+            raise ShapeError(f"step {number} reads a value that does not exist")
     fits = 0 < len(attrs.steps) <= MAX_STEPS and len(attrs.numbers) <= MAX_STEP_NUMBERS
     if not fits:
         raise ShapeError(f"{len(attrs.steps)} steps with {len(attrs.numbers)} numbers")

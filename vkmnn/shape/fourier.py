@@ -32,10 +32,10 @@ class Transform:
     """A transform of a tensor.
 
     Attributes:
-        axis: along which it goes, counted from the front.
+        axis: the transformed axis, counted from the front.
         rows: elements along it.
-        parts: 1 for real elements, 2 for complex ones, whose parts lie side by side.
-        length: of the transform.
+        parts: 1 for real elements, 2 for complex ones, whose parts are adjacent.
+        length: length of the transform.
         inverse: whether it is the inverse one, which divides by the length.
         onesided: forward, half of the results; inverse, half of the elements are given.
     """
@@ -54,12 +54,12 @@ class Transform:
 
     @property
     def outputs(self) -> int:
-        """Number of parts of each: 1 real, 2 complex."""
+        """Numbers per element: 1 if real, 2 if complex."""
         return 1 if self.onesided and self.inverse else 2
 
     @property
     def matrix_size(self) -> int:
-        """Elements of the matrix that it is a product with, or more."""
+        """Elements of the matrix by which it is multiplied, or more."""
         return self.rows * self.parts * self.length * 2
 
 
@@ -67,13 +67,13 @@ def transform_of(attrs: DFTAttrs, shape: Shape, axis: int, length: int | None) -
     """Return the transform of a tensor of this shape.
 
     Args:
-        attrs: of the op.
-        shape: of the tensor; its last axis holds the parts of each number.
-        axis: along which it goes.
-        length: of the transform, None where it follows from the axis.
+        attrs: attributes of the op.
+        shape: shape of the tensor; its last axis holds the parts of each number.
+        axis: the transformed axis.
+        length: length of the transform, None if it follows from the axis.
 
     Raises:
-        ShapeError: there is no such transform.
+        ShapeError: the transform does not exist.
     """
     axis = normalize_axis(axis, len(shape))
     if axis == len(shape) - 1 or shape[-1] not in (1, 2):
@@ -87,7 +87,7 @@ def transform_of(attrs: DFTAttrs, shape: Shape, axis: int, length: int | None) -
     if length < 1:
         raise ShapeError(f"a transform of length {length}", hint="it needs at least one element")
     if attrs.onesided and not attrs.inverse and shape[-1] == 2:
-        raise ShapeError("complex elements have no half of the results that says all")
+        raise ShapeError("only real inputs have a redundant half of the results to leave out")
     return Transform(axis, rows, shape[-1], length, attrs.inverse, attrs.onesided)
 
 
@@ -135,7 +135,7 @@ def fourier_matrix(transform: Transform) -> Array:
     wave = np.exp(1j * ((2 if transform.inverse else -2) * np.pi * turns / length))
     if transform.inverse:
         wave = wave / length
-    if is_real:  # all but the first and the middle one stand for two
+    if is_real:  # all except the first and the middle one count twice
         weight = np.full(taken, 2.0)
         weight[:1] = 1
         if length % 2 == 0 and taken == bins:
@@ -147,7 +147,9 @@ def fourier_matrix(transform: Transform) -> Array:
         matrix[:taken, part, :, 0] = product.real
         if not is_real:
             matrix[:taken, part, :, 1] = product.imag
-    if is_real and parts == 2:  # what the middle one's imaginary part would give is rounding
+    if (
+        is_real and parts == 2
+    ):  # the middle one's imaginary part would only contribute rounding errors
         matrix[:1, 1] = 0
         if length % 2 == 0 and taken == bins:
             matrix[taken - 1, 1] = 0

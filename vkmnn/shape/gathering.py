@@ -157,7 +157,7 @@ def _append(op: Op[AppendAttrs], inputs: Infos, values: Values) -> Outputs:
     if len(whole) != len(rows) or not 0 <= axis < len(whole):
         raise ShapeError(f"{rows} cannot be appended to {whole} along axis {axis}")
     if (*whole[:axis], *whole[axis + 1 :]) != (*rows[:axis], *rows[axis + 1 :]):
-        raise ShapeError(f"{rows} and {whole} differ beside axis {axis}")
+        raise ShapeError(f"{rows} and {whole} differ outside axis {axis}")
     return [(dtype_of(inputs, 0), whole)]
 
 
@@ -172,12 +172,12 @@ def _join_past(op: Op, inputs: Infos, values: Values) -> Outputs:
     if not len(past) == len(new) == 4 or (*past[:2], past[3]) != (*new[:2], new[3]):
         raise ShapeError(f"rows {new} cannot join the cache {past}")
     if before not in ((past[0],), (past[0], 1)):
-        raise ShapeError(f"{before} are not the numbers of rows of {past[0]} texts")
+        raise ShapeError(f"{before} are not the numbers of rows of {past[0]} sequences")
     if not new[2] <= total <= past[2] + new[2]:
         raise ShapeError(
-            f"{new[2]} new rows and a cache of {past[2]} do not make the {total} rows in all "
-            "that total_sequence_length says",
-            hint="it counts old and new rows of the longest text",
+            f"{new[2]} new rows and a cache of {past[2]} do not add up to the {total} rows "
+            "of total_sequence_length",
+            hint="it counts the old and new rows of the longest sequence",
         )
     rows = (max(past[2], total), total)
     return [(dtype, (*past[:2], count, past[3])) for count in rows]

@@ -83,7 +83,7 @@ def _quantized(op: Op[QuantizedMatMulAttrs], inputs: Infos, values: Values) -> O
     if has_input(inputs, 2):
         check_shape(inputs, 2, output[-1:], "bias")
     check_shape(inputs, 3, output, "residual")
-    # Constant codes may be bytes.
+    # Constant quantised values may be bytes.
     whole = dtype_of(inputs, 1) in (DType.INT8, DType.INT16)
     floats = (0, 2, 3, 4, 5, 6) if whole else (0, 1, 2, 3, 4, 5, 6)
     if has_input(inputs, 6):
@@ -129,7 +129,9 @@ def _normed(op: Op[NormedMatMulAttrs], facts: Facts) -> list[Found]:
     columns, depth = w if attrs.transpose_b else (w[1], w[0])
     if attrs.gated and isinstance(columns, int):
         if columns % 4:
-            raise ShapeError(f"{columns} columns are not gates and gated in fours")
+            raise ShapeError(
+                f"{columns} columns do not alternate between four gates and four gated values"
+            )
         columns //= 2
     if x is None:
         return [(dtype, None)]

@@ -98,7 +98,7 @@ def _named_concat(op: Op[AxisAttrs], facts: Facts) -> list[Found]:
     total: Dim = 0
     for shape in shapes:
         total = facts.algebra.add(total, shape[axis] if shape else None)
-    equal = [  # the shapes are, outside the axis: an int says most, then a name
+    equal = [  # the shapes are equal outside the axis: prefer an int, then a name
         next((dim for dim in dims if isinstance(dim, int)), next(filter(None, dims), None))
         for dims in zip(*known, strict=True)
     ]
@@ -193,7 +193,7 @@ def _space_to_depth(op: Op[BlockAttrs], facts: Facts) -> list[Found]:
     n, c, h, w = shape
     if any(isinstance(dim, int) and dim % block for dim in (h, w)):
         raise ShapeError(f"height {h} and width {w} do not divide by block_size {block}")
-    # They divide, so that the quotient is whole for names, too.
+    # They divide, so the quotient is an integer for names too.
     rows, columns = algebra.floor_divide(h, block), algebra.floor_divide(w, block)
     return [(facts.dtype(op), (n, algebra.multiply(c, block * block), rows, columns))]
 

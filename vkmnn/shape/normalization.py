@@ -30,7 +30,7 @@ def _layer_norm(op: Op[LayerNormAttrs], inputs: Infos, values: Values) -> Output
         if has_input(inputs, index):
             check_broadcastable_to(shape_of(inputs, index), shape, what)
     statistics = shape[:axis] + (1,) * (len(shape) - axis)
-    # ONNX LayerNormalization keeps statistics in float32 (stash_type 1) whatever the input is.
+    # ONNX LayerNormalization keeps statistics in float32 (stash_type 1) for any input.
     return [
         (same_dtype(inputs, 0, 1, 2), shape),
         (DType.FLOAT32, statistics),

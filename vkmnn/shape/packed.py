@@ -12,7 +12,7 @@ from vkmnn.shape.symbolic.rules import shape_rule
 def _check_codes(op: Op, facts: Facts, place: int, rows: int, blocks: int, width: int) -> None:
     shape = facts.shape(op, place)
     if shape is not None and tuple(shape) != (rows, blocks, width):
-        raise ShapeError(f"codes are {tuple(shape)}, {(rows, blocks, width)} are needed")
+        raise ShapeError(f"packed weights are {tuple(shape)}, {(rows, blocks, width)} are needed")
 
 
 @shape_rule("MatMulNBits", exact=True)
@@ -21,7 +21,9 @@ def _matmul_n_bits(op: Op[MatMulNBitsAttrs], facts: Facts) -> list[Found]:
     blocks = -(-attrs.depth // attrs.block)
     _check_codes(op, facts, 1, attrs.columns, blocks, attrs.block * attrs.bits // 8)
     if attrs.gated and attrs.columns % 4:
-        raise ShapeError(f"{attrs.columns} columns are not gates and gated in fours")
+        raise ShapeError(
+            f"{attrs.columns} columns do not alternate between four gates and four gated values"
+        )
     if x is None:
         return [(facts.dtype(op), None)]
     if not x or (isinstance(x[-1], int) and x[-1] != attrs.depth):

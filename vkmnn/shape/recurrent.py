@@ -27,7 +27,7 @@ from vkmnn.shape.symbolic.facts import Facts, Found, NamedShape
 from vkmnn.shape.symbolic.rules import shape_rule
 
 LENGTHS = 3
-"""The input that says how long each sequence is."""
+"""The input with the length of each sequence."""
 
 
 @size_computer("Recurrent")

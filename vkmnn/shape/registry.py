@@ -29,10 +29,10 @@ _CHECK_INPUTS = "check the shapes given for the model's inputs, and the model it
 def size_computer(op_type: str) -> Callable[[SizeComputer], SizeComputer]:
     """Register a function as the shape computer of `op_type`.
 
-    The function gets the op, what is known of its inputs (static shapes; None = absent) and the
-    contents of inputs where they are known, and returns (element type, shape) of every output. It
-    may return more outputs than the op names. It raises ShapeError without op and node, which
-    `compute_shapes` fills in.
+    The function gets the op, the known infos of its inputs (static shapes; None = absent) and the
+    known contents of inputs, and returns (element type, shape) of every output. It may return more
+    outputs than the op names. It raises ShapeError without op and node, which `compute_shapes`
+    fills in.
 
     Raises:
         PluginError: `op_type` has a computer already.
@@ -50,15 +50,15 @@ def compute_shapes(
     """Return names, element types and static shapes of the outputs of `op`, one per `op.outputs`.
 
     Args:
-        op: the operator; outputs named "" are computed too, and keep the name "".
+        op: the operator; outputs named "" are computed as well, and keep the name "".
         inputs: one per `op.inputs`, with static shapes; None where the input is absent.
         values: the contents of inputs that are known, else None; at least those of `content` in the
             op's declaration.
-        max_elements: what an output may have; probes, which nobody makes tensors of, have more.
+        max_elements: maximum elements of an output; larger for probes, which never become tensors.
 
     Raises:
         ShapeError: the inputs do not fit together, a needed content is unknown, or the op type has
-            no shape computer (Raster: whoever makes one knows its output).
+            no shape computer (Raster: its creator knows its output).
     """
     computer = COMPUTERS.get(op.type)
     if computer is None:
@@ -102,9 +102,9 @@ def compute_shapes(
 
 
 def is_too_large(shape: Sequence[int], max_elements: float = MAX_ELEMENTS) -> bool:
-    """Tell whether a tensor has too many elements, or would have without its empty axes.
+    """Return whether a tensor has too many elements, even without its empty axes.
 
-    Strides and sizes of empty tensors are 64-bit numbers, too.
+    Strides and sizes of empty tensors are 64-bit numbers too.
     """
     return prod(shape) > max_elements or (0 in shape and prod(filter(None, shape)) > max_elements)
 

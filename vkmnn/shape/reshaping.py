@@ -52,7 +52,7 @@ def reshape_dims(shape: Sequence[int], target: Sequence[int], *, allowzero: bool
         raise ShapeError(f"target {list(target)} holds more than one -1")
     total = prod(shape)
     if -1 in result:
-        # Copied axes stand on both sides, so a copied axis of size 0 does not hide the answer.
+        # Copied axes occur on both sides, so a copied axis of size 0 does not hide the answer.
         copied = {axis for axis, dim in enumerate(target) if dim == 0 and not allowzero}
         rest = prod(dim for axis, dim in enumerate(shape) if axis not in copied)
         known = prod(dim for axis, dim in enumerate(result) if dim != -1 and axis not in copied)

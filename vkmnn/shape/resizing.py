@@ -49,7 +49,7 @@ Ints = npt.NDArray[np.int64]
 class AxisResize:
     """Resizing of one axis: from `size` to `output` elements.
 
-    `scale` is what ONNX's coordinate formulas use (output / size, up to rounding); `start` and
+    `scale` is the one in ONNX's coordinate formulas (output / size, up to rounding); `start` and
     `end` are the normalised region of interest, 0 and 1 unless the mode is tf_crop_and_resize.
     """
 

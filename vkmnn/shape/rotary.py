@@ -14,7 +14,7 @@ from vkmnn.shape.symbolic.rules import like_first, shape_rule
 def _rotary(op: Op[RotaryAttrs], inputs: Infos, values: Values) -> Outputs:
     x, width = shape_of(inputs, 0), op.attrs.width
     if len(x) != 4 or width < 2 or width % 2 or width > x[-1]:
-        raise ShapeError(f"{width} columns of {x} cannot be turned")
+        raise ShapeError(f"{width} columns of {x} cannot be rotated")
     for index in (1, 2):
         table = shape_of(inputs, index)
         rows = ((1, 1, x[2]), (x[0], 1, x[2]))

@@ -20,7 +20,7 @@ class Cost:
     Attributes:
         nbytes: size of the results.
         working: the most bytes that are held while they are computed, they themselves included.
-        seconds: about how long it takes.
+        seconds: approximate duration.
     """
 
     nbytes: int

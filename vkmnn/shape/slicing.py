@@ -1,4 +1,4 @@
-"""Shapes of operators that cut tensors and frame them: Split, Slice, Pad."""
+"""Shapes of operators that split tensors and pad them: Split, Slice, Pad."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ PAD_MODES = ("constant", "reflect", "edge", "wrap")
 def split_sizes(
     size: int, given: Sequence[int] | None, num_outputs: int, outputs: int
 ) -> list[int]:
-    """Return the sizes that ONNX Split cuts an axis of `size` into.
+    """Return the sizes into which ONNX Split divides an axis of `size`.
 
-    `given` are the sizes themselves; else there are `outputs` parts of ceil(size / outputs), the
-    last one smaller. `num_outputs` is the attribute, 0 where there is none.
+    `given` are the sizes themselves; otherwise there are `outputs` parts of ceil(size / outputs),
+    the last one smaller. `num_outputs` is the attribute, 0 if absent.
 
     Raises:
         ShapeError: the sizes do not add up, or `num_outputs` is another number.

@@ -1,4 +1,4 @@
-"""Sizes of images that are put together from blocks (Col2Im)."""
+"""Sizes of images that are assembled from blocks (Col2Im)."""
 
 from __future__ import annotations
 

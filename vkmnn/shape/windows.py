@@ -263,7 +263,7 @@ def deconv_window(
     )
 
 
-# --- sizes that are known by name only -----------------------------------------------------------
+# --- sizes known only by name --------------------------------------------------------------------
 
 
 def named_windows(
@@ -277,7 +277,7 @@ def named_windows(
     """Return how many windows fit: floor((size + pads - extent) / stride) + 1.
 
     An unknown kernel (empty) gives unknown sizes. With `ceil_mode` the quotient is rounded up; an
-    axis where the last window could then start in the end padding is unknown.
+    axis whose last window could then start in the end padding is unknown.
     """
     count = len(spatial)
     if len(kernel) != count:

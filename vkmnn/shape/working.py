@@ -31,7 +31,7 @@ def is_view(op: Op) -> bool:
 
 
 def working_bytes(op: Op, inputs: Infos, outputs: Sequence[TensorInfo]) -> int:
-    """Return the most bytes that an op holds on numpy beside its inputs; results included.
+    """Return the maximum bytes that an op holds on numpy in addition to its inputs.
 
     Args:
         op: the operator.

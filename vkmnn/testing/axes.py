@@ -1,4 +1,4 @@
-"""Check that an op does along its axes what it declares, by numpy alone."""
+"""Checks an op's behaviour along its axes against its declaration, by numpy alone."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Use:
         return [np.asarray(array) for array in made[: len(self.op.outputs)]]
 
     def known(self) -> Known:
-        """Return what a plan knows of the op."""
+        """Return a plan's knowledge of the op."""
         infos = [
             None if array is None else TensorInfo("", DType.from_numpy(array.dtype), array.shape)
             for array in self.arrays
@@ -45,7 +45,7 @@ class Use:
         return [loop for loop in loops_of(self.op, self.known()) if not kinds or loop.kind in kinds]
 
     def part(self, loop: Loop, begin: int, end: int) -> list[Array]:
-        """Return the results of the op on what a range of a loop's steps reads."""
+        """Return the results of the op on the inputs of a range of a loop's steps."""
         known, taken = self.known(), list(self.arrays)
         for place, axis in enumerate(loop.reads):
             array = taken[place]
@@ -69,8 +69,8 @@ class Use:
 def check_axes(op: Op[Any], arrays: Arrays) -> None:
     """Check the declaration of an op's axes.
 
-    Parts along each loop that keeps elements apart are parts of the whole, inputs that may be
-    broadcast may have one element, and neutral elements change no reduction.
+    Parts along each parallel loop are parts of the whole, broadcastable inputs may have one
+    element, and neutral elements change no reduction.
 
     Args:
         op: the op; all of its outputs are compared.
@@ -95,7 +95,7 @@ def check_parts(use: Use) -> None:
             continue
         for begin, end in ((0, size // 2), (size // 2, size), (size - 1, size)):
             if use.op.type == "Squeeze" and end - begin == 1 and len(use.arrays) == 1:
-                continue  # the one element would vanish, too
+                continue  # the one element would vanish too
             wanted = [
                 _sliced(array, axis, loop, begin, end)
                 for array, axis in zip(whole, loop.writes, strict=True)
@@ -125,7 +125,7 @@ def check_broadcast(use: Use) -> None:
 
 
 def check_neutral(use: Use) -> None:
-    """Append neutral elements to what is reduced, or NaN where the op is told of the end."""
+    """Append neutral elements to reduced axes, or NaN if the op knows the end."""
     whole = use.results()
     for loop in use.loops(Kind.REDUCTION):
         fill = NEUTRAL.get(loop.reduces)

@@ -15,7 +15,7 @@ from vkmnn.testing.files import read_json, write_atomically
 
 SCHEMA = 1
 VERDICTS = ("slower", "faster", "same", "new")
-_TICK_US = 1e-3  # times below a nanosecond are not told apart
+_TICK_US = 1e-3  # times below a nanosecond are equal
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Measured:
     """Microseconds of a variant's largest case on the device.
 
     Attributes:
-        median_us: of all runs.
+        median_us: median of all runs.
         low_us: the lower end of the noise band; see `timing`.
         high_us: its upper end.
         case: the case that was run.
@@ -41,8 +41,9 @@ class Measured:
 class Comparison:
     """A time as a multiple of the baseline's, with the range that noise alone explains.
 
-    `low` to `high` holds every quotient of the two noise bands; the verdict is "slower" or
-    "faster" only when 1 lies outside. It is "new" without a time to compare with; `note` says why.
+    `low` to `high` contains every quotient of the two noise bands; the verdict is "slower" or
+    "faster" only if 1 is outside. It is "new" without a time to compare with; `note` gives the
+    reason.
     """
 
     verdict: str
@@ -72,7 +73,8 @@ def _quotient(now: float, before: float) -> float:
 class Baseline:
     """Times by device and variant, and the JSON file that holds them.
 
-    A device is known by its name and its driver's version, since a new driver is a new compiler.
+    A device is identified by its name and its driver's version, since a new driver is a new
+    compiler.
     """
 
     def __init__(self, times: Mapping[str, Mapping[str, Measured]] | None = None) -> None:
@@ -97,7 +99,7 @@ class Baseline:
             raise InvalidInputError(f"{path} is damaged: {error}") from error
 
     def save(self, path: Path) -> None:
-        """Write a file that holds one variant a line, for readable differences."""
+        """Write a file with one variant per line, for readable differences."""
         devices = {
             device: {name: dataclasses.asdict(variants[name]) for name in sorted(variants)}
             for device, variants in sorted(self._times.items())

@@ -8,8 +8,9 @@ from typing import TypeVar
 
 import numpy as np
 
+from vkmnn.base.elements import FLOATS, NARROW, FloatElement
 from vkmnn.base.registry import Registry
-from vkmnn.core.fp16_range import to_fp16
+from vkmnn.core.float_range import to_element
 from vkmnn.core.plan import Plan
 from vkmnn.cpu_fallback import CpuBackend, run_op
 from vkmnn.ir import OP_TYPES, Array, DType, Graph, Op, OpAttrs, TensorInfo
@@ -17,12 +18,8 @@ from vkmnn.ir.ops import PoolingAttrs
 from vkmnn.runtime.shader import BindingType
 from vkmnn.shaders.library import BUILTIN, ShaderLibrary
 
-FP16_ROUNDING = 2.0**-9
-"""Tolerance for a few intermediate results in fp16, relative to the largest result."""
-FP16_STEP = 2.0**-10
-"""Tolerance for one result in fp16, relative to it: devices may round either way."""
-FP16_MIN = 2.0**-24
-"""The smallest float16 above 0."""
+ROUNDING_STEPS = 4
+"""Tolerance for a few narrow intermediate results, in steps of the largest result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +29,11 @@ class Case:
     A result may differ from numpy's by `atol + rtol * |numpy's|`; integers and bools by nothing.
     With `raises`, a part of a message, the device must refuse the inputs with an InvalidInputError
     instead. `takes` holds candidates by kind of choice (see `vkmnn.vulkan.choice`), to be taken
-    wherever they are offered. With `fp16`, floats are fp16 on the device, from the inputs on:
-    numpy then computes with inputs and constants that are rounded to float16, and FP16_ROUNDING of
-    the largest result is allowed on top; FP16_STEP of a result where nothing else is allowed. With
-    `images`, tensors lie in images wherever there are kernels for that. With `half`, kernels are
-    offered whose arithmetic is float16, too.
+    wherever they are offered. `floats` says how floats are stored on the device, from the inputs
+    on: if narrow, numpy computes with inputs and constants that are rounded to it, and
+    ROUNDING_STEPS steps of the largest result are allowed on top; two steps of a result where
+    nothing else is allowed. With `images`, tensors lie in images wherever there are kernels for
+    that. With a narrow `arithmetic`, kernels are offered that compute in it, too.
     """
 
     graph: Graph
@@ -45,13 +42,14 @@ class Case:
     atol: float = 1e-5
     raises: str = ""
     takes: Mapping[str, Hashable] = field(default_factory=dict)
-    fp16: bool = False
+    floats: FloatElement = "f32"
     images: bool = False
-    half: bool = False
+    arithmetic: FloatElement = "f32"
 
     def __str__(self) -> str:
         shapes = ", ".join(f"{a.dtype}{list(a.shape)}" for a in self.feeds.values())
-        forms = f"{'fp16 ' if self.fp16 else ''}{'images ' if self.images else ''}"
+        floats = "" if self.floats == "f32" else f"{FLOATS[self.floats].label} "
+        forms = f"{floats}{'images ' if self.images else ''}"
         return f"{forms}{self.graph.name}({shapes})"
 
     @property
@@ -68,10 +66,11 @@ class Case:
         """Return numpy's results, one array per output."""
         cpu = CpuBackend()
         graph, feeds = self.graph, self.feeds
-        if self.fp16:
-            kept = _content(graph)
-            graph = replace(graph, constants=_rounded(graph.constants, to_fp16, kept))
-            feeds = _rounded(feeds, _overflowing, kept)
+        if self.floats != "f32":
+            kept, element = _content(graph), self.floats
+            constants = _rounded(graph.constants, lambda x: to_element(x, element), kept)
+            graph = replace(graph, constants=constants)
+            feeds = _rounded(feeds, lambda x: _overflowing(x, element), kept)
         plan = Plan(graph, self.infos, {}, cpu, cpu, run_op)
         results = plan.execute(feeds)
         return [results[info.name] for info in graph.outputs]
@@ -95,9 +94,9 @@ def _rounded(
     }
 
 
-def _overflowing(array: Array) -> Array:
+def _overflowing(array: Array, element: FloatElement) -> Array:
     with np.errstate(over="ignore"):
-        return array.astype(np.float16)
+        return array.astype(FLOATS[element].dtype)
 
 
 def tensor_info(name: str, array: Array) -> TensorInfo:
@@ -149,7 +148,7 @@ def blocked_case(
 ) -> Case:
     """Return the case of an op with channel-blocked first input and output (NC4HW4).
 
-    The op stands between poolings of one pixel, which leave values alone and want that layout.
+    The op is between poolings of one pixel, which leave values unchanged and require that layout.
     """
     x = inputs[0]
     assert x is not None
@@ -207,16 +206,20 @@ class Variant:
         return self.element in ("w8", "c8")
 
     @property
-    def fp16(self) -> bool:
-        """Whether the variant works on 16-bit floats."""
-        # Loads of float16 through texel buffers alone need no feature.
+    def floats(self) -> FloatElement:
+        """The storage of floats in the variant."""
+        narrow = [name for name in FLOATS if name in NARROW]
+        for name in narrow:
+            if name in (self.axes.get("element"), self.axes.get("result")):
+                return name
+        # Its template names it. Loads through texel buffers alone need no feature.
         needs = self.library.load(self.name).requires
-        return self.axes.get("element") == "f16" or "storage16" in needs
+        return next((name for name in narrow if needs >= {*FLOATS[name].needs}), "f32")
 
     @property
-    def half(self) -> bool:
-        """Whether the variant computes in float16, as its kernels do on request."""
-        return self.template.endswith("_half")
+    def arithmetic(self) -> FloatElement:
+        """The arithmetic of the variant's kernels, on request."""
+        return "f16" if self.template.endswith("_half") else "f32"
 
     @property
     def images(self) -> bool:
@@ -242,7 +245,7 @@ OP_CASES: Registry[str, OpCaseMaker] = Registry("cases")
 def op_cases(function: OpM) -> OpM:
     """Register a function that yields cases of an op for any kernel.
 
-    What a kernel's cases share with them, the function of `shader_cases` yields from it.
+    The shared context of a kernel's cases; the function of `shader_cases` yields from it.
     """
     OP_CASES.register(function.__name__)(function)
     return function
@@ -273,13 +276,12 @@ def shader_cases(template: str, library: ShaderLibrary = BUILTIN) -> Callable[[M
 
 
 def cases_of(variant: Variant) -> Iterator[Case]:
-    """Yield the cases of a variant: the template's, in fp16 where the variant works on that."""
+    """Yield the cases of a variant: the template's, with floats stored as the variant has them."""
     entry = CASES.get(variant.template)
     assert entry is not None, f"no cases for {variant.template}: write one with @shader_cases"
     for case in entry[0](variant):
-        yield replace(
-            case, fp16=case.fp16 or variant.fp16, images=variant.images, half=variant.half
-        )
+        floats = variant.floats if case.floats == "f32" else case.floats
+        yield replace(case, floats=floats, images=variant.images, arithmetic=variant.arithmetic)
 
 
 def variants() -> list[Variant]:

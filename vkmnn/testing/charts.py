@@ -74,7 +74,7 @@ def histogram(entries: Sequence[Entry]) -> list[Bar]:
 
 
 def scatter(entries: Sequence[Entry]) -> Scatter | None:
-    """Place the times that have one to compare with; None when there are none."""
+    """Place the times that have a baseline; None if there are none."""
     pairs = [
         (entry, entry.time.median_us, entry.time.median_us / entry.against.ratio)
         for entry in entries
@@ -119,7 +119,7 @@ def band(entry: Entry) -> Band | None:
 
 
 def time_text(microseconds: float) -> str:
-    """Write a time with three digits at most."""
+    """Write a time with at most three digits."""
     for limit, factor, unit in ((1e3, 1.0, "µs"), (1e6, 1e-3, "ms"), (math.inf, 1e-6, "s")):
         if microseconds < limit:
             return f"{microseconds * factor:.3g} {unit}"

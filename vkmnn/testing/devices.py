@@ -58,7 +58,7 @@ def targets(wanted: Sequence[str]) -> list[Target]:
 def _unique(
     found: Sequence[DeviceInfo], separator: str, text: Callable[[str], str]
 ) -> dict[str, str]:
-    """Return a text of every device's name by UUID, with the index where two would be the same."""
+    """Return a label for every device by UUID, with the index if two would be equal."""
     count = Counter(text(info.name) for info in found)
     return {
         info.uuid: text(info.name)
@@ -77,9 +77,9 @@ def _one(found: Sequence[DeviceInfo], selector: str) -> DeviceInfo:
 
 
 def unvalidated(target: Target) -> str:
-    """Say why a run is not under the validation layer; "" when it is.
+    """Return why a run is not under the validation layer; "" if it is.
 
-    It is wherever the layer is installed. `VKMNN_VALIDATION=0` forbids that, and 1 demands it.
+    It is wherever the layer is installed. `VKMNN_VALIDATION=0` forbids it, and 1 requires it.
 
     Raises:
         VkmnnError: the device cannot be opened, or the layer is demanded and missing.

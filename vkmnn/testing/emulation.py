@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
+from vkmnn.base.elements import FLOATS
 from vkmnn.errors import ShaderError
 from vkmnn.runtime.device import Device, PipelineBatch
 from vkmnn.runtime.device_info import CooperativeMatrixShape, DeviceInfo
@@ -23,7 +24,7 @@ from vkmnn.shaders.library import BUILTIN, ShaderLibrary, shader_from_entry
 from vkmnn.testing.case import Variant
 from vkmnn.vulkan.encoder import MIN_TEXELS, loads_of
 
-# What kernels for cooperative matrices look for, and the shared memory of devices that have them.
+# Features required by kernels for cooperative matrices, and the shared memory of devices with them.
 COOPMAT_SHAPE = CooperativeMatrixShape(16, 16, 16, "f16", "f16", "f32", "f32", "subgroup", False)
 BYTES_SHAPE = CooperativeMatrixShape(16, 16, 32, "i8", "i8", "i32", "i32", "subgroup", False)
 _MATRIX = re.compile(r"m(\d+)x(\d+)x(\d+)s\d+")
@@ -89,7 +90,7 @@ def stand_in(library: ShaderLibrary, name: str) -> Shader:
 
 
 def lacking(device: Device, shader: Shader) -> str | None:
-    """Say why a kernel cannot run as it is: features, limits, or sizes of matrices; None if it can.
+    """Return why a kernel cannot run directly: features, limits, or sizes of matrices; or None.
 
     Sizes are an axis of the kernels for cooperative matrices; shaders do not declare them.
     """
@@ -110,8 +111,9 @@ def bench_for(variant: Variant, device: Device) -> Bench | str:
     reason = lacking(device, shader)
     if reason and not shader.subgroup_size:
         return reason
-    if variant.fp16 and "storage16" not in info.features:
-        return f"{info.name} lacks storage16, without which no network is in float16"
+    lacks = sorted({*FLOATS[variant.floats].needs} - info.features)
+    if lacks:
+        return f"{info.name} lacks {lacks[0]}, without which no network is in {variant.floats}"
     if reason:
         try:
             other = device.supports(stand_in(variant.library, variant.name))
@@ -142,7 +144,7 @@ def _with_subgroups(info: DeviceInfo, size: int) -> DeviceInfo:
 
 
 def _shape_of(shader: Shader) -> CooperativeMatrixShape:
-    """Return the matrices of a variant: of bytes where it asks for these, as `tile` names them."""
+    """Return the matrices of a variant: of bytes if it needs these, else as `tile` names them."""
     shape = BYTES_SHAPE if "int8" in shader.requires else COOPMAT_SHAPE
     found = _MATRIX.search(shader.name)
     if found is None:

@@ -39,7 +39,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def read_json(path: Path, schema: int, what: str) -> dict[str, Any]:
-    """Return the object that a JSON file of ours holds.
+    """Return the object in one of our JSON files.
 
     Raises:
         InvalidInputError: the file cannot be read, or is of another kind or schema.

@@ -1,7 +1,7 @@
 """Memory for kernel tests: each tensor in its own poisoned buffer with guard words.
 
-What a kernel fails to write, or reads past a tensor, is then NaN or a large number, and what it
-writes past a tensor shows afterwards.
+Elements that a kernel fails to write, or reads past a tensor, are then NaN or a large number, and
+writes past a tensor are visible afterwards.
 """
 
 from __future__ import annotations
@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
+from vkmnn.base.elements import FLOATS, FloatElement
 from vkmnn.core.execution import Command
 from vkmnn.core.tensor import Tensor
 from vkmnn.cpu_fallback.registry import AnyArray
@@ -22,7 +24,7 @@ from vkmnn.runtime.shader import Shader
 from vkmnn.vulkan.backend import VulkanBackend
 from vkmnn.vulkan.choice import Chooser
 from vkmnn.vulkan.encoder import VulkanEncoder
-from vkmnn.vulkan.images.place import TEXELS, place_of
+from vkmnn.vulkan.images.place import place_of
 from vkmnn.vulkan.plan.memory import PlanMemory, constants_used, image_with, uses_of
 from vkmnn.vulkan.recording import Recording, specialized
 from vkmnn.vulkan.storage import VECTOR_BYTES, storage_bytes
@@ -30,10 +32,11 @@ from vkmnn.vulkan.storage import VECTOR_BYTES, storage_bytes
 POISONS = (0x7FD5A5C3, 0x7F05A5C3)
 """Content of every word before a run: NaN as a float, a large integer.
 
-Of each tensor another one, so that poison which is read here and written there shows.
+A new copy of each tensor, so that reads and writes of poison show.
 """
 
-_FP16_POISONS = {POISONS[0]: 0x7FD5, POISONS[1]: 0x7B05}
+_HALF_POISONS = {POISONS[0]: 0x7FD5, POISONS[1]: 0x7B05}
+"""The same of two bytes."""
 
 GUARD_BYTES = 4096
 """After each tensor, within the range that is bound, so that drivers let kernels write there."""
@@ -45,15 +48,15 @@ _NONE: Mapping[str, Shader] = MappingProxyType({})
 
 
 class GuardedBackend(VulkanBackend):
-    """A backend for one plan, in which mistakes of kernels show.
+    """A backend for one plan that reveals mistakes of kernels.
 
     Args:
-        device: where to run.
+        device: the device.
         chooser: decides between kernels.
         replaced: shaders to run in the place of those of these names.
-        fp16: store floats as fp16, from the inputs on; see `VulkanBackend`.
-        storage: where tensors lie; see `VulkanBackend`.
-        half: kernels may compute in float16; see `VulkanBackend`.
+        element: how floats are stored, from the inputs on; see `VulkanBackend`.
+        storage: how tensors are stored; see `VulkanBackend`.
+        arithmetic: what kernels may compute in; see `VulkanBackend`.
     """
 
     def __init__(
@@ -61,18 +64,18 @@ class GuardedBackend(VulkanBackend):
         device: Device,
         chooser: Chooser,
         replaced: Mapping[str, Shader] = _NONE,
-        fp16: bool = False,
+        element: FloatElement = "f32",
         storage: str = "buffer",
-        half: bool = False,
+        arithmetic: FloatElement = "f32",
     ) -> None:
         super().__init__(
             device,
             chooser=chooser,
-            fp16=fp16,
-            fp16_inputs=fp16,
+            element=element,
+            narrow_inputs=element != "f32",
             storage=storage,
-            spacious=True,  # kernels that take much memory are tested, too
-            half=half,
+            spacious=True,  # kernels that take much memory are tested too
+            arithmetic=arithmetic,
         )
         self._replaced = replaced
         self._written: list[Tensor] = []
@@ -116,14 +119,14 @@ class GuardedBackend(VulkanBackend):
             array = constants.get(tensor)
             packed = recording.packed.get(tensor)
             if array is not None and packed is not None and packed.image:
-                ranges[tensor] = image_with(self.device, array)
+                ranges[tensor] = image_with(self.device, array, packed.element)
                 continue
             if tensor.layout is Layout.IMAGE:
                 ranges[tensor] = self._image(tensor, len(ranges))
                 continue
             size = storage_bytes(tensor) if array is None else _vectors(array.nbytes)
             buffer = self.device.allocate(size + GUARD_BYTES, MemoryKind.READBACK)
-            buffer.write(0, _filled(buffer, POISONS[0], len(ranges), tensor.fp16))
+            buffer.write(0, _filled(buffer, POISONS[0], len(ranges), tensor.element))
             if array is not None and array.size:
                 buffer.write(0, np.ascontiguousarray(array))
             ranges[tensor] = BufferRange(buffer, 0, buffer.nbytes)
@@ -147,15 +150,15 @@ class GuardedBackend(VulkanBackend):
     def _image(self, tensor: Tensor, number: int) -> BufferRange:
         place = place_of(tensor.shape, self.device.info.limits.max_image_dimension)
         assert place is not None
-        image = self.device.allocate_image(place.width, place.height, TEXELS[tensor.fp16])
-        image.write(0, _filled(image, POISONS[0], number, tensor.fp16))
+        image = self.device.allocate_image(place.width, place.height, FLOATS[tensor.element].image)
+        image.write(0, _filled(image, POISONS[0], number, tensor.element))
         return BufferRange(image, 0, image.nbytes)
 
     def poison(self, poison: int) -> None:
         """Fill the memory of everything but constants and counters; call it before a run."""
         for number, tensor in enumerate(self._variable):
             buffer = self._ranges[tensor].buffer
-            buffer.write(0, _filled(buffer, poison, number, tensor.fp16))
+            buffer.write(0, _filled(buffer, poison, number, tensor.element))
 
     def check_memory(self) -> None:
         """Check for writes outside the results; call it after a run, before `close`.
@@ -188,7 +191,7 @@ class GuardedBackend(VulkanBackend):
         """Check that an image's lanes past the last channel are zero."""
         place = place_of(tensor.shape, self.device.info.limits.max_image_dimension)
         assert place is not None
-        texels = words.view(np.int16 if tensor.fp16 else np.int32).reshape(place.height, -1, 4)
+        texels = words.view(_bits(tensor.element)).reshape(place.height, -1, 4)
         last = texels[:, -1:] if place.folded else texels[:, -place.columns :]
         valid = tensor.shape[1] - 4 * (place.blocks - 1)
         tail = last[..., valid:] << 1  # without the sign
@@ -203,7 +206,7 @@ def _elements(tensor: Tensor, words: AnyArray) -> AnyArray:
     """Return numbers that are zero where a tensor's elements are."""
     if tensor.codes is not None:
         return words.view(np.int8).astype(np.int32) + tensor.codes
-    without_sign: AnyArray = words.view(np.int16 if tensor.fp16 else np.int32) << 1
+    without_sign: AnyArray = words.view(_bits(tensor.element)) << 1
     return without_sign
 
 
@@ -214,10 +217,15 @@ def _whole(tensor: Tensor, recording: Recording) -> Tensor:
     return root if same and root.layout is tensor.layout else tensor
 
 
-def _filled(buffer: Buffer, poison: int, number: int, fp16: bool) -> AnyArray:
-    if fp16:
-        return np.full(buffer.nbytes // 2, _FP16_POISONS[poison] + number % 32, np.int16)
+def _filled(buffer: Buffer, poison: int, number: int, element: FloatElement) -> AnyArray:
+    if FLOATS[element].bytes == 2:
+        return np.full(buffer.nbytes // 2, _HALF_POISONS[poison] + number % 32, np.int16)
     return np.full(buffer.nbytes // 4, poison + number, np.int32)
+
+
+def _bits(element: FloatElement) -> np.dtype[Any]:
+    """Return the integers of an element's size."""
+    return np.dtype(f"i{FLOATS[element].bytes}")
 
 
 def _vectors(nbytes: int) -> int:

@@ -1,11 +1,11 @@
 """The pytest plug-in: `pytest --vkmnn-shaders [--vkmnn-device NAME|all]`.
 
-It adds `suite.py`, one test per device and kernel variant, and says at the end which variants no
-test dispatched. Results travel as `user_properties`, so that it works under pytest-xdist. vkmnn is
-imported only when the option is given.
+It adds `suite.py`, one test per device and kernel variant, and reports at the end which variants no
+test dispatched. Results travel as `user_properties`, so it works under pytest-xdist. vkmnn is
+imported only if the option is given.
 
-Since pytest rewrites the assertions of all that a plug-in is installed with, the plug-in takes
-vkmnn itself out of that.
+pytest rewrites the assertions of a plug-in's whole distribution, so the plug-in excludes vkmnn
+itself.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def pytest_configure_node(node: Any) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave a project's other tests alone when no paths are given: the suite was asked for.
+    """Skip a project's other tests if no paths are given: only the suite was requested.
 
     Its folders are still looked into, since their conftest.py may register cases.
     """
@@ -186,8 +186,8 @@ def pytest_collection_modifyitems(
 ) -> None:
     """Add the suite, unless its path was given.
 
-    It cannot be added to the paths: pytest leaves out what lies in a folder that is a path too, and
-    never looks into a virtual environment there.
+    It cannot be added to the paths: pytest skips files in a folder that is also a path, and never
+    searches a virtual environment there.
     """
     if not config.getoption(_MAIN):
         return
@@ -219,7 +219,7 @@ class _Reporter:
         return self._session.header()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Take the results out of a test's report."""
+        """Remove the results from a test's report."""
         for name, value in report.user_properties:
             if name == PROPERTY and report.when == "call":
                 self._session.add(json.loads(str(value)), report.outcome)

@@ -1,7 +1,7 @@
-"""The HTML page of a run: one file that needs nothing else.
+"""The HTML page of a run: one self-contained file.
 
-`python -m vkmnn.testing.report RESULTS.json... PAGE.html` makes it of saved results, of several
-machines for example.
+`python -m vkmnn.testing.report RESULTS.json... PAGE.html` creates it from saved results, for
+example of several machines.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class DeviceView:
 def render(results: Results) -> str:
     """Return the page as HTML.
 
-    Everything that comes from a run is escaped: names of devices and kernels are others' text.
+    Everything that comes from a run is escaped: names of devices and kernels are foreign text.
     """
     import jinja2
 
@@ -167,7 +167,7 @@ def _tally(entries: Sequence[Entry], missing: set[tuple[str, str]]) -> Tally:
 
 
 def _percent(part: float) -> str:
-    """Write a fraction in per cent, with a decimal only where it says something."""
+    """Write a fraction in per cent, with a decimal only if it matters."""
     percent = 100 * part
     return "0" if percent == 0 else "< 0.1" if percent < 0.1 else f"{percent:.1f}"
 

@@ -36,16 +36,16 @@ class Entry:
     Attributes:
         device: label of the device.
         variant: its name.
-        template: of which kernel.
+        template: template of the kernel.
         axes: its axis values.
         outcome: "passed", "failed", "skipped" or "not run".
         reached: whether a case dispatches it.
         reason: why the device cannot run it; "" when it can.
         emulated: whether its subgroups, and its matrices, were emulated: the device lacks them.
-        message: what failed.
+        message: the failure.
         cases: the fields of `runner.CaseResult`, of those that passed.
         largest: the case that is timed, and the choices that lead to the variant.
-        time: what was measured.
+        time: the measurement.
         against: that compared with the baseline.
     """
 
@@ -83,8 +83,8 @@ class Entry:
 class Results:
     """The entries of a run, by device and variant.
 
-    `baseline` is the path of the timing baseline, "" without one; `notes` is what a reader should
-    know besides.
+    `baseline` is the path of the timing baseline, "" without one; `notes` are remarks for the
+    reader.
     """
 
     devices: dict[str, DeviceRecord] = field(default_factory=dict)

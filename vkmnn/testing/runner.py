@@ -10,9 +10,9 @@ from typing import TypeVar
 
 import numpy as np
 
+from vkmnn.base.elements import FLOATS, FloatStorage
 from vkmnn.core.backend import Segment
 from vkmnn.core.execution import Command
-from vkmnn.core.fp16_range import FP16_MAX
 from vkmnn.core.plan import Plan
 from vkmnn.core.tensor import Tensor
 from vkmnn.cpu_fallback import CpuBackend, run_op
@@ -21,7 +21,7 @@ from vkmnn.errors import InvalidInputError
 from vkmnn.ir import Array
 from vkmnn.runtime.device import Device
 from vkmnn.runtime.shader import Shader
-from vkmnn.testing.case import FP16_MIN, FP16_ROUNDING, FP16_STEP, Case, Variant, cases_of
+from vkmnn.testing.case import ROUNDING_STEPS, Case, Variant, cases_of
 from vkmnn.testing.guarded import POISONS, GuardedBackend
 from vkmnn.vulkan.backend import VulkanBackend
 from vkmnn.vulkan.recording import SpecializedShader
@@ -34,7 +34,7 @@ MAX_COMBINATIONS = 400
 class Picker:
     """A chooser that prefers `takes[what]`, else candidate number `picks[what]`, or 0.
 
-    `seen` tells afterwards what there was to choose: the number of candidates by kind of choice.
+    `seen` records the available choices: the number of candidates by kind of choice.
     """
 
     def __init__(self, picks: Picks, takes: Mapping[str, Hashable] = MappingProxyType({})) -> None:
@@ -43,7 +43,7 @@ class Picker:
         self.seen: dict[str, int] = {}
 
     def __call__(self, what: str, problem: Hashable, candidates: Sequence[T]) -> T:
-        """Return the picked candidate, the last one where there are fewer."""
+        """Return the picked candidate, or the last one if there are fewer."""
         if what in self.takes and self.takes[what] in candidates:
             return candidates[candidates.index(self.takes[what])]
         self.seen[what] = max(len(candidates), self.seen.get(what, 0))
@@ -51,7 +51,7 @@ class Picker:
 
 
 class _NotRecorded(Segment):
-    """Placeholder for what a dry backend did not record."""
+    """Placeholder for results that a dry backend did not record."""
 
     def run(self, host: dict[str, Array]) -> None:
         raise AssertionError("a dry run has nothing to replay")
@@ -103,11 +103,11 @@ def pipelines_of(case: Case, device: Device, picker: Picker) -> frozenset[Specia
     backend = _DryBackend(
         device,
         chooser=picker,
-        fp16=case.fp16,
-        fp16_inputs=case.fp16,
+        element=case.floats,
+        narrow_inputs=case.floats != "f32",
         storage=case.storage,
         spacious=True,
-        half=case.half,
+        arithmetic=case.arithmetic,
     )
     Plan(case.graph, case.infos, {}, backend, CpuBackend(), run_op)
     return backend.pipelines
@@ -149,11 +149,11 @@ def run_case(
     """Run a case twice with these choices, in poisoned and guarded memory.
 
     Args:
-        case: what to run.
+        case: the case to run.
         device: where.
         picks: which kernels.
         replaced: shaders to run in the place of those of these names.
-        expected: what numpy computes, when that is known already.
+        expected: numpy's results, if already known.
 
     Raises:
         AssertionError: an op fell back to numpy, two runs differ, the results are not numpy's, or
@@ -164,9 +164,9 @@ def run_case(
         device,
         Picker(picks, case.takes),
         replaced,
-        fp16=case.fp16,
+        element=case.floats,
         storage=case.storage,
-        half=case.half,
+        arithmetic=case.arithmetic,
     )
     plan = Plan(case.graph, case.infos, {}, backend, CpuBackend(), run_op)
     try:
@@ -219,9 +219,10 @@ def compare(got: AnyArray, want: AnyArray, case: Case) -> tuple[float, float]:
         np.testing.assert_array_equal(got, want, err_msg=str(case))
         return 0.0, 0.0
     rtol, atol = case.rtol, case.atol
-    if case.fp16:
-        got, want = _fp16_results(got, want)
-        rtol, atol = _fp16_tolerance(want, case)
+    if case.floats != "f32":
+        if FLOATS[case.floats].overflows:
+            got, want = _narrow_results(got, want, FLOATS[case.floats])
+        rtol, atol = _narrow_tolerance(want, case)
     np.testing.assert_allclose(got, want, rtol=rtol, atol=atol, err_msg=str(case))
     finite = np.isfinite(want)
     if not finite.any():
@@ -237,39 +238,31 @@ def compare(got: AnyArray, want: AnyArray, case: Case) -> tuple[float, float]:
     )
 
 
-def _fp16_results(got: AnyArray, want: AnyArray) -> tuple[AnyArray, AnyArray]:
-    """Return results with infinities beyond the range of float16, where both sides agree."""
-    beyond = np.abs(want) >= FP16_MAX
+def _narrow_results(
+    got: AnyArray, want: AnyArray, stored: FloatStorage
+) -> tuple[AnyArray, AnyArray]:
+    """Return results with infinities beyond the range of an element, where both sides agree."""
+    beyond = np.abs(want) >= stored.largest
     infinite = np.copysign(np.inf, want)
-    limited = np.where(beyond & (np.abs(got) >= FP16_MAX), infinite, got)
+    limited = np.where(beyond & (np.abs(got) >= stored.largest), infinite, got)
     return limited, np.where(beyond, infinite, want)
 
 
-def _fp16_tolerance(want: AnyArray, case: Case) -> tuple[float, float]:
-    """Return the tolerances: of one rounding where the case allows none, else of a few."""
-    if not case.rtol and not case.atol:
-        return FP16_STEP, FP16_MIN
+def _narrow_tolerance(want: AnyArray, case: Case) -> tuple[float, float]:
+    """Return the tolerances: of one rounding if the case allows none, else of a few."""
+    stored = FLOATS[case.floats]
+    step = 1.0 / stored.whole
+    if not case.rtol and not case.atol:  # devices may round either way
+        return 2 * step, 2 * step * stored.least_normal
     largest = float(np.abs(want[np.isfinite(want)]).astype(np.float64).max(initial=0.0))
-    return case.rtol, case.atol + FP16_ROUNDING * largest
-
-
-def run_variant(variant: Variant, device: Device) -> VariantResult:
-    """Run all cases of a variant.
-
-    Raises:
-        AssertionError: there are no cases, none of them reaches the variant, or one fails.
-    """
-    result = VariantResult(variant.name, variant.template, device.info.name)
-    for case, picks in reach(variant, device):
-        result.cases.append(run_case(case, device, picks))
-    return result
+    return case.rtol, case.atol + ROUNDING_STEPS * step * largest
 
 
 def reach(variant: Variant, device: Device) -> list[tuple[Case, Picks]]:
     """Return the cases of a variant with the choices that lead to it; nothing runs.
 
-    Those that dispatch it come first. The others must work as well with the same choices: empty
-    tensors dispatch nothing, and some shapes take another kernel.
+    Those that dispatch it come first. The others must also pass with the same choices: empty
+    tensors dispatch nothing, and some shapes use another kernel.
 
     Raises:
         AssertionError: there are no cases, or none of them reaches the variant.
@@ -289,7 +282,7 @@ def reach(variant: Variant, device: Device) -> list[tuple[Case, Picks]]:
 
 
 def _reach(case: Case, variant: Variant, device: Device, picks: Picks | None) -> Picks | None:
-    """Return choices with which a case dispatches a variant; those that served before first."""
+    """Return choices with which a case dispatches a variant; earlier successful ones first."""
     if picks is not None and variant.name in dispatched_by(case, device, Picker(picks, case.takes)):
         return picks
     return next(

@@ -29,7 +29,7 @@ def chosen_variants(patterns: Sequence[str], *, strength: int = 0) -> list[Varia
     """Return the variants whose names fit a pattern (`"conv_*"`); all of them without patterns.
 
     Args:
-        patterns: what a name may fit.
+        patterns: patterns for names.
         strength: return only as many as show every value of every axis of each kernel (1), or every
             pair of values of two axes (2); all by default.
 
@@ -54,7 +54,7 @@ def chosen_variants(patterns: Sequence[str], *, strength: int = 0) -> list[Varia
 
 
 def has_builtin() -> bool:
-    """Tell whether the cases of vkmnn's own kernels are installed."""
+    """Return whether the cases of vkmnn's own kernels are installed."""
     return find_spec(BUILTIN_CASES.partition(".")[0]) is not None
 
 
@@ -65,7 +65,7 @@ def _fits(name: str, patterns: Sequence[str]) -> bool:
 def _covering(candidates: Iterable[Variant], strength: int) -> list[Variant]:
     """Return variants that show every combination of the values of `strength` axes of a kernel.
 
-    The variant that shows most of what is not shown yet comes next, as in AETG (Cohen et al. 1997).
+    The variant that covers the most new values comes next, as in AETG (Cohen et al. 1997).
     """
     unseen: dict[str, dict[str, set[frozenset[tuple[str, Any]]]]] = defaultdict(dict)
     by_name = {variant.name: variant for variant in candidates}

@@ -29,7 +29,7 @@ class ShaderSession:
     """Gathers results, times variants and writes the files.
 
     Raises:
-        VkmnnError: a device is not there, a file cannot be read or written, or an option is
+        VkmnnError: a device does not exist, a file cannot be read or written, or an option is
             missing.
     """
 
@@ -102,7 +102,7 @@ class ShaderSession:
         return [(target, variant) for target in self._targets for variant in variants]
 
     def _variants(self) -> list[Variant]:
-        """Return the variants that this process knows; workers may have found more cases."""
+        """Return the variants that this process knows; workers may have discovered more cases."""
         try:
             return self._settings.variants()
         except MissingExtraError:

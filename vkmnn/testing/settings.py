@@ -31,7 +31,7 @@ class Settings:
     validation: bool
 
     def variants(self) -> list[Variant]:
-        """Return the variants that the run is about."""
+        """Return the variants that the run covers."""
         from vkmnn.testing.selection import chosen_variants
 
         return chosen_variants(self.patterns, strength=self.strength)

@@ -27,7 +27,7 @@ def _device(target: Target, validation: bool) -> Device:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Make one test per device and variant."""
+    """Create one test per device and variant."""
     settings = Settings.of(metafunc.config)
     pairs = [
         pytest.param(target, variant, id=id_of(variant.name, target))
@@ -80,7 +80,7 @@ def _run(variant: Variant, device: Device, found: dict[str, Any], pipelines: int
             {**dataclasses.asdict(result), "dispatched": sorted(result.dispatched)}
         )
         if found["emulated"]:
-            continue  # that takes another time than the kernel
+            continue  # whose time differs from the kernel's
         if variant.name in result.dispatched and _elements(case) > most:
             most = _elements(case)
             found["largest"] = _job(case, picks)

@@ -13,19 +13,19 @@ from vkmnn.testing.runner import Picker, Picks, pipelines_of
 def thinned(
     cases: Sequence[tuple[Case, Picks]], variant: Variant, device: Device, most: int
 ) -> list[tuple[Case, Picks]]:
-    """Return the cases that run on `most` pipelines of a variant, in their order.
+    """Return the cases that run on `most` pipelines of a variant, in order.
 
-    Nearly all of the time of a case on a software device is its driver's compiler's, and cases
-    differ in the constants that their pipelines have. Which pipelines are taken goes by the
-    variant's name, so that the variants of a kernel between them take all. Cases that lead to
-    other kernels stay where those run anyhow.
+    Nearly all of the time of a case on a software device is spent in its driver's compiler, and
+    cases differ in the constants of their pipelines. The variant's name determines which pipelines
+    are used, so that the variants of a kernel cover them all together. Cases that lead to other
+    kernels run if their pipelines run anyway.
 
     Args:
-        cases: what `runner.reach` returns.
-        variant: whose cases these are.
-        device: where they will run.
-        most: how many pipelines of the variant, at least 1. What a chosen case dispatches
-            besides comes on top.
+        cases: the result of `runner.reach`.
+        variant: the variant of the cases.
+        device: the device on which they will run.
+        most: maximum pipelines of the variant, at least 1. Other pipelines that a chosen case needs
+            are not counted.
     """
     needs = [pipelines_of(case, device, Picker(picks, case.takes)) for case, picks in cases]
     own = [frozenset(one for one in need if one[0] == variant.name) for need in needs]

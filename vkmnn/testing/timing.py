@@ -43,7 +43,7 @@ def measure(
     """Time variants on a device, best opened without validation, with nothing else running.
 
     Args:
-        jobs: what to time.
+        jobs: the jobs to time.
         device: has timestamps.
         progress: called with the number of variants that are done.
 
@@ -52,7 +52,7 @@ def measure(
         goes from the 10th to the 90th percentile of all runs.
 
     Raises:
-        VkmnnError: the device does not do what it did in the tests.
+        VkmnnError: the device behaves differently than in the tests.
     """
     found = [ready for job in jobs if (ready := _ready(job, device))]
     times: list[list[float]] = [[] for _ in found]
@@ -102,8 +102,8 @@ def _batch(batch: Sequence[_Ready]) -> list[list[float]]:
             backend = VulkanBackend(
                 ready.device,
                 chooser=ready.picker,
-                fp16=case.fp16,
-                fp16_inputs=case.fp16,
+                element=case.floats,
+                narrow_inputs=case.floats != "f32",
                 storage=case.storage,
                 spacious=True,
             ).timed()

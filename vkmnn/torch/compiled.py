@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from vkmnn.converter.torch import NEXT, Program, Script, need_torch
 from vkmnn.errors import ConversionError, InvalidInputError
 from vkmnn.inference_session import InferenceSession
+from vkmnn.torch.tensors import as_array, as_tensor
 
 
 class CompiledModule:
@@ -39,10 +38,10 @@ class CompiledModule:
         """
         fed = self._fed(args, kwargs)
         feeds = {
-            info.name: _as_array(value)
+            info.name: as_array(self._torch, value)
             for info, value in zip(self.session.get_inputs(), fed, strict=True)
         }
-        made = [self._torch.from_numpy(np.array(one)) for one in self.session.run(None, feeds)]
+        made = [as_tensor(self._torch, one) for one in self.session.run(None, feeds)]
         given = dict(zip(feeds, fed, strict=True))
         for info, value in zip(self.session.get_outputs(), made, strict=True):
             name = info.name.removesuffix(NEXT)
@@ -152,7 +151,3 @@ def compile(
         ) from error
     source: Any = Program(program, type(module).__name__)
     return CompiledModule(InferenceSession(source, **options), program)
-
-
-def _as_array(value: Any) -> Any:
-    return value.detach().cpu().numpy() if hasattr(value, "detach") else np.asarray(value)

@@ -35,7 +35,7 @@ def activation_spec(activation: Activation) -> dict[str, int]:
     return {"ACTIVATION": _NUMBERS[activation.kind]}
 
 
-# Activations that are a clamp, beside CLIP, and their bounds.
+# Activations that are a clamp, in addition to CLIP, and their bounds.
 _CLAMPS = {"NONE": (-inf, inf), "RELU": (0.0, inf)}
 
 
@@ -49,10 +49,10 @@ class ActivationCall:
 
 
 def call_of(activation: Activation) -> ActivationCall:
-    """Return how convolutions and products apply an activation.
+    """Return the parameters of an activation in convolutions and products.
 
-    None, ReLU and Clip are one clamp with different bounds: a layer with one of them needs no
-    pipeline beside those of the others.
+    None, ReLU and Clip are one clamp with different bounds: layers with any of them share one
+    pipeline.
     """
     bounds = _CLAMPS.get(activation.kind)
     if bounds is not None:

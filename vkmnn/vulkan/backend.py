@@ -11,6 +11,8 @@ from math import inf, prod
 from typing import Any
 
 from vkmnn.base.cache_files import cache_dir
+from vkmnn.base.elements import FLOATS
+from vkmnn.base.memo import Memo
 from vkmnn.core.backend import (
     Backend,
     OpsRejectedError,
@@ -25,6 +27,7 @@ from vkmnn.core.kernels import KERNELS, Make, create
 from vkmnn.core.tensor import Tensor, Usage
 from vkmnn.errors import DeviceError, Float16OverflowError, InvalidInputError, unexpected_error
 from vkmnn.ir import OP_TYPES, Array, DType, Op, PackedForm
+from vkmnn.ir.alike import MAX_ALIKE
 from vkmnn.runtime import environment
 from vkmnn.runtime.device import Device, retire_unwanted
 from vkmnn.runtime.gate import Visit
@@ -38,8 +41,8 @@ from vkmnn.vulkan.bindable import Fault, PipelineKind, find_faults
 from vkmnn.vulkan.choice import Choice, Chooser, Preferences
 from vkmnn.vulkan.device_rules import is_gpu
 from vkmnn.vulkan.device_storage import new_tensor
-from vkmnn.vulkan.encoder import MAX_KNOWN, VulkanEncoder
-from vkmnn.vulkan.execution import Problem, VulkanExecution
+from vkmnn.vulkan.encoder import VulkanEncoder
+from vkmnn.vulkan.execution import Prepared, VulkanExecution
 from vkmnn.vulkan.executions import execution_of
 from vkmnn.vulkan.forms import Forms
 from vkmnn.vulkan.fusion.joined_ends import join_ends
@@ -51,17 +54,16 @@ from vkmnn.vulkan.images.forms import image_record
 from vkmnn.vulkan.images.place import image_size
 from vkmnn.vulkan.layouts import assign_layouts
 from vkmnn.vulkan.overflow import Reporting, origins
+from vkmnn.vulkan.plan.alike import AlikeDispatches, op_key
 from vkmnn.vulkan.plan.foreseen import Foreseen
 from vkmnn.vulkan.plan.memory import PlanMemory, constants_of, plan_memory
 from vkmnn.vulkan.plan.plan_recorder import PlanRecorder, pipelines_used
 from vkmnn.vulkan.plan.schedule import schedule
 from vkmnn.vulkan.recording import Recording, Spec, SpecializedShader
-from vkmnn.vulkan.repeats import Repeats, problem_key
 from vkmnn.vulkan.settings import BackendSettings
 from vkmnn.vulkan.splitting.splitter import Divider
 from vkmnn.vulkan.storage import (
-    ELEMENT_BYTES,
-    FP16_BYTES,
+    FLOAT_BYTES,
     beyond_range,
     kernel_dtype,
     storage_bytes,
@@ -78,7 +80,7 @@ class VulkanBackend(TunableBackend):
 
     Args:
         device: an opened device; shared, not closed with the backend.
-        settings: how it plans and runs.
+        settings: options of planning and running.
         chooser: decides between equivalent kernels; None follows `VKMNN_TUNE`.
         foreseen: pipelines that are being built for the first plan; closed with the backend.
         changes: fields of `settings` with other values.
@@ -109,17 +111,18 @@ class VulkanBackend(TunableBackend):
         self._chooser = chooser or Preferences(
             self._tuning_file().load() if self.settings.tuning != "off" else {}
         )
-        self._images = image_size(device.info, self.settings.storage or environment.storage())
+        storage = self.settings.storage or environment.storage()
+        self._images = image_size(device.info, storage, settings.element)
         if self._images:
             images.load_all()
         self._constants = constants_of(device)
-        self._known: dict[Hashable, Any] = {}
+        self._known: Memo[Hashable, Any] = Memo(MAX_ALIKE)
         self._forms = Forms()
-        self._problems: dict[Hashable, Problem] = {}
+        self._prepared: Memo[Hashable, Prepared] = Memo(MAX_ALIKE)
         self._pipelines: dict[SpecializedShader, Pipeline] = {}
         self._kinds: dict[SpecializedShader, PipelineKind] = {}
         heaps = {item.heap: item.heap_bytes for item in device.info.memory_types}
-        width = FP16_BYTES if settings.fp16 else ELEMENT_BYTES
+        width = FLOAT_BYTES[settings.element]
         self._max_elements = sum(heaps.values()) // width if heaps else inf
 
     def on_create(
@@ -138,15 +141,13 @@ class VulkanBackend(TunableBackend):
                 return Rejection(f"constant '{tensor.name}' holds {value}, outside int32")
         if own is None or not own.repeatable or len(KERNELS):
             return self._create(own, op, inputs, outputs)
-        key = problem_key(op, inputs, outputs)
-        problem = self._problems.get(key)
-        if problem is not None:
-            return problem.execution(op, inputs, outputs)
+        key = op_key(op, inputs, outputs)
+        prepared = self._prepared.get(key)
+        if prepared is not None:
+            return prepared.execution(op, inputs, outputs)
         made = self._create(own, op, inputs, outputs)
         if isinstance(made, VulkanExecution):
-            if len(self._problems) >= MAX_KNOWN:
-                self._problems.clear()
-            self._problems[key] = made.as_problem()
+            self._prepared.keep(key, made.as_prepared())
         return made
 
     def _create(
@@ -165,7 +166,7 @@ class VulkanBackend(TunableBackend):
         return made or Rejection(f"no Vulkan execution for {op.type}")
 
     def on_resize_begin(self, commands: Sequence[Command]) -> list[Command]:
-        """Assign layouts, insert conversions, and split whatever is too large to bind."""
+        """Assign layouts, insert conversions, and split tensors that are too large to bind."""
         read_elsewhere = {
             t.name for c in commands if c.backend != self.type for t in c.inputs if t is not None
         }
@@ -181,8 +182,8 @@ class VulkanBackend(TunableBackend):
             self.type,
             frozenset(outputs),
             self._must_create,
-            fp16=self.settings.fp16,
-            fp16_inputs=self.settings.fp16_inputs,
+            element=self.settings.element,
+            narrow_inputs=self.settings.narrow_inputs,
             full=self.settings.full,
             divider=Divider(
                 self.type,
@@ -214,7 +215,7 @@ class VulkanBackend(TunableBackend):
         """Collect dispatches, place tensors, record one command buffer per segment."""
         recording, ends = self.encode_in_order(segments)
         watch, reporting = self.settings.overflows, None
-        if watch is not None and self.settings.fp16:
+        if watch is not None and FLOATS[self.settings.element].overflows:
             reporting = Reporting(self.device, origins(segments), watch)
         used = pipelines_used(recording, reporting)
         place = partial(self.place, recording, list(kept.values()), list(inputs.values()))
@@ -257,7 +258,7 @@ class VulkanBackend(TunableBackend):
         used: Mapping[SpecializedShader, tuple[Shader, Spec]],
         place: Callable[[], PlanMemory],
     ) -> PlanMemory:
-        """Build the pipelines that are not there yet while memory is placed; return the memory."""
+        """Build the missing pipelines while memory is placed; return the memory."""
         if len(self._pipelines) > KEPT_PIPELINES:
             self._pipelines = {}
             self._kinds = {}
@@ -265,7 +266,7 @@ class VulkanBackend(TunableBackend):
         if not new:
             return place()
         compile_shaders(shader for _, (shader, _) in new)
-        # The longest code first: the last to be built is not waited for alone then.
+        # The longest code first, so that the last one built is not waited for alone.
         new.sort(key=lambda one: len(one[1][0].spirv()), reverse=True)
         missing = dict(new)
         # The driver compiles while the constants are packed.
@@ -305,7 +306,7 @@ class VulkanBackend(TunableBackend):
         """
         recording, ends = self.encode(segments)
         dispatches, info = recording.dispatches, self.device.info
-        # What is repeated lacks what the first of its kind lacks.
+        # Repeated dispatches have the same faults as the first of their kind.
         first = [one for one in dispatches if not one.repeated]
         if any(find_faults(first, info, kinds=self._kinds)):
             _reject_faulty(segments, find_faults(dispatches, info))
@@ -319,7 +320,7 @@ class VulkanBackend(TunableBackend):
         """Let the executions record; return the dispatches and the end of each segment."""
         encoder = self.new_encoder(_constant_bytes(segments))
         segments = join_ends(segments, encoder)
-        repeats = Repeats(encoder)
+        alike = AlikeDispatches(encoder)
         pairs = FusedPairs(PAIR_RULES, segments, encoder)
         ends = []
         for commands in segments:
@@ -335,7 +336,7 @@ class VulkanBackend(TunableBackend):
                         execution.bind(command.inputs, command.outputs)
                         record(execution, encoder)
                     else:
-                        repeats.encode(execution, command.inputs, command.outputs)
+                        alike.encode(execution, command.inputs, command.outputs)
                 except Exception as error:
                     op = command.op
                     raise unexpected_error(
@@ -345,8 +346,8 @@ class VulkanBackend(TunableBackend):
         return encoder.recording, ends
 
     def _narrow(self, command: Command) -> Sequence[Tensor | None]:
-        """Return the tensors of a command that may be stored in 16 bits."""
-        return (*command.inputs, *command.outputs) if self.settings.fp16 else ()
+        """Return the tensors of a command that may be narrow."""
+        return (*command.inputs, *command.outputs) if self.settings.element != "f32" else ()
 
     def new_encoder(self, weight_bytes: int) -> VulkanEncoder:
         """Return the encoder of a plan with about `weight_bytes` of constants."""
@@ -356,7 +357,7 @@ class VulkanBackend(TunableBackend):
             weight_bytes=weight_bytes,
             known=self._known,
             spacious=self.settings.spacious,
-            half=self.settings.half,
+            arithmetic=self.settings.arithmetic,
         )
 
     def place(
@@ -380,14 +381,15 @@ class VulkanBackend(TunableBackend):
             info = self.device.info
             other = "another device" if info.driver == "vulkan" else 'driver="vulkan"'
             raise InvalidInputError(
-                f"{info.name} has no timestamps by the driver {info.driver}, so its ops cannot be "
+                f"{info.name} has no timestamps with the driver {info.driver}, so its ops cannot "
+                "be "
                 "timed",
                 hint=f'profile with {other}, or with device="cpu"',
             )
         return self.sibling(timestamps=True)
 
     def timed_apart(self) -> VulkanBackend:
-        """Return the same, with dispatches that never overlap: times of one end where it does."""
+        """Return a timed backend whose dispatches never overlap, so that each is timed alone."""
         timed = self.timed()
         return timed.sibling(apart=True)
 
@@ -398,10 +400,10 @@ class VulkanBackend(TunableBackend):
     def sibling(
         self, device: Device | None = None, chooser: Chooser | None = None, **changes: Any
     ) -> VulkanBackend:
-        """Return a backend that differs from this one in the given settings only.
+        """Return a backend that differs from this one only in the given settings.
 
         Args:
-            device: another one, where this one is lost.
+            device: another device, if this one is lost.
             chooser: decides between equivalent kernels.
             changes: fields of `settings` with other values.
         """
@@ -445,7 +447,7 @@ class VulkanBackend(TunableBackend):
 
     @property
     def tunes_new_plans(self) -> bool:
-        """Whether `VKMNN_TUNE` asks for it and the device can measure."""
+        """Whether `VKMNN_TUNE` requests tuning and the device can measure."""
         return self.settings.tuning == "on" and "timestamps" in self.device.info.features
 
     def tune(
@@ -482,11 +484,11 @@ class VulkanBackend(TunableBackend):
     def widened(self, error: Float16OverflowError) -> VulkanBackend | None:
         """Return a backend that keeps overflowed tensors in float32; see `Backend`."""
         settings = self.settings
-        watch = settings.overflows if settings.fp16 else None
+        watch = settings.overflows if FLOATS[settings.element].overflows else None
         full = watch.widened(error, settings.full) if watch is not None else None
         if full is None:
             return None
-        return self.sibling(full=full) if full else self.sibling(fp16=False, half=False)
+        return self.sibling(full=full) if full else self.sibling(element="f32", arithmetic="f32")
 
     def reopened(self) -> VulkanBackend:
         return self.sibling(self.device.successor())

@@ -10,21 +10,21 @@ from vkmnn.core.tensor import Tensor
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.runtime.pipeline import max_range_bytes, missing
 from vkmnn.vulkan.recording import Dispatch, Recording, SpecializedShader
-from vkmnn.vulkan.storage import ELEMENT_BYTES, FP16_BYTES, storage_bytes
+from vkmnn.vulkan.storage import FLOAT_BYTES, storage_bytes
 
 PADDED = 4
 
 PipelineKind = tuple["str | None", list[int]]
-"""Why a device cannot run a pipeline, and how many bytes it binds at each of its bindings."""
+"""Reason why a device cannot run a pipeline, and the bytes bound at each of its bindings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
     """A dispatch that exceeds a limit of the device.
 
-    `tensor` is the one that it cannot bind, None where the dispatch has too many workgroups, or the
-    device cannot run its shader at all. `share` is how much of the tensor, or of the workgroups,
-    would do; 1 where less of them would not help.
+    `tensor` is the one that it cannot bind, None if the dispatch has too many workgroups or the
+    device cannot run its shader. `share` is the fraction of the tensor, or of the workgroups, that
+    would fit; 1 if a smaller one would not help.
     """
 
     op: str
@@ -42,12 +42,11 @@ def find_faults(
     """Yield the faults of a plan; a tensor may appear more than once.
 
     Args:
-        dispatches: what was recorded.
+        dispatches: the recorded dispatches.
         info: the device.
-        size_of: how many bytes of a tensor are bound where at most `limit` may be; by default this
-            knows nothing of packed constants.
-        kinds: what earlier calls have found out about pipelines on the device; takes what this one
-            does.
+        size_of: returns the bound bytes of a tensor up to a limit; the default does not know packed
+            constants.
+        kinds: results of earlier calls about pipelines on the device; new ones are added.
     """
     limits = info.limits
     max_x, max_y, max_z = limits.max_workgroup_count
@@ -90,10 +89,10 @@ def find_faults(
 
 
 def packed_bytes(recording: Recording, tensor: Tensor, limit: int) -> int:
-    """Return the bytes that are bound; of constants, a number beyond `limit` where they are."""
+    """Return the bytes that are bound; for constants, a number beyond `limit` if they exceed it."""
     packed = recording.packed.get(tensor)
     if packed is None:
         return storage_bytes(tensor)
-    about = packed.source.size * (FP16_BYTES if packed.fp16 else ELEMENT_BYTES)
+    about = packed.source.size * FLOAT_BYTES[packed.element]
     # Packing rounds channels up to blocks, and writes some kernels' weights out at length.
     return about if PADDED * about <= limit else packed.array(tensor.name).nbytes

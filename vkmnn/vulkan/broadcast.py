@@ -1,4 +1,4 @@
-"""Broadcasting as strides: how element-wise kernels address operands of different shapes."""
+"""Broadcasting as strides: addresses of operands of different shapes in element-wise kernels."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ MAX_AXES = 6
 class Broadcast:
     """How an elementwise kernel addresses its operands.
 
-    An invocation makes one element of `width` (4 or 1) words; there are `count` of them, numbered
-    over `sizes` (outermost axis first). `strides[k]` are operand k's, in elements of `width` words,
-    or in single words when `splats[k]`: then one word serves all lanes.
+    An invocation computes one element of `width` (4 or 1) words; there are `count` of them,
+    numbered over `sizes` (outermost axis first). `strides[k]` are operand k's, in elements of
+    `width` words, or in single words if `splats[k]`: then one word serves all lanes.
     """
 
     width: Literal[1, 4]
@@ -65,7 +65,7 @@ def plan_plain(shapes: Sequence[Sequence[int]], output: Sequence[int]) -> Broadc
 
 
 def plan_strided(strides: Sequence[Sequence[int]], output: Sequence[int]) -> Broadcast:
-    """Plan operands in plain order with strides of their own, an entry for each axis."""
+    """Plan operands in plain order with given strides, one entry per axis."""
     sizes: list[int] = []
     steps: list[tuple[int, ...]] = []  # of all operands, by axis
     for size, *here in zip(output, *strides, strict=True):
@@ -146,7 +146,7 @@ def _merge(
 
 
 def reject_many_axes(inputs: Sequence[Tensor], output: Tensor) -> None:
-    """Raise Rejection where operands are broadcast along more axes in turns than kernels have."""
+    """Raise Rejection if operands are broadcast along more alternating axes than kernels have."""
     plan = plan_plain([tensor.shape for tensor in inputs], output.shape)
     if not plan.fits:
         raise Rejection(
@@ -159,14 +159,14 @@ def elementwise_layouts(
 ) -> Layouts:
     """Return the orders in which an element-wise op works: all tensors in NC4HW4, or none.
 
-    It is NC4HW4 when the largest non-constant operand is in that order already, all of them have
-    the output's rank or a single element, and the zero tail lanes of the last block survive.
+    They are in NC4HW4 if the largest non-constant operand is in that order already, all of them
+    have the output's rank or a single element, and the zero tail lanes of the last block stay zero.
 
     Args:
         inputs: the operands.
         output: the result.
         keeps_zero: True when zeros in all operands give zero.
-        blocked: they are NC4HW4 wherever that is possible.
+        blocked: use NC4HW4 wherever possible.
     """
     largest = max(
         (tensor for tensor in inputs if tensor.value is None),
@@ -185,7 +185,7 @@ def elementwise_layouts(
 
 
 def may_be_blocked(inputs: Sequence[Tensor], output: Tensor, keeps_zero: bool) -> bool:
-    """Return whether an element-wise op can work in NC4HW4; arguments of `elementwise_layouts`."""
+    """Return whether an element-wise op can use NC4HW4; arguments of `elementwise_layouts`."""
     variable = [tensor for tensor in inputs if tensor.value is None]
     rank = len(output.shape)
     if rank < 3 or not variable:

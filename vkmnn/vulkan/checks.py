@@ -16,7 +16,7 @@ OVERFLOW_HINT = 'run this network with device="cpu", which keeps 64-bit integers
 INDEX_HINT = "check the indices (token ids, for example) against the table's size"
 
 # Kernels report a failed check as this minus its number, so that the largest word, which an atomic
-# maximum keeps, is that of the first check.
+# maximum keeps, belongs to the first check.
 _FIRST = 0x7FFFFFFF
 
 

@@ -18,9 +18,9 @@ class Chooser(Protocol):
         """Return one of `candidates`.
 
         Args:
-            what: names the kind of choice ("matmul", "convolution", "lanes", …).
-            problem: all that the speed of the candidates depends on, besides the device.
-            candidates: at least one; the one that the rules think fastest comes first.
+            what: the kind of choice ("matmul", "convolution", "lanes", …).
+            problem: everything that the speed of the candidates depends on, except the device.
+            candidates: at least one; the one ranked fastest by the rules comes first.
         """
         ...
 
@@ -32,7 +32,7 @@ class Preferences:
         table: `repr` of a candidate by `choice_key`.
 
     Attributes:
-        met: the part of the table that was asked for so far.
+        met: the part of the table that has been used so far.
     """
 
     def __init__(self, table: Mapping[str, str]) -> None:
@@ -52,7 +52,7 @@ class Preferences:
 
 
 BY_RULE = Preferences({})
-"""The chooser that knows no measurements."""
+"""The chooser without measurements."""
 
 
 def choice_key(what: str, problem: Hashable) -> str:
@@ -61,7 +61,7 @@ def choice_key(what: str, problem: Hashable) -> str:
 
 
 def kernel_name(candidate: object) -> str:
-    """Return a short name of a candidate for people: `rotate_32_8`, its family and fields."""
+    """Return a short readable name of a candidate: `rotate_32_8`, its family and fields."""
     if isinstance(candidate, bool):
         return "yes" if candidate else "no"
     if isinstance(candidate, tuple):
@@ -83,7 +83,7 @@ def kernel_name(candidate: object) -> str:
 class Choice:
     """A choice made while the op `op` was encoded.
 
-    `beside` names another op whose dispatches depend on it, "" where there is none.
+    `beside` names another op whose dispatches depend on it, "" if there is none.
     """
 
     op: str

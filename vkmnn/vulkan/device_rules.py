@@ -1,4 +1,4 @@
-"""Facts about devices that rules of several kernels rest on."""
+"""Facts about devices on which the rules of several kernels depend."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ CpuLanes = Literal[8, 16]
 MAX_LOOP_ROUNDS = 65_000
 """Maximum iterations of an invocation's loops together, with a small margin.
 
-lavapipe (Mesa 22.3) ends every loop after 65,535 rounds, without a word. It counts the round in
-which a loop finds out that it is done.
+lavapipe (Mesa 22.3) silently ends every loop after 65,535 rounds. The round in which a loop ends
+counts too.
 """
 
 CPU_SUBGROUPS: tuple[CpuLanes, ...] = (8, 16)
@@ -31,9 +31,9 @@ def is_gpu(info: DeviceInfo) -> bool:
 
 
 def divides_exactly(info: DeviceInfo) -> bool:
-    """Return whether quotients of floats are rounded to the nearest, as IEEE 754 has it.
+    """Return whether quotients of floats are rounded to nearest, as in IEEE 754.
 
-    Vulkan asks for less. llvmpipe divides by the processor's instruction.
+    Vulkan requires less. llvmpipe uses the processor's division.
     """
     return info.type is DeviceType.CPU and info.driver_name == "llvmpipe"
 

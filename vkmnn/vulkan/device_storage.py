@@ -1,4 +1,4 @@
-"""Memory of DeviceTensors: a buffer each, in plain order, 32 bits an element."""
+"""Memory of DeviceTensors: one buffer each, in plain order, 32 bits per element."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vkmnn.runtime.device import Device
 from vkmnn.runtime.memory import BufferRange, MemoryKind
 from vkmnn.vulkan.storage import read_view, storage_bytes, storage_dtype, to_storage, write_view
 
-# Where the elements of a type of 32 bits can be seen as they are.
+# Types of 32 bits whose elements are visible without conversion.
 _AS_THEY_ARE = (DType.FLOAT32, DType.INT32)
 
 
@@ -23,7 +23,7 @@ class VulkanStorage(Storage):
     """A buffer of a device.
 
     Args:
-        device: whose; it is named in messages.
+        device: the owner, named in messages.
         place: the bytes.
         info: shape and element type.
     """
@@ -112,7 +112,7 @@ class VulkanStorage(Storage):
     def part(self, first: int, count: int) -> Storage | None:
         """Return the same memory from an index of the first axis on; see `Storage`.
 
-        Kernels bind it only if that begins where the device lets ranges begin.
+        Kernels bind it only if it begins at an offset that the device allows.
         """
         dims = self._info.dims
         each = prod(dims[1:]) * self._word.itemsize
@@ -133,7 +133,7 @@ class VulkanStorage(Storage):
         return int(np.prod(self._info.dims, dtype=np.int64)) * self._word.itemsize
 
     def _stored(self) -> Array | None:
-        """Return the elements as the device has them, where the host sees them."""
+        """Return the elements as stored on the device, if the host can see them."""
         self.vulkan.raise_unusable()
         host = self.place.buffer.coherent_host
         if host is None:
@@ -149,7 +149,7 @@ def new_tensor(
     """Return a tensor of zeros with its own memory.
 
     Raises:
-        OutOfDeviceMemoryError: the memory is not there.
+        OutOfDeviceMemoryError: there is not enough memory.
     """
     info = TensorInfo("tensor", dtype, shape)
     nbytes = storage_bytes(Tensor(info))
@@ -159,7 +159,7 @@ def new_tensor(
 
 
 def place_on(device: Device, tensor: DeviceTensor) -> BufferRange | None:
-    """Return the bytes of a tensor of this device; None for one of another."""
+    """Return the bytes of a tensor of this device; None for a tensor of another."""
     storage = tensor.storage
     if isinstance(storage, VulkanStorage) and storage.vulkan is device:
         return storage.place

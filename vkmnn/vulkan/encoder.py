@@ -10,9 +10,12 @@ from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 
+from vkmnn.base.elements import FLOATS, FloatElement, FloatStorage
+from vkmnn.base.memo import Memo
 from vkmnn.core.tensor import Tensor, Usage
 from vkmnn.errors import ShaderError
 from vkmnn.ir import Array, DType, Op, TensorInfo
+from vkmnn.ir.alike import MAX_ALIKE
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.runtime.recorder import linear_groups
 from vkmnn.runtime.shader import Shader
@@ -36,7 +39,6 @@ from vkmnn.vulkan.recording import (
 from vkmnn.vulkan.storage import (
     VECTOR_BYTES,
     Element,
-    FloatElement,
     kernel_dtype,
     storage_bytes,
 )
@@ -47,14 +49,22 @@ T = TypeVar("T")
 MIN_TEXELS = 1 << 26
 # Below this, an index can be divided exactly by a floating-point multiplication.
 EXACT_QUOTIENTS = 1 << 20
-TEXEL_LOADS = frozenset({"texel_r32f", "texel_r32i", "texel_rgba32f", "texel_rgba32i"})
-FP16_TEXEL_LOADS = TEXEL_LOADS | {"texel_r16f", "texel_rgba16f", "storage_formats"}
+_WORD_TEXELS = frozenset({"texel_r32f", "texel_r32i", "texel_rgba32f", "texel_rgba32i"})
 
-# What is remembered of earlier plans: a few hundred different problems, some megabytes.
-MAX_KNOWN = 4096
+
+def _texel_loads(stored: FloatStorage) -> frozenset[str] | None:
+    if not stored.texels:
+        return None
+    one, _, four = stored.texels
+    needed = _WORD_TEXELS | {f"texel_{one}", f"texel_{four}"}
+    return needed if needed == _WORD_TEXELS else needed | {"storage_formats"}
+
+
+TEXEL_LOADS = {name: _texel_loads(stored) for name, stored in FLOATS.items()}
+"""Features by which kernels load an element through texel buffers; None: it has no format."""
 
 MAX_SHARED_BYTES = 4096
-"""Literals up to this size are compared with those that plans have in use."""
+"""Literals up to this size are compared with those of other plans."""
 
 _literals: weakref.WeakValueDictionary[tuple[str, tuple[int, ...], bytes], Array] = (
     weakref.WeakValueDictionary()
@@ -72,33 +82,34 @@ class Params(Protocol):
 
 
 ShaderCall = tuple[Shader, Callable[..., Params]]
-"""What a kernel needs for a dispatch: a shader and the type of its parameters."""
+"""A dispatch's shader and the type of its parameters."""
 
 
 class VulkanEncoder:
     """The interface through which executions record their dispatches.
 
     It describes the device and the current op to them, and collects their dispatches in
-    `recording`, which the code that makes the plan reads.
+    `recording`, which the planner reads.
 
     Args:
         info: the device.
         chooser: decides between kernels that compute the same result.
-        fp16: the current op works on 16-bit floats; see `begin`.
+        element: how the current op's floats are stored; see `begin`.
         weight_bytes: approximate device memory of all constants of the plan.
-        known: what `once` has found out for earlier plans on the same device.
-        spacious: kernels may take several times the memory where that makes them faster.
-        half: products of 16-bit floats may be computed in float16.
+        known: results of `once` for earlier plans on the same device.
+        spacious: kernels may take several times the memory if that makes them faster.
+        arithmetic: in which products of narrow floats may be computed.
 
     Attributes:
         info: the device.
+        element: how the current op's floats are stored: the template axis `element`.
         weight_bytes, spacious: as above.
         recording: everything recorded so far.
     """
 
     __slots__ = (
-        *("_chooser", "_divides_exactly", "_fp16", "_half", "_label", "_known", "_load", "_loads"),
-        *("_scratch", "info", "recording", "spacious", "weight_bytes"),
+        *("_arithmetic", "_chooser", "_divides_exactly", "_label", "_known", "_load", "_loads"),
+        *("_scratch", "element", "info", "recording", "spacious", "weight_bytes"),
     )
 
     def __init__(
@@ -106,23 +117,23 @@ class VulkanEncoder:
         info: DeviceInfo,
         chooser: Chooser = BY_RULE,
         *,
-        fp16: bool = False,
+        element: FloatElement = "f32",
         weight_bytes: int = 0,
-        known: dict[Hashable, Any] | None = None,
+        known: Memo[Hashable, Any] | None = None,
         spacious: bool = False,
-        half: bool = False,
+        arithmetic: FloatElement = "f32",
     ) -> None:
-        self._half = half
+        self._arithmetic = arithmetic
         self.info = info
         self.spacious = spacious
         self.weight_bytes = weight_bytes
         self.recording = Recording()
         self._chooser = chooser
-        self._known = {} if known is None else known
-        self._fp16 = fp16
+        self._known: Memo[Hashable, Any] = Memo(MAX_ALIKE) if known is None else known
+        self.element: FloatElement = element
         self._label = ""
-        self._load: dict[bool, Load] = {}
-        self._loads: dict[bool, tuple[Load, ...]] = {}
+        self._load: dict[FloatElement, Load] = {}
+        self._loads: dict[FloatElement, tuple[Load, ...]] = {}
         self._divides_exactly = divides_exactly(info)
         self._scratch = 0
 
@@ -131,10 +142,14 @@ class VulkanEncoder:
 
         Args:
             op: its name.
-            tensors: the tensors it reads and writes; if any is stored in 16 bits, `fp16` is true.
+            tensors: the tensors it reads and writes; if any is narrow, the op's `element` is.
         """
         self._label = op
-        self._fp16 = tensors != () and any(t is not None and t.fp16 for t in tensors)
+        self.element = "f32"
+        for tensor in tensors:
+            if tensor is not None and tensor.element != "f32":
+                self.element = tensor.element
+                break
 
     @property
     def label(self) -> str:
@@ -142,22 +157,17 @@ class VulkanEncoder:
         return self._label
 
     @property
-    def fp16(self) -> bool:
-        """Whether the current op works on 16-bit floats."""
-        return self._fp16
-
-    @property
-    def half(self) -> bool:
-        """Whether the current op may compute in float16."""
-        return self._half and self._fp16
+    def arithmetic(self) -> FloatElement:
+        """The narrowest element in which the current op may compute."""
+        return "f32" if self.element == "f32" else self._arithmetic
 
     def choose(self, what: str, problem: Hashable, candidates: Sequence[T], beside: str = "") -> T:
         """Return the candidate to use; list the likely fastest first (see `Chooser`).
 
-        `beside` names another op whose dispatches depend on the choice.
+        `beside` names another op whose dispatches depend on the choice, if there is one.
         """
-        if self._fp16:
-            problem = ("fp16", problem)
+        if self.element != "f32":
+            problem = (FLOATS[self.element].label, problem)
         taken = self._chooser(what, problem, candidates)
         if len(candidates) > 1:
             self.recording.choices.append(
@@ -167,21 +177,18 @@ class VulkanEncoder:
 
     @property
     def offers_all(self) -> bool:
-        """Whether kernels are to be listed that rules and measurements never take: tests do."""
+        """Whether to list kernels that rules and measurements never choose: only for tests."""
         return not isinstance(self._chooser, Preferences)
 
     def once(self, key: Hashable, find: Callable[[], T]) -> T:
-        """Return what `find` returns, called once per session for each key.
+        """Return the result of `find`, which is called once per session for each key.
 
         Args:
-            key: all that the result depends on, besides the device; its first item says what it is.
-            find: finds it out; nobody may change what it returns.
+            key: everything that the result depends on, except the device; its first item names the
+                result.
+            find: computes it; the result must not be changed.
         """
-        found: T | None = self._known.get(key)
-        if found is None:
-            if len(self._known) >= MAX_KNOWN:
-                self._known.clear()
-            found = self._known[key] = find()
+        found: T = self._known.once(key, find)
         return found
 
     @property
@@ -190,23 +197,18 @@ class VulkanEncoder:
 
         The chooser is asked once, and the tuner never: this is a property of the device.
         """
-        taken = self._load.get(self._fp16)
+        taken = self._load.get(self.element)
         if taken is None:
-            taken = self._load[self._fp16] = self._chooser("load", (), self.loads)
+            taken = self._load[self.element] = self._chooser("load", (), self.loads)
         return taken
 
     @property
     def loads(self) -> tuple[Load, ...]:
         """The ways in which kernels can load the data of the current op, fastest first."""
-        found = self._loads.get(self._fp16)
+        found = self._loads.get(self.element)
         if found is None:
-            found = self._loads[self._fp16] = loads_of(self.info, self._fp16)
+            found = self._loads[self.element] = loads_of(self.info, self.element)
         return found
-
-    @property
-    def element(self) -> FloatElement:
-        """How the current op's floats are stored: the template axis `element`."""
-        return "f16" if self.fp16 else "f32"
 
     def element_of(self, tensor: Tensor) -> Element:
         """Return how elements of the tensor's type are stored for the current op."""
@@ -215,19 +217,19 @@ class VulkanEncoder:
     @contextmanager
     def in_full(self) -> Iterator[None]:
         """Record part of an op with floats kept in 32 bits."""
-        before, self._fp16 = self._fp16, False
+        before, self.element = self.element, "f32"
         try:
             yield
         finally:
-            self._fp16 = before
+            self.element = before
 
     def check(self, op: Op, message: str, hint: str) -> tuple[Tensor, int]:
-        """Add a check to be made by a kernel of `op`.
+        """Add a check by a kernel of `op`.
 
         Args:
             op: the op to name when the check fails.
-            message: what is wrong when it fails.
-            hint: what the user can do about it.
+            message: the error message.
+            hint: advice for the user.
 
         Returns:
             The plan's status tensor, for the kernel's binding `status`, and the check's number, for
@@ -237,11 +239,11 @@ class VulkanEncoder:
         return self._status(), len(self.recording.checks)
 
     def unchecked(self) -> tuple[Tensor, int]:
-        """Return the bindings for a kernel that can check but has nothing to check."""
+        """Return the bindings for a kernel with a check that is not needed."""
         return self._status(), 0
 
     def check_overflow(self, op: Op, output: Tensor) -> tuple[Tensor, int]:
-        """Check results of a type wider than int32, in which the device computes them.
+        """Check results of a type wider than int32, which the device uses for them.
 
         Narrower integers wrap by definition.
         """
@@ -289,7 +291,7 @@ class VulkanEncoder:
 
         Args:
             shader: a variant from `vkmnn.shaders.kernels`.
-            tensors: one per binding, in order; the shader says which are read and written.
+            tensors: one per binding, in order; the shader declares which are read and written.
             params: the parameter block declared by the shader's template.
             groups: workgroup counts; if one is zero, nothing is recorded.
             spec: values of specialization constants by name.
@@ -321,12 +323,12 @@ class VulkanEncoder:
         )
 
     def _division_spec(self, shader: Shader) -> dict[str, bool]:
-        """Return what a shader is told about quotients (see include/quotient.glsl.j2)."""
+        """Return the constants for quotients in a shader (see include/quotient.glsl.j2)."""
         told = self._divides_exactly and "DIVIDES_EXACTLY" in shader.constant_names
         return {"DIVIDES_EXACTLY": True} if told else {}
 
     def expect(self, predict: Callable[[], Expected | None]) -> None:
-        """Note what predicts the cost of the last dispatch, which few plans are asked for."""
+        """Record the cost prediction of the last dispatch; only few plans request it."""
         if self.recording.dispatches:
             self.recording.dispatches[-1].predict = predict
 
@@ -363,15 +365,15 @@ class VulkanEncoder:
         Args:
             source: a tensor with a constant value.
             key: names the packing; the same key on the same constant shares one upload.
-            pack: makes a float32 or int32 array of any shape.
-            words: how many elements it makes, so that model files may keep them under `key`, which
-                then must change with the packing; 0 keeps them out of files.
+            pack: returns a float32 or int32 array of any shape.
+            words: number of elements of the packed form, so that model files may keep it under
+                `key`, which then must change with the packing; 0 keeps it out of files.
             full: the result is 32-bit words, whatever the current op's floats are: either floats
                 to be kept exact, or integers with floats packed into them.
         """
         assert source.value is not None
-        fp16 = self.fp16 and not full and kernel_dtype(source.dtype) == "f32"
-        packed = PackedConstant(source.value, key, pack, fp16, words=words)
+        element = "f32" if full else self._narrow(source.dtype)
+        packed = PackedConstant(source.value, key, pack, element, words=words)
         return self._constant(source.name, packed)
 
     def constant_like(self, source: Tensor, packed: PackedConstant) -> Tensor:
@@ -385,14 +387,14 @@ class VulkanEncoder:
         Args:
             source: a tensor with a constant value.
             key: names the packing.
-            pack: makes an array [height, width, 4] of floats, within the device's limits.
+            pack: creates an array [height, width, 4] of floats, within the device's limits.
         """
         assert source.value is not None
-        packed = PackedConstant(source.value, f"image:{key}", pack, self.fp16, image=True)
+        packed = PackedConstant(source.value, f"image:{key}", pack, self.element, image=True)
         return self._constant(source.name, packed)
 
     def literal(self, name: str, array: Array) -> Tensor:
-        """Return a constant tensor that holds `array` (float32 or int32) as it is."""
+        """Return a constant tensor that holds `array` (float32 or int32) unchanged."""
         return self._literal(name, _shared(array))
 
     def zeros(self, count: int) -> Tensor:
@@ -400,12 +402,12 @@ class VulkanEncoder:
         return self._literal(f"zeros:{count}", _zeros(count))
 
     def _literal(self, name: str, array: Array) -> Tensor:
-        fp16 = self.fp16 and array.dtype.kind == "f"
-        return self._constant(name, PackedConstant(array, "literal", lambda value: value, fp16))
+        element = self.element if array.dtype.kind == "f" else "f32"
+        return self._constant(name, PackedConstant(array, "literal", lambda value: value, element))
 
     def _constant(self, name: str, packed: PackedConstant) -> Tensor:
         info = TensorInfo(f"{name}:{packed.key}", DType.from_numpy(packed.source.dtype), ())
-        tensor = Tensor(info, Usage.CONSTANT, value=packed.source, fp16=packed.fp16)
+        tensor = Tensor(info, Usage.CONSTANT, value=packed.source, element=packed.element)
         self.recording.packed[tensor] = packed
         return tensor
 
@@ -414,19 +416,24 @@ class VulkanEncoder:
 
         Its floats are stored like those of the current op, or in 32 bits if `full`.
         """
-        fp16 = self.fp16 and not full and kernel_dtype(dtype) == "f32"
-        return self._new_scratch(dtype, (elements,), fp16)
+        element = "f32" if full else self._narrow(dtype)
+        return self._new_scratch(dtype, (elements,), element)
 
     def scratch_like(self, tensor: Tensor) -> Tensor:
         """Return a temporary like the one that another op had."""
-        return self._new_scratch(tensor.dtype, tensor.shape, tensor.fp16)
+        return self._new_scratch(tensor.dtype, tensor.shape, tensor.element)
 
-    def _new_scratch(self, dtype: DType, shape: tuple[int, ...], fp16: bool) -> Tensor:
+    def _narrow(self, dtype: DType) -> FloatElement:
+        """Return how floats of a type are stored for the current op; others are words."""
+        return self.element if kernel_dtype(dtype) == "f32" else "f32"
+
+    def _new_scratch(self, dtype: DType, shape: tuple[int, ...], element: FloatElement) -> Tensor:
         self._scratch += 1
-        return Tensor(TensorInfo(f"{self.label}:scratch{self._scratch}", dtype, shape), fp16=fp16)
+        info = TensorInfo(f"{self.label}:scratch{self._scratch}", dtype, shape)
+        return Tensor(info, element=element)
 
     def counter(self, count: int) -> Tensor:
-        """Return `count` words that are zero before the first run; kernels must leave them so.
+        """Return `count` words that are zero before the first run; kernels must reset them.
 
         They keep their content between runs, so no other tensor shares their memory.
         """
@@ -438,9 +445,9 @@ class VulkanEncoder:
         """Place `tensor` in the storage of another: a view costs no dispatch.
 
         Args:
-            tensor: a result that is the other's content, or a part of what the other will hold.
+            tensor: a result whose content is the other's, or a part of the other's future content.
             storage: the other tensor.
-            offset: where `tensor` starts, in bytes; a multiple of `part_alignment`.
+            offset: start of `tensor` in bytes; a multiple of `part_alignment`.
         """
         self.recording.aliases[tensor] = (storage, offset)
 
@@ -467,7 +474,7 @@ class VulkanEncoder:
 
 
 def part_alignment(info: DeviceInfo) -> int | None:
-    """Return where a part of a buffer may begin, in bytes; None if parts cannot be bound."""
+    """Return the alignment of parts of a buffer in bytes; None if parts cannot be bound."""
     limits = info.limits
     if limits.whole_buffers:
         return None
@@ -475,7 +482,7 @@ def part_alignment(info: DeviceInfo) -> int | None:
 
 
 def _shared(array: Array) -> Array:
-    """Return one array for all small ones that are equal: on the device, it lies once."""
+    """Return one array for all small equal ones, so that the device stores it once."""
     if array.nbytes > MAX_SHARED_BYTES:
         return array
     return _literals.setdefault((array.dtype.str, array.shape, array.tobytes()), array)
@@ -483,19 +490,20 @@ def _shared(array: Array) -> Array:
 
 @lru_cache(maxsize=64)
 def _zeros(count: int) -> Array:
-    """Return the same zeros for all plans: by their identity they are on the device already."""
+    """Return the same zeros for all plans, so that the device recognises them."""
     return _shared(np.zeros(count, np.float32))
 
 
-def loads_of(info: DeviceInfo, fp16: bool = False) -> tuple[Load, ...]:
+def loads_of(info: DeviceInfo, element: FloatElement = "f32") -> tuple[Load, ...]:
     """Return the ways in which kernels can load on this device, fastest first.
 
     Args:
         info: the device.
-        fp16: the data are 16-bit floats.
+        element: how the floats are stored that are loaded.
     """
-    needed = FP16_TEXEL_LOADS if fp16 else TEXEL_LOADS
-    if not info.features >= needed or info.limits.max_texel_buffer_elements < MIN_TEXELS:
+    needed = TEXEL_LOADS[element]
+    texels = info.limits.max_texel_buffer_elements
+    if needed is None or not info.features >= needed or texels < MIN_TEXELS:
         return ("buffer",)
     return ("buffer", "texel") if is_gpu(info) else ("texel", "buffer")
 

@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
+from vkmnn.base.elements import FloatElement
 from vkmnn.base.registry import Registry
 from vkmnn.core.execution import Execution
 from vkmnn.core.tensor import Tensor
@@ -13,15 +14,15 @@ from vkmnn.errors import PluginError
 from vkmnn.ir import AttrsT, Layout, Op
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.vulkan.encoder import VulkanEncoder
-from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule, apply_fp16_rule
+from vkmnn.vulkan.float_rules import FloatOperands, FloatRule, apply_float_rule
 
 
-class Problem:
-    """What the executions of ops that are alike have in common; hashed by identity.
+class Prepared:
+    """What the executions of equal ops share; compared and hashed by identity.
 
     Args:
-        kind: their class.
-        kept: what constructing one has found out, without the op and its tensors.
+        kind: the class of the executions.
+        kept: attributes that construction computed, except the op and its tensors.
     """
 
     __slots__ = ("_kept", "_kind")
@@ -33,7 +34,7 @@ class Problem:
     def execution(
         self, op: Op, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
     ) -> VulkanExecution[Any]:
-        """Return what constructing the execution of an op would."""
+        """Return the execution of an op, as construction would."""
         made = self._kind.__new__(self._kind)
         made.__dict__.update(self._kept)
         made.op, made.inputs, made.outputs = op, list(inputs), list(outputs)
@@ -45,28 +46,28 @@ class VulkanExecution(Execution[AttrsT]):
 
     A subclass says in `prepare` what it cannot do, in `layouts` what memory order it wants, and in
     `on_encode` which dispatches do the work. It never allocates, and never writes a barrier.
-    `fp16_rule` says what it does where a session stores floats in 16 bits.
+    `float_rule` says what it does where a session stores floats narrower than float32.
 
     Args:
-        op: what is run.
-        inputs: its operands, None where one is absent.
-        outputs: its results, those that are wanted.
+        op: the op.
+        inputs: its operands, None for absent ones.
+        outputs: its results, as far as they are read.
         info: the device.
 
     Raises:
         Rejection: the op cannot run on this device.
     """
 
-    fp16_rule: ClassVar[Fp16Rule] = Fp16Rule.FULL
+    float_rule: ClassVar[FloatRule] = FloatRule.FULL
     code_layout: ClassVar[Layout] = Layout.NC4HW4
-    """The order in which the op reads and makes codes of a byte."""
+    """The order in which the op reads and writes 8-bit quantised values."""
     repeatable: ClassVar[bool] = False
     """Whether what `prepare` keeps, `layouts` says and `on_encode` records follows from attributes,
     and from the shapes, types and forms of the tensors: neither from a constant's content, which
-    goes through `VulkanEncoder.constant`, nor from names. Ops that are alike are planned once."""
-    problem: Problem | None = None
-    """The same object for ops that are alike, as their tensors are before they get their forms;
-    None where the execution is not repeatable."""
+    goes through `VulkanEncoder.constant`, nor from names. Equal ops are planned once."""
+    prepared: Prepared | None = None
+    """The same object for equal ops, as their tensors are before they get their forms;
+    None if the execution is not repeatable."""
 
     def __init__(
         self,
@@ -78,67 +79,74 @@ class VulkanExecution(Execution[AttrsT]):
         super().__init__(op, inputs, outputs)
         self.prepare(info)
 
-    def as_problem(self) -> Problem:
-        """Take note of what construction found out, for ops that are alike."""
+    def as_prepared(self) -> Prepared:
+        """Store attributes that construction computed, for equal ops."""
         own = ("op", "inputs", "outputs")
         kept = {name: value for name, value in vars(self).items() if name not in own}
-        problem = kept["problem"] = self.problem = Problem(type(self), kept)
-        return problem
+        prepared = kept["prepared"] = self.prepared = Prepared(type(self), kept)
+        return prepared
 
     def prepare(self, info: DeviceInfo) -> None:
-        """Plan what layouts do not change, or raise Rejection; the end of construction.
+        """Plan everything that layouts do not change, or raise Rejection; the end of construction.
 
-        Element types that the device cannot store are refused before.
+        Element types that the device cannot store are rejected before.
         """
 
-    def fp16_operands(self) -> Fp16Operands:
-        """Return which inputs are wanted, and which outputs are made, as fp16.
+    def float_operands(self, element: FloatElement) -> FloatOperands:
+        """Return which inputs the op reads, and which outputs it writes, in a narrow element.
 
-        Only asked where a session stores fp16; what it says about integers is ignored.
+        Its answers for integers are ignored.
+
+        Args:
+            element: how the session stores floats; only called if that is not float32.
         """
-        return self.by_rule(self.fp16_rule)
+        return self.by_rule(self.float_rule, element)
 
-    def by_rule(self, rule: Fp16Rule, *, wide: int = -1, clamped: bool = False) -> Fp16Operands:
-        """Return what a rule says about the op's tensors; see `fp16.apply_fp16_rule`."""
-        return apply_fp16_rule(rule, self.inputs, self.outputs, wide=wide, clamped=clamped)
+    def by_rule(
+        self, rule: FloatRule, element: FloatElement, *, wide: int = -1, clamped: bool = False
+    ) -> FloatOperands:
+        """Return what a rule means for the op's tensors; see `apply_float_rule`."""
+        return apply_float_rule(
+            rule, self.inputs, self.outputs, element, wide=wide, clamped=clamped
+        )
 
     def code_inputs(self) -> dict[int, int | None]:
-        """Return the inputs that the op can read as codes of a byte, in its `code_layout`.
+        """Return the inputs that the op can read as 8-bit quantised values, in its `code_layout`.
 
-        With each goes the shift (`byte_codes.code_shift`) that it has where it is known to hold
-        codes; asked of bound and unbound executions alike, so layouts must not matter.
+        Each has its known shift (`byte_codes.code_shift`), if any. Called on bound and unbound
+        executions alike, so layouts must not matter.
         """
         return {}
 
     def begins_codes(self) -> bool:
-        """Return whether the op may make codes of what are none: others look for some then."""
+        """Return whether the op may quantise float inputs: only then are readers examined."""
         return False
 
     def keeps_codes(self) -> bool:
-        """Return whether the codes that it makes are some of those that it reads."""
+        """Return whether its quantised outputs are a selection of its quantised inputs."""
         return False
 
     def needs_codes(self) -> bool:
-        """Return whether it reads codes only where it makes some, too."""
+        """Return whether it reads quantised values only if it also writes some."""
         return False
 
     def made_codes(self, wish: int | None = None) -> int | None:
-        """Return the shift with which the only output can be made as codes; None for floats.
+        """Return the shift with which the only output can be quantised; None for floats.
 
-        Asked of a bound execution, whose inputs are as they will be read.
+        Asked of a bound execution, whose inputs have their final forms.
 
         Args:
-            wish: the shift that what reads the output would have, if any.
+            wish: the shift that the readers of the output prefer, if any.
         """
         return None
 
     def plain_end_us(self, end: int, encoder: VulkanEncoder) -> float | None:
-        """Return how much longer it takes with plain float32 at one end; None: it cannot.
+        """Return the additional time with plain float32 at one end; None if it is not supported.
 
-        Asked of a bound execution, whose tensors are as they will be then.
+        Asked of a bound execution, whose tensors have their final forms.
 
         Args:
-            end: 0: it reads its first operand like that, 1: it stores its result.
+            end: 0: the first operand is plain, 1: the result is plain.
             encoder: has begun the op.
         """
         return None

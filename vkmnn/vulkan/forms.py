@@ -1,4 +1,4 @@
-"""Constants that a model file holds in the forms in which kernels read them."""
+"""Constants of model files, in the forms that kernels read."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from vkmnn.errors import ModelError
 from vkmnn.ir import Array, PackedForm
 from vkmnn.vulkan.recording import PackedConstant
+from vkmnn.vulkan.storage import FLOAT_BYTES
 
 
 class Forms:
@@ -23,25 +24,25 @@ class Forms:
         self._given = {(id(one.source), one.form): one for one in forms}
 
     def collect(self, device: str) -> None:
-        """Record packed constants from now on, on behalf of a device."""
+        """Record packed constants from now on, for a device."""
         self._made, self._device = {}, device
 
     @property
     def made(self) -> list[PackedForm]:
-        """Constants packed since `collect`, in forms that files keep."""
+        """Constants packed since `collect`, in forms that files store."""
         return list((self._made or {}).values())
 
     def packed(self, constant: PackedConstant, name: str) -> Array:
-        """Return a constant's packed form; packs it unless it is available.
+        """Return a constant's packed form, which is packed unless available.
 
         Raises:
-            ModelError: the form that was given has another size than kernels read.
+            ModelError: the size of the given form differs from what kernels read.
             IntegerRangeError: as `PackedConstant.array`.
         """
         key = (id(constant.source), constant.form)
         given = self._given.get(key) if constant.words else None
         if given is not None:
-            width = 2 if constant.fp16 else 4
+            width = FLOAT_BYTES[constant.element]
             if given.packed.size == constant.words and given.packed.itemsize == width:
                 return given.packed
             raise ModelError(
@@ -50,7 +51,7 @@ class Forms:
                 hint="the file is damaged, or not vkmnn's work: convert the model again",
             )
         array = constant.array(name)
-        # Two threads may get here for one key: what they make is the same.
+        # Two threads may get here for one key: their results are equal.
         if self._made is not None and array.size == constant.words:
             self._made[key] = PackedForm(constant.source, constant.form, array, self._device)
         return array

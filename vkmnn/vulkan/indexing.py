@@ -1,4 +1,4 @@
-"""Helpers of the executions that address elements by index."""
+"""Helpers for executions that address elements by index."""
 
 from __future__ import annotations
 
@@ -25,5 +25,5 @@ def row_strides(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def padded(values: Sequence[int], fill: int) -> tuple[int, ...]:
-    """Return MAX_AXES values, filled up in front."""
+    """Return MAX_AXES values, padded in front."""
     return (*[fill] * (MAX_AXES - len(values)), *values)

@@ -1,4 +1,4 @@
-"""Selects the kernels to be watched for float16 overflow, and assigns report slots."""
+"""Selects the kernels that are checked for float16 overflow, and assigns report slots."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from vkmnn.base.elements import FLOATS
 from vkmnn.base.records import dataclass
 from vkmnn.core.execution import Command
 from vkmnn.core.overflow import Overflowed, OverflowWatch, overflow_of
@@ -24,18 +25,24 @@ _BOUNDED = (
 )
 """Prefixes of kernels whose results cannot exceed their inputs, or 1."""
 
-_HALVES = frozenset({"f16", "f16vec2", "f16vec4", "r16f", "rg16f", "rgba16f"})
+_OVERFLOWING = frozenset(
+    form
+    for name, one in FLOATS.items()
+    if one.overflows
+    for form in (name, *one.words[1:], *one.texels)
+)
+"""Formats of bindings in which finite numbers become infinite."""
 
 
 @lru_cache(maxsize=2048)
 def watching(shader: Shader, limits: Limits) -> Shader:
-    """Return the watched variant of a shader; itself if its float16 cannot overflow.
+    """Return the checked variant of a shader, or itself if its float16 cannot overflow.
 
-    On a device without room for one more binding, all do.
+    Devices without room for one more binding run all kernels unchecked.
     """
     if shader.name.startswith(_BOUNDED):
         return shader
-    if not any("w" in one.access and one.format in _HALVES for one in shader.bindings):
+    if not any("w" in one.access and one.format in _OVERFLOWING for one in shader.bindings):
         return shader
     stored = sum(one.type is BindingType.STORAGE for one in shader.bindings)
     fits = stored < limits.max_storage_bindings and len(shader.bindings) < limits.max_bindings
@@ -46,7 +53,7 @@ def origins(segments: Sequence[Sequence[Command]]) -> dict[str, Overflowed]:
     """Return descriptions of a plan's ops, by name."""
     commands = {c.op.name: c for segment in segments for c in segment}
     found = {}
-    values: dict[str, str] = {}  # what the network calls tensors that are there in other forms
+    values: dict[str, str] = {}  # tensors with further forms, by their names in the network
     for name, command in commands.items():
         owner = commands.get(command.owner, command)
         made = [value for value in command.op.outputs if value]
@@ -63,11 +70,11 @@ class Reports:
     """The words in which the kernels of a segment report overflows.
 
     Attributes:
-        buffers: where they lie; others own them.
-        words: a view of them, None where the host has to ask for it.
-        ops: whose they are, in their order.
-        watch: what becomes of it.
-        seen: the labels of those that have overflowed so far.
+        buffers: the buffers of the words, owned by others.
+        words: a view of them, None if the host has to read them.
+        ops: their ops, in the same order.
+        watch: handles reports.
+        seen: the labels of ops that have overflowed so far.
     """
 
     buffers: Sequence[Buffer]
@@ -84,7 +91,7 @@ class Reports:
             Float16OverflowError: as `OverflowWatch.note`.
         """
         words = self.words
-        if words is not None and not words.any():  # every run comes here
+        if words is not None and not words.any():  # every run executes this
             return
         self._look()
 
@@ -103,9 +110,9 @@ class Reporting:
     """Assigns report slots to a segment's dispatches.
 
     Args:
-        device: where they run.
-        ops: what to say of each op, by name.
-        watch: what becomes of reports.
+        device: the device that runs them.
+        ops: descriptions of the ops, by name.
+        watch: handles reports.
     """
 
     def __init__(self, device: Device, ops: Mapping[str, Overflowed], watch: OverflowWatch) -> None:
@@ -123,8 +130,8 @@ class Reporting:
         """Return the slots of ops that may overflow, and their readers.
 
         Args:
-            dispatches: those of the segment.
-            buffers: gets what has to be freed with it.
+            dispatches: the dispatches of the segment.
+            buffers: receives buffers to free with the segment.
         """
         labels = dict.fromkeys(d.label for d in dispatches if self.shader(d.shader).watched)
         if not labels:

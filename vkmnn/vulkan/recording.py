@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import field
 
+from vkmnn.base.elements import FloatElement
 from vkmnn.base.records import dataclass
-from vkmnn.core.fp16_range import to_fp16
+from vkmnn.core.float_range import to_element
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Array
 from vkmnn.runtime.shader import Shader
@@ -28,42 +29,44 @@ def specialized(shader: Shader, spec: Spec) -> SpecializedShader:
 
 @dataclass(slots=True)  # not frozen, which takes twice as long: plans make hundreds
 class PackedConstant:
-    """A constant in the form that a kernel wants, packed once and shared by plans.
+    """A constant in a kernel's form, packed once and shared by plans.
 
-    With `image`, its rows [height, width, 4] are the texels of an image. `words` is how many
-    elements the packed form has, 0 where only `pack` knows: a form from a file must have as many,
-    as kernels read them all.
+    With `image`, its rows [height, width, 4] are the texels of an image. `words` is the number of
+    elements of the packed form, 0 if only `pack` knows: a form from a file must have as many, as
+    kernels read them all.
     """
 
     source: Array
     key: str
     pack: Callable[[Array], Array]
-    fp16: bool = False
+    element: FloatElement = "f32"
     image: bool = False
     words: int = 0
 
     @property
     def form(self) -> str:
         """The name of the form in files."""
-        return f"{self.key}:f16" if self.fp16 else self.key
+        return self.key if self.element == "f32" else f"{self.key}:{self.element}"
 
     def of(self, source: Array) -> PackedConstant:
         """Return the same form of another constant."""
-        return PackedConstant(source, self.key, self.pack, self.fp16, self.image, self.words)
+        return PackedConstant(source, self.key, self.pack, self.element, self.image, self.words)
 
     def array(self, name: str) -> Array:
         """Return the words to upload; `name` is for the error of an integer beyond int32."""
         packed = self.pack(self.source)
-        return to_fp16(packed) if self.fp16 else to_storage(packed, name)
+        if self.element != "f32":
+            return to_element(packed, self.element)
+        return to_storage(packed, name)
 
 
 @dataclass(slots=True)
 class Dispatch:
     """A recorded dispatch: tensors in binding order, push constants, workgroup counts.
 
-    Dispatches of one `step` may run at once: their tensors share no memory. `pipeline` names what
-    shader and constants make. `predict` asks its kernel for its time, where that knows it.
-    `repeated`: it is that of an op that is alike, for other tensors.
+    Dispatches of one `step` may run at once: their tensors share no memory. `pipeline` identifies
+    shader and constants. `predict` asks the kernel for its time, if known. `repeated`: the dispatch
+    was copied from that of an equal op.
     """
 
     shader: Shader
@@ -87,18 +90,18 @@ class Dispatch:
 class Recording:
     """The output of a `VulkanEncoder`; nothing reaches the device before the plan is complete.
 
-    Executions do not see it: they speak to the encoder. The scheduler reorders `dispatches`; all
-    others only read.
+    Executions do not see it: they use the encoder. The scheduler reorders `dispatches`; all others
+    only read.
 
     Attributes:
-        dispatches: in running order.
+        dispatches: the dispatches in running order.
         packed: constant tensors in their packed form.
-        aliases: the tensor in whose storage another lies, and the byte where it begins there.
+        aliases: the tensor whose storage another shares, and the byte offset in it.
         written: the tensors that dispatches write.
-        ranges: what the host checks of index tensors that it provides.
-        checks: made on the device, which reports failures in `status`.
-        choices: what was decided where several kernels could do a job.
-        status: where the device reports failed checks; None while nothing is checked.
+        ranges: checks by the host of index tensors that it provides.
+        checks: checks by the device, which reports failures in `status`.
+        choices: decisions between kernels.
+        status: reports of failed checks; None without checks.
         counters: words that are zero before every run.
     """
 

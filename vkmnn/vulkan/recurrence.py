@@ -14,11 +14,11 @@ from vkmnn.vulkan.encoder import ceil_div
 Rows = Literal[1, 4]
 Phases = tuple[tuple[int, int], ...]
 
-# A multiprocessor reads the weights of as many units in about the time that a dispatch takes.
+# A multiprocessor reads the weights of this many units in about the time of a dispatch.
 _UNITS_AT_ONCE = 128
 # Invocations of a GPU that share the sum of a unit.
 _SLICES = 8
-# Into how many workgroups a step is cut on CPU devices: each of them reads the whole state.
+# Workgroups per step on CPU devices: each of them reads the whole state.
 _CPU_PARTS = 4
 _CPU_UNITS_AT_ONCE = 512
 
@@ -44,9 +44,9 @@ class Problem:
 class Sharing:
     """Workgroups of `local` invocations compute `rows` sequences: all units, or some for one step.
 
-    With `lanes`, a workgroup is a subgroup whose lanes exchange the state. Else `slices` of its
-    invocations share the sum of a unit. `blocks`: how many times as many units as fit at once one
-    workgroup makes in a step.
+    With `lanes`, a workgroup is a subgroup whose lanes exchange the state. Otherwise `slices` of
+    its invocations share the sum of a unit. `blocks`: rounds of units that a workgroup computes in
+    a step.
     """
 
     whole: bool
@@ -67,7 +67,7 @@ class Sharing:
         return problem.hidden if self.whole else self.units * self.blocks
 
     def pitch(self, problem: Problem) -> int:
-        """Return the numbers of a state, filled up to whole blocks."""
+        """Return the numbers of a state, padded to whole blocks."""
         block = self.lanes or 4
         return block * ceil_div(problem.hidden, block)
 
@@ -91,7 +91,7 @@ class Sharing:
         pitch = self.pitch(problem)
         states = ceil_div(self.rows * pitch, self.local) + 1
         tasks = ceil_div(self.rows * self.units, self.local) * (self.slices + 1) + 1
-        # A loop takes a round for each turn, and one to end.
+        # A loop takes a round for each iteration, and one to end.
         sums = 1 + ceil_div(pitch, (self.lanes or 4) * self.slices) + 1 + tasks
         rounds = ceil_div(self.span(problem), self.units) * sums + 1
         phases = 2 if problem.resets and self.whole else 1
@@ -100,7 +100,7 @@ class Sharing:
 
 
 def sharings(problem: Problem, info: DeviceInfo, *, texel: bool) -> list[Sharing]:
-    """Return how the steps can be shared out on a device, the likely fastest way first.
+    """Return the ways to distribute the steps on a device, the likely fastest first.
 
     Args:
         problem: the steps.
@@ -151,5 +151,5 @@ def _of_gpus(problem: Problem, info: DeviceInfo, texel: bool) -> Iterator[Sharin
 
 
 def _power(value: int) -> int:
-    """Return the first power of two from `value` on."""
+    """Return the smallest power of two that is not below `value`."""
     return 1 << max(value - 1, 0).bit_length()

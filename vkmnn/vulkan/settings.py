@@ -1,9 +1,10 @@
-"""All options of a Vulkan backend, in one object that goes whole from a backend to its siblings."""
+"""All options of a Vulkan backend, in one object that siblings share."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from vkmnn.base.elements import FloatElement
 from vkmnn.base.records import dataclass
 from vkmnn.core.overflow import OverflowWatch
 
@@ -13,33 +14,34 @@ class BackendSettings:
     """Settings of a `VulkanBackend`.
 
     Profiles, trials of the tuner and rebuilt sessions run on siblings of a session's backend, which
-    `VulkanBackend.sibling` makes with `dataclasses.replace`: an option added here reaches all.
+    `VulkanBackend.sibling` creates with `dataclasses.replace`: an option added here reaches them
+    all.
 
     Attributes:
         progress: called with (done, total) while pipelines are built.
         timestamps: record GPU time per dispatch, for profiles.
         apart: let no two dispatches overlap, so that a time is that of one alone.
-        fp16: store floats in 16 bits where the op has a kernel for it and the range allows it; the
-            device must have 16-bit storage.
-        half: products of 16-bit floats may be computed in float16; the device must have that.
-        fp16_inputs: convert the host's inputs immediately, so that no op runs in float32 merely
+        element: how floats are stored where the op has a kernel for it and the range allows it; the
+            device must support it.
+        arithmetic: in which products of floats stored like that may be computed.
+        narrow_inputs: convert the host's inputs immediately, so that no op runs in float32 merely
             because its operands come from the host; for testing kernels.
-        full: names of ops, and of tensors whose readers, keep float32 all the same.
-        overflows: what becomes of overflows in float16; None to watch for none.
-        tuning: what `VKMNN_TUNE` says, for this backend; None takes the variable.
-        storage: what `VKMNN_STORAGE` says, for this backend; None takes the variable.
-        spacious: kernels may take several times the memory where that makes them faster.
+        full: names of ops, and of tensors whose readers, keep float32 regardless.
+        overflows: handles float16 overflow; None to ignore it.
+        tuning: what `VKMNN_TUNE` requests of this backend; None reads the variable.
+        storage: what `VKMNN_STORAGE` requests of this backend; None reads the variable.
+        spacious: kernels may take several times the memory if that makes them faster.
         stored_bytes: see `plan_memory`; benchmarks compare two.
         replays: command buffers are recorded once; otherwise every run records them anew.
-        eager: memory is placed as tensors come, not when all are known.
+        eager: memory is placed on first use, not once all tensors are known.
     """
 
     progress: Callable[[int, int], None] | None = None
     timestamps: bool = False
     apart: bool = False
-    fp16: bool = False
-    half: bool = False
-    fp16_inputs: bool = False
+    element: FloatElement = "f32"
+    arithmetic: FloatElement = "f32"
+    narrow_inputs: bool = False
     full: frozenset[str] = frozenset()
     overflows: OverflowWatch | None = None
     tuning: str | None = None

@@ -1,9 +1,9 @@
 """Storage of tensors on a Vulkan device: element types and sizes, plain or channel-blocked.
 
 Plain Vulkan 1.1 has no 8-, 16- or 64-bit storage, so every element takes four bytes: floats are
-float32, integers and bool are int32. Wider integers pass a range check on the way in. Where a
-device has 16-bit storage, floats may take two bytes (`Tensor.fp16`). Whole numbers that ops on
-codes make and read may take one, four to a word (`Tensor.codes`).
+float32, integers and bool are int32. Wider integers pass a range check on upload. If a device has
+16-bit storage, floats may take two bytes (`Tensor.element`). Quantised values that ops exchange may
+take one, four to a word (`Tensor.codes`).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from vkmnn.base.elements import FLOATS, FloatElement
 from vkmnn.core.execution import Rejection
 from vkmnn.core.tensor import Tensor
 from vkmnn.errors import IntegerRangeError
@@ -28,8 +29,9 @@ from vkmnn.ir import (
 )
 
 ELEMENT_BYTES = 4
-FP16_BYTES = 2
 CODE_BYTES = 1
+FLOAT_BYTES = {name: stored.bytes for name, stored in FLOATS.items()}
+"""Bytes of a float by how it is stored."""
 # Buffers are read as vec4 and bound at this alignment or a coarser one that the device asks for.
 VECTOR_BYTES = 16
 
@@ -52,25 +54,17 @@ _KERNEL_DTYPES = {
 _STORAGE = {"f32": np.dtype(np.float32), "i32": np.dtype(np.int32)}
 _INT32 = np.iinfo(np.int32)
 
-FloatElement = Literal["f32", "f16"]
-WeightElement = Literal["f32", "f16", "w8"]
-"""The same where weights may be bytes, and all else floats of 32 bits: `w8`."""
-CodeElement = Literal["f32", "f16", "w8", "c8"]
+WeightElement = FloatElement | Literal["w8"]
+"""The same if weights may be bytes, and all else is 32-bit floats: `w8`."""
+CodeElement = WeightElement | Literal["c8"]
 """The same where activations may be bytes as well: `c8`."""
-Element = Literal["f32", "f16", "i32"]
+Element = FloatElement | Literal["i32"]
 """Stored elements: the axis `element` of kernels."""
-FLOAT_BYTES: dict[FloatElement, int] = {"f32": ELEMENT_BYTES, "f16": FP16_BYTES}
-"""Bytes of a float by how it is stored."""
 
 
 def stored_element(tensor: Tensor) -> Element:
     """Return the stored type of a tensor's elements."""
-    return "i32" if kernel_dtype(tensor.dtype) == "i32" else stored_word(tensor)
-
-
-def stored_word(tensor: Tensor) -> FloatElement:
-    """Return the element type of kernels that move a tensor's bits."""
-    return "f16" if tensor.fp16 else "f32"
+    return "i32" if kernel_dtype(tensor.dtype) == "i32" else tensor.element
 
 
 def kernel_dtype(dtype: DType) -> str | None:
@@ -85,31 +79,30 @@ def storage_dtype(dtype: DType) -> np.dtype[np.generic]:
 
 def stored_dtype(tensor: Tensor) -> np.dtype[np.generic]:
     """Return numpy's name of the tensor's elements on the device; its type must have storage."""
-    return np.dtype(np.float16) if tensor.fp16 else storage_dtype(tensor.dtype)
+    if tensor.element != "f32":
+        return FLOATS[tensor.element].dtype
+    return storage_dtype(tensor.dtype)
 
 
 def element_bytes(tensor: Tensor) -> int:
     """Return the bytes of one of the tensor's elements on the device."""
-    if tensor.codes is not None:
-        return CODE_BYTES
-    return FP16_BYTES if tensor.fp16 else ELEMENT_BYTES
+    return FLOAT_BYTES[tensor.element] if tensor.codes is None else CODE_BYTES
 
 
 def storage_bytes(tensor: Tensor) -> int:
     """Return the bytes of the tensor on the device: whole vec4s, at least one."""
-    # Planning asks several times per op, hence nothing is called but for other layouts.
+    # Planning asks several times per op, so it calls nothing except for other layouts.
     shape = tensor.shape
     plain = tensor.layout is Layout.NCHW
     elements = prod(shape) if plain else storage_elements(shape, tensor.layout)
-    each = FP16_BYTES if tensor.fp16 else ELEMENT_BYTES
-    size = elements * (each if tensor.codes is None else CODE_BYTES)
+    size = elements * (FLOAT_BYTES[tensor.element] if tensor.codes is None else CODE_BYTES)
     return -(-size // VECTOR_BYTES) * VECTOR_BYTES or VECTOR_BYTES
 
 
 def vec4_count(tensor: Tensor) -> int:
     """Return the number of vec4s of the tensor; 0 if it is empty.
 
-    A kernel that works on these treats every element alike, wherever it stands.
+    A kernel that processes these treats every element alike, whatever its position.
     """
     return storage_bytes(tensor) // (4 * element_bytes(tensor)) if 0 not in tensor.shape else 0
 
@@ -124,7 +117,7 @@ def reject_integers(tensors: Iterable[Tensor | None]) -> None:
 
 
 def beyond_range(array: Array) -> int | None:
-    """Return an integer of the array that int32 cannot hold; None when there is none."""
+    """Return an integer of the array that int32 cannot represent; None if there is none."""
     if array.dtype.kind not in "iu" or array.dtype.itemsize < 4 or array.size == 0:
         return None
     if array.dtype == np.int32:
@@ -136,10 +129,10 @@ def beyond_range(array: Array) -> int | None:
 
 
 def check_range(array: Array, name: str) -> None:
-    """Refuse integers that int32 cannot hold.
+    """Refuse integers that int32 cannot represent.
 
     Raises:
-        IntegerRangeError: a value lies outside int32.
+        IntegerRangeError: a value is outside int32.
     """
     value = beyond_range(array)
     if value is not None:

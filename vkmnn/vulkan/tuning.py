@@ -1,4 +1,4 @@
-"""Settles choices between kernels by measuring them in the network that faces them."""
+"""Settles choices between kernels by measuring them in the network."""
 
 from __future__ import annotations
 
@@ -26,29 +26,30 @@ from vkmnn.vulkan.choice import Choice, kernel_name
 
 _log = logging.getLogger(__name__)
 
-# Of the names of choices: a change makes files of before void.
+# Version of the names of choices: a change invalidates older files.
 _FORMAT = b"2"
 _MAX_BYTES = 16 << 20
 _LOCK_WAIT_S = 10.0
 
 # Candidates beyond these are far from the fastest, by the rules.
 MAX_CANDIDATES = 8
-# A candidate must gain as much over the rules' one: less is noise.
+# Minimum gain over the rules' choice: less is noise.
 MIN_GAIN = 0.03
 # Clocks rise under load: runs before anything is measured.
 WARM_S = 0.2
-# Times that must be multiples of a tick before it is taken for one.
+# Minimum number of times that must be multiples of a tick to accept it.
 MIN_TICKS = 8
-# Runs of the whole network with either table, in turns: the median of a few is not down to luck.
+# Runs of the whole network per table, alternating: the median of a few runs is reliable.
 MIN_ROUNDS = 7
-# The same where the time is over.
+# The same after the deadline.
 MIN_ROUNDS_LATE = 3
 
 
 class TuningFile:
     """Measurements of one device, by driver, version of vkmnn and shaders.
 
-    No method raises: a file that cannot be read or written costs time, not results. Why is logged.
+    No method raises: a file that cannot be read or written costs time, not results. The reason is
+    logged.
 
     Attributes:
         path: the file.
@@ -60,7 +61,7 @@ class TuningFile:
 
     @cached_property
     def key(self) -> str:
-        """Names the device, its driver, and the version of vkmnn and its shaders."""
+        """Identifies the device, its driver, and the version of vkmnn and its shaders."""
         shaders = BUILTIN.fingerprint.encode()
         return hashlib.sha256(self._device + shaders + _FORMAT).hexdigest()
 
@@ -82,18 +83,18 @@ class TuningFile:
             return {}
 
     def store(self, choices: Mapping[str, str]) -> None:
-        """Add choices to the file; other processes do so, too, and nothing of theirs is lost."""
+        """Add choices to the file without losing those of other processes."""
         try:
             with locked(self.path.with_suffix(".lock"), _LOCK_WAIT_S):
                 known = {**self.load(), **choices}
                 data = {"key": self.key, "choices": dict(sorted(known.items()))}
                 write_file(self.path, json.dumps(data, indent=1).encode())
         except OSError as error:
-            _log.warning("tuning %s cannot be written: %s", self.path, error)
+            _log.warning("tuning results cannot be written to %s: %s", self.path, error)
 
 
 class TunableBackend(Backend):
-    """A backend that can use and time other kernels than its rules select."""
+    """A backend that can use and time kernels other than those that its rules select."""
 
     @property
     @abstractmethod
@@ -123,19 +124,19 @@ def tune(
     progress: Callable[[int, int], object] | None,
     limit_s: float = math.inf,
 ) -> tuple[dict[str, str], Tuning]:
-    """Measure every choice of a plan, one kind of choice after the other, in the whole network.
+    """Measure every choice of a plan, one kind after the other, in the whole network.
 
     A trial runs the network with the candidates of one rank for all choices of a kind, so that as
-    many trials as a choice has candidates measure all of them, with the caches as they will be.
-    A choice may open others, as Winograd's products do: these come next. The least of many times
-    flatters who had luck, so what changed is measured once more beside the rules. At last whole
-    runs without timestamps decide whether the table of before or the new one stays.
+    many trials as a choice has candidates measure all of them, with realistic caches. A choice may
+    open others, as Winograd's products do: these come next. The minimum of many times favours lucky
+    candidates, so every change is measured once more against the rules. Finally, whole runs without
+    timestamps decide between the old and the new table.
 
-    After `limit_s` seconds, or once `progress` returns True, no further candidate is tried; what
-    was measured by then is confirmed.
+    After `limit_s` seconds, or once `progress` returns True, no further candidate is tried; the
+    measurements up to then are confirmed.
 
     Returns:
-        The preferred candidates by choice, with those of before, and what was settled.
+        The preferred candidates by choice, including earlier ones, and the settled choices.
     """
     from statistics import median
 
@@ -154,7 +155,7 @@ def tune(
             ops = _ops(group)
             times = [
                 sum(of_op.get(op, 0.0) for op in ops) / len(ops)
-                for of_op in spent[: len(group[0].candidates)]  # fewer where the time was over
+                for of_op in spent[: len(group[0].candidates)]  # fewer after the deadline
             ]
             settled[key] = _settle(group, times, counter.tick_us)
             table[key] = settled[key].taken
@@ -191,7 +192,7 @@ def _whole_runs(
     tables: Sequence[Mapping[str, str]],
     counter: _Counter,
 ) -> list[tuple[float, ...]]:
-    """Return the microseconds of whole runs, a row a round: one run with each table."""
+    """Return the microseconds of whole runs, a row per round: one run with each table."""
     plans: list[TunablePlan] = []
     times: list[tuple[float, ...]] = []
     try:
@@ -203,7 +204,7 @@ def _whole_runs(
             if counter.over and number >= MIN_ROUNDS_LATE:
                 break
             spent = [0.0] * len(plans)
-            # Who runs second finds other caches: the order changes from round to round.
+            # The second run finds other caches: the order changes from round to round.
             for index in range(len(plans))[:: 1 if number % 2 else -1]:
                 start = time.perf_counter_ns()
                 plans[index].execute(feeds)
@@ -219,7 +220,7 @@ def _whole_runs(
 class _Counter:
     """Counts trials for progress, and knows the deadline.
 
-    `tick_us` is the resolution that the device's clock was seen to have, `warm` whether it ran.
+    `tick_us` is the observed resolution of the device's clock, `warm` whether it has warmed up.
     """
 
     report: Callable[[int, int], object] | None
@@ -235,12 +236,12 @@ class _Counter:
         return time.monotonic() >= self.end
 
     def advance(self) -> None:
-        """Tell that one more trial is ready."""
+        """Report that one more trial is ready."""
         self.done += 1
         self.tell()
 
     def tell(self) -> None:
-        """Report how far it is; time is over when the answer is True."""
+        """Report progress; return True to stop."""
         if self.report and self.report(self.done, self.total) is True:
             self.end = 0.0
 
@@ -278,8 +279,8 @@ def _measure(
 ) -> list[dict[str, float]]:
     """Return the microseconds of every op in each trial, the least of several runs.
 
-    When the time is over, trials beyond the first `least` are left out. The trials take turns,
-    so that what else the machine does meanwhile meets all of them alike.
+    After the deadline, trials beyond the first `least` are left out. The trials take turns, so that
+    other load on the machine affects all of them alike.
     """
     plans: list[TunablePlan] = []
     try:
@@ -316,14 +317,14 @@ def _warm_up(plan: TunablePlan, feeds: Mapping[str, Array], counter: _Counter) -
 def tick_of(rows: Sequence[Sequence[Sequence[Timing]]]) -> float:
     """Return the clock's tick in microseconds, from the times; 0 if none is visible.
 
-    Some devices count in steps of a quarter of a microsecond: what gains less gained nothing.
+    Some devices count in steps of a quarter of a microsecond: a smaller gain is no gain.
     """
     times = sorted({round(t.microseconds, 4) for row in rows for run in row for t in run})
     steps = [after - before for before, after in pairwise(times)]
     if len(times) < MIN_TICKS:
         return 0.0
     tick = min(steps)
-    # Times of a fine clock are not all multiples of the least step among them.
+    # Times of a fine clock are not all multiples of the smallest step among them.
     return tick if all(abs(t / tick - round(t / tick)) < 0.05 for t in times) else 0.0
 
 
@@ -340,9 +341,9 @@ def _confirm(
     tuned: Mapping[str, float],
     tick_us: float,
 ) -> TunedChoice:
-    """Return the choice with the times of its ops in both plans; by rule, unless it gained again.
+    """Return the choice with the times of its ops in both plans; the rules' unless it won again.
 
-    Choices that the same op faces stand or fall together: their times are those of the whole op.
+    Choices of the same op stand or fall together: their times are those of the whole op.
     """
     before, after = (
         sum(spent.get(op, 0.0) for op in choice.ops) / len(choice.ops) for spent in (rules, tuned)
@@ -359,7 +360,7 @@ def _confirm(
 
 
 def _gains(before: float, after: float, tick_us: float) -> bool:
-    """Return whether one time is so much less than another that it is neither noise nor a tick."""
+    """Return whether one time is shorter than another by more than noise and one clock tick."""
     return after <= (1 - MIN_GAIN) * before and before - after >= tick_us
 
 

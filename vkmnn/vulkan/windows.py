@@ -1,4 +1,4 @@
-"""Parts of tensors that are too large to bind as a whole: windows, and copies cut to fit them."""
+"""Parts of tensors that are too large to bind: windows, and copies split to fit them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from vkmnn.vulkan.storage import VECTOR_BYTES, element_bytes, storage_bytes
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Bytes that a kernel binds of its input and of its output."""
+    """Maximum bytes that a kernel binds of its input and of its output."""
 
     source: int
     output: int
@@ -43,7 +43,7 @@ def window(tensor: Tensor, first: int, count: int, encoder: VulkanEncoder) -> Te
     The view begins at a multiple of the encoder's `part_alignment` in bytes.
     """
     info = TensorInfo(f"{tensor.name}[{first}:{first + count}]", tensor.dtype, (count,))
-    view = Tensor(info, fp16=tensor.fp16, codes=tensor.codes)
+    view = Tensor(info, element=tensor.element, codes=tensor.codes)
     encoder.alias(view, tensor, first * element_bytes(tensor))
     return view
 
@@ -64,11 +64,11 @@ def chunk_starts(count: int, allowed: int, unit: int) -> Iterator[tuple[int, int
 def flat_windows(
     tensors: tuple[Tensor, ...], bytes_bound: int, encoder: VulkanEncoder
 ) -> Iterator[tuple[Tensor, ...]]:
-    """Yield the tensors in chunks of as many elements each, or themselves where they fit.
+    """Yield the tensors in chunks of equal length, or whole if they fit.
 
     Args:
-        tensors: of equally many stored elements, which a kernel takes one by one.
-        bytes_bound: what can be bound of each.
+        tensors: tensors with equal numbers of stored elements, which a kernel processes one by one.
+        bytes_bound: bytes of each that can be bound.
         encoder: keeps the views.
     """
     alignment = encoder.part_alignment
@@ -84,13 +84,13 @@ def flat_windows(
 def windowed(
     region: Region, source: Tensor, output: Tensor, room: Room, encoder: VulkanEncoder
 ) -> Iterator[tuple[Region, Tensor, Tensor]]:
-    """Cut a copy into parts whose source and output can be bound, and yield these with views.
+    """Split a copy into parts whose source and output can be bound, and yield these with views.
 
     Args:
         region: simplified; addresses count stored elements.
-        source: what is read; bound as a whole where it fits.
-        output: what is written; so too.
-        room: that of the kernel.
+        source: the source; bound as a whole if it fits.
+        output: the output; likewise.
+        room: the kernel's limits.
         encoder: keeps the views.
     """
     alignment = encoder.part_alignment
@@ -122,7 +122,7 @@ def _window_of(
 
 
 def _cut(region: Region, src_max: int | None, dst_max: int | None) -> Iterator[Region]:
-    """Yield parts that reach over no more than this many elements on either side."""
+    """Yield parts that span no more than this many elements on either side."""
     for view, allowed in ((region.src, src_max), (region.dst, dst_max)):
         if allowed is None or not region.size:
             continue
@@ -133,7 +133,7 @@ def _cut(region: Region, src_max: int | None, dst_max: int | None) -> Iterator[R
         axis = reach.index(max(reach))
         stride = abs(view.strides[axis])
         rest = high - low - reach[axis]
-        # When one step alone does not fit, other axes are cut after this one.
+        # If one step alone does not fit, other axes are split after this one.
         step = max(1, (allowed - 1 - rest) // stride + 1)
         if step > 4:
             step -= step % 4
@@ -156,10 +156,10 @@ def _slice(region: Region, axis: int, begin: int, end: int) -> Region:
 def scratch_like(tensor: Tensor, elements: int, encoder: VulkanEncoder) -> Tensor:
     """Return a temporary that stores elements as `tensor` does."""
     scratch = encoder.scratch(elements, tensor.dtype, full=True)
-    scratch.take_form(scratch.layout, tensor.fp16)
+    scratch.take_form(scratch.layout, tensor.element)
     return scratch
 
 
 def stored_as(tensor: Tensor, encoder: VulkanEncoder) -> AbstractContextManager[None]:
     """Record kernels for tensors stored like `tensor`, whatever the current op is."""
-    return nullcontext() if tensor.fp16 else encoder.in_full()
+    return encoder.in_full() if tensor.element == "f32" else nullcontext()

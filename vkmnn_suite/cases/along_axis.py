@@ -25,7 +25,7 @@ _ARG_LINES = (
     ((3, 517), 1),
     ((2, 5, 9, 2), 2),
 )
-# Lines of more than one piece, and where the best of each line stands: the pieces' winners meet.
+# Lines of more than one piece, with the best of each line where the winners of pieces meet.
 _ARG_PIECES: tuple[tuple[tuple[int, ...], int, tuple[int, ...]], ...] = (
     ((3, 16_400), 1, (16_390, 3, 16_399)),
     ((32_800,), 0, (32_790,)),
@@ -62,7 +62,7 @@ _BOTH = (False, True)
 
 
 def _some_nan(*shape: int) -> AnyArray:
-    """Return floats among which many are equal, with a few NaNs."""
+    """Return floats, many of them equal, with a few NaNs."""
     x = whole(*shape)
     if x.size > 40:
         x.flat[:: x.size // 3] = np.nan
@@ -71,7 +71,7 @@ def _some_nan(*shape: int) -> AnyArray:
 
 @op_cases
 def arg_reductions() -> Iterator[Case]:
-    """Ties, both ends of ties, every axis; what is empty; lines longer than a loop may be."""
+    """Ties, ties at both ends, every axis; empty tensors; lines longer than a loop may be."""
     kinds = ("ArgMax", "ArgMin")
     for kind, last, axis, keep in product(kinds, _BOTH, (0, 1, -1), _BOTH):
         attrs = ArgReduceAttrs(axis, keep, last)
@@ -209,7 +209,7 @@ def top_k_keys(variant: Variant) -> Iterator[Case]:
     yield _top_k(_ties(dtype, 4, 3), 0, 1)
 
 
-# Lines of which the blocks that compete are whole or not, with what is kept of them.
+# Lines whose competing blocks are whole or not, with the number of elements selected from them.
 _SELECTIONS: Mapping[int, Sequence[tuple[tuple[int, ...], int, int]]] = {
     4: (
         ((16,), 0, 2), ((3, 20), 1, 3), ((2, 44), 1, 5), ((64,), 0, 16), ((1, 1_028), 1, 7),
@@ -243,7 +243,7 @@ def _selections(variant: Variant) -> Iterator[Case]:
         yield _selected(x, 2, largest=largest)
     if variant.axes["width"] == 4:
         return
-    # The last block is short, and what lies past the line's end is no better than its last keys.
+    # The last block is short, and values past the line's end are no better than its last keys.
     for largest, k in product(_BOTH, (1, 2, 3, 4)):
         if dtype == "f32":
             x = _special_floats()
@@ -259,7 +259,7 @@ def _selections(variant: Variant) -> Iterator[Case]:
 
 
 def _selected(x: AnyArray, k: int, axis: int = -1, *, largest: bool = True) -> Case:
-    """Return a case that blocks of eight compete in, or fewer where there are not enough."""
+    """Return a case in which blocks of eight compete, or of fewer if there are not enough."""
     block = next((block for block in (8, 4) if block * k <= x.shape[axis]), 2)
     return taking(_top_k(x, k, axis, largest=largest), {"top_k": Selection(block)})
 
@@ -278,7 +278,7 @@ def top_k_expand(variant: Variant) -> Iterator[Case]:
 
 @shader_cases("top_k_select")
 def top_k_select(variant: Variant) -> Iterator[Case]:
-    """One of a row and all, ties at every digit; more keys than a count of eight bits holds."""
+    """One of a row and all, ties at every digit; more keys than an 8-bit count can hold."""
     lines: tuple[tuple[tuple[int, ...], int, int], ...] = (
         ((1,), 0, 1), ((3,), 0, 1), ((5,), 0, 5), ((3, 33), 1, 4), ((2, 37, 3), 1, 11),
         ((3, 64), 1, 64), ((2, 2_051), 1, 40), ((1, 33_001), 1, 600), ((0, 5), 1, 2),
@@ -338,7 +338,7 @@ def top_k_merge(variant: Variant) -> Iterator[Case]:
 
 @shader_cases("radix_count")
 def radix_count(variant: Variant) -> Iterator[Case]:
-    """Keys of all bits, one piece and many; ties, which keep their order."""
+    """Keys of all bits, one piece and many; ties, whose order must not change."""
     for length in (1, 127, 129, 2_003):
         for largest, x in product(_BOTH, (floats(length), _ties("i32", length))):
             for k in {1, (length + 1) // 2, length}:

@@ -32,7 +32,7 @@ _SIZES: dict[int, tuple[tuple[int, int, int, int, int, int], ...]] = {
 def _cases(variant: Variant) -> Iterator[Case]:
     """Yield one size after the other, with masks of all kinds in turn.
 
-    Mask, triangle and zeros are specializations, slow to build: few combinations.
+    Mask, triangle and zeros are specializations, which are slow to build: few combinations.
     """
     sizes = _SIZES[int(variant.axes["aligned"])]
     for number, (batch, heads, queries, keys, depth, width) in enumerate(sizes):
@@ -55,8 +55,8 @@ def _cases(variant: Variant) -> Iterator[Case]:
             hidden = np.where(floats(queries, keys, seed=4) > 1, np.float32(0), np.float32(-np.inf))
             hidden[3] = -np.inf
             yield op_case("Attention", AttentionAttrs(0.5), [*operands, hidden])
-            # One key far above the others, at every place in a vec4: less than the highest score
-            # subtracted from it is more than an exponential takes.
+            # One key far above the others, at every position in a vec4: the others' differences
+            # from the highest score exceed what an exponential can handle.
             spikes = np.zeros((queries, keys), np.float32)
             numbers = np.arange(queries)
             spikes[numbers, (5 * numbers + numbers // 8) % keys] = 200
@@ -69,12 +69,12 @@ def _cases(variant: Variant) -> Iterator[Case]:
 
 
 def _scored(operands: list[AnyArray | None], heads: int) -> Iterator[Case]:
-    """Yield soft caps, sinks and windows: of one key, beginning at all places, and of all keys."""
+    """Yield soft caps, sinks, and windows of one key, at all positions, and of all keys."""
     sink, (q, k, *_) = floats(heads, 1, 1, seed=7), operands
     assert q is not None
     assert k is not None
     capped = AttentionAttrs(8.0, zero_fully_masked=False, softcap=2.0)
-    # Scores on both sides of the place where the hyperbolic tangent's formula changes.
+    # Scores on both sides of the point where the formula of the hyperbolic tangent changes.
     yield op_case("Attention", capped, operands, rtol=1e-4, atol=1e-5)
     for window in (1, 20):
         attrs = AttentionAttrs(0.5, window=window)
@@ -91,7 +91,7 @@ def _scored(operands: list[AnyArray | None], heads: int) -> Iterator[Case]:
 
 
 def _counted(operands: list[AnyArray | None], mask: AnyArray | None, keys: int) -> Case:
-    """Return a case with fewer keys than there is room for; what follows them is not a number."""
+    """Return a case with fewer keys than the cache can hold; the rest of the cache is NaN."""
     there = max(1, keys - 3) if keys < 50 else 33
     poisoned = [np.array(operand) for operand in operands]
     for operand in poisoned[1:]:
@@ -101,7 +101,7 @@ def _counted(operands: list[AnyArray | None], mask: AnyArray | None, keys: int) 
 
 
 def _of_codes(variant: Variant) -> Iterator[Case]:
-    """Yield attention of codes: probabilities that are one, half or nothing show every rounding."""
+    """Yield attention of quantised values: probabilities of 1, 1/2 or 0 reveal every rounding."""
     for batch, heads, queries, keys, depth, width in _SIZES[int(variant.axes["aligned"])]:
         operands: list[AnyArray | None] = [
             whole(batch, heads, queries, depth),
@@ -199,8 +199,8 @@ def rotary(variant: Variant) -> Iterator[Case]:
             yield op_case("Rotary", attrs, [floats(*shape), *tables])
 
 
-# Images, heads, heads of keys, capacity, rows that are held, new rows, elements, columns, columns
-# that turn, and the layout. Rows that are held by each image: one below 0 is left out.
+# Images, heads, heads of keys, capacity, cached rows, new rows, elements, columns, rotated columns,
+# and the layout. Cached rows are given per image: a negative number leaves one out.
 _CACHED = (
     (1, 4, 2, 7, 3, 1, 8, 8, 8, ""),
     (2, 3, 1, 130, 129, 1, 20, 12, 16, ""),
@@ -215,7 +215,7 @@ _CACHED = (
     (4, 4, 2, 140, (3, -1, 138, 64), 1, 12, 8, 6, "packed"),
     (3, 2, 1, 9, (0, 8, -1), 1, 8, 4, 4, "rows"),
     (2, 2, 2, 70, (65, 1), 3, 4, 8, 0, ""),
-    # One vec4 more than lanes hold together, of every number of them.
+    # One vec4 more than the lanes hold together, for every number of them.
     (1, 2, 1, 19, 17, 2, 36, 228, 36, ""),
     (1, 2, 1, 19, 17, 2, 68, 196, 36, "packed"),
     (2, 2, 2, 19, (17, 1), 2, 100, 164, 100, "rows"),

@@ -1,4 +1,4 @@
-"""Cases of operators on boxes, and of those that sample images where they are told to."""
+"""Cases of operators on boxes, and of those that sample images at given places."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vkmnn_suite.cases.rows import taking
 
 
 def _corners(images: int, count: int, *, span: int = 40, flip: bool = False) -> AnyArray:
-    """Return boxes of whole numbers, a few of them empty; with `flip`, some upside down."""
+    """Return boxes with integer corners, a few of them empty; with `flip`, some upside down."""
     rng = np.random.default_rng(count)
     low = rng.integers(0, span, (images, count, 2))
     high = low + rng.integers(0, 12, (images, count, 2))
@@ -42,7 +42,7 @@ def _centers(images: int, count: int) -> AnyArray:
 
 
 def _scores(*shape: int, levels: int = 7) -> AnyArray:
-    """Return scores among which many are equal, or few with many levels; both signs."""
+    """Return scores, many of them equal, or few scores with many levels; both signs."""
     made = np.random.default_rng(levels).integers(-levels, levels + 1, shape)
     return f32(made / np.float32(levels))
 
@@ -68,7 +68,7 @@ def suppressions(multiple: int = 1) -> Iterator[Case]:
     """Every input, both forms of boxes; ties, NaN, infinities, nothing; more boxes than lanes.
 
     Args:
-        multiple: what numbers of boxes are rounded up to.
+        multiple: the number of boxes is rounded up to a multiple of this.
     """
     for images, classes, min_count in (
         (1, 1, 1),
@@ -97,7 +97,7 @@ def suppressions(multiple: int = 1) -> Iterator[Case]:
     # Rows of whole vec4s.
     even = np.concatenate([odd, odd[..., 4:5]], 2)
     yield _case(_corners(1, 20), even, 20, 0.9)
-    # A third of each other's area: the limit itself is kept.
+    # They overlap by exactly a third: such boxes are kept, as that is the limit itself.
     row = f32([[[0, 0, 2, 2], [0, 1, 2, 3], [0, 2, 2, 4], [0, 0, 2, 2]]])
     for limit in (1 / 3, 0.33, 0.34, 0.0, 1.0):
         yield _case(row, f32([[[0.9, 0.8, 0.7, 0.9]]]), 4, limit)
@@ -105,7 +105,7 @@ def suppressions(multiple: int = 1) -> Iterator[Case]:
 
 @op_cases
 def non_max_suppressions() -> Iterator[Case]:
-    """The kernels' cases, and boxes of which none goes: several dispatches choose them."""
+    """The kernels' cases, and boxes none of which is suppressed: several dispatches choose them."""
     yield from suppressions()
     count = 3_001
     yield _case(_apart(count), _scores(1, 2, count, levels=9_999), count, 0.5)
@@ -119,13 +119,13 @@ def nms_sort(variant: Variant) -> Iterator[Case]:
 
 @shader_cases("nms_choose")
 def nms_choose(variant: Variant) -> Iterator[Case]:
-    """Boxes that suppress others, of their own group and of later ones."""
+    """Boxes that suppress others, both in their own group and in later ones."""
     yield from suppressions()
 
 
 @shader_cases("nms_tournament")
 def nms_tournament(variant: Variant) -> Iterator[Case]:
-    """The same, in one dispatch and in many; boxes twice, so that places matter where one ends."""
+    """The same, in one dispatch and in many; every box twice, so that it matters where one ends."""
     width, lanes = int(variant.axes["width"]), variant.axes["lanes"]
     whole_loops = Tournament(lanes)  # type: ignore[arg-type]
     for way in (whole_loops, replace(whole_loops, rounds=SHORT_LOOPS)):
@@ -169,11 +169,11 @@ def nms_gather(variant: Variant) -> Iterator[Case]:
 
 
 _IMAGES = ((1, 1, 1, 1), (2, 3, 7, 11), (3, 5, 16, 13))
-_OUTSIDE = "names an image that is not there"
+_OUTSIDE = "names an image that does not exist"
 
 
 def _regions(count: int, images: int, height: int, width: int) -> tuple[AnyArray, AnyArray]:
-    """Return regions inside, across the edges and beside the images, a few of them empty."""
+    """Return regions inside, across and outside the edges of the images, a few of them empty."""
     rng = np.random.default_rng([count, height])
     corners = rng.uniform(-0.4, 1.2, (count, 2)) * (width, height)
     sizes = rng.uniform(-0.2, 1.1, (count, 2)) * (width, height)
@@ -184,7 +184,7 @@ def _regions(count: int, images: int, height: int, width: int) -> tuple[AnyArray
 
 @shader_cases("roi_align")
 def roi_align(variant: Variant) -> Iterator[Case]:
-    """Both ways to place regions, and to make a bin of its samples; as many as a bin has pixels."""
+    """Both ways to place regions and to combine the samples of a bin; one sample per pixel."""
     for shape, half, largest in product(_IMAGES, (False, True), (False, True)):
         x = floats(*shape)
         for size, ratio, scale in (((1, 1), 0, 1.0), ((2, 3), 2, 0.5), ((7, 5), 0, 2.0)):
@@ -192,7 +192,7 @@ def roi_align(variant: Variant) -> Iterator[Case]:
             attrs = RoiAlignAttrs(size, ratio, scale, half, largest)
             yield op_case("RoiAlign", attrs, [x, regions, images], rtol=1e-4, atol=1e-4)
         yield op_case("RoiAlign", attrs, [x, regions[:0], images[:0]])
-    # A bin of more samples than a loop counts; one region beside it has none.
+    # A bin with more samples than a loop can count; another region has none.
     x, attrs = whole(1, 1, 251, 256), RoiAlignAttrs((1, 1), 0, 1.0, True, False)
     regions = f32([[0, 0, 256, 251], [-900, -900, 900, 900], [-90, -90, -20, -20]])
     for largest in (False, True):

@@ -36,7 +36,7 @@ _BLOCKED: tuple[tuple[Shape, ...], ...] = (
     ((2, 8, 3, 5), (2, 1, 3, 5), (1, 8, 1, 1), (8, 1, 1)),
     ((2, 5, 3), (2, 5, 3)),
 )
-# As many numbers as a kernel takes, in as few steps as can be.
+# As many numbers as a kernel takes, in as few steps as possible.
 _NUMBERS = ElementwiseAttrs(
     (
         Step("MUL_ADD", (0, -1, -2)),
@@ -46,12 +46,12 @@ _NUMBERS = ElementwiseAttrs(
     ),
     (1.5, 0.25, -2.0, 2.5, 0.75, -0.5, 1.25, 3.0),
 )
-# Values that tell the branches of every kind apart, NaN and infinities among them.
+# Values that distinguish the branches of every kind, NaN and infinities among them.
 _SPECIAL = f32([np.nan, 0.5, -0.5, np.inf, 1.5, -1.5, 2.5, 90, 0, -90, -np.inf, -0.0])
 
 
 def _attrs(kinds: list[str], inputs: int) -> ElementwiseAttrs:
-    """Return a chain in which each step takes the last result, an operand and a number."""
+    """Return a chain in which each step combines the last result, an operand and a number."""
     steps = []
     for number, kind in enumerate(kinds):
         last = inputs + number - 1 if number else 0
@@ -71,7 +71,7 @@ def _every_kind(width: int) -> Iterator[Case]:
 
 @shader_cases("elementwise")
 def elementwise(variant: Variant) -> Iterator[Case]:
-    """Every kind on special values; chains as long as the kernel goes; broadcasting."""
+    """Every kind on special values; chains as long as the kernel allows; broadcasting."""
     if variant.element == "c8":
         yield from _of_codes()
         return
@@ -94,7 +94,7 @@ def elementwise(variant: Variant) -> Iterator[Case]:
 
 
 def _of_codes() -> Iterator[Case]:
-    """Yield chains of codes in bytes, floats among them, to floats and to codes; ties."""
+    """Yield chains from quantised bytes and floats to floats and to quantised values; ties."""
     sums = (Step("ADD", (0, 1)), Step("MUL_ADD", (3, 2, -1)), Step("MUL", (4, -2)))
     ends = (Step("ROUND", (5,)), Step("CLIP", (6, -3, -4)))
     numbers = (0.0, 0.25, -99.0, 120.0)
@@ -102,7 +102,7 @@ def _of_codes() -> Iterator[Case]:
         axes, feeds = len(shape) - 2, {f"in{n}": codes_from(low, *shape, seed=n) for n in (0, 1)}
         one, constants = as_bytes("in0", "one", shape, low)
         other, more = as_bytes("in1", "other", shape, low)
-        # Of a pooling's floats, which are channel-blocked, too; multiples of a half.
+        # Results of a pooling of floats, which is channel-blocked as well; multiples of a half.
         feeds["in2"] = whole(*shape) * np.float32(0.5)
         floats_beside = Op("Pooling", "beside:op", ["in2"], ["beside"], _pixels(axes))
         before, known = [one, other, floats_beside], constants | more
@@ -119,7 +119,7 @@ def _of_codes() -> Iterator[Case]:
 
 
 def _pixels(axes: int) -> PoolingAttrs:
-    """Return a pooling that leaves floats alone and makes no codes."""
+    """Return a pooling that does not change floats and does not quantise."""
     return PoolingAttrs("LP", (1,) * axes, (1,) * axes, (1,) * axes, (0,) * 2 * axes, p=1)
 
 

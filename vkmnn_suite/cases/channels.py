@@ -71,13 +71,13 @@ def scale_everywhere() -> Iterator[Case]:
 
 @shader_cases("lrn")
 def lrn(variant: Variant) -> Iterator[Case]:
-    """Windows of all sorts; the exponent that has a short cut, and another."""
+    """Windows of all sorts; the exponent for which there is a shortcut, and another."""
     form = variant.axes["form"]
     for number, shape in enumerate(_LRN_SHAPES[form]):
         for size in _WINDOWS:
             beta = (0.75, 0.5)[(number + size) % 2]
             yield _lrn(floats(*shape), LRNAttrs(size, 0.5 * size, beta, 0.75), form == "blocked")
-    # An exponent one off the short cut's.
+    # An exponent next to the shortcut's.
     yield _lrn(floats(*_LRN_SHAPES[form][1]), LRNAttrs(3, 0.5, 1.75, 0.75), form == "blocked")
     fp16 = floats(2, 5, 4 if form == 4 else 3).astype(np.float16)
     if form != "blocked":

@@ -1,4 +1,4 @@
-"""Networks whose tensors are codes of a byte between their ops."""
+"""Networks whose tensors between ops are quantised to a byte."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Arrays = dict[str, AnyArray]
 
 
 def codes_from(low: int, *shape: int, seed: int = 0) -> AnyArray:
-    """Return whole numbers from `low` to `low` + 255, both ends among them where there is room."""
+    """Return integers from `low` to `low` + 255, with both ends if there is room for them."""
     rng = np.random.default_rng([seed, *shape])
     array = rng.integers(low, low + 256, shape).astype(np.float32)
     ends = array.reshape(-1)[-2:]
@@ -25,7 +25,7 @@ def codes_from(low: int, *shape: int, seed: int = 0) -> AnyArray:
 
 
 def as_bytes(source: str, made: str, shape: Sequence[int], low: int) -> tuple[Op, Arrays]:
-    """Return a convolution that leaves codes alone, from floats to bytes, and its constants."""
+    """Return a convolution from floats to equal quantised bytes, and its constants."""
     channels, axes = shape[1], len(shape) - 2
     ones, ends = (1,) * axes, (float(low), float(low + 255))
     attrs = QuantizedConvolutionAttrs(
@@ -41,7 +41,7 @@ def as_bytes(source: str, made: str, shape: Sequence[int], low: int) -> tuple[Op
 
 
 def maximum(source: str, made: str, axes: int) -> Op:
-    """Return the maximum of single pixels, which reads codes and makes them for others like it."""
+    """Return the maximum over single pixels, which reads and writes quantised values."""
     ones = (1,) * axes
     attrs = PoolingAttrs("MAX", ones, ones, ones, (0,) * 2 * axes)
     return Op("Pooling", f"{made}:op", [source], [made], attrs)
@@ -59,7 +59,7 @@ def quantizer(unit: float, low: float, high: float) -> ElementwiseAttrs:
 def chain_case(
     ops: Sequence[Op], feeds: Mapping[str, AnyArray], constants: Arrays, rtol: float = 0.0
 ) -> Case:
-    """Return the case of ops in running order; the last one makes the output."""
+    """Return the case of ops in running order; the last one computes the output."""
     known: Arrays = {**feeds, **constants}
     for op in ops:
         known[op.outputs[0]] = run_op(op, [known.get(name) for name in op.inputs])[0]

@@ -1,4 +1,4 @@
-"""Networks whose plain rows are codes of a byte between normalisations and products."""
+"""Networks whose plain rows between normalisations and products are quantised to a byte."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from vkmnn.testing.case import Case
 from vkmnn.testing.shapes import whole
 from vkmnn_suite.cases.coded import Arrays, chain_case
 
-# Rows and width of products that are worth bytes: broken tiles, rows longer than registers hold.
+# Rows and width of products for which bytes pay: partial tiles, rows longer than registers hold.
 ROWS = ((90, 260), (9, 1100))
-# The same of normalisations: one vec4, rows that registers just hold, and as in products.
+# The same for normalisations: one vec4, rows that just fit registers, and as in products.
 NORMED = ((3, 4), (5, 132), (2, 1024), *ROWS)
 _LOW, _HIGH = -100.0, 155.0
 
 
 def coded_rows() -> Iterator[Case]:
-    """Yield rows of codes: normalised, multiplied, added to what they were, normalised again."""
+    """Yield quantised rows: normalised, multiplied, added to their old values, normalised again."""
     for number, (rows, width) in enumerate(ROWS):
         yield _network(rows, width, added=number == 0, decoded=False)
         yield _network(rows, width, added=number == 1, decoded=True)
 
 
 def normed_rows() -> Iterator[Case]:
-    """Yield rows that are normalised twice, the second time from codes."""
+    """Yield rows that are normalised twice, the second time from quantised values."""
     for (rows, width), rms in product(NORMED, (False, True)):
         first = LayerNormAttrs(-1, 0.0, rms, 0.5, CodeMean(1.0, 1.0, -128.0, 127.0))
         second = LayerNormAttrs(-1, 1e-5, rms, 0.125)
@@ -43,7 +43,7 @@ def normed_rows() -> Iterator[Case]:
 
 
 def _factors(width: int) -> Arrays:
-    """Return factors of 1 and -1, which make codes of them."""
+    """Return factors of 1 and -1, which quantise the rows."""
     return {
         "scale": (np.arange(width) * 5 % 128).astype(np.float32),
         "shift": (np.arange(width) * 3 % 17).astype(np.float32),
@@ -55,7 +55,7 @@ def _network(rows: int, width: int, *, added: bool, decoded: bool) -> Case:
     weights = whole(width, width, seed=1).astype(np.int8)
     weights.reshape(-1)[::7], weights.reshape(-1)[3::11] = 127, -128
     constants: Arrays = {
-        # Every normalised number is 1 or -1: what is made of them is exact.
+        # Every normalised number is 1 or -1: everything computed from them is exact.
         **_factors(width),
         "w": weights,
         "bias": whole(width, seed=2),
@@ -79,7 +79,7 @@ def _network(rows: int, width: int, *, added: bool, decoded: bool) -> Case:
 
 
 def _signs(rows: int, width: int) -> AnyArray:
-    """Return rows of which one half is 2 and the other -2, each in an order of its own."""
+    """Return rows, one half of which is 2 and the other -2, each in a different order."""
     signs = np.resize(np.array([2, -2], np.float32), width)
     rng = np.random.default_rng(5)
     return np.stack([rng.permutation(signs) for _ in range(rows)])

@@ -29,7 +29,7 @@ Ints = tuple[int, ...]
 
 
 class Window(TypedDict):
-    """How a window slides."""
+    """How a window moves."""
 
     pads: Ints
     strides: Ints
@@ -39,7 +39,7 @@ class Window(TypedDict):
 CLAMPS = (Activation(), Activation("CLIP", -5.0, 7.0), Activation("RELU"))
 # One kind: drivers take seconds over each specialization. `binary` tests all of them.
 SMOOTH = (Activation("LEAKY_RELU", 0.125),)
-# Bounds that few of the results of long sums reach: what is clamped shows no mistakes.
+# Bounds that few results of long sums reach: clamped results would hide errors.
 WIDE = (Activation("CLIP", -150.0, 210.0), Activation(), Activation("RELU"))
 
 # The first kernel of a network, and the last.
@@ -52,8 +52,8 @@ VOLUME = Window(pads=(1, 0, 1, 0, 2, 0), strides=(2, 1, 3), dilations=(3, 1, 2))
 class Maker:
     """Makes convolutions with small whole numbers, so that every order of sums is exact.
 
-    Activations and kinds of residuals take turns. Cases have a residual and pads where they can:
-    without, the kernel is another specialization, which takes its time to compile. So does an
+    Activations and kinds of residuals alternate. Cases have a residual and pads if they can:
+    without them, the kernel is another specialization, which takes time to compile. So does an
     activation other than a clamp.
     """
 
@@ -102,11 +102,11 @@ class Maker:
         taken: tuple[float, float] = (-inf, inf),
         **window: Any,
     ) -> Case:
-        """Return a convolution of codes; many of the sums end between two of them.
+        """Return a quantised convolution; many of the sums are between two quantised values.
 
-        Weights are bytes, the outermost among them, plus `shift`, or with `wide` more than
-        bytes hold; with `large`, they are all as large as can be. With `table`, codes are looked
-        up.
+        Weights are bytes, including both ends of the range, plus `shift`, or with `wide` wider than
+        bytes; with `large`, they are all as large as possible. With `table`, quantised values are
+        looked up.
         """
         numbers, form = "QuantizedConvolution", _window(w, **window)
         attrs = QuantizedConvolutionAttrs(
@@ -144,10 +144,11 @@ class Maker:
         floats: str = "",
         **more: Any,
     ) -> Case:
-        """Return a convolution of codes whose tensors take a byte each.
+        """Return a quantised convolution whose tensors take a byte per element.
 
-        Codes of x and of the residual begin at `low`, those of y elsewhere; sums meet both bounds.
-        `floats`: "read" for x and residual, "made" for y, which are codes in float32 then.
+        Quantised values of x and of the residual start at `low`, those of y elsewhere; sums meet
+        both bounds. `floats`: "read" for x and residual, "made" for y, which then hold them as
+        float32.
         """
         case = self.codes(x, w, residual=residual, **more)
         (op,), shape = case.graph.ops, case.graph.outputs[0].dims
@@ -219,7 +220,7 @@ def _tiles(variant: Variant) -> Iterator[Case]:
     yield make((0, 7, 5, 5), (4, 7, 3, 3))
     # An activation other than a clamp.
     yield Maker(SMOOTH)((1, 7, 9, 5), (38, 7, 3, 2), pads=(1, 0, 2, 3), residual=True)
-    # One tap of one block; more pixels than a workgroup of any kernel takes.
+    # One tap of one block; more pixels than a workgroup of any kernel processes.
     yield make((1, 3, 19, 28), (6, 3, 1, 1))
     yield make((1, 1, 1, 1), (2, 1, 1, 1), bias=False)
     # One tap of several blocks; fewer pixels than a tile; many channels.
@@ -233,7 +234,7 @@ def _tiles(variant: Variant) -> Iterator[Case]:
 
 
 def _narrow_tiles(make: Maker) -> Iterator[Case]:
-    """Yield convolutions of codes: several panels, groups, volumes, taps and blocks of channels."""
+    """Yield quantised convolutions: panels, groups, volumes, taps and blocks of channels."""
     x, w = (2, 7, 9, 5), (38, 7, 3, 2)
     yield make.codes(x, w, strides=(2, 1), pads=(1, 0, 2, 3), shift=13)
     yield make.codes((3, 16, 4, 3), (120, 8, 2, 2), pads=(0, 1, 1, 0), group=2, residual=True)
@@ -260,7 +261,7 @@ def _narrow_tiles(make: Maker) -> Iterator[Case]:
 def _wide(taps: int, axes: int, *, table: bool = False) -> Iterator[Case]:
     """Yield sums that pass 2^24 on their way, where a float would lose the ones between.
 
-    Of input channels, the first add as much as the last take away, and those between add ones.
+    The first input channels add as much as the last subtract, and each of those between adds one.
     """
     rng, side, few = np.random.default_rng(3), 604, 44
     x = np.full((2, 2 * side + few, *(1,) * (axes - 1), 9), 255, np.float32)
@@ -330,9 +331,9 @@ def conv_shared(variant: Variant) -> Iterator[Case]:
     yield replace(make(x, w, strides=(1, 2), pads=(2, 0, 3, 4)), takes=PLAIN_ENDS)
     for planes in (1, 2, 4) if (rows, groups) == (32, 1) else (4,):
         yield replace(make((2, planes, 7, rows), (9, planes, 1, 1)), takes=PLAIN_ENDS)
-    if not variant.fp16:
+    if variant.floats == "f32":
         yield make.codes((1, 5, rows + 3), (columns + 4, 5, 1), table=True)
-    # What lies past K is its last line again, which must not meet what counts as zero.
+    # Past K, the last line is repeated; it must not meet anything that counts as zero.
     endless, weights = np.abs(whole(1, depth + 4, 3, 5)) + 1, whole(4, depth + 4, 1, 1, seed=1)
     weights[1, -1] = inf
     attrs = ConvolutionAttrs((1, 1), (1, 1), (1, 1), (0,) * 4)
@@ -360,7 +361,7 @@ def conv_dot(variant: Variant) -> Iterator[Case]:
 
 @shader_cases("conv_row")
 def conv_row(variant: Variant) -> Iterator[Case]:
-    """Windows three wide, codes of every sign; rows that end inside tiles, and with them."""
+    """Windows three wide, quantised values of both signs; rows that end in or with tiles."""
     make = Maker()
     x, w = (2, 7, 9, 5), (38, 7, 3, 3)
     for low in (-128, -57, -255):
@@ -381,7 +382,7 @@ def conv_coop(variant: Variant) -> Iterator[Case]:
     """Windows, single taps, groups, one to three axes; several tiles and steps, none whole."""
     rows, columns = map(int, str(variant.axes["tile"]).split("w")[0].split("x"))
     step = int(variant.axes["step"])
-    # Bounds that few of the results reach: what is clamped shows no mistakes.
+    # Bounds that few results reach: clamped results would hide errors.
     make = Maker((Activation("CLIP", -150.0, 210.0),))
     long = 3 * step + 37
     x = (2, 41, rows // 8 + 1, 8)
@@ -537,7 +538,7 @@ def conv_strip(variant: Variant) -> Iterator[Case]:
     x = (2, 4, 19, 3 * 8 * stride + size - stride)
     yield make(x, (4, *w), strides=strides, group=4, bias=False)
     yield make((0, 3, 7, 7), (3, *w), strides=strides, group=3)
-    # Above zero: lanes past the last channel would be, too.
+    # Above zero: lanes past the last channel would be as well.
     above = Maker((Activation("CLIP", 0.5, 90.0),))
     for channels in (1, 2, 3):
         yield above(
@@ -632,7 +633,7 @@ def _winograd(variant: Variant, turns: Sequence[Activation] = CLAMPS) -> Iterato
     yield case((1, 3, 7, 14), (5, 3, 3, 3), pads=(1, 1, 1, 1), residual=False)
     yield case((3, 9, 10, 6), (12, 9, 3, 3), bias=False)
     yield case((1, 2, 29, 31), (3, 2, 3, 3), pads=(0, 2, 0, 1))
-    # The border of the input at every place in a tile.
+    # The border of the input at every position in a tile.
     for size, begin in product(range(5, 9), range(2)):
         yield case((1, 3, size, size + 1), (4, 3, 3, 3), pads=(begin, 1 - begin, 3, 3))
     # Broken tiles whose pixels past the end are not those before it.

@@ -110,7 +110,7 @@ def convolution_groups() -> Iterator[Case]:
 
 @op_cases
 def convolution_depthwise() -> Iterator[Case]:
-    """Widths on both sides of whole strips, with a bias, and with what is added afterwards."""
+    """Widths on both sides of whole strips, with a bias, and with a residual."""
     for size, stride, width, dilation in product((3, 5), (1, 2), (7, 8, 17), (1, 2)):
         attrs = _window(
             2, (stride,) * 2, (dilation,) * 2, pads=(1, 2, 2, 1), group=6, activation=HARD_SWISH
@@ -166,7 +166,7 @@ _PHASES: tuple[tuple[Ints, Ints, Ints, Ints, Ints], ...] = (
 
 @op_cases
 def deconvolution_windows() -> Iterator[Case]:
-    """Strides, dilations and pads that leave phases of every kind; one to three axes."""
+    """Strides, dilations and pads that result in phases of every kind; one to three axes."""
     for (strides, dilations, kernel, pads, extra), group in product(_PHASES, (1, 2, 3)):
         attrs = _transposed(
             2, strides, dilations, pads, extra, group=group, activation=Activation("SIGMOID")

@@ -44,8 +44,8 @@ def dynamic_products() -> Iterator[Case]:
 def dynamic_cases(sizes: Sequence[Sizes], start: int = 0) -> Iterator[Case]:
     """Yield products whose results are exact, with all that an epilogue can do.
 
-    The outermost bytes are among the weights, and with even numbers, which begin with `start`,
-    those that lie outside signed bytes.
+    Weights include both ends of the byte range, and at even numbers, starting with `start`, values
+    outside signed bytes.
     """
     for number, (rows, depth, columns) in enumerate(sizes, start):
         w = _weights(depth, columns)
@@ -82,7 +82,7 @@ def dynamic_convolution(
     group: int = 1,
     shift: int = 0,
 ) -> Case:
-    """Return a convolution whose results are exact; `number` says how it ends.
+    """Return a convolution whose results are exact; `number` selects its epilogue.
 
     The outermost bytes are among the weights, to which `shift` is added.
     """
@@ -117,7 +117,7 @@ def _weights(*shape: int) -> AnyArray:
 
 
 def _numbers(shape: tuple[int, ...], point: int) -> AnyArray:
-    """Return numbers that lie between two codes, and beyond all of them; one is none."""
+    """Return numbers between two quantised values, and beyond all of them; one is NaN."""
     x = np.asarray(floats(*shape, scale=4), np.float32)
     flat = x.reshape(-1)
     flat[::3] = np.rint(flat[::3]) * _SCALE + _SCALE / 2
@@ -144,7 +144,7 @@ def dynamic_convolutions() -> Iterator[Case]:
 
 @shader_cases("dynamic_codes")
 def dynamic_codes(variant: Variant) -> Iterator[Case]:
-    """Ties, numbers beyond all codes and NaN; broken tiles, rows of no whole words; images."""
+    """Ties, numbers out of range and NaN; partial tiles, rows that are not whole words; images."""
     if variant.axes["form"] == "words":
         yield from dynamic_convolutions()
     else:

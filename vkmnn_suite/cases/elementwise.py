@@ -8,7 +8,7 @@ from itertools import product
 
 import numpy as np
 
-from vkmnn.core.fp16_range import BINARY_KINDS
+from vkmnn.core.float_range import BINARY_KINDS
 from vkmnn.cpu_fallback.registry import AnyArray
 from vkmnn.ir import NARROW_FLOATS, Activation, DType, Op
 from vkmnn.ir.ops import BIT_KINDS, BinaryAttrs, CastAttrs, OpAttrs
@@ -30,7 +30,7 @@ PAIRS: tuple[tuple[Shape, Shape], ...] = (
     ((2, 1, 5, 1, 3, 1), (1, 3, 1, 2, 1, 5)),
     ((1, 3, 1, 2, 1, 5), (2, 1, 5, 1, 3, 1)),
 )
-# Fewer axes: the same code, specialized in another way. Tested for one kind.
+# Fewer axes: the same code with other specialization constants. Tested for one kind.
 MORE_PAIRS: tuple[tuple[Shape, Shape], ...] = (
     ((1,), (1,)),
     ((7,), (7,)),
@@ -84,7 +84,7 @@ def result_shape(*shapes: Shape) -> Shape:
 
 
 def has_width(width: int, *shapes: Shape) -> bool:
-    """Return whether element-wise kernels take these shapes with vectors of this many words."""
+    """Return whether elementwise kernels accept these shapes with vectors of this many words."""
     return plan_plain(shapes, result_shape(*shapes)).width == width
 
 
@@ -106,7 +106,7 @@ def operands_of(kind: str, dtype: str, a: Shape, b: Shape) -> tuple[AnyArray, An
 
 
 def _special(kind: str, dtype: str) -> Iterator[tuple[AnyArray, AnyArray]]:
-    """Yield pairs of which every one takes a branch of its own."""
+    """Yield pairs, each of which takes a different branch."""
     if dtype == "i32":
         if kind in ("DIV", "MOD", "FMOD"):
             values = np.array([-7, -6, -3, -2, -1, 0, 1, 2, 3, 6, 7], np.int32)
@@ -134,10 +134,10 @@ def _special(kind: str, dtype: str) -> Iterator[tuple[AnyArray, AnyArray]]:
         yield np.concatenate([values, [np.float32(0), np.float32(-0.0)]])[:, None], values
         yield f32([16777215, 1e6, 3, -3, 0.7]), f32([0.7, 0.1, np.inf, -np.inf, 0.1])
         yield f32([[1e4], [-1e4], [12345.678]]), floats(63, seed=5) + np.float32(3.1)
-        # Quotients far beyond what a float can tell apart; the largest number is still one.
+        # Quotients too large for a float to resolve; the largest number is still one.
         far = f32([[1.0], [-np.finfo(np.float32).max], [1e20], [16777217.0]])
         yield far, f32([1e-30, -0.7, 3, -1e-8, 1.7e-37])
-        # Divisors of the least exponent of normal numbers; the rests are normal, too.
+        # Divisors with the least exponent of normal numbers; the remainders are normal as well.
         yield f32([2.9e-38, 4.8e-38]), f32([1.6e-38, 1.8e-38])
     if kind in ("MIN", "MAX"):
         values = f32([np.nan, -np.inf, -1, 0, 2, np.inf])
@@ -171,7 +171,7 @@ def _overflows(kind: str, dtype: str) -> Iterator[Case]:
 
 
 def _stored(kind: str, dtype: str) -> Iterator[AnyArray]:
-    """Yield a left operand of every element type that the kernel's words stand for."""
+    """Yield a left operand of every element type that the kernel's words can represent."""
     if dtype == "f32":
         yield whole(3, 8, low=1).astype(np.float16)
         return
@@ -191,7 +191,7 @@ def binary(variant: Variant) -> Iterator[Case]:
         others = {*_COMPARISONS, *_LOGIC, *(BIT_KINDS if variant.dtype == "f32" else ())}
         kinds = kernels.Binary.__members__.keys() - others
     for kind in sorted(kinds):
-        if not variant.fp16 or kind in BINARY_KINDS:
+        if variant.floats == "f32" or kind in BINARY_KINDS:
             yield from (_image_cases if variant.images else _cases)(kind, variant)
 
 
@@ -207,14 +207,14 @@ _IMAGE_PAIRS: tuple[tuple[Shape, Shape, bool], ...] = (
     ((1, 9, 1, 6000), (1, 9, 1, 6000), True),
     ((2, 7, 11), (2, 7, 1), False),
 )
-"""Operands in images, the second of which is constant or not; the last lanes of some are empty."""
+"""Operands in images, the second constant or not; the last lanes of some are empty."""
 
 
 def _image_cases(kind: str, variant: Variant) -> Iterator[Case]:
     pairs = _IMAGE_PAIRS if kind in ("ADD", "MUL") else _IMAGE_PAIRS[:5:2]
     for a, b, fixed in pairs:
         x, y = operands_of(kind, "f32", a, b)
-        constant = [1] if fixed or (kind == "DIV" and variant.fp16) else []
+        constant = [1] if fixed or (kind == "DIV" and variant.floats != "f32") else []
         rtol = _RTOL.get(kind, 0.0)
         attrs = BinaryAttrs(kind)
         yield blocked_case("BinaryOp", attrs, [x, y], constant=constant, rtol=rtol, atol=0)
@@ -231,7 +231,7 @@ def _cases(kind: str, variant: Variant) -> Iterator[Case]:
     rtol = _RTOL.get(kind, 0.0)
     logical = kind in _LOGIC
     # In fp16, only quotients by constants are fp16.
-    constant = [1] if kind == "DIV" and variant.fp16 else []
+    constant = [1] if kind == "DIV" and variant.floats != "f32" else []
 
     def case(a: AnyArray, b: AnyArray) -> Case:
         return op_case("BinaryOp", attrs, [a, b], constant=constant, rtol=rtol, atol=0)
@@ -242,7 +242,7 @@ def _cases(kind: str, variant: Variant) -> Iterator[Case]:
                 x, y = operands_of(kind, dtype, a, b)
                 yield case(x > 0, y > 0) if logical else case(x, y)
         for x, y in _special(kind, dtype):
-            if width == 4:  # flat, which always takes four at a time
+            if width == 4:  # flat, which always processes four at a time
                 yield case(*(side.reshape(-1) for side in np.broadcast_arrays(x, y)))
             else:  # with a broadcast axis of odd size at the end
                 yield case(x[..., None], np.repeat(y[..., None], 5, -1))
@@ -253,7 +253,7 @@ def _cases(kind: str, variant: Variant) -> Iterator[Case]:
             yield case(x if width == 4 else np.asarray(x[:, :7]), y)
         yield from _overflows(kind, dtype)
         if width == 4:
-            # Pooling takes no bools.
+            # Pooling does not accept bools.
             blocked = () if kind in _COMPARISONS or logical else BLOCKED_PAIRS
             for a, b in blocked if kind == "ADD" else blocked[:1]:
                 x, y = operands_of(kind, dtype, a, b)
@@ -310,7 +310,7 @@ def select(variant: Variant) -> Iterator[Case]:
         yield blocked_case("Select", OpAttrs(), operands, rtol=0, atol=0)
 
 
-# By kernel type: element types that a cast can come from, and go to.
+# By kernel type: element types from which, and to which, a cast can convert.
 _SOURCES = {
     "f32": ("float32", "float16"),
     "i32": ("int32", "int8", "uint8", "int16", "uint16", "int64", "uint32", "uint64", "bool"),
@@ -358,9 +358,9 @@ _WIDE = {"f32": "float32", "f16": "float32", "narrow": "float32", "i32": "int64"
 
 
 def _widened(case: Case, dtype: str) -> Case:
-    """Cast the result of a case once more, to a type that shows what the device holds.
+    """Cast the result of a case again, to a type that shows the value on the device.
 
-    The host would round or wrap what it reads as a narrow type.
+    The host would round or wrap a value that it reads as a narrow type.
     """
     graph = case.graph
     (out,) = graph.outputs
@@ -373,7 +373,7 @@ def _widened(case: Case, dtype: str) -> Case:
 
 
 def _around(dtype: DType) -> AnyArray:
-    """Return floats on, beside and halfway between the numbers of a format, and special ones."""
+    """Return floats equal to, next to and halfway between a format's numbers, and special ones."""
     bits = 16 if dtype is DType.BFLOAT16 else 8
     codes = np.arange(0, 1 << bits, 1 if bits == 8 else 97)
     if dtype is DType.FLOAT4E2M1:
@@ -383,7 +383,7 @@ def _around(dtype: DType) -> AnyArray:
     middles = numbers[1:] / np.float32(2) + numbers[:-1] / np.float32(2)
     exact = np.concatenate([numbers, middles])
     beside = np.concatenate([np.nextafter(exact, np.float32(9e9)), np.nextafter(exact, f32([0]))])
-    # What lies between zero and the smallest normal number a device may take for zero.
+    # A device may flush values between zero and the smallest normal number to zero.
     found = np.concatenate([exact, beside])
     found = found[(found == 0) | (found >= np.float32(2**-126))]
     found = np.concatenate([found, found[-1:] * np.float32(1.001), f32([1e9, 3e38, np.inf])])
@@ -391,7 +391,7 @@ def _around(dtype: DType) -> AnyArray:
 
 
 def _narrow(source: str) -> Iterator[Case]:
-    """Floats of one byte and less: every number, ties, what is too large or too small."""
+    """Floats of at most one byte: every number, ties, values that are too large or too small."""
     for name in _DESTS["narrow"]:
         dtype = DType(name)
         modes = ("up", "down", "nearest") if dtype is DType.FLOAT8E8M0 else ("up",)
@@ -448,7 +448,7 @@ def cast(variant: Variant) -> Iterator[Case]:
             x = plain.astype(first)
             if first != second:
                 yield op_case("Cast", CastAttrs(DType(second)), [x], rtol=0, atol=0)
-        blocked = np.abs(whole(2, 5, 3)).astype(first)  # pooling takes no bools
+        blocked = np.abs(whole(2, 5, 3)).astype(first)  # pooling does not accept bools
         if first != second and second != "bool":
             yield blocked_case("Cast", CastAttrs(DType(second)), [blocked], rtol=0, atol=0)
     if source == "f32" and dest == "i32":

@@ -82,14 +82,14 @@ def _indices(size: int, *shape: int, seed: int = 0) -> AnyArray:
 
 
 def _ends(index: AnyArray, size: int) -> AnyArray:
-    """Let indices hold both ends of their range."""
+    """Let indices include both ends of their range."""
     for place, end in zip(range(index.size), (size - 1, -size, 0, -1), strict=False):
         index.flat[place] = end
     return index
 
 
 def _computed(case: Case) -> Case:
-    """Return a case whose input 1 comes from an op on the device, which negates what is fed."""
+    """Return a case whose input 1 comes from an op on the device, which negates the fed value."""
     graph = case.graph
     (op,) = graph.ops
     before = Op("UnaryOp", "before", ["in1"], ["computed"], UnaryAttrs("NEG"))
@@ -149,7 +149,7 @@ def gathers_of_elements() -> Iterator[Case]:
 
 @op_cases
 def scatters() -> Iterator[Case]:
-    """Every reduction, repeated places; more updates than a loop counts, which the last wins."""
+    """Every reduction, repeated rows; more updates than a loop can count: the last wins."""
     for reduction, dtype in product(_REDUCTIONS, (np.float32, np.int32)):
         rows = [[1, 2]] * 2 + [[0, 0], [1, 2]]
         data, updates = (10 * floats(5, 7, 8)).astype(dtype), 10 * floats(len(rows), 8)
@@ -198,7 +198,7 @@ def gather(variant: Variant) -> Iterator[Case]:
     case = _computed(
         _exact("Gather", AxisAttrs(1), [floats(3, 5, 2 * width), np.array([0, 4, -5, 1])])
     )
-    # What is fed is negated: -5 is the first index past the end of the axis.
+    # The fed values are negated: -5 is the first index past the end of the axis.
     for place, bad in ((0, 6), (1, -5), (3, 900), (2, -900)):
         yield _refused(case, place, bad)
     yield replace(case, feeds={**case.feeds, "in1": np.array([5, -4, 1, 0])})
@@ -256,7 +256,7 @@ def scatter_nd(variant: Variant) -> Iterator[Case]:
 
 @shader_cases("scatter_place")
 def scatter_place(variant: Variant) -> Iterator[Case]:
-    """The same, and indices along an axis, when all are taken at once."""
+    """The same, and indices along an axis, when all are gathered at once."""
     cases = _scattered_tuples if variant.axes["kind"] == "tuples" else _scattered_elements
     for reduction in ("none", "add"):
         for case in cases(reduction, "i32"):
@@ -277,7 +277,7 @@ def scatter_claim(variant: Variant) -> Iterator[Case]:
 
 @shader_cases("scatter_write")
 def scatter_write(variant: Variant) -> Iterator[Case]:
-    """The same, of whole vectors and others, by indices that come with the run or before."""
+    """The same, of whole vectors and others, by indices that are given with the run or before."""
     width = int(variant.axes["width"])
     for rows, count, inner in _SCATTERS:
         case = _many("none", "f32", rows, count, width * inner)
@@ -287,7 +287,7 @@ def scatter_write(variant: Variant) -> Iterator[Case]:
 
 @shader_cases("scatter_runs")
 def scatter_runs(variant: Variant) -> Iterator[Case]:
-    """Runs within a block and over many, alone and beside others; none; results of one element."""
+    """Runs within a block and across many, alone and with others; none; single elements."""
     for reduction in _REDUCTIONS[1:]:
         for rows, count, inner in _SCATTERS:
             for constant in (False, True):
@@ -305,7 +305,7 @@ def scatter_runs(variant: Variant) -> Iterator[Case]:
 def _many(
     reduction: str, dtype: str, rows: int, count: int, inner: int, *, constant: bool = False
 ) -> Case:
-    """Return a case of updates to rows of which the first has half of all."""
+    """Return a case of updates to rows, half of which go to the first row."""
     index = integers(count, 1, low=-rows, high=rows - 1).astype(np.int64)
     index[::2] = 0
     updates = _updates(reduction, dtype, count, inner, seed=2)
@@ -348,14 +348,14 @@ def _scattered_tuples(reduction: str, dtype: str) -> Iterator[Case]:
 
 @shader_cases("scatter_elements")
 def scatter_elements(variant: Variant) -> Iterator[Case]:
-    """Shapes that alternate over up to six axes; repeated indices are taken in order."""
+    """Shapes that alternate over up to six axes; repeated indices apply in order."""
     for reduction in _REDUCTIONS:
         for case in _scattered_elements(reduction, variant.dtype):
             yield taking(case, {"scatter": InOrder()})
 
 
 def _scattered_elements(reduction: str, dtype: str) -> Iterator[Case]:
-    # Lines leave out the axis that they go along: this one has six others.
+    # Lines leave out their own axis: this one has six others.
     for shape, indices, axis in (*_ELEMENTS, ((3,) * 7, (2,) * 7, 3)):
         index = _ends(_indices(shape[axis], *indices), shape[axis])
         data = _updates(reduction, dtype, *shape, seed=1)
@@ -400,7 +400,7 @@ def one_hot(variant: Variant) -> Iterator[Case]:
                 many = np.array(depth, np.int64)
                 inputs: list[Array | None] = [index.astype(kind), many, values]
                 yield op_case("OneHot", AxisAttrs(axis), inputs, constant={1}, rtol=0, atol=0)
-    if dtype == "f32":  # what no integer holds
+    if dtype == "f32":  # a number that no integer type holds
         index = np.array([np.nan, np.inf, -np.inf, 4294967296.0, -3e9, 1.0, -1.0], np.float32)
         inputs = [index, np.array(5, np.int64), np.array([2.0, 3.0], np.float32)]
         with np.errstate(invalid="ignore"):

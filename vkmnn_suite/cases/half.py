@@ -17,7 +17,7 @@ from vkmnn_suite.cases.pooled import tile_of
 
 Shape = tuple[int, ...]
 
-# The largest of what a sum in float16 may be off, next to its largest term.
+# The largest acceptable error of a sum in float16, relative to its largest term.
 STEP = 2.0**-9
 
 
@@ -36,7 +36,7 @@ def matmul_half(variant: Variant) -> Iterator[Case]:
     yield _product((1, early), (early, small))
     yield _product((1, 1), (1, small))
     yield _product((0, 3), (3, small))
-    # Terms that would overflow as they are, next to others that the scale makes small.
+    # Terms that would overflow without the scale, next to others that it makes small.
     a, b = whole(rows, depth + 3, low=1, high=4), whole(depth + 3, n, seed=1, low=1, high=3)
     yield _loose(a * 15_000, b / 16_384)
     yield _loose(a, np.where(b == 1, b * 10_000, b * 1e-3))

@@ -24,7 +24,7 @@ Ints = tuple[int, ...]
 
 _SAME = {rank: TransposeAttrs(tuple(range(rank + 2))) for rank in (1, 2)}
 WIDE = 6000
-"""Pixels of a row; three blocks of channels side by side are wider than images may be."""
+"""Pixels of a row; three such blocks of channels in a row exceed the maximum width of an image."""
 
 # Input, outputs, kernel, strides, dilations, pads.
 _WINDOWS: tuple[tuple[Ints, int, Ints, Ints, Ints, Ints], ...] = (
@@ -83,7 +83,7 @@ _PARTS: tuple[tuple[tuple[Ints, ...], int], ...] = (
     (((2, 4, 13), (2, 9, 13)), 1),
     (((1, 8, 1, WIDE), (1, 5, 1, WIDE)), 1),
 )
-# Input; where each axis begins and ends, and its step.
+# Input; start and end of each axis, and its step.
 _SLICES: tuple[tuple[Ints, Ints, Ints, Ints], ...] = (
     ((2, 13, 5, 7), (0, 4, 1, 2), (2, 12, 4, 7), (1, 1, 1, 1)),
     ((3, 9, 8, 11), (1, 8, 0, 1), (3, 9, 8, 10), (1, 1, 3, 2)),
@@ -100,7 +100,7 @@ _PADS: tuple[tuple[Ints, Ints], ...] = (
 
 @shader_cases("image_raster")
 def image_raster(variant: Variant) -> Iterator[Case]:
-    """Blocks of channels, rows, columns and batches that are joined, cut out, turned and padded."""
+    """Blocks of channels, rows, columns and batches: joined, cropped, transposed and padded."""
 
     def case(op: str, attrs: OpAttrs, x: Array, *others: Array) -> Case:
         constant = range(1, 1 + len(others)) if op != "Concat" else ()
@@ -122,7 +122,7 @@ def image_raster(variant: Variant) -> Iterator[Case]:
 
 @shader_cases("image_interp")
 def image_interp(variant: Variant) -> Iterator[Case]:
-    """One axis and both, made larger and smaller, by one to sixteen taps, and from outside."""
+    """One axis and both, enlarged and reduced, by one to sixteen taps, and from outside."""
 
     def case(attrs: InterpAttrs, x: Array, size: Ints, roi: Ints = ()) -> Case:
         region = np.array(roi, np.float32) if roi else None

@@ -34,7 +34,7 @@ Shape = tuple[int, ...]
 
 CLAMPS = (Activation(), Activation("CLIP", -9.0, 11.0), Activation("RELU"))
 SMOOTH = (Activation("LEAKY_RELU", 0.125),)
-# Bounds that few of the results of a long K reach: what is clamped shows no mistakes.
+# Bounds that few results of a long K reach: clamped results would hide errors.
 WIDE = (Activation("CLIP", -150.0, 210.0), Activation(), Activation("RELU"))
 
 # Shapes of a and b by whether rows of the result are whole vec4s: batches that alternate over three
@@ -114,10 +114,10 @@ def _products(variant: Variant, dtype: str, columns: int) -> Iterator[Case]:
 def _codes(
     pairs: Sequence[tuple[Shape, Shape]], *, narrow: bool = False, taken: bool = False
 ) -> Iterator[Case]:
-    """Yield products of codes: many of the sums end between two of them.
+    """Yield quantised products: many of the sums are between two quantised values.
 
-    With `narrow`, the right operand is of bytes, the outermost among them, some
-    plus a number. With `taken`, bounds of the left one are known.
+    With `narrow`, the right operand holds bytes, including both ends of the range, some plus a
+    number. With `taken`, bounds of the left one are known.
     """
     for number, (a, b) in enumerate(pairs):
         left, right = whole(*a), whole(*b, seed=1)
@@ -144,7 +144,7 @@ def _codes(
 
 
 def _ranged(pairs: Sequence[tuple[Shape, Shape]]) -> Iterator[Case]:
-    """Yield products by matrices whose left operands are quantised by a computed range."""
+    """Yield matrix products whose left operands are quantised by a computed range."""
     yield from dynamic_cases([(a[:-1], *b) for a, b in pairs if len(b) == 2 and len(a) > 1][:3])
 
 
@@ -155,7 +155,7 @@ def _table(entries: int, *, whole_numbers: bool) -> AnyArray:
 
 
 def _again(columns: int) -> AnyArray:
-    """Return how codes are rounded a second time, by column: low, high, …, made_low, made_high."""
+    """Return how values are quantised again, by column: low, high, …, made_low, made_high."""
     number = np.arange(columns, dtype=np.float32)
     low, high, of_x = -60 - number % 3, 70 + number % 5, 0.5 + number % 2 / 4
     offset, unit = number % 7 - 3, number % 3 + 1
@@ -177,7 +177,7 @@ _NORMS = ("RMS", "STD", "NONE")
 
 
 def rowwise(shapes: Sequence[tuple[Shape, int, int]], columns: int = 1) -> Iterator[Case]:
-    """Yield products of normalised rows, far from zero, and of gates with what they gate."""
+    """Yield products of normalised rows, far from zero, and of gates with the values they gate."""
     for number, (rows, depth, width) in enumerate(shapes):
         for norm, gated in ((_NORMS[number % 2], False), (_NORMS[number % 3], True)):
             n = width if gated or columns == 4 else width + 1
@@ -213,7 +213,7 @@ def _with_epilogues(
         left, right = make(*a), make(*b, seed=1)
         inputs: list[AnyArray | None] = [left, right]
         shape = np.matmul(left, right).shape
-        # Without bias and residual the kernel is another specialization, which takes its time to
+        # Without bias and residual the kernel is another specialization, which takes time to
         # compile: only in the last ones, and only with a clamp.
         if number < 4 and len(b) > 1:
             inputs.append(make(b[-1], seed=2))
@@ -244,10 +244,10 @@ def matmul_tile(variant: Variant) -> Iterator[Case]:
 
 @shader_cases("matmul_rotate")
 def matmul_rotate(variant: Variant) -> Iterator[Case]:
-    """Batches, panels, broken tiles, bias, residual, scale and activation; rows of codes."""
+    """Batches, panels, partial tiles, bias, residual, scale and activation; quantised rows."""
     if variant.element == "c8":
         yield from coded_rows()
-        # Rounded twice and looked up; codes that are floats in memory.
+        # Rounded twice and looked up; quantised values that are floats in memory.
         yield from _codes([((r, w), (w, w)) for r, w in ROWS], narrow=True, taken=True)
         yield from dynamic_cases([((9,), 60, 36), ((3, 30), 260, 132), ((45,), 12, 300)])
         return
@@ -255,7 +255,7 @@ def matmul_rotate(variant: Variant) -> Iterator[Case]:
 
 
 def _staged(sizes: tuple[tuple[Shape, Shape], ...], variant: Variant) -> Iterator[Case]:
-    """Yield products, nearly all with one specialization: these take their time to compile."""
+    """Yield products, nearly all with one specialization: each takes time to compile."""
     if variant.narrow:
         yield from _codes(sizes, narrow=True)
         yield from _ranged(sizes)
@@ -300,17 +300,17 @@ def matmul_shared(variant: Variant) -> Iterator[Case]:
         ),
         variant,
     )
-    if variant.fp16:
+    if variant.floats != "f32":
         shape = (2, rows + 5, depth + 3), (depth + 3, n)
         a, b = (whole(*size, seed=i, low=-2, high=2) for i, size in enumerate(shape))
         yield in_float32(op_case("MatMul", MatMulAttrs(), [a, b], rtol=0, atol=0))
     if variant.element != "w8":
-        # What lies past K is the last line again, which must not meet what counts as zero.
+        # Past K, the last line is repeated; it must not meet anything that counts as zero.
         a, b = np.abs(whole(3, depth + 4)) + 1, whole(depth + 4, 4, seed=1)
         b[-1, 1] = np.inf
         yield op_case("MatMul", MatMulAttrs(), [a, b], rtol=0, atol=0)
     if variant.axes["split"] == 0 and variant.element != "w8":
-        yield from staged_norms(tile, n - 4 * (small == 4), fp16=variant.fp16)
+        yield from staged_norms(tile, n - 4 * (small == 4), floats=variant.floats)
 
 
 @shader_cases("matmul_dot")
@@ -328,7 +328,7 @@ def matmul_dot(variant: Variant) -> Iterator[Case]:
     yield _dots((2 * rows, 2 * depth), (2 * depth, n - 4), -128, residual=True)
     yield _dots((0, 3), (3, small), 0)
     yield _dots((rows + quarter + 3, long), (long, n), -40, point=40)
-    # Computed, as they lie and packed; bytes of both less a number, and as they are.
+    # Computed, read in place and packed; bytes of both minus a number, and unchanged.
     more = 2 * quarter + 3
     yield _dots((3, rows + more, 2 * depth + 4), (3, 2 * depth + 4, n), -9, computed=-31)
     yield _dots((2, 5, depth + 3), (1, depth + 3, n), -128, computed=-128)
@@ -366,11 +366,11 @@ def _dots(
     point: int | None = None,
     residual: bool = False,
 ) -> Case:
-    """Return a product of codes whose sums are the result, so that all of them shows.
+    """Return a quantised product whose result is the sums themselves, so that all of them show.
 
-    Codes begin at `low`. The right operand is constant bytes plus `weights`, or codes from
-    `computed` on. With `point`, nothing is known of the left one but that number. With `residual`,
-    a part of the sums.
+    Quantised values start at `low`. The right operand is constant bytes plus `weights`, or
+    quantised values from `computed` on. With `point`, only that number is known of the left one.
+    With `residual`, a part of the sums.
     """
     taken = (float(low), low + 255.0)
     attrs = QuantizedMatMulAttrs(False, False, -inf, inf, taken=taken)
@@ -392,7 +392,7 @@ def _dots(
 
 @shader_cases("matmul_coop")
 def matmul_coop(variant: Variant) -> Iterator[Case]:
-    """Broken tiles and steps in every direction; operands that are read as they lie, and packed."""
+    """Partial tiles and steps in every direction; operands that are read in place, and packed."""
     rows, columns = map(int, str(variant.axes["tile"]).split("w")[0].split("x"))
     step, small = int(variant.axes["step"]), int(variant.axes["aligned"])
     n = columns + (4 if small == 4 else 3)
@@ -400,7 +400,7 @@ def matmul_coop(variant: Variant) -> Iterator[Case]:
     # Odd and even numbers of steps, the last one nearly whole: either buffer is the last.
     long = (6 if split else 3) * step - 8
     longer = long + step - 3
-    # Bounds that few of the results reach: what is clamped shows no mistakes.
+    # Bounds that few results reach: clamped results would hide errors.
     clamp = Activation("CLIP", -50.0, 70.0)
     yield _coop((2, 1, rows + 5, long), (1, 3, n, long), MatMulAttrs(False, True, 0.5, clamp))
     yield _coop((rows + 1, long), (n, long), MatMulAttrs(False, True, 0.5, clamp), constant=[1])
@@ -430,7 +430,7 @@ def _coop(
 ) -> Case:
     """Return a product of small whole numbers, which are exact, with bias and residual or without.
 
-    Few specializations: each takes its time to compile.
+    Few specializations: each takes time to compile.
     """
     inputs: list[AnyArray | None] = [whole(*a, low=-2, high=2), whole(*b, seed=1, low=-2, high=2)]
     if extra:
@@ -442,7 +442,7 @@ def _coop(
 
 @shader_cases("matmul_gemv")
 def matmul_gemv(variant: Variant) -> Iterator[Case]:
-    """Row counts up to the variant's; columns and K on both sides of what a workgroup takes."""
+    """Row counts up to the variant's; columns and K on both sides of a workgroup's share."""
     rows = int(variant.axes["rows"])
     n = 36 if variant.axes["aligned"] == 4 else 35
     small = 4 if variant.axes["aligned"] == 4 else 1
@@ -469,7 +469,7 @@ def matmul_gemv(variant: Variant) -> Iterator[Case]:
     )
     long = rowwise([((1,), 388, 132)], 4 if small == 4 else 1)
     yield from (taking(case, {"gemv steps": 2}) for case in long)
-    if variant.fp16:
+    if variant.floats != "f32":
         a, b = whole(rows, 29, low=-2, high=2), whole(29, n, seed=1, low=-2, high=2)
         yield in_float32(op_case("MatMul", MatMulAttrs(), [a, b], rtol=0, atol=0))
     for kind in RESIDUAL_KINDS:
@@ -519,13 +519,13 @@ def _tiles() -> Iterator[Case]:
 
 @shader_cases("matmul_pack")
 def matmul_pack(variant: Variant) -> Iterator[Case]:
-    """Operands that the kernels cannot read as they lie: transposed, of broken vec4s, by blocks."""
+    """Operands that the kernels cannot read in place: transposed, of partial vec4s, by blocks."""
     operand = variant.axes["operand"]
     if operand == "tile":
         yield from _tiles()
         return
     if operand == "a4":
-        # Read where they lie by some kernels, by blocks of k by others.
+        # Read in place by some kernels, by blocks of k by others.
         for a, b in _WHOLE:
             yield op_case("MatMul", MatMulAttrs(), [whole(*a), whole(*b, seed=1)], rtol=0, atol=0)
         return
@@ -538,7 +538,7 @@ def matmul_pack(variant: Variant) -> Iterator[Case]:
 
 @shader_cases("det")
 def det(variant: Variant) -> Iterator[Case]:
-    """Matrices whose largest elements stand below the diagonal, singular ones, batches."""
+    """Matrices whose largest elements are below the diagonal, singular ones, batches."""
     shapes: tuple[Shape, ...] = (
         (1, 1), (2, 2), (3, 3), (5, 5), (7, 13, 13), (2, 0, 3, 3), (67, 4, 4), (2, 3, 2, 2),
         (1, 54, 54),

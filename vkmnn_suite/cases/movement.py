@@ -39,12 +39,12 @@ def _typed(number: int, *shape: int, seed: int = 0) -> AnyArray:
 
 
 def _case(op_type: str, attrs: OpAttrs, *inputs: AnyArray) -> Case:
-    """Return a case whose first input is fed while the others say what to do."""
+    """Return a case whose first input is fed while the others hold the parameters."""
     return op_case(op_type, attrs, inputs, constant=range(1, len(inputs)), rtol=0, atol=0)
 
 
 def _slice_inputs(x: AnyArray, *ranges: tuple[int, int, int, int]) -> list[AnyArray]:
-    """Return the inputs of a slice; a range is axis, begin, end and step."""
+    """Return the inputs of a slice; a range is (axis, begin, end, step)."""
     axes, *rest = (np.array(column, np.int64) for column in zip(*ranges, strict=True))
     return [x, rest[0], rest[1], axes, rest[2]]
 
@@ -118,7 +118,7 @@ def raster(variant: Variant) -> Iterator[Case]:
 
 
 def _codes_moved() -> Iterator[Case]:
-    """Whole blocks of channels, of codes in bytes: four are a word."""
+    """Whole blocks of channels, of quantised bytes: four are a word."""
     for low, shape in ((-57, (1, 8, 3, 5)), (-128, (2, 4, 7, 1)), (-255, (3, 12, 2, 3))):
         n, c, h, w = shape
         pads = np.array([0, 0, 1, 2, 0, 0, 0, 3], np.int64)
@@ -151,7 +151,7 @@ def _codes_moved() -> Iterator[Case]:
 
 
 def _ranges(*ranges: tuple[int, int, int, int]) -> dict[str, AnyArray]:
-    """Return what a slice reads beside its data; a range is axis, begin, end and step."""
+    """Return the inputs of a slice other than its data; a range is (axis, begin, end, step)."""
     axes, begins, ends, steps = (np.array(column, np.int64) for column in zip(*ranges, strict=True))
     return {"begins": begins, "ends": ends, "axes": axes, "steps": steps}
 
@@ -165,14 +165,14 @@ def _moved_codes(
     *,
     twice: bool = False,
 ) -> Case:
-    """Return the case of an op between convolutions that make and read bytes.
+    """Return the case of an op between convolutions that write and read bytes.
 
     Args:
-        op_type: what moves them.
+        op_type: the op that moves them.
         attrs: its attributes.
-        low: the lowest code.
-        shapes: those of what it reads.
-        extra: constants that it reads, too.
+        low: the lowest quantised value.
+        shapes: the shapes of its inputs.
+        extra: further inputs, which are constant.
         twice: it reads the same tensors again.
     """
     ops: list[Op] = []
@@ -216,7 +216,7 @@ def _of_parts(width: int) -> Iterator[Case]:
             pads[-2:] = [1, 0]
         inputs = [x, np.array(pads * 2, np.int64)]
         yield _case("Pad", PadAttrs("reflect"), *inputs)
-    # Channels, not in whole blocks, of several images; whole blocks side by side.
+    # Channels, not in whole blocks, of several images; whole blocks in a row.
     if width == 1:
         yield from _codes_in_parts()
         parts = [floats(2, channels, 5, 7, seed=channels) for channels in (3, 6, 1)]
@@ -227,7 +227,7 @@ def _of_parts(width: int) -> Iterator[Case]:
 
 
 def _codes_in_parts() -> Iterator[Case]:
-    """Whole blocks of channels, of codes in bytes: of several sources, twice, and reflected."""
+    """Whole blocks of channels, of quantised bytes: from several sources, twice, and reflected."""
     sizes: tuple[tuple[Shape, ...], ...] = (
         ((1, 5, 3, 7), (1, 5, 2, 7), (1, 5, 1, 7)),
         ((2, 4, 3, 1), (2, 4, 2, 1)),
@@ -239,7 +239,7 @@ def _codes_in_parts() -> Iterator[Case]:
 
 
 def _channels_last(images: Sequence[AnyArray]) -> Case:
-    """Return the case of images whose channels are put last, side by side."""
+    """Return the case of images whose channels become the last axis, one after the other."""
     feeds = {f"in{number}": image for number, image in enumerate(images)}
     ops = []
     for name in feeds:
@@ -254,7 +254,7 @@ def _channels_last(images: Sequence[AnyArray]) -> Case:
 _CHANNELS_LAST = TransposeAttrs((0, 2, 3, 1))
 
 
-# Channel-blocked shapes and permutations; those for wide copies put channels last.
+# Channel-blocked shapes and permutations; those for wide copies move channels to the end.
 _BLOCKED_TURNS: tuple[tuple[Shape, Shape], ...] = (
     ((1, 3, 5), (0, 2, 1)),
     ((3, 5, 7), (2, 1, 0)),
@@ -304,7 +304,7 @@ def copy(variant: Variant) -> Iterator[Case]:
 
 @shader_cases("fill")
 def fill(variant: Variant) -> Iterator[Case]:
-    """What no region writes; results over no elements."""
+    """Elements that no region writes; results without elements."""
     for number, shape in enumerate(shape for shape in SHAPES if shape):
         x = _typed(number, *shape)
         yield _pad(x, [1, *[0] * (x.ndim - 1)] * 2, number)
@@ -344,7 +344,7 @@ def convert_layout(variant: Variant) -> Iterator[Case]:
     yield blocked_case("Transpose", _SAME[1], [x])
     if variant.axes["dest"] == "nc4hw4":
         yield from _image_inputs()
-    if variant.fp16:
+    if variant.floats != "f32":
         for channels in (1, 6, 8):
             yield from _width_changes(floats(2, channels, 3, 5))
 
@@ -373,7 +373,7 @@ def _before_pooling(attrs: ImageToTensorAttrs, x: AnyArray) -> Case:
 
 
 def _quantized(low: int, *shape: int) -> Case:
-    """Return the case of floats that are rounded to codes of a byte: ties, infinities, NaN."""
+    """Return the case of floats that are quantised to bytes: ties, infinities, NaN."""
     x = codes_from(low - 9, *shape) * np.float32(0.375)
     x.flat[::7] = np.resize(f32([np.nan, np.inf, -np.inf, -0.0, 1e-40]), x.flat[::7].shape)
     rounds = Op("Elementwise", "rounds", ["in0"], ["codes"], quantizer(0.75, low, low + 255))
@@ -383,7 +383,7 @@ def _quantized(low: int, *shape: int) -> Case:
 def _width_changes(x: AnyArray) -> Iterator[Case]:
     """Yield cases in which layout and width change at once, between ops that insist on theirs.
 
-    Norms keep 32 bits, matrix products and convolutions take fp16.
+    Norms stay 32-bit, matrix products and convolutions use fp16.
     """
     channels, columns = x.shape[1], x.shape[3]
     attrs: dict[str, OpAttrs] = {

@@ -16,7 +16,7 @@ from vkmnn_suite.cases.coded_rows import normed_rows
 from vkmnn_suite.cases.rows import in_groups, in_row_groups, taking
 
 _EPSILON = 0.125
-# Row sizes: what invocations hold in registers, up to all they can hold, and more than that.
+# Row sizes: as many as invocations hold in registers, up to the maximum, and larger ones.
 _SIZES = {"aligned": (4, 36, 404, 20, 1024, 1100), "rows": (1, 5, 403, 19, 1021, 1101)}
 # Shapes and groups of plain and channel-blocked images.
 _IMAGES: tuple[tuple[tuple[int, ...], int], ...] = (
@@ -73,9 +73,9 @@ def _layer(
 
 
 def _layers(sizes: Sequence[int]) -> Iterator[Case]:
-    """Yield normalisations of rows, which in turn come in small and in large workgroups.
+    """Yield normalisations of rows, alternately in small and in large workgroups.
 
-    Each combination of what is optional is a pipeline of its own, slow to build: few of them.
+    Each combination of optional inputs is a pipeline of its own, slow to build: few of them.
     """
     *_, held, over = sizes
     for size, rms in (
@@ -192,7 +192,7 @@ def layer_norm_special() -> Iterator[Case]:
 
 @op_cases
 def layer_norm_of_codes() -> Iterator[Case]:
-    """Codes in, codes out, beside statistics; rows that start anywhere in a vec4, and NaN."""
+    """Quantised input and output, with statistics; rows that start anywhere in a vec4, and NaN."""
     for size, rms in product((5, 64, 197), (False, True)):
         x, scale, bias = whole(6, size), floats(size, seed=1), floats(size, seed=2)
         x[4, 2] = np.nan
@@ -205,7 +205,7 @@ def layer_norm_of_codes() -> Iterator[Case]:
 
 @op_cases
 def layer_norm_in_workgroups() -> Iterator[Case]:
-    """Rows below and above what workgroups hold."""
+    """Rows below and above the capacity of workgroups."""
     yield from in_row_groups(
         _layer_norm(
             LayerNormAttrs(), [floats(3, n), floats(n, seed=1), floats(n, seed=2)], outputs=3
@@ -267,7 +267,7 @@ def norm_rows(variant: Variant) -> Iterator[Case]:
 
 @shader_cases("norm_apply")
 def norm_apply(variant: Variant) -> Iterator[Case]:
-    """The last of the stages that long rows take."""
+    """The last of the stages that long rows need."""
     channels = variant.axes["form"] == "channels"
     for case in _images() if channels else _layers((1, 5, 36, 131)):
         yield taking(case, {"row norm": "stages"})

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from vkmnn.base.elements import FloatElement
 from vkmnn.cpu_fallback import run_op
 from vkmnn.cpu_fallback.registry import AnyArray
 from vkmnn.ir import Activation, Graph, Op
@@ -33,15 +34,15 @@ def normed_case(
     """Return a normalisation with a product after it.
 
     Args:
-        shape: of x, whose last axis is normalised.
-        columns: of the product.
+        shape: the shape of x, whose last axis is normalised.
+        columns: columns of the product.
         rms: the mean is not subtracted.
-        gain: there are factors.
-        shift: there are summands.
-        keeps: something else reads the normalised rows, too.
+        gain: multiply by factors.
+        shift: add summands.
+        keeps: another op reads the normalised rows as well.
         extra: the product has a bias and a residual.
-        mean: of the numbers of a row, which deviate by 1.
-        number: decides on the rest.
+        mean: the mean of the numbers of a row, which deviate by 1.
+        number: selects the other properties.
     """
     *rows, depth = shape
     constants: dict[str, AnyArray] = {}
@@ -100,9 +101,9 @@ def coop_tile_of(variant: Variant) -> CoopTile:
     return next(tile for tile in tiles if (tile.name, tile.step) == wanted)
 
 
-def staged_norms(tile: Tile, columns: int, *, fp16: bool) -> Iterator[Case]:
-    """Yield cases for a tile in shared memory, which does not keep the rows."""
-    rows, step, far = tile.rows, tile.depth, 20.0 if fp16 else 300.0
+def staged_norms(tile: Tile, columns: int, *, floats: FloatElement) -> Iterator[Case]:
+    """Yield cases for a tile in shared memory, which does not store the rows."""
+    rows, step, far = tile.rows, tile.depth, 300.0 if floats == "f32" else 20.0
     cases = (
         normed_case((2, rows - 3, 2 * step + 4), 2 * columns, keeps=False, mean=far),
         normed_case(

@@ -1,4 +1,4 @@
-"""Cases of the kernels that read weights in codes of few bits."""
+"""Cases of the kernels that read weights quantised to few bits."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from vkmnn.testing.shapes import whole
 
 Shape = tuple[int, ...]
 
-# Rows (a shape), depth, columns and block: single numbers, blocks of half a chunk with an odd
-# number of them, tails of K in and out of step with vec4s, several panels, several blocks,
-# rows longer than what kernels have in shared memory, and than what invocations take at a time.
+# Rows (a shape), depth, columns and block: single numbers, blocks of half a chunk in odd numbers,
+# tails of K aligned with vec4s and not, several panels, several blocks, rows longer than kernels
+# hold in shared memory, and longer than invocations process at a time.
 _PRODUCTS: tuple[tuple[Shape, int, int, int], ...] = (
     ((1,), 64, 33, 32),
     ((2, 5), 100, 37, 16),
@@ -38,7 +38,7 @@ _CLAMP = Activation("CLIP", -40.0, 50.0)
 def _weights(
     columns: int, depth: int, block: int, bits: int, *, zeros: bool
 ) -> tuple[AnyArray, AnyArray, AnyArray | None]:
-    """Return codes, scales that are powers of two, and zeros: small products stay exact."""
+    """Return quantised values, scales (powers of two) and zeros: small products stay exact."""
     rng = np.random.default_rng(columns * depth + bits)
     blocks = -(-depth // block)
     codes = rng.integers(0, 256, (columns, blocks, block * bits // 8), dtype=np.uint8)
@@ -88,7 +88,7 @@ _FUSED: tuple[tuple[Shape, int, int, int, bool, bool], ...] = (
 
 
 def _normed_and_gated(bits: int) -> Iterator[Case]:
-    """Yield products of normalised rows, and of gates with what they gate."""
+    """Yield products of normalised rows, and of gates with the values they gate."""
     for number, (rows, depth, columns, block, normed, gated) in enumerate(_FUSED):
         codes, scales, zeros = _weights(columns, depth, block, bits, zeros=number % 2 == 1)
         scales = scales * np.float32(2.0 ** (4 - bits))  # weights as large as those of 4 bits
@@ -103,7 +103,8 @@ def _normed_and_gated(bits: int) -> Iterator[Case]:
         yield op_case("MatMulNBits", attrs, inputs, constant=(1, 4, 5, 6), rtol=1e-4, atol=1e-3)
 
 
-# How scales and zeros lie: float32 with zeros of any floats, and halves with such zeros or without.
+# How scales and zeros are stored: float32 with arbitrary float zeros, and float16 with or without
+# such zeros.
 _NUMBERS = (
     (np.float32, True),
     (np.float16, True),
@@ -112,7 +113,7 @@ _NUMBERS = (
 
 
 def _with_numbers(case: Sequence[AnyArray | None], half: type, floats: bool) -> list[Any]:
-    """Return codes, scales and zeros with scales of a type, and zeros between codes."""
+    """Return quantised values, scales of a type, and zeros that are not quantised values."""
     codes, scales, zeros = case
     assert codes is not None
     assert scales is not None
@@ -182,7 +183,7 @@ def unpack_codes(variant: Variant) -> Iterator[Case]:
 
 @op_cases
 def products_of_codes() -> Iterator[Case]:
-    """Long rows, many rows, a wide matrix: what the rules take for them."""
+    """Long rows, many rows, a wide matrix: the kernels that the rules choose for them."""
     for bits, (rows, depth, columns) in product(
         (4, 8), ((1, 2048, 65), (70, 96, 131), (4, 32, 2000))
     ):

@@ -32,13 +32,13 @@ def pooled_case(
     """Return a pooling of 3 x 3 and a convolution, of whole numbers, so that sums are exact.
 
     Args:
-        x: shape of the input.
+        x: the shape of the input.
         outputs: channels of the convolution.
-        strides: of the pooling.
-        pads: of the pooling.
-        ceil: the last windows may reach beyond the input.
+        strides: strides of the pooling.
+        pads: pads of the pooling.
+        ceil: the last windows may extend beyond the input.
         residual: the convolution adds one.
-        low: the smallest number of x. Where all are negative, pads must not count as zero.
+        low: the smallest number of x. If all are negative, pads must not count as zero.
     """
     channels, kernel = x[1], (3, 3)
     pool = PoolingAttrs("MAX", kernel, strides, (1, 1), pads, ceil_mode=ceil)
@@ -63,7 +63,7 @@ def pooled_case(
 
 
 def pooled_tiles(tile: Tile) -> Iterator[Case]:
-    """Yield cases for a tile: broken tiles and steps, windows that leave the image."""
+    """Yield cases for a tile: partial tiles and steps, windows that extend beyond the image."""
     rows, columns, depth = tile.rows, tile.columns, tile.depth
     least = pooled_case((1, 6, 5, 5), 4, strides=(1, 1), pads=(1,) * 4)
     spoilt = least.feeds["x"].copy()

@@ -69,9 +69,9 @@ def _case(
 
 
 def _all(cell: str) -> Iterator[Case]:
-    """Yield sizes with and without what is optional, in all directions.
+    """Yield sizes with and without the optional inputs, in all directions.
 
-    Whatever is there or not is a specialization, slow to build: few combinations.
+    Each optional input is a specialization, slow to build: few combinations.
     """
     for number, sizes in enumerate(_SIZES):
         attrs = _attrs(cell, _DIRECTIONS[number % 3], batch_first=number % 2 == 1, clip=2.0)
@@ -113,7 +113,7 @@ def recurrent(variant: Variant) -> Iterator[Case]:
 
 
 def _computed_lengths(cell: str) -> Iterator[Case]:
-    """Yield lengths that only the device knows: at both ends of what they may be, and beyond."""
+    """Yield lengths that only the device knows: at both ends of their valid range, and beyond."""
     case = _case(_attrs(cell), (3, 2, 5), lengths=True)
     (op,) = case.graph.ops
     turned = Op("UnaryOp", "turn", ["in3"], ["lengths"], UnaryAttrs("NEG"))

@@ -26,7 +26,7 @@ _KINDS = {
 _INTEGER_KINDS = {"SUM": ("SUM",), "SUM_SQUARE": ("SUM_SQUARE",)}
 _EXACT = frozenset({"SUM", "L1", "SUM_SQUARE", "MAX", "MIN", "PROD"})
 _DTYPES = {"MAX": (np.int64, np.uint8, np.int16), "MIN": (np.int64, np.int8, np.uint16)}
-# Rows that go round loops several times; the last two are cut into pieces.
+# Rows for which loops run several rounds; the last two are split into pieces.
 _ROWS: tuple[tuple[tuple[int, ...], int], ...] = (
     *LINES,
     ((5, 1021), 1),
@@ -43,7 +43,7 @@ _COLUMNS: dict[int, tuple[tuple[tuple[int, ...], int], ...]] = {
 
 
 def _numbers(kind: str, dtype: str, *shape: int) -> AnyArray:
-    """Return numbers whose reduction is defined, and exact in any order where it can be."""
+    """Return numbers whose reduction is defined, and exact in any order if possible."""
     if dtype == "i32":
         x = integers(*shape, low=-999, high=999)
         return np.where(x % 3, np.sign(x) | 1, 2 - x % 2) if kind == "PROD" else x
@@ -93,7 +93,7 @@ def _positive(kind: str, x: AnyArray) -> AnyArray:
 
 @op_cases
 def reductions_of_floats() -> Iterator[Case]:
-    """Axes of all sorts, none and all; what is empty; both ranks of the result."""
+    """Axes of all sorts, none and all; empty tensors; both ranks of the result."""
     for kind, (shape, axes), keep in product(REDUCTION_KINDS, AXES, (False, True)):
         yield _case(kind, _numbers(kind, "f32", *shape), *axes, keepdims=keep)
     for kind in REDUCTION_KINDS:
@@ -156,7 +156,7 @@ def reductions_of_pixels() -> Iterator[Case]:
 
 @op_cases
 def reductions_in_workgroups() -> Iterator[Case]:
-    """Rows below and above what workgroups hold."""
+    """Rows below and above the capacity of workgroups."""
     yield from in_row_groups(
         _case(kind, _numbers(kind, "f32", 3, size), 1, keepdims=True)
         for size, kind in product((16, 197, 1100, 5003), ("SUM", "MAX", "LOG_SUM_EXP"))
@@ -274,7 +274,7 @@ def dynamic_range(variant: Variant) -> Iterator[Case]:
 
 
 def _with_ends(x: AnyArray, places: list[int]) -> AnyArray:
-    """Return numbers of which the smallest and the largest stand at two places."""
+    """Return numbers whose smallest and largest are at two given positions."""
     made: AnyArray = x.copy()
     made.reshape(-1)[places] = (-70.0, 90.0)
     return made

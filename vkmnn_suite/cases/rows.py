@@ -1,4 +1,4 @@
-"""What cases along an axis share: workgroups, and numbers whose sums are exact in any order."""
+"""Helpers for cases along an axis: workgroups, and numbers whose sums are exact in any order."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ _GROUPS: dict[object, tuple[RowGroup, RowGroup]] = {
 
 
 ROW_GROUPS = (RowGroup(0, 32), RowGroup(0, 128), RowGroup(8, 32))
-"""Workgroups besides those that the rules pick on CPU devices."""
+"""Workgroups in addition to those that the rules choose on CPU devices."""
 
 
 def in_row_groups(cases: Iterable[Case]) -> Iterator[Case]:
-    """Yield cases in each of ROW_GROUPS; where a device lacks one, in what its rules pick."""
+    """Yield cases in each of ROW_GROUPS; if a device lacks one, in the one its rules choose."""
     for case in cases:
         yield from (taking(case, {"row group": group}) for group in ROW_GROUPS)
 
 
 def in_groups(variant: Variant, cases: Iterable[Case]) -> Iterator[Case]:
-    """Yield cases of a kernel with an axis `lanes`: in turn in small and in large workgroups."""
+    """Yield cases of a kernel with an axis `lanes`: in small and in large workgroups in turn."""
     sizes = _GROUPS[variant.axes["lanes"]]
     for number, case in enumerate(cases):
         yield taking(case, {"row group": sizes[number % 2]})
@@ -58,7 +58,7 @@ def in_all_groups(variant: Variant, cases: Sequence[Case]) -> Iterator[Case]:
 
 
 def taking(case: Case, takes: Mapping[str, Hashable]) -> Case:
-    """Return a case with more choices made."""
+    """Return a case with further choices added."""
     return replace(case, takes={**takes, **case.takes})
 
 

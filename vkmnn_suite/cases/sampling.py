@@ -32,12 +32,12 @@ def _resized(
 
 @shader_cases("interp")
 def interp(variant: Variant) -> Iterator[Case]:
-    """All modes over one to four axes; extrapolation; integers, rounded and kept in range."""
+    """All modes over one to four axes; extrapolation; integers, rounded and clamped."""
     if variant.element == "c8":
         yield from _resized_codes()
         return
     inner = int(variant.axes["width"])  # elements after the resized axes
-    outside = 3.25 if variant.fp16 else 1e30
+    outside = 3.25 if variant.floats != "f32" else 1e30
     for mode in MODES:
         two = InterpAttrs(mode, axes=(1, 3))
         yield _resized(two, floats(3, 5, 3, 7, inner), (11, 4))
@@ -59,7 +59,7 @@ def interp(variant: Variant) -> Iterator[Case]:
         if dtype in ("int8", "int16"):
             smooth = InterpAttrs(mode, antialias=True, axes=(1, 2))
             yield _resized(smooth, x.astype(dtype), (2, 5))
-    if not variant.fp16:
+    if variant.floats == "f32":
         for ending in (CodeMean(0.5, 1.0, -20.0, 90.0), CodeMean(2.0, 0.75, 3.0, 127.0, 1.5)):
             codes = InterpAttrs(ending=ending, axes=(0, 1, 2))
             x = codes_from(-130, 3, 5, 7, inner)
@@ -112,7 +112,7 @@ def _resized_codes() -> Iterator[Case]:
     yield from _sums_of_codes()
 
 
-# Numbers whose quotients are hardly ever halfway between codes.
+# Numbers whose quotients are hardly ever halfway between quantised values.
 _SUMS = (CodeMean(0.437, 0.631, -60.0, 90.0), CodeMean(2.0, 3.717, -128.0, 127.0, 1.5))
 
 
@@ -144,7 +144,7 @@ def _plain(dtype: str, *shape: int) -> AnyArray:
     """Return numbers of a type, integers from its whole range."""
     if np.dtype(dtype).kind == "f":
         return floats(*shape).astype(dtype)
-    # The device holds 64-bit integers in 32 bits.
+    # The device stores 64-bit integers in 32 bits.
     limits = np.iinfo("int32" if dtype == "int64" else dtype) if dtype != "bool" else None
     low, high = (limits.min, limits.max) if limits else (0, 2)
     return np.random.default_rng(0).integers(low, high, shape).astype(dtype)
@@ -266,7 +266,7 @@ def grid_sample(variant: Variant) -> Iterator[Case]:
             half_steps / (size - 1) * 2 - 1 if align else (2 * half_steps + 1) / size - 1
             for size in (3, 4)
         )
-        # Exact halves, which both sides round alike, and any points.
+        # Exact halves, which both sides round alike, and arbitrary points.
         exact = np.stack(np.meshgrid(columns[::2], rows[::2]), -1)
         points = np.random.default_rng(1).uniform(-2.3, 2.3, (2, 13, 13, 2))
         points[0] = exact if mode != "nearest" else points[0]

@@ -13,7 +13,7 @@ from vkmnn.testing.case import Case, Variant, op_case, op_cases, shader_cases
 from vkmnn.testing.shapes import floats, whole
 from vkmnn_suite.cases.rows import LINES, in_groups, in_row_groups, taking
 
-# Row sizes: what invocations hold in registers, up to all they can hold, and more than that. Few of
+# Row sizes: as many as invocations hold in registers, up to the maximum, and larger ones. Few of
 # them, since each number of registers is a pipeline of its own.
 _SIZES = {4: (4, 36, 1024, 1100), 1: (1, 5, 19, 1021, 1101)}
 _COLUMNS: dict[int, tuple[tuple[tuple[int, ...], int], ...]] = {
@@ -73,7 +73,7 @@ def softmax_special() -> Iterator[Case]:
 
 @op_cases
 def softmax_in_workgroups() -> Iterator[Case]:
-    """Rows below and above what workgroups hold."""
+    """Rows below and above the capacity of workgroups."""
     rows = (_case(floats(3, size, scale=3), -1, False) for size in (16, 197, 1100, 5003))
     yield from in_row_groups(rows)
 
@@ -98,9 +98,9 @@ def _row_cases(variant: Variant) -> Iterator[Case]:
         yield _case(floats(*shape), axis, False)
     yield _case(floats(3, 4, 5 if aligned == 1 else 4), 1, False, flatten=True)
     yield _case(floats(5, 20 + aligned).astype(np.float16), 1, False)
-    if variant.fp16:
+    if variant.floats != "f32":
         yield taking(_case(floats(5, 24 - aligned), 1, False), {"plain end": True})
-    # Codes in, codes out: rows of two numbers, whose exponentials tell no order of summation.
+    # Quantised input and output: rows of two numbers, whose sum does not depend on its order.
     x = np.where(whole(7, 64 if aligned == 4 else 63) > 0, np.float32(0), np.float32(-250))
     x[:, 5] = 0
     x[3], x[5, :2] = -np.inf, np.nan
@@ -111,7 +111,7 @@ def _row_cases(variant: Variant) -> Iterator[Case]:
 
 @shader_cases("softmax_columns")
 def softmax_columns(variant: Variant) -> Iterator[Case]:
-    """Columns alone and side by side."""
+    """Columns alone and in groups."""
     width = int(variant.axes["width"])
     for log in (False, True):
         cases = [_case(floats(*s, scale=4), axis, log) for s, axis in _COLUMNS[width]]
@@ -120,14 +120,14 @@ def softmax_columns(variant: Variant) -> Iterator[Case]:
         cases.append(_case(floats(9, 8).astype(np.float16), 0, log))
         # Exponentials of these would overflow but for the maximum of the column.
         cases.append(_case(floats(7, 9 - width // 4, scale=400), 0, log))
-        # The maximum at every place of a column.
+        # The maximum at every position of a column.
         cases.append(_case(300 * np.eye(8, 9 - width // 4, dtype=np.float32), 0, log))
         yield from (taking(case, {"softmax": "columns"}) for case in cases)
 
 
 @shader_cases("softmax_apply")
 def softmax_apply(variant: Variant) -> Iterator[Case]:
-    """The last of the stages that long lines take."""
+    """The last of the stages that long lines need."""
     shapes = [*LINES, ((31, 2, 2), 0), ((4, 3, 5), 1), ((2, 21, 3, 8), 1), ((3, 131), 1)]
     for log in (False, True):
         cases = [_case(floats(*shape, scale=4), axis, log) for shape, axis in shapes]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from vkmnn.core.fp16_range import FULL_UNARY_KINDS
+from vkmnn.core.float_range import FULL_UNARY_KINDS
 from vkmnn.cpu_fallback.registry import AnyArray
 from vkmnn.ir.ops import UnaryAttrs
 from vkmnn.shaders import kernels
@@ -30,12 +30,12 @@ _KINDS = frozenset(kernels.Unary.__members__) - _TESTS - {"NOT"}
 _INTEGER_PARAMETERS = {"CLIP": (-3.0, 5.0)}
 _POSITIVE = {"SQRT", "RSQRT", "LOG", "RECIPROCAL"}
 _BELOW_ONE = {"ASIN", "ACOS", "ATANH"}
-# What built-in functions and comparisons of GLSL need not do right.
+# Cases that built-in functions and comparisons of GLSL need not handle correctly.
 _SPECIAL = f32([
     np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 1e-8, -1e-8, 20.0, -20.0,
     88.7, -88.7, 104.5, -104.5, 1e4, -1e4, 8388609.0, -8388609.0, 3e38, -3e38, 2.5, -3.5,
 ])  # fmt: skip
-# What is easily rounded the wrong way: ties, what an added half carries over, ends of formulas.
+# Numbers easily rounded the wrong way: ties, carries of an added half, ends of formulas.
 _TIES = f32([
     0.5, -0.5, 1.5, -1.5, 2.5, -2.5, 126.5, 127.5, -128.5, 0.49999997, -0.49999997, 0.50000006,
     4194303.5, 4194304.5, -4194305.5, 8388606.5, 8388607.5, -8388607.5, 8388608.0, 8388609.0,
@@ -58,13 +58,13 @@ def _domain(kind: str, x: AnyArray) -> AnyArray:
 
 @shader_cases("unary")
 def unary(variant: Variant) -> Iterator[Case]:
-    """Every kind on numbers of its domain, and on what lies outside."""
+    """Every kind on numbers in its domain and outside."""
     if variant.axes["form"] == "test":
         kinds = _TESTS
     elif variant.dtype == "i32":
         kinds = INTEGER_KINDS
     else:
-        kinds = _KINDS - (FULL_UNARY_KINDS if variant.fp16 else frozenset())
+        kinds = _KINDS - (FULL_UNARY_KINDS if variant.floats != "f32" else frozenset())
     if variant.images:
         for kind in sorted(kinds - _TESTS):
             yield from _image_cases(kind)
@@ -74,7 +74,7 @@ def unary(variant: Variant) -> Iterator[Case]:
 
 
 def _image_cases(kind: str) -> Iterator[Case]:
-    """Yield cases of tensors that lie in images: of whole blocks, and of rows of odd lengths."""
+    """Yield cases of tensors in images: of whole blocks, and of rows of odd lengths."""
     attrs = UnaryAttrs(kind, *PARAMETERS.get(kind, ()))
     for shape in ((2, 8, 3, 5), (1, 7, 11)):
         x = _domain(kind, floats(*shape))

@@ -72,7 +72,7 @@ def pooling_global() -> Iterator[Case]:
 
 @op_cases
 def pooling_large_windows() -> Iterator[Case]:
-    """Windows that are taken axis by axis."""
+    """Windows that are processed axis by axis."""
     for kind, count in product(_KINDS, (False, True)):
         attrs = PoolingAttrs(kind, (100, 5), (3, 2), pads=(30, 1, 20, 0), count_include_pad=count)
         yield op_case("Pooling", attrs, [floats(1, 3, 211, 9)], rtol=1e-4, atol=1e-4)
@@ -80,7 +80,7 @@ def pooling_large_windows() -> Iterator[Case]:
 
 @op_cases
 def pooling_indices() -> Iterator[Case]:
-    """Where maxima lie, the first of equal ones, in both orders."""
+    """Positions of maxima, the first of equal ones, in both orders."""
     for order, dtype in product((0, 1), ("float32", "int8")):
         attrs = PoolingAttrs("MAX", (3, 2), (2, 1), (1, 2), (1, 0, 1, 1), storage_order=order)
         x = integers(2, 7, 13, 17, low=-3, high=3).astype(dtype)
@@ -115,7 +115,7 @@ _PLANES: tuple[Shape, ...] = (
 
 
 def _of_codes(shape: Shape, low: int, attrs: PoolingAttrs) -> Iterator[Case]:
-    """Yield poolings of codes in bytes, from `low` on, that the host and another pooling read."""
+    """Yield poolings of quantised bytes, from `low` on, that the host and another pooling read."""
     first, constants = as_bytes("in0", "codes", shape, low)
     pool = Op("Pooling", "op", ["codes"], ["made"], attrs)
     feeds, axes = {"in0": codes_from(low, *shape)}, len(shape) - 2
@@ -174,7 +174,7 @@ def pool(variant: Variant) -> Iterator[Case]:
         x = floats(*window[0])
         yield op_case("Pooling", _pooled(window, "MAX"), [x], rtol=0, atol=0)
         for pads in (False, True):
-            # Whole numbers: what is wrong with a count or a sum is far from what is right.
+            # Integers: a wrong count or sum is far from the right one.
             attrs = _pooled(window, "AVERAGE", count_include_pad=pads, ceil_mode=True)
             yield op_case("Pooling", attrs, [whole(*window[0])], rtol=3e-7, atol=0)
         for p in (1, 2, 3):
@@ -189,7 +189,7 @@ def pool(variant: Variant) -> Iterator[Case]:
         attrs = PoolingAttrs(kind, is_global=True)
         yield op_case("Pooling", attrs, [floats(2, 3, 23, 29)], rtol=3e-6, atol=1e-7)
     yield from _beside((3, 5), (2, 1), (1, 1), (1, 2, 0, 2))
-    # Pads differ at the ends of all axes, and stand in the count.
+    # Pads differ at the ends of all axes, and are included in the count.
     attrs = PoolingAttrs("AVERAGE", (2, 3, 2), (1, 1, 1), (1, 1, 1), (0, 1, 0, 1, 0, 1),
                          count_include_pad=True)  # fmt: skip
     yield op_case("Pooling", attrs, [whole(1, 5, 4, 5, 3)], rtol=3e-7, atol=0)
@@ -222,10 +222,10 @@ def pool_strip(variant: Variant) -> Iterator[Case]:
             attrs = PoolingAttrs(
                 "AVERAGE", *square, pads, count_include_pad=count, ceil_mode=number % 2 == 1
             )
-            # Whole numbers: what is wrong with a count or a sum is far from what is right.
+            # Integers: a wrong count or sum is far from the right one.
             yield op_case("Pooling", attrs, [whole(*shape)], rtol=3e-7, atol=0)
     yield from _beside(*square, ends[1])
-    # Windows that meet nothing but pads.
+    # Windows that cover nothing but pads.
     attrs = PoolingAttrs("MAX", *square, (size, 0, size, size))
     yield op_case("Pooling", attrs, [floats(1, 3, 5, 6)], rtol=0, atol=0)
     attrs = PoolingAttrs("MAX", *square, (size - 1,) * 4)
@@ -235,7 +235,7 @@ def pool_strip(variant: Variant) -> Iterator[Case]:
 
 @shader_cases("pool_index")
 def pool_index(variant: Variant) -> Iterator[Case]:
-    """Maxima and where they lie: ties, NaN, both orders."""
+    """Maxima and their positions: ties, NaN, both orders."""
     floating = variant.dtype == "f32"
     for window in WINDOWS:
         for order in (0, 1):
@@ -244,7 +244,7 @@ def pool_index(variant: Variant) -> Iterator[Case]:
             attrs = _pooled(window, "MAX", storage_order=order)
             yield op_case("Pooling", attrs, [x], outputs=2, rtol=0, atol=0)
     attrs = PoolingAttrs("MAX", (2, 3), (1, 2), (1, 1), (1, 1, 0, 1))
-    # What follows a window is larger than what is in it.
+    # The value after a window is larger than those in it.
     kind = np.float32 if floating else np.int32
     growing = np.arange(240, dtype=kind).reshape(1, 2, 4, 5, 6)
     cube = PoolingAttrs("MAX", (2, 3, 2), (1, 2, 1), (1, 1, 1), (0, 0, 1, 0, 1, 0))

@@ -33,10 +33,10 @@ def main(
     stride: Annotated[int, typer.Option(help="Take only every n-th call.")] = 1,
     limit: Annotated[int, typer.Option(help="The last call to take; 0 for all.")] = 0,
 ) -> None:
-    """Let every call of a session's life fail once, in each way, and see what must hold.
+    """Let every call of a session's life fail once, in each way, and check the invariants.
 
-    That is: a typed error or none, right data, nothing left behind (counted below vkmnn), the same
-    session usable unless its device is lost, and a new session.
+    These are: a typed error or none, correct data, nothing left behind (counted below vkmnn), the
+    same session still usable unless its device is lost, and a new session.
     """
     names = [name.upper().replace("-", "_") for name in error or [fault.name for fault in Fault]]
     unknown = [name for name in names if name not in Fault.__members__]

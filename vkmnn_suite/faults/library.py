@@ -1,4 +1,4 @@
-"""A double of the raw Vulkan library: makes one call fail, and counts objects below vkmnn."""
+"""A fake of the raw Vulkan library: lets one call fail, and counts objects below vkmnn."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LOST, _TIMEOUT = -4, 2
 
 
 class Fault(enum.Enum):
-    """What a call is made to do instead; `value` is a VkResult where it is one."""
+    """The effect of a call that fails; `value` is a VkResult if the fault returns one."""
 
     DEVICE_MEMORY = -2
     HOST_MEMORY = -1
@@ -60,7 +60,7 @@ class Library:
         self.orphans: list[str] = []
 
     def arm(self, fault: Fault | None, at: int = 0) -> None:
-        """Let the call number `at` from now on fail; none without a fault."""
+        """Let call number `at` from now on fail; none if there is no fault."""
         with self._lock:
             self._fault, self._at = fault, at
             self._lost.clear()
@@ -74,7 +74,7 @@ class Library:
             return Counter(kind for kind, _ in self.live)
 
     def __getattr__(self, name: str) -> Any:
-        """Return a constant, or a function that can be made to fail."""
+        """Return a constant, or a function that can fail."""
         found = getattr(self._real, name)
         if callable(found):
             found = self._wrap(name, found)
@@ -119,7 +119,7 @@ class Library:
                 return None
             self.fired = name
             if fault in (Fault.LOST, Fault.LOST_ONCE) and device:
-                # Nothing may be freed that the real device still works with.
+                # Nothing may be freed that the real device still uses.
                 self._real.vkDeviceWaitIdle(self._ffi.cast("VkDevice", device))
             if fault is Fault.LOST and device:
                 self._lost.add(device)
@@ -130,9 +130,9 @@ class Library:
     def _called(
         self, name: str, real: Callable[..., Any], args: tuple[Any, ...], device: int
     ) -> Any:
-        """Call, and keep the book."""
+        """Call, and update the records."""
         if name.startswith(("vkDestroy", "vkFree")):
-            # What is given back may at once be given out again, in another thread.
+            # A returned handle may be reused at once by another thread.
             self._note(name, args, None, device)
             return real(*args)
         result = real(*args)
@@ -140,7 +140,7 @@ class Library:
         return result
 
     def _device(self, args: tuple[Any, ...]) -> int:
-        """Return the address of the device that a call is for, 0 where it is for none."""
+        """Return the address of the device that a call belongs to, 0 if it belongs to none."""
         first = args[0] if args else None
         if not isinstance(first, self._ffi.CData):
             return 0
@@ -151,7 +151,7 @@ class Library:
         return self._parents.get(number, 0)
 
     def _note(self, name: str, args: tuple[Any, ...], result: Any, device: int) -> None:
-        """Keep the book of what exists."""
+        """Record the objects that exist."""
         if name == "vkGetDeviceQueue":
             self._belongs(args[3][0], device)
         elif name == "vkAllocateCommandBuffers" and result == 0:
@@ -199,7 +199,7 @@ class Library:
 
 
 def install() -> Library:
-    """Put the double in place of the library; vkmnn's driver must not have been loaded yet."""
+    """Replace the library with the fake; vkmnn's driver must not have been loaded yet."""
     module: Any = importlib.import_module("vulkan._vulkan")
     library = Library(module.lib, module.ffi)
     module.lib = library

@@ -36,14 +36,14 @@ class _Handler(ctypes.Structure):
 
 
 class Allocations:
-    """Counts what the calling thread has numpy allocate, and makes one of it fail."""
+    """Counts numpy's allocations of the calling thread, and lets one of them fail."""
 
     def __init__(self) -> None:
         self.count = 0
         self.fired = ""
         self._at = 0
         self._set = _function(_SET_HANDLER, ctypes.py_object)
-        # Freeing stays numpy's: Python code would run while an error is being raised.
+        # numpy still frees: Python code would run while an error is being raised.
         self._plain = plain = _Handler.from_address(_pointer(_function(_GET_HANDLER)(), _CAPSULE))
         # numpy's functions let go of the GIL themselves, and have to be called with it.
         malloc, calloc, realloc = (
@@ -79,7 +79,7 @@ class Allocations:
 
     @contextmanager
     def failing(self, at: int) -> Iterator[None]:
-        """Let the allocation number `at` fail; only count them where it is below 0."""
+        """Let allocation number `at` fail; only count them if it is negative."""
         self.count, self.fired = 0, ""
         if not at:
             yield

@@ -1,4 +1,4 @@
-"""The lives of a session: plain, on tensors of the device, and with lost devices opened anew."""
+"""The lives of a session: plain, on device tensors, and with lost devices opened again."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Plain(Trials):
         self._end()
 
     def _more(self, session: InferenceSession, found: list[str]) -> None:
-        """Do what this life does beside."""
+        """Perform the additional steps of this life."""
 
     def _compare(self, session: InferenceSession, number: int, found: list[str]) -> None:
         self._check(session.run(None, self._feeds[number]), number, found)
@@ -73,7 +73,7 @@ class Plain(Trials):
 
 
 class OnTensors(Plain):
-    """On tensors that stay on the device, too: by `bind`, `run_on_device` and `submit`."""
+    """Also on tensors that stay on the device: with `bind`, `run_on_device` and `submit`."""
 
     def _more(self, session: InferenceSession, found: list[str]) -> None:
         with session.bind(self._feeds[0]) as bound:
@@ -87,13 +87,13 @@ class OnTensors(Plain):
 
 
 class Rebuilt(Plain):
-    """Asks for a new device where one is lost."""
+    """Requests a new device if one is lost."""
 
     lost = "rebuild"
 
 
 def is_gone(core: Session) -> bool:
-    """Tell whether a session may refuse to run: it is closed, or its device is lost or closed."""
+    """Return whether a session may refuse to run: it is closed, or its device is lost or closed."""
     device = getattr(core._main, "device", None)
     if core.rebuilds or device is None:
         return core.closed

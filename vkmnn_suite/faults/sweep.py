@@ -22,13 +22,13 @@ from vkmnn_suite.faults.library import Fault
 Life = Literal["plain", "bound", "rebuild", "state", "text", "rebuilt text"]
 
 TRIAL_S = 60.0
-"""How long a trial may take before it counts as hung."""
+"""Seconds after which a trial counts as hung."""
 _MAX_JOBS = 4
 
 
 @dataclass(slots=True)
 class Row:
-    """What came of all trials with one fault: number of trials, of errors by class, violations."""
+    """Outcome of all trials with one fault: number of trials, of errors by class, violations."""
 
     fault: Fault
     trials: int = 0
@@ -47,18 +47,18 @@ def sweep(
     limit: int = 0,
     trial_s: float = TRIAL_S,
 ) -> list[Row]:
-    """Let every call of a session's life fail, one a trial, in each way.
+    """Let every call of a session's life fail, one per trial, in each way.
 
     Args:
-        model: an ONNX file; for texts, the folder of a language model.
+        model: an ONNX file, or the folder of a language model.
         faults: the ways.
-        tune: let `tune` be part of the life, which has many more calls.
-        fresh: make a new VkInstance for every trial.
-        life: how the session runs: as ever; on tensors that stay on the device, by `bind`, `submit`
-            and `run_on_device`; with on_device_lost="rebuild"; as a decoder's state; or as a
-            language model that writes texts, also with on_device_lost="rebuild".
-        stride: take only every `stride`-th call.
-        limit: the last call to take; 0 for all.
+        tune: also call `tune` in the life, which makes many more calls.
+        fresh: create a new VkInstance for every trial.
+        life: how the session runs: plainly; on device tensors, with `bind`, `submit` and
+            `run_on_device`; with on_device_lost="rebuild"; with a decoder's state; or as a language
+            model that generates sequences, also with on_device_lost="rebuild".
+        stride: test only every `stride`-th call.
+        limit: the last call to test; 0 for all.
         trial_s: seconds that a trial may take.
     """
     jobs = min(_MAX_JOBS, os.cpu_count() or 1)
@@ -67,7 +67,7 @@ def sweep(
     rows = []
     with ThreadPoolExecutor(jobs) as pool:
         for fault in faults:
-            # Each process takes calls of its own: every n-th, each starting at another one.
+            # Each process tests different calls: every n-th, each starting at another one.
             asked = {**request, "fault": fault.name, "stride": stride * jobs}
             firsts = [1 + stride * number for number in range(jobs)]
             parts = pool.map(partial(_run_part, fault, asked, trial_s), firsts)
@@ -93,7 +93,7 @@ def _joined(one: Row, other: Row) -> Row:
 
 
 def _run_child(request: dict[str, object], row: Row, trial_s: float) -> int | None:
-    """Run trials until the child ends; return where to go on when that was too early."""
+    """Run trials until the child ends; return where to continue if that was too early."""
     code = "from vkmnn_suite.faults.sweep import serve; serve()"
     with tempfile.TemporaryFile("w+") as errors:
         child = subprocess.Popen(
@@ -128,7 +128,7 @@ def _run_child(request: dict[str, object], row: Row, trial_s: float) -> int | No
 
 
 def _lines(child: subprocess.Popen[str], trial_s: float) -> Iterator[str]:
-    """Yield what the child writes; end it when nothing comes for too long."""
+    """Yield the child's output; end the child if it writes nothing for too long."""
     assert child.stdout
     while True:
         timer = threading.Timer(trial_s, child.kill)
@@ -143,7 +143,7 @@ def _lines(child: subprocess.Popen[str], trial_s: float) -> Iterator[str]:
 
 
 def serve() -> None:
-    """Be the child: run the trials that the argument asks for, and write what came of them."""
+    """Act as the child: run the trials that the argument requests, and write their outcomes."""
     import logging
     import warnings
 
@@ -152,7 +152,7 @@ def serve() -> None:
     request = json.loads(sys.argv[1])
     logging.getLogger("vkmnn").setLevel(logging.CRITICAL)
     warnings.simplefilter("ignore")
-    # What a finalizer is interrupted in is finished later; Python writes about it.
+    # A finalizer that is interrupted finishes later; Python writes a message about it.
     sys.unraisablehook = lambda _: None
     library = install()
     from vkmnn_suite.faults.lives import LIVES

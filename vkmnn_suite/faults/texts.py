@@ -1,4 +1,4 @@
-"""The lives of a decoder: its state, and the texts of a language model."""
+"""The lives of a decoder: its state, and the sequences of a language model."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from vkmnn_suite.faults.sessions import is_gone
 from vkmnn_suite.faults.trial import Trials
 
 PROMPTS = [[5 + number, 9, 20, number] for number in range(MAX_BATCH)]
-"""A batch that takes all places for texts."""
+"""A batch that uses all slots for sequences."""
 _TOKENS, _CAPACITY = 3, 32
 
 
 class Texts(Trials):
-    """Writes texts: a batch, one that is drawn, and a session that is saved and loaded.
+    """Generates sequences: a batch, a sampled one, and a session that is saved and loaded.
 
-    With `tune`, the batch takes all places.
+    With `tune`, the batch uses all slots.
     """
 
     lost: Literal["raise", "rebuild"] = "raise"
@@ -70,7 +70,7 @@ class Texts(Trials):
                 found.append(f"wrong tokens in part {number}: {got}, not {want}")
 
     def _check_usable(self, opened: Any, found: list[str]) -> None:
-        """Write the texts again, and as many at a time as ever."""
+        """Generate the sequences again, with the same maximum number at a time."""
         core = opened._decoder.open.core
         gone = is_gone(core)
         if gone and not core.closed and not opened.lost:
@@ -91,14 +91,14 @@ class Texts(Trials):
 
 
 class RebuiltTexts(Texts):
-    """Asks for a new device where one is lost."""
+    """Requests a new device if one is lost."""
 
     lost = "rebuild"
 
 
 @dataclass(slots=True)
 class Opened:
-    """A session and its state, once it has been made."""
+    """A session and its state, once created."""
 
     session: InferenceSession
     state: SessionState | None = None
@@ -111,7 +111,7 @@ class Opened:
 
 
 class States(Trials):
-    """Runs a decoder with its caches as state: steps, rows forgotten, restored, begun anew."""
+    """Runs a decoder with its caches as state: steps, rows forgotten, restored, started over."""
 
     def _prepare(self) -> None:
         self._bytes = self._model.read_bytes()
@@ -125,7 +125,7 @@ class States(Trials):
         return session.state({f"{past}.*": "present.*"}, capacity=_CAPACITY)
 
     def _steps(self, state: SessionState) -> Iterator[Array]:
-        """Yield what each step gives."""
+        """Yield the result of each step."""
         state.reset()
         for tokens in ([3, 1, 4], [5], [9]):
             yield self._step(state, tokens)

@@ -1,4 +1,4 @@
-"""One trial: a whole life while one call fails, and what must hold afterwards."""
+"""One trial: a whole life during which one call fails, and the checks afterwards."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from vkmnn_suite.faults.memory import Allocations
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What came of a trial.
+    """The outcome of a trial.
 
-    `call` is what was hit, "" where the life ended before; `error` is what was raised, "" where
-    the failure was made good; `violations` is what must not be.
+    `call` is the call that failed, "" if the life ended before; `error` is the raised error, "" if
+    vkmnn recovered; `violations` are the broken invariants.
     """
 
     call: str
@@ -29,13 +29,13 @@ class Verdict:
 
 
 class Trials(ABC):
-    """Runs trials of one model, and knows what it computes.
+    """Runs trials of one model whose results are known.
 
     Args:
-        library: what fails.
+        library: the library whose calls fail.
         model: a file or folder.
-        tune: let `tune` be part of the life.
-        fresh: make a new VkInstance for every trial.
+        tune: also call `tune` in the life.
+        fresh: create a new VkInstance for every trial.
     """
 
     def __init__(self, library: Library, model: Path, *, tune: bool, fresh: bool) -> None:
@@ -46,21 +46,21 @@ class Trials(ABC):
         self._fresh = fresh
         self._prepare()
         self._end()
-        # What is there now stays: the collections after every trial need not look at it.
+        # The objects of now stay: the collections after every trial need not visit them.
         gc.collect()
         gc.freeze()
 
     @abstractmethod
     def _prepare(self) -> None:
-        """Compute what is right."""
+        """Compute the correct results."""
 
     @abstractmethod
     def _life(self, opened: list[Any], found: list[str], fault: Fault | None) -> None:
-        """Open, run and close; `opened` holds what a failure leaves open, `found` violations."""
+        """Open, run and close; put sessions that stay open in `opened`, violations in `found`."""
 
     @abstractmethod
     def _check_usable(self, opened: Any, found: list[str]) -> None:
-        """See that what a failure left open is right, or says that its device is lost."""
+        """Check that a session left open by a failure works, or reports that its device is lost."""
 
     @abstractmethod
     def _check_anew(self, found: list[str]) -> None:

@@ -39,7 +39,7 @@ def main(
     ] = None,
     replay: Annotated[Path | None, typer.Option(help="Run one saved model again.")] = None,
 ) -> None:
-    """Make random models, run them on vkmnn and compare with onnxruntime."""
+    """Generate random models, run them on vkmnn and compare with onnxruntime."""
     options = Options(
         seed=default_seed() if seed is None else seed,
         graphs=graphs if graphs >= 0 else 0 if minutes else DEFAULT_GRAPHS,

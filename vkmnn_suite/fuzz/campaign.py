@@ -27,7 +27,7 @@ _out = Console()
 
 def run_campaign(options: Options) -> int:
     """Run models, print the report and return the exit status: 0 when nothing failed."""
-    runtime()  # says what is missing before a process is started
+    runtime()  # reports missing requirements before a process is started
     refuse_unknown(options.ops)
     report = campaign(options, _out)
     _out.print(report.text(), soft_wrap=True, highlight=False, markup=False)
@@ -81,9 +81,9 @@ def _batch(options: Options, first: int, start: float, report: Report, out: Cons
 
 
 def _lost(options: Options, number: int, verdict: Verdict) -> dict[str, Any]:
-    """Return the answer for a model that took its process with it, made smaller if possible.
+    """Return the answer for a model that crashed its process, after reducing it if possible.
 
-    One that cannot even be made again is the oracle's: vkmnn has not seen it.
+    If it cannot even be generated again, the oracle crashed: vkmnn has not seen it.
     """
     answer: dict[str, Any] = {"kind": verdict.kind, "detail": verdict.detail, "op": ""}
     answer |= {"number": number, "ops": {}}
@@ -107,7 +107,7 @@ def _lost(options: Options, number: int, verdict: Verdict) -> dict[str, Any]:
 
 
 def _replayed(options: Options, path: Path) -> Verdict:
-    """Return the verdict on a saved case, from a process of its own."""
+    """Return the verdict on a saved case, determined in a separate process."""
     try:
         with _child(options) as child:
             *_, answer = child.ask({"replay": str(path)})
@@ -124,7 +124,7 @@ def _show(text: str | None, out: Console | None) -> None:
 
 
 def replay(options: Options, path: Path) -> int:
-    """Run one saved case in this process, print what comes of it and return the exit status."""
+    """Run one saved case in this process, print the outcome and return the exit status."""
     case = Case.load(path)
     _out.print(escape(describe(case)), soft_wrap=True, highlight=False)
     verdict = check(case, options, Oracle())

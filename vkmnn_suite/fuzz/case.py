@@ -1,4 +1,4 @@
-"""One test of the fuzzer: a model and what it is fed, kept in a single file.
+"""One test of the fuzzer: a model and its feeds, stored in a single file.
 
 The file is an ONNX model like any other; the feeds are serialised tensors in its metadata.
 """
@@ -29,9 +29,9 @@ class Case:
     """A model, and the inputs of each run of one session.
 
     Attributes:
-        model: what is run.
+        model: the model to run.
         runs: feeds of the runs, in order; shapes may differ from run to run.
-        origin: where the model comes from, for people.
+        origin: the origin of the model, for people.
         precision: "high", "normal" or "low".
     """
 

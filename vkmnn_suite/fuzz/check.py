@@ -1,4 +1,4 @@
-"""One model on vkmnn and on the oracle, and what the comparison says."""
+"""One model on vkmnn and on the oracle, and the result of the comparison."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ _NUMBERS = re.compile(r"\d+")
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What came of a model.
+    """The outcome of a model.
 
     Attributes:
         kind: one of the words of this module.
-        detail: what differs, or the error.
-        op: the operator concerned, where it is known.
+        detail: the difference, or the error.
+        op: the operator concerned, if known.
     """
 
     kind: str
@@ -59,7 +59,7 @@ class Verdict:
 
     @property
     def signature(self) -> str:
-        """What failures of one cause have in common, more or less."""
+        """A key that failures with the same cause usually share."""
         return f"{self.kind} {self.op} {_NUMBERS.sub('#', self.detail)[:60]}"
 
 
@@ -91,7 +91,7 @@ _WAYS: tuple[_Way, ...] = (
     lambda session, feeds: session.submit(feeds).result(),
     lambda session, feeds: [np.array(one) for one in session.run_on_device(None, feeds)],
 )
-"""How a model can run; runs and models take turns."""
+"""How a model can run; runs and models alternate."""
 
 
 def _run(case: Case, options: Options) -> list[dict[str, Array]]:
@@ -109,7 +109,7 @@ def _run(case: Case, options: Options) -> list[dict[str, Array]]:
 
 
 def _ways(model: onnx.ModelProto) -> Iterator[_Way]:
-    """Yield ways to run a model, over and over; devices take no strings and no sequences."""
+    """Yield ways to run a model, over and over; devices accept no strings and no sequences."""
     kinds = {value.type.tensor_type.elem_type for value in model.graph.output}
     ways = _WAYS[: 2 if kinds & {TensorProto.UNDEFINED, TensorProto.STRING} else 3]
     first = len(model.graph.node) % len(ways)
@@ -200,7 +200,7 @@ def _differences(
     expected: Mapping[str, Array],
     trials: Sequence[Mapping[str, Array]] = (),
 ) -> dict[str, str]:
-    """Return what differs by output; what the trials change does not count."""
+    """Return the differences by output; those that the trials change do not count."""
     found = {}
     for name, array in outputs.items():
         noise = [trial[name] for trial in trials]
@@ -219,8 +219,8 @@ def _second_opinion(
 ) -> tuple[onnx.NodeProto, list[Array | None]] | None:
     """Return a node before an output that the oracles compute differently, and its inputs.
 
-    The first for which a reason is known, otherwise the first. None if the second oracle does not
-    agree with the output, either.
+    The first with a known reason, otherwise the first. None if the second oracle disagrees with the
+    output as well.
     """
     for who in (REFERENCE, MIXED):
         try:
@@ -239,7 +239,7 @@ def _second_opinion(
         second = oracle.node(node, opsets, inputs, REFERENCE)
         if any(agree(a, b, case.precision) for a, b in zip(first, second, strict=True)):
             differing.append((node, inputs))
-    # One that only rounds differently (an LSTM's sums) may stand before the one that matters.
+    # One that only rounds differently (an LSTM's sums) may precede the one that matters.
     return next((found for found in differing if reason_of(*found)), next(iter(differing), None))
 
 

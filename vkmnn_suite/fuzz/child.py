@@ -29,10 +29,10 @@ _KEPT_TEXT = 3000
 
 
 class ChildCrashedError(VkmnnError):
-    """A worker's process ended; the message says how.
+    """A worker's process ended; the message tells how.
 
     Attributes:
-        said: the end of what it wrote to its standard error.
+        said: the end of its standard error.
     """
 
     said = ""
@@ -48,10 +48,10 @@ class Child:
     It is started by the first command, and again by the next one after it has died or was closed.
 
     Args:
-        module: what it runs: WORKER, TORMENTOR or one that speaks like them.
-        argument: the word on its command line.
+        module: the module that it runs: WORKER, TORMENTOR or one with the same protocol.
+        argument: its command-line argument.
         timeout_s: seconds until an answer; the first one after a start may take longer.
-        environment: variables for it besides those that are there.
+        environment: variables to add to its environment.
     """
 
     def __init__(

@@ -35,10 +35,10 @@ In recurrent operators, onnxruntime's approximations of functions near one add u
 """
 
 _SINGLE = frozenset({"HannWindow", "HammingWindow", "BlackmanWindow", "Resize", "Upsample"})
-"""Operators whose coefficients onnxruntime holds in float32 even where it computes in float64."""
+"""Operators whose coefficients onnxruntime stores in float32 even if it computes in float64."""
 
 _TRANSFORMS = frozenset({"DFT", "STFT"})
-"""Operators of which onnxruntime's zeros are as far off as its largest elements."""
+"""Operators for which the errors of zeros are as large as those of the largest elements."""
 
 _SUMS = frozenset({"ReduceSum", "ReduceMean", "ReduceSumSquare", "Sum", "CumSum", "Einsum"})
 """Operators whose zeros have the sign that the order of adding gives them."""
@@ -47,21 +47,21 @@ _SIZED = frozenset({"Resize", "Upsample", "Range"})
 """Operators whose float inputs decide shapes."""
 
 TRIALS = (12, 72)
-"""How often errors are put in: few times first, more often where those explain nothing."""
+"""How often errors are inserted: few times first, more often if those explain nothing."""
 
 _SPREADS = 8.0
-"""How many times the largest effect of rounding errors that was seen is allowed."""
+"""The factor by which differences may exceed the largest observed effect of rounding errors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """What one rounding of an element type may be worth.
+    """The tolerances for one rounding of an element type.
 
     Attributes:
         relative: difference by the element itself.
         ranged: difference by the largest element of the tensor.
-        noise: the rounding error that is put in to see what it does, by the element.
-        smallest: the smallest number, which is what rounding near zero may be worth.
+        noise: the rounding error that is inserted to see its effect, relative to the element.
+        smallest: the smallest number, which is the largest error of rounding near zero.
     """
 
     relative: float
@@ -77,7 +77,7 @@ _FLOAT64 = Tolerance(1e-6, 1e-7, 1e-7)
 
 
 def tolerance(dtype: np.dtype[Any], precision: str) -> Tolerance:
-    """Return what is allowed for a float type."""
+    """Return the tolerance for a float type."""
     if precision == "low":
         return _LOW
     if dtype == np.float16 or precision == "normal":
@@ -86,7 +86,7 @@ def tolerance(dtype: np.dtype[Any], precision: str) -> Tolerance:
 
 
 def agree(actual: AnyArray, expected: AnyArray, precision: str) -> str | None:
-    """Say what differs, or None; types and shapes count as well."""
+    """Describe the difference, or return None; types and shapes count as well."""
     if actual.dtype != expected.dtype:
         return f"dtype {actual.dtype}, expected {expected.dtype}"
     if actual.shape != expected.shape:
@@ -101,7 +101,7 @@ def agree(actual: AnyArray, expected: AnyArray, precision: str) -> str | None:
 def agree_conditioned(
     actual: AnyArray, expected: AnyArray, trials: Iterable[AnyArray], precision: str
 ) -> str | None:
-    """Say what differs beyond what rounding errors within the model can do; see `noisy`."""
+    """Describe a difference that rounding errors within the model cannot explain; see `noisy`."""
     difference = agree(actual, expected, precision)
     if difference is None or actual.dtype != expected.dtype or actual.shape != expected.shape:
         return difference
@@ -135,9 +135,9 @@ def noisy(
 ) -> list[dict[str, AnyArray]]:
     """Return all tensors of a model, several times, with small errors at every node that rounds.
 
-    One time in four, numbers go to the nearest of a coarse grid: what is equal, or zero, but for
-    rounding is so there. Another time, no number leaves the range that its tensor had: errors of
-    the largest would hide what those of others do to a scale that follows from it.
+    One time in four, numbers are rounded to a coarse grid: those that are equal, or zero, except
+    for rounding become so. Another time, no number leaves the range of its tensor: errors of the
+    largest would hide the effect of the others on a scale that depends on it.
     """
     draws = np.random.default_rng(0)
     gridded = ranged = False

@@ -1,4 +1,4 @@
-"""Where ONNX leaves a node's result open; such nodes are neither made nor compared."""
+"""Where ONNX leaves a node's result open; such nodes are neither generated nor compared."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _has_nan(attributes: Mapping[str, Any], inputs: Inputs) -> bool:
 
 
 def _top_k(attributes: Mapping[str, Any], inputs: Inputs) -> bool:
-    """Which index equal values have, and where NaN stands."""
+    """The index among equal values, and the position of NaN."""
     x = _array(inputs, 0)
     if _not_finite(attributes, inputs):
         return True
@@ -126,9 +126,9 @@ def _max_pool(attributes: Mapping[str, Any], inputs: Inputs) -> bool:
 
 
 def _pool(attributes: Mapping[str, Any], inputs: Inputs) -> bool:
-    """A window that is larger than what it slides over, or that lies beside it.
+    """A window that is larger than its input, or that is outside of it.
 
-    SAME padding that would have to be negative: kernels cut the image somewhere, or not at all.
+    SAME padding that would have to be negative: kernels crop the image somewhere, or not at all.
     """
     kernel = attributes["kernel_shape"]
     axes = len(kernel)
@@ -153,9 +153,9 @@ def _pool(attributes: Mapping[str, Any], inputs: Inputs) -> bool:
 
 
 def _pool_of_codes(attributes: Mapping[str, Any], inputs: Inputs) -> bool:
-    """As for _pool; onnxruntime adds the zero point before it rounds: ties go where they like.
+    """As for _pool; onnxruntime adds the zero point before it rounds, so ties may go either way.
 
-    By QuantizeLinear's definition, the rounding comes first, which is the same for even ones.
+    By QuantizeLinear's definition, rounding comes first; both agree if the zero point is even.
     """
     zero = _array(inputs, 4) if len(inputs) > 4 and inputs[4] is not None else np.zeros(1, np.uint8)
     return bool(zero.astype(np.int32).item() % 2) or _pool(attributes, inputs)
@@ -185,7 +185,7 @@ def _group_norm(attributes: Mapping[str, Any], inputs: Inputs) -> bool:
 
 
 def _by_channel(attributes: Mapping[str, Any], inputs: Inputs) -> bool:
-    """It lets other vectors broadcast, too."""
+    """It lets other vectors broadcast as well."""
     x = _array(inputs, 0)
     count = x.shape[1] if x.ndim > 1 else 1
     return any(a is not None and a.shape != (count,) for a in inputs[1:])
@@ -199,8 +199,8 @@ def _skip(attributes: Mapping[str, Any], inputs: Inputs) -> bool:
 def _resize(attributes: Mapping[str, Any], inputs: Inputs) -> bool:
     """Coordinates by which float32 and float64 choose different elements, where nothing decides.
 
-    The reference evaluator does not know tf_half_pixel_for_nn, and takes scale · size for the
-    length that pytorch_half_pixel asks for: 1.5 is one element, and none to it.
+    The reference evaluator does not know tf_half_pixel_for_nn, and uses scale · size as the length
+    that pytorch_half_pixel refers to: 1.5 is one element, but not to the evaluator.
     """
     if _not_finite(attributes, inputs):
         return True
@@ -226,7 +226,7 @@ def tied(size: int, factor: float) -> bool:
 
 
 def _rotary(attributes: Mapping[str, Any], inputs: Inputs) -> bool:
-    """Heads whose elements make no pairs, or not as many as there are angles."""
+    """Heads whose elements do not form pairs, or not as many as there are angles."""
     shape = _array(inputs, 0).shape
     width, rest = divmod(shape[-1], attributes.get("num_heads", 1) if len(shape) == 3 else 1)
     turned = attributes.get("rotary_embedding_dim", 0) or width
@@ -244,14 +244,14 @@ def _group_query(attributes: Mapping[str, Any], inputs: Inputs) -> bool:
 
 
 def _hidden(attributes: Mapping[str, Any], inputs: Inputs) -> bool:
-    """Keys and values of different lengths, or not finite, of which a mask may hide some."""
+    """Keys and values of different lengths, or not finite, some of which a mask may hide."""
     if _array(inputs, 1).shape[-2:-1] != _array(inputs, 2).shape[-2:-1]:
         return True
     return len(inputs) > 3 and _not_finite(attributes, inputs[1:3])
 
 
 def _fused_gemm(attributes: Mapping[str, Any], inputs: Inputs) -> bool:
-    """Sigmoids far below 0, which onnxruntime flushes; nobody else has this operator."""
+    """Sigmoids far below 0, which onnxruntime flushes; nothing else implements this operator."""
     sizes = [float(np.abs(_array(inputs, i)).sum()) for i in range(2)]
     return attributes.get("activation") == b"Sigmoid" and sizes[0] * sizes[1] > 17
 
@@ -269,23 +269,24 @@ def _range(attributes: Mapping[str, Any], inputs: Inputs) -> bool:
 def _grid_sample(attributes: Mapping[str, Any], inputs: Inputs) -> bool:
     """Images and grids of two types, which onnxruntime has no kernel for.
 
-    The reference evaluator clamps the place, where ONNX clamps what each tap of a cubic reads.
+    The reference evaluator clamps the position, whereas ONNX clamps the element that each tap of a
+    cubic reads.
     """
     return _array(inputs, 0).dtype != _array(inputs, 1).dtype or _not_finite(attributes, inputs)
 
 
 def _scaled_product(attributes: Mapping[str, Any], inputs: Inputs) -> bool:
-    """Scales of other columns than there are: onnxruntime takes the first of them."""
+    """Scales with the wrong number of columns: onnxruntime uses the first of them."""
     return _array(inputs, 3).size not in (1, _array(inputs, 1).shape[-1])
 
 
 def _dynamic_product(attributes: Mapping[str, Any], inputs: Inputs) -> bool:
-    """Products of nothing, where onnxruntime leaves the bias out; what has no quantised value."""
+    """Empty products, for which onnxruntime omits the bias; values that cannot be quantised."""
     return _not_finite(attributes, inputs) or not _array(inputs, 0).size
 
 
 def _integer_mean(attributes: Mapping[str, Any], inputs: Inputs) -> bool:
-    """Nothing, divided by its size."""
+    """An empty tensor, divided by its size."""
     x = _array(inputs, 0)
     return _is_integer(x) and not x.size
 
@@ -328,7 +329,7 @@ _RULES: Mapping[str, Rule] = {
     "ReduceLogSumExp": _log_sum_exp,
     **dict.fromkeys(("LSTM", "GRU", "RNN"), _has_nan),
 }
-"""By operator; NaN and infinity where comparisons or interpolation weights of 0 meet them."""
+"""By operator; NaN and infinity if they meet comparisons or interpolation weights of 0."""
 
 _STEPS: Mapping[str, int] = {
     "QLinearConcat": 0,

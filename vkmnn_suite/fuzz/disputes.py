@@ -1,4 +1,4 @@
-"""Where onnxruntime departs from ONNX, and vkmnn with the reference evaluator does not."""
+"""Deviations of onnxruntime from ONNX that vkmnn and the reference evaluator do not share."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _LOW = -17.0
 
 @dataclass(frozen=True, slots=True)
 class Dispute:
-    """A way of onnxruntime's of its own.
+    """A deviation of onnxruntime.
 
     Attributes:
         ops: pattern of the operator's name.
-        reason: what it does, and why vkmnn does otherwise.
-        concerns: says of a node and its inputs whether this is about them.
+        reason: its behaviour, and why vkmnn behaves differently.
+        concerns: returns whether this is about a node with these inputs.
     """
 
     ops: str
@@ -107,9 +107,9 @@ def _rounds_up(node: onnx.NodeProto, inputs: Inputs) -> bool:
 
 
 def without_rounding(node: onnx.NodeProto) -> onnx.NodeProto:
-    """Return a pooling with VALID padding without ceil_mode, which changes nothing by ONNX's text.
+    """Return a pooling with VALID padding without ceil_mode, which ONNX says changes nothing.
 
-    Other nodes come back as they are.
+    Other nodes are returned unchanged.
     """
     given = {attribute.name: attribute for attribute in node.attribute}
     valid = "auto_pad" in given and given["auto_pad"].s == b"VALID"

@@ -1,8 +1,7 @@
 """Damaged `.vkmnn`, `.mnn` and `.caffemodel` files: valid ones with one to four bytes changed.
 
 The first two are FlatBuffers: tables of numbers, offsets and vectors at multiples of their size.
-Changes write numbers at such places that readers may stumble over, or move, repeat and cut off
-bytes.
+Changes overwrite numbers that readers may trip over, or move, repeat and truncate bytes.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from pathlib import Path
 
 _COUNTS = (1, 1, 1, 2, 2, 3, 4)
 _HEAD_SHARE = 0.9
-"""How many changes hit the tables; weights, where files end, are numbers of any value."""
+"""How many changes affect the tables; the weights, at the end of files, are arbitrary numbers."""
 
 _HEAD_BYTES = 1 << 16
 _NUMBERS = (0, 1, 2, 3, 4, 7, 16, 127, 128, 255, -1, -2, -128)
@@ -23,13 +22,13 @@ _LIMITS = tuple(2**bits + more for bits in (15, 16, 31, 32, 48, 62, 63) for more
 def make_damaged(
     seed: int, number: int, starts: Sequence[Path], without: Collection[int] = ()
 ) -> tuple[bytes, str, list[str]]:
-    """Return the bytes of the file of this number, its suffix, and what was done to it.
+    """Return the bytes of the file of this number, its suffix, and a description of the changes.
 
     Args:
-        seed: of the run; the same arguments give the same file.
-        number: which of its files.
+        seed: the seed of the run; the same arguments result in the same file.
+        number: the number of the file.
         starts: the valid files to start from.
-        without: changes to leave out, by their place; the others do what they did.
+        without: changes to leave out, by position; the others remain the same.
     """
     rng = random.Random(f"files/{seed}/{number}")
     start = rng.choice(starts)

@@ -22,7 +22,7 @@ from vkmnn_suite.fuzz.ordeal import ON_HOST
 _COUNTS = (1, 1, 1, 2, 2, 3, 4)
 _CHAINED, _RANDOM = 0.2, 0.3
 _HOST_RATE = 0.25
-"""How often nodes without kernel may run on the host."""
+"""How often nodes without a kernel may run on the host."""
 
 _MAX_BYTES = 1 << 20
 
@@ -30,13 +30,13 @@ _MAX_BYTES = 1 << 20
 def make_hostile(
     seed: int, number: int, starts: Sequence[Start], without: Collection[int] = ()
 ) -> tuple[onnx.ModelProto, list[str]]:
-    """Return the model of this number, and what was done to it.
+    """Return the model of this number, and a description of the mutations.
 
     Args:
-        seed: of the run; the same arguments give the same model.
-        number: which of its models.
-        starts: the valid models to start from, besides chains.
-        without: mutations to leave out, by their place; the others do what they did.
+        seed: the seed of the run; the same arguments result in the same model.
+        number: the number of the model.
+        starts: the valid models to start from, in addition to chains.
+        without: mutations to leave out, by position; the others remain the same.
     """
     rng = random.Random(f"malformed/{seed}/{number}")
     model, name = _valid(rng, starts)
@@ -87,7 +87,7 @@ class Start:
 
 
 def node_tests() -> list[Start]:
-    """Return onnx's node tests whose operators vkmnn knows; making them takes seconds."""
+    """Return onnx's node tests whose operators vkmnn knows; generating them takes seconds."""
     from onnx.backend.test.loader import load_model_tests
 
     with warnings.catch_warnings():
@@ -124,13 +124,13 @@ def save_starts(path: Path) -> None:
 
 
 def load_starts(path: Path) -> list[Start]:
-    """Read what `save_starts` wrote."""
+    """Read the file that `save_starts` wrote."""
     entries = json.loads(path.read_text("utf-8"))
     return [Start(entry["name"], entry["model"], tuple(entry["inputs"])) for entry in entries]
 
 
 def _bake(model: onnx.ModelProto, inputs: Sequence[str], rng: random.Random) -> None:
-    """Make constants of most inputs: shapes, axes and weights are what mutations can reach."""
+    """Turn most inputs into constants: shapes, axes and weights can then be mutated."""
     for value, data in zip(list(model.graph.input), inputs, strict=False):
         integer = value.type.tensor_type.elem_type in (TensorProto.INT64, TensorProto.INT32)
         if rng.random() > (0.9 if integer else 0.3):

@@ -1,4 +1,4 @@
-"""Mutations that make loops of nodes: without end, far too long, or hoarding what they compute."""
+"""Mutations that create loops of nodes: endless, far too long, or hoarding their results."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _loop(model: onnx.ModelProto, rng: random.Random) -> None:
     results = [_value("still", TensorProto.BOOL, [])]
     if rng.random() < 0.2:
         body[0] = helper.make_node("Not", ["going"], ["still"])
-    if carried:  # the first output goes round, as the first input
+    if carried:  # the first output returns as the first input
         inputs.append(node.input[0])
         formal.append(_value("round", TensorProto.FLOAT, None))
         node.input[0] = "round"
@@ -89,7 +89,7 @@ def _scan(model: onnx.ModelProto, rng: random.Random) -> None:
 
 @mutation
 def _branch(model: onnx.ModelProto, rng: random.Random) -> None:
-    """A node stands in one branch of an If, or in both."""
+    """A node is in one branch of an If, or in both."""
     place = rng.randrange(len(model.graph.node))
     node = model.graph.node[place]
     outputs = [name for name in node.output if name]

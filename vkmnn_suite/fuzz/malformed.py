@@ -1,9 +1,9 @@
 """The malformed mode: damaged models must be refused with typed errors, in little time and memory.
 
-Mutated models go to worker processes, which load, plan and run them. An error that is not a
-VkmnnError, a crash, a model that hangs or takes more than 10 s of processor time is a failure; what
-a model may take of memory is limited to 1 GiB. The first model of each kind of failure is made
-smaller, by leaving out mutations, and saved.
+Mutated models are sent to worker processes, which load, plan and run them. An error that is not a
+VkmnnError, a crash, a model that hangs or takes more than 10 s of processor time is a failure; a
+model may use at most 1 GiB of memory. The first model of each kind of failure is reduced, by
+leaving out mutations, and saved.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from vkmnn_suite.fuzz.options import Options
 from vkmnn_suite.fuzz.ordeal import RAN, TYPED, UNTYPED
 
 SLOW_S = 10.0
-"""Processor time that a model may take."""
+"""Maximum processor time of a model."""
 
 CRASHED, HUNG, SLOW = "crashed", "hung", "slow"
 
 _MODELS_PER_PROCESS = 400
 _ENVIRONMENT = {
-    # More threads take more address space each, and gain nothing with such models.
+    # More threads use more address space, and gain nothing with such models.
     "OPENBLAS_NUM_THREADS": "1",
-    # Loops without end are ended, and what a device does not end is lost.
+    # Endless loops are stopped, and a device that does not finish is lost.
     "VKMNN_TIMEOUT": "5",
     # onnxruntime is native code, which damaged models are known to crash.
     "VKMNN_HOST_ENGINE": "onnx",
@@ -42,12 +42,12 @@ _ENVIRONMENT = {
 
 
 def new_child(timeout_s: float, starts: Path | None = None) -> Child:
-    """Return a process that models are put through."""
+    """Return a process that runs models."""
     return Child(TORMENTOR, str(starts or ""), timeout_s, _ENVIRONMENT)
 
 
 def put_through(child: Child, command: dict[str, Any]) -> dict[str, Any]:
-    """Return what became of one model; the process is started anew when it is old."""
+    """Return the outcome of one model; the process is restarted when it is old."""
     if child.asked >= _MODELS_PER_PROCESS:
         child.close()
     try:
@@ -68,14 +68,14 @@ def _answer(kind: str, text: str, place: str) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class Tally:
-    """What a run has found.
+    """The findings of a run.
 
     Attributes:
         kinds: how many models ran, were refused, …
         errors: how many were refused with which error.
-        caught: typed errors made from others that no check foresaw, by their place, with the number
-            of the first model.
-        failures: the first model of each kind and place of failure, and how many there are.
+        caught: typed errors raised from others that no check foresaw, by their location, with the
+            number of the first model.
+        failures: the first model of each kind and location of failure, and how many there are.
     """
 
     kinds: Counter[str] = field(default_factory=Counter)
@@ -98,7 +98,7 @@ class Tally:
 
 
 def devices_of(options: Options) -> list[str]:
-    """Return the devices that every model is put through."""
+    """Return the devices on which every model runs."""
     if options.device == "cpu":
         return ["cpu"]
     if options.device != "auto":
@@ -110,8 +110,8 @@ def torment(options: Options, starts: Path) -> Tally:
     """Put models through until their number or the time is up.
 
     Args:
-        options: how many, for how long, on which device, in how many processes.
-        starts: what `save_starts` wrote.
+        options: how many models, for how long, on which device, in how many processes.
+        starts: the file that `save_starts` wrote.
     """
     devices = devices_of(options)
     end = time.monotonic() + 60 * options.minutes if options.minutes else None
@@ -151,7 +151,7 @@ def _command(
 
 
 def run_malformed(options: Options) -> int:
-    """Run models, print what was found, save what failed; return the exit status."""
+    """Run models, print the findings, save failures; return the exit status."""
     with tempfile.TemporaryDirectory() as folder:
         starts = Path(folder) / "starts.json"
         if options.starts:

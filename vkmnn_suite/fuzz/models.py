@@ -33,7 +33,7 @@ from vkmnn_suite.fuzz.values import draw
 _PATTERN_RATE = 0.2
 _ATTEMPTS = 60
 _JOINED_RATE = 0.8
-"""How often a node has to read what another computes."""
+"""How often a node must read the result of another."""
 
 _NODES = (1, 1, 2, 2, 3, 3, 4, 5, 6)
 _SYMBOL = "n"
@@ -50,7 +50,7 @@ _HEAVY = (
 """Operators whose kernels share work among invocations and groups."""
 
 _HEAVY_RATE = 0.7
-"""How often it is one of these that takes large tensors."""
+"""How often it is one of these that gets large tensors."""
 
 
 def make_case(
@@ -58,13 +58,13 @@ def make_case(
 ) -> Case:
     """Return the model of this number; the same arguments give the same model.
 
-    Models take turns in which operator they hold; others join it by chance.
+    Models feature the operators in turn; others are added at random.
 
     Args:
-        seed: of the run.
-        number: which of its models.
+        seed: the seed of the run.
+        number: the number of the model.
         oracle: computes the values.
-        ops: the operators that take turns; all by default.
+        ops: the operators to feature in turn; all by default.
         large: how often a model has large tensors, and one operator or two.
     """
     rng = random.Random(f"{seed}/{number}")
@@ -88,7 +88,7 @@ def make_case(
 
 
 def refuse_unknown(names: Iterable[str]) -> None:
-    """Raise InvalidInputError where there is no recipe for one of these operators."""
+    """Raise InvalidInputError if there is no recipe for one of these operators."""
     for name in names:
         _opsets(name)
 
@@ -148,7 +148,7 @@ def _grow(sketch: Sketch, wanted: str) -> None:
 
 
 def _joined(sketch: Sketch, mark: tuple[int, int]) -> bool:
-    """True when a node after the mark reads what one before it computes."""
+    """True if a node after the mark reads a value that one before it computes."""
     before = {name for node in sketch.nodes[: mark[0]] for name in node.output}
     computed = {name for name in before if sketch.values[name].kind == "node"}
     return any(computed & set(read_names(node)) for node in sketch.nodes[mark[0] :])
@@ -217,14 +217,14 @@ def _value_info(value: Value, dims: Sequence[int | str] | None) -> onnx.ValueInf
 
 
 def _declared(s: Sketch, value: Value, static: bool) -> list[int | str] | None:
-    """Return what the model says of an output's shape: often nothing."""
+    """Return the declared shape of an output: often empty."""
     if value.kind == "input" or not static or s.chance(0.4):
         return None
     return list(value.shape)
 
 
 def _overridable(s: Sketch, constants: Sequence[Value]) -> list[onnx.ValueInfoProto]:
-    """Return some constants as inputs with a default, which nobody feeds."""
+    """Return some constants as inputs with a default, which are never fed."""
     if not s.chance(0.05):
         return []
     return [_value_info(value, list(value.shape)) for value in constants if s.chance(0.5)]
@@ -250,7 +250,7 @@ def _mistaken(s: Sketch, inputs: Sequence[Value], size: int) -> int:
 def _second(
     s: Sketch, model: onnx.ModelProto, inputs: Sequence[Value], size: int | None
 ) -> list[Feeds]:
-    """Return feeds of further runs: other values, and other shapes where axes are symbolic."""
+    """Return feeds of further runs: other values, and other shapes if axes are symbolic."""
     sizes = [size] if size is None else [s.size(11), size + 1, size]
     for other in sizes:
         feeds: dict[str, Array] = {}

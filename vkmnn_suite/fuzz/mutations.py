@@ -1,4 +1,4 @@
-"""Ways to make a valid model wrong: each changes one thing of its structure, never its bytes."""
+"""Ways to make a valid model invalid: each changes one part of its structure, never its bytes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from onnx import AttributeProto, NodeProto, TensorProto, ValueInfoProto, helper,
 _M = TypeVar("_M", bound=Message)
 
 Mutation = Callable[[onnx.ModelProto, random.Random], None]
-"""Changes the model in place; leaves it alone where it has nothing of the kind."""
+"""Changes the model in place; does nothing if the model has no suitable part."""
 
 MUTATIONS: dict[str, Mutation] = {}
 
@@ -72,7 +72,7 @@ def _node(model: onnx.ModelProto, rng: random.Random) -> NodeProto:
 
 
 def _copy(message: _M) -> _M:
-    """Return a copy; a list that takes in an element of its own may be damaged by protobuf."""
+    """Return a copy; protobuf may corrupt a list to which one of its own elements is added."""
     made: _M = type(message)()
     made.CopyFrom(message)
     return made
@@ -280,7 +280,7 @@ def _node_before(model: onnx.ModelProto, rng: random.Random) -> None:
 
 @mutation
 def _node_after(model: onnx.ModelProto, rng: random.Random) -> None:
-    """Another operator reads what a node makes, and takes its name."""
+    """Another operator reads the result of a node, and takes its name."""
     node = _node(model, rng)
     place = rng.randrange(len(node.output))
     name = f"made{rng.randrange(99)}"
@@ -443,7 +443,7 @@ def _initializer_integers(model: onnx.ModelProto, rng: random.Random) -> None:
 
 @mutation
 def _initializer_instead(model: onnx.ModelProto, rng: random.Random) -> None:
-    """What some node reads becomes a constant of another kind."""
+    """An input of some node becomes a constant of another kind."""
     dtypes = (np.float32, np.int64, np.int32, np.bool_, np.float16, np.float64, np.uint8, np.int8)
     shape = rng.choice(((), (0,), (1,), (4,), (2, 3), (1, 1, 1, 1), (2, 0, 3)))
     array = np.full(shape, rng.choice((0, 1, 2, 100)), rng.choice(dtypes))
@@ -467,7 +467,7 @@ def _initializer_lists(model: onnx.ModelProto, rng: random.Random) -> None:
 
 @mutation
 def _initializer_outside(model: onnx.ModelProto, rng: random.Random) -> None:
-    """The data lie in another file, or so it says."""
+    """The data claims to be in another file."""
     tensor = rng.choice(model.graph.initializer)
     tensor.ClearField("raw_data")
     tensor.data_location = TensorProto.EXTERNAL

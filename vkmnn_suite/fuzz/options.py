@@ -1,4 +1,4 @@
-"""What a run of the fuzzer is asked for."""
+"""Options of a run of the fuzzer."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ SEED_VARIABLE = "VKMNN_FUZZ_SEED"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options of the command line, and of the tests that do what it does.
+    """Options of the command line, and of the tests that run the same code.
 
     Attributes:
-        seed: number of the run; the same seed makes the same models.
+        seed: the seed of the run; the same seed results in the same models.
         graphs: how many models, 0 for no limit.
         minutes: how long, 0 for no limit.
         device: selector of the device that vkmnn runs on.
         driver: Vulkan binding, None for the default.
         precision: "high", "normal" or "low"; "mixed" for all three in turn.
-        ops: only models that hold one of these operators; empty for all.
+        ops: only models that contain one of these operators; empty for all.
         timeout_s: seconds that one model may take before it counts as hanging.
-        folder: where models that fail are written.
+        folder: where failing models are written.
         large: share of the models with large tensors.
         jobs: processes of the malformed mode, 0 for one per processor.
         starts: files of other formats that the malformed mode damages instead of ONNX models.
@@ -52,5 +52,5 @@ def precision_of(options: Options, number: int) -> str:
 
 
 def default_seed() -> int:
-    """Return the seed that the environment asks for, else 0."""
+    """Return the seed from the environment, else 0."""
     return int(os.environ.get(SEED_VARIABLE, "0"))

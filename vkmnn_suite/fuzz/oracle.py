@@ -1,8 +1,8 @@
-"""What a model should give: onnxruntime without optimisations, node by node.
+"""The expected results of a model: onnxruntime without optimisations, node by node.
 
 onnx's reference evaluator computes nodes that onnxruntime has no kernel for, and it is the second
-opinion. Evaluating node by node says which of them two engines disagree about, and lets rounding
-errors be put in between, to see how much they matter.
+opinion. Evaluating node by node shows which of them two engines disagree about, and allows
+inserting rounding errors in between, to see how much they matter.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Look = Callable[[onnx.NodeProto, Sequence[Array | None]], None]
 
 
 class OracleError(VkmnnError):
-    """No oracle computes a node: it is not valid, or nobody implements it."""
+    """No oracle can compute a node: it is invalid, or not implemented."""
 
 
 class OracleMissingError(VkmnnError):
@@ -80,12 +80,12 @@ def runtime_opset() -> int:
 
 
 def read_names(node: onnx.NodeProto) -> list[str]:
-    """Return what a node reads: its inputs, then what its inner graphs read from around them."""
+    """Return the names that a node reads: its inputs, then those captured by its inner graphs."""
     return [*node.input, *sorted(reads(node) - set(node.input))]
 
 
 class Oracle:
-    """Computes nodes; sessions are kept for nodes that come again."""
+    """Computes nodes; sessions are kept for recurring nodes."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[tuple[object, ...], Run] = OrderedDict()
@@ -100,10 +100,10 @@ class Oracle:
         """Compute the outputs of a node.
 
         Args:
-            node: what to compute.
+            node: the node to compute.
             opsets: domains and their versions.
-            inputs: one array for each of `read_names`; None for one that is absent.
-            prefer: who is asked first; the other one is asked for what the first does not have.
+            inputs: one array for each of `read_names`; None for an absent input.
+            prefer: the oracle to try first; the other one computes the nodes that the first cannot.
 
         Raises:
             OracleError: none computes it.
@@ -148,9 +148,9 @@ class Oracle:
             model: a model whose nodes are in order.
             feeds: an array for each input.
             prefer: see `node`.
-            change: returns what is computed on with instead of an array that a node reads or
-                gives; called with the node, "input" or "output" and the array.
-            look: is shown every node and its inputs.
+            change: returns the array to use instead of one that a node reads or computes; called
+                with the node, "input" or "output" and the array.
+            look: called with every node and its inputs.
 
         Raises:
             OracleError: a node cannot be computed.
@@ -318,7 +318,7 @@ def _retyped(
     inputs: Sequence[Array],
     outputs: list[Array],
 ) -> list[Array]:
-    """Give outputs the type of the inputs that they share it with: numpy widens sums."""
+    """Give outputs the type of the inputs that must share it: numpy widens sums."""
     try:
         schema = onnx.defs.get_schema(node.op_type, opsets.get("", 1), node.domain)
     except onnx.defs.SchemaError:

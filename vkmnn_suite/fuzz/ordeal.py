@@ -1,4 +1,4 @@
-"""What a malformed model is put through: load, plan and run, on the numpy backend and a device."""
+"""The trial of a malformed model: load, plan and run, on the numpy backend and a device."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _PACKAGE = Path(errors.__file__).parent
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a model.
+    """The outcome of a model.
 
     Attributes:
         kind: RAN, TYPED (refused with a VkmnnError) or UNTYPED (with anything else).
         error: the class of the error.
-        place: where it was raised, for an untyped one, or where the one lies that a typed one was
-            made from because no check foresaw it; empty otherwise.
+        place: where an untyped error was raised, or the cause of a typed one that no check foresaw;
+            empty otherwise.
         text: the error's message.
         seconds: processor time.
     """
@@ -85,7 +85,7 @@ def _place(error: BaseException) -> str:
 
 
 def _feeds(session: InferenceSession) -> dict[str, Array] | None:
-    """Return arrays for the inputs; None where one would be large."""
+    """Return arrays for the inputs; None if one would be large."""
     rng = np.random.default_rng(1)
     feeds: dict[str, Array] = {}
     for value in session.get_inputs():

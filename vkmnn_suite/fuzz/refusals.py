@@ -13,15 +13,16 @@ REFUSALS: tuple[tuple[type[VkmnnError], str, str], ...] = (
     (UnsupportedOpError, r"theta has None columns", "columns known at run time only"),
     # onnxruntime and PyTorch refuse it as well; the reference evaluator returns nothing.
     (ShapeError, r"a kernel of .* is larger than the padded .*\(Conv\)", "nothing to convolve"),
-    # Where the other size of a symbolic axis makes a model invalid, the oracle says nothing.
+    # If the other size of a symbolic axis makes a model invalid, the oracle reports nothing.
     (ShapeError, r"query .* and key .* have different head sizes", "heads that do not fit"),
     (ShapeError, r"key .* and value .* have different lengths", "values for other keys"),
     (ShapeError, r"mask of shape .* does not broadcast to", "a mask for another length"),
-    # ONNX wants a scale for every channel; its function body, which onnxruntime runs, repeats one.
+    # ONNX requires a scale for every channel; its function body, which onnxruntime runs, repeats
+    # one.
     (ShapeError, r"scale has shape \(1,\), expected .*\(GroupNormalization\)", "one scale for all"),
-    (ShapeError, r"complex elements have no half of the results", "one side of complex signals"),
+    (ShapeError, r"only real inputs have a redundant half", "one side of complex signals"),
 )
-"""Type of the error, a pattern of its message, and the reason in a few words."""
+"""Type of the error, a pattern of its message, and a short reason."""
 
 
 def excuse(error: VkmnnError, message: str) -> str | None:

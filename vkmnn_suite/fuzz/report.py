@@ -1,4 +1,4 @@
-"""What a run of the fuzzer found."""
+"""The findings of a run of the fuzzer."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Report:
         self.seconds = 0.0
 
     def add(self, answer: dict[str, Any]) -> str | None:
-        """Count a model; return what is to be said of it at once."""
+        """Count a model; return what to print about it immediately."""
         kind = answer["kind"]
         self.kinds[kind] += 1
         self.ops.update(answer["ops"])

@@ -1,4 +1,4 @@
-"""What ONNX's operator schemas allow."""
+"""The inputs that ONNX's operator schemas allow."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _NAMES = {
 
 FLOATS = ("float32", "float16", "float64")
 UNKNOWN_TO_ONNX = ("SimplifiedLayerNormalization",)
-"""Operators of onnxruntime's that stand in ONNX's own domain."""
+"""onnxruntime's operators that are in ONNX's own domain."""
 
 _CONTRIB = ("float32", "float16")
 
 
 class Skip(Exception):  # noqa: N818 - not an error
-    """Something cannot be made here: the opset lacks it, or nobody computes it."""
+    """Something cannot be generated here: the opset lacks it, or no oracle computes it."""
 
 
 @lru_cache(maxsize=4096)

@@ -26,12 +26,12 @@ _PARAMETERS = frozenset({"activation_alpha", "activation_beta"})
 
 
 def shrink(case: Case, fails: Fails, oracle: Oracle, patience_s: float = _PATIENCE_S) -> Case:
-    """Return a smaller case that fails too.
+    """Return a smaller case that fails as well.
 
     Args:
-        case: what fails.
-        fails: True when a case fails as the first one did.
-        oracle: says which cases are valid.
+        case: the failing case.
+        fails: returns whether a case fails as the first one did.
+        oracle: tells which cases are valid.
         patience_s: seconds after which the smallest case so far is good enough.
     """
     end = time.monotonic() + patience_s
@@ -51,7 +51,7 @@ def shrink(case: Case, fails: Fails, oracle: Oracle, patience_s: float = _PATIEN
 
 @dataclass(frozen=True)
 class _Parts:
-    """A case taken apart."""
+    """The parts of a case."""
 
     nodes: tuple[onnx.NodeProto, ...]
     constants: Mapping[str, Array]
@@ -68,7 +68,7 @@ class _Parts:
         return cls(tuple(graph.node), constants, case.runs, outputs, opsets)
 
     def pruned(self) -> _Parts:
-        """Return what the outputs depend on."""
+        """Return the part on which the outputs depend."""
         needed = set(self.outputs)
         nodes = []
         for node in reversed(self.nodes):
@@ -114,7 +114,7 @@ class _Parts:
 
 
 def _smaller(parts: _Parts, oracle: Oracle) -> Iterator[_Parts]:
-    """Yield smaller parts, those that save most first."""
+    """Yield smaller parts, the largest reductions first."""
     for run in range(len(parts.runs) if len(parts.runs) > 1 else 0):
         yield replace(parts, runs=(parts.runs[run],))
     if len(parts.outputs) > 1:
@@ -129,7 +129,7 @@ def _smaller(parts: _Parts, oracle: Oracle) -> Iterator[_Parts]:
 
 
 def _cuts(parts: _Parts, oracle: Oracle) -> Iterator[_Parts]:
-    """Feed what nodes compute: all but one node, then nodes one by one."""
+    """Feed the results of nodes: of all but one node, then of single nodes."""
     feeds = parts.runs[0]
     probe = Case(_bare(parts), parts.runs)
     try:

@@ -1,6 +1,6 @@
 """A model while it grows: every tensor has a value, which the oracle computes as nodes are added.
 
-So recipes need no shape inference, know what they build on, and what is not valid never gets in.
+So recipes need no shape inference, know the values they build on, and cannot add an invalid node.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _SIZES = (1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 5, 5, 7, 7, 8, 11, 13, 16, 17, 31, 33
 _LARGE_SIZES = (1, 2, 3, 17, 31, 33, 61, 64, 67, 97, 127, 128, 131, 191, 251, 256, 257, 263)
 _LONG = (1009, 4093, 16_381, 65_521, 99_991)
 _GROWTH = 10
-"""How much longer axes of large tensors may be."""
+"""The factor by which axes of large tensors may be longer."""
 
 _EMPTY_RATE = 0.02
 _REUSE_RATE = 0.8
-"""How often a node reads what is there already."""
+"""How often a node reads an existing value."""
 
 _BENT_RATE = 0.5
-"""How often a computed value is made to fit where none does."""
+"""How often a computed value is converted to fit if none does."""
 
 _CASTS = ("float32", "float16", "float64")
 
@@ -55,10 +55,10 @@ class Value:
     """A tensor of the model.
 
     Attributes:
-        name: in the model.
+        name: its name in the model.
         array: its value in the first run.
         kind: "input", "constant" or "node".
-        spread: what an input may hold in other runs; None when it must stay.
+        spread: the values that an input may have in other runs; None if it must not change.
     """
 
     name: str
@@ -87,7 +87,7 @@ class Sketch:
     """Values and nodes so far.
 
     Args:
-        rng: decides what is built.
+        rng: random numbers that decide what is built.
         opset: version of ONNX's operators.
         oracle: computes the nodes.
         large: tensors reach LARGE_ELEMENTS, beyond tiles, workgroups and thresholds of kernels.
@@ -121,7 +121,7 @@ class Sketch:
         return self.rng.choice(options)
 
     def since(self, opset: int) -> bool:
-        """True when the model's opset is at least this one."""
+        """True if the model's opset is at least this one."""
         return self.opset >= opset
 
     def dtype(self, op: str, index: int = 0, domain: str = "") -> str:
@@ -133,7 +133,7 @@ class Sketch:
         return self.one_of(input_dtypes(op, self.opset, index, domain))
 
     def one_of(self, dtypes: Sequence[str]) -> str:
-        """Return one of these element types: one that is there already, or a frequent one.
+        """Return one of these element types: one that already occurs, or a frequent one.
 
         Raises:
             Skip: there is none.
@@ -153,7 +153,7 @@ class Sketch:
         return self.rng.choice([size for size in _SIZES if size <= largest])
 
     def within(self, sizes: Sequence[int]) -> list[int]:
-        """Return a shape with its longest axes cut, so that half of what is allowed is enough."""
+        """Return a shape with its longest axes shortened to half of the elements allowed."""
         cut = list(sizes)
         while int(np.prod(cut)) > self.max_elements // 2:
             cut[cut.index(max(cut))] //= 2
@@ -215,7 +215,7 @@ class Sketch:
             shape: its shape; None for any.
             min_rank: its smallest rank, where no shape is given.
             max_rank: its largest rank.
-            spread: what it may hold.
+            spread: the values it may have.
             accept: a further condition for existing values.
         """
         if self.chance(_REUSE_RATE):
@@ -247,9 +247,9 @@ class Sketch:
     def _bent(
         self, dtype: str, shape: Sequence[int] | None, min_rank: int, max_rank: int, spread: Spread
     ) -> Value | None:
-        """Return a computed value that casts, slices, reshapes and bounds make into what is wanted.
+        """Return a computed value, converted to fit by casts, slices, reshapes and bounds.
 
-        None where that is not simple.
+        None if that is not simple.
         """
         made = [v for v in self.values.values() if v.kind == "node" and v.array.size]
         made = [v for v in made if v.dtype == dtype or (dtype in _CASTS and v.dtype in _CASTS)]
@@ -271,7 +271,7 @@ class Sketch:
             return None
 
     def _reshaped(self, value: Value, shape: Sequence[int]) -> Value:
-        """Return the first elements of a value, repeated where there are too few, in a shape."""
+        """Return the first elements of a value, repeated if there are too few, in a shape."""
         size, wanted = value.array.size, int(np.prod(shape))
         if value.shape == tuple(shape):
             return value
@@ -344,10 +344,10 @@ class Sketch:
 
         Args:
             op: its operator.
-            inputs: its inputs; None for one that is absent.
+            inputs: its inputs; None for an absent one.
             outputs: how many outputs it has.
-            domain: of the operator.
-            captured: what its inner graphs read from around them.
+            domain: domain of the operator.
+            captured: the values that its inner graphs capture.
             attributes: those that are not None.
 
         Raises:
@@ -415,7 +415,7 @@ class Sketch:
         return len(self.nodes), len(self.values)
 
     def reset(self, mark: tuple[int, int]) -> None:
-        """Forget what came after a mark."""
+        """Remove everything after a mark."""
         nodes, values = mark
         del self.nodes[nodes:]
         for name in list(self.values)[values:]:

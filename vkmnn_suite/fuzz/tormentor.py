@@ -1,8 +1,8 @@
-"""Puts malformed models through load, plan and run, in a process of its own.
+"""Loads, plans and runs malformed models in a separate process.
 
-`python -m vkmnn_suite.fuzz.tormentor STARTS`: a line of JSON comes in for each model, and two
-go out, the last of which says that this is all. STARTS may be empty. The memory that a model may
-take is limited to 1 GiB above what the process has.
+`python -m vkmnn_suite.fuzz.tormentor STARTS`: it reads a line of JSON for each model and writes
+two, the last of which marks the end. STARTS may be empty. A model may use at most 1 GiB of memory
+in addition to that of the process.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FILES = (".vkmnn", ".mnn", ".caffemodel", ".pb")
 
 
 def limit_memory() -> None:
-    """Let the process take 1 GiB more than it has; where the system can do that."""
+    """Let the process use 1 GiB more than it does now, if the system supports such limits."""
     try:
         import resource
 
@@ -45,7 +45,7 @@ def limit_memory() -> None:
 
 
 def answer(command: dict[str, Any], starts: Sequence[Start]) -> dict[str, Any]:
-    """Do what a command says, for one model."""
+    """Execute a command for one model."""
     if command.get("files") or Path(command.get("path", "")).suffix in FILES:
         return _answer_file(command)
     if "path" in command:
@@ -61,7 +61,7 @@ def answer(command: dict[str, Any], starts: Sequence[Start]) -> dict[str, Any]:
 
 
 def _answer_file(command: dict[str, Any]) -> dict[str, Any]:
-    """Do what a command says, for one file of another format."""
+    """Execute a command for one file of another format."""
     if "path" in command:
         path = Path(command["path"])
         data, suffix, done = path.read_bytes(), path.suffix, [path.name]
@@ -84,7 +84,7 @@ def main() -> None:
     """Answer until the input ends."""
     starts = load_starts(Path(sys.argv[1])) if sys.argv[1] else []
     keep: list[InferenceSession] = []
-    # What a driver prints must not mix with the answers.
+    # A driver's output must not mix with the answers.
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as answer_to:
         os.dup2(2, 1)
         for line in sys.stdin:
@@ -98,7 +98,7 @@ def main() -> None:
 
 
 def _tiny(device: str) -> InferenceSession:
-    """Return a session that keeps the device open, and has everything imported."""
+    """Return a session that keeps the device open, after importing everything."""
     from onnx import TensorProto, helper
 
     info = helper.make_tensor_value_info

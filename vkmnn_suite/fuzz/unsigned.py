@@ -1,6 +1,6 @@
 """Weights of 8 bits in the form that onnxruntime multiplies exactly on every processor: unsigned.
 
-`vkmnn.host.exact_codes` tells why; here values are at hand and need no nodes.
+See `vkmnn.host.exact_codes` for the reason; here values are available and need no nodes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def with_unsigned_weights(
 ) -> tuple[onnx.NodeProto, Sequence[Array | None]]:
     """Return a node with uint8 weights that gives the same, and its inputs.
 
-    Nodes without int8 weights, and those that multiply them by int8, come back as they are.
+    Nodes without int8 weights, and those that multiply them by int8, are returned unchanged.
     """
     if node.op_type not in PLACES:
         return node, inputs

@@ -1,4 +1,4 @@
-"""Random values: what ranges operators want, and what is drawn from them."""
+"""Random values: the ranges that operators need, and arrays drawn from them."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import numpy as np
 from vkmnn.ir import Array
 
 _SPECIAL_RATE = 0.03
-"""Part of the tensors that hold values such as NaN and infinity, where that is allowed."""
+"""Fraction of the tensors that contain values such as NaN and infinity, if allowed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """What values a tensor may have.
+    """The values that a tensor may have.
 
     Attributes:
         low, high: both may occur.
-        distinct: all values differ, as sorting without ties wants it.
+        distinct: all values differ, as needed for sorting without ties.
         special: NaN, infinities and extremes may occur.
         gap: no value is nearer to zero than this.
-        reach: computed values fit up to this, beyond low and high.
+        reach: limit of the computed values that fit, beyond low and high.
     """
 
     low: float = -4.0

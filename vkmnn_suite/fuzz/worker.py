@@ -1,6 +1,7 @@
-"""Makes and checks models in a process of its own: `python -m vkmnn_suite.fuzz.worker OPTIONS`.
+"""Generates and checks models in a separate process: `python -m vkmnn_suite.fuzz.worker OPTIONS`.
 
-A line of JSON comes in for each range of models; for each model two lines go out, before and after.
+It reads a line of JSON for each range of models; for each model it writes two lines, before and
+after.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ def encode(options: Options) -> str:
 
 
 def decode(text: str) -> Options:
-    """Return what `encode` was given."""
+    """Return the object given to `encode`."""
     fields: dict[str, Any] = json.loads(text)
     folder, ops = Path(fields.pop("folder")), tuple(fields.pop("ops"))
     return Options(folder=folder, ops=ops, **fields)
 
 
 def answers(options: Options, command: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Do what a command says: "run" models of a range, "save" one, or "replay" a file."""
+    """Execute a command: "run" models of a range, "save" one, or "replay" a file."""
     oracle = Oracle()
     if "replay" in command:
         case = Case.load(Path(command["replay"]))
@@ -83,7 +84,7 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
 def main() -> None:
     """Answer until the input ends."""
     options = decode(sys.argv[1])
-    # What a driver prints must not mix with the answers.
+    # A driver's output must not mix with the answers.
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as answer_to:
         os.dup2(2, 1)
         for line in sys.stdin:

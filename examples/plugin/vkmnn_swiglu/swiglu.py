@@ -8,7 +8,7 @@ import numpy as np
 from vkmnn.plugin import (
     AnyArray,
     DeviceInfo,
-    Fp16Rule,
+    FloatRule,
     Infos,
     Inputs,
     Layout,
@@ -67,7 +67,7 @@ def _compute(op: Op[SwiGLUAttrs], inputs: Inputs) -> list[AnyArray]:
 class SwiGLUExecution(VulkanExecution[SwiGLUAttrs]):
     """One dispatch over whole vec4s."""
 
-    fp16_rule = Fp16Rule.FOLLOWS  # computes on 16 bits where its operands have them
+    float_rule = FloatRule.FOLLOWS  # computes on 16 bits where its operands have them
 
     def prepare(self, info: DeviceInfo) -> None:
         """Refuse integers and bool: they run on the CPU backend."""

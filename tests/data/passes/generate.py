@@ -1,6 +1,6 @@
 """Export the modules that the pass tests read, with both of PyTorch's ONNX exporters.
 
-Run it with torch and onnxscript installed: the files beside it are written anew. They hold tiny
+Run it with torch and onnxscript installed: it rewrites the files next to it. They contain tiny
 weights, and no stack traces.
 """
 
@@ -128,7 +128,7 @@ class ConvBlock(nn.Module):
 
 
 def random_affine(module: nn.Module) -> nn.Module:
-    """Give a normalisation a weight and a bias that do something."""
+    """Give a normalisation a nontrivial weight and bias."""
     nn.init.normal_(module.weight)
     nn.init.normal_(module.bias)
     return module
@@ -136,7 +136,7 @@ def random_affine(module: nn.Module) -> nn.Module:
 
 @dataclass(frozen=True)
 class Case:
-    """A module, its inputs, the opset for each exporter that can take it, and its dynamic axes."""
+    """A module, its inputs, the opset for each exporter that supports it, and its dynamic axes."""
 
     module: nn.Module
     inputs: tuple[torch.Tensor, ...]
@@ -199,7 +199,7 @@ def cases() -> dict[str, Case]:
 
 
 def export(case: Case, exporter: str, opset: int) -> onnx.ModelProto:
-    """Return the model that one of the exporters makes of a case."""
+    """Return the model that one of the exporters writes for a case."""
     module = case.module.eval()
     if exporter == DYNAMO:
         shapes = None
@@ -246,7 +246,7 @@ def strip(model: onnx.ModelProto) -> None:
 
 
 def main() -> int:
-    """Write all files; say which are too large."""
+    """Write all files; report those that are too large."""
     for name, case in cases().items():
         for exporter, opset in case.opsets.items():
             model = export(case, exporter, opset)

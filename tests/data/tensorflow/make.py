@@ -1,6 +1,6 @@
-"""Makes the frozen graphs in this folder, with what TensorFlow computes for two batches.
+"""Generates the frozen graphs in this folder, with TensorFlow's results for two batches.
 
-`python make.py`, where TensorFlow is installed (2.21 made these). NAME.npz holds inputs and outputs
+`python make.py`, with TensorFlow installed (2.21 wrote these). NAME.npz contains inputs and outputs
 under `0/NAME` and `1/NAME`.
 """
 

@@ -1,4 +1,4 @@
-"""How tools that cut out backgrounds choose providers, and name inputs by position."""
+"""How background-removal tools choose providers, and name inputs by position."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How pipelines bind memory and reuse it, and what they do about errors."""
+"""How pipelines bind and reuse memory, and handle errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How programs for MNN look into a network: a runtime for two sessions, batches, op by op."""
+"""How programs for MNN inspect a network: a runtime for two sessions, batches, op by op."""
 
 from __future__ import annotations
 

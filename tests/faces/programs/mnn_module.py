@@ -1,4 +1,4 @@
-"""How programs for MNN's modules classify a picture whose channels stand last."""
+"""How programs for MNN's modules classify an image with channels last."""
 
 from __future__ import annotations
 

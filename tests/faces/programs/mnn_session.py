@@ -1,4 +1,4 @@
-"""How programs for MNN's sessions classify a picture."""
+"""How programs for MNN's sessions classify an image."""
 
 from __future__ import annotations
 

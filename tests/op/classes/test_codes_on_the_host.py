@@ -1,4 +1,4 @@
-"""Products of codes with weights of a shape that is known late go to the host, and are exact."""
+"""Quantised products with weights of unknown shape run on the host, and are exact."""
 
 from __future__ import annotations
 

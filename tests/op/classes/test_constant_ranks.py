@@ -1,4 +1,4 @@
-"""Constants of every rank beside a tensor: whatever takes them in, the result keeps its shape."""
+"""Constants of every rank with a tensor: whichever op absorbs them, the result keeps its shape."""
 
 from __future__ import annotations
 

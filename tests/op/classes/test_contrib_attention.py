@@ -1,4 +1,4 @@
-"""Attention of onnxruntime's domain: on codes, of one new row with beams, of shared heads."""
+"""Attention of onnxruntime's domain: quantised, of one new row with beams, of shared heads."""
 
 from __future__ import annotations
 

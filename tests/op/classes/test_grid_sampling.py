@@ -27,7 +27,7 @@ def cubic_weights(t: Array) -> list[Array]:
 
 
 def moved(c: Array, size: int, padding: str, align: bool) -> Array:
-    """Move coordinates inside: clamp or reflect them; zeros stay where they are."""
+    """Move coordinates inside: clamp or reflect them; zero padding keeps them."""
     if padding == "reflection":
         low, span = (0.0, size - 1.0) if align else (-0.5, float(size))
         if span == 0:
@@ -39,7 +39,7 @@ def moved(c: Array, size: int, padding: str, align: bool) -> Array:
 
 
 def taps(mode: str, c: Array, size: int, padding: str, align: bool) -> list[tuple[Array, Any]]:
-    """Return places along an axis and their weights."""
+    """Return positions along an axis and their weights."""
     if mode == "cubic":
         first = np.floor(c)
         weights = cubic_weights(c - first)
@@ -52,7 +52,7 @@ def taps(mode: str, c: Array, size: int, padding: str, align: bool) -> list[tupl
 
 
 def sample(x: Array, grid: Array, mode: str, padding: str, align: bool) -> Array:
-    """Add up every combination of taps; what lies outside is zero."""
+    """Sum every combination of taps; those outside are zero."""
     spatial, axes = x.shape[2:], []
     for axis, size in enumerate(spatial):
         u = grid[..., len(spatial) - 1 - axis].astype(np.float64)

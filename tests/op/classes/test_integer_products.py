@@ -18,7 +18,7 @@ Precision = Literal["high", "normal"]
 
 
 def model_of(op: str, inputs: dict[str, Array], fed: str, **attributes: Any) -> bytes:
-    """Return a model of one node; "" in place of an input's name where it is absent."""
+    """Return a model of one node; an absent input has the name ""."""
     kinds = {name: helper.np_dtype_to_tensor_dtype(x.dtype) for name, x in inputs.items()}
     names = [name if name in inputs else "" for name in ("x", "w", "xz", "wz")]
     graph = helper.make_graph(
@@ -35,7 +35,7 @@ def model_of(op: str, inputs: dict[str, Array], fed: str, **attributes: Any) -> 
 def assert_exact(
     op: str, inputs: dict[str, Array], fed: str, precision: Precision, **attributes: Any
 ) -> list[str]:
-    """Compare with onnxruntime, bit for bit; return the ops, all of which the device runs."""
+    """Compare with onnxruntime, bit for bit; return the ops, all of which run on the device."""
     model = model_of(op, inputs, fed, **attributes)
     feeds = {name: inputs[name] for name in fed.split()}
     wanted = Oracle().evaluate(onnx.load_from_string(model), feeds)["y"]

@@ -1,4 +1,4 @@
-"""Matrix products of all ranks: constant or not, batches that broadcast, what is fused to them."""
+"""Matrix products of all ranks: constant or not, batches that broadcast, fused epilogues."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_RANK = 6
 
 
 class Products:
-    """Makes random products; `numpy.matmul` says what fits."""
+    """Generates random products; `numpy.matmul` decides which are valid."""
 
     def __init__(self, seed: int) -> None:
         self.random = np.random.default_rng(seed)
@@ -64,7 +64,7 @@ def test_constant_batches_meet_one_matrix(left: tuple[int, ...], right: tuple[in
 
 
 def test_a_constant_is_read_by_two_kinds_of_products() -> None:
-    """The batches of one constant stay apart in one product, and are one matrix in the other."""
+    """The batches of one constant stay separate in one product, and are one matrix in the other."""
     products = Products(0)
     feeds = {"b": products.values(7, 3), "c": products.values(2, 7, 3)}
     nodes = [node("MatMul", "a b", "y"), node("MatMul", "a c", "z")]

@@ -1,4 +1,4 @@
-"""Integers narrower than a device word: what leaves their range wraps before anything reads it."""
+"""Integers narrower than a device word: values out of range wrap before anything reads them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands between products of codes, bit for bit: ONNX's definition in float32, op by op."""
+"""Ops between quantised products, bit for bit: ONNX's definition in float32, op by op."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROUGH, HALF = np.float32(0.07), np.uint8(131)
 
 
 class Chain:
-    """A model of QuantizeLinear, DequantizeLinear and what stands between, and what it gives."""
+    """A model of QuantizeLinear, DequantizeLinear and ops in between, and its results."""
 
     def __init__(self, shape: tuple[int, ...], seed: int = 0) -> None:
         self.rng = np.random.default_rng(seed)
@@ -51,7 +51,7 @@ class Chain:
         return self.decoded(self.coded(x, scale, zero), scale, zero)
 
     def product(self, x: str, columns: int) -> str:
-        """Return codes of x times constant bytes; scales are powers of two, so sums are exact."""
+        """Return quantised x times constant bytes; scales are powers of two, so sums are exact."""
         depth = self.values[x].shape[-1]
         w = self.rng.integers(-127, 128, (depth, columns)).astype(np.int8)
         scale = np.float32(2.0**-9)
@@ -118,7 +118,7 @@ def test_biases_are_added_to_codes(shape: Any, columns: int, coded: bool, device
 def test_functions_of_single_codes_are_looked_up(
     shape: Any, columns: int, biased: bool, device: str
 ) -> None:
-    """A gate between codes, as GELU is one: x · clip(x / 1.7 + 0.5, 0, 1) · 0.5."""
+    """A gate between quantised values, as in GELU: x · clip(x / 1.7 + 0.5, 0, 1) · 0.5."""
     chain = Chain(shape, 1)
     y = chain.again(chain.product("x", columns))
     if biased:

@@ -1,4 +1,4 @@
-"""Convolutions of codes, bit for bit: ONNX's definition in integers, and onnxruntime's models."""
+"""Quantised convolutions, bit for bit: ONNX's definition in integers, and onnxruntime's models."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def integer_sums(x: Array, w: Array, group: int, strides: Any, pads: Any) -> Arr
 
 
 def requantized(sums: Array, factor: Array, zero: int, dtype: Any) -> Array:
-    """Return the codes of sums: multiplied in float32, rounded half to even, then moved."""
+    """Return the quantised sums: multiplied in float32, rounded half to even, then shifted."""
     factor = np.float32(factor).reshape(-1, *(1,) * (sums.ndim - 2))
     limits = np.iinfo(dtype)
     codes = np.rint(sums.astype(np.float32) * factor) + zero

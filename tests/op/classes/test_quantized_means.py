@@ -1,4 +1,4 @@
-"""Means of codes, bit for bit: exact sums, one division, one product, rounded half to even."""
+"""Means of quantised values, bit for bit: exact sums, one division, one product, half to even."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHAPES = [(2, 7, 3, 5), (1, 4, 1, 1), (3, 5, 20, 20), (1, 6, 37), (1, 3, 7, 5, 1
 
 
 def mean_of(x: Array, zero: int, y_zero: int) -> Array:
-    """Return the codes that stand for the mean of what codes over all pixels stand for."""
+    """Return the quantised mean over all pixels of dequantised values."""
     axes = tuple(range(2, x.ndim))
     sums = (x.astype(np.int64) - zero).sum(axes, keepdims=True)
     means = (sums / np.prod(x.shape[2:])).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Products of codes, bit for bit: ONNX's definition in integers."""
+"""Quantised products, bit for bit: ONNX's definition in integers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Array = npt.NDArray[Any]
 
 
 def requantized(sums: Array, factor: Array, zero: int, dtype: Any) -> Array:
-    """Return the codes of sums: multiplied in float32, rounded half to even, then moved."""
+    """Return the quantised sums: multiplied in float32, rounded half to even, then shifted."""
     limits = np.iinfo(dtype)
     codes = np.rint(sums.astype(np.float32) * np.float32(factor)) + zero
     return np.clip(codes, limits.min, limits.max).astype(dtype)

@@ -1,4 +1,4 @@
-"""Convolutions of codes by Winograd's way, bit for bit: whole numbers from end to end."""
+"""Quantised Winograd convolutions, bit for bit: integers from end to end."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def kernels_and_result(made: Any, x: Array, device: str) -> tuple[list[str], Arr
 
 
 def numbers_for(w: Array, dtype: Any, zeros: tuple[int, int], by_channel: bool) -> dict[str, Array]:
-    """Return scales and zero points by which many results are no bound of codes."""
+    """Return scales and zero points for which many results are not clamped."""
     channels = len(w)
     products = w.astype(np.int64).reshape(channels, -1)
     scale = (2.0 ** -np.ceil(np.log2(np.abs(products).sum(1) + 1))).astype(np.float32)
@@ -153,7 +153,7 @@ def test_results_along_rows_are_those_of_the_definition(zero: int, types: str, f
 
 
 def row_is_first() -> bool:
-    """Return whether a device of eight lanes runs what is opened."""
+    """Return whether a device with eight lanes per subgroup is used."""
     devices = enumerate_devices()
     if not devices or is_gpu(devices[0]):
         return False
@@ -182,7 +182,7 @@ def test_other_windows_stay(filters: tuple[int, ...], window: dict[str, Any], m:
 
 @pytest.mark.parametrize("m", FORMS)
 def test_the_transforms_make_convolutions(m: int) -> None:
-    """What F(m, 3) multiplies adds up to what a window of 3 x 3 makes, whatever the numbers."""
+    """The products of F(m, 3) sum to the result of a 3 x 3 window, whatever the numbers."""
     form, n = FORMS[m], m + 2
     rng = np.random.default_rng(m)
     # The last transform is linear in the products: that there is one proves the other two.

@@ -1,4 +1,4 @@
-"""Whole models: what onnxruntime, the numpy backend and the device make of them."""
+"""Whole models: the results of onnxruntime, the numpy backend and the device."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def model(
 
 
 def oracle(made: onnx.ModelProto, feeds: Arrays) -> list[Array]:
-    """Return what onnxruntime computes, node by node."""
+    """Return onnxruntime's results, computed node by node."""
     data = made.SerializeToString()
     session = open_oracle(data, optimised=False, threads=1)
     return list(session.run(None, dict(feeds)))
@@ -52,12 +52,12 @@ def oracle(made: onnx.ModelProto, feeds: Arrays) -> list[Array]:
 
 @lru_cache(maxsize=1)
 def devices() -> tuple[str, ...]:
-    """Return the numpy backend and, where there is one, the Vulkan device."""
+    """Return the numpy backend and, if there is one, the Vulkan device."""
     return ("cpu", "auto") if enumerate_devices() else ("cpu",)
 
 
 def run(made: onnx.ModelProto, feeds: Arrays, device: str) -> list[Array]:
-    """Return what vkmnn computes."""
+    """Return vkmnn's results."""
     with InferenceSession(made, device=device) as session:
         return list(session.run(None, dict(feeds)))
 
@@ -70,7 +70,7 @@ def check(
     atol: float = 1e-4,
     on: Sequence[str] | None = None,
 ) -> None:
-    """Compare both backends with what is expected, else with onnxruntime; integers are exact."""
+    """Compare both backends with `expected`, else with onnxruntime; integers are exact."""
     wanted = oracle(made, feeds) if expected is None else expected
     for device in devices() if on is None else on:
         results = run(made, feeds, device)

@@ -25,7 +25,7 @@ def make_op(op_type: str, attrs: OpAttrs, count: Arrays, outputs: int = 1) -> Op
 
 
 def run(op_type: str, attrs: OpAttrs, arrays: Arrays, outputs: int = 1) -> list[np.ndarray]:
-    """Run an op; what compute_shapes says from shapes and contents alone must be what comes out."""
+    """Run an op; the results of compute_shapes, which sees only shapes and contents, must agree."""
     op = make_op(op_type, attrs, arrays, outputs)
     infos = [
         None if array is None else TensorInfo(f"i{index}", DType(array.dtype.name), array.shape)
@@ -120,7 +120,7 @@ def compare(result: np.ndarray, want: np.ndarray, tolerance: float | None = None
 
 
 def check_fp16(op_type: str, attrs: OpAttrs, arrays: Arrays, outputs: int = 1) -> None:
-    """float16 must give what float32 gives, rounded once."""
+    """float16 must equal the float32 result, rounded once."""
     fp16 = [
         array.astype(np.float16) if array is not None and array.dtype == np.float32 else array
         for array in arrays

@@ -1,4 +1,4 @@
-"""Run one op on tensors that lie channel-blocked on the device."""
+"""Run one op on channel-blocked tensors on the device."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def check_blocked(
     atol: float = 1e-5,
     takes: Mapping[str, Hashable] = BY_RULE,
 ) -> None:
-    """Run the op between poolings of one pixel, which leave values alone and want NC4HW4.
+    """Run the op between poolings of one pixel, which do not change values and need NC4HW4.
 
-    The first input is fed; the others are constants of the graph or, without `constants`, fed too.
+    The first input is fed; the others are constants of the graph or, without `constants`, also fed.
     """
     constant = range(1, len(inputs)) if constants else ()
     case = blocked_case(op_type, attrs, inputs, constant=constant, rtol=rtol, atol=atol)

@@ -40,7 +40,7 @@ def device() -> Device:
 
 
 def take_group(group: RowGroup) -> dict[str, Hashable]:
-    """Return what makes kernels for rows run in such workgroups; skips where none can."""
+    """Return an option that makes kernels for rows run in these workgroups; skips if none can."""
     info = device().info
     if group.lanes and not (info.features >= SHUFFLES and info.subgroup_size == group.lanes):
         pytest.skip(f"the device has no subgroups of {group.lanes}")
@@ -115,7 +115,7 @@ def check(
 ) -> list[Array]:
     """Run one op on the device and on numpy; dtypes and shapes must be equal, values close.
 
-    Arguments as of `run_on_device`; `takes` holds kernels to take where there is a choice.
+    Arguments as for `run_on_device`; `takes` lists the kernels to use if there is a choice.
     """
     case = op_case(op_type, attrs, inputs, constant=constant, outputs=outputs, rtol=rtol, atol=atol)
     return check_case(replace(case, takes=takes), on_device=on_device)

@@ -20,7 +20,7 @@ RNG = np.random.default_rng(3)
 
 
 def ties(*shape: int) -> np.ndarray:
-    """Return floats among which many are equal, with a few NaNs."""
+    """Return floats, many of them equal, with a few NaNs."""
     x = RNG.integers(-4, 5, shape).astype(np.float32)
     if x.size > 40:
         x.flat[:: x.size // 3] = np.nan
@@ -72,7 +72,7 @@ def test_top_k_of_long_lines(
     if x.dtype.kind == "f":
         x.flat[[3, 9, 27]] = np.nan, -np.inf, np.nan
     check("TopK", attrs, [x, count], constant={1}, outputs=2, rtol=0, atol=0)
-    # The best stand side by side, the worst case of blocks that compete.
+    # The best are adjacent, the worst case for blocks that compete.
     x.sort(axis)
     check("TopK", attrs, [x, count], constant={1}, outputs=2, rtol=0, atol=0)
 

@@ -20,7 +20,7 @@ KERNELS = ["rotate-32", "rotate-16", "rotate-8", "tile-16", "tile-16x2"]
 
 
 class Forced:
-    """Chooses the attention kernel of a name; skips the test where the device has it not."""
+    """Chooses the named attention kernel; skips the test if the device lacks it."""
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -1,4 +1,4 @@
-"""Ops on the device against numpy: every table of cases, by the kernels that the rules take."""
+"""Ops on the device against numpy: every table of cases, with the kernels that the rules choose."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def network(
 
 
 def compare(proto: onnx.ModelProto, ops: list[str]) -> None:
-    """Compare with onnxruntime; `ops`: the types of the ops that are left, but for conversions."""
+    """Compare with onnxruntime; `ops`: the types of the remaining ops, except conversions."""
     with vkmnn.InferenceSession(proto, require_device=True) as session:
         random = np.random.default_rng(0)
         feeds: dict[str, Array] = {

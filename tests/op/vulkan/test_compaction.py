@@ -100,7 +100,7 @@ def test_unique_slices(shape: tuple[int, ...], axis: int, in_order: int) -> None
 
 
 def test_what_follows_takes_the_size() -> None:
-    """A network goes on with what a condition keeps."""
+    """A network continues with the elements that a condition selects."""
     nodes = [
         helper.make_node("Greater", ["x", "zero"], ["c"]),
         helper.make_node("NonZero", ["c"], ["places"]),

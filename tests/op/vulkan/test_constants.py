@@ -1,4 +1,4 @@
-"""Constants on the device: packed in parallel and in batches, each once, in its place."""
+"""Constants on the device: packed in parallel and in batches, each once."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ import pytest
 
 from tests.device_infos import COOPMAT_GPU
 from tests.op.vulkan.harness import device
+from vkmnn.base.elements import FloatElement
 from vkmnn.core.plan import Plan
 from vkmnn.cpu_fallback import CpuBackend, run_op
 from vkmnn.ir import Activation, Array, Graph, Op
@@ -33,7 +34,6 @@ from vkmnn.vulkan.gemm.coop_tiles import (
     CoopKernel,
     CoopTile,
     Matrix,
-    has_coopmat,
     matrix_of,
     rank_coop,
 )
@@ -42,7 +42,6 @@ from vkmnn.vulkan.gemm.family import ConvKernel, rank
 from vkmnn.vulkan.gemm.problem import ConvProblem, Gemm
 from vkmnn.vulkan.gemm.split import MAX_PARTS, MIN_PART
 from vkmnn.vulkan.gemm.target import Target
-from vkmnn.vulkan.storage import FloatElement
 
 
 def test_workgroups_fill_the_device_but_not_many_times() -> None:
@@ -104,7 +103,7 @@ def test_tiles_that_spill_on_radeons_are_not_offered() -> None:
     ],
 )
 def test_without_the_matrices_there_are_no_kernels(other: DeviceInfo) -> None:
-    assert has_coopmat(COOPMAT_GPU)
+    assert matrix_of(COOPMAT_GPU) is not None
     assert rank_coop(Gemm(64, 64, 64), other) == []
 
 
@@ -122,7 +121,7 @@ def test_the_device_s_list_decides_on_the_matrices(matrix: Matrix) -> None:
 
 
 def test_devices_here_do_not_emulate_by_themselves() -> None:
-    if has_coopmat(device().info):
+    if matrix_of(device().info) is not None:
         pytest.skip("the device has cooperative matrices")
     assert rank_coop(Gemm(64, 64, 64), device().info) == []
 
@@ -165,10 +164,10 @@ T = TypeVar("T")
 
 
 class ByCoopmat(Picker):
-    """Takes kernels of matrices wherever they are offered: CPU devices' rules leave them last."""
+    """Chooses kernels of matrices wherever they are offered: CPU devices' rules rank them last."""
 
     def __call__(self, what: str, problem: Hashable, candidates: Sequence[T]) -> T:
-        """Return the first such candidate, else what the picker takes."""
+        """Return the first candidate of that kind, else the picker's choice."""
         for candidate in candidates:
             if isinstance(candidate, CoopKernel):
                 return candidate
@@ -176,8 +175,8 @@ class ByCoopmat(Picker):
 
 
 def with_coopmat() -> Bench:
-    """Return the device under test; where it has no cooperative matrices, they are emulated."""
-    if has_coopmat(device().info):
+    """Return the device under test; cooperative matrices are emulated if it has none."""
+    if matrix_of(device().info) is not None:
         return Bench(device(), False)
     name = "matmul_coop_16x32w16x32k4_128_0_4"
     template, axes = next((t, a) for n, t, a in BUILTIN.variants() if n == name)
@@ -188,7 +187,7 @@ def with_coopmat() -> Bench:
 
 
 def test_a_network_by_the_rules() -> None:
-    """Convolutions, one with a residual, and a product of what they made: all by matrices."""
+    """Convolutions, one with a residual, and a product of their results: all by matrices."""
     rng = np.random.default_rng(0)
 
     def floats(*shape: int) -> Array:
@@ -231,12 +230,12 @@ def test_a_network_by_the_rules() -> None:
     ]
     y = tensor_info("y", np.zeros((1, 72), np.float32))
     graph = Graph("net", [tensor_info("x", x)], [y], ops, constants)
-    case = Case(graph, {"x": x}, rtol=1e-3, atol=1e-3, fp16=True)
+    case = Case(graph, {"x": x}, rtol=1e-3, atol=1e-3, floats="f16")
     bench = with_coopmat()
     names = dispatched_by(case, bench.device, ByCoopmat({}))
     assert {name.split("_")[0] for name in names if "_coop_" in name} == {"conv", "matmul"}
     assert not any(name.startswith(("conv_tile", "conv_shared", "matmul_tile")) for name in names)
-    backend = VulkanBackend(bench.device, chooser=ByCoopmat({}), fp16=True, fp16_inputs=True)
+    backend = VulkanBackend(bench.device, chooser=ByCoopmat({}), element="f16", narrow_inputs=True)
     plan = Plan(case.graph, case.infos, {}, backend, CpuBackend(), run_op)
     try:
         for _ in range(2):  # what a run leaves behind must not disturb the next
@@ -260,7 +259,7 @@ def test_a_product_larger_than_a_grid_is_wide() -> None:
     matrix = matrix_of(bench.device.info)
     assert matrix is not None
     tile = TILES_OF[matrix][-1][0]
-    case = Case(graph, {"x": x}, fp16=True, takes={"matmul": MatMulCoop(tile)})
+    case = Case(graph, {"x": x}, floats="f16", takes={"matmul": MatMulCoop(tile)})
     assert f"matmul_coop_{tile.name}_128_0_4" in dispatched_by(
         case, bench.device, Picker({}, case.takes)
     )

@@ -1,4 +1,4 @@
-"""The cost model against what was measured on two GPUs, and what it makes of devices elsewhere."""
+"""The cost model compared with measurements on two GPUs, and its predictions for other devices."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ CHAINS = [
 
 
 def chain_us(kernel: CoopKernel, shape: tuple[int, int, int], weight_bytes: int) -> float:
-    """Return what a step of a chain takes: the dispatch, and the gap before it."""
+    """Return the time of a step of a chain: the dispatch, and the gap before it."""
     return coop_cost(kernel, Gemm(*shape), COOPMAT_GPU, weight_bytes).total + SERVER.gap_us
 
 
@@ -231,7 +231,7 @@ FIRST_WITHIN = 0.06
 
 
 def read(cells: str) -> dict[SharedKernel, float]:
-    """Return the microseconds of the kernels that a line of ON_H100 tells."""
+    """Return the microseconds of the kernels in a line of ON_H100."""
     found = {}
     for cell in cells.split(", "):
         name, us = cell.split()
@@ -241,7 +241,7 @@ def read(cells: str) -> dict[SharedKernel, float]:
 
 
 def on_h100(kernel: SharedKernel, shape: tuple[int, int, int], kind: str) -> float:
-    """Return what a step of a chain is expected to take."""
+    """Return the predicted time of a step of a chain."""
     pixels, padded = kind != "product", kind == "padded"
     cost = shared_cost(kernel, Gemm(*shape), LARGE_GPU, pixels=pixels, padded=padded)
     return cost.total + SERVER.gap_us

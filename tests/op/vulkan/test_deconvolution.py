@@ -107,7 +107,9 @@ def test_phases_by_matrices(case: int) -> None:
     assert matrix is not None
     for tile in (TILES_OF[matrix][-1][0], TILES_OF[matrix][0][0]):
         taken = {"phases": 1, "convolution": ConvCoop(tile)}
-        single = replace(Maker().transposed(x, w, strides, together=True), takes=taken, fp16=True)
+        single = replace(
+            Maker().transposed(x, w, strides, together=True), takes=taken, floats="f16"
+        )
         assert any(
             name.startswith("conv_coop")
             for name in dispatched_by(single, bench.device, Picker({}, taken))

@@ -1,4 +1,4 @@
-"""Products of codes by integer dot products, from ONNX models: bit for bit what ONNX defines."""
+"""Quantised products by integer dot products, from ONNX models: bit for bit as ONNX defines."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def codes(seed: int, kind: Any, *shape: int) -> Array:
 
 
 def requantized(sums: Array, factor: Array, zero: int, kind: Any) -> Array:
-    """Return the codes of sums: multiplied in float32, rounded half to even, then moved."""
+    """Return the quantised sums: multiplied in float32, rounded half to even, then shifted."""
     limits = np.iinfo(kind)
     rounded = np.rint(sums.astype(np.float32) * factor.astype(np.float32)) + zero
     made: Array = np.clip(rounded, limits.min, limits.max).astype(kind)

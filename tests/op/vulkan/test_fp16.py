@@ -1,4 +1,4 @@
-"""Floats of 16 bits on the device: what is stored so, what is not, and what comes of it."""
+"""Floats of 16 bits on the device: which tensors are stored like that, and the consequences."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import vkmnn
 from tests.op.vulkan.harness import device
+from vkmnn.base.elements import FLOATS, FloatElement
 from vkmnn.core.plan import Plan
 from vkmnn.cpu_fallback import CpuBackend, run_op
 from vkmnn.ir import Array, DType, Graph, Op, OpAttrs
@@ -53,7 +54,7 @@ def op(kind: str, inputs: str, output: str, attrs: OpAttrs | None = None) -> Op:
 
 
 class Run:
-    """A network that has run once in half storage: results, and what was stored how."""
+    """A network that has run once in half storage: results, and how each tensor was stored."""
 
     def __init__(
         self,
@@ -61,7 +62,7 @@ class Run:
         feeds: Mapping[str, Array],
         outputs: Mapping[str, Array],
         constants: Mapping[str, Array] | None = None,
-        fp16: bool = True,
+        element: FloatElement = "f16",
     ) -> None:
         graph = Graph(
             "fp16",
@@ -70,14 +71,14 @@ class Run:
             list(ops),
             dict(constants or {}),
         )
-        backend = VulkanBackend(device(), fp16=fp16)
+        backend = VulkanBackend(device(), element=element)
         infos = {name: tensor_info(name, array) for name, array in feeds.items()}
         plan = Plan(graph, infos, {}, backend, CpuBackend(), run_op)
         try:
             assert not plan.placement().off_device
             self.results = plan.execute(feeds)
             made = [out for command in plan.commands for out in command.outputs]
-            self.fp16_tensors = {tensor.name for tensor in made if tensor.fp16}
+            self.fp16_tensors = {tensor.name for tensor in made if tensor.element == "f16"}
             self.memory = plan.memory()
             self.choices = backend.choices
         finally:
@@ -91,7 +92,7 @@ class Run:
 
 
 def through_fp16(name: str, columns: int) -> tuple[Op, dict[str, Array]]:
-    """Return a product that leaves a matrix as it is, and stores it in 16 bits."""
+    """Return a product that does not change a matrix, and stores it in 16 bits."""
     eye = {f"{name}.eye": np.eye(columns, dtype=np.float32)}
     return op("MatMul", f"{name} {name}.eye", f"{name}.fp16", MatMulAttrs()), eye
 
@@ -341,7 +342,7 @@ def fp16_case(ops: Sequence[Op], feeds: dict[str, Array], constants: dict[str, A
     name = ops[-1].outputs[0]
     inputs = [tensor_info(key, array) for key, array in feeds.items()]
     outputs = [tensor_info(name, np.asarray(arrays[name]))]
-    return Case(Graph("views", inputs, outputs, list(ops), constants), feeds, fp16=True)
+    return Case(Graph("views", inputs, outputs, list(ops), constants), feeds, floats="f16")
 
 
 def copies(case: Case) -> int:
@@ -412,8 +413,8 @@ def test_memory_is_half() -> None:
     ]
     constants = {"w": w, "v": floats(16, 16, 1, 1)}
     wide, fp16 = (
-        Run(ops, {"x": x}, {"y": floats(1, 16, 16, 16)}, constants, fp16=fp16)
-        for fp16 in (False, True)
+        Run(ops, {"x": x}, {"y": floats(1, 16, 16, 16)}, constants, element=element)
+        for element in FLOATS
     )
     fp16.close_to("y", wide.results["y"])
     assert fp16.memory.activations == wide.memory.activations // 2
@@ -438,7 +439,7 @@ def test_measurements_of_halves_are_kept_apart() -> None:
     x, w = floats(64, 64), floats(64, 64)
     ops = [op("MatMul", "x w", "y", MatMulAttrs())]
     wide, fp16 = (
-        Run(ops, {"x": x}, {"y": x}, {"w": w}, fp16=fp16).choices for fp16 in (False, True)
+        Run(ops, {"x": x}, {"y": x}, {"w": w}, element=element).choices for element in FLOATS
     )
     keys = [{choice.key for choice in made if choice.what == "matmul"} for made in (wide, fp16)]
     assert all(keys)

@@ -49,7 +49,7 @@ DTYPES = ["float32", "float16", "int32", "int64", "uint8", "bool"]
 
 
 def repeated(count: int, rows: int, dtype: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return data, indices of which most come many times, and updates that differ."""
+    """Return data, indices that are mostly repeated many times, and updates that differ."""
     values = RNG.integers(0, 2 if dtype == "bool" else 100, (rows + count, 3)).astype(dtype)
     return values[:rows], ints(RNG.integers(-rows, rows, (count, 1))), values[rows:]
 

@@ -1,4 +1,4 @@
-"""Products through shared memory, and of few rows: what the shader suite does not ask of them."""
+"""Products through shared memory, and of few rows: cases that the shader suite leaves out."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def name_of(kernel: SharedKernel) -> str:
 
 @contextmanager
 def plan_of(case: Case, kernel: Hashable) -> Iterator[Plan]:
-    """Open a plan of a case that takes a kernel for its product or convolution."""
+    """Open a plan of a case that uses a kernel for its product or convolution."""
     if not isinstance(kernel, SharedKernel):
         takes = {"matmul": kernel}
     else:
@@ -142,7 +142,7 @@ def test_infinite_and_missing_numbers_of_few_rows(rows: int) -> None:
 
 @pytest.mark.parametrize("kernel", [*UNSPLIT, *map(SharedKernel, NARROW)], ids=name_of)
 def test_pads_are_no_products(kernel: SharedKernel) -> None:
-    """What a window meets outside the input counts as nothing, whatever the weights are."""
+    """Elements that a window meets outside the input count as zero, whatever the weights are."""
     x, w = whole(1, 5, 6, 7), whole(6, 5, 3, 3)
     x[0, 0, 0, 0] = np.inf
     x[0, 4, 5, 6] = np.nan

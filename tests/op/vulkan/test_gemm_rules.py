@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.device_infos import LARGE_GPU
+from vkmnn.base.elements import FloatElement
 from vkmnn.core.tensor import Tensor, Usage
 from vkmnn.ir import DType, TensorInfo
 from vkmnn.runtime.device_info import DeviceInfo, DeviceType
@@ -18,7 +19,7 @@ from vkmnn.shaders import kernels
 from vkmnn.testing.emulation import BYTES_SHAPE
 from vkmnn.vulkan.cost.devices import class_of
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, SHUFFLES
-from vkmnn.vulkan.encoder import FP16_TEXEL_LOADS, VulkanEncoder
+from vkmnn.vulkan.encoder import TEXEL_LOADS, VulkanEncoder
 from vkmnn.vulkan.gemm.coop_tiles import (
     AMD_BYTES,
     BYTE_FEATURES,
@@ -31,7 +32,7 @@ from vkmnn.vulkan.gemm.coop_tiles import (
 from vkmnn.vulkan.gemm.cpu_tiles import TileFamily, cpu_cost, tiles_of
 from vkmnn.vulkan.gemm.families.codes_coop import ConvCodesCoop, MatMulCodesCoop
 from vkmnn.vulkan.gemm.families.dot import MAX_K, ConvDot, MatMulDot
-from vkmnn.vulkan.gemm.families.gemv import gemv_sizes
+from vkmnn.vulkan.gemm.families.gemv import timed_gemv
 from vkmnn.vulkan.gemm.families.half import ConvHalf, MatMulHalf
 from vkmnn.vulkan.gemm.families.row import ConvRow
 from vkmnn.vulkan.gemm.families.shared import ConvShared
@@ -98,15 +99,20 @@ def test_a_large_device_is_neither_idle_nor_flooded(sizes: tuple[int, int, int])
     assert kernel.parts == 1 or count <= 3 * 132
 
 
+def fastest_gemv(gemm: Gemm, info: DeviceInfo) -> list[tuple[int, int, int]]:
+    """Return rows, width and local of the fastest kernel for few rows, when a product has few."""
+    return [sizes for _, sizes in timed_gemv(gemm, info)[:1]]
+
+
 def test_few_rows_are_bound_by_loads() -> None:
     for rows, variant in ((1, 1), (2, 4), (4, 4), (5, 8), (8, 8)):
-        (sizes,) = gemv_sizes(Gemm(rows, 1000, 2048), LARGE_GPU)
+        (sizes,) = fastest_gemv(Gemm(rows, 1000, 2048), LARGE_GPU)
         assert sizes == (variant, 2, 256)
-    assert not list(gemv_sizes(Gemm(9, 1000, 2048), LARGE_GPU))
-    ((_, wide, _),) = gemv_sizes(Gemm(1, 50257, 768), LARGE_GPU)
+    assert not list(fastest_gemv(Gemm(9, 1000, 2048), LARGE_GPU))
+    ((_, wide, _),) = fastest_gemv(Gemm(1, 50257, 768), LARGE_GPU)
     assert wide == 8
-    assert not list(gemv_sizes(Gemm(1, 8, 8, 70_000), LARGE_GPU))
-    ((_, narrow, local),) = gemv_sizes(Gemm(1, 10, 84), LARGE_GPU)
+    assert not list(fastest_gemv(Gemm(1, 8, 8, 70_000), LARGE_GPU))
+    ((_, narrow, local),) = fastest_gemv(Gemm(1, 10, 84), LARGE_GPU)
     assert (narrow, local) == (2, 64)
 
 
@@ -142,7 +148,7 @@ def test_the_least_device_gets_tiles_that_fit() -> None:
     assert offered == {Tile(128, 64), Tile(64, 64), Tile(64, 32, 2), Tile(32, 32)}
     for tile in offered:
         assert tile.shared_bytes(tile.buffers(FLOOR)) <= 16384
-    ((rows, _, local),) = gemv_sizes(Gemm(8, 4096, 4096), FLOOR)
+    ((rows, _, local),) = fastest_gemv(Gemm(8, 4096, 4096), FLOOR)
     assert local * rows * 16 <= 16384
     assert local <= 128
 
@@ -274,28 +280,30 @@ def test_cpu_devices_keep_their_ranking() -> None:
 
 
 @pytest.mark.parametrize(
-    ("problem", "fp16", "m"),
+    ("problem", "element", "m"),
     [
         # A layer of ResNet-50 is bound by latency, one of VGG-16 or of a batch by products.
-        (convolution(64, 64, 56, 3), False, 0),
-        (convolution(512, 512, 7, 3), False, 0),
+        (convolution(64, 64, 56, 3), "f32", 0),
+        (convolution(512, 512, 7, 3), "f32", 0),
         # Where K is as short as 64, every workgroup of its product waits too long for a start.
-        (convolution(64, 64, 224, 3), False, 0),
-        (convolution(64, 128, 112, 3), False, 4),
-        (convolution(256, 256, 56, 3), False, 4),
-        (convolution(64, 64, 56, 3, batch=32), False, 4),
-        (convolution(64, 64, 224, 3), True, 0),
-        (convolution(3, 64, 224, 3), False, 0),
+        (convolution(64, 64, 224, 3), "f32", 0),
+        (convolution(64, 128, 112, 3), "f32", 4),
+        (convolution(256, 256, 56, 3), "f32", 4),
+        (convolution(64, 64, 56, 3, batch=32), "f32", 4),
+        (convolution(64, 64, 224, 3), "f16", 0),
+        (convolution(3, 64, 224, 3), "f32", 0),
     ],
 )
-def test_winograd_where_products_take_long(problem: ConvProblem, fp16: bool, m: int) -> None:
-    info = replace(LARGE_GPU, features=frozenset(FP16_TEXEL_LOADS | {"storage16"}))
-    encoder = VulkanEncoder(info, fp16=fp16)
+def test_winograd_where_products_take_long(
+    problem: ConvProblem, element: FloatElement, m: int
+) -> None:
+    info = replace(LARGE_GPU, features=frozenset(TEXEL_LOADS["f16"] | {"storage16"}))
+    encoder = VulkanEncoder(info, element=element)
     assert choose_winograd(problem, weights_of(problem), encoder) == m
 
 
 def weights_of(problem: ConvProblem) -> Weights:
-    """Return constant weights; of what value does not matter."""
+    """Return constant weights; their values do not matter."""
     shape = (problem.outputs, problem.inputs, *problem.kernel)
     value = np.broadcast_to(np.float32(0), shape)
     tensor = Tensor(TensorInfo("w", DType.FLOAT32, shape), Usage.CONSTANT, value=value)
@@ -307,7 +315,7 @@ DOT = {True: Trait.INT8_DOT, False: Trait.NONE}
 
 
 def of_bytes(info: DeviceInfo, allows: Trait = Trait.INT8_DOT) -> Target:
-    """Return what kernels are ranked for whose weights are bytes."""
+    """Return the problem for which kernels are ranked if weights are bytes."""
     return Target(info, needs=Trait.INT8_WEIGHTS, allows=allows)
 
 

@@ -1,4 +1,4 @@
-"""Networks whose tensors lie in images: same results, and buffers wherever images will not do."""
+"""Networks whose tensors are in images: same results, and buffers wherever images do not work."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 from tests.op.vulkan.harness import device
 from vkmnn import InferenceSession
+from vkmnn.base.elements import FloatElement
 from vkmnn.core.plan import Plan
 from vkmnn.cpu_fallback import CpuBackend, run_op
 from vkmnn.errors import InvalidInputError
@@ -37,7 +38,7 @@ FP16_TOLERANCE = 2e-2
 
 
 class _Watched(VulkanBackend):
-    """Keeps what was recorded."""
+    """Keeps the recorded dispatches."""
 
     recording: Recording
 
@@ -55,10 +56,10 @@ def _run(
     feeds: Mapping[str, Array],
     *,
     storage: str = "image",
-    fp16: bool = False,
+    element: FloatElement = "f32",
     limit: int | None = None,
 ) -> tuple[dict[str, Array], _Watched]:
-    backend = _Watched(device(), fp16=fp16, storage=storage)
+    backend = _Watched(device(), element=element, storage=storage)
     if limit is not None:
         info = device().info
         assert limit <= info.limits.max_image_dimension
@@ -140,14 +141,16 @@ def _network(channels: int = 13, batch: int = 2) -> tuple[Graph, dict[str, Array
     return Graph("images", [tensor_info("x", x)], outputs, ops, constants), {"x": x}
 
 
-@pytest.mark.parametrize(("channels", "fp16"), [(1, False), (8, True), (13, False), (13, True)])
-def test_a_network_in_images(channels: int, fp16: bool) -> None:
+@pytest.mark.parametrize(
+    ("channels", "element"), [(1, "f32"), (8, "f16"), (13, "f32"), (13, "f16")]
+)
+def test_a_network_in_images(channels: int, element: FloatElement) -> None:
     """Its kernels are those for images, with conversions where the softmax wants a buffer."""
-    if fp16 and "storage16" not in device().info.features:
+    if element == "f16" and "storage16" not in device().info.features:
         pytest.skip("the device stores no fp16")
     graph, feeds = _network(channels)
-    got, backend = _run(graph, feeds, fp16=fp16)
-    tolerance = FP16_TOLERANCE if fp16 else 1e-5
+    got, backend = _run(graph, feeds, element=element)
+    tolerance = FP16_TOLERANCE if element == "f16" else 1e-5
     for name, want in _expected(graph, feeds).items():
         np.testing.assert_allclose(got[name], want, rtol=tolerance, atol=tolerance)
     families = {name.split("_f")[0] for name in backend.kernels}
@@ -155,7 +158,7 @@ def test_a_network_in_images(channels: int, fp16: bool) -> None:
     assert {"image_convert_image", "image_convert_buffer"} <= families
     assert not any(name.startswith(("conv_", "pool", "matmul")) for name in backend.kernels)
     stored = [t for d in backend.recording.dispatches for t in d.tensors]
-    assert {t.fp16 for t in stored if t.layout is Layout.IMAGE} <= {fp16, False}
+    assert {t.element for t in stored if t.layout is Layout.IMAGE} <= {element, "f32"}
 
 
 def test_buffers_are_the_default_here() -> None:
@@ -303,7 +306,7 @@ def test_the_variable_decides(profile: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def _joined_network() -> tuple[Graph, dict[str, Array]]:
-    """What decoders of U-Nets and heads of detectors move: joined, resized, cut and padded."""
+    """Data movement in decoders of U-Nets and heads of detectors: joins, resizes, crops, pads."""
     rng = np.random.default_rng(3)
 
     def weights(*shape: int) -> Array:
@@ -347,14 +350,14 @@ def _joined_network() -> tuple[Graph, dict[str, Array]]:
     return Graph("joined", [tensor_info("x", x)], outputs, ops, constants), {"x": x}
 
 
-@pytest.mark.parametrize("fp16", [False, True])
-def test_what_is_joined_resized_and_cut_stays_in_images(fp16: bool) -> None:
+@pytest.mark.parametrize("element", ["f32", "f16"])
+def test_what_is_joined_resized_and_cut_stays_in_images(element: FloatElement) -> None:
     """There are no conversions but those at the ends: no buffer in between."""
-    if fp16 and "storage16" not in device().info.features:
+    if element == "f16" and "storage16" not in device().info.features:
         pytest.skip("the device stores no fp16")
     graph, feeds = _joined_network()
-    got, backend = _run(graph, feeds, fp16=fp16)
-    tolerance = FP16_TOLERANCE if fp16 else 1e-5
+    got, backend = _run(graph, feeds, element=element)
+    tolerance = FP16_TOLERANCE if element == "f16" else 1e-5
     for name, want in _expected(graph, feeds).items():
         np.testing.assert_allclose(got[name], want, rtol=tolerance, atol=tolerance)
     moving = [name for name in backend.kernels if "image_" not in name and "width" not in name]

@@ -1,4 +1,4 @@
-"""Tensors beyond the largest range that the device binds: ops are cut, or visibly run elsewhere."""
+"""Tensors beyond the device's largest bindable range: ops are split, or visibly run elsewhere."""
 
 from __future__ import annotations
 
@@ -313,7 +313,7 @@ ROWS = {
         [floats(3, 2, 40, 8), floats(3, 2, 40, 8), floats(3, 2, 40, 8)],
     ),
 }  # fmt: skip
-"""Ops by what of them is too large."""
+"""Ops by the tensor that is too large."""
 
 
 def case_of(name: str) -> Case:
@@ -338,7 +338,7 @@ def test_an_op_is_cut(name: str) -> None:
 def test_an_op_is_cut_in_halves(name: str) -> None:
     if "storage16" not in device().info.features:
         pytest.skip("the device has no 16-bit storage")
-    case = dataclasses.replace(case_of(name), fp16=True)
+    case = dataclasses.replace(case_of(name), floats="f16")
     check(case, limited(LIMIT // 2))
 
 
@@ -439,7 +439,7 @@ def test_what_does_not_fit_memory_says_what_is_needed(monkeypatch: pytest.Monkey
 
     def small(on: Device, nbytes: int, kind: MemoryKind) -> Buffer:
         if kind is MemoryKind.DEVICE:
-            raise OutOfDeviceMemoryError("the memory is not there")
+            raise OutOfDeviceMemoryError("the memory does not exist")
         return allocate(on, nbytes, kind)
 
     monkeypatch.setattr(Device, "allocate", small)

@@ -11,6 +11,7 @@ import pytest
 
 from tests.device_infos import COOPMAT_GPU
 from tests.op.vulkan.harness import device
+from vkmnn.base.elements import FLOATS, FloatElement
 from vkmnn.core.plan import Plan
 from vkmnn.cpu_fallback import CpuBackend, run_op
 from vkmnn.ir import Op, TensorInfo
@@ -45,24 +46,26 @@ def matrices() -> Device:
 
 
 class Taking:
-    """A chooser that takes one kernel for both if it can; notes what there was to choose."""
+    """A chooser that picks one kernel for both if it can; records the candidates."""
 
     def __init__(self, kind: type[NormedCoop | NormedShared]) -> None:
         self.kind = kind
         self.problems: list[NormedProblem] = []
 
     def __call__(self, what: str, problem: Hashable, candidates: Sequence[Any]) -> Any:
-        """Return the smallest tile: it takes the shortest time to compile."""
+        """Return the smallest tile: it has the shortest compile time."""
         if what != "normed":
             return candidates[0]
         self.problems.append(problem[1] if isinstance(problem, tuple) else cast("Any", problem))
         return next(one for one in candidates if isinstance(one, self.kind) and one.tile.rows < 32)
 
 
-def run(case: Case, on: Device, *, fp16: bool = True) -> tuple[list[NormedProblem], list[str]]:
-    """Compare a case with numpy; return the pairs that were found, and the kernels."""
-    chooser, shaders = Taking(NormedCoop if fp16 else NormedShared), list[str]()
-    backend = VulkanBackend(on, chooser=chooser, fp16=fp16, fp16_inputs=fp16)
+def run(
+    case: Case, on: Device, *, element: FloatElement = "f16"
+) -> tuple[list[NormedProblem], list[str]]:
+    """Compare a case with numpy; return the fused pairs, and the kernels."""
+    chooser, shaders = Taking(NormedShared if element == "f32" else NormedCoop), list[str]()
+    backend = VulkanBackend(on, chooser=chooser, element=element, narrow_inputs=element != "f32")
     encode = backend.encode
 
     def noted(segments: Any) -> Any:
@@ -71,7 +74,7 @@ def run(case: Case, on: Device, *, fp16: bool = True) -> tuple[list[NormedProble
         return recording, ends
 
     cast("Any", backend).encode = noted
-    case = replace(case, fp16=fp16)
+    case = replace(case, floats=element)
     plan = Plan(case.graph, case.infos, {}, backend, CpuBackend(), run_op)
     try:
         results = plan.execute(case.feeds)
@@ -86,7 +89,7 @@ def run(case: Case, on: Device, *, fp16: bool = True) -> tuple[list[NormedProble
 @pytest.mark.parametrize("number", range(4))
 def test_one_dispatch_in_float32(number: int) -> None:
     case = normed_case((2, 9, 76), 35 + number, keeps=False, number=number, rms=number == 3)
-    problems, shaders = run(case, device(), fp16=False)
+    problems, shaders = run(case, device(), element="f32")
     assert len(problems) == 1
     assert not any("norm" in name for name in shaders)
     assert sum("matmul" in name for name in shaders) == 1
@@ -96,17 +99,17 @@ def test_one_dispatch_in_float32(number: int) -> None:
 def test_float32_rows_far_from_zero(mean: float) -> None:
     """Squares lose no digits to the mean: rows are staged less a pivot."""
     case = normed_case((3, 64), 40, keeps=False, mean=mean)
-    problems, _ = run(case, device(), fp16=False)
+    problems, _ = run(case, device(), element="f32")
     assert len(problems) == 1
 
 
 def test_float32_rows_that_others_read_stay_apart() -> None:
-    problems, shaders = run(normed_case((3, 64), 40, keeps=True), device(), fp16=False)
+    problems, shaders = run(normed_case((3, 64), 40, keeps=True), device(), element="f32")
     assert problems == []
     assert any("norm" in name for name in shaders)
     kept = normed_case((3, 64), 40, keeps=False)
     seen = changed(kept, *kept.graph.ops, outputs=("normed", "out"))
-    assert run(seen, device(), fp16=False)[0] == []
+    assert run(seen, device(), element="f32")[0] == []
 
 
 @pytest.mark.parametrize("keeps", [False, True])
@@ -169,9 +172,9 @@ def test_what_stays_apart(what: str, matrices: Device) -> None:
     assert any("norm" in name for name in shaders)
 
 
-def first(problem: NormedProblem, info: DeviceInfo, *, fp16: bool = True) -> Any:
+def first(problem: NormedProblem, info: DeviceInfo, *, element: FloatElement = "f16") -> Any:
     encoder = VulkanEncoder(info)
-    found = candidates_of(problem, Target(info, "f16" if fp16 else "f32"), encoder)
+    found = candidates_of(problem, Target(info, element), encoder)
     return found[0] if found else None
 
 
@@ -209,16 +212,16 @@ def test_what_no_kernel_takes(odd: MatMulProblem) -> None:
 def test_layers_of_transformers_in_float32(rows: int, columns: int) -> None:
     info = open_profile("nvidia-h200").info
     problem = NormedProblem(product(rows, columns, 768), True)
-    assert isinstance(first(problem, info, fp16=False), NormedShared)
-    assert first(replace(problem, keeps=True), info, fp16=False) is None
+    assert isinstance(first(problem, info, element="f32"), NormedShared)
+    assert first(replace(problem, keeps=True), info, element="f32") is None
 
 
 def test_matrices_come_before_shared_memory() -> None:
     problem = NormedProblem(product(64, 64, 64), True)
     encoder = VulkanEncoder(COOPMAT_GPU)
-    for fp16 in (False, True):
-        found = candidates_of(problem, Target(COOPMAT_GPU, "f16" if fp16 else "f32"), encoder)
-        assert any(isinstance(one, NormedCoop) for one in found) is fp16
+    for element in FLOATS:
+        found = candidates_of(problem, Target(COOPMAT_GPU, element), encoder)
+        assert any(isinstance(one, NormedCoop) for one in found) is (element == "f16")
         assert any(isinstance(one, NormedShared) for one in found)
 
 
@@ -227,4 +230,4 @@ def test_cpu_devices_are_not_asked() -> None:
     info = device().info
     if info.type is not DeviceType.CPU:
         pytest.skip("not a CPU device")
-    assert first(NormedProblem(product(64, 64, 64), True), info, fp16=False) is None
+    assert first(NormedProblem(product(64, 64, 64), True), info, element="f32") is None

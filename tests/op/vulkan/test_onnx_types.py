@@ -1,5 +1,7 @@
-"""onnx's float32 node cases with integers and bool in place of floats, wherever ONNX allows those
-types: the device agrees with the numpy backend, and runs every op but for reasons listed here."""
+"""onnx's float32 node cases with integers and bool instead of floats, wherever ONNX allows those
+types: the device agrees with the numpy backend, and runs every op except for the reasons listed
+here.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ def type_name(schema: defs.OpSchema, parameters: Any, index: int) -> str:
 
 
 def retyped(case: Any, dtype: str) -> tuple[onnx.ModelProto, dict[str, Array]] | None:
-    """Return a case with `dtype` in place of float32, and its inputs; None where not allowed."""
+    """Return a case with `dtype` in place of float32, and its inputs; None if not allowed."""
     if len(case.model.graph.node) != 1 or case.model.graph.node[0].domain:
         return None
     model = onnx.ModelProto()
@@ -81,7 +83,7 @@ def retyped(case: Any, dtype: str) -> tuple[onnx.ModelProto, dict[str, Array]] |
 
 
 def run(model: onnx.ModelProto, feeds: dict[str, Array], where: str) -> tuple[list[Array], str]:
-    """Return the outputs, and why ops ran off the device where that is not allowed."""
+    """Return the outputs, and why ops did not run on the device if that is not allowed."""
     with InferenceSession(
         model, device=where, validation=where != "cpu", unsupported="raise"
     ) as session:
@@ -91,7 +93,7 @@ def run(model: onnx.ModelProto, feeds: dict[str, Array], where: str) -> tuple[li
 
 
 def difference(name: str, ours: list[Array], theirs: list[Array]) -> str:
-    """Say how results differ."""
+    """Describe how results differ."""
     for a, b in zip(ours, theirs, strict=True):
         if (a.dtype, a.shape) != (b.dtype, b.shape):
             return f"{a.dtype} {a.shape} instead of {b.dtype} {b.shape}"

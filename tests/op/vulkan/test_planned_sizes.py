@@ -183,7 +183,7 @@ def test_blocks_in_images_of_sizes_that_are_fed(
         ("int8", "uint8", ""),
         ("uint8", "int8", ""),
         ("uint16", "int16", ""),
-        ("float16", "int16", "have other bits"),
+        ("float16", "int16", "with other bits"),
         ("int64", "float64", "float64"),
     ],
 )

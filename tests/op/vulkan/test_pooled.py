@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.op.vulkan.harness import device
+from vkmnn.base.elements import FloatElement
 from vkmnn.core.plan import Plan
 from vkmnn.cpu_fallback import CpuBackend, run_op
 from vkmnn.ir import Graph, Op, TensorInfo
@@ -27,7 +28,7 @@ from vkmnn_suite.cases.pooled import pooled_case
 
 
 class Taking:
-    """A chooser that takes the smallest tile for both, if it can."""
+    """A chooser that picks the smallest tile for both, if it can."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -42,7 +43,7 @@ class Taking:
 
 
 def run(case: Case) -> tuple[int, list[str]]:
-    """Compare a case with numpy; return how many pairs were found, and the kernels."""
+    """Compare a case with numpy; return the number of fused pairs, and the kernels."""
     chooser, shaders = Taking(), list[str]()
     backend = VulkanBackend(device(), chooser=chooser)
     encode = backend.encode
@@ -129,7 +130,7 @@ def test_what_stays_apart() -> None:
 
 
 def problem_of(channels: int, outputs: int, size: int, **more: Any) -> PooledProblem:
-    """Return what stands between two stages of a SqueezeNet."""
+    """Return the ops between two stages of a SqueezeNet."""
     after, one = (1, size, size), (1, 1, 1)
     pixels = size * size
     product = ConvProblem(
@@ -140,11 +141,11 @@ def problem_of(channels: int, outputs: int, size: int, **more: Any) -> PooledPro
     return PooledProblem(replace(product, **more), before, (1, 2, 2), (0, 0, 0))
 
 
-def offered(problem: PooledProblem, profile: str, fp16: bool = False) -> list[Any]:
+def offered(problem: PooledProblem, profile: str, element: FloatElement = "f32") -> list[Any]:
     """Return the candidates on a device of a profile."""
     opened = open_profile(profile)
     try:
-        encoder = VulkanEncoder(opened.info, fp16=fp16)
+        encoder = VulkanEncoder(opened.info, element=element)
         return candidates_of(problem, Target.of(encoder), encoder)
     finally:
         opened.close()

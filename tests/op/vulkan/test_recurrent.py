@@ -33,7 +33,7 @@ def attrs_of(cell: str, **more: object) -> RecurrentAttrs:
 
 @pytest.mark.parametrize("cell", RECURRENT_GATES)
 def test_more_steps_than_loops_can_count(cell: str) -> None:
-    """A dispatch makes as many steps as its loops may; the next one goes on from its state."""
+    """A dispatch computes as many steps as its loops allow; the next one continues from there."""
     hidden, batch = 5, 2
     gates = RECURRENT_GATES[cell] * hidden
     attrs = attrs_of(cell)
@@ -48,7 +48,7 @@ def test_more_steps_than_loops_can_count(cell: str) -> None:
 @pytest.mark.parametrize("sharing", [Sharing(True, 1, 64, 8), Sharing(False, 4, 128, 8)], ids=str)
 @pytest.mark.parametrize("resets", [False, True])
 def test_slices_of_gpus(sharing: Sharing, resets: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What GPUs take computes the same on the device at hand."""
+    """The kernels for GPUs compute the same on the available device."""
     ways = "vkmnn.vulkan.executions.recurrent.sharings"
     monkeypatch.setattr(ways, lambda problem, info, *, texel: [sharing])
     cell = "GRU" if resets else "LSTM"

@@ -1,4 +1,4 @@
-"""Waves of dispatches: what waits for what, how many barriers, how many bytes."""
+"""Waves of dispatches: dependencies, number of barriers, number of bytes."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_branches_run_beside_each_other():
 
 
 def test_a_shortcut_waits_for_its_turn():
-    """What is needed last begins last: it takes memory from then on."""
+    """The dispatch needed last comes last: its result uses memory from then on."""
     shortcut, branch = [("x", "s"), ("s", "y")], [("x", "a"), ("a", "b"), ("b", "c"), ("c", "y")]
     assert Recorded(*shortcut, *branch, s=64, y=128).waves() == [[2], [0, 3], [1, 4], [5]]
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.op.vulkan.harness import device
+from vkmnn.base.elements import FLOATS, FloatElement
 from vkmnn.core.backend import Backend
 from vkmnn.core.plan import Plan
 from vkmnn.cpu_fallback import CpuBackend, run_op
@@ -37,7 +38,7 @@ SAME = (1, 1, 1, 1)
 
 
 class Taking:
-    """A chooser that takes a kernel for pairs, whether or not it is a candidate."""
+    """A chooser that picks a kernel for pairs, whether or not it is a candidate."""
 
     def __init__(self, kernel: SeparableKernel | None) -> None:
         self.kernel = kernel
@@ -52,7 +53,7 @@ class Taking:
 
 
 def run(case: Case, kernel: SeparableKernel | None) -> tuple[int, list[str]]:
-    """Compare a case with numpy; return the pairs that were found, and the kernels."""
+    """Compare a case with numpy; return the fused pairs, and the kernels."""
     chooser = Taking(kernel)
     backend = VulkanBackend(device(), chooser=chooser)
     shaders: list[str] = []
@@ -108,7 +109,7 @@ def test_activations_between(between: Activation) -> None:
 
 
 def test_what_is_not_finite_stays_where_it_is() -> None:
-    """Neither pads nor what fills tiles up spread infinities of x over other pixels."""
+    """Neither pads nor filler elements of tiles spread infinities of x over other pixels."""
     case = Maker()((1, 5, 6, 7), (3, 3), 3, pads=SAME, between=NONE, after=NONE)
     x = case.feeds["x"].copy()
     x[0, 2, 5, 6] = np.inf
@@ -127,7 +128,7 @@ def with_more(case: Case, *ops: Op, outputs: Sequence[str]) -> Case:
 
 
 def test_results_that_others_read_stay() -> None:
-    """A depthwise convolution with another reader, or whose result the host reads, is apart."""
+    """A depthwise convolution with another reader, or whose result the host reads, is not fused."""
     case = Maker()((1, 8, 5, 7), (3, 3), 8, pads=SAME, between=RELU6, after=NONE)
     read = with_more(case, outputs=["out", "between"])
     negated = Op("UnaryOp", "negated", ["between"], ["more"], UnaryAttrs("NEG"))
@@ -183,10 +184,10 @@ def problem_of(
     return SeparableProblem(first, second)
 
 
-def offered(problem: SeparableProblem, profile: str, fp16: bool = False) -> list[Any]:
+def offered(problem: SeparableProblem, profile: str, element: FloatElement = "f32") -> list[Any]:
     opened = open_profile(profile)
     try:
-        encoder = VulkanEncoder(opened.info, fp16=fp16)
+        encoder = VulkanEncoder(opened.info, element=element)
         return candidates_of(problem, Target.of(encoder), encoder)
     finally:
         opened.close()
@@ -200,9 +201,11 @@ NEARLY = ((576, 96, 14), "radeon-rx-7900-xtx")
 
 @pytest.mark.parametrize(("block", "profile"), [*product(BLOCKS, PROFILES)])
 def test_blocks_of_mobilenets_are_one_dispatch(block: tuple[int, ...], profile: str) -> None:
-    for fp16 in (False, True):
-        first, *others = offered(problem_of(*block), profile, fp16)
-        assert isinstance(first, SeparableKernel) or (not fp16 and (block, profile) == NEARLY)
+    for element in FLOATS:
+        first, *others = offered(problem_of(*block), profile, element)
+        assert isinstance(first, SeparableKernel) or (
+            element == "f32" and (block, profile) == NEARLY
+        )
         assert Apart() in (first, *others)
         assert {k.rows for k in (first, *others) if isinstance(k, SeparableKernel)} == {4, 8}
 

@@ -1,4 +1,4 @@
-"""Settings of a backend reach every backend that takes its place: none is handed on by hand."""
+"""Settings of a backend reach every backend that replaces it: none is passed on by hand."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ OTHER: dict[str, Any] = {
     "progress": print,
     "timestamps": True,
     "apart": True,
-    "fp16": True,
-    "half": True,
-    "fp16_inputs": True,
+    "element": "f16",
+    "arithmetic": "f16",
+    "narrow_inputs": True,
     "full": frozenset({"an op"}),
     "overflows": OverflowWatch("raise"),
     "tuning": "on",
@@ -43,7 +43,7 @@ SIBLINGS: dict[str, tuple[Callable[[VulkanBackend], VulkanBackend], set[str]]] =
     "rebuilt": (VulkanBackend.reopened, set()),
     "profile of a rebuilt one": (lambda one: one.reopened().timed(), {"timestamps"}),
 }
-"""What takes a backend's place, and the settings that it has of its own."""
+"""The replacements of a backend, and their own settings."""
 
 
 @pytest.fixture(autouse=True)
@@ -67,20 +67,20 @@ def test_every_setting_reaches_every_sibling(kind: str, field: str) -> None:
 
 
 def test_what_is_kept_in_float32_reaches_every_sibling() -> None:
-    backend = VulkanBackend(device(), fp16=True, overflows=OverflowWatch("high"))
+    backend = VulkanBackend(device(), element="f16", overflows=OverflowWatch("high"))
     error = vkmnn.Float16OverflowError("for the test", frozenset({"a", "b"}))
     wider = backend.widened(error)
     assert wider is not None
     for make, _ in SIBLINGS.values():
         made = make(wider)
-        assert (made.settings.fp16, made.settings.full) == (True, {"a", "b"})
+        assert (made.settings.element, made.settings.full) == ("f16", {"a", "b"})
     whole = wider.widened(error)
     assert whole is not None
-    assert not whole.settings.fp16
+    assert whole.settings.element == "f32"
 
 
 def network(staged: bool) -> bytes:
-    """Return two products; `staged`: what lies between them depends on data."""
+    """Return two products; `staged`: the ops between them depend on data."""
     weight = np.random.default_rng(0).standard_normal((16, 16)).astype(np.float32)
     nodes = [helper.make_node("MatMul", ["x", "w"], ["a"])]
     if staged:
@@ -127,7 +127,7 @@ def test_sessions_plan_with_their_settings_in_every_way(
     staged: bool,
 ) -> None:
     if precision == "low":
-        monkeypatch.setattr("vkmnn.opening.possible_precision", lambda info: "low")
+        monkeypatch.setattr("vkmnn.opening.device.possible_precision", lambda wanted, info: "low")
     feeds = {"x": np.ones((3, 16), np.float32)}
     ways: dict[str, Callable[[vkmnn.InferenceSession], object]] = {
         "run": lambda one: one.run(None, feeds),
@@ -148,8 +148,8 @@ def test_sessions_plan_with_their_settings_in_every_way(
             another.run(None, feeds)
     assert len(planned_by) > 6
     for settings in planned_by:
-        assert settings.fp16
-        assert settings.half == (precision == "low")
+        assert settings.element == "f16"
+        assert settings.arithmetic == ("f16" if precision == "low" else "f32")
         assert settings.overflows is not None
         assert settings.overflows.action == "raise"
 

@@ -1,4 +1,4 @@
-"""Constants that exceed the largest storage buffer: products are cut along their columns."""
+"""Constants that exceed the largest storage buffer: products are split along their columns."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_a_large_constant_is_copied_in_parts(small: Device) -> None:
 
 
 def test_constants_count_as_they_lie(small: Device) -> None:
-    """Codes are not read as bytes where an op may be cut: not for the sake of large weights."""
+    """Quantised values are not read as bytes if an op may be split, even with large weights."""
     divider = Divider("VULKAN", lambda *_: Rejection(""), small.info, lambda: VulkanEncoder(small))
     each = LIMIT // SUSPECT // 4
 

@@ -1,4 +1,4 @@
-"""The tuner: measures in the network, keeps what it found, and changes no result."""
+"""The tuner: measures in the network, keeps its findings, and changes no result."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def session(data: bytes) -> InferenceSession:
 
 
 def whole_runs(monkeypatch: pytest.MonkeyPatch, old: float, new: float) -> None:
-    """Make up what whole runs take with the kernels of before and with those found."""
+    """Simulate the times of whole runs with the old kernels and with the new ones."""
     monkeypatch.setattr(tuning, "_whole_runs", lambda *_: [(old, new)] * 3)
 
 

@@ -1,4 +1,4 @@
-"""Concats and slices that cost no copy: producers write in place, parts are views."""
+"""Concats and slices without a copy: producers write in place, parts are views."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def run(
 
 
 def blocked(*names: str) -> list[Op]:
-    """Return poolings of one pixel, whose results lie channel-blocked."""
+    """Return poolings of one pixel, whose results are channel-blocked."""
     return [Op("Pooling", f"{n}.pool", [n], [f"{n}.pool"], POOL) for n in names]
 
 

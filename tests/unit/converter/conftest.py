@@ -18,7 +18,7 @@ Arrays = Sequence[np.ndarray]
 
 
 def evaluate_graph(graph: Graph, inputs: Arrays) -> list[np.ndarray]:
-    """Run a graph op by op on numpy; shapes and types must be as computed and as the graph says."""
+    """Run a graph op by op on numpy; check shapes and types against the graph and the computed."""
     names = [info.name for info in graph.inputs]
     values: dict[str, np.ndarray] = {
         **graph.constants,

@@ -28,7 +28,7 @@ class Impossible(OpAttrs):
 
 
 def read(kind: type[OpAttrs], **attributes: object) -> OpAttrs:
-    """Return what a converter reads of a node with these attributes."""
+    """Return the attributes that a converter reads from a node with these ones."""
     found: list[OpAttrs] = []
 
     @converter("Read", domain="test.attributes")

@@ -10,6 +10,7 @@ import zipfile
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -45,18 +46,6 @@ def refuse(given: object, *parts: str, kind: type[VkmnnError] = ModelError) -> V
 
 
 # --- files -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("path", "words"),
-    [
-        ("https://host/models/m.onnx", "'https://host/models/m.onnx' is an address"),
-        ("hf://owner/m.onnx", "is an address"),
-        ("owner/resnet-50", "on a hub"),
-    ],
-)
-def test_names_of_models_elsewhere(path: str, words: str) -> None:
-    assert "downloads nothing" in str(refuse(path, words))
 
 
 def test_missing_file(tmp_path: Path) -> None:
@@ -104,7 +93,7 @@ HEADER = b"\x40\0\0\0\0\0\0\0"
 CONTENTS: dict[bytes, tuple[str, str]] = {
     zipped("archive/data.pkl", "archive/data/0"): ("PyTorch archive", "torch.onnx.export"),
     zipped("m/.format_version", "m/data.pkl"): ("PyTorch archive", "torch.onnx.export"),
-    zipped("metadata.json", "config.json", "model.weights.h5"): ("Keras archive", "model.export"),
+    zipped("metadata.json", "config.json", "model.weights.h5"): ("Keras archive", "vkmnn[keras]"),
     zipped("arr_0.npy"): ("archive of numpy arrays", "--input"),
     zipped("model.onnx"): ("a zip archive", "unpack it"),
     b"PK\x03\x04archive" + bytes(range(256)): ("a zip archive", "torch.onnx.export"),
@@ -140,9 +129,9 @@ CONTENTS: dict[bytes, tuple[str, str]] = {
     sub(1, b"AlexNet") + sub(100, sub(1, b"data")): ("Caffe model", "NAME.caffemodel"),
     sub(1, b"CaffeNet") + sub(2, sub(4, b"data")): ("Caffe model", "NAME.caffemodel"),
     b"\x08\x04" + sub(2, sub(1, sub(1, b"image"))): ("Core ML", "export the original"),
-    b"\x08\x01" + sub(2, sub(1, sub(4, b"serve"))): ("SavedModel", "--saved-model"),
+    b"\x08\x01" + sub(2, sub(1, sub(4, b"serve"))): ("SavedModel", "path of the folder"),
     sub(1, b"\x08\0", sub(3, sub(1, b"feed"), b"\x0a\x05fetch")): ("PaddlePaddle", "paddle2onnx"),
-    b"\x89HDF\r\n\x1a\n" + bytes(64) + b"keras_version": ("Keras model (HDF5)", "load_model(FILE)"),
+    b"\x89HDF\r\n\x1a\n" + bytes(64) + b"keras_version": ("Keras model (HDF5)", "vkmnn[keras]"),
     b"\xdd\x85\x76\0" + bytes(64): ("ncnn", "made from"),
     b"ptrt" + bytes(64): ("TensorRT engine", "cannot be converted"),
     b"LITERTLM" + bytes(64): ("LiteRT-LM", "made from"),
@@ -238,7 +227,6 @@ def test_a_large_file_of_another_format_is_not_read(
 
 
 FOLDERS: dict[str, tuple[list[str], str, str]] = {
-    "saved": (["saved_model.pb", "variables/a"], "TensorFlow SavedModel", "--saved-model"),
     "core.mlpackage": (["Manifest.json", "Data/m.mlmodel"], "Core ML package", "original"),
     "core.mlmodelc": (["coremldata.bin"], "Core ML model", "original"),
     "paddle": (["inference.pdmodel", "inference.pdiparams"], "PaddlePaddle", "paddle2onnx"),
@@ -260,7 +248,8 @@ FOLDERS: dict[str, tuple[list[str], str, str]] = {
     "mlflow": (["MLmodel", "data/model.pkl"], "MLflow", "that is in it"),
     "caffe": (["deploy.prototxt", "m.caffemodel"], "folder of models", "deploy.prototxt"),
     "caffe weights": (["m.caffemodel"], "weights of Caffe", "NAME.prototxt"),
-    "keras": (["m.keras"], "Keras", "model.export"),
+    "keras": (["m.keras"], "folder of models", "m.keras"),
+    "keras of old": (["m.h5"], "Keras", "vkmnn[keras]"),
     "torch": (["a.pt", "b.pt"], "PyTorch models", "torch.onnx.export"),
     "bin": (["config.json", "pytorch_model.bin"], "PyTorch weights", "optimum-cli"),
     "several": (["a.onnx", "b.onnx"], "folder of models", "a.onnx, b.onnx"),
@@ -284,7 +273,12 @@ def test_folders_are_named(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("model", [io.BytesIO(b"x"), bytearray(b"x"), None, 5, ["m.onnx"]])
 def test_objects_that_are_no_models(model: object) -> None:
-    for load in (vkmnn.load, vkmnn.InferenceSession, vkmnn.Interpreter):
+    loads: list[Callable[[Any], object]] = [
+        lambda model: vkmnn.load(model, "cpu"),
+        lambda model: vkmnn.InferenceSession(model, "cpu"),
+        vkmnn.Interpreter,
+    ]
+    for load in loads:
         with pytest.raises(vkmnn.InvalidInputError, match="a model is a path, bytes") as caught:
             load(model)
         assert caught.value.hint

@@ -1,4 +1,4 @@
-"""If with a condition that is known: the branch stands in its place."""
+"""If with a known condition: the branch replaces it."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ def build(
 
 
 def check(model: onnx.ModelProto, expected: Sequence[Array] = (), x: Array = X) -> None:
-    """Compare with what is expected, else with onnxruntime.
+    """Compare with the expected results, else with onnxruntime.
 
-    onnxruntime takes no branch that hands out a tensor of the graph around it.
+    onnxruntime accepts no branch that returns a tensor of the outer graph.
     """
     if not expected:
         oracle = open_oracle(model)
@@ -224,7 +224,7 @@ def test_a_condition_of_several_elements() -> None:
 
 
 def _hiding() -> onnx.FunctionProto:
-    """A function whose branch defines an `x` of its own beside what the caller calls `x`."""
+    """A function whose branch defines an `x`, while the caller uses the same name."""
     then = graph([node("Neg", "a", "x"), node("Mul", "a x", "t")], "t")
     otherwise = graph([node("Relu", "a", "e")], "e")
     return helper.make_function(
@@ -245,7 +245,7 @@ def test_names_of_a_branch_do_not_hide_what_is_given_to_its_function() -> None:
 @pytest.mark.parametrize("version", [17, 16], ids=["same opset", "another opset"])
 @pytest.mark.parametrize("sign", [1, -1])
 def test_functions_called_in_branches_of_an_unknown_condition(version: int, sign: int) -> None:
-    """On the host, calls are replaced where the opsets agree; else the functions go along."""
+    """On the host, calls are replaced if the opsets agree; otherwise the functions are included."""
     opset = [helper.make_opsetid("", version), helper.make_opsetid("local", 1)]
     half = helper.make_function(
         "local", "half", ["a"], ["b"], [node("Add", "a a", "s"), node("Neg", "s", "b")], opset
@@ -272,5 +272,5 @@ def test_functions_called_in_branches_of_an_unknown_condition(version: int, sign
     model = build(nodes, {"zero": np.array(0, np.float32)}, functions=[outer, half])
     x = sign * np.abs(X)
     check(model, [np.abs(2 * x) if sign > 0 else -2 * x], x)
-    with InferenceSession(model) as session:
+    with InferenceSession(model, device="cpu") as session:
         assert [op.type for op in session.placement().off_device] == ["If"]

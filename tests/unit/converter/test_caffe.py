@@ -1,4 +1,4 @@
-"""Caffe's files: which belongs to which, what of a network counts, and what is refused."""
+"""Caffe's files: which belong together, which parts of a network count, and refusals."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def check(found: np.ndarray, expected: np.ndarray = RIGHT) -> None:
 
 
 def refused(kind: type[VkmnnError], text: str, path: Path, arrays: Any = None) -> VkmnnError:
-    """Opening a network must fail with an error that names what is wrong, and helps."""
+    """Opening a network must fail with an error that names the problem, and helps."""
     with pytest.raises(kind) as caught:
         load_network(saved(path, text, WEIGHTS if arrays is None else arrays))
     assert type(caught.value) is kind
@@ -181,7 +181,7 @@ def test_layers_of_other_phases_are_left_out(tmp_path: Path) -> None:
 
 
 def test_blobs_that_are_written_again(tmp_path: Path) -> None:
-    """Readers in between see what was there; the last of them is the output."""
+    """Readers in between see the earlier value; the last of them is the output."""
     text = INPUT + (
         'layer { name: "a" type: "Power" bottom: "data" top: "x" power_param { scale: 2 } }'
         'layer { name: "b" type: "AbsVal" bottom: "x" top: "before" }'
@@ -227,7 +227,7 @@ def test_constants(tmp_path: Path) -> None:
 
 
 def test_open_sizes(tmp_path: Path) -> None:
-    """Poolings of sizes that only a run knows are rounded as others are."""
+    """Poolings of sizes unknown until a run are rounded like others."""
     layer = 'layer {{ type: "Pooling" bottom: "data" top: "y" pooling_param {{ {} }} }}'
     for kind, kernel, stride, pad in (("MAX", 3, 2, 1), ("AVE", 3, 2, 1), ("MAX", 3, 2, 0)):
         given = f"pool: {kind} kernel_size: {kernel} stride: {stride} pad: {pad}"
@@ -303,7 +303,7 @@ DAMAGED = {
         "weights are 4 x 3 x 3 x 3 in the weights, 4 x 3 x 5 x 5",
     ),
     "fewer weights": (CONV.replace("conv\" type", "half\" type"), "1 blobs for it: no biases"),
-    "a blob that is not there": (CONV.replace('"data"', '"dat"'), "reads the blob 'dat'"),
+    "a blob that does not exist": (CONV.replace('"data"', '"dat"'), "reads the blob 'dat'"),
     "groups": (
         CONV.replace("num_output", "group: 3 num_output"), "3 channels and 4 outputs in 3 groups"
     ),
@@ -385,7 +385,7 @@ def test_binary_files_of_many_layers_are_refused(tmp_path: Path) -> None:
 
 
 def mutated(data: bytes, rng: random.Random) -> bytes:
-    """Return a file with a few bytes changed, left out or repeated."""
+    """Return a file with a few bytes changed, removed or repeated."""
     changed = bytearray(data)
     for _ in range(rng.choice((1, 1, 2, 4))):
         at, length = rng.randrange(len(changed)), rng.choice((1, 1, 2, 8, 40))

@@ -148,7 +148,7 @@ def _agree_with_numbers(
     graph: Graph, feeds: dict[str, np.ndarray], codes: dict[str, np.ndarray], block: int,
     build: Build, evaluate: Callable[..., Any],
 ) -> None:  # fmt: skip
-    """Compare with MoE of what codes of 8 bits stand for."""
+    """Compare with MoE of the dequantised 8-bit values."""
     weights = {}
     for number in "12":
         zeros = codes.get(f"z{number}", np.array(128)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Operators that onnxruntime's optimiser makes of several, against it or their definitions."""
+"""Operators into which onnxruntime's optimiser fuses several, against it or their definitions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def contrib(op: str, inputs: list[str], outputs: list[str], **attributes: object
 
 
 def computed(model: onnx.ModelProto, feeds: dict[str, Array]) -> list[Array]:
-    """What the numpy backend makes of a model: some of these have no kernel for CPUs elsewhere."""
+    """The numpy backend's results for a model: some of these have no kernel for CPUs elsewhere."""
     graph = load_model(model)
     values: dict[str, Array] = {**graph.constants, **feeds}
     for op in graph.ops:
@@ -111,7 +111,7 @@ def test_bias_split_gelu(build: Build) -> None:
 
 
 def normalised(x: np.ndarray, groups: int, epsilon: float) -> np.ndarray:
-    """Normalise groups of channels, which come last."""
+    """Normalise groups of channels, the last axis."""
     parts = x.reshape(x.shape[0], -1, groups, x.shape[-1] // groups)
     mean, variance = parts.mean((1, 3), keepdims=True), parts.var((1, 3), keepdims=True)
     return np.asarray((parts - mean) / np.sqrt(variance + epsilon)).reshape(x.shape)

@@ -1,4 +1,4 @@
-"""Which front end takes a model, and when it is asked."""
+"""The choice of a front end for a model, and when each is asked."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_second_format(registrations: Snapshot) -> None:
 def test_a_plugin_is_asked_after_it_is_loaded(
     registrations: Snapshot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vkmnn.opening.load_plugins", lambda: front_end("words")(Words))
+    monkeypatch.setattr("vkmnn.opening.front_ends.load_plugins", lambda: front_end("words")(Words))
     assert load_network(b"words: ABS").source.name == "words"
 
 

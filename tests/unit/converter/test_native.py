@@ -1,4 +1,4 @@
-"""vkmnn's own model file: what is written comes back, and damaged files are refused."""
+"""vkmnn's own model file: written data is read back, and damaged files are refused."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def stored(graph: Graph, path: Path, options: WriteOptions = OPTIONS) -> Graph:
 
 
 def value_of(hint: Any, rng: random.Random) -> Any:
-    """Return some value of a declared type; a type that is not known here fails the test."""
+    """Return some value of a declared type; an unknown type fails the test."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin in (Union, types.UnionType):
         return value_of(rng.choice(inner), rng)
@@ -158,7 +158,7 @@ def test_constants_come_back(
 
 
 def test_weights_in_halves(tmp_path: Path) -> None:
-    """Weights are rounded; biases, and what float16 cannot hold, are not."""
+    """Weights are rounded; biases, and values out of float16's range, are not."""
     weights = np.linspace(-3, 3, 1024, dtype=np.float32).reshape(32, 32)
     arrays = {"w": weights, "large": weights * 1e6, "bias": weights[0].copy()}
     graph = Graph("h", [], [TensorInfo("w", DType.FLOAT32, (32, 32))], [], dict(arrays))
@@ -355,12 +355,12 @@ DAMAGES: dict[str, dict[str, Any]] = {
     "newer format": {"format": 3},
     "no graph": {"graph": None},
     "data outside": {"data": 10**6},
-    "data that is not there": {"data_size": 17},
+    "data that does not exist": {"data_size": 17},
     "data without end": {"data_size": 2**64 - 1},
     "tensors of one name": {"graph__names__1": "x"},
     "tensor without name": {"graph__names__1": ""},
-    "input that is not there": {"graph__inputs__0__name": 3},
-    "symbol that is not there": {"graph__inputs__0__dims": [-3]},
+    "input that does not exist": {"graph__inputs__0__name": 3},
+    "symbol that does not exist": {"graph__inputs__0__dims": [-3]},
     "huge dimension": {"graph__inputs__0__dims": [2**62]},
     "too many axes": {"graph__inputs__0__dims": [1] * 99},
     "element type": {"graph__outputs__0__dtype": "float33"},
@@ -370,12 +370,12 @@ DAMAGES: dict[str, dict[str, Any]] = {
     "op without attributes": {"graph__ops__0__attributes": 1},
     "op without name": {"graph__ops__0__name": ""},
     "cycle": {"graph__ops__0__inputs": [1]},
-    "tensor that is not there": {"graph__ops__0__inputs": [3]},
+    "tensor that does not exist": {"graph__ops__0__inputs": [3]},
     "negative tensor": {"graph__ops__0__inputs": [-2]},
     "too many inputs": {"graph__ops__0__inputs": [0, 0]},
     "produced twice": {"graph__ops__0__outputs": [0]},
     "attributes of another class": {"graph__attributes__0__text": "ReshapeAttrs"},
-    "attribute that is not there": {"graph__attributes__0__names": ["kinds"]},
+    "attribute that does not exist": {"graph__attributes__0__names": ["kinds"]},
     "attribute too many": {"graph__attributes__0__names": ["kind", "alpha"]},
     "attribute missing": {"graph__attributes__0__names": [], "graph__attributes__0__items": []},
     "attribute of another type": {"graph__attributes__0__items": [{"kind": 3, "real": 1.0}]},
@@ -484,7 +484,7 @@ def test_states_come_back(initial: Any, tmp_path: Path) -> None:
 
 
 def test_endless_values() -> None:
-    """A value that holds itself: the reader neither follows it for ever nor runs out of stack."""
+    """A value that contains itself: the reader neither follows it forever nor runs out of stack."""
     model = fields(
         graph__attributes__0__items=[{"kind": 8, "items": [{"kind": 4, "text": "RELU"}]}]
     )
@@ -546,7 +546,7 @@ def test_forms_come_back(tmp_path: Path) -> None:
 
 
 def mutated(data: bytes, rng: random.Random) -> bytes:
-    """Return a file with bytes flipped, words replaced, parts copied, or its end cut off."""
+    """Return a file with bytes flipped, words replaced, parts copied, or its end removed."""
     result = bytearray(data)
     for _ in range(rng.choice((1, 1, 2, 8))):
         at, kind = rng.randrange(len(result)), rng.randrange(5)
@@ -622,7 +622,7 @@ def test_a_path_that_cannot_be_written_is_refused_before_any_work(
     def load(*_: object, **__: object) -> None:
         raise AssertionError("the model was loaded first")
 
-    monkeypatch.setattr("vkmnn.saving.load_network", load)
+    monkeypatch.setattr("vkmnn.opening.saving.load_network", load)
     folder = tmp_path / "a.vkmnn"
     folder.mkdir()
     for path in (folder, tmp_path / "missing" / "b.vkmnn"):

@@ -1,4 +1,4 @@
-"""Every test case that the onnx package holds: right, or refused for a reason listed here."""
+"""Every test case in the onnx package: right, or refused for a reason listed here."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from vkmnn.ir import Graph
 
 Evaluate = Callable[[Graph, list[np.ndarray]], list[np.ndarray]]
 
-# What the front end refuses on purpose, by the reason that it gives.
+# Intended refusals of the front end, by their reason.
 REFUSED_REASONS = re.compile(
     r"element type (BFLOAT16|FLOAT8\w+|FLOAT4\w+|U?INT[24]|STRING)"
     r"|(casting to|quantizing to|output_dtype|precision) (BFLOAT16|FLOAT8|FLOAT4|U?INT[24])"

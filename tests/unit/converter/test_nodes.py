@@ -1,4 +1,4 @@
-"""What front ends share to write nodes of ONNX: scopes, names, pads, and weights on their own."""
+"""Shared helpers of front ends that write ONNX nodes: scopes, names, pads, separate weights."""
 
 from __future__ import annotations
 

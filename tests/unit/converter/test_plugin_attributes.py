@@ -1,4 +1,4 @@
-"""What converters of plug-ins read of a node, and what becomes of attributes that nobody reads."""
+"""Attributes that converters of plug-ins read from a node, and the fate of those never read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DOMAIN = "test.attributes"
 
 
 def load(read, **attributes: Any) -> list[Any]:
-    """Convert a model with one node of this domain; return what `read` found."""
+    """Convert a model with one node of this domain; return the values that `read` returned."""
     found: list[Any] = []
 
     def convert(node: NodeContext) -> None:

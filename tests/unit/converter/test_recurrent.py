@@ -1,4 +1,4 @@
-"""LSTM, GRU and RNN nodes: beside onnxruntime, and where that has none, beside their twins."""
+"""LSTM, GRU and RNN nodes: compared with onnxruntime, or with equivalents if it has none."""
 
 from __future__ import annotations
 

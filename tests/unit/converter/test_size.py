@@ -1,4 +1,4 @@
-"""What loading costs grows with the model and not faster."""
+"""The cost of loading grows linearly with the model."""
 
 from __future__ import annotations
 

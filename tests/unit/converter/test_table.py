@@ -14,7 +14,7 @@ from vkmnn.converter.tflite.table import with_table
 PAGE = Path(__file__).parents[3] / "docs" / "coming-from-tflite.md"
 DOCUMENT = Path(__file__).parents[3] / "docs" / "operators.md"
 
-# What the first version promises.
+# The promises of the first version.
 PROMISED = """
 Conv ConvTranspose Gemm MatMul BatchNormalization InstanceNormalization LayerNormalization
 GroupNormalization LRN MaxPool AveragePool LpPool GlobalMaxPool GlobalAveragePool GlobalLpPool

@@ -1,4 +1,4 @@
-"""Frozen graphs of TensorFlow: what of a file counts, and what is refused."""
+"""Frozen graphs of TensorFlow: which parts of a file count, and refusals."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ import pytest
 import vkmnn
 from tests.model.caffe_models import field
 from tests.model.test_tensorflow_files import FOLDER, GRAPHS
+from tests.model.test_tensorflow_saved_models import MODELS as SAVED_MODELS
+from tests.model.test_tensorflow_saved_models import unpacked
 from tests.unit.converter.test_caffe import mutated
 from vkmnn.converter.front_end import find_front_end
 from vkmnn.converter.tensorflow import read_operators
+from vkmnn.converter.tensorflow.checksum import masked_crc
 from vkmnn.converter.tensorflow.files import TYPES, array_of, read_graph
 from vkmnn.converter.tensorflow.schema import message_class
 from vkmnn.errors import BudgetError, ModelError, ModelFileError, UnsupportedOpError, VkmnnError
@@ -110,34 +113,34 @@ def test_what_is_recognised(tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match="does not exist"):
         load_network(tmp_path / "none.pb")
     (tmp_path / "saved_model.pb").write_bytes(graph.read_bytes())
-    with pytest.raises(ModelFileError, match="SavedModel"):
+    with pytest.raises(ModelFileError, match="not the graph of a SavedModel"):
         load_network(tmp_path / "saved_model.pb")
 
 
 def test_operators_that_are_not_read_are_named(tmp_path: Path) -> None:
     """All of them, and not those behind them."""
+    enter = node("s", "Enter", "x", frame_name=field(2, "loop"))
     nodes = [
         INPUT,
         node("v", "VarHandleOp"),
         node("w", "ReadVariableOp", "v"),
+        node("t", "Mystery", "b"),
         node("a", "Mystery", "x"),
         node("b", "Relu", "a"),
         node("y", "MatMul", "b", "w"),
-        node("call", "StatefulPartitionedCall", "x"),
-        node("s", "Switch", "x", "x"),
     ]
     with pytest.raises(UnsupportedOpError) as caught:
         load_network(saved(tmp_path, *nodes))
     listed = {(one.op, one.node): one.reason for one in caught.value.nodes}
-    assert {op for op, _ in listed} == {
-        *("VarHandleOp", "ReadVariableOp", "Mystery", "StatefulPartitionedCall", "Switch")
-    }
+    assert {op for op, _ in listed} == {"VarHandleOp", "Mystery"}
+    assert {node for _, node in listed} == {"v", "a", "t"}
     assert "not frozen" in listed["VarHandleOp", "v"]
-    assert "TensorFlow 1" in listed["Switch", "s"]
+    with pytest.raises(UnsupportedOpError, match="a loop without a condition"):
+        load_network(saved(tmp_path, INPUT, enter, node("y", "Neg", "s")))
 
 
 DAMAGED = {
-    "a node that is not there": ([node("y", "Neg", "z")], "reads 'z', which is not there"),
+    "a node that does not exist": ([node("y", "Neg", "z")], "reads 'z', which does not exist"),
     "a circle": ([node("a", "Neg", "b"), node("b", "Add", "a", "a"), node("y", "Neg", "b")],
                  "reads what follows from itself"),
     "nothing but a circle": ([node("a", "Neg", "b"), node("b", "Neg", "a")], "no outputs"),
@@ -190,12 +193,162 @@ def test_names_that_are_not_text(tmp_path: Path) -> None:
 def test_graphs_have_a_budget(tmp_path: Path) -> None:
     nodes = [node(f"n{i + 1}", "Neg", f"n{i}" if i else "x") for i in range(30)]
     with pytest.raises(BudgetError):
-        vkmnn.InferenceSession(saved(tmp_path, INPUT, *nodes), budget=vkmnn.Budget(nodes=20))
+        vkmnn.InferenceSession(saved(tmp_path, INPUT, *nodes), "cpu", budget=vkmnn.Budget(nodes=20))
 
 
 def test_long_chains_do_not_overflow_the_stack(tmp_path: Path) -> None:
     nodes = [node(f"n{i + 1}", "Identity", f"n{i}" if i else "x") for i in range(3000)]
     np.testing.assert_array_equal(run(saved(tmp_path, INPUT, *nodes))["n3000"], X)
+
+
+# --- functions and control flow ------------------------------------------------------------------
+
+
+def function(name: str, arguments: list[str], results: dict[str, str], *nodes: bytes) -> bytes:
+    """Return a field of a library: a function of floats."""
+    about = [field(1, name), *(field(2, field(1, one) + field(3, 1)) for one in arguments)]
+    about += [field(3, field(1, one) + field(3, 1)) for one in results]
+    parts = [field(1, b"".join(about)), *(field(3, one[2:]) for one in nodes)]
+    parts += [field(4, field(1, key) + field(2, value)) for key, value in results.items()]
+    return field(1, b"".join(parts))
+
+
+def library(*functions: bytes) -> bytes:
+    return field(2, b"".join(functions))
+
+
+def called(name: str) -> bytes:
+    return field(10, field(1, name))
+
+
+def body(name: str, op: str = "Neg") -> bytes:
+    return function(name, ["a"], {"r": "n:y:0"}, node("n", op, "a"))
+
+
+def test_functions_are_inlined(tmp_path: Path) -> None:
+    """Also those that are operators by their name, and one in the other, twice."""
+    twice = function(
+        "twice", ["a"], {"r": "q:r:0"}, node("p", "minus", "a"),
+        node("q", "PartitionedCall", "p:r:0", f=called("minus")),
+    )  # fmt: skip
+    nodes = [
+        INPUT,
+        node("y", "StatefulPartitionedCall", "x", f=called("twice")),
+        node("z", "PartitionedCall", "y", f=called("minus")),
+    ]
+    path = saved(tmp_path, *nodes, library(twice, body("minus")))
+    np.testing.assert_array_equal(run(path)["z"], -X)
+
+
+@pytest.mark.parametrize(
+    ("functions", "words"),
+    [
+        ([function("f", ["a"], {"r": "c:o:0"}, node("c", "g", "a")),
+          function("g", ["a"], {"r": "c:o:0"}, node("c", "f", "a"))], "calls itself"),
+        ([], "runs the function 'f', which does not exist"),
+        ([function("f", ["a", "b"], {"r": "n:y:0"}, node("n", "Neg", "a"))],
+         "takes 2 inputs, not 1"),
+        ([function("f", ["a"], {"r": "m:y:0"}, node("n", "Neg", "a"))],
+         "reads 'm:y:0', which does not exist"),
+        ([function("f", ["a"], {"r": "a:0"}, node("a", "Neg", "a"))], "one name"),
+        ([function(f"{'f' * n}", ["a"], {"r": "c:o:0"}, node("c", "f" * (n + 1), "a"))
+          for n in range(1, 90)], "more than 64 functions"),
+    ],
+)  # fmt: skip
+def test_functions_that_contradict_themselves(
+    functions: list[bytes], words: str, tmp_path: Path
+) -> None:
+    nodes = [INPUT, node("y", "PartitionedCall", "x", f=called("f"))]
+    with pytest.raises(ModelError, match=words) as caught:
+        load_network(saved(tmp_path, *nodes, library(*functions)))
+    assert not caught.value.unexpected
+
+
+def test_functions_that_multiply_have_a_budget(tmp_path: Path) -> None:
+    functions = [
+        function(
+            f"f{n}", ["a"], {"r": "q:r:0"}, node("p", f"f{n + 1}", "a"),
+            node("q", f"f{n + 1}", "p:r:0"),
+        )
+        for n in range(40)
+    ]  # fmt: skip
+    nodes = [INPUT, node("y", "f0", "x")]
+    path = saved(tmp_path, *nodes, library(*functions, body("f40")))
+    with pytest.raises(BudgetError):
+        load_network(path, vkmnn.Budget(nodes=500))
+
+
+def test_branches_whose_condition_is_known_are_inlined(tmp_path: Path) -> None:
+    """The other branch may hold what is not read."""
+    sides = {"then_branch": called("minus"), "else_branch": called("odd")}
+    nodes = [INPUT, constant("yes", 1), node("y", "If", "yes", "x", **sides)]
+    path = saved(tmp_path, *nodes, library(body("minus"), body("odd", "Mystery")))
+    np.testing.assert_array_equal(run(path)["y"], -X)
+
+
+def test_a_merge_of_unrelated_branches_is_refused(tmp_path: Path) -> None:
+    nodes = [INPUT, node("a", "Neg", "x"), node("b", "Abs", "x"), node("y", "Merge", "a", "b")]
+    with pytest.raises(UnsupportedOpError, match="branches of several conditions, or of none"):
+        load_network(saved(tmp_path, *nodes))
+
+
+def test_operators_that_are_never_read_say_why(tmp_path: Path) -> None:
+    least = constant("some", [0.5])
+    boxes = node("s", "NonMaxSuppressionV5", "x", "some", "some", "some", "some", "some")
+    for made, reason in (
+        (node("y", "StringLower", "x"), "texts"),
+        (node("y", "LookupTableFindV2", "x"), "a table"),
+        (node("y", "ParseExampleV2", "x"), "serialised form"),
+        (node("y", "StatelessRandomUniformV2", "x"), "a generator"),
+        (node("y", "PyFunc", "x"), "not in the file"),
+        (boxes, "soft NMS"),
+    ):
+        with pytest.raises(UnsupportedOpError) as caught:
+            load_network(saved(tmp_path, INPUT, least, made))
+        assert reason in caught.value.nodes[0].reason
+
+
+# --- damaged files -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SAVED_MODELS)
+def test_damaged_saved_models(name: str, tmp_path: Path) -> None:
+    """Graphs, indexes with right checksums, and data: read, or refused by a typed error."""
+    rng, refusals = random.Random(name), []
+    folder = unpacked(name, tmp_path)
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    contents = {path: path.read_bytes() for path in files}
+    for turn in range(8):
+        path = files[turn % len(files)]
+        changed = mutated(contents[path], rng)
+        path.write_bytes(with_checksums(changed) if path.suffix == ".index" else changed)
+        try:
+            load_network(folder, vkmnn.Budget(bytes=1 << 26, seconds=5))
+        except VkmnnError as error:
+            refusals.append(error)
+        path.write_bytes(contents[path])
+    assert len(refusals) > 2
+    assert not [error for error in refusals if error.unexpected]
+
+
+def with_checksums(index: bytes) -> bytes:
+    """Return an index whose first block, which ends before the second restart, is right again."""
+    content = bytearray(index)
+    end = index.find(b"\0\0\0\0\1\0\0\0\0")
+    if end >= 0:
+        content[end + 9 : end + 13] = masked_crc(index[: end + 9]).to_bytes(4, "little")
+    return bytes(content)
+
+
+def test_checksums() -> None:
+    """Of a known text, and of lengths around the pieces that are summed side by side."""
+    plain = 0xE3069283
+    assert masked_crc(b"123456789") == ((plain >> 15 | plain << 17) + 0xA282EAD8) & 0xFFFFFFFF
+    rng = np.random.default_rng(0)
+    for size in (0, 1, 4095, 4096, 4097, 50_000):
+        data = rng.integers(0, 256, size, np.uint8)
+        apart = [data[at : at + 100] for at in range(0, size, 100)]
+        assert masked_crc(data) == masked_crc(*apart)
 
 
 @pytest.mark.parametrize("name", GRAPHS)
@@ -214,5 +367,6 @@ def test_damaged_files(name: str, tmp_path: Path) -> None:
 
 def test_operators_are_listed() -> None:
     read = read_operators()
-    assert sum(read.values()) > 110
-    assert not read["Switch"]
+    assert sum(read.values()) > 250
+    assert read["While"]
+    assert not read["RefSwitch"]

@@ -52,7 +52,7 @@ def test_the_extra_is_named(data: bytes, name: str, what: str, tmp_path: Path) -
     path.write_bytes(data)
     for model in (path, str(path), data):
         with pytest.raises(MissingExtraError) as caught:
-            vkmnn.InferenceSession(model)
+            vkmnn.InferenceSession(model, device="cpu")
         assert what in caught.value.message
         assert caught.value.hint == "pip install 'vkmnn[torch]'"
 
@@ -62,7 +62,7 @@ def test_objects_and_compile_name_the_extra() -> None:
     exported = type("ExportedProgram", (), {"__module__": "torch.export.exported_program"})
     scripted = type("ScriptModule", (), {"__module__": "torch.jit._script"})
     calls: list[Any] = [lambda: vkmnn.torch.compile(None, ())]
-    calls += [partial(vkmnn.InferenceSession, one()) for one in (exported, scripted)]
+    calls += [partial(vkmnn.InferenceSession, one(), "cpu") for one in (exported, scripted)]
     for call in calls:
         with pytest.raises(MissingExtraError, match=r"vkmnn\[torch\]"):
             call()
@@ -74,14 +74,14 @@ def test_weights_are_refused_without_torch(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
     path.write_bytes(WEIGHTS)
     with pytest.raises(ModelFileError, match=r"is a PyTorch archive(?s:.*)torch\.onnx\.export"):
-        vkmnn.InferenceSession(path)
+        vkmnn.InferenceSession(path, device="cpu")
     assert not isinstance(find_front_end(WEIGHTS), TorchFrontEnd)
 
 
 def test_a_module_is_to_be_compiled() -> None:
     module = type("Module", (), {"__module__": "torch.nn.modules.module"})()
     with pytest.raises(vkmnn.InvalidInputError, match=r"vkmnn\.torch\.compile\(module, args\)"):
-        vkmnn.InferenceSession(module)
+        vkmnn.InferenceSession(module, device="cpu")
 
 
 def test_damaged_archives_are_refused(tmp_path: Path) -> None:
@@ -95,4 +95,4 @@ def test_damaged_archives_are_refused(tmp_path: Path) -> None:
             path.write_bytes(changed)
             for model in (path, bytes(changed)):
                 with pytest.raises(vkmnn.VkmnnError):
-                    vkmnn.InferenceSession(model)
+                    vkmnn.InferenceSession(model, device="cpu")

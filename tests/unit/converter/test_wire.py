@@ -1,4 +1,4 @@
-"""Large weights read apart: what is put together again is the model that protobuf reads."""
+"""Large weights read separately: the reassembled model is the one that protobuf reads."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def model(*initializers: TensorProto) -> onnx.ModelProto:
 
 
 def joined(data: bytes) -> onnx.ModelProto:
-    """Return the model that the parts make."""
+    """Return the model assembled from the parts."""
     rest, large = split(BytesIO(data), len(data))
     proto = onnx.ModelProto.FromString(rest)
     for number, raw in large.items():

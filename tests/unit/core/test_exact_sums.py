@@ -1,4 +1,4 @@
-"""Sums of quantised values that host nodes take from onnxruntime, on every processor."""
+"""Sums of quantised values that host nodes get from onnxruntime, on every processor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may change a tensor, and when."""
+"""When a tensor may be changed, and by whom."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ def made() -> Tensor:
 
 def test_forms_change_until_they_are_settled() -> None:
     tensor = made()
-    tensor.take_form(Layout.NC4HW4, True)
-    assert (tensor.layout, tensor.fp16) == (Layout.NC4HW4, True)
+    tensor.take_form(Layout.NC4HW4, "f16")
+    assert (tensor.layout, tensor.element) == (Layout.NC4HW4, "f16")
     tensor.settle()
-    with pytest.raises(PluginError, match="form of tensor 't' is settled"):
-        tensor.take_form(Layout.NCHW, False)
-    copy = replace(tensor, fp16=False)
-    copy.take_form(Layout.NCHW, False)
+    with pytest.raises(PluginError, match="form of tensor 't' can no longer change"):
+        tensor.take_form(Layout.NCHW, "f32")
+    copy = replace(tensor, element="f32")
+    copy.take_form(Layout.NCHW, "f32")
     assert tensor.layout is Layout.NC4HW4
 
 
-@pytest.mark.parametrize("name", ["info", "usage", "layout", "value", "fp16"])
+@pytest.mark.parametrize("name", ["info", "usage", "layout", "value", "element"])
 def test_nothing_is_assigned(name: str) -> None:
     with pytest.raises(FrozenInstanceError):
         setattr(made(), name, None)
@@ -51,7 +51,7 @@ def test_a_plan_settles_what_the_backend_returns() -> None:
     tensors = [t for c in plan.commands for t in (*c.inputs, *c.outputs) if t is not None]
     assert len(tensors) == 2
     for tensor in tensors:
-        with pytest.raises(PluginError, match="settled"):
-            tensor.take_form(Layout.NCHW, True)
+        with pytest.raises(PluginError, match="can no longer change"):
+            tensor.take_form(Layout.NCHW, "f16")
     x = np.array([1, 2], np.float32)
     np.testing.assert_array_equal(plan.execute({"x": x})["y"], -x)

@@ -174,7 +174,7 @@ class Network:
     def op(
         self, op_type: str, attrs: OpAttrs, inputs: Sequence[str], outputs: int = 1
     ) -> list[str]:
-        """Append an op; the shape computers say what its outputs are."""
+        """Append an op; the shape computers determine its outputs."""
         number = len(self.ops)
         names = [f"op{number}.{index}" for index in range(outputs)]
         op = Op(op_type, f"op{number}", list(inputs), names, attrs, f"node{number}")

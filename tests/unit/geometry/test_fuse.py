@@ -216,7 +216,7 @@ def test_random_networks_give_the_same_when_fused(network: type, draw: st.DataOb
 
 
 def chain(net: Any, x: Array, *steps: tuple[str, OpAttrs, list[Array]]) -> tuple[str, str]:
-    """Append ops that each take the last one's output and constants; return first and last name."""
+    """Append ops, each reading the last one's output and constants; return first and last name."""
     first = name = net.add(x)
     for op_type, attrs, constants in steps:
         inputs = [name, *(net.add(array, constant=True) for array in constants)]

@@ -196,12 +196,13 @@ def compositions(draw: st.DrawFn) -> tuple[Region, Region, int, int, int]:
     """Inner writes a middle tensor from a source; outer reads the middle one anyhow."""
     inner, source, middle = draw(regions())
     if draw(st.booleans()):
-        # Reads that do not follow inner's axes: a few free strides anywhere in the middle tensor.
+        # Reads that do not follow inner's axes: a few arbitrary strides anywhere in the middle
+        # tensor.
         size = tuple(draw(st.lists(st.integers(1, 7), max_size=3)))
         view, needed = draw(readers(size))
         middle = max(middle, needed)
     else:
-        # Reads of the kind that geometry makes: a strided box of the middle tensor, maybe repeated.
+        # Reads like those of geometry: a strided box of the middle tensor, maybe repeated.
         view, size, _ = draw(writers())
         middle = max(middle, bounds(view, size)[1] + 1)
         if draw(st.booleans()):

@@ -79,7 +79,7 @@ class Net:
         return self.op("Convolution", x, w, *rest, **{**fixed, **attrs})
 
     def finish(self, *outputs: str, infos: bool = True) -> Graph:
-        """Name the outputs; fill `infos` with what a run gives, or leave all shapes unknown."""
+        """Name the outputs; fill `infos` from a run, or leave all shapes unknown."""
         values = run(self.graph, self.feeds)
         known = {
             name: TensorInfo(name, DType.from_numpy(array.dtype), array.shape)
@@ -104,7 +104,7 @@ def run(graph: Graph, feeds: dict[str, Array]) -> dict[str, Array]:
 
 
 class Checked:
-    """A graph after passes, with what tests ask of it."""
+    """A graph after passes, with queries for tests."""
 
     def __init__(self, graph: Graph, rewrites: int) -> None:
         self.graph = graph
@@ -116,7 +116,7 @@ class Checked:
 
     @property
     def kinds(self) -> list[str]:
-        """Types, with the kind of unary and binary ops in place of theirs."""
+        """Types, with the kind of unary and binary ops instead of theirs."""
         return [
             op.attrs.kind if isinstance(op.attrs, UnaryAttrs | BinaryAttrs) else op.type
             for op in self.graph.ops

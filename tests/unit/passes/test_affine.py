@@ -160,6 +160,6 @@ def test_division_by_zero_stays(net, check):
 
 @pytest.mark.parametrize("factor", [1e-5, 1e5])
 def test_factors_that_bring_values_into_range(net, check, factor):
-    """Steps of 16-bit codes: as codes, a float16 does not hold what the convolution makes."""
+    """Steps of 16-bit values: unscaled, float16 cannot hold the results of the convolution."""
     value = net.conv(net.input(1, 3, 5), net.weights(5, 3, 3))
     assert check(net.binary("DIV", value, net.const(factor)), FoldAffine()).rewrites == 0

@@ -36,7 +36,7 @@ def test_factors_before_a_padded_convolution(net, check, kind):
 
 @pytest.mark.parametrize("factor", [1e-5, 1e5])
 def test_factors_that_bring_values_into_range(net, check, factor):
-    """Codes of 16 bits by their scale: as they are, a float16 does not hold them."""
+    """16-bit quantised values by their scale: unscaled, float16 cannot hold them."""
     value = net.binary("MUL", net.input(1, 3, 5), net.const(factor))
     assert check(net.conv(value, net.weights(5, 3, 3), pads=1), FOLD).rewrites == 0
 

@@ -1,4 +1,4 @@
-"""Products by weights in codes: joined, gated, of normalised rows."""
+"""Products by quantised weights: joined, gated, of normalised rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DEPTH = 40
 
 
 class Net:
-    """A graph that is made op by op."""
+    """A graph built op by op."""
 
     def __init__(self) -> None:
         self.ops: list[Op[Any]] = []

@@ -1,4 +1,4 @@
-"""Products of what is quantised by its own range: one op with both scales, and several as one."""
+"""Products of dynamically quantised operands: one op with both scales, and several as one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the passes make of modules as both of PyTorch's exporters write them (tests/data/passes)."""
+"""The passes' results for modules from both of PyTorch's exporters (tests/data/passes)."""
 
 from __future__ import annotations
 

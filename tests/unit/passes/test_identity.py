@@ -11,7 +11,7 @@ INT64_MAX = 2**63 - 1
 
 
 def removed(net, check, value, **options):
-    """Check that the op before a final TANH goes."""
+    """Check that the op before a final TANH is removed."""
     return check(net.unary("TANH", value), RemoveNoOps(), **options).kinds == ["TANH"]
 
 

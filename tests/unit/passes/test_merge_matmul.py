@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from vkmnn.converter.passes.merge_matmul import MAX_BYTES, MergeMatMul
+from vkmnn.converter.passes.merge_matmul import MergeMatMul
 
 MERGE = MergeMatMul()
 
@@ -81,8 +81,8 @@ def test_products_for_something_else(net, check):
 
 
 def test_large_weights_are_not_copied(net, check, monkeypatch):
-    monkeypatch.setattr("vkmnn.converter.passes.merge_matmul.MAX_BYTES", 3 * 8 * 12 * 4 - 1)
-    assert MAX_BYTES > 3 * 8 * 12 * 4
+    assert MergeMatMul.max_bytes > 3 * 8 * 12 * 4
+    monkeypatch.setattr(MergeMatMul, "max_bytes", 3 * 8 * 12 * 4 - 1)
     x = net.input(2, 5, 8)
     assert check(attend(net, *(project(net, x) for _ in range(3))), MERGE).rewrites == 0
 

@@ -58,7 +58,7 @@ def then_fused(op: Op, inputs: list[Given | None], shape: Shape) -> Graph:
 
 
 def _add_vector(graph: Graph, name: str, given: Given) -> None:
-    """Make a shape vector as models do: sizes from Shape, the rest constants."""
+    """Build a shape vector like models do: sizes from Shape, the rest constants."""
     assert isinstance(given.value, tuple)
     parts = []
     for place, dim in enumerate(given.value):

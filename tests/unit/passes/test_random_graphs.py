@@ -1,4 +1,4 @@
-"""All passes on random graphs: whatever they find, the outputs stay what they are."""
+"""All passes on random graphs: whatever they rewrite, the outputs stay the same."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Generator:
         return name
 
     def tensor(self, rank=None):
-        """A tensor that is there, more often a late one."""
+        """An existing tensor, more often a late one."""
         names = [n for n, v in self.values.items() if rank in (None, v.ndim)]
         place = max(int(self.random.integers(len(names))) for _ in range(2)) if names else 0
         return names[place] if names else None

@@ -1,4 +1,4 @@
-"""Passes of plug-ins: where they run, and what becomes of bad ones."""
+"""Passes of plug-ins: where they run, and the handling of bad ones."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class Nothing(IndexedPass):
     [
         ("BEGIN", None),
         ("fuse_attention", None),
-        ("fuse_atention", "fuse_atention, which is not there\n.*did you mean fuse_attention"),
+        ("fuse_atention", "fuse_atention, which does not exist\n.*did you mean fuse_attention"),
         ("nothing", "after itself"),
     ],
 )

@@ -1,4 +1,4 @@
-"""An op on operands in another order of axes gives what it gave, in that order."""
+"""An op on operands in another order of axes returns the same result, in that order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vkmnn.testing.axes import Use
 MOVED = {"ArgMax", "ArgMin", "BinaryOp", "BitCast", "Cast", "Concat", "Elementwise", "Identity",
          "Interp", "Pad", "Reduction", "Select", "Slice", "Softmax", "Split", "Tile", "TopK",
          "UnaryOp"}  # fmt: skip
-"""Ops that some permutation of their axes leaves right, with constants for all but an operand."""
+"""Ops that stay correct under some permutation of their axes, with one operand not constant."""
 
 USES = [use for use in uses() if use.arrays and use.arrays[0] is not None]
 

@@ -1,4 +1,4 @@
-"""Products of few rows by weights that are floats: gated, of normalised rows."""
+"""Products of few rows by float weights: gated, of normalised rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROWS: tuple[Dim, ...] = ("N", 3)
 
 
 class Net:
-    """A graph that is made op by op."""
+    """A graph built op by op."""
 
     def __init__(self, dtype: str = "float32") -> None:
         self.ops: list[Op[Any]] = []

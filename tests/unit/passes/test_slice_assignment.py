@@ -1,4 +1,4 @@
-"""ScatterND to a box: `x[:, 1:, 2:5] = y` as exporters write it, and what only looks like it."""
+"""ScatterND to a box: `x[:, 1:, 2:5] = y` as exporters write it, and lookalikes."""
 
 from __future__ import annotations
 

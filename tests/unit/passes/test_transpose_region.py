@@ -12,7 +12,7 @@ TO_LAST, TO_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
 
 
 def last(net, *shape):
-    """A tensor with channels last, as an exporter makes it from a convolution's result."""
+    """A tensor with channels last, as an exporter derives it from a convolution's result."""
     return net.op("Transpose", net.unary("EXP", net.input(*shape)), perm=TO_LAST)
 
 

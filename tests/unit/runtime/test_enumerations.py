@@ -1,4 +1,4 @@
-"""What Vulkan enumerates is there for as long as somebody has it."""
+"""Vulkan's enumerations stay alive as long as they are used."""
 
 from __future__ import annotations
 

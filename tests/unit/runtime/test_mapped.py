@@ -1,4 +1,4 @@
-"""Mapped memory: what is asked of the system for it."""
+"""Mapped memory: the requests to the system."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many multiprocessors a device tells of, by any of the extensions that say so."""
+"""The number of multiprocessors that a device reports, by any of the extensions for it."""
 
 from __future__ import annotations
 

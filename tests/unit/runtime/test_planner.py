@@ -113,7 +113,7 @@ def test_impossible_lifetimes_are_refused(bad: tuple[int, int, int, int]) -> Non
 
 
 def crowded(count: int, seed: int = 3) -> list[Lifetime]:
-    """Ranges that live from anywhere to anywhere: most meet each other."""
+    """Ranges with arbitrary lifetimes: most overlap each other."""
     rng = random.Random(seed)
     return [
         Lifetime(first, rng.randint(first, count), 256 * rng.randint(1, 99))
@@ -122,7 +122,7 @@ def crowded(count: int, seed: int = 3) -> list[Lifetime]:
 
 
 def chain(count: int, seed: int = 3) -> list[Lifetime]:
-    """Ranges that meet their neighbours only, and do not fit into each other's gaps."""
+    """Ranges that overlap their neighbours only, and do not fit into each other's gaps."""
     rng = random.Random(seed)
     return [Lifetime(i, i + rng.randint(1, 3), 256 * rng.randint(1, 99)) for i in range(count)]
 
@@ -176,7 +176,7 @@ def test_a_gap_is_found_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @given(st.lists(LIFETIMES, max_size=25))
 def test_placing_by_time_is_a_plan_too(lifetimes: list[Lifetime]) -> None:
-    """What too many neighbours leave of `plan_offsets`."""
+    """The result of `plan_offsets` with too many neighbours."""
     offsets, total = memory_plan._place_by_time(lifetimes)
     used = [(item, at) for item, at in zip(lifetimes, offsets, strict=True) if item.nbytes]
     for (a, at_a), (b, at_b) in itertools.combinations(used, 2):

@@ -1,4 +1,4 @@
-"""One or more uses of every operator on sizes that are known by name, and what follows of them."""
+"""One or more uses of every operator on named sizes, and the expected results."""
 
 from __future__ import annotations
 

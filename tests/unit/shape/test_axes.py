@@ -1,4 +1,4 @@
-"""What ops declare of their axes is what they do along them."""
+"""The axes that ops declare match their behaviour."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ UNKNOWN = {
     "Raster": "regions are along any axes",
     "Shape": "no element is read",
     "Size": "no element is read",
-    "StridedAttention": "views have axes of their own",
+    "StridedAttention": "the axes of a view do not match its input's",
 }
-"""Ops that declare nothing, and why: they are not cut, batched or moved, and no cache grows by them
-(but see `strided_cuts.py`)."""
+"""Ops that declare nothing, and why: they are not split, batched or moved, and no cache can grow by
+them (but see `strided_cuts.py`).
+"""
 
 USES = uses()
 each_use = pytest.mark.parametrize("use", USES, ids=lambda use: use.op.type)

@@ -1,4 +1,4 @@
-"""What the symbolic rules say of every operator, beside its size computer."""
+"""The symbolic rules of every operator, compared with its size computer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vkmnn.shape.symbolic.rules import SHAPE_RULES
 # Whoever makes one of these knows its output.
 WITHOUT_SHAPES = {"Custom", "HostGraph", "Raster", "StridedAttention"}
 
-# Its size computer, run on probes, says as much as a rule would.
+# Its size computer, run on probes, would return as much as a rule.
 WITHOUT_RULE = {"Custom", "Einsum"}
 
 each_case = pytest.mark.parametrize("case", CASES, ids=str)
@@ -43,7 +43,7 @@ def inferred(case: Case, facts: Facts) -> list[Found]:
 
 
 def computed(case: Case, sizes: dict[str, int]) -> list[TensorInfo] | None:
-    """Return what the size computer says for these sizes; None when they do not fit."""
+    """Return the size computer's results for these sizes; None if they do not fit."""
     pairs = [(None, None) if given is None else given.sized(sizes) for given in case.inputs]
     try:
         return compute_shapes(case.op, [info for info, _ in pairs], [array for _, array in pairs])
@@ -101,7 +101,7 @@ def test_sizes_that_are_all_known(case: Case) -> None:
 
 
 def opened(given: Given | None, axis: int) -> Given | None:
-    """Return an input of which one size is unknown, and all of its elements."""
+    """Return an input with one unknown size, and all of its elements."""
     if given is None or not given.shape:
         return given
     shape = list(given.shape)

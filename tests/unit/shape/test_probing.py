@@ -31,7 +31,7 @@ def asked(
     content: tuple[int, ...] = (),
     values: dict[int, Shape] | None = None,
 ) -> tuple[Facts, Op, Shape | None]:
-    """Return what is known of the one result of an op with this size computer."""
+    """Return the known part of the only result of an op with this size computer."""
 
     def compute(op: Op, infos: Sequence[TensorInfo | None], known: Sequence[Array | None]):
         arrays = [array for array in known if array is not None]
@@ -120,7 +120,7 @@ def test_sizes_that_have_to_be_equal() -> None:
 
 
 def test_sizes_that_may_be_equal() -> None:
-    """Names do not say so: rank and fixed sizes are left."""
+    """Names do not tell: only rank and fixed sizes remain."""
     assert asked(same, ("N", 8), ("M", 8))[2] == (None, 8)
 
 
@@ -129,7 +129,7 @@ def test_sizes_that_differ() -> None:
 
 
 def test_derived_sizes_are_consistent() -> None:
-    """2*N is twice N for the probes, too."""
+    """2*N is twice N for the probes as well."""
     facts = Facts({})
     double = facts.algebra.multiply("N", 2)
     size_computer("Plug")(lambda op, infos, values: [(DType.FLOAT32, halves(*infos))])
@@ -192,7 +192,7 @@ def test_static_sizes_are_exact() -> None:
 
 
 def squared(*shapes: tuple[int, ...]) -> tuple[int, ...]:
-    """Take matrices that are square only."""
+    """Accept only square matrices."""
     if any(len(shape) != 2 or shape[0] != shape[1] for shape in shapes):
         raise ShapeError("not square")
     return shapes[0]

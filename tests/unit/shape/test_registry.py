@@ -149,7 +149,7 @@ ATTRIBUTES = st.one_of(
 @settings(max_examples=1000, deadline=None, database=None)
 @given(ATTRIBUTES, SIZES, NUMBERS, SIZES)
 def test_shapes_foretell_results_whatever_the_model_says(choice, shape, numbers, second):
-    """compute_shapes raises a VkmnnError, or says exactly what run_op gives; nothing else leaks."""
+    """compute_shapes returns exactly run_op's shapes, or raises a VkmnnError and nothing else."""
     op_type, attrs = choice
     x = np.arange(np.prod(shape, dtype=int), dtype=np.float32).reshape(shape)
     if op_type in ("Convolution", "Deconvolution"):
@@ -190,7 +190,7 @@ def test_shapes_foretell_results_whatever_the_model_says(choice, shape, numbers,
 
 @pytest.mark.parametrize("shape", [(0, 2**31 - 1, 2**31 - 1), (2**40, 0, 2**40), (0, 2**62)])
 def test_empty_tensors_have_sizes_that_can_be_counted(shape):
-    """numpy multiplies the sizes of an empty array, too, and so do strides."""
+    """numpy multiplies the sizes of an empty array as well, and so do strides."""
     sizes = TensorInfo("s", DType.INT64, (len(shape),))
     op = Op("ConstantOfShape", "fill", ["s"], ["y"], OP_TYPES["ConstantOfShape"].attrs())
     with pytest.raises(ShapeError, match="the output would be"):

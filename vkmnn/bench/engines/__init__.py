@@ -1,1 +1,1 @@
-"""The engines that `vkmnn bench` knows, one a module; each imports its engine when it loads."""
+"""The engines of `vkmnn bench`, one per module; each imports its engine when it loads."""

@@ -23,12 +23,12 @@ _CONVERT = "import sys, _tools; _tools.mnnconvert(['mnnconvert', *sys.argv[1:]])
 class MnnCpu(Engine):
     """MNN's module API on the CPU, in float32.
 
-    The wheel's Python files install packages and report what they convert; its extension modules
-    do neither, so only these are imported, in processes that find no program to install with.
+    The wheel's Python files install packages and report conversions; its extension modules do
+    neither, so only these are imported, in processes without any program to install with.
     """
 
     def load(self, job: Job) -> None:
-        """Convert the model, or find it converted, and load it."""
+        """Load the model, converting it if necessary."""
         os.environ["PATH"] = ""
         try:
             import _mnncengine._expr as expr
@@ -43,7 +43,7 @@ class MnnCpu(Engine):
             str(_converted(job)),
             False,  # no dynamic graph
             False,  # shapes stay as they are
-            True,  # weights are put in order now
+            True,  # weights are reordered now
             expr.Backend.CPU,
             expr.MemoryMode.Normal,
             expr.PowerMode.Normal,
@@ -61,7 +61,7 @@ class MnnCpu(Engine):
 
 
 def _narrow(array: Array) -> Array:
-    """Return an input as MNN keeps it: floats and integers of 32 bits."""
+    """Return an input in MNN's types: floats and integers of 32 bits."""
     kept = np.float32 if array.dtype.kind == "f" else np.int32
     return np.ascontiguousarray(array, kept)
 
@@ -85,7 +85,7 @@ def _converted(job: Job) -> Path:
     try:
         own_folder(folder)
     except OSError as error:
-        raise EngineMissingError(f"nowhere to convert the model to: {error}") from error
+        raise EngineMissingError(f"no folder to convert the model in: {error}") from error
     if (folder / "done").exists():
         return target
     files = ["--modelFile", str(job.model), "--MNNModel", str(target)]

@@ -24,7 +24,7 @@ class NcnnVulkan(Engine):
     """ncnn's Vulkan backend; option "precision": "high" for float32, "normal" for its float16."""
 
     def load(self, job: Job) -> None:
-        """Convert the model, or find it converted, and load it."""
+        """Load the model, converting it if necessary."""
         try:
             import ncnn
         except ImportError as error:
@@ -41,8 +41,8 @@ class NcnnVulkan(Engine):
             setattr(net.opt, option, job.options.get("precision") == "normal")
         net.set_vulkan_device(device)
         if net.load_param(str(param)) or net.load_model(str(weights)):
-            raise EngineMissingError("ncnn cannot load what pnnx made of the model")
-        # ncnn has no batches, and takes integers of 32 bits.
+            raise EngineMissingError("ncnn cannot load the model converted by pnnx")
+        # ncnn has no batches, and reads 32-bit integers.
         self._feeds = [
             (
                 f"in{number}",
@@ -99,7 +99,7 @@ def _converted(job: Job) -> tuple[Path, Path, list[str]]:
         try:
             own_folder(target)
         except OSError as error:
-            raise EngineMissingError(f"nowhere to convert the model to: {error}") from error
+            raise EngineMissingError(f"no folder to convert the model in: {error}") from error
         if not (target / "done").exists():
             failure = _convert(job, kept, target)
             if failure:
@@ -110,7 +110,7 @@ def _converted(job: Job) -> tuple[Path, Path, list[str]]:
 
 
 def _convert(job: Job, kept: list[str], target: Path) -> str:
-    """Let pnnx write into `target`; return its error, "" for none."""
+    """Run pnnx, writing to `target`; return its error, "" for none."""
     try:
         import pnnx
     except ImportError as error:

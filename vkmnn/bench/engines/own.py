@@ -23,7 +23,8 @@ class Own(Engine):
         self._session = vkmnn.InferenceSession(job.model, job.device, precision=precision)
         if self._session.precision != precision:
             raise EngineMissingError(
-                f'{self._session.device.name} has no precision "{precision}"', "take another device"
+                f'{self._session.device.name} has no precision "{precision}"',
+                "choose another device",
             )
         self._feeds = dict(job.feeds)
 
@@ -45,7 +46,7 @@ class Own(Engine):
         }
 
     def _python_us(self) -> float:
-        """Return the microseconds of a run besides submit and wait, copies included."""
+        """Return the microseconds of a run other than submit and wait, including copies."""
         plan = self._session._session.core.current
         assert plan is not None
         spent: list[float] = []

@@ -1,7 +1,7 @@
 """Caffe's networks: each layer becomes nodes of ONNX, whose converter does the rest.
 
-`docs/formats.md` says what is read. Semantics are Caffe's own in the phase TEST, and for layers of
-forks, those of the fork that brought them.
+`docs/formats.md` describes what is supported. Semantics are Caffe's own in the phase TEST and, for
+layers of forks, those of the fork.
 """
 
 from __future__ import annotations

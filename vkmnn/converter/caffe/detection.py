@@ -81,7 +81,7 @@ def detection_output(op: CaffeLayer) -> None:
     op.need(3)
     by = op.proto.detection_output_param
     if by.nms_param.eta != 1:
-        raise op.unreadable("a threshold of overlap that changes")
+        raise op.unreadable("an overlap threshold that changes")
     shape, priors = op.sizes(op.inputs[0], 1), op.sizes(op.inputs[2], 1)
     images, numbers = shape[0], priors[-1]
     if images is None or numbers is None:

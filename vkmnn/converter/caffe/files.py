@@ -1,4 +1,4 @@
-"""Caffe's files: a network as text, its weights, and where one finds the other."""
+"""Caffe's files: a network as text, its weights, and how each locates the other."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ memory of the text.
 """
 
 _CUT_BYTES = 256
-"""Arrays of a blob of as many bytes are cut out of the file before protobuf parses it."""
+"""Arrays of a blob of at least this many bytes are extracted before protobuf parses the file."""
 
 _REST_BYTES = 16 << 20
 """Limit of a file without its arrays."""
@@ -48,7 +48,7 @@ class Blob:
 
 @dataclass(frozen=True, slots=True)
 class CaffeFile:
-    """A network, its weights by the layer's name, and how to say that they are missing."""
+    """A network, its weights by the layer's name, and the message for missing ones."""
 
     net: Message
     name: str
@@ -60,8 +60,8 @@ class CaffeFile:
 def read_file(path: Path) -> CaffeFile:
     """Read a network with its weights.
 
-    A text takes its weights from the file of the same stem, else from the only `.caffemodel` beside
-    it. Weights take the network from the text of the same stem, else from themselves.
+    A `.prototxt` uses the weights of the file of the same stem, else the only `.caffemodel` next to
+    it. Weights use the network of the `.prototxt` of the same stem, else their own.
 
     Raises:
         ModelFileError: a file is missing, or is not Caffe's.
@@ -104,21 +104,22 @@ def read_weights(stream: BinaryIO, nbytes: int, name: str, what: str) -> CaffeFi
     Args:
         stream: a serialised NetParameter.
         nbytes: how long it is.
-        name: what the network is called.
-        what: what it is, for messages.
+        name: the name of the network.
+        what: its kind, for messages.
 
     Raises:
         ModelFileError: it is not such a file, or has weights only.
     """
     net, arrays = _parse(stream, nbytes, "NetParameter", what)
-    for layer in (*net.layer, *net.layers):  # protobuf hands out bytes where they are not UTF-8
+    for layer in (*net.layer, *net.layers):  # protobuf returns bytes if they are not UTF-8
         if not all(isinstance(one, str) for one in (layer.name, *layer.bottom, *layer.top)):
             raise ModelFileError(
                 f"{what} has names that are not text: {layer.name!r}", hint="the file is damaged"
             )
     if not net.layer and not net.layers:
         raise ModelFileError(
-            f"{what} holds no layers", hint=f"give the network's {TEXT} file, beside its weights"
+            f"{what} holds no layers",
+            hint=f"give the network's {TEXT} file, along with its weights",
         )
     return CaffeFile(net, name, _blobs(net, arrays), f"{what} holds none")
 
@@ -134,7 +135,7 @@ def parse_text(data: bytes, what: str) -> Message:
     if len(data) > _TEXT_BYTES:
         raise ModelFileError(
             f"{what} is longer than a network as text, which has at most {_TEXT_BYTES:,} bytes",
-            hint=f"is it the right file? weights lie in a {WEIGHTS} file",
+            hint=f"is it the right file? weights are in a {WEIGHTS} file",
         )
     try:
         text = data.decode("utf-8-sig")
@@ -159,7 +160,7 @@ _TOKENS = re.compile(r"""#[^\n]*|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|[{<\[]|
 
 
 def _check_nesting(text: str) -> None:
-    """Refuse text that a recursive parser should not see.
+    """Refuse text that would overload a recursive parser.
 
     Raises:
         ValueError: it is too deep, or has too many messages.
@@ -204,7 +205,7 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
 
 
 class _Arrays(Splitter):
-    """Extracts the arrays of blobs from a file and leaves their numbers in place."""
+    """Extracts the arrays of blobs from a file and leaves their indices in place."""
 
     def __init__(self, stream: BinaryIO) -> None:
         super().__init__(stream)
@@ -298,7 +299,7 @@ def _blob(proto: Message, arrays: list[Bytes], layer: str) -> Blob:
 
 
 def _joined(chunks: Sequence[bytes], arrays: list[Bytes], dtype: np.dtype[Any]) -> Array | None:
-    """Return the numbers of a field that may come in several pieces; None if there are none."""
+    """Return the numbers of a field that may consist of several pieces; None if there are none."""
     parts = []
     for chunk in chunks:
         data: Any = chunk

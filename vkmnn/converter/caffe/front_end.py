@@ -54,7 +54,7 @@ def _is_network(start: bytes) -> bool:
 
 @lists_operators("caffe")
 def read_layers() -> dict[str, bool]:
-    """Return the types of layers that are known, and whether they are read."""
+    """Return the known types of layers, and whether they are supported."""
     from vkmnn.converter.caffe.network import known_layers
 
     return known_layers()

@@ -72,19 +72,19 @@ def reshape(op: CaffeLayer) -> None:
         raise op.damaged(f"the shape {dims} for axes {axis} to {end} of {rank}")
     for number, dim in enumerate(dims):
         if dim == 0 and axis + number >= rank:
-            raise op.damaged(f"the shape {dims} keeps an axis that is not there")
-    if len(dims) == end - axis and -1 not in dims:  # what follows keeps its place
+            raise op.damaged(f"the shape {dims} keeps an axis that does not exist")
+    if len(dims) == end - axis and -1 not in dims:  # the remaining axes keep their position
         _reshape(op, [*[0] * axis, *dims, *[0] * (rank - end)], [])
     else:
         _reshape(op, [*[0] * axis, *dims], shape[end:])
 
 
 def _reshape(op: CaffeLayer, sizes: list[int], rest: tuple[Size, ...] | list[Size]) -> None:
-    """Reshape to sizes, as ONNX counts them, and to those that follow."""
+    """Reshape to sizes, counted as in ONNX, and to those that follow."""
     found = list(sizes)
     for size in rest:
         if size is None and -1 in found:
-            raise op.unreadable("a shape that two unknown sizes are in")
+            raise op.unreadable("a shape with two unknown sizes")
         found.append(-1 if size is None else size)
     op.finish("Reshape", op.inputs[0], op.constant(found))
 

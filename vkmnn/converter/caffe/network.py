@@ -31,7 +31,7 @@ _DATA = {
 """Layers that read files: their results are inputs."""
 
 _ENDS = {"SoftmaxWithLoss": "Softmax", "SigmoidCrossEntropyLoss": "Sigmoid"}
-"""Losses, and the functions that replace them where nothing else reads their scores."""
+"""Losses, and the functions that replace them if nothing else reads their scores."""
 
 _DROPPED = {
     "Accuracy", "ContrastiveLoss", "DetectionEvaluate", "EuclideanLoss", "HDF5Output", "HingeLoss",
@@ -40,7 +40,7 @@ _DROPPED = {
 """Layers without a role in inference."""
 
 STRUCTURAL = frozenset({"Input", *_DATA, *_ENDS, *_DROPPED})
-"""Layers without nodes of their own."""
+"""Layers without nodes."""
 
 _UNREAD = {
     "Filter", "Im2col", "PSROIPooling", "PowerFile", "Proposal", "Python", "Region", "Reorg",
@@ -63,7 +63,7 @@ def to_onnx(
 
     Raises:
         ModelError: the network contradicts itself.
-        UnsupportedOpError: layers that are not read: all of them.
+        UnsupportedOpError: unsupported layers, all of which are listed.
     """
     reading = Reading("Caffe", meter)
     network = _Network(file, shapes)
@@ -77,7 +77,7 @@ def to_onnx(
 
 
 def known_layers() -> dict[str, bool]:
-    """Return the types of layers that are known, and whether they are read."""
+    """Return the known types of layers, and whether they are supported."""
     return {name: name not in _UNREAD for name in (*STRUCTURAL, *READERS, *_UNREAD)}
 
 
@@ -128,7 +128,7 @@ class _Network:
         """Write a layer's nodes; of layers behind one that is refused, check only the type.
 
         Raises:
-            UnreadableError: layers of its type, or this use of one, are not read.
+            UnreadableError: layers of its type, or this use of one, are not supported.
             ModelError: the layer contradicts itself.
         """
         for blob in op.proto.bottom:

@@ -1,4 +1,4 @@
-"""A layer of Caffe's, and the registry of functions that write nodes of ONNX for layers."""
+"""A Caffe layer, and the registry of functions that write ONNX nodes for layers."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class CaffeLayer(SourceOp):
     Attributes:
         proto: the layer, in today's form.
         blobs: its weights; empty where the file has none for it.
-        file: what the layer is in.
-        states: what sessions keep between runs; layers add to it.
+        file: the file of the layer.
+        states: tensors that sessions keep between runs; layers add to them.
     """
 
     def __init__(
@@ -44,9 +44,9 @@ class CaffeLayer(SourceOp):
         """Return a blob in a shape that the network states.
 
         Args:
-            number: which of the layer's.
-            shape: its sizes; None for one that only the blob says.
-            what: what it is, for messages.
+            number: the number of the layer's blob.
+            shape: its sizes; None for one that is known only from the blob.
+            what: its kind, for messages.
 
         Raises:
             ModelFileError: there are no weights for the layer.
@@ -92,7 +92,7 @@ class CaffeLayer(SourceOp):
             beyond: how many more count.
 
         Raises:
-            ModelError: there is no such axis.
+            ModelError: the axis does not exist.
         """
         if not -rank <= value < rank + beyond:
             raise self.damaged(f"axis {value} of a tensor of {rank} axes")

@@ -50,7 +50,7 @@ def bn(op: CaffeLayer) -> None:
     elif norm.HasField("bn_mode") and norm.bn_mode == 1:
         _normalised(op, scale, shift, np.zeros_like(scale), np.ones_like(scale), 0.0)
     else:
-        raise op.unreadable("statistics of the batch: make the weights for bn_mode: INFERENCE")
+        raise op.unreadable("batch statistics: save the weights with bn_mode: INFERENCE")
 
 
 def _normalised(
@@ -62,7 +62,7 @@ def _normalised(
 
 @reads("Scale")
 def scale(op: CaffeLayer) -> None:
-    """Factors, which are a second input or weights, and summands."""
+    """Factors, from a second input or from weights, and summands."""
     op.need(1)
     by = op.proto.scale_param
     operand = len(op.inputs) > 1
@@ -81,7 +81,7 @@ def scale(op: CaffeLayer) -> None:
 
 @reads("Bias")
 def bias(op: CaffeLayer) -> None:
-    """Summands, which are a second input or weights."""
+    """Summands, from a second input or from weights."""
     op.need(1)
     by = op.proto.bias_param
     summand = _operand(op, by.axis, by.num_axes, 0, len(op.inputs) > 1, "summands")
@@ -95,9 +95,9 @@ def _operand(op: CaffeLayer, first: int, count: int, blob: int, from_input: bool
         op: the layer.
         first: the first of the axes.
         count: how many there are; -1 for all from the first on.
-        blob: which of the weights it is.
+        blob: the number of the blob among the weights.
         from_input: it is the second input instead.
-        what: what it is, for messages.
+        what: its kind, for messages.
     """
     rank = op.known_rank()
     axis = op.axis(first, rank)
@@ -121,7 +121,7 @@ def _operand(op: CaffeLayer, first: int, count: int, blob: int, from_input: bool
 def _centred(
     op: CaffeLayer, x: str, axes: list[int], inside: float | None = None, outside: float = 0.0
 ) -> str:
-    """Return a tensor less its mean, divided by its deviation unless both numbers are None."""
+    """Return a tensor minus its mean, divided by its deviation unless both numbers are None."""
     over = op.constant(axes)
     centred = op.make("Sub", x, op.make("ReduceMean", x, over, keepdims=1))
     square = op.make("Mul", centred, centred)
@@ -132,7 +132,7 @@ def _centred(
 
 @reads("MVN")
 def mean_variance(op: CaffeLayer) -> None:
-    """Each plane, or each picture, less its mean, divided by its deviation."""
+    """Each plane, or each picture, minus its mean, divided by its deviation."""
     op.need(1)
     by, rank = op.proto.mvn_param, op.known_rank()
     axes = list(range(1 if by.across_channels else 2, rank))

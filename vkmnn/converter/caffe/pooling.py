@@ -1,6 +1,6 @@
 """Pooling by Caffe's arithmetic.
 
-Sizes are rounded up, and averages are divided by the part of the window inside the padded picture.
+Sizes are rounded up, and averages are divided by the part of the window inside the padded image.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LOWEST = float(np.finfo(np.float32).min)
 
 
 class Window(NamedTuple):
-    """Windows along one axis; only with pads must the last one begin inside."""
+    """Windows along one axis; the last one may begin in the padding only if there is none."""
 
     kernel: int
     stride: int
@@ -48,7 +48,7 @@ def pooling(op: CaffeLayer) -> None:
         raise op.unreadable("stochastic pooling")
     if pool.global_pooling:
         if len(op.outputs) > 1:
-            raise op.unreadable("the places of global maxima")
+            raise op.unreadable("the positions of global maxima")
         kind = "GlobalMaxPool" if pool.pool == _MAX else "GlobalAveragePool"
         op.finish(kind, op.inputs[0])
         return
@@ -87,7 +87,7 @@ def pooled(
     if largest:
         _maxima(op, windows, options, begins, late, outputs)
     elif any(late):
-        raise op.unreadable("averages of windows that begin behind the picture")
+        raise op.unreadable("average pooling with windows that start past the image")
     else:
         options |= {"pads": begins * 2, "ceil_mode": int(windows[0].rounded_up)}
         op.scope.emit(
@@ -108,12 +108,12 @@ def _maxima(
         window.pad if size is None else max(window.overhang(size) - behind * window.stride, 0)
         for window, size, behind in zip(windows, sizes, late, strict=True)
     ]
-    # What is known is said by pads; the last of them may differ from the first.
+    # The known part is expressed by pads; the last of them may differ from the first.
     options["pads"] = begins + ends
     options["ceil_mode"] = int(windows[0].rounded_up and None in sizes)
     if any(late):
         if len(outputs) > 1:
-            raise op.unreadable("the places of maxima of windows that begin behind the picture")
+            raise op.unreadable("the positions of maxima in windows that start past the image")
         inside = op.make("MaxPool", op.inputs[0], **options)
         pads = op.constant([0] * 6 + [int(behind) for behind in late])
         op.scope.emit("Pad", [inside, pads, op.number(_LOWEST)], outputs, op.name)

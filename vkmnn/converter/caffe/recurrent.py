@@ -19,10 +19,10 @@ _STATES = {"LSTM": 2, "RNN": 1}
 
 @reads("LSTM", "RNN")
 def recurrent(op: CaffeLayer) -> None:
-    """A Scan over steps of x [steps, texts, …] and markers [steps, texts].
+    """A Scan over steps of x [steps, sequences, …] and markers [steps, sequences].
 
-    A marker of 0 begins a sequence. The state at the end of a run is that at the beginning of the
-    next, unless the layer has its states as inputs.
+    A marker of 0 begins a sequence. The final state of a run is the initial one of the next, unless
+    the layer has its states as inputs.
     """
     by, states = op.proto.recurrent_param, _STATES[op.type]
     exposed = states if by.expose_hidden else 0
@@ -31,7 +31,7 @@ def recurrent(op: CaffeLayer) -> None:
     size, gates = by.num_output, _GATES[op.type]
     texts = op.sizes(op.inputs[0], 2)[1]
     if size < 1 or texts is None:
-        raise op.unreadable("sequences of no size, or an unknown number of them")
+        raise op.unreadable("states of no size, or an unknown number of sequences")
     x = _product(op, op.inputs[0], 0, gates * size, [0, 0, -1])
     x = op.make("Add", x, op.weight(1, [gates * size], "biases"))
     number = 2

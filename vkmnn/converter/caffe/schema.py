@@ -1,8 +1,8 @@
 """Caffe's messages.
 
 The table has the fields that inference reads, of Caffe's own format and of SSD's. Fields of other
-forks, whose numbers contradict each other, are numbered apart: text names them, and of binary files
-with a `.prototxt` beside them only blobs are read.
+forks, whose numbers contradict each other, have separate numbers: text names them, and of binary
+files with a `.prototxt` next to them only blobs are read.
 """
 
 from __future__ import annotations

@@ -39,7 +39,8 @@ def layers_of(net: Message) -> list[Message]:
     """
     if net.layer and net.layers:
         raise ModelError(
-            "the network has both 'layer' and 'layers'", hint="it has to be in one form of Caffe's"
+            "the network has both 'layer' and 'layers'",
+            hint="use one of Caffe's two forms throughout",
         )
     old = list(net.layers)
     if any(layer.HasField("layer") for layer in old):

@@ -13,13 +13,14 @@ class Family:
     """Peculiarities of a family, beyond its sizes and tensors.
 
     Attributes:
-        activation: of the gates: "silu" or "gelu_tanh".
+        activation: activation of the gates: "silu" or "gelu_tanh".
         scaled: embeddings are multiplied by the root of the width.
         one_more: norms in safetensors hold their factors less one.
         pattern: of this many layers, all but the last have windows; 0 for all, -1 for none.
-        unturned: of this many layers, the last does without rotary embedding; 0 for none.
-        limit: of the experts' gates, beside which 1 is added to what they gate (gpt-oss).
-        of_folders: whether folders of safetensors are read, too.
+        unturned: of so many layers, the last one has no rotary embedding; 0 for none.
+        limit: limit of the experts' gates; 1 is then also added to the values that they gate
+            (gpt-oss).
+        of_folders: whether folders of safetensors are read as well.
     """
 
     activation: str = "silu"
@@ -67,16 +68,16 @@ class Architecture:
     Attributes:
         family: a key of `FAMILIES`.
         layers: how many.
-        width: of the residual stream.
-        heads, kv_heads: of queries, and of keys and values.
+        width: width of the residual stream.
+        heads, kv_heads: number of heads of queries, and of keys and values.
         depth: elements of a head.
         context: the most tokens that it was trained for.
-        epsilon: of its norms.
-        scale: of the scores.
-        ropes: by layer, None for layers that do without.
+        epsilon: epsilon of its norms.
+        scale: scale of the scores.
+        ropes: by layer; None for a layer without rotary embedding.
         windows: by layer, -1 for none: how many keys a row sees, itself included.
         score_cap, logit_cap: tanh bounds them; 0 for none.
-        experts: of a mixture that a token goes through; 0 for none.
+        experts: number of experts per token in a mixture; 0 for none.
         normalised: whether the shares of the chosen experts add up to 1.
     """
 

@@ -1,6 +1,6 @@
 """Storage of weights: floats, and GGUF's blocks of few bits.
 
-docs/language-models.md lists the types, and what becomes of them.
+docs/language-models.md lists the types and how they are stored.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ class BlockType:
     """Storage of a tensor's weights.
 
     Attributes:
-        name: as files and tools call it.
+        name: its name in files and tools.
         count: weights of a block.
         nbytes: bytes of a block.
-        decode: makes floats of blocks, uint8 [.., nbytes] -> [.., count]; None if packed.
+        decode: converts blocks, uint8 [.., nbytes], to floats [.., count]; None if packed.
         splitter: separates quantised values from scales; None for floats.
-        bits: of a quantised value as it is kept: 4 or 8; 0 for floats.
+        bits: bits of a stored quantised value: 4 or 8; 0 for floats.
         block: weights that share a scale.
-        zeroed: whether every block has a zero point, a float; else it is the middle.
+        zeroed: whether every block has a float zero point; otherwise it is the middle.
     """
 
     name: str
@@ -165,9 +165,9 @@ def _with_offsets(
 ) -> Split:
     """Return q · scale - offset as (q - zero) · scale.
 
-    `up` is added to codes of fewer bits than are kept, so that zero points are near the middle.
-    Where an offset is out of all proportion to the scale, the block is constant: one step below
-    its zero point.
+    `up` is added to values of fewer bits than are stored, so that zero points are near the middle.
+    If an offset is out of all proportion to the scale, the block is constant: one step below its
+    zero point.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         zeros = offsets / scales
@@ -360,4 +360,4 @@ OTHER_TYPES = {
     9: "Q8_1", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 21: "IQ3_S",
     22: "IQ2_S", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 29: "IQ1_M", 34: "TQ1_0", 35: "TQ2_0",
 }  # fmt: skip
-"""Types that are not read, by number."""
+"""Unsupported types, by number."""

@@ -18,7 +18,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "gemma2": {"query_pre_attn_scalar": 256, "sliding_window": 4096},
     "smollm3": {"num_key_value_heads": 4, "rope_theta": 2e6, "max_position_embeddings": 32768},
 }  # fmt: skip
-"""Defaults that files omit: transformers writes only what differs from them."""
+"""Defaults that files omit: transformers only writes values that differ from them."""
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 _DEEPEST, _WIDEST = 4096, 1 << 20
 
@@ -40,7 +40,7 @@ def architecture_of(config: Section) -> Architecture:
 
 
 def unknown(what: str, kind: str, known: Sequence[str] | dict[str, Family]) -> ModelFileError:
-    """Return the error for a family that is not known."""
+    """Return the error for an unknown family."""
     return ModelFileError(
         f"'{what}' is of the family '{kind[:100]}', whose layers are not known",
         hint=f"these are: {', '.join(sorted(known))}; export others: optimum-cli export onnx",
@@ -106,7 +106,7 @@ class _Config:
         return any(key in self._section for key in ("num_local_experts", "num_experts"))
 
     def _sliding(self, layers: int) -> list[bool]:
-        """Tell which layers have windows."""
+        """Return which layers have windows."""
         section = self._section
         given = section.texts("layer_types")
         if given:
@@ -184,7 +184,7 @@ def checked(rope: Rope, section: Section, depth: int) -> Rope:
 
     Args:
         rope: the embedding.
-        section: what says so.
+        section: the section that defines it.
         depth: elements of a head.
 
     Raises:

@@ -34,9 +34,9 @@ class Gguf:
     """Content of GGUF files.
 
     Attributes:
-        path: of the first one.
+        path: the path of the first file.
         keys: values by key: numbers, texts, lists of texts, arrays of numbers.
-        tensors: by name.
+        tensors: tensors by name.
         others: the types of tensors that are not read, by name.
     """
 
@@ -59,7 +59,7 @@ def read_gguf(path: Path) -> Gguf:
         return first
     if match is None or int(match["count"]) != count:
         raise ModelFileError(
-            f"'{path}' is one of {count} files, but is not called so",
+            f"'{path}' is one of {count} files, but its name does not say so",
             hint="files of a split model are called NAME-00001-of-00003.gguf and so on",
         )
     names = [f"{match['stem']}-{one:05}-of-{count:05}.gguf" for one in range(1, count + 1)]
@@ -95,7 +95,7 @@ def _damaged(path: Path, what: str) -> ModelFileError:
 
 
 class _Reader:
-    """Reads a file from its start; raises where the file is too short."""
+    """Reads a file from its start; raises if the file is too short."""
 
     def __init__(self, path: Path, file: BufferedReader, size: int) -> None:
         self._path, self._file, self._size, self._at = path, file, size, 0
@@ -119,7 +119,7 @@ class _Reader:
         for _ in range(count):
             key = self._text()
             if key in keys:
-                raise self._wrong(f"key '{key[:200]}' is there twice")
+                raise self._wrong(f"key '{key[:200]}' occurs twice")
             keys[key] = self._value(self._whole(4))
         entries = [self._entry() for _ in range(tensors)]
         step = keys.get("general.alignment", 32)
@@ -130,7 +130,7 @@ class _Reader:
         others: dict[str, str] = {}
         for name, shape, number, offset in entries:
             if name in found or name in others:
-                raise self._wrong(f"tensor '{name[:200]}' is there twice")
+                raise self._wrong(f"tensor '{name[:200]}' occurs twice")
             kind = GGUF_TYPES.get(number)
             if kind is None:
                 others[name] = OTHER_TYPES.get(number, f"type {number}")
@@ -162,7 +162,7 @@ class _Reader:
         inner, count = self._whole(4), self._whole(8)
         if inner in _NUMBERS:
             return self._numbers(inner, count)
-        if inner != _TEXT:  # nobody writes arrays of arrays
+        if inner != _TEXT:  # arrays of arrays do not occur
             raise self._wrong(f"an array has elements of the type {inner}")
         if count > min(_MAX_ITEMS, (self._size - self._at) // 8):
             raise self._wrong(f"an array of {count} texts")
@@ -173,7 +173,7 @@ class _Reader:
         if count > (self._size - self._at) // dtype.itemsize:
             raise self._wrong(f"an array of {count} numbers")
         data = self._take(count * dtype.itemsize)
-        if kind == _FLAG:  # any byte but 0 and 1 in an array of bool makes results undefined
+        if kind == _FLAG:  # any byte except 0 and 1 in an array of bool makes results undefined
             return np.frombuffer(data, np.uint8) != 0
         return np.frombuffer(data, dtype)
 
@@ -191,7 +191,7 @@ class _Reader:
             raise self._wrong("it ends too early")
         data = self._file.read(count)
         if len(data) != count:
-            raise self._wrong("it has become shorter")
+            raise self._wrong("it became shorter while it was read")
         self._at += count
         return data
 
@@ -200,5 +200,5 @@ class _Reader:
 
 
 def is_gguf(start: bytes) -> bool:
-    """Tell whether the first bytes of a file are those of a GGUF file."""
+    """Return whether the first bytes of a file are those of a GGUF file."""
     return start[:4] == MAGIC and len(start) >= 8 and struct.unpack("<I", start[4:8])[0] > 0

@@ -59,9 +59,9 @@ def architecture_of_keys(
 
     Args:
         path: the file.
-        keys: by name.
-        factors: what frequencies are divided by, of the tensors rope_freqs, rope_factors_short
-            and rope_factors_long, those that there are.
+        keys: keys by name.
+        factors: divisors of the frequencies, from those of the tensors rope_freqs,
+            rope_factors_short and rope_factors_long that exist.
 
     Raises:
         ModelFileError: its family is not known, a value is missing, or has another type.
@@ -138,7 +138,7 @@ def _rope(
     factor = section.real(f"{scaling}.factor", section.real(f"{name}.rope.scale_linear", 1.0))
     attention = section.real(f"{scaling}.attn_factor", 1.0)
     short, long = factors.get("rope_factors_short", ()), factors.get("rope_factors_long", ())
-    if factors.get("rope_freqs"):  # Llama 3: the same, however long a text is
+    if factors.get("rope_freqs"):  # Llama 3: the same for any length of text
         form, short = "longrope", factors["rope_freqs"]
         long, original = short, original or context
     elif short and long:

@@ -46,7 +46,7 @@ _IGNORED = re.compile(r"rotary_emb\.inv_freq$|^(vision_tower|multi_modal_project
 def plain_names(names: Iterable[str]) -> dict[str, str]:
     """Return the transformers names of GGUF's tensors; unknown names stay.
 
-    Weights of parts that do not make text are left out.
+    Weights of parts that do not generate text are left out.
     """
     given = [name for name in names if not _IGNORED.search(name)]
     sandwiched = any(".pre_feedforward_layernorm." in name for name in given)
@@ -59,7 +59,7 @@ def _plain(name: str, sandwiched: bool) -> str:
     if match is None:
         return _WHOLE.get(short, name)
     part = match["part"]
-    # After attention where there is a norm before the gates as well, else that one itself.
+    # After attention if there is also a norm before the gates, else that one itself.
     if sandwiched and part == "post_attention_layernorm":
         known: str | None = "post_attention_norm"
     elif (expert := _EXPERT.fullmatch(part)) and expert["part"] in _OF_EXPERT:

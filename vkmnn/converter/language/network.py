@@ -41,11 +41,11 @@ class NetworkBuilder:
     """Writes a decoder: input_ids, attention_mask, past_key_values.N.… -> logits, present.N.….
 
     Args:
-        architecture: what the layers do.
+        architecture: the structure of the layers.
         weights: tensors by the names that GGUF files have.
         others: the types of tensors that are not read.
-        name: of the model.
-        producer: what the weights come from.
+        name: name of the model.
+        producer: the origin of the weights.
         positions: how many the rotary tables hold.
         pairs: queries and keys hold their rotary halves in pairs (LLaMA in GGUF files).
         one_more: norms hold their factors less one (Gemma in safetensors).
@@ -79,8 +79,8 @@ class NetworkBuilder:
         """Return the model; its weights are read when they are asked for.
 
         Raises:
-            ModelFileError: a tensor is missing, or has another shape than the sizes say.
-            UnsupportedOpError: tensors of types that are not read: all of them.
+            ModelFileError: a tensor is missing, or its shape contradicts the sizes.
+            UnsupportedOpError: tensors of unsupported types, all of which are listed.
         """
         from onnx import helper
 
@@ -162,10 +162,10 @@ class NetworkBuilder:
         return self._initializer(name, dtype, array.shape, lambda: array)
 
     def _tensor(self, name: str, shape: tuple[int, ...] | None = None) -> StoredTensor:
-        """Return a tensor that has to be there, with this shape.
+        """Return a required tensor, with this shape.
 
         Raises:
-            ModelFileError: it is not, or has another one.
+            ModelFileError: the tensor is missing, or has another shape.
         """
         found = self._weights.get(name)
         if found is None:
@@ -188,7 +188,7 @@ class NetworkBuilder:
     # --- parts -----------------------------------------------------------------------------------
 
     def _front(self) -> None:
-        """Add how many keys each text has, and how many there are in all; positions if needed."""
+        """Add the number of keys of each sequence, and their maximum; positions if needed."""
         one = self._constant("one", 1, np.int64)
         axis = self._constant("axis", [1], np.int64)
         kept = self._node("ReduceSum", ["attention_mask", axis], "kept", keepdims=0)
@@ -204,11 +204,11 @@ class NetworkBuilder:
             self._shifted_positions(kept, columns, max(switched))
 
     def _switches(self, rope: Rope) -> bool:
-        """Tell whether long texts are turned by other frequencies than short ones."""
+        """Return whether long texts are rotated by other frequencies than short ones."""
         return rope.changes and self._positions > rope.original
 
     def _shifted_positions(self, kept: str, total: str, original: int) -> None:
-        """Add the rows of the tables: of the second half once a text is longer than `original`."""
+        """Add the tables' rows: from the second half if a sequence is longer than `original`."""
         one, axis = "one", "axis"
         ids = self._node("Shape", ["input_ids"], "ids_shape")
         count = self._node("Gather", [ids, one], "count")
@@ -474,7 +474,7 @@ class NetworkBuilder:
         return self._node("Sigmoid", [score], name)
 
     def _mixed(self, name: str, y: str) -> str:
-        """Add a mixture of experts: of each token, those with the best scores."""
+        """Add a mixture of experts: for each token, those with the highest scores."""
         plan = self._architecture
         count = self._tensor(f"{name}.ffn_gate_inp.weight").shape[0]
         scores = self._product(y, f"{name}.ffn_gate_inp", (count, plan.width))

@@ -19,16 +19,16 @@ class Rope:
     """Rotary embedding of queries and keys.
 
     Attributes:
-        width: elements of a head that are turned, in halves.
-        base: of the frequencies.
+        width: elements of a head that are rotated, in halves.
+        base: base of the frequencies.
         form: one of `FORMS`.
-        factor: by which the context is stretched.
+        factor: the factor by which the context is stretched.
         original: the context before that; 0 if unknown.
         low, high: llama3: factors of frequencies between which it changes.
         fast, slow: yarn: turns within the original context between which it changes.
         whole: yarn: whether the limits are rounded to whole frequencies.
-        attention: what cosines and sines are multiplied by; None for what the form says.
-        short, long: what frequencies are divided by, up to the original context, and beyond it.
+        attention: factor of cosines and sines; None for the form's own.
+        short, long: divisors of the frequencies, up to the original context, and beyond it.
     """
 
     width: int
@@ -68,7 +68,7 @@ class Rope:
         """Return the angles of position 1, [width / 2].
 
         Args:
-            length: of the text, if it is longer than the original context; else 0.
+            length: length of the sequence, if it is longer than the original context; else 0.
         """
         places = np.arange(0, self.width, 2, dtype=np.float64) / self.width
         base = self.base

@@ -1,4 +1,4 @@
-"""Files of safetensors: a length, a header in JSON, then the data of all tensors."""
+"""The safetensors format: a length, a header in JSON, then the data of all tensors."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _MAX_HEADER = 100_000_000
 _TYPES = {one.name: one for one in (F16, BF16, F32, F64)}
 _WIDTHS = {"BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "I16": 2,
            "U16": 2, "I32": 4, "U32": 4, "I64": 8, "U64": 8, "C64": 8}  # fmt: skip
-"""Bytes of elements of types that are not read."""
+"""Bytes of elements of unsupported types."""
 
 
 def read_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
-    """Return the tensors of a file, and the types of those that are not read.
+    """Return the tensors of a file, and the types of unsupported ones.
 
     Raises:
         ModelFileError: it is missing, damaged, or something else.
@@ -100,7 +100,7 @@ def read_folder(folder: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
 
 
 def files_of(folder: Path) -> list[str]:
-    """Return the names of the files with a folder's weights; none where it has none.
+    """Return the names of the files with a folder's weights; empty if it has none.
 
     Raises:
         ModelFileError: the index is damaged.

@@ -1,4 +1,4 @@
-"""Language models as files hold them: an architecture with its weights."""
+"""Language models in files: an architecture with its weights."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from vkmnn.errors import ModelFileError
 
 _FACTORS = ("rope_freqs", "rope_factors_short", "rope_factors_long")
 MOST_POSITIONS = 1 << 18
-"""Rows of the rotary tables where nobody says how long texts are."""
+"""Rows of the rotary tables if the length of texts is unknown."""
 _MOST_FACTORS = 1 << 16
 _PAIRED = ("llama", "smollm3")
 """Architectures of GGUF files that hold the rotary halves of queries and keys in pairs."""
@@ -36,10 +36,10 @@ class LanguageSource:
     Attributes:
         path: the folder, or the first GGUF file.
         format: "safetensors" or "GGUF".
-        architecture: what its layers do.
+        architecture: the structure of its layers.
         weights: tensors, by the names that GGUF files have.
         others: the types of tensors that are not read, by name.
-        keys: of a GGUF file; empty for a folder.
+        keys: keys of a GGUF file; empty for a folder.
         pairs: queries and keys hold their rotary halves in pairs.
         one_more: norms hold their factors less one.
     """
@@ -55,7 +55,7 @@ class LanguageSource:
 
     @property
     def kind(self) -> str:
-        """The type that most of the weights have: "q4_k", "bf16" and so on."""
+        """The type of most of the weights: "q4_k", "bf16" and so on."""
         sizes: Counter[str] = Counter()
         for one in self.weights.values():
             sizes[one.type.name.lower()] += one.nbytes
@@ -74,12 +74,12 @@ class LanguageSource:
         """Return the network as an ONNX model, whose weights are read when they are asked for.
 
         Args:
-            positions: how many tokens a text may have; None for what the model was trained for,
-                or `MOST_POSITIONS`.
+            positions: maximum tokens of a sequence; None for the trained maximum, or
+                `MOST_POSITIONS`.
 
         Raises:
-            ModelFileError: tensors are missing, or have other shapes than the sizes say.
-            UnsupportedOpError: weights of types that are not read; all of them.
+            ModelFileError: tensors are missing, or their shapes contradict the sizes.
+            UnsupportedOpError: weights of unsupported types, all of which are listed.
         """
         return NetworkBuilder(
             self.architecture,
@@ -94,7 +94,7 @@ class LanguageSource:
 
 
 def is_described(folder: Path) -> bool:
-    """Tell whether a folder holds config.json with safetensors, from which a network is built."""
+    """Return whether a folder holds config.json with safetensors, from which a network is built."""
     there = os.path.isfile(folder / "config.json")  # noqa: PTH113 - any name will do
     return there and any(folder.glob("*.safetensors"))
 
@@ -129,7 +129,7 @@ def _refuse_quantised(config: Section) -> None:
     if method:
         raise ModelFileError(
             f"'{config.path.parent}' holds weights quantised by {method[:60]}",
-            hint="load the model that it was made from, or a GGUF file of it",
+            hint="load the original model, or a GGUF file of it",
         )
 
 

@@ -19,7 +19,7 @@ PART = 1 << 20
 """Weights that are decoded at a time: what is made of them stays in caches."""
 
 LARGEST = 1 << 40
-"""The most elements of a tensor that is read."""
+"""Maximum elements of a tensor that is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +28,10 @@ class StoredTensor:
 
     Attributes:
         path: the file.
-        name: what the file calls it.
+        name: its name in the file.
         type: how its elements are stored.
-        shape: of its elements, the last axis side by side.
-        offset: of its first byte.
+        shape: its shape, with contiguous elements along the last axis.
+        offset: offset of its first byte.
     """
 
     path: Path
@@ -56,7 +56,7 @@ class StoredTensor:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of all of it."""
+        """Its size in bytes."""
         return self.rows * self.row_bytes
 
     def check(self, available: int) -> None:

@@ -1,7 +1,7 @@
 """MNN's model files: each op becomes nodes of ONNX, whose converter does the rest.
 
-`docs/coming-from-mnn.md` says what is read. Semantics are those of MNN 3.6 where ONNX has the same,
-else ONNX's: models are meant as their authors wrote them.
+`docs/coming-from-mnn.md` describes what is supported. Semantics are those of MNN 3.6 if ONNX has
+the same, else ONNX's: models are read as their authors wrote them.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def convolution(op: MnnOp) -> None:
         if op.type == "ConvolutionDepthwise":
             group = outputs if shaped.shape[1] == 1 else group
     options["group"] = max(group, 1)
-    if op.rank(0) == 3:  # a line is a picture of width 1
+    if op.rank(0) == 3:  # a 1-D sequence is an image of width 1
         wide = op.make("Unsqueeze", op.inputs[0], op.constant([3]))
         result = op.make("Squeeze", op.make("Conv", wide, *operands, **options), op.constant([3]))
     else:
@@ -87,7 +87,7 @@ def convolution(op: MnnOp) -> None:
 
 
 def _computed(op: MnnOp, operands: Sequence[str]) -> list[str]:
-    """Return weights and a bias that are tensors; weights of lines get a last axis."""
+    """Return weights and a bias that are tensors; 1-D weights get a last axis."""
     weights, *bias = operands
     shape = op.scope.shapes.get(weights)
     if shape is not None and len(shape) == 3:
@@ -115,7 +115,7 @@ def deconvolution(op: MnnOp) -> None:
         sizes = op.integers(len(op.inputs) - 1)
         if sizes is None or len(sizes) != 4:
             raise op.unreadable("a transposed convolution whose sizes are computed")
-        # MNN states the sizes with channels last, and pads as much as they take.
+        # MNN states the sizes with channels last, and pads as needed.
         options |= {"output_shape": sizes[1:3], "auto_pad": "SAME_UPPER"}
         given.pop()
     extra = common.integers("outPads")
@@ -135,7 +135,7 @@ def deconvolution(op: MnnOp) -> None:
         operands = [op.scope.constant(shaped, op.name)]
         if bias.size:
             operands.append(op.scope.constant(_bias(op, bias, outputs), op.name))
-    if op.rank(0) == 3:  # a line is a picture of width 1
+    if op.rank(0) == 3:  # a 1-D sequence is an image of width 1
         wide = op.make("Unsqueeze", op.inputs[0], op.constant([3]))
         result = op.make("ConvTranspose", wide, *operands, group=group, **options)
         op.finish_active(op.make("Squeeze", result, op.constant([3])), _activation(common))
@@ -200,7 +200,7 @@ def pooling(op: MnnOp) -> None:
 
 @reads("Pooling3D")
 def pooling_3d(op: MnnOp) -> None:
-    """Pooling over any number of axes; ONNX's global ones are written as this, too."""
+    """Pooling over any number of axes; ONNX's global ones are written like this as well."""
     op.need(1)
     table = op.parameters("Pool3D")
     kind = "Max" if enum_name("PoolType", table.integer("type")) == "MAXPOOL" else "Average"
@@ -274,6 +274,6 @@ def batch_norm(op: MnnOp) -> None:
 def _normalise(op: MnnOp, *arrays: Any) -> None:
     *vectors, epsilon = arrays
     if len({vector.size for vector in vectors}) != 1 or not vectors[0].size:
-        raise ModelError("its factors and summands differ in number", op=op.type, node=op.name)
+        raise ModelError("its scales and biases differ in number", op=op.type, node=op.name)
     names = [op.scope.constant(vector, op.name) for vector in vectors]
     op.finish("BatchNormalization", op.inputs[0], *names, epsilon=epsilon)

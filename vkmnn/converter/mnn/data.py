@@ -244,7 +244,7 @@ def count(op: MnnOp) -> None:
 
 @reads("Padding")
 def padding(op: MnnOp) -> None:
-    """Pad; the second input has pairs of sizes before and after each axis."""
+    """Pad; the second input holds pairs of sizes before and after each axis."""
     op.need(2)
     mode = "CONSTANT"
     if op.main is not None and op.main.kind == "PadParam":
@@ -264,7 +264,7 @@ def padding(op: MnnOp) -> None:
 
 
 def _axis(op: MnnOp, number: int, default: int = 0) -> int:
-    """Return the axis that an input or a parameter has."""
+    """Return the axis given by an input or a parameter."""
     if len(op.inputs) > number:
         found = op.integers(number)
         if found is None or len(found) != 1:
@@ -442,9 +442,9 @@ def grid_sample(op: MnnOp) -> None:
 
 @reads("NonMaxSuppressionV2")
 def suppression(op: MnnOp) -> None:
-    """NonMaxSuppression of one class: numbers of the boxes that stay."""
+    """NonMaxSuppression of one class: indices of the remaining boxes."""
     op.need(2)
-    as_onnx = op.rank(0) == 3  # such files have ONNX's own operands and results
+    as_onnx = op.rank(0) == 3  # these files have ONNX's own operands and results
     boxes, scores = op.inputs[:2]
     if not as_onnx:
         boxes = op.make("Unsqueeze", boxes, op.constant([0]))

@@ -28,9 +28,9 @@ class MnnFile:
 
 @front_end("MNN")
 class MnnFrontEnd(FrontEnd):
-    """Reads paths, and bytes that hold ops by MNN's schema.
+    """Reads paths, and bytes that contain ops in MNN's schema.
 
-    Nothing in a file's first bytes says that it is MNN's.
+    A file's first bytes do not identify it as MNN's.
     """
 
     def recognises(self, model: object, start: bytes) -> bool:
@@ -82,10 +82,10 @@ def _buffer(data: bytes, what: str) -> Buffer:
 
 
 def model_uuid(path: str) -> str:
-    """Return the identifier that MNN's converter has put into a file; "" where there is none.
+    """Return the identifier that MNN's converter writes into a file; "" if there is none.
 
     Raises:
-        ModelFileError: there is no such file, or it is not MNN's.
+        ModelFileError: the file does not exist, or it is not MNN's.
     """
     return MnnFrontEnd().read(path).buffer.root().text("mnn_uuid")
 

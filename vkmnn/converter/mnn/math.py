@@ -1,4 +1,4 @@
-"""Element by element, reductions, normalisation."""
+"""Elementwise operations, reductions and normalisation."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def unary(op: MnnOp) -> None:
 
 @reads("AbsVal", "Exp", "Log", "Sigmoid", "TanH", "Dropout", "Identity", "Copy", "Rank", "Size")
 def plain(op: MnnOp) -> None:
-    """Ops that are functions of one tensor by their type."""
+    """Ops whose type alone determines a function of one tensor."""
     op.need(1)
     names = {"AbsVal": "Abs", "TanH": "Tanh", "Dropout": "Identity", "Copy": "Identity"}
     rank = op.rank(0) if op.type == "Rank" else None
@@ -131,7 +131,7 @@ def _arithmetic(op: MnnOp, kind: str, a: str, b: str) -> str:
 
 @reads("Eltwise")
 def eltwise(op: MnnOp) -> None:
-    """Sums, products and the like of any number of tensors."""
+    """Sums, products and similar operations on any number of tensors."""
     op.need(1)
     table = op.parameters("Eltwise")
     kind = enum_name("EltwiseType", table.integer("type"))
@@ -140,7 +140,7 @@ def eltwise(op: MnnOp) -> None:
     terms = list(op.inputs)
     if factors and kind == "SUM" and any(factor != 1 for factor in factors):
         if len(factors) != len(terms):
-            raise ModelError("it has not one factor for each input", op=op.type, node=op.name)
+            raise ModelError("it does not have one factor for each input", op=op.type, node=op.name)
         terms = [
             op.make("Mul", term, op.constant(factor, np.float32))
             for term, factor in zip(terms, factors, strict=True)
@@ -215,7 +215,7 @@ def select(op: MnnOp) -> None:
 
 @reads("Cast")
 def cast(op: MnnOp) -> None:
-    """Cast; booleans are integers of 0 and 1."""
+    """Cast; booleans are the integers 0 and 1."""
     from vkmnn.converter.mnn.nodes import TYPES
 
     op.need(1)
@@ -233,7 +233,7 @@ _REDUCTIONS = {"SUM": "ReduceSum", "ASUM": "ReduceL1", "SUMSQ": "ReduceSumSquare
 
 @reads("Reduction")
 def reduction(op: MnnOp) -> None:
-    """A reduction over axes that a parameter or the second input has."""
+    """A reduction over the axes given by a parameter or the second input."""
     op.need(1)
     table = op.parameters("ReductionParam")
     kind = enum_name("ReductionType", table.integer("operation"))
@@ -252,7 +252,7 @@ def arg_extremum(op: MnnOp) -> None:
     op.need(1)
     table = op.parameters("ArgMax")
     if table.integer("outMaxVal") or table.integer("topK") > 1:
-        raise op.unreadable("several places, or values with them")
+        raise op.unreadable("several positions, or their values too")
     axis = table.integer("axis")
     found = op.make(op.type, op.inputs[0], dtype=INT64, axis=axis, keepdims=0)
     op.finish_as(INT32, found)

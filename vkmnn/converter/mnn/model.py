@@ -37,13 +37,13 @@ def to_onnx(buffer: Buffer, name: str, weights: bytes, meter: Meter) -> ModelFil
 
     Args:
         buffer: the file.
-        name: what the graph is called.
-        weights: the file of weights beside it; empty where there is none.
+        name: name of the graph.
+        weights: the external file of weights; empty if there is none.
         meter: counts the ops.
 
     Raises:
         ModelError: the file is damaged.
-        UnsupportedOpError: ops that are not read: all of them.
+        UnsupportedOpError: unsupported ops, all of which are listed.
     """
     net = buffer.root()
     reader = _Reader(net, weights, meter)
@@ -136,8 +136,8 @@ class _Reader:
         Args:
             op: the op that holds it.
             name: its name.
-            known: its inputs, and what they stand for.
-            carried: what a loop begins with in the place of its inputs but the first two.
+            known: its inputs, and the tensors that they represent.
+            carried: initial values of a loop's inputs, except for the first two.
         """
         table = self.bodies.get(name)
         if table is None:

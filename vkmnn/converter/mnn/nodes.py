@@ -34,7 +34,7 @@ def read_ops() -> dict[str, bool]:
 
 
 def enum_name(enum: str, number: int) -> str:
-    """Return the name of an enumeration's member; "" where there is none."""
+    """Return the name of an enumeration's member; "" if there is none."""
     members = SCHEMA.enums[enum]
     return next((name for name, value in members.items() if value == number), "")
 
@@ -45,7 +45,7 @@ class MnnOp(SourceOp):
     Attributes:
         table: the op in the file.
         main: its parameters; None where it has none.
-        weights: the file of weights beside the model; empty where there is none.
+        weights: the file of weights next to the model; empty where there is none.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Weights and constants of MNN files: plain, in float16, or quantised; inside or beside them."""
+"""Weights and constants of MNN files: plain, float16, or quantised; in the file or next to it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def external(op: MnnOp, place: list[int], number: int) -> bytes:
     """Return a part of the file of weights.
 
     Args:
-        op: whose it is.
+        op: the op that has them.
         place: the offset of the first part, then the sizes of all of them.
         number: which part.
     """
@@ -41,7 +41,7 @@ def external(op: MnnOp, place: list[int], number: int) -> bytes:
             f"its weights are {size} bytes at {start} of a file of {len(weights)} bytes",
             op=op.type,
             node=op.name,
-            hint="put MODEL.mnn.weight beside the model",
+            hint="put MODEL.mnn.weight next to the model",
         )
     return weights[start : start + size]
 
@@ -150,12 +150,14 @@ def _unpacked(op: MnnOp, packed: bytes, quantised: Table) -> Array:
         weights = 1 << np.arange(bits - 1, -1, -1, dtype=np.int64)
         numbers = flat.reshape(size, bits) @ weights
     if numbers.size and numbers.max() >= count:
-        raise ModelError("its quantised weights have no such number", op=op.type, node=op.name)
+        raise ModelError(
+            "its quantised weights refer to a value outside their table", op=op.type, node=op.name
+        )
     return samples[numbers]
 
 
 def _scaled(op: MnnOp, numbers: Array, alpha: npt.NDArray[np.float32], quantised: Table) -> Array:
-    """Return the weights: numbers times the scales of their blocks, or from their least one on."""
+    """Return the weights: numbers times the scales of their blocks, or offset by their minimum."""
     uneven = quantised.integer("readType") != 0
     blocks = alpha.size // 2 if uneven else alpha.size
     if not blocks or numbers.size % blocks or (uneven and alpha.size % 2):

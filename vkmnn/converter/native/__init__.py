@@ -1,6 +1,6 @@
 """vkmnn's own model file: an optimised graph, as schema/vkmnn.fbs describes it.
 
-docs/model-file.md says what is in it and what may be relied on.
+docs/model-file.md describes its content and its guarantees.
 """
 
 from __future__ import annotations

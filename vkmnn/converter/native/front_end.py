@@ -38,7 +38,7 @@ class NativeFrontEnd(FrontEnd):
             buffer, start, size, external = open_buffer(memoryview(model))
             if external:
                 raise ModelFileError(
-                    f"the model's constants are in a file of their own, '{external}'",
+                    f"the model's constants are in a separate file, '{external}'",
                     hint="pass the path of the model instead of its bytes",
                 )
             return ModelFile(buffer, memoryview(model)[start : start + size])
@@ -50,8 +50,8 @@ class NativeFrontEnd(FrontEnd):
         data = _content(_beside(path, external), allow_empty=size == 0)
         if len(data) < size:
             raise ModelFileError(
-                f"'{external}' has {len(data)} bytes, the model says {size}",
-                hint="put the data that was written with the model beside it",
+                f"'{external}' has {len(data)} bytes, but the model expects {size}",
+                hint="put the data that was written with the model next to it",
             )
         return ModelFile(buffer, data[:size])
 
@@ -80,7 +80,7 @@ def _beside(path: Path, name: str) -> Path:
     if found is None or found.resolve().parent != path.resolve().parent:
         raise ModelError(
             f"the model's constants are in '{name}', outside its folder",
-            hint="the file may be malicious; put the data beside the model",
+            hint="the file may be malicious; put the data next to the model",
         )
     return found
 
@@ -110,7 +110,8 @@ def _content(path: Path, *, allow_empty: bool = False) -> memoryview:
             there = host_memory()
             if nbytes > there:
                 raise BudgetError(
-                    f"the model file '{path}' has {size_text(nbytes)}, this process can have "
+                    f"the model file '{path}' has {size_text(nbytes)}, but this process can "
+                    "allocate "
                     f"{size_text(there)}",
                     hint=f"{MAP_FILES}=1 maps files instead of reading them",
                 )

@@ -57,7 +57,7 @@ def open_buffer(whole: memoryview) -> tuple[Buffer, int, int, str]:
     schema = load_schema("vkmnn")
     if bytes(whole[4:8]) != schema.identifier:
         raise ModelError(
-            "this is not a vkmnn file: it does not begin like one",
+            "this is not a vkmnn file: it has another header",
             hint="the file is truncated or of another kind; convert the model again",
         )
     root = Buffer(whole, schema, WHAT).root()
@@ -79,7 +79,7 @@ def read_graph(source: ModelFile, meter: Meter) -> Graph:
 
     Raises:
         ModelError: the file is damaged.
-        BudgetError: it takes more than the budget allows.
+        BudgetError: it exceeds the budget.
         UnsupportedOpError: it has op types that are not declared: all of them.
     """
     root = files.Model.GetRootAs(source.buffer.data)
@@ -122,7 +122,7 @@ class _Reader:
         )
         names = [info.name for info in graph.inputs]
         if len(set(names)) != len(names) or not constants.keys().isdisjoint(names):
-            raise self.fail("an input is there twice")
+            raise self.fail("an input occurs twice")
         graph.validate()
         return graph
 
@@ -187,9 +187,9 @@ class _Reader:
         end = 0
         for table, size in zip(tables, sizes, strict=True):
             name, at = self.name(table.Name()), table.At()
-            # One after the other: none takes another's bytes, and all together are in the file.
+            # In ascending order: none overlaps another, and all together are in the file.
             if at < end or at + size > len(self.source.data) or name in found:
-                raise self.fail(f"constant '{name}' has no place of its own")
+                raise self.fail(f"constant '{name}' overlaps another, or is outside the file")
             found[name] = self.constant(table, name, at, size)
             end = at + size
         return found

@@ -1,7 +1,7 @@
 """Attributes of ops as values of the model file, and back, by the declarations of their classes.
 
-An op needs no code of its own: its attributes are a frozen dataclass of numbers, texts, bytes,
-choices, records and tuples of them, and what the declaration says is checked on the way back.
+An op needs no code of its own: its attributes are a frozen dataclass of numbers, strings, bytes,
+choices, records and tuples of them, which are checked against the declaration when they are read.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def decode_attrs(table: Value, cls: type[OpAttrs], op: str) -> OpAttrs:
     """Return the attributes of an op of a type.
 
     Raises:
-        ModelError: they are not what the class declares.
+        ModelError: they contradict the declarations of the class.
     """
     try:
         result = _decode(table, cls, 0)
@@ -122,7 +122,7 @@ def _decode(table: Value, hint: Any, depth: int) -> Any:
         raise _MismatchError(f"{hint.__name__} has no {name!r}")
     if kind in _ALLOWED.get(hint, ()):
         return _plain(table, kind)
-    raise _MismatchError(f"{kind} stands where {getattr(hint, '__name__', hint)} is declared")
+    raise _MismatchError(f"{kind} where {getattr(hint, '__name__', hint)} is declared")
 
 
 _ALLOWED: Mapping[Any, Sequence[str]] = {
@@ -155,7 +155,7 @@ def _decode_record(table: Value, cls: type, kind: str, depth: int) -> Any:
     names = texts(table.Names, table.NamesLength())
     items, stored = each(table.Items, table.ItemsLength()), text(table.Text())
     if kind != "RECORD" or stored != cls.__name__ or len(names) != len(items):
-        raise _MismatchError(f"{kind} {stored} stands where {cls.__name__} is declared")
+        raise _MismatchError(f"{kind} {stored} where {cls.__name__} is declared")
     unknown = [name for name in names if name not in declared]
     if unknown or len(set(names)) != len(names):
         raise _MismatchError(f"{cls.__name__} has no field {unknown[0] if unknown else 'twice'}")
@@ -177,13 +177,13 @@ def _decode_tuple(table: Value, hints: tuple[Any, ...], kind: str, depth: int) -
         items = each(table.Items, table.ItemsLength())
         wanted = [hints[0]] * len(items) if variadic else list(hints)
         if len(wanted) != len(items):
-            raise _MismatchError(f"{len(items)} values stand where {len(wanted)} are declared")
+            raise _MismatchError(f"{len(items)} values where {len(wanted)} are declared")
         pairs = zip(items, wanted, strict=True)
         return tuple(_decode(item, hint, depth + 1) for item, hint in pairs)
     else:
-        raise _MismatchError(f"{kind} stands where a tuple is declared")
+        raise _MismatchError(f"{kind} where a tuple is declared")
     if not variadic and len(found) != len(hints):
-        raise _MismatchError(f"{len(found)} numbers stand where {len(hints)} are declared")
+        raise _MismatchError(f"{len(found)} numbers where {len(hints)} are declared")
     return found
 
 
@@ -196,4 +196,4 @@ def _decode_union(table: Value, hints: tuple[Any, ...], kind: str, depth: int) -
                 return _decode(table, hint, depth + 1)
             except _MismatchError:
                 continue
-    raise _MismatchError(f"{kind} is none of the types that are declared")
+    raise _MismatchError(f"{kind} is none of the declared types")

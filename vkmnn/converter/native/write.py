@@ -46,8 +46,8 @@ class WriteOptions:
 class Stored:
     """A constant in the file; `kept` is its stored element type.
 
-    `rounded` says that the file holds other numbers than the graph. `form` is that of a constant
-    which is packed, `device` who chose it.
+    `rounded` says that the file holds other numbers than the graph. `form` is that of a packed
+    constant, `device` the device that chose it.
     """
 
     name: str
@@ -111,7 +111,7 @@ def _head(model: dict[str, Any], external: bool) -> bytes:
         return write(schema, model)
     head = bytearray(write(schema, model | {"data": ALIGNMENT}))
     start = len(head) + -len(head) % ALIGNMENT
-    # Known only now: where the constants begin, a scalar in the table itself.
+    # Known only now: the offset of the constants, a scalar in the table itself.
     place = Buffer(memoryview(head), schema, "vkmnn").root().place("data")
     struct.pack_into("<Q", head, place, start)
     return bytes(head).ljust(start, b"\0")
@@ -126,7 +126,7 @@ def _write_data(file: IO[bytes], constants: Sequence[Stored]) -> None:
 
 
 def _write_whole(path: Path, head: bytes, constants: Sequence[Stored]) -> None:
-    """Write a file under a temporary name first, so that nobody opens half a file."""
+    """Write a file under a temporary name first, so that no reader sees half a file."""
     with replacing(path) as file:
         file.write(head)
         _write_data(file, constants)
@@ -159,7 +159,7 @@ def _lay_out(graph: Graph, half: bool) -> Iterator[Stored]:
 def _lay_out_forms(graph: Graph, constants: Sequence[Stored]) -> Iterator[Stored]:
     """Yield the packed forms after the constants, without outdated ones.
 
-    Those of a device stand together.
+    Those of a device are consecutive.
     """
     names = {id(graph.constants[one.name]): one.name for one in constants if not one.rounded}
     at = constants[-1].end if constants else 0
@@ -175,7 +175,7 @@ def _lay_out_forms(graph: Graph, constants: Sequence[Stored]) -> Iterator[Stored
 
 
 def _as_half(array: Array) -> Array:
-    """Return weights in float16, or as they are where they are few or too large for it."""
+    """Return weights in float16, or unchanged if they are few or too large for it."""
     if array.size < _HALF_FROM:
         return array
     with np.errstate(over="ignore"):
@@ -285,7 +285,7 @@ class _Names:
                     f"its attributes cannot be stored in a model file: {error.message}",
                     op=op.type,
                     node=op.source or op.name,
-                    hint="attributes are numbers, texts, bytes, enumerations, dataclasses and "
+                    hint="attributes are numbers, strings, bytes, enumerations, dataclasses and "
                     "tuples of them",
                 ) from error
             self.attributes[key] = len(self.attributes)
@@ -300,7 +300,7 @@ class _Names:
 
 
 def _op_type(name: str) -> dict[str, Any]:
-    """Return an op type with who declares it: the file of a plug-in's op says which it needs."""
+    """Return an op type with its declaring module: a file with a plug-in's op names the plug-in."""
     provider = OP_TYPES[name].attrs.__module__
     if name == HOST_GRAPH:
         origin = "HOST"

@@ -1,7 +1,8 @@
 """Shared parts of front ends for other formats, which write operators as nodes of ONNX.
 
-A front end reads its file into `SourceOp`s; a function that its `Readers` have for the operator's
-type writes nodes into a `Scope`, and `finish_model` makes the model that ONNX's converter takes.
+A front end reads its file into `SourceOp`s; its `Readers` have a function for each type of
+operator, which writes nodes into a `Scope`, and `finish_model` creates the model for the ONNX
+converter.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Channels last: Transposes around operators that ONNX defines with channels first.
 
 They are written naively; `passes/transpose_region.py` moves and removes them. Only the tensor that
-a Transpose was just made of is not transposed back.
+was just transposed is not transposed back.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def note_last(op: SourceOp, name: str, made: str) -> None:
 def note_line(op: SourceOp, name: str, made: str) -> None:
     """Record a tensor's channels-first form if only axes of size 1 were added or removed.
 
-    Lines are pictures of one row: between them and back, their layout stays.
+    1-D sequences are images of one row: between the two, the layout stays.
 
     Args:
         op: the operator whose nodes they are.

@@ -1,4 +1,4 @@
-"""Branches and loops: bodies are scopes of their own, which read tensors around them."""
+"""Branches and loops: bodies are separate scopes, which read outer tensors."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def branches(op: SourceOp, condition: str, then: Body, otherwise: Body) -> None:
     Args:
         op: the operator; its outputs are the results.
         condition: a tensor of one element.
-        then: writes the body of the one case; it is given no arguments.
-        otherwise: writes that of the other.
+        then: writes the body for true; called without arguments.
+        otherwise: writes the body for false.
     """
     graphs, types, shapes = {}, [], []
     for side, body in (("then", then), ("else", otherwise)):
@@ -61,43 +61,65 @@ def loop(
 
     Args:
         op: the operator.
-        arguments: what it carries at its beginning.
+        arguments: the initial values that it carries.
         condition: writes the condition's nodes: once before the loop, once at the end of its body.
-        body: writes the body's.
-        results: names for what it carries at its end.
+        body: writes the body's. Results after those that are carried are stacked. It is called
+            again where a carried value turns out to change its size.
+        results: names for the final carried values, and for the stacked ones.
     """
     (first,) = condition(op.scope, list(arguments))
     begin = truth(op, first)
-    scope = _inside(op)
-    carried = [scope.fresh(f"{op.name}/carried") for _ in arguments]
-    types = [op.type_of(name) for name in arguments]
-    for inner, outer, kind in zip(carried, arguments, types, strict=True):
-        scope.types[inner] = kind
-        shape = op.scope.shapes.get(outer)
-        if shape is not None:
-            scope.shapes[inner] = shape
-    made = body(scope, carried)
-    (again,) = condition(scope, made)
+    shapes = [op.scope.shapes.get(name) for name in arguments]
+    while True:
+        scope = _inside(op)
+        carried = [scope.fresh(f"{op.name}/carried") for _ in arguments]
+        types = [op.type_of(name) for name in arguments]
+        for inner, shape, kind in zip(carried, shapes, types, strict=True):
+            scope.types[inner] = kind
+            if shape is not None:
+                scope.shapes[inner] = shape
+        made = body(scope, carried)
+        wider = [
+            _kept_sizes(*one) for one in zip(shapes, map(scope.shapes.get, made), strict=False)
+        ]
+        if wider == shapes:
+            break
+        shapes = wider
+    (again,) = condition(scope, made[: len(carried)])
     inside = SourceOp(scope, op.type, op.name, [], [])
     kept = [truth(inside, again), *_kept(op, scope, made)]
     count, before = scope.fresh(f"{op.name}/count"), scope.fresh(f"{op.name}/before")
     heads = [_info(count, INT64, ()), _info(before, BOOL, ())]
-    inputs = [
-        _info(name, kind, scope.shapes.get(name)) for name, kind in zip(carried, types, strict=True)
-    ]
+    inputs = [_info(*one) for one in zip(carried, types, shapes, strict=True)]
+    stacked = made[len(carried) :]
+    types += [scope.types.get(name, FLOAT) for name in stacked]
     outputs = [_info(kept[0], BOOL, ())]
     outputs += [_info(name, kind) for name, kind in zip(kept[1:], types, strict=True)]
     graph = inner_graph(scope, op.scope, [*heads, *inputs], outputs, f"{op.name}/body")
     op.scope.count = scope.count
     op.scope.emit("Loop", ["", begin, *arguments], results, op.name, body=graph)
-    for name, inner, kind in zip(results, carried, types, strict=True):
+    rows = [scope.shapes.get(name) for name in stacked]
+    shapes += [None if one is None else (None, *one) for one in rows]
+    for name, shape, kind in zip(results, shapes, types, strict=True):
         op.scope.types[name] = kind
-        if inner in scope.shapes:
-            op.scope.shapes[name] = scope.shapes[inner]
+        if shape is not None:
+            op.scope.shapes[name] = shape
+
+
+def _kept_sizes(
+    before: tuple[int | None, ...] | None, after: tuple[int | None, ...] | None
+) -> tuple[int | None, ...] | None:
+    """Return the sizes of a carried value that a round does not change, as far as is known."""
+    if before is None or after is None:
+        return before
+    if len(before) != len(after):
+        return None
+    pairs = zip(before, after, strict=True)
+    return tuple(None if None not in (a, b) and a != b else a for a, b in pairs)
 
 
 def _inside(op: SourceOp) -> Scope:
-    """Return a scope that knows the tensors around it."""
+    """Return a scope that can read the outer tensors."""
     scope = Scope()
     scope.types.update(op.scope.types)
     scope.shapes.update(op.scope.shapes)

@@ -40,10 +40,10 @@ def finish_model(
         scope: the graph.
         inputs: element types and shapes of its inputs, by name.
         outputs: names of its outputs.
-        name: what the graph is called.
+        name: name of the graph.
         producer: who wrote the file.
         properties: metadata of the model.
-        domains: operator sets besides ONNX's own, and their versions.
+        domains: operator sets in addition to ONNX's own, with their versions.
         shapes: shapes of outputs, where they are to be declared.
     """
     from onnx import helper
@@ -85,16 +85,16 @@ def inner_graph(
     name: str,
     first: Sequence[onnx.NodeProto] = (),
 ) -> onnx.GraphProto:
-    """Return a scope as the body of a node: of If or Loop.
+    """Return a scope as the body of an If or Loop node.
 
-    Large constants go to the scope around it, since they cannot lie outside a body's protobuf.
+    Large constants go to the outer scope, since they cannot be stored outside a body's protobuf.
 
     Args:
         scope: the body.
         outer: the scope that the node is written into.
         inputs: the body's inputs.
         outputs: its outputs.
-        name: what the body is called.
+        name: name of the body.
         first: nodes before those of the scope.
     """
     from onnx import helper

@@ -29,7 +29,7 @@ class Readers(Generic[O]):
     """Functions that write nodes of ONNX for the operators of a format.
 
     Args:
-        format: what the format is called.
+        format: name of the format.
     """
 
     def __init__(self, format: str) -> None:
@@ -47,7 +47,7 @@ class Readers(Generic[O]):
         return self._functions.register(*types)
 
     def summary(self, kind: str) -> str:
-        """Return the first line of the documentation of a type's reader; "" where there is none."""
+        """Return the first line of the documentation of a type's reader; "" if there is none."""
         function = self._functions.get(kind)
         return ((function.__doc__ if function else "") or "").strip().partition("\n")[0]
 
@@ -71,7 +71,7 @@ class Readers(Generic[O]):
         """Write an operator's nodes.
 
         Raises:
-            UnreadableError: operators of its type, or this use of one, are not read.
+            UnreadableError: operators of its type, or this use of one, are not supported.
             ModelError: the operator contradicts itself.
         """
         function = self._functions.get(op.type)
@@ -84,7 +84,7 @@ class Reading:
     """Progress of reading a file: operators, and refusals.
 
     Args:
-        format: what the format is called.
+        format: name of the format.
         meter: counts operators.
     """
 
@@ -104,7 +104,7 @@ class Reading:
 
     @contextmanager
     def operator(self, op: SourceOp) -> Iterator[None]:
-        """Read an operator: refusals are noted, and unexpected errors get a type.
+        """Read an operator: refusals are recorded, and unexpected errors are converted.
 
         Raises:
             VkmnnError: as the reader, but for UnreadableError.
@@ -119,7 +119,7 @@ class Reading:
             raise unexpected_error(error, "reading it", op=op.type, node=op.name) from error
 
     def refuse(self, op: SourceOp, reason: str) -> None:
-        """Note an operator that is not read."""
+        """Record an unsupported operator."""
         self.unsupported.append(UnsupportedNode(op.type, self.format, 1, op.name, reason))
 
     def check(self) -> None:

@@ -19,10 +19,10 @@ def same_padding(
     strides: Sequence[int],
     dilations: Sequence[int] | None = None,
 ) -> dict[str, Any]:
-    """Return ONNX's attributes for SAME: pads where all sizes are known, else `auto_pad`.
+    """Return ONNX's attributes for SAME: pads if all sizes are known, else `auto_pad`.
 
     Args:
-        sizes: of the spatial axes.
+        sizes: sizes of the spatial axes.
         kernel: sizes of the window, like the others by axis.
         strides: its steps.
         dilations: distances of its elements; 1 if None.

@@ -17,7 +17,7 @@ OPSET = 21
 """The opset of ONNX in which nodes are written."""
 
 NUMBERED = "#"
-"""Stands between the name of an op and a number, where the op becomes several nodes."""
+"""Separates the name of an op from a number, if the op becomes several nodes."""
 
 FLOAT, UINT8, INT8, UINT16, INT16, INT32, INT64, BOOL = 1, 2, 3, 4, 5, 6, 7, 9
 FLOAT16, DOUBLE, UINT32, UINT64 = 10, 11, 12, 13
@@ -42,7 +42,7 @@ _FOLDED_SIZE = 64
 
 
 def element_type(dtype: np.dtype[Any]) -> int:
-    """Return ONNX's number of numpy's element type."""
+    """Return ONNX's number for a numpy element type."""
     return ELEMENT_TYPES[f"{dtype.kind}{dtype.itemsize}"]
 
 
@@ -57,7 +57,7 @@ class Scope:
         constants: its constants by name.
         types: element types of tensors, as ONNX numbers them.
         shapes: sizes of tensors as far as they are known; None for an unknown size.
-        notes: tensors that nodes were already written for, by what they are for (`memoised`).
+        notes: tensors for which nodes were already written, by purpose (`memoised`).
     """
 
     def __init__(self, prefix: str = "") -> None:
@@ -124,9 +124,9 @@ class Scope:
             inputs: names of its inputs.
             outputs: names of its outputs.
             node: the name of the file's operator that it belongs to.
-            dtype: element type of its outputs where ONNX's rules do not say it; that of its first
+            dtype: element type of its outputs if ONNX's rules do not define it; that of its first
                 input if None.
-            domain: of its operator.
+            domain: domain of its operator.
             attributes: its attributes; empty lists are left out.
         """
         if not self._folded(op, inputs, outputs):
@@ -150,7 +150,7 @@ class Scope:
 
         found = self.types.get(inputs[0], FLOAT) if dtype is None and inputs else dtype
         name = self._node_name(node)
-        # An empty list has no type; the converter says so where one is needed.
+        # An empty list has no type; the converter reports it if one is needed.
         attributes = {key: value for key, value in attributes.items() if value != []}
         proto = helper.make_node(op, inputs, outputs, name, domain=domain, **attributes)
         self.nodes.append(proto)
@@ -160,7 +160,7 @@ class Scope:
             self._infer(proto)
 
     def _folded(self, op: str, inputs: Sequence[str], outputs: Sequence[str]) -> bool:
-        """Compute a node of small constants of integers; False where it has to stay."""
+        """Compute a node of small integer constants; False if it has to stay."""
         found = [self.constants.get(name) for name in inputs]
         arrays = [one for one in found if one is not None and one.size <= _FOLDED_SIZE]
         if op not in _FOLDED or len(arrays) != len(inputs) or not 0 < len(arrays) < 3:
@@ -169,7 +169,7 @@ class Scope:
             return False
         try:
             result = np.asarray(_FOLDED[op](*arrays))
-        except (ValueError, IndexError):  # what does not fit: the node's own error says so
+        except (ValueError, IndexError):  # inconsistent operands: the node's own error reports them
             return False
         self.set_constant(outputs[0], result.astype(arrays[0].dtype))
         return True
@@ -206,7 +206,7 @@ class Scope:
         self._infer_reshaped(node)
 
     def _infer_reshaped(self, node: onnx.NodeProto) -> None:
-        """Note the rank of a reshaped tensor: how long the list of its sizes is."""
+        """Record the rank of a reshaped tensor: the length of its list of sizes."""
         if node.op_type in ("Reshape", "Expand") and node.output[0] not in self.shapes:
             length = self.shapes.get(node.input[1], (None,))[0:1]
             if length and length[0] is not None and node.op_type == "Reshape":
@@ -220,10 +220,11 @@ class TensorNames:
         names: the file's names, which may be empty or repeat.
         prefix: begins every name.
         what: the kind of file, for messages.
-        public: names that callers use, by number, which no other tensor gets.
+        public: names for callers, by number, which no other tensor gets.
 
     Attributes:
-        known: names that stand for others, by number: a body's inputs are tensors around it.
+        known: names of the tensors that others represent, by number: a body's inputs are outer
+            tensors.
     """
 
     def __init__(

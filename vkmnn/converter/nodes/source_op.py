@@ -13,14 +13,14 @@ from vkmnn.ir import Array
 
 
 class UnreadableError(ConversionError):
-    """A use of an operator that is not read; the message is the reason."""
+    """A use of an operator that is not supported; the message is the reason."""
 
 
 class SourceOp:
     """An operator of a file; formats add access to its parameters.
 
     Attributes:
-        scope: where its nodes are written.
+        scope: the scope for its nodes.
         type: its type, as the format calls it.
         name: its name, for messages and for the nodes that it becomes.
         inputs: names of its inputs; "" for one that is absent.
@@ -55,7 +55,7 @@ class SourceOp:
         return ModelError(reason, op=self.type, node=self.name, hint=hint)
 
     def unreadable(self, reason: str) -> UnreadableError:
-        """Return the error for a use of the operator that is not read."""
+        """Return the error for an unsupported use of the operator."""
         return UnreadableError(reason, op=self.type, node=self.name)
 
     def has(self, number: int) -> bool:
@@ -78,11 +78,11 @@ class SourceOp:
         return self.scope.types.get(name, FLOAT)
 
     def shape_of(self, name: str) -> tuple[int | None, ...] | None:
-        """Return the sizes of a tensor as far as they are known; None if even the rank is not."""
+        """Return the known sizes of a tensor, None where even the rank is unknown."""
         return self.scope.shapes.get(name)
 
     def rank(self, number: int) -> int | None:
-        """Return how many axes an input has; None where it is not known."""
+        """Return the rank of an input; None if it is unknown."""
         shape = self.scope.shapes.get(self.inputs[number])
         return None if shape is None else len(shape)
 
@@ -154,7 +154,7 @@ class SourceOp:
         return self.make("Cast", name, dtype=dtype, to=dtype)
 
     def finish_as(self, dtype: int, name: str) -> None:
-        """Make a tensor the operator's output, converted to an element type."""
+        """Use a tensor, converted to an element type, as the operator's output."""
         if self.type_of(name) == dtype:
             self.finish("Identity", name)
         else:

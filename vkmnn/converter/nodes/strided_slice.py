@@ -1,4 +1,4 @@
-"""TensorFlow's slices with masks, which TFLite has, too."""
+"""TensorFlow's slices with masks, also used by TFLite."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ END = 2**31 - 1
 """The end of any axis."""
 
 Bound = int | str
-"""A bound that is known, or the name of a vector of one number."""
+"""A known bound, or the name of a vector of one number."""
 
 
 @dataclass
@@ -110,7 +110,7 @@ def _sum(op: SourceOp, a: Bound, b: Bound) -> Bound:
 
 
 def _after(op: SourceOp, begin: Bound) -> Bound:
-    """Return the index after another; after the last, -1, comes the end."""
+    """Return the index after another; the end follows the last, -1."""
     if isinstance(begin, int):
         return begin + 1 if begin != -1 else END
     last = op.make("Equal", begin, op.constant([-1]), dtype=BOOL)

@@ -22,7 +22,7 @@ from vkmnn.ir import Graph
 if TYPE_CHECKING:
     import onnx
 
-    from vkmnn.folding import Evaluator
+    from vkmnn.shape.folding import Evaluator
 
 __all__ = [
     "HostCheck",
@@ -52,8 +52,8 @@ def load_model(
         evaluate: computes an op on constant inputs. With it, conditions of If may be computed from
             constants and known sizes; without, they have to be constants.
         as_inputs: inputs with a default value that stay inputs; the others become constants.
-        host: says what an evaluator on the host can run. With it, nodes that cannot be converted
-            become ops of the type HostGraph; without, they are refused.
+        host: tells what an evaluator on the host can run. With it, nodes that cannot be converted
+            become ops of the type HostGraph; without it, they are refused.
 
     Raises:
         ModelError: the file is missing, damaged or hostile, or the model is not a valid graph.

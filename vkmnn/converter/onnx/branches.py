@@ -25,7 +25,7 @@ Rename = Callable[[str], str]
 
 
 def inner_graphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    """Yield the graphs that a node holds."""
+    """Yield the graphs in a node's attributes."""
     for attribute in node.attribute:
         if attribute.type == _GRAPH:
             yield attribute.g
@@ -43,7 +43,7 @@ def own_names(graph: onnx.GraphProto) -> set[str]:
 
 
 def outer_names(graph: onnx.GraphProto) -> set[str]:
-    """Return the tensors of the graphs around it that an inner graph reads."""
+    """Return the outer tensors that an inner graph reads."""
     read = {value.name for value in graph.output}
     for node in graph.node:
         read.update(reads(node))
@@ -58,7 +58,7 @@ def reads(node: onnx.NodeProto) -> set[str]:
 def rename_reads(node: onnx.NodeProto, rename: Rename) -> None:
     """Rename, in place, the tensors that a node's inner graphs capture.
 
-    A tensor of an inner graph that would hide what a name has become gets another name.
+    A tensor of an inner graph that would hide the new name is renamed.
     """
     for graph in inner_graphs(node):
         own, outer = own_names(graph), outer_names(graph)
@@ -134,9 +134,9 @@ def inline_branch(
     Args:
         node: the If.
         name: its unique name, which prefixes all names within.
-        taken: what the condition is.
-        tensors: names of tensors that are taken.
-        ops: names of nodes that are taken.
+        taken: the value of the condition.
+        tensors: names of tensors that are in use.
+        ops: names of nodes that are in use.
 
     Raises:
         ModelError: the branch has inputs, or another number of outputs than the node.

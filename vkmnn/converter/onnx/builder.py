@@ -70,7 +70,7 @@ from vkmnn.shape.symbolic import Facts, infer, infer_values, merge_shapes
 if TYPE_CHECKING:
     import onnx
 
-    from vkmnn.folding import Evaluator
+    from vkmnn.shape.folding import Evaluator
 
 _LOG = logging.getLogger(__name__)
 
@@ -137,7 +137,8 @@ class GraphBuilder:
         self._add_outputs()
         self._add_infos()
         self.graph.validate()
-        # It knows the builder: the cycle would keep all weights until garbage is collected.
+        # The context refers to the builder: the cycle would keep all weights until garbage is
+        # collected.
         del self._sequences
         return self.graph
 
@@ -170,7 +171,7 @@ class GraphBuilder:
         return outputs[0]
 
     def new_tensor(self, name: str) -> str:
-        """Take a name for a tensor that is not the model's own."""
+        """Reserve a name for a new tensor."""
         return self._tensors.new(name)
 
     def info(self, name: str) -> TensorInfo | None:
@@ -243,7 +244,7 @@ class GraphBuilder:
         return nodes
 
     def _repeat_outputs(self) -> Iterator[SourceNode]:
-        """Give a repeated output of the model a name of its own, and yield its producer."""
+        """Give a repeated output of the model a new name, and yield its producer."""
         import onnx
 
         seen: set[str] = set()
@@ -265,7 +266,7 @@ class GraphBuilder:
             self._results.append(result)
 
     def _read_values(self, read: set[str]) -> None:
-        """Take over initializers that something reads, and graph inputs."""
+        """Add initializers that are read, and graph inputs."""
         read = read | {value.name for value in self._proto.output}
         initializers = set()
         for number, tensor in enumerate(self._proto.initializer):
@@ -342,7 +343,7 @@ class GraphBuilder:
         self._know(info)
 
     def _refuse_tensor(self, kind: str, name: str, reason: str) -> None:
-        """Note a tensor that has no counterpart."""
+        """Record a tensor that has no counterpart."""
         self._refused.append(UnsupportedNode(kind, "", self._opsets.get("", 1), name, reason))
         self._tainted.add(name)
 
@@ -374,7 +375,7 @@ class GraphBuilder:
                 if self._host_check is None:
                     self._refuse(node, error)
                     continue
-                for op in self.graph.ops[made:]:  # what the converter did before it gave up
+                for op in self.graph.ops[made:]:  # output of the converter before it gave up
                     for name in op.outputs:
                         self._known.pop(name, None)
                         self._facts.forget(name)
@@ -401,7 +402,7 @@ class GraphBuilder:
                 self._keep(made, "its values have no counterpart on a device")
 
     def _host_only(self, node: SourceNode) -> str | None:
-        """Say why a node is for the host, whatever the converters can; else None."""
+        """Return why a node must run on the host, or None."""
         if self._host_check is None:
             return None
         if not node.domain and node.opset < MIN_OPSET:
@@ -412,7 +413,7 @@ class GraphBuilder:
         return None
 
     def _keep(self, node: SourceNode, reason: str) -> None:
-        """Let the host run a node as it is, or refuse it where nothing there does."""
+        """Let the host run a node unconverted, or refuse it if no evaluator does."""
         assert self._host_check is not None
         constant = object_constant(node.proto, self.folder)
         if constant is not None:
@@ -530,8 +531,8 @@ class GraphBuilder:
                 raise _parse_error(
                     node,
                     convert,
-                    f"makes no output {number}, '{name}'",
-                    "node.finish makes the first one; for several, write "
+                    f"does not produce output {number}, '{name}'",
+                    "node.finish sets the first one; for several, write "
                     "node.emit(type, inputs, attrs, node.outputs)",
                 )
 
@@ -666,7 +667,7 @@ class GraphBuilder:
         return any(name in self._tainted for name in reads(node.proto))
 
     def _refuse(self, node: SourceNode, error: UnsupportedCaseError) -> None:
-        """Note a node that cannot be converted, unless that only follows from an earlier one."""
+        """Record a node that cannot be converted, unless that follows from an earlier one."""
         tainted = self._is_tainted(node)
         self._tainted.update(name for name in node.proto.output if name)
         if tainted and isinstance(error, UnknownTensorError):

@@ -40,5 +40,7 @@ class OnnxFrontEnd(FrontEnd):
             check_oldest(source.proto)
         elif is_old(source.proto):
             source = upgraded(source)
+        if conversion.told is not None:
+            conversion.told(source)
         wanted = conversion.as_inputs, conversion.host, conversion.shapes
         return GraphBuilder(source, conversion.meter, conversion.evaluate, *wanted).build()

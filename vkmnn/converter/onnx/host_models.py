@@ -19,7 +19,7 @@ def check_host_models(graph: Graph, host: HostCheck | None) -> None:
 
     Args:
         graph: a valid graph.
-        host: says whether an evaluator runs such a part; None where they are refused.
+        host: tells whether an evaluator can run such a part; None to refuse them.
 
     Raises:
         ModelError: one cannot be read, does not fit its op, or reads files.

@@ -1,4 +1,4 @@
-"""Nodes that become models of their own, for an evaluator of ONNX on the host."""
+"""Converts nodes to separate models for an ONNX evaluator on the host."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class HostCheck(Protocol):
     def __call__(
         self, model: onnx.ModelProto, untyped: Collection[str]
     ) -> Mapping[str, onnx.TypeProto] | str:
-        """Return the types of outputs as far as evaluators tell them, or why none runs it.
+        """Return the types of outputs as far as evaluators know them, or why none runs it.
 
         Args:
             model: the model.
@@ -52,7 +52,7 @@ class HostValues:
 
 
 def is_data(proto: onnx.TypeProto | None) -> bool:
-    """True for a dense tensor of an element type that graphs have."""
+    """True for a dense tensor of an element type that graphs support."""
     return (
         proto is not None
         and proto.WhichOneof("value") == "tensor_type"
@@ -74,7 +74,7 @@ def constant_type(tensor: onnx.TensorProto) -> onnx.TypeProto:
 
 
 def object_constant(node: onnx.NodeProto, folder: Path | None) -> onnx.TensorProto | None:
-    """Return the value of a Constant node that only the host can hold."""
+    """Return the value of a Constant node that only the host supports."""
     from onnx import helper
 
     if node.op_type != "Constant" or normal_domain(node.domain) or len(node.attribute) != 1:
@@ -99,11 +99,11 @@ def cut_out(
     """Return a model of one node, and the names of its inputs.
 
     Args:
-        node: the node; what its inner graphs read from around them become inputs too.
-        functions: the model's own functions, of which those are taken over that it calls.
+        node: the node; outer tensors that its inner graphs read become inputs too.
+        functions: the model's own functions; those that it calls are included.
         type_of: the type of a tensor, where it is known.
         tensors: constants that become initializers.
-        ir_version: of the model.
+        ir_version: IR version of the model.
     """
     import onnx
 
@@ -135,7 +135,7 @@ def _called(
 ) -> list[onnx.FunctionProto]:
     """Return the functions that a node calls, in its inner graphs or by way of others.
 
-    Each comes after those that it calls, as the reference evaluator wants them.
+    Each comes after those that it calls, as the reference evaluator requires.
     """
     found: dict[int, onnx.FunctionProto] = {}
     seen: set[int] = set()
@@ -159,7 +159,7 @@ def _called(
 def output_types(
     model: onnx.ModelProto, constants: Mapping[str, Array]
 ) -> dict[str, onnx.TypeProto]:
-    """Return the types of a one-node model's outputs, as far as ONNX's rules tell them.
+    """Return the types of a one-node model's outputs, as far as ONNX's rules infer them.
 
     Args:
         model: the model; the outputs of its inner graphs get the sizes that the rules tell.
@@ -190,7 +190,7 @@ def output_types(
 
 
 def _declared_types(model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
-    """Return the element types that the node's schema fixes: few of ai.onnx.ml infer theirs."""
+    """Return the element types that the node's schema fixes, as few are inferred for ai.onnx.ml."""
     import onnx
 
     (node,) = model.graph.node

@@ -26,8 +26,8 @@ def infer_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
         model: the model; negative sizes that it declares are removed from it.
 
     Raises:
-        ValueError: a rule would read memory that is not there.
-        Exception: the rules find a mistake; native code throws what it likes.
+        ValueError: a rule would read invalid memory.
+        Exception: the rules find a mistake; native code may throw anything.
     """
     import onnx
 
@@ -45,14 +45,14 @@ def infer_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _typed(graph: onnx.GraphProto) -> set[str]:
-    """Return the values whose types the graph says."""
+    """Return the values whose types the graph declares."""
     values = (*graph.input, *graph.value_info)
     typed = {value.name for value in values if value.type.WhichOneof("value")}
     return typed | {tensor.name for tensor in graph.initializer}
 
 
 def _graphs(model: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
-    """Yield the graphs that nodes of the model hold, at any depth."""
+    """Yield the graphs in the nodes of the model, at any depth."""
     pending = [model.graph.node, *(function.node for function in model.functions)]
     while pending:
         for graph in chain.from_iterable(map(inner_graphs, pending.pop())):

@@ -14,9 +14,9 @@ class Known:
 
     Attributes:
         value: returns a tensor's content where it follows from constants and sizes.
-        info: returns what is known of a tensor's shape and type.
+        info: returns the known shape and type of a tensor.
         constant: adds a constant and returns its name.
-        opsets: what the node is written in.
+        opsets: the opsets of the node.
         sequence: returns whether a name is a sequence whose members are known.
     """
 

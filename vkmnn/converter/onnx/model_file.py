@@ -23,17 +23,16 @@ MIN_OPSET = 7
 MAX_VERSION = 2**31 - 1
 
 _REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
-_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+$")
 _HEAD_BYTES = 4096
-# The tags that a ModelProto may begin with: other formats begin with them by chance, too.
+# The tags that a ModelProto may begin with; other formats begin with them by chance.
 _FIRST_TAGS = frozenset(b"\x08\x12\x1a\x22\x28\x32\x3a\x42\x72\xa2\xca")
 
 
 class ModelFile(NamedTuple):
     """A model as it was read.
 
-    `weights` holds the data of large initializers, by their number in the graph: `proto` has them
-    with empty raw_data. `folder` is where external data may lie.
+    `weights` holds the data of large initializers, by their index in the graph: `proto` has them
+    with empty raw_data. `folder` may contain external data.
     """
 
     proto: onnx.ModelProto
@@ -85,14 +84,9 @@ def _read(path: Path) -> tuple[onnx.ModelProto, Mapping[int, Bytes]]:
         if not path.exists():
             if _REMOTE.match(str(path)):
                 raise ModelFileError(
-                    f"'{re.sub(':/+', '://', str(path), count=1)}' is an address, not a file",
-                    hint="download the .onnx file first; vkmnn downloads nothing",
-                )
-            if _HUB_ID.match(str(path)) and not path.parent.exists():
-                raise ModelFileError(
-                    f"no such file: '{path}'",
-                    hint="if this is the name of a model on a hub, download its .onnx file first; "
-                    "vkmnn downloads nothing",
+                    f"'{re.sub(':/+', '://', str(path), count=1)}' is an address, and was passed "
+                    "as a path",
+                    hint="pass it as a str: then it is downloaded",
                 )
             raise ModelFileError(
                 f"no such file: '{path}'", hint="check the path; relative to the current folder?"
@@ -129,11 +123,11 @@ def _parse(
     weights: Mapping[int, Bytes] = {}
     try:
         data, weights = split(stream, nbytes)
-    except NotAModelError:  # protobuf says whether it is a model all the same
+    except NotAModelError:  # protobuf decides whether it is a model anyway
         _refuse_other_formats(head, what, path)
         stream.seek(0)
         data = stream.read()
-    # Not before: what is read by then waits for no other thread's imports.
+    # Not before: reading up to here waits for no other thread's imports.
     import onnx
     from google.protobuf.message import DecodeError
 
@@ -142,7 +136,7 @@ def _parse(
         proto.ParseFromString(data)
     except DecodeError as error:
         raise _not_onnx(what, head, path, "it is truncated or damaged") from error
-    # Any bytes may parse as a protobuf of unknown fields, so ask for what a model must have.
+    # Any bytes may parse as a protobuf of unknown fields, so required fields are checked.
     if not proto.HasField("graph") or not proto.opset_import:
         raise _not_onnx(what, head, path, "it has no graph or no opset")
     return proto, weights
@@ -184,7 +178,7 @@ def _check_header(proto: onnx.ModelProto) -> None:
                 f"the model imports version {entry.version} of domain '{entry.domain}'",
                 hint="the file is damaged; export or download it again",
             )
-    # Converters may list a domain twice, which says nothing new as long as the versions agree.
+    # Exporters may list a domain twice, which is harmless if the versions agree.
     opsets = {entry.version for entry in proto.opset_import if not normal_domain(entry.domain)}
     if len(opsets) > 1:
         raise ModelError(
@@ -200,7 +194,7 @@ def _check_header(proto: onnx.ModelProto) -> None:
 
 
 def _check_strings(proto: onnx.ModelProto) -> None:
-    """Check that names are text: protobuf hands out bytes where they are not valid UTF-8."""
+    """Check that names are text: protobuf returns bytes if they are not valid UTF-8."""
     graph = proto.graph
     nodes = list(chain(graph.node, *(function.node for function in proto.functions)))
     while nodes:
@@ -249,7 +243,7 @@ def _as_text(text: str | bytes) -> str:
 
 
 def node_count(proto: onnx.ModelProto) -> int:
-    """Return how many nodes the file holds: of the graph, of functions and of branches."""
+    """Return the number of nodes in the file: of the graph, of functions and of branches."""
     count = 0
     work = [proto.graph.node, *(function.node for function in proto.functions)]
     while work:

@@ -30,11 +30,11 @@ MOVING = frozenset(
         *("SpaceToDepth", "Where", "Shape", "Size", "Compress", "ReverseSequence"),
     }
 )
-"""Operators that convert elements, or leave them as they are."""
+"""Operators that convert elements, or leave them unchanged."""
 
 
 def is_rounding(node: SourceNode, dtypes: Iterable[DType]) -> bool:
-    """True for a node that computes in bfloat16, and can do so in float32.
+    """True for a node that computes in bfloat16, but could do so in float32.
 
     Raises:
         UnsupportedCaseError: it computes in an element type that kernels have no arithmetic for.
@@ -55,10 +55,10 @@ def rounded(
 
     Args:
         node: the node.
-        schema: of its operator, which says which outputs have the type of an input.
+        schema: the schema of its operator, which tells which outputs have the type of an input.
         narrow: its inputs of bfloat16.
-        tensors: names of tensors that are taken.
-        ops: names of nodes that are taken.
+        tensors: names of tensors that are in use.
+        ops: names of nodes that are in use.
     """
     import onnx
 

@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
 
 class UnsupportedCaseError(ConversionError):
-    """A converter knows the operator, but not this use of it; the message is the reason."""
+    """A converter does not support this use of its operator; the message is the reason."""
 
 
 class UnknownTensorError(UnsupportedCaseError):
-    """A tensor's element type or rank is needed, but not known or without counterpart."""
+    """A tensor's element type or rank is needed, but unknown or without counterpart."""
 
 
 class ExpandError(UnsupportedCaseError):
-    """A converter leaves this use of the operator to the function body that defines it."""
+    """A converter leaves this use of the operator to its ONNX function body."""
 
 
-# AttributeProto.AttributeType of the ONNX IR specification, with the field that holds the value.
+# AttributeProto.AttributeType of the ONNX IR specification, with the field of the value.
 _FLOAT, _INT, _STRING, _TENSOR, _SPARSE_TENSOR = 1, 2, 3, 4, 11
 _GRAPH, _FLOATS, _INTS, _STRINGS, _TENSORS, _GRAPHS, _SPARSE_TENSORS = 5, 6, 7, 8, 9, 10, 12
 _TYPE_NAMES = {
@@ -139,7 +139,7 @@ class NodeContext:
     def unread(self) -> dict[str, str | None]:
         """Return the attributes that nothing has read, each with a similar known name.
 
-        That is one that was asked for, is not there, and has a similar name.
+        That is a name that was requested, is missing, and is similar.
         """
         absent = [name for name in self._asked if name not in self._attributes]
         left = [name for name in self._attributes if name not in self._asked]
@@ -246,7 +246,7 @@ class NodeContext:
         return tuple(default)
 
     def strings(self, name: str, default: Sequence[str] | None = None) -> tuple[str, ...]:
-        """Return a list of strings; without a default it is required."""
+        """Return a list of strings; it is required if there is no default."""
         attribute = self._attribute(name, _STRINGS)
         if attribute is not None:
             return tuple(self._text(name, value) for value in attribute.strings)
@@ -275,7 +275,7 @@ class NodeContext:
         return tuple(default)
 
     def graph(self, name: str) -> onnx.GraphProto:
-        """Return a required attribute that is a graph, as the file has it."""
+        """Return a required attribute that is a graph, unconverted."""
         attribute = self._attribute(name, _GRAPH)
         if attribute is None:
             raise self._required(name)
@@ -320,8 +320,8 @@ class NodeContext:
     def attributes(self, kind: type[_A]) -> _A:
         """Return the attributes as `kind`: each field holds the node's attribute of its name.
 
-        A field's default stands where the node has no such attribute. Fields are float, int, bool,
-        str, bytes, or a tuple of any number of ints, floats, strs or bytes.
+        A field has its default if the node has no such attribute. Fields are float, int, bool, str,
+        bytes, or a tuple of any number of ints, floats, strs or bytes.
 
         Raises:
             ModelError: an attribute is of another type, or a field without default is missing.
@@ -364,7 +364,7 @@ class NodeContext:
         return self.outputs[index] if index < len(self.outputs) else ""
 
     def is_read(self, index: builtins.int) -> builtins.bool:
-        """True when some node or the caller reads this output."""
+        """True if some node or the caller reads this output."""
         return self.output(index) in self._builder.read_tensors
 
     def constant(self, value: object, dtype: DType | None = None) -> str:
@@ -393,11 +393,11 @@ class NodeContext:
 
     @property
     def producer(self) -> str:
-        """Producer of the model, as the file says."""
+        """Producer of the model, as stated in the file."""
         return self._builder.graph.metadata.producer
 
     def note(self, tensor: str, what: object) -> None:
-        """Keep something about a tensor for the converters of nodes that read it."""
+        """Store information on a tensor for the converters of nodes that read it."""
         self._builder.notes[tensor] = what
 
     def noted(self, tensor: str) -> object | None:
@@ -412,7 +412,7 @@ class NodeContext:
         """Return a tensor's element type.
 
         Raises:
-            UnknownTensorError: nothing says what it is.
+            UnknownTensorError: it is unknown.
         """
         info = self.info(tensor)
         if info is None:
@@ -420,10 +420,10 @@ class NodeContext:
         return info.dtype
 
     def shape(self, tensor: str) -> tuple[Dim, ...]:
-        """Return a tensor's shape, whose rank is known.
+        """Return a tensor's shape, whose rank must be known.
 
         Raises:
-            UnknownTensorError: nothing says what it is.
+            UnknownTensorError: it is unknown.
         """
         info = self.info(tensor)
         if info is None or info.shape is None:
@@ -435,7 +435,7 @@ class NodeContext:
         return len(self.shape(tensor))
 
     def known_rank(self, tensor: str) -> builtins.int | None:
-        """Return a tensor's rank, or None when it is not known."""
+        """Return a tensor's rank, or None if it is unknown."""
         info = self.info(tensor)
         return None if info is None or info.shape is None else len(info.shape)
 

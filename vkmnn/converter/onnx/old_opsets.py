@@ -33,9 +33,9 @@ def is_old(proto: onnx.ModelProto) -> bool:
 
 
 def upgraded(file: ModelFile) -> ModelFile:
-    """Return an old model in newer operators, or as it is where that cannot be.
+    """Return an old model in newer operators, or unchanged if that is impossible.
 
-    As it is, only the host runs it: the converters do not know its operators' attributes.
+    Unchanged, only the host runs it: the converters do not know its operators' attributes.
     """
     import onnx
     from onnx import version_converter
@@ -77,7 +77,7 @@ def _set_aside(model: onnx.ModelProto) -> None:
 def _put_back(model: onnx.ModelProto) -> None:
     """Restore operators that were set aside, as operators of opset 7.
 
-    Recurrent ones say in their outputs alone what is made, and operands always broadcast;
+    Recurrent ones state only in their outputs what they produce, and operands always broadcast;
     `paddings` became `pads`, and the order of a norm an integer.
     """
     from onnx import helper
@@ -134,7 +134,7 @@ def _align_operands(graph: onnx.GraphProto) -> None:
 
 
 def _renew_tiles(graph: onnx.GraphProto) -> None:
-    """Write how often Tile of opset 1 repeats an axis as later opsets have it: for every axis.
+    """Write the repeats of Tile of opset 1 as in later opsets: for every axis.
 
     Raises:
         ValueError: the rank, or how often, is not known.
@@ -164,7 +164,7 @@ def _renew_tiles(graph: onnx.GraphProto) -> None:
 
 
 def _name_inputs(graph: onnx.GraphProto) -> None:
-    """Make initializers inputs, as they were before IR version 4; the converter relies on it."""
+    """Make initializers inputs, as before IR version 4; the converter relies on it."""
     from onnx import helper
 
     known = {value.name for value in graph.input}

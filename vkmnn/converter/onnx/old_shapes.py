@@ -26,7 +26,7 @@ operands was broadcast then."""
 def with_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return the model with shapes of values, inferred from its inputs.
 
-    Shapes with sizes that are not numbers are taken no further than the onnx package takes them.
+    Shapes with sizes that are not numbers are inferred only as far as the onnx package does.
     """
     model = infer_shapes(model)
     while True:
@@ -39,7 +39,7 @@ def with_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _known(graph: onnx.GraphProto) -> dict[str, tuple[int, _Shape]]:
-    """Return element types and shapes by name, where all sizes are numbers."""
+    """Return element types and shapes by name, if all sizes are numbers."""
     found = {}
     for value in (*graph.input, *graph.value_info, *graph.output):
         tensor = value.type.tensor_type
@@ -63,7 +63,7 @@ def _made(node: onnx.NodeProto, infos: dict[str, tuple[int, _Shape]]) -> list[on
     try:
         results = rule(shapes, attributes, len(node.output))
     except (IndexError, KeyError, ValueError, ZeroDivisionError):
-        return []  # the converter says what is wrong with it
+        return []  # the converter reports the error
     kind = attributes["to"] if node.op_type == "Cast" else infos[node.input[0]][0]
     made = []
     # Running values of a normalisation, and the mask of a dropout, are of no use to anyone.

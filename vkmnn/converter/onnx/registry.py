@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 Converter = Callable[["NodeContext"], None]
 
-# One table per (domain, operator): converters by the opset from which they hold.
+# One table per (domain, operator): converters by their first opset.
 _CONVERTERS: dict[tuple[str, str], Registry[int, Converter]] = {}
 
 
 def converter(*ops: str, since: int = 1, domain: str = "") -> Callable[[Converter], Converter]:
     """Register a function that converts nodes of the types `ops`, from opset `since` on.
 
-    The entry with the greatest `since` that is not above the node's opset converts the node. An
-    operator may also be written with its domain and opset, "ai.onnx::11::Gelu", which come before
-    `domain` and `since`; so one function can be for several versions and domains.
+    The entry with the greatest `since` that does not exceed the node's opset converts the node. An
+    operator may also be written with its domain and opset, "ai.onnx::11::Gelu", which override
+    `domain` and `since`; so one function can serve several versions and domains.
 
     Raises:
         PluginError: the same operator, domain and version is registered already, or none is given.

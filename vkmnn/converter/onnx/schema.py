@@ -95,7 +95,7 @@ def _kind(name: str) -> str:
 def check_types(node: SourceNode, schema: Schema, info: Callable[[str], TensorInfo | None]) -> None:
     """Check the element types of inputs against the schema, as far as `info` knows them.
 
-    Any integer stands for others, and any float: what kernels compute is the same.
+    Any integer matches others, and any float: kernels compute the same.
 
     Raises:
         ModelError: the operator takes none of that kind.
@@ -120,7 +120,7 @@ def function_body(
 ) -> onnx.FunctionProto | None:
     """Return the body that defines the operator by others, or None when it has none.
 
-    `info` says what is known of a tensor.
+    `info` returns what is known of a tensor.
 
     Raises:
         UnknownTensorError: the body depends on input types that nothing says.
@@ -145,7 +145,7 @@ def function_body(
 
 
 def sample_body(schema: Schema) -> onnx.FunctionProto | None:
-    """Return the body for a node with the least inputs and attributes; None when there is none."""
+    """Return the body for a node with the fewest inputs and attributes; None if there is none."""
     import onnx
 
     if schema.function_opset_versions:

@@ -1,7 +1,7 @@
 """Sequences with known members: their operators become names of tensors.
 
-Exporters write sequences for what they know anyway: torch's `tensor_split` is a Loop of one
-iteration that inserts into one.
+Exporters write sequences even for known contents: torch's `tensor_split` is a Loop of one iteration
+that inserts into one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FLOAT = 1  # TensorProto.DataType: what SequenceEmpty holds by default
 
 @dataclass(frozen=True, slots=True)
 class _Members:
-    """Tensors in their order; `dtype` as SequenceEmpty has it."""
+    """Tensors in order; `dtype` as in SequenceEmpty."""
 
     names: tuple[str, ...]
     dtype: int = _FLOAT
@@ -41,13 +41,13 @@ class _Members:
 
 @dataclass(slots=True)
 class KnownSequences:
-    """Members of a graph's sequences, as far as they are known.
+    """The known members of a graph's sequences.
 
     Attributes:
         value: returns a tensor's content where it follows from constants and sizes.
-        info: returns what is known of a tensor's shape and type.
+        info: returns the known shape and type of a tensor.
         constant: adds a constant and returns its name.
-        new_name: makes the name of a tensor unique.
+        new_name: returns a unique name for a tensor.
     """
 
     value: Callable[[str], Array | None]

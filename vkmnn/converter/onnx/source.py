@@ -26,7 +26,7 @@ _SHOWN_OF_CYCLE = 16
 class SourceNode:
     """A node: its protobuf, a name that is unique in the model, and its opsets.
 
-    `source` names the node of the model that it comes from; `calls` are the functions around it.
+    `source` is its node in the model; `calls` are the functions around it.
     """
 
     proto: onnx.NodeProto
@@ -163,7 +163,7 @@ def expand_call(
     """Return the body of a called function in place of the calling node, in order.
 
     Inner tensors and nodes get the caller's name as prefix; attribute references are replaced by
-    the caller's attributes or `defaults`, and left out where neither exists.
+    the caller's attributes or `defaults`, and left out if neither exists.
 
     Raises:
         ModelError: functions call themselves, nest too deeply, or the body is not a valid graph.
@@ -302,10 +302,10 @@ class LocalFunctions:
 
         Args:
             nodes: the nodes, in order.
-            names: that are taken.
-            meter: of the time.
-            opsets: of an inner graph, whose nodes share them: what is written in others stays a
-                call, and what they do not name yet is added.
+            names: names that are in use.
+            meter: meter of the time.
+            opsets: opsets of an inner graph, whose nodes share them: nodes with others remain
+                calls, and domains that are not included yet are added.
         """
         flat: list[SourceNode] = []
         stack = list(nodes)[::-1]
@@ -320,7 +320,7 @@ class LocalFunctions:
         return flat
 
     def _expanded_within(self, node: SourceNode, names: Names, meter: Meter) -> SourceNode:
-        """Return a node whose inner graphs call no functions, as far as their opsets agree."""
+        """Return a node whose inner graphs call no functions, unless their opsets differ."""
         if not self._calls_within(node.proto):
             return node
         proto = type(node.proto)()
@@ -356,7 +356,7 @@ class LocalFunctions:
     def _size(self, node: onnx.NodeProto, callers: tuple[_Key, ...], inner: bool = False) -> int:
         """Return the number of nodes, those of inner graphs included.
 
-        Recursion counts as 1, and is found when calls are replaced.
+        Recursion counts as 1, and is detected when calls are replaced.
 
         Raises:
             ModelError: a call in an inner graph, which stays a call, has no end.

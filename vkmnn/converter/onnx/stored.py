@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _UINT8 = 2  # TensorProto.DataType
 _CODES = {"MatMulNBits": 1, "MatMulBnb4": 1, "GatherBlockQuantized": 0}
-"""Operators that read packed values, and the input that holds them."""
+"""Operators that read packed values, and the input with these."""
 
 
 class Stored(NamedTuple):
@@ -28,8 +28,8 @@ class Stored(NamedTuple):
 def stored_by_type(proto: onnx.ModelProto) -> dict[str, Stored]:
     """Return the size of a model's constants in its file, by element type, largest first.
 
-    Weights that are packed into bytes count as what they are: those of a MatMulNBits of 4 bits
-    are "4-bit codes". Constants of branches and loop bodies count as well.
+    Weights packed into bytes count by their real type: those of a 4-bit MatMulNBits are "4-bit
+    codes". Constants of branches and loop bodies count as well.
 
     Args:
         proto: the model; the data of its tensors need not be there.

@@ -85,7 +85,7 @@ class OpSupport:
 
 
 def supported_ops() -> tuple[OpSupport, ...]:
-    """Return every operator that can be converted, by domain and name; of loaded plug-ins, too.
+    """Return every operator that can be converted, by domain and name, including loaded plug-ins'.
 
     Operators that the installed onnx package defines by function bodies count when every operator
     in the body is supported; uses that are refused for an attribute or a type do not show here.
@@ -150,7 +150,7 @@ def unsupported_ops() -> list[tuple[str, str]]:
 
 
 def standard_name(text: str) -> str | None:
-    """Return the operator of ONNX that `text` names, whatever the case of its letters."""
+    """Return the ONNX operator that `text` names, ignoring case."""
     from onnx import defs
 
     names = {schema.name.lower(): schema.name for schema in defs.get_all_schemas()}

@@ -45,8 +45,8 @@ def array_from_tensor(
 
     Args:
         tensor: the tensor.
-        folder: of the model; None where it has none.
-        raw: its raw_data where that was read apart; the values share its memory.
+        folder: folder of the model; None if it has none.
+        raw: its raw_data if that was read separately; the values share its memory.
 
     Raises:
         ModelError: dimensions, element type and data do not fit together, or the external data is
@@ -157,7 +157,7 @@ def _little_endian(dtype: DType) -> np.dtype[np.generic]:
 
 
 def stored_bytes(dtype: DType, count: int) -> int:
-    """Return the bytes that `count` elements take in a file; small ones are packed."""
+    """Return the bytes of `count` elements in a file; small ones are packed."""
     return (
         -(-count * _PACKED_BITS[dtype] // 8)
         if dtype in _PACKED_BITS
@@ -191,7 +191,7 @@ def _from_raw(data: bytes | Bytes, name: str, dtype: DType, count: int) -> Array
 
 
 def _checked_bool(flat: Array, dtype: DType) -> Array:
-    # Any byte but 0 and 1 in a numpy bool array makes later results undefined.
+    # Any byte except 0 and 1 in a numpy bool array makes later results undefined.
     return flat.view(np.uint8) != 0 if dtype is DType.BOOL else flat
 
 
@@ -249,7 +249,7 @@ def _reading(name: str, location: str) -> Iterator[None]:
     except (OSError, RuntimeError) as error:
         raise ModelError(
             f"tensor '{name}' keeps its data in '{location}', which cannot be read: {error}",
-            hint="keep the external data files beside the model",
+            hint="keep the external data files next to the model",
         ) from error
 
 
@@ -267,25 +267,35 @@ def _external_path(location: str, name: str, folder: Path | None) -> Path:
         raise _outside(name, location)
     with _reading(name, location):
         path = (folder / location).resolve(strict=True)
-        inside, regular = path.is_relative_to(folder.resolve()), path.is_file()
+        inside = path.is_relative_to(folder.resolve()) or path.parent == _blobs_of(folder)
+        regular = path.is_file()
         links = path.stat().st_nlink
     if not inside:
         raise _outside(name, location)
     if not regular:
         raise ModelError(
             f"tensor '{name}' keeps its data in '{location}', which is not a regular file",
-            hint="keep the external data files beside the model",
+            hint="keep the external data files next to the model",
         )
-    if links > 1:  # a link shows other files as if they lay here; onnx refuses too
+    if links > 1:  # a link makes other files appear here; onnx refuses them too
         raise ModelError(
             f"tensor '{name}' keeps its data in '{location}', which has several hard links",
-            hint="it may show a file of another folder; if the model is trusted, copy the file",
+            hint="it may expose a file of another folder; if the model is trusted, copy the file",
         )
     return path
 
 
+def _blobs_of(folder: Path) -> Path | None:
+    """Return where huggingface_hub's cache keeps what the files of a folder in it link to."""
+    for commit in (folder.absolute(), *folder.absolute().parents):
+        repository = commit.parent.parent
+        if commit.parent.name == "snapshots" and repository.name.startswith("models--"):
+            return (repository / "blobs").resolve()
+    return None
+
+
 def _outside(name: str, location: str) -> ModelError:
     return ModelError(
-        f"tensor '{name}' wants external data from '{location}', outside the model's folder",
+        f"tensor '{name}' refers to external data in '{location}', outside the model's folder",
         hint="external data must be in the model's folder or below; the file may be malicious",
     )

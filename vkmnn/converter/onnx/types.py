@@ -61,7 +61,7 @@ TEXT_TYPES: dict[str, int] = {
 
 MAX_DIM = 2**31 - 1
 
-# What exporters write for a size that has no name: Paddle "?", others "-1" or "None".
+# Exporters' placeholders for an unnamed size: Paddle "?", others "-1" or "None".
 _ANONYMOUS = frozenset({"", "?", "-1", "None"})
 
 
@@ -76,7 +76,7 @@ def type_name(code: int) -> str:
 
 
 def unsupported_type(proto: onnx.TypeProto) -> str | None:
-    """Say why a value's type has no counterpart here; None when it has or is not known."""
+    """Return why a value's type has no counterpart here; None if it has one or is unknown."""
     kind = proto.WhichOneof("value")
     if kind is None:
         return None
@@ -89,7 +89,7 @@ def unsupported_type(proto: onnx.TypeProto) -> str | None:
 
 
 def tensor_info(name: str, proto: onnx.TypeProto) -> TensorInfo | None:
-    """Translate a value's type; None when it is not a tensor of a known, supported element type.
+    """Translate a value's type; None unless it is a tensor of a supported element type.
 
     Raises:
         ModelError: a dimension is larger than any device can address, or there are too many.
@@ -154,7 +154,7 @@ def type_text(proto: onnx.TypeProto) -> str:
 
 
 def check_rank(name: str, rank: int) -> None:
-    """Refuse a tensor with more axes than tensors have.
+    """Refuse a tensor with more axes than are supported.
 
     Raises:
         ModelError: it has.

@@ -1,8 +1,8 @@
 """Reads an ONNX file with its large weights straight into arrays, outside the protobuf.
 
-Protobuf's parser copies all of a file, and once more every tensor that is asked for. Here one pass
-over the wire format (Protocol Buffers, "Encoding") cuts the data of large initializers out; the
-rest, some kilobytes, is a valid model for the parser, which stays the judge of everything else.
+Protobuf's parser copies the whole file, and once more every requested tensor. Here one pass over
+the wire format (Protocol Buffers, "Encoding") extracts the data of large initializers; the rest,
+some kilobytes, is a valid model for the parser, which still judges everything else.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MAX_VARINT_BYTES = 10
 
 
 class NotAModelError(Exception):
-    """The bytes cannot be cut: truncated, or no protobuf of this form."""
+    """The bytes cannot be split: truncated, or no protobuf of this form."""
 
 
 def split(stream: BinaryIO, nbytes: int) -> tuple[bytes, dict[int, Bytes]]:
@@ -49,7 +49,7 @@ def split(stream: BinaryIO, nbytes: int) -> tuple[bytes, dict[int, Bytes]]:
 
 
 Fields = Mapping[int, Callable[[int], bytes]]
-"""What replaces the content of fields: a function of its length, by the field's number."""
+"""Replacement for the content of fields: a function of its length, by field number."""
 
 
 class Splitter:
@@ -88,11 +88,7 @@ class Splitter:
         return b"".join(parts)
 
     def take_array(self, nbytes: int) -> Bytes:
-        """Return the next bytes in an array of their own.
-
-        Raises:
-            NotAModelError: there are fewer.
-        """
+        """Return the next bytes in a new array."""
         data = np.empty(nbytes, np.uint8)
         if self._stream.readinto(data) != nbytes:  # type: ignore[attr-defined]  # all have it
             raise NotAModelError
@@ -137,7 +133,7 @@ class _ModelSplitter(Splitter):
         return content
 
     def raw_data(self, nbytes: int) -> bytes:
-        # Of a field that comes twice, the last one counts.
+        # If a field occurs twice, the last one counts.
         self.large.pop(self._initializers, None)
         if nbytes < LARGE:
             return self.take(nbytes)

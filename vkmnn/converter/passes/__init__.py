@@ -5,7 +5,7 @@ from __future__ import annotations
 from vkmnn.converter.passes.base import IndexedPass, NoMatch, Pass, PatternPass
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.converter.passes.pipeline import default_passes, optimize
-from vkmnn.folding import Evaluator
+from vkmnn.shape.folding import Evaluator
 
 __all__ = [
     "Evaluator",

@@ -61,7 +61,7 @@ class _Match:
 class FuseActivation(PatternPass[_Match]):
     """A UnaryOp after an op that can apply it itself; a clamp may follow a clamp.
 
-    Ops that only move elements may come between.
+    Ops that only move elements may be in between.
     """
 
     name = "fuse_activation"
@@ -78,7 +78,7 @@ class FuseActivation(PatternPass[_Match]):
             value = producer.inputs[0]
             producer = index.producer(value)
         if producer is None or not isinstance(producer.attrs, FusedAttrs):
-            return NoMatch("the op before has no activation")
+            return NoMatch("the preceding op has no activation")
         if not index.read_once(value):
             return NoMatch("the value before the activation is used elsewhere")
         if not (index.is_float(op.outputs[0]) or index.is_float(op.inputs[0])):
@@ -88,14 +88,14 @@ class FuseActivation(PatternPass[_Match]):
         if producer.attrs.activation.kind != "NONE":
             clamp = compose_clamps(producer.attrs.activation, activation)
             if clamp is None:
-                return NoMatch("the op before has another activation")
+                return NoMatch("the preceding op has another activation")
             activation = clamp
         attrs = replace(producer.attrs, activation=activation)
         return _Match(producer, attrs, tuple(reversed(movement)))
 
     def rewrite(self, op: Op, match: _Match, index: GraphIndex) -> None:
         producer = match.producer
-        # Tensors between hold other values now, so that they get new names.
+        # Tensors in between hold other values now, so they get new names.
         moved = [*match.movement, op]
         value = index.unique_name(producer.outputs[0]) if match.movement else op.outputs[0]
         inputs, source = list(producer.inputs), merged_source((producer, op))
@@ -121,7 +121,7 @@ def _residual_comes_last(attrs: FusedAttrs) -> bool:
 
 
 def _copy_info(source: str, dest: str, index: GraphIndex) -> None:
-    """Give a new tensor the shape and dtype of another."""
+    """Copy the shape and dtype of another tensor to a new one."""
     known = index.info(source)
     if known is not None and index.info(dest) is None:
         index.add_info(dest, known.dtype, known.shape)

@@ -1,7 +1,7 @@
 """Multiplications and additions by per-channel constants, into the op before them.
 
-This covers BatchNorm after a convolution, Scale after Scale, the bias that an exporter wrote as an
-Add of its own, and the scaling of a convolution's or matrix product's result.
+This covers BatchNorm after a convolution, Scale after Scale, a bias exported as a separate Add, and
+the scaling of a convolution's or matrix product's result.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Affine:
 
 
 def channel_vector(array: Array, channels: Channels) -> Vector | None:
-    """Return a constant as one value per channel, None when it has another form or broadcasts."""
+    """Return a constant as one value per channel, None if it has another form or broadcasts."""
     if array.dtype.kind != "f" or array.ndim > (1 if channels.rank is None else channels.rank):
         return None
     if array.size == 1:
@@ -71,9 +71,10 @@ def channel_vector(array: Array, channels: Channels) -> Vector | None:
 
 
 def is_moderate(scale: Vector) -> bool:
-    """Return whether it does not matter if a value is stored before a scaling or after it.
+    """Return whether storing a value before or after a scaling gives equal results.
 
-    The step of 16-bit codes is a factor that decides on it: float16 does not hold the codes.
+    The step of 16-bit quantised values is a factor that decides on it: float16 cannot represent the
+    values.
     """
     largest = float(np.abs(scale).max(initial=0.0))
     return largest == 0 or 1 / _FARTHEST <= largest <= _FARTHEST
@@ -101,7 +102,8 @@ def read_affine(op: Op[Any], index: GraphIndex, fit: Fit, rank: int | None) -> A
     Args:
         op: the operator.
         index: the graph.
-        fit: turns a constant that the operand is combined with into the wanted form, or None.
+        fit: converts a constant with which the operand is combined to the required form, or returns
+            None.
         rank: the operand's rank, None when unknown.
     """
     value = affine_operand(op, index)
@@ -136,7 +138,7 @@ def read_affine(op: Op[Any], index: GraphIndex, fit: Fit, rank: int | None) -> A
     return Affine(value, np.full_like(vector, -1.0), vector, activation)
 
 
-# --- the ops that take it in -------------------------------------------------------------------
+# --- ops that absorb it ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +207,7 @@ def _codes_channels(op: Op[MatMulNBitsAttrs], index: GraphIndex) -> Channels | N
 
 
 def _scale_codes(op: Op, index: GraphIndex, scale: Vector) -> Array | None:
-    return None  # a factor stays an op of its own
+    return None  # a factor stays a separate op
 
 
 def _scale_channels(op: Op, index: GraphIndex) -> Channels | None:
@@ -265,9 +267,9 @@ class FoldAffine(PatternPass[_Match]):
             return value
         producer = index.producer_of_type(value, *_TARGETS)
         if producer is None:
-            return NoMatch("no op with weights before")
+            return NoMatch("no preceding op with weights")
         if not index.read_once(value):
-            return NoMatch("the value before is used elsewhere")
+            return NoMatch("the preceding value is used elsewhere")
         attrs = producer.attrs
         if attrs.activation.kind != "NONE":
             return NoMatch("there is an activation in between")

@@ -29,8 +29,8 @@ class _Match:
 class FoldAffineInput(PatternPass[_Match]):
     """Scale, or ADD, SUB, MUL, DIV by a per-channel constant, before a Convolution.
 
-    conv(s·x + t, w) + b = conv(x, w·s) + (b + Σ w·t). A shift goes in only without padding: the
-    zeros of the padding are not shifted.
+    conv(s·x + t, w) + b = conv(x, w·s) + (b + Σ w·t). A shift can be absorbed only without padding:
+    the zeros of the padding are not shifted.
     """
 
     name = "fold_affine_input"
@@ -40,7 +40,7 @@ class FoldAffineInput(PatternPass[_Match]):
         attrs = op.attrs
         producer = index.producer_of_type(op.inputs[0], "Scale", "BinaryOp")
         if producer is None:
-            return NoMatch("no scaling before")
+            return NoMatch("no preceding scaling")
         value = affine_operand(producer, index)
         if isinstance(value, NoMatch):
             return value

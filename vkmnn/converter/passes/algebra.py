@@ -32,7 +32,7 @@ def same_polynomial(first: Polynomial, second: Polynomial) -> bool:
 class Expression:
     """A tensor as a polynomial in other tensors; `ops` are the ops that compute it from them.
 
-    Only scalar constants that cannot change a shape take part; all tensors are floating-point.
+    Only scalar constants that cannot change a shape qualify; all tensors are floating-point.
     """
 
     index: GraphIndex
@@ -90,7 +90,7 @@ class Expression:
         return {(): number} if number else {}
 
     def _scalar(self, name: str, other: str) -> float | None:
-        """Return a scalar constant that leaves the shape of the other operand as it is."""
+        """Return a scalar constant that leaves the shape of the other operand unchanged."""
         number = self.index.scalar(name)
         if number is None:
             return None

@@ -52,9 +52,9 @@ class FuseAttention(PatternPass[_Match]):
 
     Before the mask, scores may be limited: cap · Tanh(scores / cap).
 
-    The mask may be added, or be chosen by a Select with a very negative number. The protection
-    against rows that are masked completely (0 where the Softmax is NaN) goes where no such row can
-    be; where keys and values are joined with a cache, it becomes part of Attention.
+    The mask may be added, or selected by a Select with a very negative number. The protection
+    against completely masked rows (0 where the Softmax is NaN) is dropped if no such row can occur;
+    if keys and values are joined with a cache, it becomes part of Attention.
     """
 
     name = "fuse_attention"
@@ -69,7 +69,7 @@ class FuseAttention(PatternPass[_Match]):
             guard, probabilities = index.producer(probabilities), protected
         softmax = index.producer_of_type(probabilities, "Softmax")
         if softmax is None:
-            return NoMatch("no Softmax before")
+            return NoMatch("no preceding Softmax")
         if not _is_over_last_axis(softmax, index):
             return NoMatch("the Softmax is not over the last axis")
         masking, scores, mask = _masked(softmax.inputs[0], index)
@@ -160,7 +160,7 @@ def _same(first: tuple[Dim, ...] | None, second: tuple[Dim, ...]) -> bool:
 
 
 def _guarded(op: Op | None, index: GraphIndex) -> str | None:
-    """Return y where the op is: 0 where y is NaN, else y."""
+    """Return y if the op computes: 0 where y is NaN, else y."""
     if op is None:
         return None
     condition, zero, value = op.inputs
@@ -171,7 +171,7 @@ def _guarded(op: Op | None, index: GraphIndex) -> str | None:
 
 
 def _capped(name: str, index: GraphIndex) -> tuple[float, tuple[Op, ...], str]:
-    """Return c where scores are c · Tanh(x), the ops that limit them so, and x; else 0."""
+    """Return c if scores are c · Tanh(x), the ops that limit them, and x; else 0."""
     outer = index.producer_of_type(name, "BinaryOp")
     for limited, other in permutations(binary_parts(outer, "MUL") or (), 2):
         cap, tanh = index.scalar(other), index.producer_of_type(limited, "UnaryOp")
@@ -211,7 +211,7 @@ def _masked(name: str, index: GraphIndex) -> tuple[Op | None, str, _Mask | None]
 
 
 def _grows(name: str, index: GraphIndex) -> bool:
-    """True for values that are a cache, an input, joined with new rows; heads may be repeated."""
+    """True for values that are a cache (an input) joined with new rows; heads may be repeated."""
     op = index.producer_of_type(name, *_REPEATS, *_JOINS)
     while op is not None and op.type not in _JOINS:
         op = index.producer_of_type(op.inputs[0], *_REPEATS, *_JOINS)

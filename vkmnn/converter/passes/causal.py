@@ -19,10 +19,10 @@ _DEPTH = 8
 
 
 class DetectCausalMasks(PatternPass["list[str]"]):
-    """Attention whose mask is 0 up to the diagonal and very negative after it: causal, no mask.
+    """Attention with a mask of 0 up to the diagonal, and very negative after it: causal, no mask.
 
     The mask is a constant, a Select by a triangle, or a triangle of very negative numbers;
-    triangles are cut from a constant or made by Trilu.
+    triangles are slices of a constant or results of Trilu.
     """
 
     name = "detect_causal_masks"
@@ -71,7 +71,7 @@ def _hides_later_keys(mask: str, index: GraphIndex) -> bool:
 
 
 def _side(name: str, index: GraphIndex, depth: int) -> bool | None:
-    """Say where a tensor is not zero.
+    """Return where a tensor is not zero.
 
     Returns:
         True: up to the diagonal and only there; False: after it and only there; None: not known.
@@ -105,7 +105,7 @@ def _side(name: str, index: GraphIndex, depth: int) -> bool | None:
 
 
 def _trilu_side(op: Op[TriluAttrs], index: GraphIndex) -> bool | None:
-    """Say which side of the diagonal a Trilu keeps, in the terms of `_side`."""
+    """Return which side of the diagonal a Trilu keeps, in the terms of `_side`."""
     offsets = index.ints(op.inputs[1]) if any(op.inputs[1:]) else (0,)
     if op.attrs.upper:
         return False if offsets == (1,) else None

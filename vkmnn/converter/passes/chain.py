@@ -56,9 +56,9 @@ class _Match:
 class FuseChains(PatternPass[_Match]):
     """Elementwise ops whose results nothing but the next ones read, all of one shape and type.
 
-    An op takes in the ops that make its operands, as long as the steps, the tensors and the numbers
-    fit into one kernel. What an operand broadcasts from is read once more for every element, but
-    computed once more only where that is a single step on single numbers.
+    An op absorbs the ops that produce its operands, as long as the steps, the tensors and the
+    numbers fit into one kernel. The source of a broadcast operand is read again for every element,
+    but computed again only if that is a single step on single numbers.
     """
 
     name = "fuse_chains"
@@ -73,7 +73,7 @@ class FuseChains(PatternPass[_Match]):
         if isinstance(steps, NoMatch):
             return steps
         ops = [op]
-        no_match = NoMatch("no elementwise op before")
+        no_match = NoMatch("no preceding elementwise op")
         pending = self._producers(steps, index)
         while pending:
             producer = pending.pop()
@@ -83,7 +83,7 @@ class FuseChains(PatternPass[_Match]):
                 continue
             steps = longer
             ops.insert(0, producer)
-            # What was refused before may have had a reader that is now within.
+            # An op that was refused before may have had a reader that is now within.
             pending = self._producers(steps, index)
         if len(ops) == 1:
             return no_match
@@ -213,8 +213,8 @@ def _decoded(op: Op, attrs: ElementwiseAttrs) -> Steps:
 def _values(op: Op, index: GraphIndex) -> list[Value]:
     """Return the operands of an op, its constants of one element as numbers.
 
-    A constant stays a tensor where it alone gives the result its rank, and where it is NaN or -0,
-    which do not equal themselves and themselves alone.
+    A constant stays a tensor if only it gives the result its rank, and if it is NaN or -0, which do
+    not compare equal to themselves or differ from what they equal.
     """
     rank = index.rank(op.outputs[0])
     numbers = {name: index.scalar(name) for name in op.inputs}
@@ -233,7 +233,7 @@ def _values(op: Op, index: GraphIndex) -> list[Value]:
 
 _Part = str | int | float
 
-# Functions of x with parameters alpha and beta; whole numbers stand for results of steps here.
+# Functions of x with parameters alpha and beta; integers stand for results of steps here.
 _FUNCTIONS: dict[str, tuple[tuple[_Part, ...], ...]] = {
     **{kind: ((kind, "x"),) for kind, count in STEP_KINDS.items() if count == 1},
     "NEG": (("MUL", "x", -1.0),),

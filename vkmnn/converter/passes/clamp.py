@@ -47,7 +47,7 @@ class MergeClamps(PatternPass[_Match]):
     def match(self, op: Op[UnaryAttrs], index: GraphIndex) -> _Match | NoMatch:
         producer = index.producer_of_type(op.inputs[0], "UnaryOp")
         if producer is None:
-            return NoMatch("no UnaryOp before")
+            return NoMatch("no preceding UnaryOp")
         first, second = producer.attrs, op.attrs
         merged = compose_clamps(
             Activation(first.kind, first.alpha, first.beta),

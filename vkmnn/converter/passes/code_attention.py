@@ -12,7 +12,6 @@ from vkmnn.converter.passes.base import NoMatch, PatternPass, merged_source
 from vkmnn.converter.passes.code_offset import TABLE
 from vkmnn.converter.passes.code_rows import is_over_rows
 from vkmnn.converter.passes.index import GraphIndex
-from vkmnn.folding import Evaluator
 from vkmnn.ir import Array
 from vkmnn.ir.graph import Op
 from vkmnn.ir.ops import (
@@ -21,9 +20,10 @@ from vkmnn.ir.ops import (
     QuantizedMatMulAttrs,
     TransposeAttrs,
 )
+from vkmnn.shape.folding import Evaluator
 
 MAX_KEYS = 1024
-"""Keys whose scores every kernel can hold."""
+"""Maximum keys whose scores every kernel supports."""
 MAX_TABLE = 256
 _HIDING = ("BinaryOp", "Elementwise", "Select")
 
@@ -41,8 +41,8 @@ class _Match:
 class FuseCodeAttention(PatternPass[_Match]):
     """Two quantised products with a quantised Softmax between them.
 
-    An op between the first product and the Softmax may do something else to keys after the query
-    than to others, as a mask of constants does: every code of a score has two results then.
+    An op between the first product and the Softmax may treat keys after the query differently, as a
+    mask of constants does: every quantised score then has two results.
     """
 
     name = "fuse_code_attention"
@@ -61,7 +61,7 @@ class FuseCodeAttention(PatternPass[_Match]):
         if scores is None or not _is_bare(scores, index) or not _is_bare(op, index):
             return NoMatch("no quantised product with one factor before or after")
         if any(op.inputs[TABLE:]) or op.attrs.transpose_b:
-            return NoMatch("more than products")
+            return NoMatch("it does more than multiply")
         ops = (scores, *([] if hiding is None else [hiding]), softmax)
         if not all(index.read_once(one.outputs[0]) for one in ops):
             return NoMatch("scores or probabilities are used elsewhere")
@@ -144,7 +144,7 @@ class FuseCodeAttention(PatternPass[_Match]):
 
 
 def _is_bare(op: _Product, index: GraphIndex) -> bool:
-    """True for a product of two computed matrices by one factor, with a table at most."""
+    """True for a product of two computed matrices by one factor, with at most a table."""
     inputs, attrs = [*op.inputs, "", ""], op.attrs
     factor = index.constant(inputs[4])
     return (
@@ -170,7 +170,7 @@ def _seen(
 ) -> tuple[dict[str, Array], dict[str, Array]] | None:
     """Return the numbers that an op's constants have for keys up to the query, and for later ones.
 
-    None where there are others.
+    None if there are others.
     """
     shape = index.shape(scores.outputs[0])
     if shape is None or not index.same_shape(op.outputs[0], scores.outputs[0]):

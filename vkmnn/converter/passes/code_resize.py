@@ -34,7 +34,7 @@ class RoundResized(PatternPass[_Match]):
         last = index.producer(x)
         rounding = rounding_of(last, index) if last is not None else None
         if last is None or rounding is None or not index.read_once(x):
-            return NoMatch("nothing is rounded before, or it is used elsewhere")
+            return NoMatch("nothing is rounded before it, or the result is used elsewhere")
         scaled = index.producer(rounding.value)
         parts = binary_parts(scaled, "MUL")
         scale = index.scalar(parts[1]) if parts else None

@@ -23,7 +23,7 @@ class Rounding:
 def rounding_of(op: Op, index: GraphIndex) -> Rounding | None:
     """Return the rounding that the op ends, if its intermediate results have no other reader.
 
-    The end is a CLIP, or where the value may be NaN: MIN(SELECT(x > low, x, low), high).
+    The last step is a CLIP, or if the value may be NaN: MIN(SELECT(x > low, x, low), high).
     """
     whole, low, high, ends = _cut_off(op, index)
     rounded = index.producer_of_type(whole, "UnaryOp")
@@ -43,7 +43,7 @@ def rounding_of(op: Op, index: GraphIndex) -> Rounding | None:
 
 
 def _cut_off(op: Op, index: GraphIndex) -> tuple[str, float, float, tuple[Op, ...]]:
-    """Return the clamped value, the bounds, and the clamping ops but the last; "" for none."""
+    """Return the clamped value, the bounds, and all clamping ops but the last; "" if none match."""
     none: tuple[str, float, float, tuple[Op, ...]] = ("", 0.0, 0.0, ())
     if isinstance(op.attrs, UnaryAttrs):
         clip = op.attrs.kind == "CLIP"

@@ -72,7 +72,7 @@ class RoundRows(PatternPass[_Made]):
         if producer is None or producer.attrs.ending is not None or any(producer.outputs[1:]):
             return NoMatch("no LayerNorm or Softmax, or one with more than one result")
         if not index.read_once(rounding.value) or not is_over_rows(producer, index):
-            return NoMatch("it is used elsewhere, or of other lines than short rows")
+            return NoMatch("it is used elsewhere, or is not over short rows")
         ending = CodeMean(1.0, rounding.unit, rounding.low, rounding.high)
         return _Made(producer, ending, rounding.ops)
 
@@ -90,7 +90,7 @@ def has_codes(op: Op[Any]) -> bool:
 
 
 def is_over_rows(op: Op[LayerNormAttrs] | Op[SoftmaxAttrs], index: GraphIndex) -> bool:
-    """True for float32 along the last axes, of lengths that are known and short enough."""
+    """True for float32 along the last axes, of known and sufficiently short lengths."""
     shape, attrs = index.shape(op.inputs[0]), op.attrs
     if not shape or index.dtype(op.outputs[0]) is not DType.FLOAT32:
         return False

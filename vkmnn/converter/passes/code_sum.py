@@ -39,7 +39,7 @@ class _Scaled:
 class FuseCodeSum(PatternPass[_Match]):
     """CLIP(ROUND((a · scale + b · scale) / unit)), where a quantised sum computes a or b.
 
-    When both are, the end of the longer branch takes the other in.
+    If both are, the end of the longer branch absorbs the other.
     """
 
     name = "fuse_code_sum"
@@ -57,7 +57,7 @@ class FuseCodeSum(PatternPass[_Match]):
         added = index.producer(divided[0]) if divided else None
         operands = binary_parts(added, "ADD")
         if unit is None or operands is None or steps is None or added is None:
-            return NoMatch("no sum in steps before")
+            return NoMatch("no preceding sum in steps")
         inner = (op.inputs[0], rounded.inputs[0], steps.inputs[0])
         if not all(index.read_once(name) for name in inner):
             return NoMatch("a value between is used elsewhere")

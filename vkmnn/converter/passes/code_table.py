@@ -13,10 +13,10 @@ from vkmnn.base.records import dataclass
 from vkmnn.converter.passes.base import NoMatch, PatternPass, merged_source
 from vkmnn.converter.passes.code_offset import AGAIN, TABLE
 from vkmnn.converter.passes.index import GraphIndex
-from vkmnn.folding import Evaluator, Folder
 from vkmnn.ir import Array, DType
 from vkmnn.ir.graph import Op
 from vkmnn.ir.ops import BinaryAttrs
+from vkmnn.shape.folding import Evaluator, Folder
 
 MAX_CODES = 256
 """Entries of a table."""
@@ -53,7 +53,8 @@ class _Match:
 class FuseCodeTable(PatternPass[_Match]):
     """Elementwise ops of one quantised tensor and constants: tabulated for all 256 values.
 
-    Codes may be reshaped and transposed before them; they are looked up where they are made.
+    Quantised values may be reshaped and transposed before them; they are looked up at their
+    producer.
 
     Args:
         evaluate: computes an op.
@@ -70,7 +71,7 @@ class FuseCodeTable(PatternPass[_Match]):
             return NoMatch("not known to be float32")
         found = _function(op, index)
         if found is None:
-            return NoMatch("more than one tensor that is not constant, or too many ops")
+            return NoMatch("more than one non-constant tensor, or too many ops")
         source, ops = found
         producer, codes = source.producer, source.moved
         if all(_is_scaling(one, index) for one in ops):
@@ -92,7 +93,7 @@ class FuseCodeTable(PatternPass[_Match]):
     def _computed(
         self, ops: tuple[Op, ...], codes: str, values: Array, index: GraphIndex
     ) -> Array | NoMatch:
-        """Return the result of the last op for every code."""
+        """Return the result of the last op for every quantised value."""
         known = {codes: values}
         folder = Folder(self._evaluate, index.meter)
         for one in ops:

@@ -12,12 +12,13 @@ from vkmnn.base.records import dataclass
 from vkmnn.converter.passes.base import NoMatch, PatternPass, merged_source
 from vkmnn.converter.passes.code_rows import has_codes
 from vkmnn.converter.passes.index import GraphIndex
+from vkmnn.converter.passes.merged_products import MergedProducts, put_together
 from vkmnn.ir import Array
 from vkmnn.ir.graph import Op
-from vkmnn.ir.ops import NO_ACTIVATION, LayerNormAttrs, MatMulNBitsAttrs, SplitAttrs
+from vkmnn.ir.ops import NO_ACTIVATION, LayerNormAttrs, MatMulNBitsAttrs
 
 MAX_BYTES = 1 << 28
-"""Codes of more bytes stay where they are: joining copies them."""
+"""Larger packed weights are not merged, since merging copies them."""
 
 _Product = Op[MatMulNBitsAttrs]
 _CODES, _BIAS, _RESIDUAL, _SCALES, _ZEROS, _GAIN = 1, 2, 3, 4, 5, 6
@@ -28,7 +29,7 @@ def _operand(op: Op[Any], place: int) -> str:
 
 
 def _columns(ops: Sequence[_Product], place: int, index: GraphIndex) -> list[Array] | None:
-    """Return an operand of each op; zeros for a bias that is not there; None where none has it."""
+    """Return an operand of each op; zeros for an absent bias; None if none has it."""
     names = [_operand(op, place) for op in ops]
     if not any(names):
         return None
@@ -54,7 +55,7 @@ def _is_plain(op: Op[Any] | None, index: GraphIndex) -> bool:
 
 
 def _type_of(op: _Product, place: int, index: GraphIndex) -> np.dtype[np.generic] | None:
-    """Return the element type of a constant operand; None where there is none."""
+    """Return the element type of a constant operand; None if there is none."""
     name = _operand(op, place)
     return index.constants[name].dtype if name else None
 
@@ -79,27 +80,21 @@ def _add_joined(
     return inputs if inputs[-1] else inputs[:-1]
 
 
-class MergeCodes(PatternPass["list[_Product]"]):
+class MergeCodes(MergedProducts[MatMulNBitsAttrs]):
     """Queries, keys and values by packed weights of one input: one product and a Split."""
 
     name = "merge_codes"
     roots = frozenset({"MatMulNBits"})
 
-    def match(self, op: _Product, index: GraphIndex) -> list[_Product] | NoMatch:
-        if not _mergeable(op, index):
-            return NoMatch("not a plain product that leads to attention")
-        group = [
-            other
-            for other in index.readers(op.inputs[0])
-            if _mergeable(other, index) and _alike([op, other], index)
-        ]
-        if len(group) == 1:
-            return NoMatch("no other product of the same input")
-        if any(index.is_later(op, other) for other in group if other is not op):
-            return NoMatch("not the first of its group")
-        if sum(index.constants[one.inputs[_CODES]].nbytes for one in group) > MAX_BYTES:
-            return NoMatch("the packed weights are too large")
-        return sorted(group, key=lambda one: one is not op)
+    weights = _CODES
+    max_bytes = MAX_BYTES
+
+    def is_part(self, op: Op[Any], index: GraphIndex) -> bool:
+        plain = _is_plain(op, index) and not _operand(op, _RESIDUAL)
+        return plain and op.attrs.activation == NO_ACTIVATION
+
+    def are_alike(self, op: _Product, other: _Product, index: GraphIndex) -> bool:
+        return _alike([op, other], index)
 
     def rewrite(self, op: _Product, match: list[_Product], index: GraphIndex) -> None:
         joined = {}
@@ -109,56 +104,7 @@ class MergeCodes(PatternPass["list[_Product]"]):
                 joined[place] = np.concatenate(arrays)
         sizes = [one.attrs.columns for one in match]
         inputs = _add_joined(match, joined, op.name, index)
-        whole, source = index.unique_name(f"{op.name}_merged"), merged_source(match)
-        results = [one.outputs[0] for one in match]
-        info = index.info(results[0])
-        if info is not None:
-            shape = None if info.shape is None else (*info.shape[:-1], sum(sizes))
-            index.add_info(whole, info.dtype, shape)
-        parts = index.add_constant(f"{op.name}_sizes", np.array(sizes, np.int64))
-        for other in match[1:]:
-            index.replace(other)
-        split = index.unique_name(f"{op.name}_split")
-        index.replace(
-            op,
-            Op("MatMulNBits", op.name, inputs, [whole], replace(op.attrs, columns=sum(sizes)),
-               source),
-            Op("Split", split, [whole, parts], results, SplitAttrs(-1), source),
-        )  # fmt: skip
-
-
-def _mergeable(op: _Product, index: GraphIndex) -> bool:
-    return (
-        _is_plain(op, index)
-        and not _operand(op, _RESIDUAL)
-        and op.attrs.activation == NO_ACTIVATION
-        and leads_to_attention(op.outputs[0], index)
-    )
-
-
-_HEADS = {
-    "Attention": slice(3),
-    "Concat": slice(-1, None),
-    "JoinPast": slice(1, 2),
-    "Rotary": slice(1),
-}
-"""Operands that hold heads of attention."""
-
-
-def leads_to_attention(name: str, index: GraphIndex) -> bool:
-    """True if the tensor becomes heads of attention: reshaped, joined with a cache, read."""
-    while name and not index.is_output(name):
-        readers = [one for one in index.readers(name) if one.type != "Shape"]
-        if len(readers) != 1 or readers[0].inputs.count(name) != 1:
-            return False
-        (reader,) = readers
-        places = _HEADS.get(reader.type)
-        if places is not None:
-            return name in reader.inputs[places]
-        if reader.type not in ("Reshape", "Transpose") or reader.inputs[0] != name:
-            return False
-        name = reader.outputs[0]
-    return False
+        put_together(match, inputs, replace(op.attrs, columns=sum(sizes)), sizes, index)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,13 +168,13 @@ class FuseNorm(PatternPass["Op[LayerNormAttrs]"]):
             return NoMatch("it normalises rows already")
         norm = index.producer_of_type(op.inputs[0], "LayerNorm")
         if norm is None or not norm.attrs.rms or any(norm.outputs[1:]) or has_codes(norm):
-            return NoMatch("no root mean square before")
+            return NoMatch("no preceding root mean square")
         gain = index.constant(_operand(norm, 1))
         if gain is None or gain.shape != (op.attrs.depth,) or any(norm.inputs[2:]):
             return NoMatch("the factors are not constants, one for each column")
         rank = index.rank(norm.inputs[0])
         if norm.attrs.axis != -1 and (rank is None or norm.attrs.axis != rank - 1):
-            return NoMatch("other axes than the last")
+            return NoMatch("axes other than the last")
         if not index.read_once(norm.outputs[0]):
             return NoMatch("the normalised rows are used elsewhere")
         return norm

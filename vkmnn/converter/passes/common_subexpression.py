@@ -23,7 +23,7 @@ class MergeCommonSubexpressions(IndexedPass):
     name = "merge_common_subexpressions"
 
     def apply(self, index: GraphIndex) -> int:
-        """Merge; return how many ops went."""
+        """Merge; return the number of removed ops."""
         constants: dict[str, object] = {}
         first: dict[_Key, Op] = {}
         merged = 0

@@ -13,11 +13,11 @@ from vkmnn.converter.passes.base import IndexedPass
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.converter.passes.slice_assignment import feeds_box
 from vkmnn.errors import VkmnnError
-from vkmnn.folding import Evaluator, Folder, operands
 from vkmnn.ir.graph import Array, Op
 from vkmnn.ir.host import HOST_GRAPH
 from vkmnn.ir.op_type import OP_TYPES
 from vkmnn.shape import new_bytes
+from vkmnn.shape.folding import Evaluator, Folder, operands
 
 log = logging.getLogger(__name__)
 
@@ -36,9 +36,9 @@ _NEVER = frozenset({"Raster", "ConvertTensor", "StridedAttention", HOST_GRAPH})
 class FoldConstants(IndexedPass):
     """Evaluates ops whose inputs are all constant, and Shape and Size of tensors of known shape.
 
-    A result that is larger than its inputs and than 16 MiB is left to be made at run time, so that
-    a small model cannot turn into a huge one. Large parts of indices that `AssignSlices` does
-    without are not made at all.
+    A result larger than its inputs and than 16 MiB is computed at run time, so that a small model
+    cannot turn into a huge one. Large parts of indices that `AssignSlices` does without are not
+    computed at all.
 
     Args:
         evaluate: computes an op; where it raises, the op stays, to fail where the model runs.

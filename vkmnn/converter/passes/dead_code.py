@@ -11,7 +11,7 @@ class RemoveDeadCode:
     name = "remove_dead_code"
 
     def run(self, graph: Graph) -> int:
-        """Remove; return how many ops and constants went."""
+        """Remove; return the number of removed ops and constants."""
         needed = graph.output_names()
         kept = []
         for op in reversed(graph.ops):

@@ -90,7 +90,7 @@ class _Match:
 class DecodeCodes(PatternPass[_Match]):
     """A quantised tensor times a number, without other readers: the producer multiplies.
 
-    Changes of shape and of the order of axes may stand between.
+    Changes of shape and of the order of axes may be in between.
     """
 
     name = "decode_codes"
@@ -158,7 +158,7 @@ class DecodeParts(PatternPass[_Joined]):
 
 
 def _can_multiply(name: str, scale: float, index: GraphIndex) -> bool:
-    """True for an op whose kernel can multiply its result, for this reader alone."""
+    """True for an op whose kernel can multiply its result, for this reader only."""
     found = moved(name, index)
     producer = index.producer(found.source) if found else None
     if producer is None:

@@ -30,7 +30,7 @@ class _Match:
 class FuseDynamicConvolution(PatternPass[_Match]):
     """conv(q, bytes) · (scale · constant), where q is dynamically quantised.
 
-    What rounds the tensor stays, where others read it.
+    The op that rounds the tensor stays if others read it.
     """
 
     name = "fuse_dynamic_convolution"

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from vkmnn.base.records import dataclass
 from vkmnn.converter.passes.base import NoMatch, PatternPass, binary_parts, merged_source
-from vkmnn.converter.passes.codes import leads_to_attention
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.converter.passes.merge_code_products import joined_columns
-from vkmnn.converter.passes.merge_matmul import MAX_BYTES, put_together
+from vkmnn.converter.passes.merged_products import MergedProducts, put_together
 from vkmnn.ir import Array
 from vkmnn.ir.graph import Op
 from vkmnn.ir.ops import DynamicQuantizeMatMulAttrs, QuantizedMatMulAttrs
@@ -27,7 +28,7 @@ class _Match:
 class FuseDynamicProduct(PatternPass[_Match]):
     """(q @ bytes) · (scale · constant), where q is dynamically quantised.
 
-    What rounds the tensor stays, where others read it.
+    The op that rounds the tensor stays if others read it.
     """
 
     name = "fuse_dynamic_product"
@@ -121,26 +122,24 @@ _Product = Op[DynamicQuantizeMatMulAttrs]
 _WEIGHTS, _BIAS, _RESIDUAL, _OF_COLUMNS = 1, 2, 3, 4
 
 
-class MergeDynamicProducts(PatternPass["list[_Product]"]):
+class MergeDynamicProducts(MergedProducts[DynamicQuantizeMatMulAttrs]):
     """Queries, keys and values of one input, quantised by its range: one product and a Split."""
 
     name = "merge_dynamic_products"
     roots = frozenset({"DynamicQuantizeMatMul"})
 
-    def match(self, op: _Product, index: GraphIndex) -> list[_Product] | NoMatch:
-        group = [
-            other
-            for other in index.readers(op.inputs[0])
-            if _is_part(other, index)
-            if other.attrs == op.attrs and other.inputs[_OF_COLUMNS + 1 :] == op.inputs[5:]
-        ]
-        if op not in group or len(group) == 1:
-            return NoMatch("no other product of the same input that feeds attention")
-        if any(index.is_later(op, other) for other in group if other is not op):
-            return NoMatch("not the first of its group")
-        if sum(index.constants[one.inputs[_WEIGHTS]].nbytes for one in group) > MAX_BYTES:
-            return NoMatch("the weights are too large")
-        return sorted(group, key=lambda one: one is not op)
+    def is_part(self, op: Op[Any], index: GraphIndex) -> bool:
+        attrs = op.attrs
+        if not isinstance(attrs, DynamicQuantizeMatMulAttrs) or op.inputs[_RESIDUAL]:
+            return False
+        if op.inputs[_BIAS] and index.constant(op.inputs[_BIAS]) is None:
+            return False
+        signed = index.constants[op.inputs[_WEIGHTS]].dtype == np.int8
+        return signed and attrs.activation.kind == "NONE" and index.rank(op.outputs[0]) is not None
+
+    def are_alike(self, op: _Product, other: _Product, index: GraphIndex) -> bool:
+        ranges = slice(_OF_COLUMNS + 1, None)
+        return op.attrs == other.attrs and op.inputs[ranges] == other.inputs[ranges]
 
     def rewrite(self, op: _Product, match: list[_Product], index: GraphIndex) -> None:
         axis = 0 if op.attrs.transpose_b else 1
@@ -154,15 +153,3 @@ class MergeDynamicProducts(PatternPass["list[_Product]"]):
         for place, array in arrays.items():
             inputs[place] = index.add_constant(f"{op.name}_{place}", array)
         put_together(match, inputs, op.attrs, sizes, index)
-
-
-def _is_part(op: Op, index: GraphIndex) -> bool:
-    """True for a product by signed bytes that feeds attention, without residual or activation."""
-    attrs = op.attrs
-    if not isinstance(attrs, DynamicQuantizeMatMulAttrs) or op.inputs[_RESIDUAL]:
-        return False
-    if op.inputs[_BIAS] and index.constant(op.inputs[_BIAS]) is None:
-        return False
-    signed = index.constants[op.inputs[_WEIGHTS]].dtype == np.int8
-    plain = signed and attrs.activation.kind == "NONE" and index.rank(op.outputs[0]) is not None
-    return plain and leads_to_attention(op.outputs[0], index)

@@ -80,7 +80,7 @@ class FuseElementwise(PatternPass[_Match]):
 
     def match(self, op: Op[UnaryAttrs] | Op[BinaryAttrs], index: GraphIndex) -> _Match | NoMatch:
         if not _may_end(op):
-            return NoMatch("no pattern ends so")
+            return NoMatch("no pattern ends with this op")
         reachable = list(_functions_below(op, index))
         no_match = NoMatch("no pattern has these functions")
         for pattern in PATTERNS:

@@ -21,7 +21,7 @@ class _Match:
 class FuseGroupNorm(PatternPass[_Match]):
     """Reshape to [N, groups, ...], GroupNorm of each channel, Reshape back: GroupNorm of groups.
 
-    What scales and shifts the channels afterwards goes in later, see `norm_affine`.
+    Scaling and shifting of the channels are folded later, see `norm_affine`.
     """
 
     name = "fuse_group_norm"

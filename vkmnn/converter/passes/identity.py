@@ -34,7 +34,7 @@ NEUTRAL_ELEMENTS: dict[str, tuple[float | bool, bool]] = {
     "AND": (True, True),
     "OR": (False, True),
 }
-"""Neutral element, and whether it may be the left operand, too."""
+"""Neutral element, and whether it may also be the left operand."""
 
 
 def _identity(op: Op, index: GraphIndex) -> str | NoMatch:
@@ -54,7 +54,7 @@ def _reshape(op: Op[ReshapeAttrs], index: GraphIndex) -> str | NoMatch:
             (size == 0 and not op.attrs.allowzero) or size == dim
             for size, dim in zip(target, shape, strict=True)
         ]
-        # One -1 may stand for the axis that the others leave.
+        # One -1 may stand for the remaining axis.
         if all(kept) or (kept.count(False) == 1 and target[kept.index(False)] == -1):
             return op.inputs[0]
     return _same_shape(op, index)

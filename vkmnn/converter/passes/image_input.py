@@ -18,7 +18,7 @@ _BLOCKED = frozenset({"Convolution", "Deconvolution", "Pooling"})
 """Ops that read channel-blocked tensors."""
 
 _MAX_SCALED = 4
-"""The most channels that the kernel scales and shifts: one block."""
+"""Maximum channels that the kernel scales and shifts: one block."""
 
 _SMALL = frozenset({DType.BOOL, DType.UINT8, DType.INT8})
 _MEDIUM = _SMALL | {DType.UINT16, DType.INT16}
@@ -69,7 +69,7 @@ class _Match:
 class FuseImageInput(PatternPass[_Match]):
     """Fuses Transpose, Cast and scaling by constants before ops that read blocks of channels.
 
-    They may come in any order: they turn images of bytes, channels last, into planes of floats,
+    They may be in any order: they convert images of bytes, channels last, to float planes,
     normalised by channel. A Transpose is fused anywhere in the network, as the conversion to blocks
     does it for free; the others only at its inputs, as other tensors are blocked already.
     """

@@ -1,4 +1,4 @@
-"""Producers and readers of a graph's tensors, kept current while a pass edits the graph."""
+"""Producers and readers of a graph's tensors, kept up to date while a pass edits the graph."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FLOAT_OPS = frozenset(
 """Ops that give floating-point tensors only."""
 
 _FEW_INPUTS = 16
-"""Ops of more inputs, such as a Concat of thousands, remember where they read which tensor."""
+"""Ops with more inputs, such as a Concat of thousands, remember where they read which tensor."""
 
 
 class GraphIndex:
@@ -58,7 +58,7 @@ class GraphIndex:
     def ops(self) -> Iterator[Op[Any]]:
         """Yield the ops in topological order; edits at or before the current op are allowed.
 
-        An op that an edit puts into the current op's place is not visited.
+        An op that an edit inserts at the current position is not visited.
         """
         for slot in self._slots:
             for op in tuple(slot):
@@ -72,7 +72,7 @@ class GraphIndex:
         return self._producers.get(name)
 
     def producer_of_type(self, name: str, *types: str) -> Op[Any] | None:
-        """Return the op that produces a tensor when it is of one of these types, else None."""
+        """Return the op that produces a tensor if it is of one of these types, else None."""
         op = self._producers.get(name)
         return op if op is not None and op.type in types else None
 
@@ -102,7 +102,7 @@ class GraphIndex:
         return name not in self.output_names and self._readers.get(name, {}).keys() <= inside
 
     def is_later(self, first: Op, second: Op) -> bool:
-        """True when `first` comes after `second` in the graph's order."""
+        """True if `first` comes after `second` in the graph's order."""
         one, other = self._slot_of[id(first)], self._slot_of[id(second)]
         if one != other:
             return one > other
@@ -135,7 +135,7 @@ class GraphIndex:
         return self.graph.infos.get(name) or self._infos.get(name)
 
     def shape(self, name: str) -> tuple[Dim, ...] | None:
-        """Return the shape as far as it is known, None when even the rank is unknown."""
+        """Return the shape as far as it is known, None if even the rank is unknown."""
         info = self.info(name)
         return None if info is None else info.shape
 
@@ -145,7 +145,7 @@ class GraphIndex:
         return None if shape is None else len(shape)
 
     def static_shape(self, name: str) -> tuple[int, ...] | None:
-        """Return the shape when every dimension is a known int, else None."""
+        """Return the shape if every dimension is a known int, else None."""
         info = self.info(name)
         return info.dims if info is not None and info.is_static else None
 
@@ -155,7 +155,7 @@ class GraphIndex:
         return None if info is None else info.dtype
 
     def is_float(self, name: str) -> bool:
-        """True when the tensor is known to be of a floating-point type."""
+        """True if the tensor is known to be of a floating-point type."""
         dtype = self.dtype(name)
         if dtype is not None:
             return dtype.is_float
@@ -194,7 +194,7 @@ class GraphIndex:
     def can_forward(self, op: Op, value: str) -> bool:
         """True when `forward` can remove the op.
 
-        It cannot when the result is a graph output whose name cannot be given to `value`, because
+        It cannot if the result is a graph output whose name cannot be given to `value`, because
         that is a graph input, a constant or another graph output.
         """
         return op.outputs[0] not in self.output_names or (
@@ -209,7 +209,7 @@ class GraphIndex:
         if known is not None and self.info(kept) is None:
             self.add_info(kept, known.dtype, known.shape)
         self._remove(op)
-        if gone == value:  # the producer takes the output's name over
+        if gone == value:  # the producer takes over the output's name
             source = self._producers.pop(value)
             source.outputs[source.outputs.index(value)] = result
             self._producers[result] = source
@@ -315,7 +315,7 @@ class GraphIndex:
         return places
 
     def _sweep(self, names: Iterable[str]) -> None:
-        """Remove the producers of tensors that nothing reads any more, and theirs in turn."""
+        """Remove the producers of tensors without readers, and theirs in turn."""
         pending = list(names)
         while pending:
             op = self._producers.get(pending.pop())

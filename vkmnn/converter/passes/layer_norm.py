@@ -25,7 +25,7 @@ class _Match:
 
 
 class _Reader:
-    """Reads (x - mean) / sqrt(mean((x - mean)²) + epsilon) backwards, and remembers the ops."""
+    """Matches (x - mean) / sqrt(mean((x - mean)²) + epsilon) backwards, and records the ops."""
 
     def __init__(self, root: Op, index: GraphIndex) -> None:
         self.index = index
@@ -38,13 +38,13 @@ class _Reader:
         return op
 
     def _is(self, name: str, number: float, other: str) -> bool:
-        """True for a constant number that leaves the shape of the other operand as it is."""
+        """True for a constant number that leaves the shape of the other operand unchanged."""
         if self.index.scalar(name) != number:
             return False
         return keeps_shape(self.index.constants[name].shape, self.index.shape(other))
 
     def inverse(self, name: str) -> str | None:
-        """Return y where the tensor is 1/sqrt(y)."""
+        """Return y if the tensor is 1/sqrt(y)."""
         op = self._take(name)
         under = _unary_part(op, "RSQRT")
         if under is not None:
@@ -59,7 +59,7 @@ class _Reader:
         return None if root is None else self.square_root(root)
 
     def square_root(self, name: str) -> str | None:
-        """Return y where the tensor is sqrt(y)."""
+        """Return y if the tensor is sqrt(y)."""
         op = self._take(name)
         power = binary_parts(op, "POW")
         if power is not None and self._is(power[1], 0.5, power[0]):
@@ -67,7 +67,7 @@ class _Reader:
         return _unary_part(op, "SQRT")
 
     def plus_epsilon(self, name: str) -> tuple[str, float] | None:
-        """Return y and e where the tensor is y + e."""
+        """Return y and e if the tensor is y + e."""
         parts = binary_parts(self._take(name), "ADD")
         if parts is None:
             return None
@@ -89,7 +89,7 @@ class _Reader:
         return op.inputs[0], axes
 
     def square(self, name: str) -> str | None:
-        """Return y where the tensor is y²."""
+        """Return y if the tensor is y²."""
         op = self._take(name)
         parts = binary_parts(op, "MUL")
         if parts is not None and parts[0] == parts[1]:
@@ -100,7 +100,7 @@ class _Reader:
         return _unary_part(op, "SQUARE")
 
     def centred(self, name: str, axes: tuple[int, ...]) -> str | None:
-        """Return y where the tensor is y - mean(y) over these axes."""
+        """Return y if the tensor is y - mean(y) over these axes."""
         parts = binary_parts(self._take(name), "SUB")
         mean = None if parts is None else self.mean(parts[1])
         if parts is None or mean is None or mean != (parts[0], axes):
@@ -109,7 +109,7 @@ class _Reader:
 
 
 def _first_axis(axes: tuple[int, ...], rank: int | None) -> int | None:
-    """Return the first axis counted from the end, None when they are not the last ones."""
+    """Return the first axis counted from the end, None if they are not the last axes."""
     if rank is None and max(axes) >= 0:
         return None
     places = sorted({axis if axis < 0 else axis - (rank or 0) for axis in axes})
@@ -119,7 +119,7 @@ def _first_axis(axes: tuple[int, ...], rank: int | None) -> int | None:
 class FuseLayerNorm(PatternPass[_Match]):
     """Division by the standard deviation over the last axes: LayerNorm, with or without the mean.
 
-    What scales and shifts the result goes in later, see `norm_affine`.
+    Scaling and shifting of the result are folded later, see `norm_affine`.
     """
 
     name = "fuse_layer_norm"

@@ -23,8 +23,8 @@ class _Match:
 class UnwrapMatMul(PatternPass[_Match]):
     """Reshape to a matrix, MatMul, Reshape of the rows: MatMul of all rows as they are.
 
-    The first Reshape stays where it does more than flatten, and gives the rows their final shape.
-    What follows the product (residual, activation) becomes visible to it.
+    The first Reshape stays if it does more than flatten, and gives the rows their final shape. Ops
+    after the product (residual, activation) then see the product.
     """
 
     name = "unwrap_matmul"
@@ -34,7 +34,7 @@ class UnwrapMatMul(PatternPass[_Match]):
         product = index.producer_of_type(op.inputs[0], "MatMul")
         inner = product and index.producer_of_type(product.inputs[0], "Reshape", "Flatten")
         if product is None or inner is None:
-            return NoMatch("no product of a reshaped operand before")
+            return NoMatch("no preceding product of a reshaped operand")
         if not index.read_once(op.inputs[0]):
             return NoMatch("the product is used elsewhere")
         if product.attrs.transpose_a or any(product.inputs[3:]):

@@ -1,4 +1,4 @@
-"""Multiplications of a matrix product's operands or result by a number: into its alpha."""
+"""Moves factors of a matrix product's operands or result into its alpha."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _scaled(op: Op[BinaryAttrs], index: GraphIndex) -> tuple[str, float] | NoMat
     if not keeps_shape(index.constants[b].shape, index.shape(a)):
         return NoMatch("the constant may raise the rank")
     if not is_moderate(np.asarray(factor)):
-        return NoMatch("the factor is too far from 1 for operands and results to be stored without")
+        return NoMatch("the factor is too far from 1 to store operands and results without it")
     if attrs.kind == "MUL":
         return a, factor
     return NoMatch("it divides by zero") if factor == 0 else (a, 1.0 / factor)
@@ -49,7 +49,7 @@ class FoldOperandScale(PatternPass[_Operands]):
     roots = frozenset({"MatMul"})
 
     def match(self, op: Op[MatMulAttrs], index: GraphIndex) -> _Operands | NoMatch:
-        no_match = NoMatch("no BinaryOp before")
+        no_match = NoMatch("no preceding BinaryOp")
         inputs, alpha, producers = list(op.inputs), op.attrs.alpha, []
         for place in (0, 1):
             producer = index.producer_of_type(op.inputs[place], "BinaryOp")
@@ -93,10 +93,10 @@ class FoldResultScale(PatternPass[_Scaled]):
         value, factor = found
         product = index.producer_of_type(value, "MatMul")
         if product is None:
-            return NoMatch("no MatMul before")
+            return NoMatch("no preceding MatMul")
         attrs = product.attrs
         if not index.read_once(value):
-            return NoMatch("the value before is used elsewhere")
+            return NoMatch("the preceding value is used elsewhere")
         if attrs.activation.kind != "NONE" or any(product.inputs[3:]):
             return NoMatch("an activation or there is a residual in between")
         if any(product.inputs[2:3]) and index.constant(product.inputs[2]) is None:

@@ -35,15 +35,15 @@ class _Transposed:
 class FoldOperandTranspose(PatternPass[_Transposed]):
     """A Transpose before a MatMul that moves the last axis next to last: into the product's flags.
 
-    What else the Transpose does stays a Transpose. A Reshape that leaves the last two axes alone
-    may come between: PyTorch's exporter transposes keys as [batch·heads, length, depth].
+    The rest of the Transpose stays a Transpose. A Reshape that leaves the last two axes alone may
+    be in between: PyTorch's exporter transposes keys as [batch·heads, length, depth].
     """
 
     name = "fold_operand_transpose"
     roots = frozenset({"MatMul"})
 
     def match(self, op: Op, index: GraphIndex) -> _Transposed | NoMatch:
-        no_match = NoMatch("no Transpose before")
+        no_match = NoMatch("no preceding Transpose")
         for place in (0, 1):
             found = _transposed(op.inputs[place], place, index)
             if isinstance(found, _Transposed):
@@ -75,9 +75,9 @@ class FoldOperandTranspose(PatternPass[_Transposed]):
 
 
 class FoldSharedTranspose(FoldOperandTranspose):
-    """The same for a constant that is read as it is, too: once folded, it would be there twice.
+    """The same for a constant that is also read directly: once folded, it would be stored twice.
 
-    That is how decoders have it whose last product is by the transposed table of their tokens.
+    This occurs in decoders whose last product is by the transposed table of their tokens.
     """
 
     name = "fold_shared_transpose"
@@ -85,7 +85,7 @@ class FoldSharedTranspose(FoldOperandTranspose):
     def match(self, op: Op, index: GraphIndex) -> _Transposed | NoMatch:
         found = super().match(op, index)
         if isinstance(found, _Transposed) and not _is_shared(found.value, index):
-            return NoMatch("it is of no constant that something else reads")
+            return NoMatch("its operand is not a constant with other readers")
         return found
 
 
@@ -140,7 +140,8 @@ def _transposed(name: str, place: int, index: GraphIndex) -> _Transposed | NoMat
     perm = permutation(transpose, index)
     if perm is None or len(perm) < 2 or perm[-2] != len(perm) - 1:
         return NoMatch("the last axis does not move next to last")
-    if index.rank(transpose.inputs[0]) not in (None, len(perm)):  # shape computation says so, too
+    # Shape computation reports a wrong rank as well.
+    if index.rank(transpose.inputs[0]) not in (None, len(perm)):
         return NoMatch("the ranks differ")
     swapped = (*perm[:-2], perm[-1], perm[-2])
     rest = () if swapped == tuple(range(len(perm))) else swapped

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from vkmnn.converter.passes.base import NoMatch, PatternPass
 from vkmnn.converter.passes.code_offset import AGAIN, TABLE
-from vkmnn.converter.passes.codes import leads_to_attention
 from vkmnn.converter.passes.index import GraphIndex
-from vkmnn.converter.passes.merge_matmul import MAX_BYTES, put_together
+from vkmnn.converter.passes.merged_products import MergedProducts, put_together
 from vkmnn.ir import Array
 from vkmnn.ir.graph import Op
 from vkmnn.ir.ops import QuantizedMatMulAttrs
@@ -20,34 +19,27 @@ _Product = Op[QuantizedMatMulAttrs]
 _BIAS, _FACTOR = 2, 4
 
 
-class MergeCodeProducts(PatternPass["list[_Product]"]):
-    """Queries, keys and values by constant bytes from one input: bytes side by side.
+class MergeCodeProducts(MergedProducts[QuantizedMatMulAttrs]):
+    """Merges queries, keys and values by constant bytes from one input: bytes side by side.
 
-    Each keeps its own bounds: what rounds a second time has them by column.
+    Each keeps its own bounds: those of the second rounding are per column.
     """
 
     name = "merge_code_products"
     roots = frozenset({"QuantizedMatMul"})
 
-    def match(self, op: _Product, index: GraphIndex) -> list[_Product] | NoMatch:
-        if not _is_part(op, index):
-            return NoMatch("not a product by constant bytes, or with more than two roundings")
-        if not leads_to_attention(op.outputs[0], index):
-            return NoMatch("the result is not for attention")
-        group = [
-            other
-            for other in index.readers(op.inputs[0])
-            if other.inputs[0] == op.inputs[0] and _is_part(other, index)
-            if other.attrs.transpose_b == op.attrs.transpose_b
-            if leads_to_attention(other.outputs[0], index)
-        ]
-        if len(group) == 1:
-            return NoMatch("no other product of the same input")
-        if any(index.is_later(op, other) for other in group if other is not op):
-            return NoMatch("not the first of its group")
-        if sum(index.constants[one.inputs[1]].nbytes for one in group) > MAX_BYTES:
-            return NoMatch("the weights are too large")
-        return sorted(group, key=lambda one: one is not op)
+    def is_part(self, op: Op[Any], index: GraphIndex) -> bool:
+        attrs = op.attrs
+        if not isinstance(attrs, QuantizedMatMulAttrs) or attrs.transpose_a or op.inputs[3]:
+            return False
+        if attrs.scale != 1.0 or any(op.inputs[TABLE : TABLE + 1]):
+            return False
+        weights, rank = index.constant(op.inputs[1]), index.rank(op.outputs[0])
+        known = weights is not None and weights.dtype == np.int8 and weights.ndim == 2
+        return known and rank is not None and rank >= 2
+
+    def are_alike(self, op: _Product, other: _Product, index: GraphIndex) -> bool:
+        return op.attrs.transpose_b == other.attrs.transpose_b
 
     def rewrite(self, op: _Product, match: list[_Product], index: GraphIndex) -> None:
         axis = 0 if op.attrs.transpose_b else 1
@@ -73,22 +65,10 @@ class MergeCodeProducts(PatternPass["list[_Product]"]):
         put_together(match, inputs, replace(op.attrs, low=low, high=high), sizes, index)
 
 
-def _is_part(op: Op, index: GraphIndex) -> bool:
-    """True for a quantised product of rows by a constant byte matrix."""
-    attrs = op.attrs
-    if not isinstance(attrs, QuantizedMatMulAttrs) or attrs.transpose_a or op.inputs[3]:
-        return False
-    if attrs.scale != 1.0 or any(op.inputs[TABLE : TABLE + 1]):
-        return False
-    weights, rank = index.constant(op.inputs[1]), index.rank(op.outputs[0])
-    known = weights is not None and weights.dtype == np.int8 and weights.ndim == 2
-    return known and rank is not None and rank >= 2
-
-
 def joined_columns(
     ops: Sequence[Op], place: int, sizes: Sequence[int], index: GraphIndex, other: Array
 ) -> Array:
-    """Return an operand of all products, one number for each column; `other` where it is absent."""
+    """Return an operand of all products, one number per column; `other` if absent."""
     arrays = [index.constants[one.inputs[place]] if one.inputs[place] else other for one in ops]
     broadcast = [
         np.broadcast_to(array.reshape(-1), (size,))

@@ -61,11 +61,11 @@ class FoldNormAffine(PatternPass[_Match]):
             return value
         producer = index.producer_of_type(value, "LayerNorm", "GroupNorm")
         if producer is None:
-            return NoMatch("no normalisation before")
+            return NoMatch("no preceding normalisation")
         if not index.read_once(value) or any(producer.outputs[1:]):
-            return NoMatch("the value before is used elsewhere")
+            return NoMatch("the preceding value is used elsewhere")
         if _is_rounded(op, index):
-            return NoMatch("its result is rounded after a division of its own")
+            return NoMatch("its result is rounded by a separate division")
         attrs, shape = producer.attrs, index.shape(producer.inputs[0])
         fit = _fit(attrs, index, producer.inputs[0])
         if shape is None or fit is None:

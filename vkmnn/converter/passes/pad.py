@@ -43,7 +43,7 @@ class FoldPad(PatternPass[_Match]):
         moved = index.producer_of_type(op.inputs[0], "Transpose")
         pad = index.producer_of_type((moved or op).inputs[0], "Pad")
         if pad is None or pad.attrs.mode != "constant":
-            return NoMatch("no constant pad before")
+            return NoMatch("no preceding constant pad")
         attrs = op.attrs
         assert isinstance(attrs, ConvolutionAttrs | PoolingAttrs)
         perm = permutation(moved, index) if moved else tuple(range(len(attrs.kernel) + 2))
@@ -157,6 +157,6 @@ def _bounds(attrs: Any) -> bool:
     late = getattr(attrs, "residual", "ADD_BEFORE") != "ADD_BEFORE"
     if late or not isinstance(done, UnaryAttrs | Activation):
         return False
-    # Clip gives its maximum where that is below its minimum.
+    # Clip returns its maximum if that is below its minimum.
     clips = done.kind == "CLIP" and min(done.alpha, done.beta) >= 0
     return done.kind in _NON_NEGATIVE or clips

@@ -55,8 +55,8 @@ from vkmnn.converter.passes.transpose_matmul import LowerTranspose, RaiseTranspo
 from vkmnn.converter.passes.transpose_region import MoveTransposes
 from vkmnn.converter.passes.transpose_reshape import MergeTransposesAroundReshape
 from vkmnn.errors import InvalidInputError, ModelError, PluginError, VkmnnError, unexpected_error
-from vkmnn.folding import Evaluator
 from vkmnn.ir.graph import Graph
+from vkmnn.shape.folding import Evaluator
 
 log = logging.getLogger(__name__)
 
@@ -66,13 +66,13 @@ MAX_ROUNDS = 20
 def default_passes(evaluate: Evaluator) -> tuple[Pass, ...]:
     """Return the passes in their order.
 
-    1. Cleaning: what is dead, constant, does nothing, or is computed twice. Shapes become known.
+    1. Cleaning: dead, constant, redundant and repeated ops. Shapes become known.
     2. Data movement: reshapes and transposes merge and cancel.
-    3. Formulas that a model spells out, before other passes take parts of them away.
+    3. Formulas spelled out in the model, before other passes take parts of them away.
     4. Operands' scales and transposes into matrix products; constants into weights and biases.
     5. Attention, which needs its scale folded, and would lose its mask to the residuals; then the
-       products that make its operands become one.
-    6. Residuals, then activations, which come last in an op's epilogue.
+       products that compute its operands become one.
+    6. Residuals, then activations, which are last in an op's epilogue.
     """
     return (
         RemoveDeadCode(),
@@ -119,9 +119,9 @@ def default_passes(evaluate: Evaluator) -> tuple[Pass, ...]:
 
 
 def late_passes(evaluate: Evaluator) -> tuple[Pass, ...]:
-    """Return the passes that run when the others find nothing more, in their order.
+    """Return the passes that run when the others no longer match, in order.
 
-    They make what others take for formulas, residuals and activations into parts of other ops.
+    They merge the patterns of other passes (formulas, residuals, activations) into other ops.
     """
     return (
         FuseImageInput(),
@@ -155,9 +155,9 @@ def optimize(
 ) -> Graph:
     """Return an equivalent graph that computes the same outputs with fewer ops.
 
-    The passes run in order, again and again, until none of them finds anything; then the late
-    passes do. Plug-ins' passes run where they were registered to. Results are equal up to the
-    rounding of the graph's element types. Names of graph inputs and outputs stay.
+    The passes run in order, repeatedly, until none of them matches; then the late passes do.
+    Plug-ins' passes run at their registered positions. Results are equal up to the rounding of the
+    graph's element types. Names of graph inputs and outputs do not change.
 
     Args:
         graph: a valid graph; it is not changed (arrays of constants are shared with the result).
@@ -240,7 +240,7 @@ def _check(one: Pass, graph: Graph) -> None:
 
 
 def _run(graph: Graph, table: Sequence[Pass], meter: Meter) -> None:
-    """Run passes until none of them finds anything."""
+    """Run passes until none of them matches."""
     for number in range(1, MAX_ROUNDS + 1):
         changes = 0
         index: GraphIndex | None = None

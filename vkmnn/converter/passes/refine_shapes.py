@@ -13,9 +13,9 @@ from vkmnn.shape.symbolic import Facts, NamedShape, infer, infer_values
 class RefineShapes(IndexedPass):
     """Completes `graph.infos`, and turns invariant shape vectors into constants.
 
-    Dimensions that are not known as ints get names, the same name for the same value
-    ("2*batch"), so that other passes can prove shapes equal. An unnamed dimension of a graph input
-    is named after the input.
+    Dimensions that are not known as ints get names, the same name for the same value ("2*batch"),
+    so that other passes can prove shapes equal. An unnamed dimension of a graph input is named
+    after the input.
     """
 
     name = "refine_shapes"
@@ -39,14 +39,14 @@ class RefineShapes(IndexedPass):
 
 
 def _named(name: str, shape: NamedShape | None) -> NamedShape | None:
-    """Give the unknown dimensions of a tensor names of their own."""
+    """Name the unknown dimensions of a tensor."""
     if shape is None:
         return None
     return tuple(f"{name}[{axis}]" if dim is None else dim for axis, dim in enumerate(shape))
 
 
 def _learn(op: Op, facts: Facts, index: GraphIndex) -> int:
-    """Work out the shapes and values of an op's results; return how many infos got better."""
+    """Compute the shapes and values of an op's results; return how many infos improved."""
     found = infer(op, facts)
     better = 0
     for place, name in enumerate(op.outputs):

@@ -11,7 +11,7 @@ from vkmnn.converter.passes.base import Pass
 from vkmnn.errors import PluginError
 
 BEGIN = "BEGIN"
-"""Before vkmnn's own passes: models look as their files have them."""
+"""Before vkmnn's own passes: models are as in their files."""
 
 END = "END"
 """After all of vkmnn's own."""
@@ -33,9 +33,9 @@ P = TypeVar("P", bound=type[Any])
 def graph_pass(*, after: str) -> Callable[[P], P]:
     """Register a class of passes; networks that are loaded from now on are rewritten by it.
 
-    The class has a `name`, and `run(graph)`, as PatternPass and IndexedPass do; it is made without
-    arguments. Passes at BEGIN run until none of them finds anything, and so do those at END; one
-    after a pass of vkmnn's runs in turns with it and its neighbours. Where several have one place,
+    The class has a `name`, and `run(graph)`, as PatternPass and IndexedPass do; it is created
+    without arguments. Passes at BEGIN run until none of them matches, and so do those at END; one
+    after a pass of vkmnn's alternates with it and its neighbours. If several have one position,
     they run in the order of registration.
 
     Args:
@@ -43,8 +43,8 @@ def graph_pass(*, after: str) -> Callable[[P], P]:
             another plug-in that is loaded before.
 
     Raises:
-        PluginError: it has no name or no `run`, or the name is taken. That `after` names no pass is
-            found when the plug-in has been imported.
+        PluginError: it has no name or no `run`, or the name is in use. That `after` names no pass
+            is found when the plug-in has been imported.
     """
 
     def add(kind: P) -> P:

@@ -1,4 +1,4 @@
-"""Ops for operands with their axes in another order."""
+"""Rewrites ops for operands whose axes are in another order."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Moved:
 
 
 def data_of(op: Op[Any], index: GraphIndex) -> list[str]:
-    """Return the operands whose axes change places: all but constants and contents."""
+    """Return the operands whose axes are permuted: all except constants and contents."""
     content = OP_TYPES[op.type].content
     return [
         name
@@ -50,9 +50,8 @@ def data_of(op: Op[Any], index: GraphIndex) -> list[str]:
 def renumbered(op: Op[Any], perm: Perm, index: GraphIndex) -> Moved | None:
     """Return an op whose axis i has become axis perm[i]; None when it cannot be moved.
 
-    Its operands that are not constant have as many axes as there are in `perm`. That nothing but
-    the order of its axes changes is seen from its loops: those of the new op are those of the old
-    one, along the axes where these are now.
+    Its non-constant operands have as many axes as `perm`. Only the order of its axes changes if the
+    loops of the new op are those of the old one, along the permuted axes.
     """
     numbering = numbering_of(op)
     if numbering is None:
@@ -60,7 +59,7 @@ def renumbered(op: Op[Any], perm: Perm, index: GraphIndex) -> Moved | None:
     found = _renumbered(op, numbering, perm, index)
     if found is None:
         return None
-    if is_elementwise(op):  # in whatever order; most ops that are moved
+    if is_elementwise(op):  # in any order; most ops that are moved
         arrays = dict(enumerate(map(index.constant, op.inputs)))
         constants = _permuted_constants(arrays, frozenset(arrays), perm)
         return None if constants is None else Moved(op.attrs, constants)
@@ -86,7 +85,7 @@ def renumbered(op: Op[Any], perm: Perm, index: GraphIndex) -> Moved | None:
     return None
 
 
-# --- what refers to axes by number ---------------------------------------------------------------
+# --- references to axes by number ------------------------------------------------------------
 
 
 def _renumbered(
@@ -102,7 +101,7 @@ def _renumbered(
     }
     named = _named_axes(op, numbering, contents)
     if any(not -len(perm) <= axis < len(perm) for axis in named):
-        return None  # the op's shape will say so
+        return None  # the op's shape will report the error
     entries = {Numbering.PER_AXIS, Numbering.SIZES} & set(numbering.values())
     if Numbering.AXES in numbering.values() and not named and not entries:
         return None  # it works along all axes, or none
@@ -144,7 +143,7 @@ def _new_axes(value: Any, perm: Perm) -> Any:
 
 
 def _new_content(array: Array, how: Numbering, named: bool, perm: Perm) -> Array | None:
-    """Return a content with its entries where the axes are now; None where it has too few."""
+    """Return a content with its entries permuted; None if it has too few."""
     if how is Numbering.AXES:
         axes = [perm[int(axis)] for axis in array.reshape(-1)]
         return np.array(axes, array.dtype).reshape(array.shape)
@@ -160,7 +159,7 @@ def _new_content(array: Array, how: Numbering, named: bool, perm: Perm) -> Array
 
 
 def _known(op: Op[Any], rank: int, index: GraphIndex) -> Known:
-    """Return what is known of an op, whose operands are known to be of a rank."""
+    """Return what is known of an op whose operands have a known rank."""
     values = [index.constant(name) if name else None for name in op.inputs]
     shapes: list[Shape | None] = []
     for name, value in zip(op.inputs, values, strict=True):
@@ -179,7 +178,7 @@ def _known(op: Op[Any], rank: int, index: GraphIndex) -> Known:
 
 
 def _covers(loops: Sequence[Loop], op: Op[Any], perm: Perm, index: GraphIndex) -> bool:
-    """Tell whether something is known of every axis of the operands."""
+    """Return whether every axis of the operands has a known behaviour."""
     every = set(range(len(perm)))
     data = set(data_of(op, index))
     return all(
@@ -192,7 +191,7 @@ def _covers(loops: Sequence[Loop], op: Op[Any], perm: Perm, index: GraphIndex) -
 def _permuted_constants(
     arrays: Mapping[int, Array | None], along: Collection[int], perm: Perm
 ) -> dict[int, Array] | None:
-    """Return constants, with those of the places `along` permuted; None for too many axes."""
+    """Return constants, with those at the positions `along` permuted; None for too many axes."""
     constants = {}
     for place, array in arrays.items():
         if array is None:
@@ -209,7 +208,7 @@ def _permuted_constants(
 def _permuted(
     before: Known, constants: Mapping[int, Array], perm: Perm, stays: bool
 ) -> Known | None:
-    """Return what is known of the new op; None where its results cannot be permuted."""
+    """Return the facts about the new op; None if its results cannot be permuted."""
     order = inverse(perm)
     inputs: list[Shape | None] = []
     for place, shape in enumerate(before.inputs):
@@ -226,7 +225,7 @@ def _permuted(
 
 
 def _keys(loops: Iterable[Loop], known: Known) -> list[tuple[object, ...]]:
-    """Return what has to be the same; an operand of one element may have it on any axis."""
+    """Return the part that must be equal; an operand of one element may have it on any axis."""
     return [
         (
             loop.size,

@@ -20,8 +20,8 @@ def reshape_target(
 ) -> tuple[int, ...] | None:
     """Return a constant target that reshapes `before` to `after`, None if there is none.
 
-    Dimensions that stand at the same axis in both are kept (0); one more may be known by name only
-    and is deduced (-1).
+    Dimensions at the same axis in both are kept (0); one more may be known only by name and is
+    deduced (-1).
     """
     if before is None or after is None or 0 in after:
         return None
@@ -33,7 +33,7 @@ def reshape_target(
 
 
 class SimplifyReshapes(PatternPass["tuple[int, ...]"]):
-    """Reshape to a shape that ops compute: to a constant one, where the known shapes allow it."""
+    """Makes computed reshape targets constant, if the known shapes allow it."""
 
     name = "simplify_reshapes"
     roots = frozenset({"Reshape"})
@@ -59,7 +59,7 @@ class MergeReshapes(PatternPass["tuple[Op, tuple[int, ...]]"]):
     def match(self, op: Op, index: GraphIndex) -> tuple[Op, tuple[int, ...]] | NoMatch:
         producer = index.producer_of_type(op.inputs[0], *RESHAPES)
         if producer is None:
-            return NoMatch("no reshape before")
+            return NoMatch("no preceding reshape")
         target = reshape_target(index.shape(producer.inputs[0]), index.shape(op.outputs[0]))
         if target is None:
             return NoMatch("the shapes are not known well enough")

@@ -46,8 +46,8 @@ class _Match:
 class _IntoProducer(PatternPass[_Match]):
     """BinaryOp of a Convolution's or MatMul's result and a tensor of provably the same shape.
 
-    When both operands could take the other in, the end of the longer branch does, so that the
-    shortcut may run beside it; where branches are equally long, the later one in the graph's order.
+    If both operands could absorb the other, the end of the longer branch does, so that the shortcut
+    may run in parallel; for equally long branches, the later one in the graph's order.
     """
 
     roots = frozenset({"BinaryOp"})
@@ -62,7 +62,7 @@ class _IntoProducer(PatternPass[_Match]):
         if op.inputs[0] == op.inputs[1]:
             return NoMatch("both operands are the same")
         best: _Match | None = None
-        no_match = NoMatch("no Convolution or MatMul before")
+        no_match = NoMatch("no preceding Convolution or MatMul")
         for name, other in (op.inputs, op.inputs[::-1]):
             producer = index.producer_of_type(name, *_TYPES)
             if producer is None:
@@ -70,7 +70,7 @@ class _IntoProducer(PatternPass[_Match]):
             attrs = producer.attrs
             joined = self.joined(attrs, op.attrs)
             if not index.read_once(name):
-                no_match = NoMatch("the value before is used elsewhere")
+                no_match = NoMatch("the preceding value is used elsewhere")
             elif any(producer.inputs[3:4]):
                 no_match = NoMatch("it has a residual already")
             elif isinstance(joined, NoMatch):

@@ -40,8 +40,8 @@ class _Match:
 class FuseRotary(PatternPass[_Match]):
     """x · cos + (-x₂ | x₁) · sin, and (x₁ · cos - x₂ · sin | x₂ · cos + x₁ · sin): Rotary.
 
-    x₁ and x₂ are the columns of x before and after its middle. Where x is a part of a tensor, and
-    the result is joined with the tensor's other columns, Rotary takes the whole of it.
+    x₁ and x₂ are the columns of x before and after its middle. If x is a part of a tensor, and the
+    result is joined with the tensor's other columns, Rotary processes the whole of it.
     """
 
     name = "fuse_rotary"
@@ -82,7 +82,7 @@ def _sum(op: Op, index: GraphIndex) -> _Match | NoMatch:
                 if _part(name, index) == value:
                     inside = (straight, joined, crossed, op)
                     return _checked(_Match(name, cosines, sines, value.width, inside), index)
-    return NoMatch("no sum of a product and a product with the columns turned")
+    return NoMatch("no sum of a product and a product with rotated columns")
 
 
 def _halfwise(op: Op, index: GraphIndex) -> _Match | NoMatch:
@@ -90,7 +90,7 @@ def _halfwise(op: Op, index: GraphIndex) -> _Match | NoMatch:
     first, second = (index.producer(name) for name in op.inputs)
     minuend, plus = binary_parts(first, "SUB"), binary_parts(second, "ADD")
     if minuend is None or plus is None or first is None or second is None:
-        return NoMatch("no difference beside a sum")
+        return NoMatch("no difference next to a sum")
     a, b = (index.producer(name) for name in minuend)
     for c, d in ((index.producer(n) for n in plus), (index.producer(n) for n in plus[::-1])):
         for low, cosines in _orders(a):
@@ -106,7 +106,7 @@ def _halfwise(op: Op, index: GraphIndex) -> _Match | NoMatch:
                 ops = tuple(one for one in (a, b, c, d, first, second, op) if one is not None)
                 found = _Match(whole.source, cosines, sines, whole.width, ops)
                 return _checked(found, index, pairs=True)
-    return NoMatch("no columns turned in pairs")
+    return NoMatch("no columns rotated in pairs")
 
 
 def _widened(op: Op, index: GraphIndex) -> _Match | NoMatch:
@@ -114,15 +114,15 @@ def _widened(op: Op, index: GraphIndex) -> _Match | NoMatch:
     rotary = index.producer_of_type(op.inputs[0], "Rotary")
     rest = _part(op.inputs[1], index)
     if rotary is None or rest is None or rotary.attrs.interleaved:
-        return NoMatch("no columns that stay")
+        return NoMatch("no columns that stay in place")
     turned = _part(rotary.inputs[0], index)
     whole = _joined(turned, rest)
     if whole is None or turned is None or turned.start or rotary.attrs.width != turned.width:
-        return NoMatch("the columns that are turned are not the first of the same tensor")
+        return NoMatch("the rotated columns are not the first of the same tensor")
     if whole.width != _columns(whole.source, index):
         return NoMatch("not all columns of a tensor")
     if not index.read_only_by(rotary.outputs[0], (op,)):
-        return NoMatch("the turned columns are used elsewhere")
+        return NoMatch("the rotated columns are used elsewhere")
     _, cosines, sines = rotary.inputs
     return _Match(whole.source, cosines, sines, turned.width, (rotary, op))
 
@@ -131,7 +131,7 @@ def _widened(op: Op, index: GraphIndex) -> _Match | NoMatch:
 
 
 def _turned_by_a_quarter(op: Op, index: GraphIndex) -> Part | None:
-    """Return x where the op is (-x₂ | x₁)."""
+    """Return x if the op is (-x₂ | x₁)."""
     if not _joins_columns(op, index):
         return None
     negated = _negated(op.inputs[0], index)

@@ -1,7 +1,7 @@
-"""Products of few rows by weights that are floats: with gates, of normalised rows.
+"""Products of few rows by float weights: with gates, of normalised rows.
 
-Decoders make a token with one row, where a dispatch costs as much as its work. Products of rows
-that are known to be many stay as they are: theirs is a kernel that does nothing else.
+Decoders compute a token with one row, where a dispatch costs as much as its work. Products with
+many rows are not changed: a specialised kernel serves them better.
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ from vkmnn.ir.ops import NO_ACTIVATION, LayerNormAttrs, MatMulAttrs, NormedMatMu
 
 FEW_ROWS = 8
 MAX_WEIGHTS = 1 << 25
-"""More weights stay as they are: they are copied, and devices bind 128 MiB at least."""
+"""Larger weights are not changed: they would be copied, and devices bind only 128 MiB."""
 PANEL = 32
 """Columns that kernels of products read together."""
 MAX_READERS = 2
-"""Products that normalise the same rows, each for itself: attention beside a feed-forward net."""
+"""Products that normalise the same rows separately: attention in parallel with a feed-forward
+net.
+"""
 
 _BIAS, _RESIDUAL = 2, 3
 
@@ -112,7 +114,7 @@ class FuseFloatGate(PatternPass[_Gate]):
 
 
 def _in_fours(pair: list[Array], first: bool) -> Array:
-    """Return two arrays as one, two of the one beside two of the other; along the first axis."""
+    """Interleave two arrays along the first axis: two rows of one, two of the other."""
     if first:
         twos = [array.reshape(-1, 2, *array.shape[1:]) for array in pair]
         fours = np.concatenate(twos, axis=1)
@@ -130,7 +132,7 @@ class FuseFloatNorm(PatternPass["Op[LayerNormAttrs]"]):
     def match(self, op: Op[Any], index: GraphIndex) -> Op[LayerNormAttrs] | NoMatch:
         norm = index.producer_of_type(op.inputs[0], "LayerNorm")
         if norm is None or any(norm.outputs[1:]) or has_codes(norm):
-            return NoMatch("no normalisation before")
+            return NoMatch("no preceding normalisation")
         readers = index.readers(norm.outputs[0])
         if index.is_output(norm.outputs[0]) or len(readers) > MAX_READERS:
             return NoMatch("the normalised rows are used elsewhere")
@@ -138,7 +140,7 @@ class FuseFloatNorm(PatternPass["Op[LayerNormAttrs]"]):
             return NoMatch("they are not for products by constant weights alone")
         rank = index.rank(norm.inputs[0])
         if norm.attrs.axis != -1 and (rank is None or norm.attrs.axis != rank - 1):
-            return NoMatch("other axes than the last")
+            return NoMatch("axes other than the last")
         depth = index.constants[op.inputs[1]].shape[1 if op.attrs.transpose_b else 0]
         for name in norm.inputs[1:]:
             factor = index.constant(name) if name else None
@@ -189,6 +191,6 @@ def _wide(array: Array) -> npt.NDArray[np.float64]:
 
 
 def _fitting(array: Array, like: Array) -> Array:
-    """Return numbers in the type of others, or in float32 where they do not fit float16."""
+    """Return numbers in the type of others, or in float32 if they do not fit float16."""
     small = like.dtype == np.float16 and np.abs(array).max(initial=0) <= np.finfo(np.float16).max
     return array.astype(np.float16 if small else np.float32, copy=False)

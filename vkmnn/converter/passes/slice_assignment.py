@@ -25,10 +25,10 @@ class Box:
     """The target of an assignment.
 
     Attributes:
-        begins: of the leading axes of the data.
+        begins: begins along the leading axes of the data.
         ends: the first places after it.
-        sizes: of all axes of the data.
-        adds: the updates are added to what is there.
+        sizes: sizes along all axes of the data.
+        adds: the updates are added to the existing values.
     """
 
     begins: tuple[int, ...]
@@ -56,10 +56,10 @@ class AssignSlices(PatternPass[Box]):
         if sizes is None or shape is None or 0 in shape or 0 in sizes:
             return NoMatch("sizes are not known, or nothing is assigned")
         if shape[-1] != len(shape) - 1:
-            return NoMatch("the indices do not have an axis for every number of theirs")
+            return NoMatch("the indices do not have one axis per number of an index")
         ranges = _ranges(op.inputs[_INDICES], shape[:-1], index)
         if ranges is None:
-            return NoMatch("the indices are not all places of a box")
+            return NoMatch("the indices do not cover a box")
         begins, ends = [], []
         for (begin, end), size in zip(ranges, sizes, strict=False):
             if begin < 0:
@@ -98,8 +98,8 @@ class AssignSlices(PatternPass[Box]):
             there = sliced(begins, ends)
             whole = shape + match.sizes[len(begins) :]
             inner = add("BinaryOp", [there, updates], BinaryAttrs("ADD"), whole)
-        # From the last axis on: what is before and after the box along it, inside the box along
-        # those before it.
+        # From the last axis on: the parts before and after the box along it, inside the box along
+        # the axes before it.
         for axis in reversed(range(len(begins))):
             size = match.sizes[axis]
             parts = []
@@ -133,7 +133,7 @@ def feeds_box(op: Op, index: GraphIndex) -> bool:
 
 
 def _reaches_indices(name: str, index: GraphIndex) -> bool:
-    """Return whether a tensor reaches, by views and a join, the indices of ScatterND alone."""
+    """Return whether a tensor is read, via views and a join, only as the indices of ScatterND."""
     readers = index.readers(name)
     return (
         bool(readers)

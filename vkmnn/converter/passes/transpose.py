@@ -27,7 +27,7 @@ def compose(first: Perm, second: Perm) -> Perm:
 
 
 class MergeTransposes(PatternPass["tuple[Op, Perm]"]):
-    """Transpose after Transpose: one, or none where the second undoes the first."""
+    """Transpose after Transpose: one, or none if the second undoes the first."""
 
     name = "merge_transposes"
     roots = frozenset({"Transpose"})
@@ -35,11 +35,11 @@ class MergeTransposes(PatternPass["tuple[Op, Perm]"]):
     def match(self, op: Op, index: GraphIndex) -> tuple[Op, Perm] | NoMatch:
         producer = index.producer_of_type(op.inputs[0], "Transpose")
         if producer is None:
-            return NoMatch("no Transpose before")
+            return NoMatch("no preceding Transpose")
         first, second = permutation(producer, index), permutation(op, index)
         if first is None or second is None:
             return NoMatch("the rank is not known")
-        if len(first) != len(second):  # shape computation says what is wrong
+        if len(first) != len(second):  # shape computation reports the error
             return NoMatch("the ranks differ")
         return producer, compose(first, second)
 

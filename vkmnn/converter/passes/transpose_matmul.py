@@ -1,4 +1,4 @@
-"""Transposes of the rows of a matrix product: to the side where they merge with others."""
+"""Moves transposes of the rows of a matrix product to the side where they merge with others."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _is_transposed(name: str, index: GraphIndex) -> bool:
 
 
 def _will_be_transposed(name: str, index: GraphIndex) -> bool:
-    """True when a Transpose reads the tensor and nothing else does, perhaps through a reshape."""
+    """True if only a Transpose reads the tensor, perhaps through a reshape."""
     for _ in range(2):
         if not index.read_once(name):
             return False
@@ -62,7 +62,7 @@ class RaiseTranspose(PatternPass[_Match]):
     def match(self, op: Op, index: GraphIndex) -> _Match | NoMatch:
         product = index.producer_of_type(op.inputs[0], "MatMul")
         if product is None:
-            return NoMatch("no MatMul before")
+            return NoMatch("no preceding MatMul")
         if not index.read_once(op.inputs[0]):
             return NoMatch("the product is used elsewhere")
         if not _is_transposed(product.inputs[0], index):
@@ -95,7 +95,7 @@ class LowerTranspose(PatternPass[_Match]):
     def match(self, op: Op, index: GraphIndex) -> _Match | NoMatch:
         transpose = index.producer_of_type(op.inputs[0], "Transpose")
         if transpose is None:
-            return NoMatch("no Transpose before")
+            return NoMatch("no preceding Transpose")
         if not index.read_once(op.inputs[0]):
             return NoMatch("the transposed value is used elsewhere")
         if _is_transposed(transpose.inputs[0], index):

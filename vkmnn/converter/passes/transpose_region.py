@@ -1,4 +1,4 @@
-"""Transposes around ops that work in one order of axes as well as in another.
+"""Moves transposes around ops that work in any order of axes.
 
 Exporters that compute with channels last (Keras, TensorFlow) wrap every convolution in two
 Transposes, with biases, normalisations, activations and residuals between them.
@@ -17,7 +17,7 @@ from vkmnn.ir.ops import TransposeAttrs
 
 
 class _Region:
-    """Ops between transposes that can all be moved, found from one Transpose before them."""
+    """Ops between transposes that can all be moved, collected from one Transpose before them."""
 
     def __init__(self, seed: Op, perm: Perm, index: GraphIndex) -> None:
         self.perm = perm
@@ -64,7 +64,7 @@ class _Region:
                 yield from self._index.readers(name)
 
     def source(self, name: str) -> str | None:
-        """Return what a Transpose like the seed makes a tensor from."""
+        """Return the source of a tensor that a Transpose like the seed produces."""
         producer = self._index.producer_of_type(name, "Transpose")
         if producer is None or permutation(producer, self._index) != self.perm:
             return None
@@ -105,10 +105,10 @@ class _Region:
 
 
 class MoveTransposes(IndexedPass):
-    """Transposes around ops that work in any order of axes: to where most of them cancel.
+    """Moves transposes around ops that work in any order of axes to where most of them cancel.
 
-    The ops between compute in the order of the axes before the first Transpose. It is done where
-    fewer transposes are left.
+    The ops in between compute in the order of the axes before the first Transpose. This is done if
+    fewer transposes remain.
     """
 
     name = "move_transposes"

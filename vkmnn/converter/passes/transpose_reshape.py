@@ -27,9 +27,9 @@ class Group:
 
 
 def axis_groups(before: Shape, after: Shape) -> list[Group] | None:
-    """Split a reshape into independent ones, in order; None when sizes are not known well enough.
+    """Split a reshape into independent ones, in order; None if too few sizes are known.
 
-    An axis of size 1 that only one side has is a group of its own.
+    An axis of size 1 that only one side has is a separate group.
     """
     groups: list[Group] = []
     i = j = 0
@@ -84,7 +84,7 @@ class _Match:
 class MergeTransposesAroundReshape(PatternPass[_Match]):
     """Transpose, Reshape, Transpose: one Transpose, before or after the Reshape.
 
-    It works where the Reshape splits or merges axes that one of the two leaves together.
+    It works if the Reshape splits or merges axes that one of the two keeps together.
     """
 
     name = "merge_transposes_around_reshape"
@@ -102,7 +102,7 @@ class MergeTransposesAroundReshape(PatternPass[_Match]):
         between, end = index.shape(op.inputs[0]), index.shape(op.outputs[0])
         if p is None or q is None or not start or not moved or not between or not end:
             return NoMatch("the shapes are not known")
-        if len(p) != len(start) or len(q) != len(between):  # shape computation says what is wrong
+        if len(p) != len(start) or len(q) != len(between):  # shape computation reports the error
             return NoMatch("the ranks differ")
         groups = axis_groups(moved, between)
         if groups is None:
@@ -148,7 +148,7 @@ class MergeTransposesAroundReshape(PatternPass[_Match]):
 
 def _raise(groups: list[Group], perm: Perm) -> Perm | None:
     """Return the permutation before a reshape that is equivalent to `perm` after it."""
-    # Axes of size 1 that go lie best in front, among the batches.
+    # Removed axes of size 1 are best in front, among the batches.
     moved = [axis for group in groups if not group.after for axis in group.before]
     placed = 0
     while placed < len(perm):

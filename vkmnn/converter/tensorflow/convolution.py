@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from vkmnn.converter.nodes import FLOAT, INT64
 from vkmnn.converter.tensorflow.nodes import TfNode, reads
 
 
-def _weights(op: TfNode, number: int, order: list[int]) -> tuple[str, list[int]]:
+def weights_of(op: TfNode, number: int, order: list[int]) -> tuple[str, list[int]]:
     """Return weights in ONNX's order of axes, and their sizes."""
     name = op.inputs[number]
 
@@ -29,8 +30,9 @@ def _weights(op: TfNode, number: int, order: list[int]) -> tuple[str, list[int]]
     return there, known
 
 
-def _steps(op: TfNode, *names: str) -> list[list[int]]:
-    found = [op.spatial(op.listed(name) or [1, 1, 1, 1]) for name in names]
+def steps_of(op: TfNode, *names: str, rank: int = 4) -> list[list[int]]:
+    """Return attributes of windows: an entry for each spatial axis."""
+    found = [op.spatial(op.listed(name) or [1] * rank) for name in names]
     for name, one in zip(names, found, strict=True):
         if min(one) < 1:
             raise op.damaged(f"it has the {name} {one}")
@@ -42,8 +44,8 @@ def convolution(op: TfNode) -> None:
     """Conv; weights are H, W, I, O, and groups follow from their number of input channels."""
     op.need(2)
     x = op.picture()
-    weights, (_, each, *kernel) = _weights(op, 1, [3, 2, 0, 1])
-    strides, dilations = _steps(op, "strides", "dilations")
+    weights, (_, each, *kernel) = weights_of(op, 1, [3, 2, 0, 1])
+    strides, dilations = steps_of(op, "strides", "dilations")
     channels = (op.shape_of(x) or (None, None))[1]
     group = 1 if channels is None else channels // each
     if channels is not None and (group < 1 or channels % each):
@@ -58,12 +60,12 @@ def depthwise(op: TfNode) -> None:
     """Conv of a group for each channel; weights are H, W, C, multiplier."""
     op.need(2)
     x = op.picture()
-    weights, (channels, multiplier, *kernel) = _weights(op, 1, [2, 3, 0, 1])
+    weights, (channels, multiplier, *kernel) = weights_of(op, 1, [2, 3, 0, 1])
     flat = op.make("Reshape", weights, op.constant([channels * multiplier, 1, *kernel]))
     array = op.scope.constants.get(weights)
     if array is not None:
         flat = op.scope.constant(array.reshape(channels * multiplier, 1, *kernel), op.name)
-    strides, dilations = _steps(op, "strides", "dilations")
+    strides, dilations = steps_of(op, "strides", "dilations")
     options = op.padding(x, kernel, strides, dilations)
     options |= {"strides": strides, "dilations": dilations, "group": channels}
     op.finish_picture(op.make("Conv", x, flat, kernel_shape=kernel, **options))
@@ -74,14 +76,39 @@ def transposed(op: TfNode) -> None:
     """ConvTranspose; inputs are the sizes of the result, weights H, W, O, I, and the tensor."""
     op.need(3)
     x = op.picture(2)
-    weights, (_, _, *kernel) = _weights(op, 1, [3, 2, 0, 1])
-    (strides,) = _steps(op, "strides")
+    weights, (_, _, *kernel) = weights_of(op, 1, [3, 2, 0, 1])
+    (strides,) = steps_of(op, "strides")
     if op.text("padding") not in ("SAME", "VALID"):
         raise op.unreadable("stated pads of a transposed convolution")
     given, shape = op.elements_of(op.inputs[0]), op.shape_of(x)
+    begins, extra = pads_of_transposed(op, given, shape, kernel, strides)
+    found = op.make(
+        "ConvTranspose", x, weights, kernel_shape=kernel, strides=strides, pads=begins,
+        output_padding=extra,
+    )  # fmt: skip
+    op.finish_picture(found)
+
+
+def pads_of_transposed(
+    op: TfNode,
+    given: list[int | None] | None,
+    shape: tuple[int | None, ...] | None,
+    kernel: list[int],
+    strides: list[int],
+) -> tuple[list[int], list[int]]:
+    """Return the pads of a transposed convolution, and how much more its result has at the ends.
+
+    Args:
+        op: the operator.
+        given: sizes of the result, as far as they are known.
+        shape: sizes of the tensor, with channels first.
+        kernel: sizes of the window.
+        strides: its steps.
+    """
+    rank = len(kernel) + 2
     first = 1 if op.channels_last else 2
-    sizes = None if given is None or len(given) != 4 else given[first : first + 2]
-    inside = (None, None) if shape is None or len(shape) != 4 else shape[2:]
+    sizes = None if given is None or len(given) != rank else given[first : first + len(kernel)]
+    inside = (None,) * len(kernel) if shape is None or len(shape) != rank else shape[2:]
     begins, ends, extra = [], [], []
     for axis, (size, step) in enumerate(zip(kernel, strides, strict=True)):
         known = inside[axis]
@@ -89,15 +116,10 @@ def transposed(op: TfNode) -> None:
         if wanted is None or known is None:
             raise op.unreadable("a transposed convolution to sizes that are computed at run time")
         whole = max((known - 1) * step + size - wanted, 0)
-        more = max(wanted - (known - 1) * step - size, 0)
         begins.append(whole // 2)
         ends.append(whole - whole // 2)
-        extra.append(more)
-    found = op.make(
-        "ConvTranspose", x, weights, kernel_shape=kernel, strides=strides, pads=begins + ends,
-        output_padding=extra,
-    )  # fmt: skip
-    op.finish_picture(found)
+        extra.append(max(wanted - (known - 1) * step - size, 0))
+    return begins + ends, extra
 
 
 @reads("MaxPool", "AvgPool")
@@ -105,7 +127,7 @@ def pooling(op: TfNode) -> None:
     """MaxPool or AveragePool; pads do not count."""
     op.need(1)
     x = op.picture()
-    kernel, strides = _steps(op, "ksize", "strides")
+    kernel, strides = steps_of(op, "ksize", "strides")
     options: dict[str, Any] = op.padding(x, kernel, strides, [1, 1])
     kind = "MaxPool" if op.type == "MaxPool" else "AveragePool"
     op.finish_picture(op.make(kind, x, kernel_shape=kernel, strides=strides, **options))
@@ -127,13 +149,39 @@ def batch_norm(op: TfNode) -> None:
     """BatchNormalization by statistics that are known."""
     op.need(5)
     if op.flag("is_training", True):
-        raise op.unreadable("statistics of the batch")
+        _by_batch(op)
+        return
     scale, shift, mean, variance = op.inputs[1:5]
     made = op.make(
         "BatchNormalization", op.picture(), scale, shift, mean, variance,
         epsilon=op.real("epsilon", 1e-4),
     )  # fmt: skip
     op.finish_picture(made)
+
+
+def _by_batch(op: TfNode) -> None:
+    """Normalise by the mean and the variance of the batch, which are outputs, too."""
+    if len(op.outputs) > 3 or op.real("exponential_avg_factor", 1.0) != 1:
+        raise op.unreadable("statistics that are averaged over batches, or are for gradients")
+    rank = op.known_rank()
+    channel = rank - 1 if op.channels_last else 1
+    axes = op.constant([axis for axis in range(rank) if axis != channel])
+    ones = [1] * rank
+    ones[channel] = -1
+    wide = op.constant(ones)
+    x, flat = op.inputs[0], op.constant([-1])
+    mean = op.make("ReduceMean", x, axes, keepdims=1)
+    distance = op.make("Sub", x, mean)
+    variance = op.make("ReduceMean", op.make("Mul", distance, distance), axes, keepdims=1)
+    spread = op.make("Sqrt", op.make("Add", variance, op.constant(op.real("epsilon", 1e-4), "f4")))
+    scale, shift = (op.make("Reshape", name, wide) for name in op.inputs[1:3])
+    op.finish("Add", op.make("Mul", op.make("Div", distance, spread), scale), shift)
+    size = op.make("Div", op.make("Size", x, dtype=INT64), op.make("Size", mean, dtype=INT64))
+    count = op.cast(size, FLOAT)
+    less = op.make("Max", op.make("Sub", count, op.constant(1, "f4")), op.constant(1, "f4"))
+    unbiased = op.make("Mul", variance, op.make("Div", count, less))
+    for name, output in zip((mean, unbiased), op.outputs[1:], strict=False):
+        op.scope.emit("Reshape", [name, flat], [output], op.name)
 
 
 @reads("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3")
@@ -169,8 +217,8 @@ def local_response(op: TfNode) -> None:
     op.need(1)
     size = 2 * op.integer("depth_radius", 5) + 1
     made = op.make(
-        "LRN", op.picture(), size=size, alpha=op.real("alpha", 1) * size, beta=op.real("beta", 0.5),
-        bias=op.real("bias", 1),
+        "LRN", op.picture(), size=size, alpha=op.real("alpha", 1.0) * size,
+        beta=op.real("beta", 0.5), bias=op.real("bias", 1.0),
     )  # fmt: skip
     op.finish_picture(made)
 

@@ -7,51 +7,51 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from vkmnn.converter.tensorflow.schema import Message
+from vkmnn.converter.tensorflow.functions import Node, Tensor
+from vkmnn.converter.tensorflow.schema import message_class
 from vkmnn.ir import Array
 
 _CONVOLUTIONS = ("Conv2D", "DepthwiseConv2dNative")
 
 
 def joined(
-    nodes: Mapping[str, Message], constant: Callable[[str], Array | None]
-) -> dict[str, Message]:
+    nodes: Mapping[str, Node], constant: Callable[[Tensor], Array | None]
+) -> dict[str, Node]:
     """Return the nodes with SpaceToBatchND, convolution and BatchToSpaceND as one convolution.
 
     Args:
         nodes: the graph's, by name.
         constant: returns the value of an input, None if it is computed.
     """
-    readers = Counter(one.partition(":")[0] for node in nodes.values() for one in node.input)
     found = dict(nodes)
-    for name, last in nodes.items():
-        if last.op != "BatchToSpaceND" or len(last.input) < 3:
-            continue
-        middle = nodes.get(last.input[0])
-        first = nodes.get(middle.input[0]) if middle is not None and middle.input else None
+    lasts = [node for node in nodes.values() if node.op == "BatchToSpaceND"]
+    if not lasts:
+        return found
+    readers = Counter(one for node in nodes.values() for one, _ in node.inputs)
+    for last in lasts:
+        middle = nodes.get(last.inputs[0][0]) if len(last.inputs) > 2 else None
+        first = nodes.get(middle.inputs[0][0]) if middle is not None and middle.inputs else None
         if middle is None or first is None or first.op != "SpaceToBatchND":
             continue
         alone = readers[middle.name] == 1 and readers[first.name] == 1
-        if middle.op not in _CONVOLUTIONS or len(first.input) < 3 or not alone:
+        if middle.op not in _CONVOLUTIONS or len(first.inputs) < 3 or not alone:
             continue
-        values = [constant(one) for one in (*first.input[1:3], *last.input[1:3])]
-        made = _dilated(first, middle, name, values)
+        values = [constant(one) for one in (*first.inputs[1:3], *last.inputs[1:3])]
+        made = _dilated(first, middle, last, values)
         if made is not None:
-            found[name] = made
+            found[last.name] = made
             del found[middle.name], found[first.name]
     return found
 
 
-def _dilated(
-    first: Message, middle: Message, name: str, values: list[Array | None]
-) -> Message | None:
+def _dilated(first: Node, middle: Node, last: Node, values: list[Array | None]) -> Node | None:
     """Return the convolution, or None where it is another case."""
-    attrs = {one.key: one.value for one in middle.attr}
+    attrs = middle.attrs
     steps = [list(attrs[key].list.i) for key in ("strides", "dilations") if key in attrs]
     plain = attrs["padding"].s == b"VALID" if "padding" in attrs else False
-    last = attrs["data_format"].s in (b"NHWC", b"") if "data_format" in attrs else True
+    outer = attrs["data_format"].s in (b"NHWC", b"") if "data_format" in attrs else True
     block, pads, other, crops = values
-    if block is None or pads is None or other is None or crops is None or not (plain and last):
+    if block is None or pads is None or other is None or crops is None or not (plain and outer):
         return None
     fits = block.shape == (2,) and pads.shape == crops.shape == (2, 2)
     if not fits or block.tolist() != other.tolist() or any(set(one) != {1} for one in steps):
@@ -59,10 +59,12 @@ def _dilated(
     left = np.subtract(pads, crops)
     if left.min() < 0 or block.min() < 1:
         return None
-    made = type(middle)(name=name, op=middle.op, input=[first.input[0], *middle.input[1:]])
     lists = {"strides": [1] * 4, "dilations": [1, *block.tolist(), 1]}
     lists["explicit_paddings"] = [0, 0, *left.reshape(-1).tolist(), 0, 0]
+    made = {}
     for key, numbers in lists.items():
-        made.attr.add(key=key).value.list.i.extend(numbers)
-    made.attr.add(key="padding").value.s = b"EXPLICIT"
-    return made
+        made[key] = message_class("AttrValue")()
+        made[key].list.i.extend(numbers)
+    made["padding"] = message_class("AttrValue")(s=b"EXPLICIT")
+    inputs = [first.inputs[0], *middle.inputs[1:]]
+    return Node(last.name, middle.op, made, inputs, [*first.controls, *last.controls])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from vkmnn.converter.nodes import BOOL, INT32, INT64
+from vkmnn.converter.nodes.composed import arc_tangent
 from vkmnn.converter.nodes.scope import NUMPY_TYPES
 from vkmnn.converter.tensorflow.nodes import TfNode, reads
 
@@ -32,14 +33,14 @@ def unary(op: TfNode) -> None:
 def same(op: TfNode) -> None:
     """The tensor itself."""
     op.need(1)
-    op.finish("Identity", op.inputs[0])
+    op.alias(op.inputs[0], op.outputs[0])
 
 
 @reads("IdentityN")
 def several(op: TfNode) -> None:
     """The tensors themselves."""
     for name, output in zip(op.inputs, op.outputs, strict=False):
-        op.scope.emit("Identity", [name], [output], op.name)
+        op.alias(name, output)
 
 
 def _number(op: TfNode, value: float) -> str:
@@ -123,6 +124,55 @@ def arithmetic(op: TfNode) -> None:
             op.finish("Sub", a, op.make("Mul", floor, b))
 
 
+@reads("TruncateMod", "MulNoNan", "Xdivy", "Xlogy", "Xlog1py", "Atan2", "IsFinite")
+def careful(op: TfNode) -> None:
+    """Functions of two tensors that are zero where one of them is; remainders, and angles."""
+    op.need(1 if op.type == "IsFinite" else 2)
+    a, kind = op.inputs[0], op.type_of(op.inputs[0])
+    if op.type == "IsFinite":
+        wrong = [op.make(one, a, dtype=BOOL) for one in ("IsInf", "IsNaN")]
+        op.finish("Not", op.make("Or", *wrong, dtype=BOOL), dtype=BOOL)
+        return
+    b = op.inputs[1]
+    if op.type == "TruncateMod":
+        op.finish("Mod", a, b, fmod=1)
+    elif op.type == "Atan2":
+        op.finish("Identity", arc_tangent(op, a, b))
+    else:
+        key = b if op.type == "MulNoNan" else a
+        nothing = op.make("Equal", key, _number(op, 0), dtype=BOOL)
+        safe = op.make("Where", nothing, _number(op, 1), b, dtype=kind)
+        if op.type == "Xlog1py":
+            safe = op.make("Add", safe, _number(op, 1))
+        other = op.make("Log", safe) if "log" in op.type else safe
+        made = op.make("Div" if op.type == "Xdivy" else "Mul", a, other)
+        op.finish("Where", nothing, _number(op, 0), made, dtype=kind)
+
+
+_BITS = {"BitwiseAnd": "BitwiseAnd", "BitwiseOr": "BitwiseOr", "BitwiseXor": "BitwiseXor"}
+
+
+@reads(*_BITS, "Invert", "LeftShift", "RightShift")
+def bits(op: TfNode) -> None:
+    """Functions of the bits of integers; shifts of signed ones are by powers of two."""
+    if op.type == "Invert":
+        op.need(1)
+        op.finish("BitwiseNot", op.inputs[0])
+        return
+    op.need(2)
+    a, b = op.inputs[:2]
+    if op.type in _BITS:
+        op.finish(_BITS[op.type], a, b)
+    elif NUMPY_TYPES[op.type_of(a)].kind == "u":
+        op.finish("BitShift", a, b, direction="LEFT" if op.type == "LeftShift" else "RIGHT")
+    else:
+        power = op.make("Pow", _number(op, 2), b)
+        if op.type == "LeftShift":
+            op.finish("Mul", a, power)
+        else:
+            op.finish("Div", op.make("Sub", a, op.make("Mod", a, power)), power)
+
+
 @reads("AddN")
 def add_all(op: TfNode) -> None:
     """Sum of any number of tensors."""
@@ -171,7 +221,7 @@ def reduction(op: TfNode) -> None:
     axes = [op.axis(axis, rank) for axis in axes]
     logical = op.type in ("All", "Any")
     if not axes:
-        op.finish("Identity", x)
+        op.alias(x, op.outputs[0])
         return
     x = op.cast(x, INT32) if logical else x
     keep = int(op.flag("keep_dims", op.flag("keepdims")))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from math import prod
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
@@ -49,13 +50,53 @@ _MARK = b"\0vkmnn"
 """Prefix of an array's placeholder: no array has this size and type."""
 
 
+class Values(Protocol):
+    """Values of variables, by their keys in files.
+
+    Attributes:
+        entries: what is known of them.
+    """
+
+    entries: dict[str, Message]
+
+    def array(self, key: str, name: str) -> Array:
+        """Return a value; the name is for messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What callers give a SavedModel, and get: tensors of its graph by public names.
+
+    Attributes:
+        inputs: the names of tensors, their element types and shapes, by public name.
+        outputs: the same of results.
+    """
+
+    inputs: Mapping[str, Message] = field(default_factory=dict)
+    outputs: Mapping[str, Message] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True)
 class GraphFile:
-    """A graph, the arrays that were cut out of it, and its name."""
+    """A graph.
+
+    Attributes:
+        graph: the graph, with placeholders of arrays.
+        arrays: the arrays that were cut out of it.
+        name: what it is called.
+        signature: the signature of a SavedModel that was asked for; None for a frozen graph.
+        signatures: the keys of all.
+        values: the values of a SavedModel's variables.
+        restore: the node that would read them.
+    """
 
     graph: Message
     arrays: list[Bytes]
     name: str
+    signature: Signature | None = None
+    signatures: tuple[str, ...] = ()
+    values: Values | None = None
+    restore: str = ""
 
 
 class _Arrays(Splitter):
@@ -66,8 +107,13 @@ class _Arrays(Splitter):
         self.cut: list[Bytes] = []
         self.messages = 0
 
-    def graph(self, nbytes: int) -> bytes:
-        """Return the file without its arrays."""
+    def without(self, nbytes: int, path: tuple[int, ...]) -> bytes:
+        """Return the file without its arrays.
+
+        Args:
+            nbytes: its length.
+            path: the fields that lead to its graphs.
+        """
 
         def inside(fields: Fields) -> Any:
             return lambda size: self.message(size, fields)
@@ -81,7 +127,10 @@ class _Arrays(Splitter):
                 raise NotAModelError
             return self.message(size, node)
 
-        return self.message(nbytes, {1: counted})
+        fields: Fields = {1: counted, 2: inside({1: inside({3: counted})})}
+        for number in reversed(path):
+            fields = {number: inside(fields)}
+        return self.message(nbytes, fields)
 
     def content(self, nbytes: int) -> bytes:
         """Cut an array out, if it is worth it."""
@@ -89,6 +138,35 @@ class _Arrays(Splitter):
             return self.take(nbytes)
         self.cut.append(self.take_array(nbytes))
         return _MARK + (len(self.cut) - 1).to_bytes(4, "little")
+
+
+def read_message(
+    stream: BinaryIO, nbytes: int, kind: str, what: str, path: tuple[int, ...] = ()
+) -> tuple[Message, list[Bytes]]:
+    """Read a message with graphs; return it, and the arrays that were cut out of them.
+
+    Args:
+        stream: the file.
+        nbytes: how long it is.
+        kind: the class of the message.
+        what: what the file is to be, for messages: "'a.pb' is not a frozen graph".
+        path: the fields that lead to its graphs.
+
+    Raises:
+        ModelFileError: it is not one.
+    """
+    from google.protobuf.message import DecodeError
+
+    splitter = _Arrays(stream)
+    try:
+        rest = splitter.without(nbytes, path)
+        if len(rest) > _REST_BYTES:
+            raise NotAModelError
+        return message_class(kind).FromString(rest), splitter.cut
+    except (NotAModelError, DecodeError) as error:
+        raise ModelFileError(
+            what, hint="the download did not finish, or the file is of another kind"
+        ) from error
 
 
 def read_graph(stream: BinaryIO, nbytes: int, name: str, what: str) -> GraphFile:
@@ -103,31 +181,45 @@ def read_graph(stream: BinaryIO, nbytes: int, name: str, what: str) -> GraphFile
     Raises:
         ModelFileError: it is not one.
     """
-    from google.protobuf.message import DecodeError
+    refusal = f"{what} is not a frozen graph of TensorFlow"
+    graph, arrays = read_message(stream, nbytes, "GraphDef", refusal)
+    check_graph(graph, refusal, what)
+    return GraphFile(graph, arrays, name)
 
-    splitter = _Arrays(stream)
-    try:
-        rest = splitter.graph(nbytes)
-        if len(rest) > _REST_BYTES:
-            raise NotAModelError
-        graph = message_class("GraphDef").FromString(rest)
-    except (NotAModelError, DecodeError) as error:
-        raise ModelFileError(
-            f"{what} is not a frozen graph of TensorFlow",
-            hint="the download did not finish, or the file is of another kind",
-        ) from error
+
+def check_graph(graph: Message, refusal: str, what: str) -> None:
+    """Check that a graph has nodes, and that names are text.
+
+    Raises:
+        ModelFileError: it has none, or they are not.
+    """
     if not graph.node or not all(node.name and node.op for node in graph.node):
+        raise ModelFileError(f"{refusal}: it has no nodes", hint="the file is of another kind")
+    functions = graph.library.function
+    nodes = [*graph.node, *(node for one in functions for node in one.node_def)]
+    for node in nodes:  # protobuf hands out bytes where they are not valid UTF-8
+        texts = [node.name, node.op, *node.input]
+        for one in node.attr:
+            called = one.value.func.name if one.value.HasField("func") else ""
+            texts += [one.key, called, *(each.name for each in one.value.list.func)]
+        check_texts(texts, what, node.name)
+    for one in functions:
+        texts = [one.signature.name]
+        texts += [arg.name for arg in (*one.signature.input_arg, *one.signature.output_arg)]
+        texts += [text for each in (*one.ret, *one.control_ret) for text in (each.key, each.value)]
+        check_texts(texts, what, one.signature.name)
+
+
+def check_texts(texts: list[Any], what: str, where: Any) -> None:
+    """Check that names are text.
+
+    Raises:
+        ModelFileError: they are not.
+    """
+    if not all(isinstance(text, str) for text in texts):
         raise ModelFileError(
-            f"{what} is not a frozen graph of TensorFlow: it has no nodes",
-            hint="the file is of another kind",
+            f"{what} has names that are not text: {where!r}", hint="the file is damaged"
         )
-    for node in graph.node:  # protobuf hands out bytes where they are not valid UTF-8
-        texts = (node.name, node.op, *node.input, *(one.key for one in node.attr))
-        if not all(isinstance(text, str) for text in texts):
-            raise ModelFileError(
-                f"{what} has names that are not text: {node.name!r}", hint="the file is damaged"
-            )
-    return GraphFile(graph, splitter.cut, name)
 
 
 def array_of(file: GraphFile, tensor: Message, node: str) -> Array:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from vkmnn.converter.nodes import BOOL, INT32, INT64
+from vkmnn.converter.nodes.composed import mirrored
 from vkmnn.converter.nodes.scope import NUMPY_TYPES
 from vkmnn.converter.nodes.strided_slice import END, MASKS, strided
 from vkmnn.converter.tensorflow.nodes import TfNode, reads
@@ -16,6 +17,7 @@ def shape(op: TfNode) -> None:
     op.need(1)
     dtype = op.dtype("out_type") if "out_type" in op.attrs else INT32
     sizes = op.shape_of(op.inputs[0])
+    op.model.shaped[op.outputs[0]] = op.model.origins.get(op.inputs[0], op.inputs[0])
     if sizes is not None:
         op.elements[op.outputs[0]] = list(sizes)
         if None not in sizes:
@@ -153,6 +155,8 @@ def strided_slice(op: TfNode) -> None:
     op.need(4)
     masks = {name: op.integer(f"{name}_mask") for name in MASKS}
     known, begin, end = op.elements_of(op.inputs[0]), op.integers(1), op.integers(2)
+    if begin == [0] and masks["shrink_axis"] and op.inputs[0] in op.model.shaped:
+        op.model.lengths[op.outputs[0]] = op.model.shaped[op.inputs[0]]
     if known is not None and begin is not None and end is not None and len(begin) == 1:
         if masks["shrink_axis"] and -len(known) <= begin[0] < len(known):
             op.elements[op.outputs[0]] = [known[begin[0]]]
@@ -181,29 +185,9 @@ def fill(op: TfNode) -> None:
 def numbers(op: TfNode) -> None:
     """Range."""
     op.need(3)
+    if op.integers(0) == [0] and op.integers(2) == [1]:
+        op.model.ranges[op.outputs[0]] = op.inputs[1]
     op.finish("Range", *op.inputs[:3])
-
-
-@reads("GatherV2", "Gather")
-def gather(op: TfNode) -> None:
-    """Gather along an axis."""
-    op.need(2)
-    if op.integer("batch_dims"):
-        raise op.unreadable("batches of indexes")
-    axis = (op.settled(2, "an axis")[:1] or [0])[0] if len(op.inputs) > 2 else 0
-    known, where = op.elements_of(op.inputs[0]), op.integers(1)
-    if known is not None and where is not None and not axis:
-        inside = [known[one] for one in where if -len(known) <= one < len(known)]
-        if len(inside) == len(where):
-            op.elements[op.outputs[0]] = inside
-    op.finish("Gather", op.inputs[0], op.inputs[1], axis=axis)
-
-
-@reads("GatherNd")
-def gather_places(op: TfNode) -> None:
-    """GatherND."""
-    op.need(2)
-    op.finish("GatherND", op.inputs[0], op.long(1))
 
 
 @reads("Pad", "PadV2", "MirrorPad")
@@ -220,27 +204,7 @@ def pad(op: TfNode) -> None:
     elif op.text("mode") == "REFLECT":
         op.finish("Pad", op.inputs[0], given, mode="reflect")
     else:
-        raise op.unreadable("pads that repeat the edge: SYMMETRIC")
-
-
-@reads("OneHot")
-def one_hot(op: TfNode) -> None:
-    """OneHot of a depth and two values."""
-    op.need(4)
-    values = [op.make("Reshape", name, op.constant([1])) for name in (op.inputs[3], op.inputs[2])]
-    both = op.make("Concat", *values, axis=0)
-    dtype = op.type_of(op.inputs[2])
-    op.finish("OneHot", *op.inputs[:2], both, axis=op.integer("axis", -1), dtype=dtype)
-
-
-@reads("TopKV2")
-def top(op: TfNode) -> None:
-    """TopK along the last axis, with int32 indices."""
-    op.need(2, 2)
-    names = op.make_several("TopK", 2, op.inputs[0], op.vector(1), axis=-1)
-    op.scope.types[names[1]] = INT64
-    op.scope.emit("Identity", names[:1], op.outputs[:1], op.name)
-    op.scope.emit("Cast", names[1:], op.outputs[1:2], op.name, INT32, to=INT32)
+        op.finish("Identity", mirrored(op, op.inputs[0], [int(one) for one in pads.reshape(-1)]))
 
 
 @reads("ReverseV2")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from vkmnn.converter.nodes import Readers, Scope, SourceOp
 from vkmnn.converter.nodes.channels_last import to_first, to_last
+from vkmnn.converter.nodes.folding import folded
 from vkmnn.converter.nodes.same import same_padding
+from vkmnn.converter.tensorflow.context import Context
 from vkmnn.converter.tensorflow.files import TYPES
-from vkmnn.converter.tensorflow.schema import Message
+from vkmnn.converter.tensorflow.functions import Function, Node
 
 
 class TfNode(SourceOp):
@@ -17,20 +19,26 @@ class TfNode(SourceOp):
 
     Attributes:
         attrs: its attributes.
+        model: the file that is read.
+        node: the node of the file.
+        prefix: begins the names of nodes of its function.
         elements: elements of vectors of sizes, and of single sizes, as far as they are known.
     """
 
     def __init__(
         self,
+        model: Context,
         scope: Scope,
-        proto: Message,
+        node: Node,
+        prefix: str,
         inputs: Sequence[str],
         outputs: Sequence[str],
-        elements: dict[str, list[int | None]],
     ) -> None:
-        super().__init__(scope, proto.op, proto.name, inputs, outputs)
-        self.elements = elements
-        self.attrs: Mapping[str, Message] = {one.key: one.value for one in proto.attr}
+        super().__init__(scope, node.op, prefix + node.name, inputs, outputs)
+        self.model, self.node, self.attrs = model, node, node.attrs
+        self.elements = model.elements
+        self.prefix = prefix
+        self._first = len(scope.nodes)
 
     # --- attributes ------------------------------------------------------------------------------
 
@@ -64,6 +72,26 @@ class TfNode(SourceOp):
         if kind is None:
             raise self.unreadable("elements of a type that ONNX does not have")
         return kind
+
+    def function(self, name: str) -> Function:
+        """Return the function that an attribute names.
+
+        Raises:
+            ModelError: there is none.
+        """
+        called = self.attrs[name].func.name if name in self.attrs else ""
+        return self.named_function(called)
+
+    def named_function(self, name: str) -> Function:
+        """Return a function of the model.
+
+        Raises:
+            ModelError: there is none.
+        """
+        found = self.model.function(name)
+        if found is None:
+            raise self.damaged(f"it runs the function '{name}', which does not exist")
+        return found
 
     # --- operands --------------------------------------------------------------------------------
 
@@ -104,6 +132,38 @@ class TfNode(SourceOp):
             return found if len(found) == len(elements) else None
         return found
 
+    def vector(self, number: int) -> str:
+        """Return an input as a vector of integers of 64 bits; a constant where it is known."""
+        found = self.integers(number)
+        return super().vector(number) if found is None else self.constant(found)
+
+    # --- results ----------------------------------------------------------------------------------
+
+    def alias(self, name: str, output: str) -> None:
+        """Give a tensor, or what stands in the place of one, a second name."""
+        model = self.model
+        if name in model.refused:
+            model.refused.add(output)
+        elif model.alias(name, output):
+            self.scope.emit("Identity", [name], [output], self.name)
+
+    def same(self, name: str, other: str) -> bool:
+        """Return whether two tensors are known to be equal."""
+        origins = self.model.origins
+        if origins.get(name, name) == origins.get(other, other):
+            return True
+        counted = self.model.lengths.get(name)
+        if counted is not None and counted == self.model.lengths.get(other):
+            return True
+        a, b = (self.scope.constants.get(one) for one in (name, other))
+        return a is not None and b is not None and a.size == b.size == 1 and a.item() == b.item()
+
+    def fold(self) -> None:
+        """Compute the node at once where all that it reads are small constants."""
+        made = self.scope.nodes[self._first :]
+        if made and folded(self.scope, made, self.inputs, self.outputs):
+            del self.scope.nodes[self._first :]
+
     # --- pictures --------------------------------------------------------------------------------
 
     @property
@@ -112,19 +172,19 @@ class TfNode(SourceOp):
         return not self.text("data_format", "NHWC").startswith("NC")
 
     def spatial(self, values: Sequence[int]) -> list[int]:
-        """Return the entries for height and width of a list with one per axis."""
-        if len(values) != 4:
-            raise self.damaged(f"it has {list(values)} for four axes")
-        return list(values[1:3] if self.channels_last else values[2:4])
+        """Return the entries for the spatial axes of a list with one per axis."""
+        if len(values) not in (4, 5):
+            raise self.damaged(f"it has {list(values)} for its axes")
+        return list(values[1:-1] if self.channels_last else values[2:])
 
-    def picture(self, number: int = 0) -> str:
+    def picture(self, number: int = 0, rank: int = 4) -> str:
         """Return an input with channels first."""
         name = self.inputs[number]
-        return to_first(self, name, 4) if self.channels_last else name
+        return to_first(self, name, rank) if self.channels_last else name
 
-    def finish_picture(self, name: str) -> None:
+    def finish_picture(self, name: str, rank: int = 4) -> None:
         """Make a tensor with channels first the output."""
-        self.finish("Identity", to_last(self, name, 4) if self.channels_last else name)
+        self.finish("Identity", to_last(self, name, rank) if self.channels_last else name)
 
     def padding(
         self, name: str, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
@@ -132,7 +192,7 @@ class TfNode(SourceOp):
         """Return the pads of windows on a tensor with channels first, as ONNX's attributes."""
         kind = self.text("padding")
         if kind == "VALID":
-            return {"pads": [0, 0, 0, 0]}
+            return {"pads": [0] * (2 * len(kernel))}
         if kind == "EXPLICIT":
             pads = self.listed("explicit_paddings")
             if len(pads) != 8:
@@ -142,8 +202,8 @@ class TfNode(SourceOp):
         if kind != "SAME":
             raise self.damaged(f"it has the padding {kind!r}")
         shape = self.shape_of(name)
-        sizes = (None, None) if shape is None else shape[2:]
-        if len(sizes) != 2 or len(kernel) != 2:
+        sizes = (None,) * len(kernel) if shape is None else shape[2:]
+        if len(sizes) != len(kernel):
             raise self.damaged(f"it takes pictures, not tensors of shape {shape}")
         return same_padding(sizes, kernel, strides, dilations)
 

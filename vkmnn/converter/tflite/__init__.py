@@ -1,8 +1,8 @@
 """TFLite's model files: each operator becomes nodes of ONNX, whose converter does the rest.
 
-`docs/coming-from-tflite.md` says what is read. Quantised tensors are pairs of DequantizeLinear and
-QuantizeLinear; operators that only move values move the quantised ones. The readers of operators
-are imported when a file is read.
+`docs/coming-from-tflite.md` describes what is supported. Quantised tensors are pairs of
+DequantizeLinear and QuantizeLinear; operators that only move data move the quantised values. The
+readers of operators are imported when a file is read.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def repetition(op: LiteOp) -> None:
     count = len(op.inputs)
     if len(op.outputs) != count:
         raise op.damaged(f"it carries {count} tensors, and gives {len(op.outputs)}")
-    # A loop carries numbers; resources stand for the same variables in all its rounds.
+    # A loop carries numbers; resources refer to the same variables in all its rounds.
     carried = [n for n, tensor in enumerate(op.tensors) if tensor is None or tensor.dtype]
 
     def whole(arguments: list[str]) -> list[str]:

@@ -32,7 +32,7 @@ def _weight_sizes(op: LiteOp, number: int, rank: int) -> list[int]:
         raise op.damaged(f"its weights have the shape {list(sizes)}")
     known = [size for size in sizes if size is not None]
     if len(known) < rank:
-        raise op.unreadable("weights of open sizes")
+        raise op.unreadable("weights of dynamic size")
     return known
 
 
@@ -122,7 +122,7 @@ def transposed(op: LiteOp) -> None:
 def _cropped(
     op: LiteOp, operands: list[str], kernel: list[int], strides: list[int], options: dict[str, Any]
 ) -> str:
-    """Return a result of open sizes: all of it, from which the middle of the sizes is cut."""
+    """Return a result of dynamic size: the whole result, cropped to the middle."""
     count = len(kernel)
     extra = [max(step - size, 0) for size, step in zip(kernel, strides, strict=True)]
     whole = op.make("ConvTranspose", *operands, **options, output_padding=extra)
@@ -148,7 +148,7 @@ def _transposed_bias(op: LiteOp) -> str | None:
 def _transposed_pads(
     op: LiteOp, wanted: list[int], given: list[int], kernel: list[int], strides: list[int]
 ) -> dict[str, list[int]]:
-    """Return pads, and additional trailing padding, that give the result the wanted sizes."""
+    """Return pads, and additional trailing padding, that give the result the requested sizes."""
     begins, ends, extra = [], [], []
     same = op.member("Padding", "padding") == "SAME"
     for out, size, window, step in zip(wanted, given, kernel, strides, strict=True):

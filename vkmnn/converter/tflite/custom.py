@@ -1,4 +1,4 @@
-"""Custom operators, which plug-ins may read, too."""
+"""Custom operators, which plug-ins may also read."""
 
 from __future__ import annotations
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from vkmnn.converter.nodes import FLOAT, INT64
+from vkmnn.converter.nodes.composed import filled_up
 from vkmnn.converter.tflite.custom import reads_custom
-from vkmnn.converter.tflite.indexing import padded
 from vkmnn.converter.tflite.nodes import LiteOp
 
 _MOST = 1 << 16
@@ -43,15 +43,15 @@ def detections(op: LiteOp) -> None:
     rows = most * each
     room = op.constant([rows])
     flat = op.make("Reshape", picked, op.constant([-1]))
-    found = padded(op, flat, op.constant([4 * rows]))
+    found = filled_up(op, flat, op.constant([4 * rows]))
     op.give(op.make("Reshape", found, op.constant([1, rows, 4])))
     for number, name in ((1, op.cast(kinds, FLOAT)), (2, values)):
-        op.give(op.make("Unsqueeze", padded(op, name, room), op.constant([0])), number)
+        op.give(op.make("Unsqueeze", filled_up(op, name, room), op.constant([0])), number)
     op.give(op.cast(count, FLOAT), 3)
 
 
 def _decoded(op: LiteOp, options: dict[str, Any]) -> str:
-    """Return boxes as y and x of their corners, a row for each."""
+    """Return boxes as y and x of their corners, one row per box."""
     codes, anchors = op.real(0), op.real(2)
     one = [op.constant([n]) for n in range(5)]
     scales = {}

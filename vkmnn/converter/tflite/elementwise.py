@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from vkmnn.converter.nodes import BOOL, FLOAT, INT32
+from vkmnn.converter.nodes.composed import arc_tangent
 from vkmnn.converter.nodes.scope import NUMPY_TYPES
 from vkmnn.converter.tflite.nodes import LiteOp, reads
 from vkmnn.converter.tflite.tensors import TYPES
@@ -31,7 +32,7 @@ _UNARY = {
 
 @reads(*_ARITHMETIC)
 def arithmetic(op: LiteOp) -> None:
-    """A function of two tensors that broadcast, and a fused activation of some."""
+    """A function of two tensors that broadcast; some have a fused activation."""
     op.need(2)
     if op.type == "ADD":
         note_sum(op)
@@ -133,20 +134,10 @@ def prelu(op: LiteOp) -> None:
 
 
 @reads("ATAN2")
-def arc_tangent(op: LiteOp) -> None:
+def angle(op: LiteOp) -> None:
     """The angle of y and x, by the arc tangent of their quotient and the quadrant."""
     op.need(2)
-    y, x = op.real(0), op.real(1)
-    zero, pi, half = (op.constant(one, np.float32) for one in (0, np.pi, np.pi / 2))
-    angle = op.make("Atan", op.make("Div", y, x))
-    below = op.make("Less", y, zero, dtype=BOOL)
-    turn = op.make("Where", below, op.make("Neg", pi), pi, dtype=FLOAT)
-    left = op.make("Less", x, zero, dtype=BOOL)
-    angle = op.make("Where", left, op.make("Add", angle, turn), angle, dtype=FLOAT)
-    quarter = op.make("Where", below, op.make("Neg", half), half, dtype=FLOAT)
-    still = op.make("Where", op.make("Equal", y, zero, dtype=BOOL), zero, quarter, dtype=FLOAT)
-    upright = op.make("Equal", x, zero, dtype=BOOL)
-    op.give(op.make("Where", upright, still, angle, dtype=FLOAT))
+    op.give(arc_tangent(op, op.real(0), op.real(1)))
 
 
 @reads("CAST")
@@ -165,7 +156,7 @@ def cast(op: LiteOp) -> None:
 
 @reads("BITCAST")
 def bitcast(op: LiteOp) -> None:
-    """BitCast is computed of constants; of other tensors only where the type stays."""
+    """BitCast: constants are converted; other tensors must keep their type."""
     op.need(1)
     found, to = op.value(0), op.results[0].dtype
     if op.type_of(op.inputs[0]) == to:
@@ -180,7 +171,7 @@ def bitcast(op: LiteOp) -> None:
 
 @reads("RIGHT_SHIFT")
 def right_shift(op: LiteOp) -> None:
-    """BitShift of unsigned integers; of signed ones the quotient by a power of two, floored."""
+    """BitShift of unsigned integers; signed ones are divided by a power of two, rounding down."""
     op.need(2)
     a, b = op.inputs[:2]
     if op.type_of(a) in (TYPES["UINT8"], TYPES["UINT16"], TYPES["UINT32"]):

@@ -22,7 +22,7 @@ _SIGNATURE = "#"
 
 @dataclass(frozen=True, slots=True)
 class TfliteFile:
-    """The bytes of a file, the name for its graph, and the signature that is asked for."""
+    """The bytes of a file, the name for its graph, and the requested signature."""
 
     data: memoryview
     name: str
@@ -31,7 +31,7 @@ class TfliteFile:
 
 @front_end("TFLite")
 class TfliteFrontEnd(FrontEnd):
-    """Reads paths, with `#` and a signature behind them where the first is not meant; and bytes."""
+    """Reads paths, optionally followed by `#` and a signature; and bytes."""
 
     def recognises(self, model: object, start: bytes) -> bool:
         if start[4:8] == _IDENTIFIER:

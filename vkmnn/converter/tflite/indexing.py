@@ -7,6 +7,7 @@ from math import prod
 import numpy as np
 
 from vkmnn.converter.nodes import BOOL, FLOAT, INT32, INT64
+from vkmnn.converter.nodes.composed import filled_up, gather_by_batches, one_hot, suppressed
 from vkmnn.converter.nodes.quantized import decode
 from vkmnn.converter.nodes.scope import NUMPY_TYPES
 from vkmnn.converter.tflite.nodes import LiteOp, reads
@@ -21,25 +22,7 @@ def gather(op: LiteOp) -> None:
     if not batches:
         op.pass_on(op.make("Gather", op.inputs[0], indexes, axis=axis))
         return
-    rank, rows = op.known_rank(0), op.known_rank(1)
-    axis, batches = axis % max(rank, 1), batches % max(rows + 1, 1)
-    if not 0 < batches <= min(axis, rows):
-        raise op.damaged(f"{batches} axes of batches for axis {axis}")
-    order = [*range(batches), axis, *(n for n in range(batches, rank) if n != axis)]
-    data = op.inputs[0]
-    data = data if axis == batches else op.make("Transpose", data, perm=order)
-    places = op.make("Unsqueeze", op.long(1), op.constant([-1]))
-    made = op.make("GatherND", data, places, batch_dims=batches)
-    many, before = rows - batches, axis - batches
-    if before:  # the indexes' own axes go behind those that came before the axis
-        after = range(batches + many + before, rank - 1 + many)
-        kept = range(batches + many, batches + many + before)
-        made = op.make(
-            "Transpose",
-            made,
-            perm=[*range(batches), *kept, *range(batches, batches + many), *after],
-        )
-    op.pass_on(made)
+    op.pass_on(gather_by_batches(op, op.inputs[0], op.long(1), axis, batches))
 
 
 @reads("GATHER_ND")
@@ -69,28 +52,12 @@ def where(op: LiteOp) -> None:
 
 
 @reads("ONE_HOT")
-def one_hot(op: LiteOp) -> None:
+def indicators(op: LiteOp) -> None:
     """One value at an index, another elsewhere; indices out of range have none."""
     op.need(4)
-    axis, rank = op.integer("axis"), op.known_rank(0)
-    axis = rank if axis < 0 else axis
-    if axis > rank:
-        raise op.damaged(f"its axis is {axis}")
-    depth = op.value(1)
-    if depth is not None:
-        if depth.size != 1 or int(depth.reshape(-1)[0]) < 0:
-            raise op.damaged("its depth is not a number")
-        op.charge(8 * int(depth.reshape(-1)[0]))
-        places = op.constant(np.arange(int(depth.reshape(-1)[0])))
-    else:
-        ends = op.constant(0), op.make("Reshape", op.long(1), op.constant([])), op.constant(1)
-        places = op.make("Range", *ends)
-    if rank > axis:
-        places = op.make("Reshape", places, op.constant([-1, *[1] * (rank - axis)]))
-    given = op.make("Unsqueeze", op.long(0), op.constant([axis]))
-    found = op.make("Equal", given, places, dtype=BOOL)
-    on, off = (op.make("Reshape", name, op.constant([])) for name in op.inputs[2:4])
-    op.pass_on(op.make("Where", found, on, off, dtype=op.type_of(on)), source=2)
+    depth = op.integers(1) or [0]
+    op.charge(8 * max(depth[0], 0))
+    op.pass_on(one_hot(op, op.integer("axis")), source=2)
 
 
 @reads("SCATTER_ND")
@@ -128,7 +95,7 @@ def update_slice(op: LiteOp) -> None:
     op.need(3)
     whole, part = op.shape(0), op.shape(1)
     if whole is None or part is None or None in whole or None in part:
-        raise op.unreadable("parts of open sizes")
+        raise op.unreadable("parts of dynamic size")
     sizes, inner = ([size or 0 for size in one] for one in (whole, part))
     if len(sizes) != len(inner) or any(a < b for a, b in zip(sizes, inner, strict=True)):
         raise op.damaged(f"a part of {inner} does not fit into {sizes}")
@@ -175,22 +142,11 @@ def suppression(op: LiteOp) -> None:
         sigma = op.value(5)
         if sigma is None or sigma.reshape(-1)[:1].tolist() != [0.0]:
             raise op.unreadable("scores that overlaps lower (soft NMS)")
-    boxes = op.make("Unsqueeze", op.real(0), op.constant([0]))
-    scores = op.make("Unsqueeze", op.real(1), op.constant([0, 1]))
     most = op.vector(2)
-    limits = [op.make("Reshape", op.inputs[number], op.constant([1])) for number in (3, 4)]
-    found = op.make("NonMaxSuppression", boxes, scores, most, *limits, dtype=INT64)
-    chosen = op.make("Gather", found, op.constant(2), axis=1)
+    chosen = suppressed(op, op.real(0), op.real(1), most, op.inputs[3:5])
     number = op.make("Shape", chosen, dtype=INT64)
-    op.give(padded(op, chosen, most))
+    op.give(filled_up(op, chosen, most))
     last = len(op.outputs) - 1
     op.give(op.make("Squeeze", number, op.constant([0])), last)
     if last == 2:
-        op.give(padded(op, op.make("Gather", op.real(1), chosen, axis=0), most), 1)
-
-
-def padded(op: LiteOp, name: str, length: str) -> str:
-    """Return a vector with zeros behind it up to a length."""
-    zeros = op.make("Expand", op.constant(0, NUMPY_TYPES[op.type_of(name)]), length)
-    joined = op.make("Concat", name, zeros, axis=0)
-    return op.make("Slice", joined, op.constant([0]), length)
+        op.give(filled_up(op, op.make("Gather", op.real(1), chosen, axis=0), most), 1)

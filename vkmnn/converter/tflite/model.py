@@ -23,12 +23,12 @@ class LiteModel(LiteFile):
         """Return the model of a signature.
 
         Args:
-            name: what the graph is called.
+            name: name of the graph.
             signature: its key; "" for the first, or the first subgraph where there is none.
 
         Raises:
             ModelError: the file is damaged.
-            UnsupportedOpError: operators that are not read: all of them.
+            UnsupportedOpError: unsupported operators, all of which are listed.
         """
         chosen = self._signature(signature)
         number = chosen.integer("subgraph_index") if chosen else 0
@@ -48,7 +48,7 @@ class LiteModel(LiteFile):
             main.constants([tensor])
             made = main.names[tensor]
             if made not in scope.types:
-                raise self.buffer.fail(f"nothing makes the output '{face}'")
+                raise self.buffer.fail(f"no op produces the output '{face}'")
             if made == face and face in scope.constants:
                 made = scope.constant(scope.constants.pop(face))
             if made != face:
@@ -81,7 +81,7 @@ class LiteModel(LiteFile):
                 faces[name] = tensor
             found.append(faces)
         if len(set(found[0].values())) < len(found[0]):
-            raise self.buffer.fail("an input is there twice")
+            raise self.buffer.fail("an input occurs twice")
         return found[0], found[1]
 
     def _properties(self, tensors: Mapping[str, LiteTensor]) -> dict[str, str]:
@@ -110,7 +110,7 @@ class LiteModel(LiteFile):
         if not tensor.dtype:
             raise ModelError(
                 f"input '{name}' has elements of type {tensor.kind or 'unknown'}",
-                hint="vkmnn runs networks on numbers: cut off the part that reads texts",
+                hint="vkmnn runs networks on numbers: cut off the part that reads strings",
             )
         dims: list[Dim] = [
             f"{name}_{axis}" if dim is None else dim for axis, dim in enumerate(tensor.shape)

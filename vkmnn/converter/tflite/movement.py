@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from vkmnn.converter.nodes import INT64
+from vkmnn.converter.nodes.composed import reversed_rows
 from vkmnn.converter.nodes.scope import NUMPY_TYPES
 from vkmnn.converter.nodes.strided_slice import END
 from vkmnn.converter.tflite.nodes import LiteOp, before_parts, reads
@@ -78,7 +79,7 @@ def shape(op: LiteOp) -> None:
 
 
 def _alike(op: LiteOp) -> list[str] | None:
-    """Return the inputs as they are where all of them and the output share scale and type."""
+    """Return the inputs unchanged if all of them and the output share scale and type."""
     to = op.result_quantization()
     for number in range(len(op.inputs)):
         by = op.quantization(number)
@@ -143,7 +144,7 @@ def split(op: LiteOp) -> None:
         if -1 in sizes:
             whole = (op.shape(data) or ())[axis] if op.shape(data) else None
             if whole is None:
-                raise op.unreadable("a part whose size follows from an open one")
+                raise op.unreadable("a part whose size follows from a dynamic one")
             sizes[sizes.index(-1)] = whole - sum(size for size in sizes if size != -1)
         parts = op.make_several("Split", count, op.inputs[data], op.constant(sizes), axis=axis)
     for number, part in enumerate(parts):
@@ -228,20 +229,7 @@ def reverse(op: LiteOp) -> None:
 def reverse_sequence(op: LiteOp) -> None:
     """ReverseSequence; other axes than the first two are moved there."""
     op.need(2)
-    batch, time, rank = op.integer("batch_dim"), op.integer("seq_dim"), op.known_rank(0)
-    batch, time = batch % max(rank, 1), time % max(rank, 1)
-    if batch == time:
-        raise op.damaged("its batch and its time are one axis")
-    order = [batch, time, *(axis for axis in range(rank) if axis not in (batch, time))]
-    if {batch, time} == {0, 1}:
-        made = op.make(
-            "ReverseSequence", op.inputs[0], op.long(1), batch_axis=batch, time_axis=time
-        )
-    else:
-        moved = op.make("Transpose", op.inputs[0], perm=order)
-        made = op.make("ReverseSequence", moved, op.long(1), batch_axis=0, time_axis=1)
-        made = op.make("Transpose", made, perm=[order.index(axis) for axis in range(rank)])
-    op.pass_on(made)
+    op.pass_on(reversed_rows(op, op.integer("batch_dim"), op.integer("seq_dim")))
 
 
 @reads("MATRIX_DIAG")
@@ -250,7 +238,7 @@ def diagonal(op: LiteOp) -> None:
     op.need(1)
     size = (op.shape(0) or (None,))[-1]
     if size is None:
-        raise op.unreadable("a diagonal of an open size")
+        raise op.unreadable("a diagonal of a dynamic size")
     op.charge(8 * size * size)
     eye = op.constant(np.eye(size), NUMPY_TYPES[op.type_of(op.inputs[0])])
     op.finish("Mul", op.make("Unsqueeze", op.inputs[0], op.constant([-1])), eye)
@@ -262,7 +250,7 @@ def with_diagonal(op: LiteOp) -> None:
     op.need(2)
     sizes = (op.shape(0) or (None, None))[-2:]
     if None in sizes or len(sizes) < 2:
-        raise op.unreadable("a diagonal of an open size")
+        raise op.unreadable("a diagonal of a dynamic size")
     rows, columns = (size or 0 for size in sizes)
     op.charge(8 * rows * columns)
     eye = op.constant(np.eye(rows, columns), bool)

@@ -23,8 +23,9 @@ from vkmnn.converter.nodes.channels_last import (
     note_line,
     to_first,
 )
-from vkmnn.converter.nodes.quantized import QUANTISED, Quantization, decode, encode
+from vkmnn.converter.nodes.quantized import QUANTISED, decode, encode
 from vkmnn.converter.nodes.scope import NUMPY_TYPES
+from vkmnn.converter.quantization import Quantization
 from vkmnn.converter.tflite.custom import CUSTOM_READERS
 from vkmnn.converter.tflite.subgraph import CUSTOM, OPERATORS, Subgraph
 from vkmnn.converter.tflite.tensors import SCHEMA, LiteTensor, enum_name
@@ -45,7 +46,7 @@ class LiteOp(SourceOp):
     Attributes:
         table: the operator in the file.
         options: its parameters; None where it has none.
-        subgraph: where it stands.
+        subgraph: its subgraph.
         tensors: its inputs as the file has them; None for one that is absent.
         results: its outputs as the file has them.
     """
@@ -86,7 +87,7 @@ class LiteOp(SourceOp):
     # --- parameters ------------------------------------------------------------------------------
 
     def integer(self, field: str, default: int = 0) -> int:
-        """Return an option that is a whole number; the default where there are no options."""
+        """Return an integer option; the default if there are no options."""
         options = self._options(field)
         return default if options is None else options.integer(field)
 
@@ -105,7 +106,7 @@ class LiteOp(SourceOp):
         return [] if options is None else options.integers(field)
 
     def text(self, field: str) -> str:
-        """Return an option that is a text."""
+        """Return a string option."""
         options = self._options(field)
         return "" if options is None else options.text(field)
 
@@ -121,7 +122,7 @@ class LiteOp(SourceOp):
     def custom_options(self) -> dict[str, Any]:
         """Return the parameters of a custom operator: a FlexBuffer's map."""
         if self.table.integer("large_custom_options_offset"):
-            raise self.unreadable("options that lie outside its table")
+            raise self.unreadable("options outside its table")
         raw = self.table.vector("custom_options").tobytes()
         found = read_flexbuffer(raw) if raw else {}
         if not isinstance(found, dict):
@@ -164,9 +165,9 @@ class LiteOp(SourceOp):
         """Return an input as plain numbers, with channels first.
 
         Args:
-            number: which input.
-            rank: how many axes it has.
-            name: a tensor of the input's values to take instead of it.
+            number: number of the input.
+            rank: its rank.
+            name: a tensor with the input's values, to use instead of it.
         """
         by = self.quantization(number)
         moved = to_first(self, name or self.inputs[number], rank)
@@ -196,14 +197,14 @@ class LiteOp(SourceOp):
         return to_first(self, self.inputs[number], rank)
 
     def pass_first(self, name: str, rank: int) -> None:
-        """Make a tensor of the first input's values, with channels first, the output."""
+        """Use a tensor with the first input's values, with channels first, as the output."""
         by, to = self.quantization(0), self.result_quantization()
         self.pass_on(self.make("Transpose", name, perm=last_order(rank)))
         if by is None if to is None else to.same_as(by):
             note_last(self, name, self.outputs[0])
 
     def note_line(self) -> None:
-        """Note that the output, with its values as they are, is the first input as a line."""
+        """Record that the output, with its values unchanged, is the first input as a 1-D row."""
         by, to = self.quantization(0), self.result_quantization()
         if by is None if to is None else to.same_as(by):
             note_line(self, self.inputs[0], self.outputs[0])
@@ -234,7 +235,7 @@ class LiteOp(SourceOp):
         return decode(self, there, by.moved(axes))
 
     def bias(self, number: int, weights: int = 1) -> str | None:
-        """Return an input of biases as plain numbers; None where it is absent.
+        """Return an input of biases as real numbers; None if it is absent.
 
         Quantised ones have the product of the scales of the input and of the weights.
         """
@@ -253,13 +254,13 @@ class LiteOp(SourceOp):
         return decode(self, name, by)
 
     def shape(self, number: int) -> tuple[int | None, ...] | None:
-        """Return the sizes of an input as far as they are known; None if even the rank is not."""
+        """Return the known sizes of an input, None where even the rank is unknown."""
         return self.shape_of(self.inputs[number])
 
     # --- results ---------------------------------------------------------------------------------
 
     def give(self, name: str, number: int = 0) -> None:
-        """Make plain numbers an output: encoded, or converted to its element type."""
+        """Write real numbers to an output: quantised, or converted to its element type."""
         self.need(0, number + 1)
         output, by = self.outputs[number], self.result_quantization(number)
         wanted = self.results[number].dtype
@@ -271,11 +272,11 @@ class LiteOp(SourceOp):
             self.scope.emit("Identity", [name], [output], self.name)
 
     def give_active(self, name: str, kind: str | None = None) -> None:
-        """Make plain numbers the output, after the operator's fused activation."""
+        """Use real numbers as the output, after the operator's fused activation."""
         self.give(self.activated(name, kind))
 
     def give_first(self, name: str, rank: int, active: bool = True) -> None:
-        """Make plain numbers with channels first the output, which has channels last."""
+        """Make real numbers with channels first the output, which has channels last."""
         name = self.coded(self.activated(name) if active else name)
         self.finish("Transpose", name, perm=last_order(rank))
         note_last(self, name, self.outputs[0])
@@ -303,7 +304,7 @@ class LiteOp(SourceOp):
         return kind == "RELU" or (limits.max - zero) * scale <= 6 * (1 + 1e-6)
 
     def pass_on(self, name: str, number: int = 0, source: int = 0) -> None:
-        """Make a tensor of the values of an input an output; requantised if the scales differ."""
+        """Use a tensor with an input's values as an output; requantised if the scales differ."""
         by, to = self.quantization(source), self.result_quantization(number)
         if by is not None and (to is None or not by.same_as(to)):
             self.give(decode(self, name, by), number)
@@ -368,7 +369,7 @@ def before_parts(op: LiteOp, axes: Sequence[int]) -> list[int]:
 
 
 def value_of(op: LiteOp, number: int, what: str) -> Array:
-    """Return an input that has to be a constant."""
+    """Return an input, which must be constant."""
     found = op.value(number)
     if found is None:
         raise op.unreadable(f"{what} computed at run time")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from vkmnn.converter.nodes.composed import mirrored
 from vkmnn.converter.nodes.scope import NUMPY_TYPES
 from vkmnn.converter.tflite.nodes import LiteOp, reads
 
@@ -23,7 +24,7 @@ def pad(op: LiteOp) -> None:
 
 
 def _pads(op: LiteOp) -> str:
-    """Return the pads before all axes, then those after them, of rows with one of each."""
+    """Return the pads before all axes, then those after them; a row holds both for one axis."""
     pairs = op.integers(1)
     if pairs is not None:
         return op.constant([*pairs[::2], *pairs[1::2]])
@@ -39,23 +40,7 @@ def mirror_pad(op: LiteOp) -> None:
     if op.member("MirrorPadMode", "mode") == "REFLECT":
         op.pass_on(op.make("Pad", name, _pads(op), mode="reflect"))
         return
-    pairs = op.settled(1, "pads")
-    for axis in range(len(pairs) // 2):
-        before, after = pairs[2 * axis : 2 * axis + 2]
-        if before < 0 or after < 0:
-            raise op.damaged(f"its pads are {pairs[:8]}")
-        parts = [name]
-        if before:
-            parts.insert(0, _backwards(op, name, axis, before - 1, -(2**63)))
-        if after:
-            parts.append(_backwards(op, name, axis, -1, -1 - after))
-        name = op.make("Concat", *parts, axis=axis) if len(parts) > 1 else name
-    op.pass_on(name)
-
-
-def _backwards(op: LiteOp, name: str, axis: int, start: int, end: int) -> str:
-    bounds = [op.constant([one]) for one in (start, end, axis, -1)]
-    return op.make("Slice", name, *bounds)
+    op.pass_on(mirrored(op, name, op.settled(1, "pads")))
 
 
 @reads("SPACE_TO_BATCH_ND", "BATCH_TO_SPACE_ND")
@@ -66,7 +51,7 @@ def batches(op: LiteOp) -> None:
     count = len(block)
     sizes = op.shape(0)
     if sizes is None or None in sizes[1:] or len(sizes) <= count or len(edges) != 2 * count:
-        raise op.unreadable("blocks of open sizes")
+        raise op.unreadable("blocks of dynamic size")
     if min(block, default=1) < 1 or min(edges, default=0) < 0:
         raise op.damaged(f"it has blocks of {block} and pads of {edges}")
     inner = [size or 0 for size in sizes[1:]]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from vkmnn.converter.nodes import FLOAT, FLOAT16
+from vkmnn.converter.nodes.composed import rounded_to_steps
 from vkmnn.converter.nodes.quantized import decode
 from vkmnn.converter.tflite.nodes import LiteOp, reads
 
 
 @reads("DEQUANTIZE")
 def dequantize(op: LiteOp) -> None:
-    """DequantizeLinear, or Cast of float16; of constants, weights stay as they are stored."""
+    """DequantizeLinear, or Cast of float16; constant weights stay as they are stored."""
     op.need(1)
     name, array, output = op.inputs[0], op.value(0), op.outputs[0]
     by = op.quantization(0)
@@ -42,17 +43,4 @@ def fake_quant(op: LiteOp) -> None:
     """Rounding to the steps between two limits, which are moved so that zero is a step."""
     op.need(1)
     low, high, bits = op.number("min"), op.number("max"), op.integer("num_bits", 8)
-    first = int(op.flag("narrow_range"))
-    if not 2 <= bits <= 16 or not low < high:
-        raise op.damaged(f"it rounds {low} to {high} to {bits} bits")
-    last = (1 << bits) - 1
-    scale = (high - low) / (last - first)
-    zero = min(max(first - low / scale, first), last)
-    zero = float(np.floor(zero + 0.5))
-    low, high = (np.float32((end - zero) * scale) for end in (first, last))
-    x = op.make("Clip", op.real(0), *(op.constant(limit, np.float32) for limit in (low, high)))
-    step = op.constant(scale, np.float32)
-    steps = op.make("Div", op.make("Sub", x, op.constant(low, np.float32)), step)
-    half = op.constant(0.5, np.float32)
-    whole = op.make("Floor", op.make("Add", steps, half))
-    op.give(op.make("Add", op.make("Mul", whole, step), op.constant(low, np.float32)))
+    op.give(rounded_to_steps(op, op.real(0), low, high, bits, op.flag("narrow_range")))

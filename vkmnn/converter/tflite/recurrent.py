@@ -1,6 +1,6 @@
 """Recurrent operators: LSTM over sequences, and single steps of it.
 
-The tensors that they keep are variables of the model; each operator gives them their next value.
+Their state tensors are variables of the model; each operator sets their next value.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def plain(op: LiteOp, number: int) -> str:
 
 
 def keep(op: LiteOp, number: int, value: str) -> None:
-    """Give a variable its next value."""
+    """Set the next value of a variable."""
     tensor = op.tensors[number]
     assert tensor is not None
     by = tensor.quantization if tensor.dtype in QUANTISED else None
@@ -55,7 +55,7 @@ def turned(op: LiteOp, name: str) -> str:
 
 
 class _Lstm:
-    """An LSTM in one direction, written out as ONNX's LSTM where that has the same, else a Scan."""
+    """An LSTM in one direction, as ONNX's LSTM if that is equivalent, else as a Scan."""
 
     def __init__(self, op: LiteOp, at: Direction) -> None:
         self.op, self.at = op, at
@@ -131,7 +131,7 @@ class _Lstm:
         op, at = self.op, self.at
         steps = (op.shape_of(x) or (None,))[0]
         if steps is None:
-            raise op.unreadable("projections or normalisation over an open number of steps")
+            raise op.unreadable("projections or normalisation over a dynamic number of steps")
         op.subgraph.model.reading.count(20 * steps)
         output, cell = (plain(op, number) for number in at.states)
         sums = {}

@@ -23,8 +23,8 @@ def dense_places(
 
     Args:
         table: the parameters of sparsity.
-        shape: of the dense tensor.
-        fail: makes the error for a damaged file.
+        shape: shape of the dense tensor.
+        fail: returns the error for a damaged file.
 
     Raises:
         ModelError: the parameters contradict each other.

@@ -72,7 +72,7 @@ def convert(op: LiteOp) -> None:
         return
     shape = op.results[0].shape
     if shape.count(None) > 1:
-        raise op.unreadable("a result of which several sizes are open")
+        raise op.unreadable("a result with several dynamic sizes")
     sizes = op.constant([-1 if size is None else size for size in shape])
     op.pass_on(op.make("Reshape", op.inputs[0], sizes, allowzero=int(None not in shape)))
 
@@ -93,12 +93,12 @@ def concatenate(op: LiteOp) -> None:
 
 @reads("STABLEHLO_BROADCAST_IN_DIM")
 def broadcast(op: LiteOp) -> None:
-    """Expand of a tensor whose axes are these of the result."""
+    """Expand a tensor whose axes become these axes of the result."""
     op.need(1)
     axes, shape = op.listed("broadcast_dimensions"), op.results[0].shape
     given = op.shape(0)
     if None in shape or given is None or None in given or len(given) != len(axes):
-        raise op.unreadable("a broadcast of open sizes")
+        raise op.unreadable("a broadcast of dynamic size")
     if axes != sorted(set(axes)) or any(not 0 <= axis < len(shape) for axis in axes):
         raise op.damaged(f"it broadcasts to the axes {axes[:8]}")
     sizes = dict(zip(axes, given, strict=True))
@@ -137,7 +137,7 @@ def iota(op: LiteOp) -> None:
     op.need(0)
     shape, axis = op.results[0].shape, op.integer("iota_dimension")
     if None in shape or not 0 <= axis < len(shape) or op.results[0].dtype not in NUMPY_TYPES:
-        raise op.unreadable("indexes of open sizes")
+        raise op.unreadable("indexes of dynamic size")
     op.charge(8 * (shape[axis] or 0))
     line: Array = np.arange(shape[axis] or 0).astype(NUMPY_TYPES[op.results[0].dtype])
     line = line.reshape([-1 if one == axis else 1 for one in range(len(shape))])
@@ -151,7 +151,7 @@ def dynamic_slice(op: LiteOp) -> None:
     op.need(2)
     sizes, shape = op.listed("slice_sizes"), op.shape(0)
     if shape is None or None in shape or len(sizes) != len(shape) != len(op.inputs) - 1:
-        raise op.unreadable("slices of open sizes")
+        raise op.unreadable("slices of dynamic size")
     starts = [op.make("Reshape", op.long(n + 1), op.constant([1])) for n in range(len(sizes))]
     limits = [max((size or 0) - one, 0) for size, one in zip(shape, sizes, strict=True)]
     start = op.make("Max", op.make("Concat", *starts, axis=0), op.constant([0]))

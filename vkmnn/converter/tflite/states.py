@@ -42,7 +42,7 @@ class Variables:
     Attributes:
         initial: values that the model gives them before its first run, by name.
         states: those that the graph uses.
-        handles: the names of variables that resources stand for.
+        handles: the names of variables to which resources refer.
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class Variables:
         self.depth -= 1
 
     def state(self, scope: Scope, name: str, initial: Array, dtype: int) -> State:
-        """Return a variable, which becomes an input where it was not used before."""
+        """Return a variable, which becomes an input on first use."""
         found = self.states.get(name)
         if found is None:
             public = f"state/{name}"
@@ -79,7 +79,7 @@ class Variables:
         """
         if self.depth or not tensor.dtype or None in tensor.shape:
             raise ModelError(
-                f"the variable '{name}' has no fixed place and size",
+                f"the variable '{name}' has no fixed size, or is inside a branch or loop",
                 hint="convert the model again, or copy the file again",
             )
         shape = [size or 0 for size in tensor.shape]
@@ -90,7 +90,7 @@ class Variables:
         return self.state(scope, name, initial, tensor.dtype).name
 
     def assign(self, op: SourceOp, name: str, value: str) -> None:
-        """Give a variable of a name another value.
+        """Set the value of a named variable.
 
         Raises:
             UnreadableError: the operator stands in a branch or in a loop.

@@ -9,8 +9,8 @@ import numpy as np
 
 from vkmnn.base.budget import Meter
 from vkmnn.converter.nodes import Reading, Scope, TensorNames
-from vkmnn.converter.nodes.quantized import Quantization
 from vkmnn.converter.nodes.scope import NUMPY_TYPES
+from vkmnn.converter.quantization import Quantization
 from vkmnn.converter.tflite.states import Variables
 from vkmnn.converter.tflite.tensors import SCHEMA, LiteTensor, Tensors
 from vkmnn.ir import Dim
@@ -22,7 +22,7 @@ OPERATORS = {number: name for name, number in SCHEMA.enums["BuiltinOperator"].it
 Shapes = Mapping[str, tuple[Dim, ...]]
 
 Part = int | str
-"""A number that is known, or the name of a tensor with one."""
+"""A known number, or the name of a tensor with one."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class LiteFile:
         shapes: shapes of inputs in place of the file's.
 
     Attributes:
-        scope: where the nodes of the main subgraph go.
+        scope: the scope for the nodes of the main subgraph.
         calls: how many subgraphs have been read in the place of operators.
         fixed: whether the sizes that the file states hold: no input is open, or has others.
     """
@@ -122,20 +122,20 @@ class Subgraph:
 
     Args:
         model: the file.
-        number: which of its subgraphs.
-        scope: where its nodes go.
+        number: number of the subgraph.
+        scope: the scope for its nodes.
         prefix: begins the names of its tensors.
-        arguments: names of tensors that its inputs stand for; None for the model's inputs.
+        arguments: names of the tensors that its inputs represent; None for the model's inputs.
         outer: the subgraph around it; None for the model's.
         public: names that callers use for tensors, by number.
 
     Attributes:
-        scope: where its nodes go.
+        scope: the scope for its nodes.
         names: its tensors by number.
         tensors: the same as the file has them.
         inputs: numbers of its inputs.
         outputs: numbers of its outputs.
-        vectors: what is known of vectors that are computed.
+        vectors: known facts about computed vectors.
         spread: tensors whose blocks became the batches of another, by its name, and the blocks.
         dilated: the same for convolutions of such: their results, with channels first, as those of
             dilated ones.
@@ -214,7 +214,7 @@ class Subgraph:
         return [self.names[number] for number in self.outputs]
 
     def check(self, numbers: Sequence[int]) -> None:
-        """Check that there are tensors of these numbers.
+        """Check that tensors of these numbers exist.
 
         Raises:
             ModelError: one of them is missing.

@@ -23,7 +23,8 @@ from vkmnn.converter.nodes import (
     UINT32,
     UINT64,
 )
-from vkmnn.converter.nodes.quantized import QUANTISED, Quantization
+from vkmnn.converter.nodes.quantized import QUANTISED
+from vkmnn.converter.quantization import Quantization
 from vkmnn.errors import ModelError
 from vkmnn.ir import Array
 from vkmnn.schema import Buffer, Table, load_schema
@@ -78,7 +79,7 @@ _MAX_DIM = 1 << 40
 
 
 def enum_name(enum: str, number: int) -> str:
-    """Return the name of an enumeration's member; "" where there is none."""
+    """Return the name of an enumeration's member; "" if there is none."""
     return _NAMES[enum].get(number, "")
 
 
@@ -89,7 +90,7 @@ class LiteTensor:
     Attributes:
         kind: its element type, as TFLite calls it.
         shape: its sizes; None for one that is open.
-        quantization: what its values stand for; None where they are plain numbers.
+        quantization: the quantisation of its values; None if they are plain numbers.
         buffer: number of the buffer with its values; 0 where it is computed.
         is_variable: whether it is kept from one run to the next.
         data: a constant's values; None for other tensors.
@@ -109,7 +110,7 @@ class LiteTensor:
 
     @property
     def dtype(self) -> int:
-        """Its element type in the graph, as ONNX numbers it; 0 where there is none."""
+        """Its element type in the graph, by ONNX's number; 0 if there is none."""
         return TYPES.get(self.kind, 0)
 
 
@@ -119,8 +120,8 @@ class Tensors:
     Args:
         buffer: the FlatBuffer.
         buffers: its table of buffers.
-        whole: the file, in which the data of large buffers lie.
-        meter: counts what is unpacked.
+        whole: the file, which contains the data of large buffers.
+        meter: counts the unpacked bytes.
     """
 
     def __init__(
@@ -148,7 +149,7 @@ class Tensors:
             shape = tuple(None if dim < 0 else size for size, dim in pairs)
         place, external = table.integer("buffer"), table.integer("external_buffer")
         if external:
-            raise self._fail("its weights lie in other files, which are not read")
+            raise self._fail("its weights are in other files, which is not supported")
         raw = self._raw(place)
         data = None if raw is None else self._array(table, kind, declared, raw)
         by = self._quantization(table, kind, declared)
@@ -192,7 +193,7 @@ class Tensors:
         return tensors[number].data if 0 <= number < len(tensors) else None
 
     def _raw(self, number: int) -> Array | None:
-        """Return a buffer's bytes; None where it has none."""
+        """Return a buffer's bytes; None if it has none."""
         if not 0 <= number < len(self._buffers):
             raise self._fail(f"it has no buffer {number}")
         if not number:
@@ -201,14 +202,14 @@ class Tensors:
         offset, size = table.integer("offset"), table.integer("size")
         if offset > 1:
             if offset + size > len(self._whole):
-                raise self._fail(f"buffer {number} lies outside it")
+                raise self._fail(f"buffer {number} is outside it")
             return np.frombuffer(self._whole, np.uint8, size, offset)
         found = table.vector("data")
         return found if found.size else None
 
     def _array(self, table: Table, kind: str, shape: list[int], raw: Array) -> Array:
         """Return a constant's values."""
-        if kind not in TYPES:  # a resource, or texts: the operators that read it are refused
+        if kind not in TYPES:  # a resource, or strings: the operators that read it are refused
             return raw
         sparse = table.table("sparsity")
         count = prod(shape)
@@ -252,8 +253,8 @@ class Tensors:
             quantised = kind in TYPES and TYPES[kind] in QUANTISED
             if details is not None and quantised and details.kind != _BLOCKS:
                 raise ModelError(
-                    f"a tensor is quantised in a form of its own ({details.kind}), "
-                    "which is not read",
+                    f"a tensor is quantised in a custom format ({details.kind}), which is not "
+                    "supported",
                     hint="quantise the model by tensors, by channels or by blocks",
                 )
             return None
@@ -271,7 +272,7 @@ class Tensors:
         if zero.size != scale.size or not np.isfinite(scale).all() or (scale < 0).any():
             raise self._fail(f"{scale.size} scales and {zero.size} zero points")
         if not scale.all():
-            return None  # what was never calibrated holds plain numbers
+            return None  # uncalibrated tensors hold real numbers
         dtype = TYPES[kind]
         if dtype in QUANTISED:
             limits = np.iinfo({INT8: "i1", UINT8: "u1", INT16: "i2", UINT16: "u2"}[dtype])

@@ -15,7 +15,7 @@ from vkmnn.converter.tflite.subgraph import Subgraph
 
 
 def assign_tensor(op: LiteOp, number: int, value: str) -> None:
-    """Give the variable that an operator's input is another value.
+    """Assign a value to the variable that an operator's input refers to.
 
     Raises:
         UnreadableError: the input is no variable, or the operator stands in a body.
@@ -23,7 +23,7 @@ def assign_tensor(op: LiteOp, number: int, value: str) -> None:
     variables, public = op.subgraph.model.variables, op.inputs[number]
     name = next((one for one, state in variables.states.items() if state.value == public), "")
     if not name:
-        raise op.unreadable(f"a state, input {number}, that is not a variable of its own")
+        raise op.unreadable(f"a state, input {number}, that is not a separate variable")
     variables.assign(op, name, value)
     place = op.table.integers("inputs")[number]
     op.subgraph.names.known[place] = value
@@ -52,7 +52,7 @@ def assign(op: LiteOp) -> None:
     if variables.beginning:
         array = op.value(1)
         if array is None:
-            raise op.unreadable("a first value that is computed")
+            raise op.unreadable("an initial value that is computed")
         variables.initial[name] = array
         return
     _state(op, name, op.shape_of(value), op.type_of(value))
@@ -87,7 +87,7 @@ def call_once(op: LiteOp) -> None:
     """Initialise variables; evaluated immediately."""
     variables = op.subgraph.model.variables
     if variables.beginning or variables.depth:
-        raise op.unreadable("a beginning in a branch, a loop or another beginning")
+        raise op.unreadable("an initialisation in a branch, a loop or another initialisation")
     model, scope = op.subgraph.model, Scope()
     variables.beginning = True
     model.calls += 1

@@ -1,6 +1,6 @@
 """Vectors of sizes and indices that are assembled at run time, number by number.
 
-Converters write the new row of a list as what lies before it, the row, and what lies behind it.
+Converters write a new row of a list as the part before it, the row, and the part after it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from vkmnn.converter.tflite.subgraph import Cut, Part
 
 
 def known_parts(op: LiteOp, number: int) -> tuple[Part, ...] | None:
-    """Return an input that is a vector, number by number; None where it is not known so."""
+    """Return an input that is a vector, number by number; None if it is not known to be one."""
     found = op.integers(number)
     if found is not None:
         return tuple(found)
@@ -18,20 +18,20 @@ def known_parts(op: LiteOp, number: int) -> tuple[Part, ...] | None:
 
 
 def note_sum(op: LiteOp) -> None:
-    """Note a number that is one more than another."""
+    """Record a number that is one more than another."""
     for number in (0, 1):
         if op.integers(number) == [1] and not op.shape(1 - number):
             op.subgraph.vectors.after[op.outputs[0]] = op.inputs[1 - number]
 
 
 def note_reshaped(op: LiteOp) -> None:
-    """Note a vector of one number."""
+    """Record a vector of one number."""
     if op.shape(0) == () and op.integers(1) in ([1], [-1]):
         op.subgraph.vectors.parts[op.outputs[0]] = (op.inputs[0],)
 
 
 def note_joined(op: LiteOp) -> None:
-    """Note a vector that is joined of others, or packed of numbers."""
+    """Record a vector concatenated from others, or packed from numbers."""
     parts: list[Part] = []
     for number, name in enumerate(op.inputs):
         if op.type == "PACK" and op.shape(number) == ():
@@ -46,7 +46,7 @@ def note_joined(op: LiteOp) -> None:
 
 
 def note_cut(op: LiteOp) -> None:
-    """Note a slice."""
+    """Record a slice."""
     begins, sizes = known_parts(op, 1), known_parts(op, 2)
     if begins is not None and sizes is not None and len(begins) == len(sizes):
         op.subgraph.vectors.cuts[op.outputs[0]] = Cut(op.inputs[0], begins, sizes)
@@ -55,7 +55,7 @@ def note_cut(op: LiteOp) -> None:
 def replaced_row(op: LiteOp) -> tuple[str, str, str] | None:
     """Return tensor, index and row if three parts are the tensor with that row replaced.
 
-    The parts are what lies before the place, the row, and what lies behind it.
+    The parts are the part before the index, the row, and the part after it.
     """
     cuts = op.subgraph.vectors.cuts
     if len(op.inputs) != 3 or op.integer("axis") != 0:

@@ -5,8 +5,9 @@ torch is imported with the first model of this kind.
 
 from __future__ import annotations
 
+from vkmnn.converter.torch.exporting import exporting
 from vkmnn.converter.torch.front_end import TorchFrontEnd
 from vkmnn.converter.torch.packages import need_torch
 from vkmnn.converter.torch.sources import NEXT, Program, Script
 
-__all__ = ["NEXT", "Program", "Script", "TorchFrontEnd", "need_torch"]
+__all__ = ["NEXT", "Program", "Script", "TorchFrontEnd", "exporting", "need_torch"]

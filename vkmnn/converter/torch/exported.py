@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import re
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,17 +12,18 @@ from vkmnn.converter.front_end import Conversion
 from vkmnn.converter.onnx import OnnxFrontEnd
 from vkmnn.converter.onnx.model_file import ModelFile
 from vkmnn.converter.onnx.wire import LARGE, Bytes
+from vkmnn.converter.torch.exporting import exporting
+from vkmnn.converter.torch.forms import with_forms
 from vkmnn.converter.torch.mutations import Pure, pure_program
 from vkmnn.converter.torch.packages import PROGRAM, need_torch
 from vkmnn.converter.torch.sources import NEXT, Program
-from vkmnn.errors import ConversionError, VkmnnError
+from vkmnn.errors import ConversionError
 from vkmnn.ir import Array, Graph, GraphState
 
 if TYPE_CHECKING:
     import onnx
 
 _SYMBOL = re.compile(r"[A-Za-z_]\w*")
-_MISSING = re.compile(r"No ONNX function found for.*?<OpOverload\(op='([\w.]+)'")
 
 
 def convert_program(source: Program, conversion: Conversion) -> Graph:
@@ -36,8 +34,8 @@ def convert_program(source: Program, conversion: Conversion) -> Graph:
         ConversionError: the exporter refuses the program.
     """
     torch = need_torch(PROGRAM)
-    with exporting("the program"):
-        pure = pure_program(source.program)
+    with conversion.meter.paused(), exporting("the program"):
+        pure = pure_program(with_forms(source.program))
         made = torch.onnx.export(pure.program, (), dynamo=True, verbose=False)
     file = _model_file(made)
     file.proto.graph.name = source.name
@@ -51,40 +49,6 @@ def convert_program(source: Program, conversion: Conversion) -> Graph:
         for name, value in ((_state(one), value) for one, value in pure.states.items())
     ]
     return graph
-
-
-@contextmanager
-def exporting(what: str) -> Iterator[None]:
-    """Turn errors of torch's exporters into typed ones; keep their warnings and lines quiet."""
-    log = logging.getLogger("torch.onnx")
-    level = log.level
-    log.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    except (VkmnnError, MemoryError):
-        raise
-    except Exception as error:
-        texts: list[str] = []
-        cause: BaseException | None = error
-        while cause is not None and len(texts) < 8:
-            texts.append(str(cause))
-            cause = cause.__cause__ or cause.__context__
-        if (missing := _MISSING.search("\n".join(texts))) is not None:
-            raise ConversionError(
-                f"PyTorch's exporter has no form in ONNX for the operator {missing[1]}",
-                op=missing[1],
-                hint="write the module without it, or give torch.library a decomposition of it",
-            ) from error
-        line = next((line for line in texts[-1].splitlines() if line.strip()), "")
-        raise ConversionError(
-            f"PyTorch's exporter refuses {what}: {type(error).__name__}: {line.strip()[:300]}",
-            hint="the error below this one says where; torch.onnx.export(model, args, "
-            "dynamo=True, report=True) writes a report",
-        ) from error
-    finally:
-        log.setLevel(level)
 
 
 def _model_file(made: Any) -> ModelFile:

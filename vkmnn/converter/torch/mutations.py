@@ -40,7 +40,8 @@ def pure_program(program: Any) -> Pure:
     """
     given = program.graph_signature
     tensors = not any(map(_is_constant, (*given.input_specs, *given.output_specs)))
-    if tensors and not given.buffers and not _writes(program.graph_module):
+    plain = all(spec.kind.name == "USER_OUTPUT" for spec in given.output_specs)
+    if tensors and plain and not given.buffers and not _writes(program.graph_module):
         return Pure(program)
     torch = need_torch(PROGRAM)
     # The exporter takes this one for the normalisation with stored statistics.

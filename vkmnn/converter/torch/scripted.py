@@ -20,7 +20,8 @@ from typing import Any
 
 from vkmnn.converter.front_end import Conversion
 from vkmnn.converter.onnx import OnnxFrontEnd
-from vkmnn.converter.torch.exported import convert_program, exporting
+from vkmnn.converter.torch.exported import convert_program
+from vkmnn.converter.torch.exporting import exporting
 from vkmnn.converter.torch.packages import need_torch
 from vkmnn.converter.torch.sources import Program, Script
 from vkmnn.errors import ConversionError, InvalidInputError
@@ -62,7 +63,8 @@ def convert_script(source: Script, conversion: Conversion) -> Graph:
     with warnings.catch_warnings(), _for_inference(module):
         warnings.simplefilter("ignore")  # that TorchScript is deprecated
         _refuse_written(torch, module)
-        arguments = _arguments(torch, module, source, conversion)
+        with conversion.meter.paused():
+            arguments = _arguments(torch, module, source, conversion)
         refusals = []
         for name, road in _ROADS.items():
             try:
@@ -93,7 +95,7 @@ def _for_inference(module: Any) -> Iterator[None]:
 
 def _exporter(torch: Any, given: Arguments, source: Script, conversion: Conversion) -> Graph:
     stream = BytesIO()
-    with exporting("the TorchScript module"):
+    with conversion.meter.paused(), exporting("the TorchScript module"):
         torch.onnx.export(
             source.module,
             given.tensors,
@@ -110,7 +112,7 @@ def _exporter(torch: Any, given: Arguments, source: Script, conversion: Conversi
 
 
 def _program(torch: Any, given: Arguments, source: Script, conversion: Conversion) -> Graph:
-    with exporting("the TorchScript module"):
+    with conversion.meter.paused(), exporting("the TorchScript module"):
         from importlib import import_module
 
         converter: Any = import_module("torch._export.converter").TS2EPConverter
@@ -121,7 +123,8 @@ def _program(torch: Any, given: Arguments, source: Script, conversion: Conversio
 def _recording(torch: Any, given: Arguments, source: Script, conversion: Conversion) -> Graph:
     """Record the operators of one run, with gradients on: without, torch takes fused ones."""
     module = source.module
-    with exporting("the TorchScript module"), torch.enable_grad():
+    paused = conversion.meter.paused()
+    with paused, exporting("the TorchScript module"), torch.enable_grad():
         for parameter in module.parameters():
             parameter.requires_grad_(parameter.is_floating_point())
         traced = torch.fx.experimental.proxy_tensor.make_fx(lambda *args: module(*args))(

@@ -1,8 +1,8 @@
-"""Descriptions of real devices, and emulation of their limits on the device at hand.
+"""Descriptions of real devices, and emulation of their limits on the current device.
 
 Each `<name>.json` describes one device with its driver; its `sources` say where the numbers come
-from, its `floors` name the values that no source gives: those are what the Vulkan specification
-demands of every device. docs/device-profiles.md has the table.
+from, its `floors` name the values that no source gives and that are the minimum of the Vulkan
+specification. docs/device-profiles.md has the table.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Makes one device look like another, as far as it can: nothing is ever raised."""
+"""Makes one device look like another, as far as possible: limits are only lowered."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from vkmnn.runtime.device_profiles.profile import DeviceProfile
 _HOST = MemoryFlag.HOST_VISIBLE | MemoryFlag.HOST_COHERENT | MemoryFlag.HOST_CACHED
 _FAST = {"integer_dot_accelerated": "integer_dot"}
 _KEPT = {"queue_priority"}
-"""Features of the system, which no profile tells."""
+"""Features of the system, which are not part of profiles."""
 _SIZE_CONTROL = "subgroup_size_control"
 
 
 def disguised(info: DeviceInfo, profile: DeviceProfile) -> DeviceInfo:
     """Return the properties of a device that emulates a profile.
 
-    Identity, driver and the subgroups' real size stay. Features that either lacks are gone, limits
-    are the tighter of the two, and the memory is split into the profile's heaps. Sizes that a
-    pipeline may demand of its subgroups are those that both have; none where there is no such size.
+    Identity, driver and the subgroups' real size stay. Features that either lacks are removed,
+    limits are the tighter of the two, and the memory is split into the profile's heaps. Subgroup
+    sizes that a pipeline may require are those that both support, if any.
     """
     smallest, largest = info.limits.subgroup_size_range
     profile_smallest, profile_largest = profile.limits.subgroup_size_range
     shared_sizes = max(smallest, profile_smallest), min(largest, profile_largest)
     features = info.features & profile.features
-    # What is fast is as with the type: the rules see the other device.
+    # Speed follows from the type: the rules see the other device.
     features |= info.features & _KEPT
     features |= {fast for fast, used in _FAST.items() if used in features} & profile.features
     if shared_sizes[0] > shared_sizes[1]:
@@ -73,8 +73,8 @@ def _tighter(real: Limits, wanted: Limits, subgroup_sizes: tuple[int, int]) -> L
 def _split(real: Sequence[MemoryType], wanted: Sequence[MemoryType]) -> tuple[MemoryType, ...]:
     """Map the profile's memory types to real ones; drop those without a counterpart.
 
-    A real type can when it has what the host needs of the wanted one. Whether memory lies on the
-    device is taken from the profile: it changes where memory is allocated, not what may be done.
+    A real type matches if it has the host access of the profile's. Whether memory is device-local
+    is taken from the profile: it changes where memory is allocated, not how it may be used.
     """
     found = []
     for item in wanted:

@@ -26,9 +26,9 @@ FOLDER = Path(__file__).parent
 class DeviceProfile:
     """A device as its driver describes it to programs.
 
-    `sources` says where the facts were found; `floors` names the fields of `limits` (and
-    "memory_types", "features") for which the specification's minimum stands in. Limits, features
-    and matrices are those of `DeviceInfo`.
+    `sources` lists the origin of the facts; `floors` names the fields of `limits` (and
+    "memory_types", "features") that have the specification's minimum. Limits, features and matrices
+    are those of `DeviceInfo`.
     """
 
     name: str
@@ -100,13 +100,13 @@ def parse_profile(name: str, document: object) -> DeviceProfile:
     memory_types = tuple(
         MemoryType(index, flags, heap, heaps[heap]) for index, (heap, flags) in enumerate(types)
     )
-    # All of Vulkan have images of 16 and 32 bits a channel ("Required Format Support").
+    # All Vulkan devices have images of 16 and 32 bits per channel ("Required Format Support").
     fields["features"] |= {"images"}
     profile = DeviceProfile(name=name, memory_types=memory_types, **fields)
     smallest, largest = profile.limits.subgroup_size_range
     checks = (
         (bool(profile.sources), "sources: empty"),
-        (smallest <= profile.subgroup_size <= largest, "subgroup_size lies outside its range"),
+        (smallest <= profile.subgroup_size <= largest, "subgroup_size is outside its range"),
         (
             smallest == largest or "subgroup_size_control" in profile.features,
             "subgroup_size_range: only subgroup_size_control lets sizes differ",
@@ -134,7 +134,7 @@ _FLOORS = {"memory_types", "features", "multiprocessors", "cooperative_matrices"
 
 
 class _Reader:
-    """Converts values of JSON and says where one does not fit."""
+    """Converts JSON values and reports where one is invalid."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -171,7 +171,7 @@ def _count(value: object) -> int:
 def _power_of_two(value: object) -> int:
     number = _count(value)
     if number == 0 or number & (number - 1):
-        raise ValueError("no power of two")
+        raise ValueError("not a power of two")
     return number
 
 
@@ -205,7 +205,7 @@ def _names(value: object) -> frozenset[str]:
 
 def _memory_type(value: object) -> tuple[int, int]:
     if not isinstance(value, list) or not value:
-        raise ValueError("no heap with its flags")
+        raise ValueError("not a heap with flags")
     return _count(value[0]), sum({MemoryFlag[flag.upper()] for flag in value[1:]})
 
 
@@ -258,5 +258,6 @@ _FIELDS: Mapping[str, Callable[[Any], Any]] = {
     "sources": _tuple(_text),
     "floors": _names,
 }
-"""Field of a file -> how its value is read; a memory type is [heap, flag, ...], and a matrix
-[m, n, k, a, b, c, result, scope, saturating]."""
+"""Field of a file -> its converter; a memory type is [heap, flag, ...], and a matrix [m, n, k, a,
+b, c, result, scope, saturating].
+"""

@@ -1,4 +1,4 @@
-"""Drivers, by name. A driver is imported when it is first asked for."""
+"""Drivers, by name. A driver is imported when it is first requested."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def close_drivers() -> None:
 
 
 def forget_drivers() -> None:
-    """Make new drivers from now on: those of before a fork belong to the parent process."""
+    """Create new drivers from now on: those from before a fork belong to the parent process."""
     global _lock
     _lock = threading.Lock()
     _parents.extend(_loaded.values())

@@ -1,7 +1,8 @@
-"""The interface that every driver implements, and nothing about a particular one.
+"""The interface that every driver implements, independent of any particular one.
 
-`Device`, `Buffer`, `CommandRecorder` and `CommandBuffer` are built on these classes only. Checks of
-arguments, hazard tracking, staging and caching happen above this line; a driver may rely on them.
+`Device`, `Buffer`, `CommandRecorder` and `CommandBuffer` use only these classes. Checks of
+arguments, hazard tracking, staging and caching happen above this interface; a driver may rely on
+them.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def override_hint() -> str | None:
 class DriverUnavailableError(Exception):
     """The driver's library or loader cannot be used on this machine; the message says why.
 
-    Internal: `enumerate_devices` logs it, `open_device` turns it into `DeviceNotFoundError`.
+    Internal: `enumerate_devices` logs it, `open_device` converts it to `DeviceNotFoundError`.
     """
 
     def __init__(self, reason: str, hint: str) -> None:
@@ -77,7 +78,7 @@ class DriverCommands(ABC):
 
     @abstractmethod
     def wait(self, timeout_s: float) -> bool:
-        """Wait until the last submission is done; False when the time is over."""
+        """Wait until the last submission is done; False on timeout."""
 
     @abstractmethod
     def timestamps_ns(self) -> list[float | None]:
@@ -105,7 +106,7 @@ class DriverRecorder(ABC):
     def copy(self, src: BufferRange, dst: BufferRange) -> None:
         """Copy `src` to `dst` (equal sizes, not overlapping).
 
-        At most one of them is an image, of which whole rows are copied.
+        At most one of them is an image; its whole rows are copied.
         """
 
     @abstractmethod
@@ -114,9 +115,9 @@ class DriverRecorder(ABC):
 
     @abstractmethod
     def barrier(self, src: int, dst: int) -> None:
-        """Let everything in scope `src` happen before scope `dst`; scopes as defined above.
+        """Order everything in scope `src` before scope `dst`; scopes as defined above.
 
-        Read bits in `src` stand for execution only.
+        Read bits in `src` mean execution only.
         """
 
     @abstractmethod
@@ -125,7 +126,7 @@ class DriverRecorder(ABC):
 
     @abstractmethod
     def finish(self, buffers: Sequence[DriverBuffer]) -> DriverCommands:
-        """End recording; the commands keep the pipelines and these `buffers` that they use alive.
+        """End recording; the commands keep their pipelines and these `buffers` alive.
 
         The recorder must not be used afterwards.
         """
@@ -144,17 +145,17 @@ class DriverDevice(ABC):
         """Allocate at least `nbytes`; raises `OutOfDeviceMemoryError`."""
 
     def import_file(self, file: MappedFile) -> DriverBuffer | None:
-        """Return a buffer on a mapped file, which it keeps mapped; None where there cannot be one.
+        """Return a buffer on a mapped file, which it keeps mapped; None if unsupported.
 
-        Nobody may write to it. Called only on devices with the feature "file_memory".
+        It must not be written. Called only on devices with the feature "file_memory".
         """
         return None
 
     def allocate_image(self, width: int, height: int, texel_format: str) -> DriverBuffer:
         """Allocate a 2-D image; raises `OutOfDeviceMemoryError`.
 
-        Its bytes are those of its rows, one after the other, and the host never sees them. Called
-        only on devices with the feature "images"; `width` and `height` are within the limits.
+        Its bytes are those of its rows, in order; it is never mapped. Called only on devices with
+        the feature "images"; `width` and `height` are within the limits.
         """
         raise NotImplementedError
 
@@ -165,8 +166,8 @@ class DriverDevice(ABC):
         """Build a pipeline; thread-safe.
 
         Args:
-            shader: what the pipeline binds and needs.
-            code: the SPIR-V to hand to the driver, checked; not `shader.spirv()`.
+            shader: the bindings and requirements of the pipeline.
+            code: the checked SPIR-V for the driver; not `shader.spirv()`.
             spec: a value for every constant of the shader.
         """
 
@@ -188,7 +189,7 @@ class DriverDevice(ABC):
 
     @abstractmethod
     def cache_data(self) -> bytes:
-        """Return the pipeline cache's data; empty where the driver keeps none."""
+        """Return the pipeline cache's data; empty if the driver keeps none."""
 
     @abstractmethod
     def live_objects(self) -> dict[str, int]:
@@ -199,16 +200,16 @@ class DriverDevice(ABC):
         """Register a callback that gets the reason when the driver reports the device as lost."""
 
     def stop_waiting(self) -> None:  # noqa: B027 - a driver may never wait
-        """Free nothing that commands in flight may use: they may run for ever."""
+        """Free nothing that commands in flight may use: they may never end."""
 
     @abstractmethod
     def destroy(self, *, hung: bool) -> bool:
         """Free the device and all objects created from it.
 
-        `hung` says that work may be in flight for ever: then do not wait for it.
+        `hung` says that work may never end: then do not wait for it.
 
         Returns:
-            False where it still works, and what it needs is left to the system.
+            False if it still works, and its resources are left to the system.
         """
 
 
@@ -221,7 +222,7 @@ class Driver(ABC):
 
     @abstractmethod
     def enumerate(self) -> list[DeviceInfo]:
-        """List devices; raises `DriverUnavailableError` where the driver cannot work."""
+        """List devices; raises `DriverUnavailableError` if the driver cannot work."""
 
     @abstractmethod
     def open(
@@ -232,14 +233,14 @@ class Driver(ABC):
         disabled: frozenset[str],
         priority: Priority = "normal",
     ) -> DriverDevice:
-        """Open a device that `enumerate` listed, leaving the features `disabled` switched off.
+        """Open a device listed by `enumerate`, with the features `disabled` off.
 
-        Another `priority` than the usual one is asked for on devices with the feature
-        "queue_priority" alone.
+        A `priority` other than the default is only requested on devices with the feature
+        "queue_priority".
         """
 
     def unknown_to_layer(self) -> frozenset[str]:
-        """Return the features that the validation layer is too old for: they cannot be validated.
+        """Return the features that the validation layer is too old to validate.
 
         Raises:
             ValidationLayerError: the layer is not installed.
@@ -247,4 +248,4 @@ class Driver(ABC):
         return frozenset()
 
     def close(self) -> None:  # noqa: B027 - a driver may hold nothing
-        """Free what belongs to the driver itself; all devices must have been destroyed."""
+        """Free the driver's own resources; all devices must have been destroyed."""

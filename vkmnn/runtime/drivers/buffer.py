@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 class DriverBuffer(ABC):
     """One allocation. `host` maps all of it, or is None if the host cannot access it.
 
-    After the `nbytes` asked for, at `empty_offset`, lie some more for empty ranges.
+    After the requested `nbytes`, at `empty_offset`, there are some more bytes for empty ranges.
     """
 
     __slots__ = ("coherent", "empty_offset", "host", "nbytes")

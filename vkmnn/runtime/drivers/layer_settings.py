@@ -1,9 +1,9 @@
 """Settings of the Khronos validation layer, and the log of its undelivered messages.
 
-A driver that makes its own VkInstance receives messages by a callback. One whose library makes the
-instance cannot: its messages go to a file that only the layer's settings name. An old layer reads
-its settings when the process first uses it, whoever does, so every driver enters `layer_settings`;
-one that takes settings by name reads them with each instance.
+A driver that creates its own VkInstance receives messages by a callback. If a library creates the
+instance, its messages go to a file that only the layer's settings name. An old layer reads its
+settings once, when the process first uses it, so every driver enters `layer_settings`; a layer that
+supports named settings reads them with each instance.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ VALIDATION_LAYER = "VK_LAYER_KHRONOS_validation"
 _PATH_VARIABLE = "VK_LAYER_SETTINGS_PATH"
 _LAYERS_VARIABLE = "VK_INSTANCE_LAYERS"
 SETTINGS_EXTENSION = "VK_EXT_layer_settings"
-"""Settings of a layer that knows `CHECKS`; older layers know `_OLD_CHECKS`, and none accepts
+"""Settings of a layer that supports `CHECKS`; older layers support `_OLD_CHECKS`, and none accepts
 both.
 """
 
 CHECKS = ("validate_sync", "syncval_shader_accesses_heuristic")
-"""Settings switched on: hazards, those of bindings that a shader may never touch among them."""
+"""Enabled settings: hazards, including those of bindings that a shader may never touch."""
 
 _OLD_CHECKS = "enables = VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT"
 
-# DEFAULT: an instance with a callback of its own writes nothing into the log.
+# DEFAULT: an instance with its own callback writes nothing into the log.
 _SETTINGS = """\
 khronos_validation.debug_action = VK_DBG_LAYER_ACTION_DEFAULT,VK_DBG_LAYER_ACTION_LOG_MSG
 khronos_validation.report_flags = error,warn
 khronos_validation.log_filename = {log}
 """
-# A message: a line with these words, and the lines that follow it but the list of objects.
+# A message: a line with these words, and the lines after it except the list of objects.
 _TEXT = re.compile(r"(Validation (?:Error|Warning): .*(?:\n(?! *Objects:|.*Validation ).*)*)")
 
 _folder: Path | None = None
@@ -67,11 +67,11 @@ def _remove(folder: Path, process: int) -> None:
 
 @contextmanager
 def layer_settings(*, named: bool, forced: bool = False) -> Iterator[None]:
-    """Give instances created in this context our settings, unless the environment names others.
+    """Apply our settings to instances created in this context, unless the environment sets others.
 
     Args:
-        named: the layer knows `CHECKS` by name, as one with `SETTINGS_EXTENSION` does.
-        forced: switch the layer on also for instances whose maker does not ask for it.
+        named: the layer supports `CHECKS` by name, as those with `SETTINGS_EXTENSION` do.
+        forced: enable the layer even for instances whose creator does not request it.
     """
     changes: dict[str, str] = {}
     if _PATH_VARIABLE not in os.environ:
@@ -102,7 +102,7 @@ class LayerLog:
         """Return the messages written since the last call."""
         try:
             with self._path.open("rb") as file:
-                # An instance made later cuts the file; the layer still writes where it was.
+                # A later instance truncates the file; the layer still writes at its old position.
                 file.seek(self._read)
                 data = file.read()
         except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""A driver without a device: networks are planned for a device profile, and nothing is computed.
+"""A driver without a device, for planning networks for a device profile.
 
-Everything above the driver does what it does on the profile's device: kernels are chosen by its
-features and limits, which no real device lowers further. Runs return zeros.
+Everything above the driver behaves as on the profile's device: kernels are chosen by its features
+and limits, which no real device lowers further. Runs return zeros.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class PlanningDevice(DriverDevice):
         self.messages = []
         self._live: dict[int, tuple[int, int]] = {}
         self.shaders: Counter[str] = Counter()
-        """Name of a shader -> how many dispatches of it were recorded."""
+        """Name of a shader -> number of recorded dispatches."""
 
     def allocate(self, nbytes: int, kind: MemoryKind) -> PlanningBuffer:
         size = max(-(-nbytes // _GRANULE), 1) * _GRANULE + EMPTY_RANGE_BYTES
@@ -107,7 +107,7 @@ class PlanningDevice(DriverDevice):
         return PlanningRecorder(self.shaders)
 
     def wait_idle(self) -> None:
-        """Return: nothing is ever under way."""
+        """Return: no work is ever in flight."""
 
     def load_cache(self, data: bytes) -> None:
         """Ignore it."""
@@ -127,7 +127,7 @@ class PlanningDevice(DriverDevice):
 
 
 class PlanningBuffer(DriverBuffer):
-    """Bytes of the host where the device's would be visible, else none at all."""
+    """Host bytes if the device's would be visible, else none."""
 
     __slots__ = ("_live",)
 
@@ -149,7 +149,7 @@ class PlanningBuffer(DriverBuffer):
         self._live.pop(id(self), None)
 
     def __del__(self) -> None:
-        """Free the bytes of the heap as a driver's buffer does when nothing refers to it."""
+        """Free the bytes of the heap as a driver's buffer does when its last reference is gone."""
         self._live.pop(id(self), None)
 
 
@@ -188,7 +188,7 @@ class PlanningRecorder(DriverRecorder):
         """Fill nothing."""
 
     def barrier(self, src: int, dst: int) -> None:
-        """Return: nothing is under way."""
+        """Return: no work is in flight."""
 
     def timestamp(self) -> None:
         self._timestamps += 1
@@ -198,7 +198,7 @@ class PlanningRecorder(DriverRecorder):
 
 
 class PlanningCommands(DriverCommands):
-    """Commands that are done as soon as they are submitted."""
+    """Commands that finish when they are submitted."""
 
     def __init__(self, timestamps: int) -> None:
         self._timestamps = timestamps

@@ -73,7 +73,7 @@ class VulkanDriver(Driver):
             return self._instances[validation]
 
     def _physical_devices(self, validation: bool) -> list[PhysicalDevice]:
-        """Return the usable devices of this moment; each is queried once."""
+        """Return the currently usable devices; each is queried once."""
         instance = self._instance(validation)
         try:
             handles = enumerate_array(
@@ -92,7 +92,7 @@ class VulkanDriver(Driver):
                 self._queried[key] = query(instance.handle, handle, index)
             device = self._queried[key]
             if device is None:
-                log.info("device %d left out: no Vulkan 1.1, or no queue that computes", index)
+                log.info("device %d left out: no Vulkan 1.1, or no compute queue", index)
             else:
                 devices.append(device)
         return devices

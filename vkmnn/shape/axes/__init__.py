@@ -1,4 +1,4 @@
-"""The behaviour of every op along each axis, declared once, beside its shape rules.
+"""The behaviour of every op along each axis, declared once, next to its shape rules.
 
 `loops_of` returns the loops of any op; axes without a loop are unknown and left alone.
 """

@@ -9,7 +9,7 @@ from vkmnn.shape.axes.loops import AXES, Known, Loop, Numbering, Shape, axes_of,
 
 
 def aligned(rank: int, shape: Shape | None, axis: int) -> int | None:
-    """Return the axis of an operand that broadcasting puts beside an axis of the result."""
+    """Return the axis of an operand that broadcasting aligns with an axis of the result."""
     own = axis - rank + len(shape) if shape is not None else -1
     return own if own >= 0 else None
 
@@ -20,7 +20,7 @@ def aligned(rank: int, shape: Shape | None, axis: int) -> int | None:
 def elementwise(op: Op, known: Known) -> list[Loop]:
     """Return the loops of an op whose inputs broadcast to its result, independent of contents."""
     if isinstance(op.attrs, StridedBinaryAttrs):
-        raise ShapeError("views have axes of their own")
+        raise ShapeError("the axes of a view do not match its input's")
     content = OP_TYPES[op.type].content
     shapes = [None if n in content else shape for n, shape in enumerate(known.inputs)]
     given = [shape for shape in shapes if shape is not None]
@@ -43,7 +43,7 @@ def elementwise_same_shape(op: Op, known: Known) -> list[Loop]:
 
 
 def is_elementwise(op: Op) -> bool:
-    """Tell whether an op is declared to compute element by element, in whatever order of axes."""
+    """Return whether an op computes element by element, in any order of axes."""
     declared = AXES.get(op.kernel)
     if declared is None or declared.numbering != {}:
         return False
@@ -69,7 +69,7 @@ def _expand(op: Op, known: Known) -> list[Loop]:
 
 @axes_of("Rotary")
 def _rotary(op: Op, known: Known) -> list[Loop]:
-    """Any axis but the columns, which are turned in pairs."""
+    """Any axis but the columns, which are rotated in pairs."""
     *rows, columns = elementwise(op, known)
     tables = frozenset({1, 2})
     return [
@@ -88,7 +88,7 @@ def _scale(op: Op, known: Known) -> list[Loop]:
 
 @axes_of("ImageToTensor")
 def _images(op: Op[ImageToTensorAttrs], known: Known) -> list[Loop]:
-    """Images, rows and columns; channels have numbers of their own among the attributes."""
+    """Images, rows and columns; channels are numbered among the attributes."""
     single, moved, shape = op.attrs.single, op.attrs.channels_last, known.shape()
     rank = len(shape) + single
     loops = []

@@ -71,10 +71,10 @@ def _gather_nd(op: Op[GatherNDAttrs], known: Known) -> list[Loop]:
 
 
 def _depth(op: Op, indices: Shape) -> int:
-    """Return how many axes an index addresses; raises ShapeError where it is not known."""
+    """Return how many axes an index addresses; raises ShapeError if unknown."""
     depth = indices[-1] if indices else None
     if not isinstance(depth, int):
-        raise ShapeError("how many axes an index addresses is not known")
+        raise ShapeError("the number of axes that an index addresses is not known")
     return depth
 
 
@@ -92,7 +92,7 @@ def _scatter_nd(op: Op, known: Known) -> list[Loop]:
 
 @axes_of("ScatterElements")
 def _scatter_elements(op: Op[ScatterElementsAttrs], known: Known) -> list[Loop]:
-    """Axes over which the indices reach to the end, but the one that is scattered along."""
+    """Axes that the indices cover completely, except the one along which they scatter."""
     data, indices = known.shape(), known.shape(1)
     axis = normalize_axis(op.attrs.axis, len(data))
     return [

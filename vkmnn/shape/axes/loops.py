@@ -173,7 +173,7 @@ AXES: Registry[str, Axes] = Registry("axes of")
 def axes_of(
     *op_types: str, numbering: Mapping[str | int, Numbering] | None = None
 ) -> Callable[[_F], _F]:
-    """Declare what ops of these types do along each axis; decorates a function that lists loops.
+    """Declare the behaviour of op types along each axis; decorates a function that lists loops.
 
     The function takes the op and a `Known`, and returns a loop for each axis with a known
     behaviour. Axes without a loop are unknown and left alone. `reads` and `writes` may be shorter
@@ -277,9 +277,9 @@ def common_loop(
     """Return the loop that runs along the given axes of inputs, and of no others.
 
     Args:
-        loops: of an op.
+        loops: loops of an op.
         along: axes by number of input.
-        shapes: of the inputs. Others may take part with one element that is broadcast.
+        shapes: shapes of the inputs. Others may take part with one element that is broadcast.
     """
     for loop in loops:
         if all(loop.reads[place] == axis for place, axis in along.items()) and all(
@@ -291,7 +291,7 @@ def common_loop(
 
 
 def is_broadcast(loop: Loop, place: int, shape: Shape | None) -> bool:
-    """Tell whether an input has a single element for all steps of a loop."""
+    """Return whether an input has a single element for all steps of a loop."""
     axis = loop.reads[place]
     return axis is not None and place in loop.broadcast and shape is not None and shape[axis] == 1
 

@@ -22,7 +22,7 @@ def _transpose(op: Op[TransposeAttrs], known: Known) -> list[Loop]:
 
 
 def _product(shape: Shape) -> int:
-    """Return the product of sizes; raises ShapeError where one is not known."""
+    """Return the product of sizes; raises ShapeError if one is unknown."""
     sizes = [dim for dim in shape if isinstance(dim, int)]
     if len(sizes) != len(shape):
         raise ShapeError("sizes are not known")
@@ -107,7 +107,7 @@ _SLICED: dict[str | int, Numbering] = {
 
 @axes_of("Slice", numbering=_SLICED)
 def _slice(op: Op, known: Known) -> list[Loop]:
-    """Axes that are not cut."""
+    """Axes that are not split."""
     shape, result = known.shape(), known.result()
     starts = int_list(known.values, 1, "starts")
     axes, steps = (
@@ -182,7 +182,7 @@ def _append(op: Op[AppendAttrs], known: Known) -> list[Loop]:
 
 @axes_of("JoinPast")
 def _join_past(op: Op, known: Known) -> list[Loop]:
-    """Texts, heads and columns; new rows follow those of each text."""
+    """Sequences, heads and columns; new rows follow those of each sequence."""
     shape = known.shape()
     return [
         parallel(shape[0], [0, 0, 0], 0),

@@ -32,7 +32,7 @@ def _matmul(
     | Op[DynamicQuantizeMatMulAttrs],
     known: Known,
 ) -> list[Loop]:
-    """Matrices of a batch, rows, columns, and the sum."""
+    """Batches of matrices, rows, columns, and the sum."""
     attrs, a, b = op.attrs, known.shape(0), known.shape(1)
     if not a or not b:
         raise ShapeError("a scalar has no rows or columns")
@@ -49,7 +49,7 @@ def _matmul(
         writes = rank - 1 - (columns is not None)
         loops.append(parallel(a[rows], [rows, None, None, writes], writes))
     if columns is not None:
-        fours = getattr(attrs, "gated", False)  # two gates, and what they gate
+        fours = getattr(attrs, "gated", False)  # two gates, and their gated values
         size = b[columns]
         if fours:
             size = size // 4 if isinstance(size, int) else None
@@ -74,7 +74,7 @@ def _common(a: Shape, b: Shape, reads: list[int | None]) -> int | str | None:
 
 @axes_of("MatMulNBits")
 def _matmul_nbits(op: Op[MatMulNBitsAttrs], known: Known) -> list[Loop]:
-    """Rows, columns; blocks of the sum share scales."""
+    """Rows and columns; blocks along the sum share scales."""
     attrs, x = op.attrs, known.shape()
     last = len(x) - 1
     each = 4 if attrs.gated else 1
@@ -123,7 +123,7 @@ def _einsum(op: Op[EinsumAttrs], known: Known) -> list[Loop]:
         raise ShapeError("sizes are not known")
     plan = parse_einsum(op.attrs.equation, static)
     if any(len(set(labels)) < len(labels) for labels in plan.operands):
-        raise ShapeError("a diagonal has no axis of its own")
+        raise ShapeError("a diagonal has no separate axis")
     every = frozenset(range(len(shapes)))
     loops = []
     for label, size in plan.sizes.items():
@@ -137,7 +137,7 @@ def _einsum(op: Op[EinsumAttrs], known: Known) -> list[Loop]:
 
 @axes_of("Attention")
 def _attention(op: Op[AttentionAttrs], known: Known) -> list[Loop]:
-    """Matrices, queries where none sees by its number, keys, and the elements of a row."""
+    """Matrices, queries if no mask depends on their number, keys, and the elements of a row."""
     attrs = op.attrs
     q, k, v = (known.shape(place) for place in range(3))
     mask, sink = (known.inputs[n] if n < len(known.inputs) else None for n in (3, 5))
@@ -176,7 +176,7 @@ def _attention(op: Op[AttentionAttrs], known: Known) -> list[Loop]:
 
 @axes_of("LinearAttention")
 def _linear_attention(op: Op, known: Known) -> list[Loop]:
-    """Texts; each step goes on from the one before."""
+    """Sequences; each step continues from the one before."""
     shape = known.shape()
     return [
         parallel(shape[0], [0] * 6, 0),

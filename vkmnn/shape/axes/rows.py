@@ -153,7 +153,7 @@ def _dft(op: Op, known: Known) -> list[Loop]:
 
 @axes_of("Recurrent")
 def _recurrent(op: Op[RecurrentAttrs], known: Known) -> list[Loop]:
-    """Sequences; each step goes on from the one before."""
+    """Sequences; each step continues from the one before."""
     shape, first = known.shape(), op.attrs.batch_first
     batch, time = (0, 1) if first else (1, 0)
     states = (0, 0) if first else (1, 1)

@@ -61,7 +61,7 @@ def _pads_of(windows: Windows, window: Window, axis: int, begin: int, end: int) 
 def _slides(
     attrs: Direct | PoolingAttrs, windows: Windows, spatial: Sequence[int], reads: Sequence[bool]
 ) -> list[Loop]:
-    """Return a loop for each spatial axis; `reads` says which inputs have these axes."""
+    """Return a loop for each spatial axis; `reads` lists the inputs with these axes."""
 
     def part_of(axis: int, window: Window) -> Callable[[int, int], OpAttrs]:
         def part(begin: int, end: int) -> OpAttrs:
@@ -124,7 +124,8 @@ def _deconvolution(op: Op[DeconvolutionAttrs], known: Known) -> list[Loop]:
     def part_of(axis: int, window: Window) -> Callable[[int, int], OpAttrs]:
         def part(begin: int, end: int) -> OpAttrs:
             pads = _pads_of(windows, window, axis, begin, end)
-            # What no product reaches at the end are negative pads, which attributes cannot say.
+            # Elements at the end without products are negative pads, which attributes cannot
+            # express.
             added = tuple(max(-pad, 0) for pad in pads[len(pads) // 2 :])
             return replace(
                 attrs,
@@ -144,12 +145,13 @@ def _deconvolution(op: Op[DeconvolutionAttrs], known: Known) -> list[Loop]:
 
 @axes_of("Pooling")
 def _pooling(op: Op[PoolingAttrs], known: Known) -> list[Loop]:
-    """Images, channels and rows; nothing where results are positions in the whole."""
+    """Images, channels and rows; none if results are positions in the whole tensor."""
     attrs, x = op.attrs, _static(known.shape())
     if len(op.outputs) > 1:
-        raise ShapeError("results are positions in the whole")
+        raise ShapeError("results are positions in the whole tensor")
     loops = [parallel(x[axis], [axis], axis) for axis in (0, 1)]
-    # Beyond the pads lies what ceil_mode adds; only an average that counts pads tells the two.
+    # ceil_mode adds elements beyond the pads; only an average that counts pads distinguishes the
+    # two.
     if attrs.is_global or (attrs.ceil_mode and attrs.count_include_pad):
         return loops + [mixed(size, [axis]) for axis, size in enumerate(x) if axis > 1]
     return loops + _slides(attrs, pool_window(attrs, x[2:]), x[2:], (True,))

@@ -1,4 +1,4 @@
-"""Shapes, and the contents of shape vectors, with dimensions that are known by name only."""
+"""Shapes, and the contents of shape vectors, with dimensions known only by name."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ _Monomial = tuple[str, ...]
 _Terms = Counter[_Monomial]
 
 MAX_NAME = 256
-"""Characters of a name. What is longer is unknown: hostile models nest and multiply sizes."""
+"""Maximum characters of a name. Longer ones are unknown: hostile models nest and multiply sizes."""
 
 _MAX_TERMS = 16
 _MAX_FACTORS = 8
@@ -24,7 +24,7 @@ def _cut_name(limit: int | str, dim: Dim) -> str:
 
 
 def is_cut(name: Dim, dim: Dim) -> bool:
-    """True when a dimension is min(some int above 1, dim)."""
+    """True if a dimension is min(some int above 1, dim)."""
     if not isinstance(name, str):
         return False
     start, end = _cut_name("#", dim).split("#")
@@ -33,12 +33,12 @@ def is_cut(name: Dim, dim: Dim) -> bool:
 
 
 class DimAlgebra:
-    """Sums, products and quotients of dimensions, in one spelling for one value.
+    """Sums, products and quotients of dimensions, with one notation for each value.
 
-    A dimension is an int, the name of an unknown one, or None when nothing is known. Results that
-    are not ints are names like "2*batch" or "floor((height - 1)/2)": equal names mean equal
-    dimensions. A name is read as a polynomial when this object made it, else as one unknown.
-    Results too long to be of use, and ints beyond 64 bits, are None.
+    A dimension is an int, the name of an unknown one, or None if nothing is known. Results that are
+    not ints are names like "2*batch" or "floor((height - 1)/2)": equal names mean equal dimensions.
+    A name is read as a polynomial if this object created it, else as one unknown. Overlong results,
+    and ints beyond 64 bits, are None.
     """
 
     def __init__(self) -> None:
@@ -107,7 +107,7 @@ class DimAlgebra:
         return total
 
     def divide(self, first: Dim, second: Dim) -> Dim:
-        """Return first / second when it is a whole product of known factors, else None."""
+        """Return first / second if it is a whole product of known factors, else None."""
         if first is None or second is None:
             return None
         divisor = self._read(second)
@@ -230,7 +230,7 @@ class DimAlgebra:
 
 
 class Numbers(DimAlgebra):
-    """The same arithmetic where all dimensions are ints: without bounds, without memory."""
+    """The same arithmetic for ints only: without bounds or memory."""
 
     def add(self, first: Dim, second: Dim) -> Dim:
         return _int(first) + _int(second)

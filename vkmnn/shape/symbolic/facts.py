@@ -40,16 +40,16 @@ class Facts:
     # --- by name -------------------------------------------------------------------------------
 
     def add(self, name: str, dtype: DType | None, shape: NamedShape | None) -> None:
-        """Note a tensor's element type and shape."""
+        """Record a tensor's element type and shape."""
         self._dtypes[name], self._shapes[name] = dtype, shape
 
     def forget(self, name: str) -> None:
-        """Take back all that was noted of a tensor."""
+        """Remove everything recorded about a tensor."""
         for table in (self._dtypes, self._shapes, self._values):
             table.pop(name, None)
 
     def add_values(self, name: str, values: NamedShape | None) -> None:
-        """Note a tensor's elements, if it can be a shape: few integers, of rank 0 or 1."""
+        """Record a tensor's elements, if it can be a shape: few integers, of rank 0 or 1."""
         dtype, shape = self.dtype_of(name), self.shape_of(name)
         if values is None or shape is None or dtype is None:
             return
@@ -84,7 +84,7 @@ class Facts:
         return found
 
     def known_values_of(self, name: str) -> tuple[int, ...] | None:
-        """Return a tensor's elements when all of them are known ints."""
+        """Return a tensor's elements if all of them are known ints."""
         values = self.values_of(name)
         return None if values is None else known_ints(values)
 
@@ -95,7 +95,7 @@ class Facts:
         return self.shape_of(op.inputs[place]) if place < len(op.inputs) else None
 
     def dtype(self, op: Op, *places: int) -> DType | None:
-        """Return the first known element type of these inputs (of input 0, when none is named)."""
+        """Return the first known element type of these inputs (of input 0, if none is given)."""
         for place in places or (0,):
             dtype = self.dtype_of(op.inputs[place]) if place < len(op.inputs) else None
             if dtype is not None:
@@ -107,14 +107,14 @@ class Facts:
         return self.values_of(op.inputs[place]) if place < len(op.inputs) else None
 
     def ints(self, op: Op, place: int) -> tuple[int, ...] | None:
-        """Return the elements of an input when all of them are known ints."""
+        """Return the elements of an input if all of them are known ints."""
         values = self.values(op, place)
         return None if values is None else known_ints(values)
 
     def vector(self, op: Op, place: int) -> NamedShape | None:
         """Return the elements of a vector, unknown ones as None; None when its length is unknown.
 
-        What holds a shape says at least the rank.
+        A tensor that holds a shape determines at least the rank.
         """
         values, shape = self.values(op, place), self.shape(op, place)
         if values is not None or shape is None or len(shape) != 1:
@@ -165,7 +165,7 @@ def _elements(array: Array) -> tuple[int, ...] | None:
 
 @cache
 def _limits(dtype: DType) -> tuple[int, int]:
-    """Return the least and the greatest value of an integer type."""
+    """Return the minimum and maximum of an integer type."""
     if dtype is DType.BOOL:
         return 0, 1
     limits = np.iinfo(dtype.value)

@@ -21,17 +21,17 @@ R = TypeVar("R")
 def infer(op: Op, facts: Facts) -> Sequence[Found]:
     """Return the infos of an op's results for all sizes; their number may differ from the op's.
 
-    An op type without a rule is asked through its size computer. Where neither says anything, as
-    names must have the very sizes of other axes or ranks are not known, trials tell the element
-    types. Of an op that is wrong nothing is known: the shape computation of the session will say
-    what is wrong with it.
+    An op type without a rule is inferred through its size computer. If neither gives an answer,
+    because names must equal the sizes of other axes or ranks are unknown, trials determine the
+    element types. Nothing is known about an invalid op: the session's shape computation will report
+    the error.
     """
     found = _tried(SHAPE_RULES.get(op.type) or probed, op, facts)
     return found or _tried(tried_types, op, facts) or ()
 
 
 def infer_values(op: Op, facts: Facts) -> NamedShape | None:
-    """Return the elements of output 0 as far as they are known, None when nothing is."""
+    """Return the elements of output 0 as far as they are known, or None."""
     rule = VALUE_RULES.get(op.type)
     return None if rule is None else _tried(rule, op, facts)
 

@@ -1,9 +1,9 @@
-"""Named shapes of ops that have a size computer only, as those of most plug-ins.
+"""Named shapes of ops that have only a size computer, like those of most plug-ins.
 
-The computer runs on probes: sizes that stand for the names. A probe remembers what it stands for,
-and so do its sums, products and quotients. What the computer makes of one set of probes is kept
-only where it holds for others, large and small: where a computer compares sizes, or cuts them off
-at a limit, the sets differ, and the dimension counts as unknown.
+The computer runs on probes: sizes that stand for the names. A probe remembers its name, and so do
+its sums, products and quotients. The results for one set of probes are kept only if they hold for
+others, large and small: if a computer compares sizes, or caps them at a limit, the sets differ, and
+the dimension counts as unknown.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _NAMELESS = "\0"
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """An op with its inputs as far as they are known, unknown sizes under names of their own."""
+    """An op with its inputs as far as they are known; unknown sizes have unique names."""
 
     op: Op
     infos: list[TensorInfo | None]
@@ -110,18 +110,18 @@ def probed(op: Op, facts: Facts) -> list[Found]:
         {name: sizes[place % len(sizes)] for place, name in enumerate(names)} for sizes in _SMALL
     )
     for sizes in (*small, *(dict.fromkeys(names, size) for size in _EQUAL)):
-        # A set that the computer refuses says nothing: a kernel may be larger than small inputs.
+        # A set that the computer refuses is ignored: a kernel may be larger than small inputs.
         found = _agreed(found, call.run(sizes), sizes, call.algebra)
     return [(dtype, _without_nameless(shape)) for dtype, shape in found]
 
 
 def call_of(op: Op, facts: Facts, rank: int | None = None) -> Call | None:
-    """Return the op with its inputs; None when a type or a rank is not known.
+    """Return the op with its inputs; None if a type or a rank is unknown.
 
     Args:
         op: the op.
-        facts: what is known of its inputs.
-        rank: to be taken for inputs of which the rank is not known.
+        facts: the known facts about its inputs.
+        rank: the rank assumed for inputs of unknown rank.
     """
     infos: list[TensorInfo | None] = []
     values: list[NamedShape | Array | None] = []
@@ -167,7 +167,7 @@ def _unknown_content(info: TensorInfo) -> NamedShape | None:
 
 
 def _by_equal_sizes(call: Call, names: Sequence[str]) -> list[Found]:
-    """Return types, ranks and fixed sizes where the computer wants that some sizes are equal."""
+    """Return types, ranks and fixed sizes if the computer requires some sizes to be equal."""
     made = [call.run(dict.fromkeys(names, size)) for size in _EQUAL]
     answers = [infos for infos in made if infos is not None]
     if len(answers) < 2:
@@ -213,7 +213,7 @@ def _read(size: int, sizes: Mapping[str, int], algebra: DimAlgebra) -> Dim:
     factors: Dim = 1
     rest = _plain(size)
     if 0 < rest < 1 << 256:
-        # numpy's functions do not keep probes, but they are primes.
+        # numpy's functions do not preserve probes, but they are primes.
         for name, probe in sizes.items():
             while rest % probe == 0:
                 rest, factors = rest // probe, algebra.multiply(factors, name)
@@ -244,7 +244,7 @@ class _Probe(int):
 
     @classmethod
     def of(cls, size: int, dim: Dim, algebra: DimAlgebra) -> int:
-        """Return the probe; a plain int where the dimension is unknown or an int itself."""
+        """Return the probe; a plain int if the dimension is unknown or an int itself."""
         if not isinstance(dim, str):
             return size
         made = cls(size)

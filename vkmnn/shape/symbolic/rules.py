@@ -1,12 +1,13 @@
 """The registries of symbolic rules, and their helpers.
 
-A rule says of an op's results what holds for all sizes. It stands beside the op's size computer,
-and must agree with it wherever both answer.
+A rule describes an op's results for all sizes. It is next to the op's size computer, and must agree
+with it wherever both answer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import Any, cast
 
 from vkmnn.base.registry import Registry
@@ -30,13 +31,13 @@ def shape_rule(*op_types: str, exact: bool = False) -> Callable[[ShapeRule], Sha
 
     Args:
         op_types: the op types.
-        exact: the rule is their size computer, too: of concrete sizes it says everything, and
-            raises ShapeError for what it refuses.
+        exact: the rule also serves as their size computer: given concrete sizes it determines
+            everything, and raises ShapeError for those that it refuses.
 
     The function gets the op and the facts, and returns (element type, shape) of the outputs. A
-    dimension is an int, a name, or None where it is not known: then the result's dimension gets a
-    name of its own, as sizes do that are only known at run time. An op without a rule needs none:
-    its size computer is asked, with probes for the named sizes.
+    dimension is an int, a name, or None if unknown: then the result's dimension gets a new name,
+    like sizes that are known only at run time. An op without a rule needs none: its size computer
+    is used, with probes for the named sizes.
 
     Raises:
         PluginError: one of them has a rule already, or, with `exact`, a size computer.
@@ -51,10 +52,11 @@ def shape_rule(*op_types: str, exact: bool = False) -> Callable[[ShapeRule], Sha
 
 
 def _computer(rule: ShapeRule) -> SizeComputer:
+    @wraps(rule)
     def compute(op: Op[Any], inputs: Infos, values: Values) -> Sequence[Found]:
         return rule(op, Concrete(inputs, values))
 
-    return cast("SizeComputer", compute)  # of concrete sizes everything is known
+    return cast("SizeComputer", compute)  # for concrete sizes everything is known
 
 
 def value_rule(*op_types: str) -> Callable[[ValueRule], ValueRule]:
@@ -69,7 +71,7 @@ def value_rule(*op_types: str) -> Callable[[ValueRule], ValueRule]:
 
 
 def is_absent(op: Op, place: int) -> bool:
-    """True when an op has no such input."""
+    """True if an op has no such input."""
     return place >= len(op.inputs) or not op.inputs[place]
 
 
@@ -99,5 +101,5 @@ def like_first(op: Op, facts: Facts) -> list[Found]:
 
 
 def same_values(op: Op, facts: Facts) -> NamedShape | None:
-    """Return the rule of ops that keep the elements as they are."""
+    """Return the rule of ops that keep the elements unchanged."""
     return facts.values(op, 0)

@@ -1,8 +1,8 @@
-"""Element types of results by trial, where rules and probes say nothing.
+"""Element types of results by trial, if rules and probes give none.
 
-An equation may want an axis of unknown size to be as long as another one: no probe fits. Element
-types do not depend on sizes, so that the first sizes and ranks that an op's size computer takes
-tell them.
+An equation may require an axis of unknown size to be as long as another one: no probe fits. Element
+types do not depend on sizes, so the first sizes and ranks that an op's size computer accepts
+determine them.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _MAX_TRIALS = 64
 
 
 def tried_types(op: Op, facts: Facts) -> list[Found]:
-    """Return the element types of an op's results, and their ranks where those of inputs are known.
+    """Return the element types of an op's results, and their ranks if those of inputs are known.
 
-    Empty where the size computer refuses all that is tried.
+    Empty if the size computer refuses all trials.
     """
     if op.type not in COMPUTERS:
         return []

@@ -1,4 +1,4 @@
-"""The kernels of CachedAttention: workgroups that share a cache's rows, or single subgroups."""
+"""Kernels of CachedAttention: workgroups that share a cache's rows, or single subgroups."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ KEYS = 64
 """Cache rows per workgroup and round: one per invocation."""
 PARTS = (2, 4, 8, 16)
 PART_VECTORS = KEYS + 1
-"""Vec4s that a part leaves: those of its invocations, its maximum and sum."""
-STEPS = 4  # of a round, with a barrier after each
-ROUND_LOADS = 2  # that wait for one another: keys, then values
+"""Vec4s that a part stores: those of its invocations, its maximum and sum."""
+STEPS = 4  # barriers per round
+ROUND_LOADS = 2  # loads that wait for one another: keys, then values
 WideLanes = Literal[8, 32]
 WIDE_LANES: tuple[WideLanes, ...] = (32, 8)
 SHARERS = 8
 """Invocations that share a row in the kernel of eight subgroups."""
-AHEAD = 2  # rows that each of these asks for at once
+AHEAD = 2  # rows that each of these loads at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +33,10 @@ class CachedProblem:
     """The properties that determine the fastest kernel.
 
     Attributes:
-        workgroups: one for every head and row.
-        keys: rows of the cache that each reads, at most.
-        depth: numbers of a key.
-        width: numbers of a value.
+        workgroups: workgroups: one per head and row.
+        keys: maximum rows of the cache that each reads.
+        depth: elements of a key.
+        width: elements of a value.
     """
 
     workgroups: int
@@ -46,13 +46,13 @@ class CachedProblem:
 
     @property
     def columns(self) -> int:
-        """Numbers of a key and a value."""
+        """Elements of a key and a value."""
         return self.depth + self.width
 
 
 @dataclass(frozen=True, slots=True)
 class CachedKernel:
-    """`parts` workgroups share the cache rows; the last to arrive merges."""
+    """`parts` workgroups share the rows of the cache; the last to arrive merges."""
 
     parts: int = 1
     family = "cached"
@@ -67,7 +67,7 @@ class CachedKernel:
         return shader, kernels.CachedAttentionParams
 
     def spec(self, _: CachedProblem) -> dict[str, int]:
-        """Return its own specialization constants: none."""
+        """Return no specialization constants."""
         return {}
 
     def time(self, problem: CachedProblem, info: DeviceInfo) -> Cost:
@@ -88,7 +88,7 @@ class CachedKernel:
 
 @dataclass(frozen=True, slots=True)
 class CachedSubgroup:
-    """A workgroup is a subgroup of `lanes` with its state in registers."""
+    """A workgroup is a subgroup of `lanes` that keeps its state in registers."""
 
     lanes: CpuLanes
     parts: int = 1
@@ -100,7 +100,7 @@ class CachedSubgroup:
         return shader, kernels.CachedAttentionSubgroupParams
 
     def spec(self, problem: CachedProblem) -> dict[str, int]:
-        """Return its own specialization constants: vec4s of a lane."""
+        """Return its specialization constant: vec4s per lane."""
         held = 4 * self.lanes
         return {
             "KEY_VECTORS": ceil_div(problem.depth, held),
@@ -136,7 +136,7 @@ class CachedWide:
         return shader, kernels.CachedAttentionWideParams
 
     def spec(self, problem: CachedProblem) -> dict[str, int]:
-        """Return its own specialization constants: vec4s of an invocation."""
+        """Return its specialization constant: vec4s per invocation."""
         return {
             "KEY_VECTORS": ceil_div(problem.depth, 4 * SHARERS),
             "VALUE_VECTORS": ceil_div(problem.width, 4 * SHARERS),
@@ -148,7 +148,7 @@ class CachedWide:
         loop = Loop(
             workgroups=problem.workgroups * self.parts,
             invocations=8 * self.lanes,
-            # Two more: the new row, which waits for its length, and what all have found.
+            # Two more: the new row, which waits for its length, and the combination of all results.
             rounds=2 + ceil_div(problem.keys, 2 * rows * self.parts),
             round_bytes=rows * problem.columns * 4,
             round_flops=rows * problem.columns * 2,
@@ -160,7 +160,7 @@ class CachedWide:
 
 
 def _merged(parts: int, info: DeviceInfo) -> Cost:
-    """Return the time in which the last workgroup merges the results of all."""
+    """Return the time for the last workgroup to merge the results of all."""
     device = class_of(info)
     part_bytes = 16.0 * PART_VECTORS * (parts + 1)
     return Cost(split=device.split_us + device.part_us * parts + part_bytes / device.part_bytes)
@@ -170,10 +170,10 @@ Kernel = CachedKernel | CachedSubgroup | CachedWide
 
 
 def kernels_of(problem: CachedProblem, info: DeviceInfo, texel: bool) -> list[Kernel]:
-    """Return the kernels that can do it, the likely fastest first.
+    """Return the possible kernels, the likely fastest first.
 
-    Rows are shared where a GPU has more cores than there are workgroups. Subgroups by themselves
-    need texel buffers; devices that are no GPUs take them first.
+    Rows are shared if a GPU has more cores than there are workgroups. Kernels of single subgroups
+    need texel buffers, and come first on devices that are not GPUs.
     """
     wide = wide_lanes(info)
     alone = [CachedSubgroup(lanes) for lanes in rotate_lanes(info)] if texel else []
@@ -187,7 +187,7 @@ def kernels_of(problem: CachedProblem, info: DeviceInfo, texel: bool) -> list[Ke
 
     first = [CachedWide(lanes, parts) for lanes in wide[:1] for parts in (1, *PARTS)]
     plain = [CachedKernel(parts) for parts in (1, *PARTS)]
-    # On an H100, the first took half of the others' time and less, whatever the length.
+    # On an H100, the first took at most half of the others' time at any length.
     return [
         *sorted(first, key=us),
         *sorted(plain, key=us),
@@ -197,7 +197,7 @@ def kernels_of(problem: CachedProblem, info: DeviceInfo, texel: bool) -> list[Ke
 
 
 def wide_lanes(info: DeviceInfo) -> tuple[WideLanes, ...]:
-    """Return the sizes of subgroups that a device can have and there are kernels for."""
+    """Return the subgroup sizes that the device supports and that have kernels."""
     if not info.features >= SHUFFLES:
         return ()
     smallest, largest = info.limits.subgroup_size_range

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
 from typing import Literal, cast
@@ -15,42 +16,43 @@ from vkmnn.vulkan.cost.terms import Cost
 from vkmnn.vulkan.device_rules import CpuLanes, is_gpu, rotate_lanes
 from vkmnn.vulkan.encoder import ShaderCall, VulkanEncoder, ceil_div
 from vkmnn.vulkan.gemm.coop_tiles import LARGE_MATRIX, Matrix, matrix_of
+from vkmnn.vulkan.storage import FLOAT_BYTES
 
-KEYS = 32  # that a kernel takes at a time, at least
-COLUMNS = 64  # of the result, that a workgroup makes
+KEYS = 32  # minimum keys that a kernel processes at a time
+COLUMNS = 64  # columns of the result that a workgroup computes
 # Queries of the rotation kernel's workgroups by the size of its subgroup, the faster ones first.
 ROTATE_ROWS: dict[CpuLanes, tuple[kernels.AttentionRotateRows, ...]] = {
     8: (16, 8),
     16: (32, 16),
 }
-ROTATE_CODES: CpuLanes = 8  # its subgroups for codes
-KEPT_WORDS = 1 << 18  # of codes of scores, which are computed twice where there are more
+ROTATE_CODES: CpuLanes = 8  # its subgroups for quantised values
+KEPT_WORDS = 1 << 18  # quantised scores, which are computed twice if there are more
 MAX_BYTE_CODES = 256
 COOP_GROUPS: tuple[kernels.AttentionCoopGroups, ...] = (1, 2)
-# Queries and groups, in float32 and in float16. Twenty-four are for grids of which sixteen leave
-# a second wave of workgroups nearly empty.
-TILES: tuple[tuple[tuple[kernels.AttentionTileRows, kernels.AttentionTileGroups], ...], ...] = (
-    ((16, 1), (16, 2), (24, 2)),
-    ((16, 1), (16, 2), (16, 4)),
-)
+# Queries and groups, by whether tiles hold halves: those of float16 do, all others float32.
+# Twenty-four are for grids of which sixteen leave a second wave of workgroups nearly empty.
+TILES: Mapping[bool, tuple[tuple[kernels.AttentionTileRows, kernels.AttentionTileGroups], ...]] = {
+    False: ((16, 1), (16, 2), (24, 2)),
+    True: ((16, 1), (16, 2), (16, 4)),
+}
 TILE_INVOCATIONS = 8  # of a group, for each query
 TILE_REGISTERS = 96  # of an invocation, at a guess
 # The part of the arithmetic rate that is left beside the reads of shared memory.
 TILE_EFFICIENCY = 0.65
-# Vec4s of queries, and of keys or values of a group, that lie in shared memory as they do outside;
-# bytes of scores, maxima and factors of a group; the first and the last for each query.
+# Vec4s of queries, and of keys or values of a group, in shared memory; bytes of scores, maxima and
+# factors of a group; the first and the last per query.
 TILE_QUERIES, TILE_KEYS, TILE_SCORES = 17, 32 * 17, 16 * 9 + 32 + 4
 
-# Of `attention_coop`: keys that a group takes at a time; bytes of queries, of a group's keys or
-# values, of its scores, and of what its invocations tell one another.
+# For `attention_coop`: keys that a group processes at a time; bytes of queries, of a group's keys
+# or values, of its scores, and of the exchange between its invocations.
 COOP_KEYS = 64
 COOP_INVOCATIONS = 128  # of a group
 COOP_QUERIES, COOP_BLOCK, COOP_SCORES, COOP_PARTS = 16 * 16 * 9, 16 * 64 * 9, 16 * 16 * 17, 576
-COOP_REGISTERS = 128  # of an invocation, at a guess
+COOP_REGISTERS = 128  # of an invocation, estimated
 COOP_SCORE_FLOPS = 24  # of a score: scale, mask, maximum, exponential, rounding, sum
 # Bytes of a block through shared memory. Keys are stored and read once, queries read by every
-# column of fragments, scores stored and read. Values are stored across, four to a bank, and read,
-# probabilities stored and read by every column of fragments, results stored and read.
+# column of fragments, scores stored and read. Values are stored transposed, four to a bank, and
+# read, probabilities stored and read by every column of fragments, results stored and read.
 COOP_STAGED_KEYS = 2 * 64 * 128 + 4 * 16 * 128
 COOP_STAGED_VALUES = 2 * 16 * 256 + 5 * 64 * 128 + 5 * 16 * 128 + 2 * 16 * 256
 
@@ -82,19 +84,19 @@ class AttentionTile:
         )
         return shader, kernels.AttentionTileParams
 
-    def fits(self, info: DeviceInfo, fp16: bool) -> bool:
+    def fits(self, info: DeviceInfo, halves: bool) -> bool:
         """Return whether a device has the shared memory and the invocations."""
         limits = info.limits
         room = min(limits.max_workgroup_invocations, limits.max_workgroup_size[0])
-        held = (8 if fp16 else 16) * (self.rows * TILE_QUERIES + self.groups * TILE_KEYS)
+        held = (8 if halves else 16) * (self.rows * TILE_QUERIES + self.groups * TILE_KEYS)
         shared_bytes = held + self.groups * self.rows * TILE_SCORES
         return self.invocations <= room and shared_bytes <= limits.max_shared_memory
 
     def time(self, attrs: StridedAttentionAttrs, info: DeviceInfo, element_bytes: int) -> Cost:
         """Return the predicted time.
 
-        A round is as many blocks of keys as there are groups: what it loads, the round before it
-        asked for, so that it waits once.
+        A round has as many blocks of keys as there are groups: it uses loads issued by the round
+        before, so it waits once.
         """
         columns = attrs.depth + min(attrs.width, COLUMNS)
         blocks = ceil_div(attrs.keys, KEYS)
@@ -149,7 +151,7 @@ class AttentionCoop:
     def time(self, attrs: StridedAttentionAttrs, info: DeviceInfo) -> Cost:
         """Return the predicted time, by the rounds of tiles.
 
-        Both products read what is staged, as steps of a product do.
+        Both products read staged operands, as the steps of a product do.
         """
         columns = attrs.depth + min(attrs.width, COLUMNS)
         blocks = ceil_div(attrs.keys, COOP_KEYS)
@@ -176,9 +178,9 @@ class AttentionCoop:
 
 @dataclass(frozen=True, slots=True)
 class AttentionRotate:
-    """A workgroup is a subgroup of `lanes`, computes `rows` queries and rotates them.
+    """A workgroup is a subgroup of `lanes` that computes `rows` queries and rotates them.
 
-    `keeps`: codes of scores are kept in memory, not computed twice.
+    `keeps`: quantised scores are kept in memory, not computed twice.
     """
 
     rows: kernels.AttentionRotateRows
@@ -198,7 +200,7 @@ class AttentionRotate:
         return shader, kernels.AttentionRotateParams
 
     def kept_words(self, attrs: StridedAttentionAttrs) -> int:
-        """Return the words of all quantised scores, each invocation's consecutive."""
+        """Return the words of all quantised scores, contiguous for each invocation."""
         queries = ceil_div(attrs.queries, self.rows) * self.rows * prod(attrs.batch)
         columns = ceil_div(attrs.width, COLUMNS)
         return queries * columns * ceil_div(attrs.keys, 4 * self.lanes) * self.lanes
@@ -238,24 +240,24 @@ def kernels_of(
     *,
     in_bytes: bool = False,
 ) -> list[Kernel]:
-    """Return the kernels that can do it, the likely fastest first.
+    """Return the possible kernels, the likely fastest first.
 
     Args:
-        attrs: what is to be done.
-        aligned: the elements that are read at once.
-        encoder: tells the device.
-        in_bytes: some tensors are codes of a byte in memory.
+        attrs: the attributes of the op.
+        aligned: elements read at once.
+        encoder: knows the device.
+        in_bytes: some tensors are 8-bit quantised values in memory.
     """
     if attrs.codes:
         return _code_kernels(attrs, encoder, in_bytes)
     info = encoder.info
-    fp16 = encoder.fp16
-    every = (AttentionTile(rows, groups) for rows, groups in TILES[fp16])
-    tiles: list[AttentionTile | AttentionCoop] = [tile for tile in every if tile.fits(info, fp16)]
-    if fp16:
+    halves = encoder.element == "f16"
+    every = (AttentionTile(rows, groups) for rows, groups in TILES[halves])
+    tiles: list[AttentionTile | AttentionCoop] = [tile for tile in every if tile.fits(info, halves)]
+    if halves:
         tiles += _coop_kernels(info, aligned)
     if is_gpu(info):
-        tiles.sort(key=lambda tile: time_of(tile, attrs, info, 2 if fp16 else 4).total)
+        tiles.sort(key=lambda tile: time_of(tile, attrs, info, FLOAT_BYTES[encoder.element]).total)
     if "texel" not in encoder.loads:
         return [*tiles]
     rotations = []
@@ -267,7 +269,7 @@ def kernels_of(
 
 
 def _coop_kernels(info: DeviceInfo, aligned: Literal[1, 4]) -> list[AttentionCoop]:
-    """Return the kernels for a device's matrices: of all sizes but one, one for whole vec4s."""
+    """Return the kernels for the device's matrices: one for whole vec4s in all sizes but one."""
     matrix = matrix_of(info)
     if matrix is None or (matrix != LARGE_MATRIX and aligned == 1):
         return []

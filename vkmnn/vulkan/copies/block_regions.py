@@ -27,7 +27,7 @@ class _Side:
     offset: int
 
     def step(self, stride: int) -> int | None:
-        """Return a step by blocks; None where blocks do not stay whole."""
+        """Return a step in blocks; None if blocks are split."""
         size = abs(stride)
         if size < self.pixels:
             return stride
@@ -40,7 +40,7 @@ class _Side:
     def begin(self, axes: Sequence[tuple[int, int]]) -> int | None:
         """Return the region's offset in blocks; None if its steps carry from pixels to channels.
 
-        Nor may they carry from channels to images.
+        They may not carry from channels to images either.
 
         Args:
             axes: sizes and strides.
@@ -68,11 +68,11 @@ def whole_blocks(region: Region, source: Sequence[int], output: Sequence[int]) -
 
     Args:
         region: simplified, in plain addresses.
-        source: shape of what is read, of two axes or more.
-        output: shape of what is written; so too.
+        source: shape of the source, of two axes or more.
+        output: shape of the output, likewise.
 
     Returns:
-        None where parts of blocks move, or channels change their lanes.
+        None if parts of blocks move, or channels change lanes.
     """
     sides = []
     for view, shape in ((region.src, source), (region.dst, output)):
@@ -82,7 +82,7 @@ def whole_blocks(region: Region, source: Sequence[int], output: Sequence[int]) -
         return None
     axes = _apart(region, read, written)
     lanes = (read.pixels, written.pixels)
-    # Channels that lie side by side in both.
+    # Channels that are contiguous in both.
     several = all(side.channels > 1 for side in sides)
     along = [axis for axis in axes if several and axis[1:] == lanes]
     others = [axis for axis in axes if axis not in along]
@@ -118,26 +118,26 @@ def whole_blocks(region: Region, source: Sequence[int], output: Sequence[int]) -
 
 
 def keeps_its_place(region: Region, source: int, output: int, alignment: int | None) -> bool:
-    """Return whether bytes can be aliased, or written, in place wherever floats can.
+    """Return whether bytes can be aliased or written in place wherever floats can.
 
     Args:
-        region: of `whole_blocks`.
-        source: stored elements of what is read.
-        output: stored elements of what is written.
-        alignment: where parts of a buffer may begin, in bytes; None where they cannot be bound.
+        region: a region of `whole_blocks`.
+        source: stored elements of the source.
+        output: stored elements of the output.
+        alignment: alignment of parts of a buffer, in bytes; None if parts cannot be bound.
     """
     if alignment is None or not is_contiguous(region):
         return True
     shift, (count,) = region.dst.offset - region.src.offset, region.size
     if shift * ELEMENT_BYTES % alignment:
         return True
-    seen = count == output  # as a part of the source; else it is written as a part of the output
+    seen = count == output  # as a part of the source, else written as a part of the output
     ends = source == region.src.offset + count if seen else output == region.dst.offset + count
     return shift % alignment == 0 and (ends or count % VECTOR_BYTES == 0)
 
 
 def _apart(region: Region, read: _Side, written: _Side) -> list[_Axis]:
-    """Return the axes, cut where they pass from pixels to channels, or from these to images."""
+    """Return the axes, split between pixels, channels and images."""
     work = list(zip(region.size, region.src.strides, region.dst.strides, strict=True))
     done: list[_Axis] = []
     bounds = [(side.pixels, side.channels * side.pixels) for side in (read, written)]
@@ -155,7 +155,7 @@ def _apart(region: Region, read: _Side, written: _Side) -> list[_Axis]:
 
 
 def _inside(size: int, step: int, limit: int) -> int | None:
-    """Return how many steps stay below a limit, where an axis goes on and can be cut there."""
+    """Return the number of steps below a limit, if an axis crosses it and can be split there."""
     step = abs(step)
     if not 0 < step < limit or limit % step or size * step <= limit:
         return None

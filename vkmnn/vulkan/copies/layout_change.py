@@ -1,4 +1,4 @@
-"""Changes between plain and channel-blocked order, as a whole or in parts that can be bound."""
+"""Changes between plain and channel-blocked order, as a whole or in bindable parts."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from vkmnn.ir import Layout, Region, View
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.copies.region_copy import copy_region
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
-from vkmnn.vulkan.fp16 import is_float
+from vkmnn.vulkan.float_rules import is_float
 from vkmnn.vulkan.quantized.byte_codes import code_spec
-from vkmnn.vulkan.storage import ELEMENT_BYTES, element_bytes, stored_word
+from vkmnn.vulkan.storage import ELEMENT_BYTES, element_bytes
 from vkmnn.vulkan.windows import chunk_starts, room_of, scratch_like, stored_as, window
 
 
@@ -24,23 +24,23 @@ def change_layout(
     encoder: VulkanEncoder,
     rounding: Mapping[str, float | bool] | None = None,
 ) -> None:
-    """Record the change of order; floats may change their width at once.
+    """Record the change of order; floats may change their width in the same dispatch.
 
     Args:
-        source: what is read, in one order.
-        output: what is written, in the other; its layout tells which.
-        shape: that of both, batch and channels first.
-        encoder: takes the dispatches.
-        rounding: what makes codes of floats (`byte_codes.rounding_spec`).
+        source: the source, in one order.
+        output: the output, in the other order, given by its layout.
+        shape: the shape of both, batch and channels first.
+        encoder: records the dispatches.
+        rounding: specialization constants for quantising floats (`byte_codes.rounding_spec`).
     """
     batch, channels = shape[:2]
     pixels = prod(shape[2:])
     blocked = output.layout is Layout.NC4HW4
     shader = kernels.convert_layout(
         dest="nc4hw4" if blocked else "nchw",
-        element=stored_word(source),
+        element=source.element,
         load=encoder.load,
-        result="c8" if output.codes is not None else stored_word(output),
+        result="c8" if output.codes is not None else output.element,
     )
     spec = {**code_spec(y=output), **(rounding or {})}
 
@@ -55,7 +55,7 @@ def change_layout(
     if encoder.part_alignment is None or room.holds(source, output) or 0 in shape:
         record(source, output, batch, channels, pixels)
         return
-    # Blocks of four channels of one pixel each; a part takes as many on either side.
+    # Blocks of four channels of one pixel each; a part has as many on either side.
     most = min(room.source, room.output) // (4 * ELEMENT_BYTES)
     unit = _whole_blocks(pixels, source, output, encoder.part_alignment)
     if batch == 1 and unit * pixels <= most:
@@ -90,13 +90,13 @@ def same_order(shape: Sequence[int]) -> bool:
 
 def is_reordered(tensor: Tensor) -> bool:
     """Return whether a dispatch brings 32-bit floats from plain to channel-blocked order."""
-    moves = tensor.value is None and tensor.layout is Layout.NCHW and not tensor.fp16
+    moves = tensor.value is None and tensor.layout is Layout.NCHW and tensor.element == "f32"
     return moves and is_float(tensor) and len(tensor.shape) > 2 and not same_order(tensor.shape)
 
 
 @dataclass(frozen=True, slots=True)
 class _Box:
-    """Some channels, from the start of a block on, of some pixels of one image."""
+    """Channels from the start of a block, of some pixels of one image."""
 
     image: int
     block: int
@@ -121,7 +121,7 @@ class _Box:
 
 
 def _boxes(batch: int, channels: int, pixels: int, most: int) -> Iterator[_Box]:
-    """Cut a tensor into boxes of at most `most` blocks of one pixel each."""
+    """Split a tensor into boxes of at most `most` blocks of one pixel each."""
     for image in range(batch):
         for first, last in chunk_starts(ceil_div(channels, 4), max(1, most // pixels), 1):
             planes = min(4 * last, channels) - 4 * first
@@ -130,6 +130,6 @@ def _boxes(batch: int, channels: int, pixels: int, most: int) -> Iterator[_Box]:
 
 
 def _whole_blocks(pixels: int, source: Tensor, output: Tensor, alignment: int) -> int:
-    """Return how many blocks of channels of an image end at an alignment on both sides."""
+    """Return how many channel blocks of an image end at an alignment on both sides."""
     step = 4 * pixels * min(element_bytes(source), element_bytes(output))
     return alignment // gcd(alignment, step)

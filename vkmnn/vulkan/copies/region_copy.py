@@ -45,16 +45,16 @@ def copy_region(
     *,
     by_blocks: bool = False,
 ) -> None:
-    """Record the copy of one region: one dispatch, or several where the tensors are too large.
+    """Record the copy of one region: one dispatch, or several if the tensors are too large.
 
     A blocked tensor that is too large to bind must be addressed by blocks.
 
     Args:
-        region: simplified; addresses count elements in plain order where the source is, or both
-            tensors are, channel-blocked and `by_blocks` is not set.
-        source: what is read.
-        output: what is written; blocked only where the source is, and then of as many images.
-        encoder: takes the dispatch.
+        region: the region, simplified; addresses count elements in plain order if the source or
+            both tensors are channel-blocked and `by_blocks` is not set.
+        source: the source.
+        output: the output; blocked only if the source is, and then with as many images.
+        encoder: records the dispatch.
         by_blocks: both tensors are blocked, and addresses follow that order.
     """
     blocked = blocked_of(source, output, by_blocks)
@@ -116,8 +116,8 @@ def _record(
 def inner_of(walk: Walk, blocked: Blocked, encoder: VulkanEncoder) -> int:
     """Return how many elements an invocation moves: on CPU devices, all of a short innermost axis.
 
-    Where one element lies takes them longer to find than to move it. GPUs want neighbours to read
-    and write side by side.
+    On CPU devices, computing an element's address takes longer than moving it. On GPUs, neighbours
+    should read and write side by side.
     """
     if is_gpu(encoder.info) or walk.width != 1 or blocked != "none" or len(walk.axes) < 2:
         return 1
@@ -133,7 +133,7 @@ def moves(elements: int, output: Tensor, encoder: VulkanEncoder) -> Expected:
 
 
 def reach_of(source: Tensor, output: Tensor, blocked: Blocked) -> int:
-    """Return how far indices reach: blocked tensors are addressed in plain order first."""
+    """Return the range of indices: blocked tensors are addressed in plain order first."""
     return max(prod(source.shape), prod(output.shape)) if blocked != "none" else 0
 
 
@@ -142,10 +142,10 @@ class Walk:
     """How a kernel iterates over a region.
 
     Args:
-        wide: in whole vec4s, which offsets and steps count then.
-        coded: four elements are codes in a word.
-        src: where it begins in the source.
-        dst: where it begins in the output.
+        wide: moves whole vec4s, counted by offsets and steps.
+        coded: four quantised values are one word.
+        src: offset in the source.
+        dst: offset in the output.
         axes: at most MAX_AXES, the innermost last.
         source: images, channels and pixels of a blocked source.
     """
@@ -174,13 +174,13 @@ class Walk:
 
 
 def walk_of(region: Region, source: Tensor, output: Tensor, blocked: Blocked) -> Walk:
-    """Return how a kernel walks over a region; in whole vec4s where addresses allow.
+    """Return how a kernel walks over a region, in whole vec4s if addresses allow.
 
     Args:
         region: simplified.
-        source: what is read.
-        output: what is written.
-        blocked: which of them lie in channel-blocked order.
+        source: the source.
+        output: the output.
+        blocked: which of them are channel-blocked.
     """
     axes = sorted(
         zip(region.size, region.src.strides, region.dst.strides, strict=True), key=_innermost_last
@@ -203,7 +203,7 @@ def walk_of(region: Region, source: Tensor, output: Tensor, blocked: Blocked) ->
 
 
 def blocked_of(source: Tensor, output: Tensor, by_blocks: bool) -> Blocked:
-    """Return which tensors are blocked while addresses follow plain order."""
+    """Return the tensors that are blocked while addresses follow plain order."""
     if by_blocks or source.layout is Layout.NCHW:
         return "none"
     return "both" if output.layout is Layout.NC4HW4 else "source"
@@ -227,7 +227,7 @@ def _is_wide(axes: Sequence[_Axis], src: int, dst: int) -> bool:
 
 
 def _is_wide_blocked(axes: Sequence[_Axis], src: int, dst: int, channels: int, pixels: int) -> bool:
-    """Return whether the copy moves whole blocks of channels that end up side by side."""
+    """Return whether the copy moves whole channel blocks that end up contiguous."""
     if not axes or channels % 4 or axes[-1][1:] != (pixels, 1) or axes[-1][0] % 4:
         return False
     first, pixel = divmod(src, pixels)

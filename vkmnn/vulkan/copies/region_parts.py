@@ -1,7 +1,7 @@
-"""Copies of several regions into one output: together in a dispatch, or one after the other.
+"""Copies of several regions into one output, in one dispatch or one after the other.
 
-Byte ranges cannot say that regions which interleave do not overlap, so that copies apart wait for
-each other. Concatenations along the last axis, as in the heads of detectors, are such.
+Byte ranges cannot express that interleaved regions do not overlap, so separate copies wait for each
+other. Concatenations along the last axis, as in the heads of detectors, are an example.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from vkmnn.vulkan.device_rules import is_gpu
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.storage import storage_bytes
 
-# What one dispatch takes: see raster_parts.comp.j2.
+# Limits of one dispatch: see raster_parts.comp.j2.
 MAX_SOURCES = 6
 MAX_REGIONS = 16
 
@@ -56,11 +56,11 @@ def copy_regions(
 
     Args:
         regions: simplified.
-        sources: by the regions' origins.
-        output: what is written.
-        encoder: takes the dispatches.
+        sources: sources by the regions' origins.
+        output: the output.
+        encoder: records the dispatches.
         by_blocks: all tensors are blocked, and addresses follow that order.
-        ordered: regions overlap, and the last one counts.
+        ordered: regions overlap, and the last one wins.
     """
     parts: list[_Part] = []
     for region in regions:
@@ -101,7 +101,7 @@ def _groups(parts: Sequence[_Part]) -> list[list[_Part]]:
 
 
 def _together(group: Sequence[_Part], encoder: VulkanEncoder) -> bool:
-    """Return whether one dispatch copies them; CPU devices are faster with few axes at once."""
+    """Return whether one dispatch copies them; CPU devices are faster with few axes at a time."""
     gpu = is_gpu(encoder.info)
     problem = tuple((part.walk.axes, part.blocked) for part in group)
     return encoder.choose("regions", problem, (gpu, not gpu))

@@ -8,7 +8,7 @@ from vkmnn.vulkan.cost.devices import DeviceClass, class_of, cores_of
 from vkmnn.vulkan.cost.terms import Cost
 from vkmnn.vulkan.cost.tiles import FULL_INVOCATIONS, MAX_RESIDENT, RESERVED_SHARED, TINY_BYTES
 
-# The part of the rate in float32 that loops reach which load for every few products.
+# The fraction of the float32 rate that loops reach if they load for every few products.
 LOADED_RATE = 0.65
 
 
@@ -17,22 +17,22 @@ class Chunks:
     """A workgroup's work per chunk of K: compute the left operand, then multiply.
 
     Args:
-        workgroups: of the dispatch.
-        invocations: of a workgroup.
-        chunks: along K.
-        waits: that an invocation makes for loads while it makes the left operand.
-        rounds: of the product, whose loads are one round ahead.
-        made_bytes: loaded for the left operand.
-        made_flops: of making it.
-        right_bytes: of the right operand.
-        flops: of the product.
-        staged_bytes: through shared memory, in and out.
-        results: of a workgroup, over all chunks.
-        groups: of invocations that share a chunk.
-        registers: of an invocation, at a guess.
-        shared: bytes of shared memory of a workgroup.
-        weight_bytes: that the whole dispatch reads once.
-        efficiency: the part of the rate in float32 that the product reaches.
+        workgroups: number of workgroups.
+        invocations: invocations per workgroup.
+        chunks: chunks along K.
+        waits: waits of an invocation for loads while it computes the left operand.
+        rounds: rounds of the product, whose loads are one round ahead.
+        made_bytes: bytes loaded to compute the left operand.
+        made_flops: operations to compute it.
+        right_bytes: bytes of the right operand.
+        flops: operations of the product.
+        staged_bytes: bytes through shared memory, in and out.
+        results: results of a workgroup, over all chunks.
+        groups: groups of invocations that share a chunk.
+        registers: registers per invocation, estimated.
+        shared: bytes of shared memory per workgroup.
+        weight_bytes: bytes that the whole dispatch reads once.
+        efficiency: the fraction of the float32 rate that the product reaches.
     """
 
     workgroups: int
@@ -67,11 +67,11 @@ def _at_once(work: Chunks, device: DeviceClass, busiest: int) -> int:
 def chunks_cost(work: Chunks, info: DeviceInfo, cold: bool = False) -> Cost:
     """Return the predicted time of a dispatch of such workgroups.
 
-    A workgroup makes and multiplies one after the other, so each of the two takes the longer of its
-    loads and its arithmetic.
+    A workgroup computes the left operand and multiplies in sequence, so each takes the longer of
+    its loads and its arithmetic.
 
     Args:
-        work: what they do.
+        work: their work.
         info: the device.
         cold: the network's weights do not stay in the caches.
     """

@@ -1,7 +1,7 @@
 """Classes of devices: rates of a multiprocessor, costs of a dispatch.
 
-One row is measured, that of a server GPU (docs/decisions/cost-model.md). The others hold data
-sheets, and for what these do not tell the measured row scaled by clock and width.
+One row is measured, that of a server GPU (docs/decisions/cost-model.md). The others are from data
+sheets; values that these lack are the measured row scaled by clock and width.
 """
 
 from __future__ import annotations
@@ -22,38 +22,39 @@ class DeviceClass:
     """Costs of a class of devices; times in microseconds, rates per microsecond.
 
     Args:
-        name: how tables call it.
-        source: "measured", or where the numbers come from.
+        name: its name in tables.
+        source: "measured", or the origin of the numbers.
         submit_us: from the submit to the first dispatch, and from the last to the host.
         gap_us: from the last store of a dispatch to the first load of one that waits for it.
-        beside_us: of a further dispatch that waits for nothing in its level.
-        start_us: of a dispatch that loads once and stores.
-        step_us: of a step along K that hides its loads in two buffers of shared memory.
+        beside_us: a further dispatch in a level, which waits for nothing.
+        start_us: a dispatch that loads once and stores.
+        step_us: a step along K that hides its loads in two buffers of shared memory.
         single_step_us: the same with one buffer, and so with two barriers.
-        cold_step_us: more of it where the right operand comes from memory.
-        round_us: of a loop round in registers, whose loads wait for memory.
-        cold_round_us: more of it where weights come from memory.
-        core_bytes: that a multiprocessor loads through the caches.
-        cached_bytes: that all of them together load through the caches.
-        cold_bytes: that it loads of what comes from memory.
-        shared_bytes: that it moves between shared memory and registers.
-        core_flops: in float32.
-        dot_flops: by dot products of four bytes each.
-        half_flops: in float16, without matrices.
-        matrix_flops: by cooperative matrices.
-        core_results: that it brings from sums to memory.
-        group_part: of that time, what each further group costs whose sums are added.
-        split_us: of counting arrivals, and of the wait for the last of them.
-        part_us: of each further part that the last one adds.
-        part_bytes: of partial sums that a workgroup reads back.
-        stream_bytes: that weights read once reach, on the whole device.
-        memory_bytes: that copies reach, on the whole device.
-        cache_bytes: of constants that stay in the last cache.
-        stored_bytes: up to which kernels store a result to host memory; larger ones are copied.
-        room_shared: bytes of shared memory that a multiprocessor has for all its workgroups.
-        room_invocations: that it runs at once.
-        room_registers: that it has for them.
-        cores: where the device does not tell.
+        cold_step_us: additional time of a step if the right operand comes from memory.
+        round_us: a loop round in registers, whose loads wait for memory.
+        cold_round_us: additional time of a round if weights come from memory.
+        core_bytes: bandwidth of a multiprocessor through the caches.
+        cached_bytes: bandwidth of all of them together through the caches.
+        cold_bytes: bandwidth of a multiprocessor from memory.
+        shared_bytes: bandwidth between shared memory and registers, per multiprocessor.
+        core_flops: float32 rate of a multiprocessor.
+        dot_flops: its rate in dot products of four bytes each.
+        half_flops: its float16 rate, without matrices.
+        matrix_flops: its rate with cooperative matrices.
+        core_results: rate at which it stores sums to memory.
+        group_part: cost of each further group whose sums are added, as a fraction of that time.
+        split_us: counting arrivals, and waiting for the last of them.
+        part_us: each further part that the last workgroup adds.
+        part_bytes: bandwidth at which a workgroup reads partial sums back.
+        stream_bytes: bandwidth of weights read once, on the whole device.
+        memory_bytes: bandwidth of copies, on the whole device.
+        cache_bytes: bytes of constants that stay in the last-level cache.
+        stored_bytes: size up to which kernels store a result to host memory; larger ones are
+            copied.
+        room_shared: bytes of shared memory of a multiprocessor for all its workgroups.
+        room_invocations: invocations that it runs at once.
+        room_registers: registers that it has for them.
+        cores: number of multiprocessors, if the device does not report it.
     """
 
     name: str
@@ -276,8 +277,8 @@ _SMALL = replace(
     cache_bytes=250_000,
     cores=16,
 )
-# A core is a thread of the pool that takes an equal share of the workgroups. Nothing is staged:
-# kernels of these devices are ranked by what each of them reached (`cpu.py`).
+# A core is a thread of the pool, with an equal share of the workgroups. Nothing is staged: kernels
+# of these devices are ranked by measured rates (`cpu.py`).
 CPU = replace(
     SERVER,
     name="software device",
@@ -302,7 +303,7 @@ CPU = replace(
     cores=2,
 )
 
-# By vendor and kind of memory; the first that fits.
+# By vendor and kind of memory; the first match wins.
 _BY_VENDOR: dict[int, dict[DeviceType, DeviceClass]] = {
     _NVIDIA: {DeviceType.DISCRETE: _DESKTOP},
     AMD: {DeviceType.DISCRETE: _RADEON},
@@ -331,5 +332,5 @@ def class_of(info: DeviceInfo) -> DeviceClass:
 
 
 def cores_of(info: DeviceInfo) -> int:
-    """Return how many workgroups run without sharing a multiprocessor; a guess where unknown."""
+    """Return how many workgroups run without sharing a multiprocessor, estimated if unknown."""
     return info.multiprocessors or class_of(info).cores

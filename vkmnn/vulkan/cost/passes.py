@@ -14,20 +14,20 @@ class Loop:
     """Work of a dispatch's workgroups: rounds that wait for their loads.
 
     Args:
-        workgroups: of the dispatch.
-        invocations: of a workgroup.
-        rounds: of the loop of an invocation.
-        round_bytes: that a workgroup loads in a round.
-        round_flops: that it computes in one.
-        results: that it stores.
-        registers: of an invocation, at a guess.
-        shared_bytes: that it moves through shared memory in all.
-        weight_bytes: that the whole dispatch reads once.
-        efficiency: the part of the device's rate that so much reuse reaches.
-        steps: of a round, each of which waits for what the invocations have staged.
-        matrix_flops: that a round computes by cooperative matrices.
-        staged_bytes: that a round moves through shared memory.
-        closing: how often the invocations wait for one another after the last round.
+        workgroups: number of workgroups.
+        invocations: invocations per workgroup.
+        rounds: loop rounds of an invocation.
+        round_bytes: bytes that a workgroup loads per round.
+        round_flops: operations per round.
+        results: results that it stores.
+        registers: registers per invocation, estimated.
+        shared_bytes: bytes that it moves through shared memory in all.
+        weight_bytes: bytes that the whole dispatch reads once.
+        efficiency: the fraction of the device's rate reached with this reuse.
+        steps: steps of a round, each of which waits for staged data.
+        matrix_flops: operations of a round by cooperative matrices.
+        staged_bytes: bytes that a round moves through shared memory.
+        closing: waits of the invocations for one another after the last round.
     """
 
     workgroups: int
@@ -50,7 +50,7 @@ def loop_cost(loop: Loop, info: DeviceInfo, cold: bool = False) -> Cost:
     """Return the predicted time of a dispatch of such workgroups.
 
     Args:
-        loop: what they do.
+        loop: their work.
         info: the device.
         cold: the network's weights do not stay in the caches.
     """
@@ -85,9 +85,9 @@ def pass_cost(nbytes: float, info: DeviceInfo, workgroups: int = 0) -> Cost:
     """Return the predicted time of a dispatch that reads and writes `nbytes` bytes once.
 
     Args:
-        nbytes: in all.
+        nbytes: bytes in all.
         info: the device.
-        workgroups: that share them; 0: enough to keep the device busy.
+        workgroups: workgroups that share them; 0: enough to keep the device busy.
     """
     device = class_of(info)
     busy = min(workgroups or cores_of(info), cores_of(info))

@@ -13,11 +13,11 @@ class Cost:
 
     Args:
         start: until the first workgroup loads, and from the last store to the end.
-        latency: of loads that nothing hides: once a step of a wave of workgroups.
+        latency: loads that nothing hides, once per step of a wave of workgroups.
         loads: operands from memory or a cache.
-        arithmetic: where that takes longer than the loads.
+        arithmetic: additional time if it takes longer than the loads.
         stores: sums into results, and results into memory.
-        split: parts of sums through memory, where workgroups share a tile.
+        split: parts of sums through memory, if workgroups share a tile.
     """
 
     start: float = 0.0
@@ -30,7 +30,7 @@ class Cost:
     @property
     def total(self) -> float:
         """The sum of all terms."""
-        # Planning asks for this thousands of times: no dict is made for that.
+        # Planning asks for this thousands of times: it builds no dict.
         return self.start + self.latency + self.loads + self.arithmetic + self.stores + self.split
 
     def terms(self) -> dict[str, float]:
@@ -50,9 +50,9 @@ class Expected:
     """Prediction for a dispatch.
 
     Args:
-        cost: the time that it takes.
+        cost: the predicted time.
         needed: multiplications of the problem.
-        done: multiplications that the tiles make of it, with what fills them up.
+        done: multiplications including the padding of tiles.
     """
 
     cost: Cost

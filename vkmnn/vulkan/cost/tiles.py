@@ -1,12 +1,11 @@
-"""The time of a product whose results are cut into tiles, each the work of a workgroup.
+"""The time of a product whose results are divided into tiles, one per workgroup.
 
-With n workgroups on the busiest multiprocessor, of which r fit there at once, and s steps along K:
+With n workgroups on the busiest multiprocessor, r of which fit at once, and s steps along K:
 
     start + ceil(n/r)·s·latency + n·(opening + s·max(loads, arithmetic, shared memory) + stores)
     + split
 
-In float32, n counts whole waves. It is never less than what it takes to stream weights that are in
-no cache.
+In float32, n counts whole waves. The time is never less than that of streaming uncached weights.
 """
 
 from __future__ import annotations
@@ -16,21 +15,21 @@ from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.vulkan.cost.devices import DeviceClass, class_of, cores_of
 from vkmnn.vulkan.cost.terms import Cost
 
-# What the driver keeps of shared memory for every workgroup.
+# Shared memory that the driver reserves for every workgroup.
 RESERVED_SHARED = 1024
 MAX_REGISTERS = 255
 MAX_RESIDENT = 32
 # Invocations that a multiprocessor needs for its rate in float32.
 FULL_INVOCATIONS = 128
-# How much of it they reach where that is all there are: each scheduler has one subgroup, and rests
-# whenever that waits.
+# The fraction that they reach with no more than that: each scheduler has one subgroup, and rests
+# whenever it waits.
 ALONE = 0.85
-# What an instruction for dot products of bytes multiplies.
+# Products per dot-product instruction on bytes.
 DOT_PRODUCTS = 4
-# How much of the time as much padding as there is work is worth, and how much of it counts.
+# The value of as much padding as work, as a fraction of the time, and how much of it counts.
 MAX_PADDED = 8.0
 PADDING = 0.2
-# Weights that one product alone brings out of every cache, and those that always stay in one.
+# Weights that a single product evicts from every cache, and those that always stay cached.
 HUGE_BYTES = 50_000_000
 TINY_BYTES = 256 << 10
 
@@ -40,26 +39,26 @@ class Tiling:
     """A product divided into tiles, and the work of a workgroup.
 
     Args:
-        tiles: of the whole product.
+        tiles: tiles of the whole product.
         parts: workgroups that share the K of a tile.
-        steps: along K, of one workgroup.
-        left_bytes: of the left operand in a step.
-        right_bytes: of the right one.
-        staged_bytes: through shared memory in a step, in and out.
-        flops: of a step.
-        results: of a tile.
-        invocations: of a workgroup.
-        registers: of an invocation.
-        shared: bytes of shared memory of a workgroup.
-        groups: of invocations that share each step.
+        steps: steps along K of one workgroup.
+        left_bytes: bytes of the left operand per step.
+        right_bytes: bytes of the right one.
+        staged_bytes: bytes through shared memory per step, in and out.
+        flops: operations per step.
+        results: results per tile.
+        invocations: invocations per workgroup.
+        registers: registers per invocation.
+        shared: bytes of shared memory per workgroup.
+        groups: groups of invocations that share each step.
         buffers: two hide the loads of a step, one does not.
         weight_bytes: the right operand of the whole product.
         matrices: multiplied by cooperative matrices.
         dots: multiplied by dot products of bytes.
-        efficiency: the part of the rate in float32 that results an invocation reach.
-        lane_flops: of a step, in float32 beside the matrices.
-        closing: how often more invocations wait for one another, after the last step.
-        openings: how often a workgroup waits for loads that no other workgroup hides.
+        efficiency: the fraction of the float32 rate reached with this many results per invocation.
+        lane_flops: float32 operations per step in addition to the matrices'.
+        closing: waits of additional invocations for one another, after the last step.
+        openings: waits of a workgroup for loads that no other workgroup hides.
     """
 
     tiles: int
@@ -85,7 +84,7 @@ class Tiling:
 
     @property
     def workgroups(self) -> int:
-        """All of them."""
+        """Number of workgroups."""
         return self.tiles * self.parts
 
 
@@ -98,13 +97,13 @@ def resident(tiling: Tiling, device: DeviceClass) -> int:
 
 
 def lanes_used(invocations: int, at_once: int) -> float:
-    """Return the part of a multiprocessor's lanes that the invocations of its workgroups keep busy.
+    """Return the fraction of a multiprocessor's lanes that its workgroups keep busy.
 
-    Subgroups are dealt out to the schedulers workgroup by workgroup: where there is not another one
-    for each of them, some rest while the others compute.
+    Subgroups are assigned to schedulers workgroup by workgroup: if their number is not a multiple
+    of the schedulers', some rest while the others compute.
 
     Args:
-        invocations: of a workgroup.
+        invocations: invocations per workgroup.
         at_once: workgroups that it runs at once.
     """
     if invocations <= FULL_INVOCATIONS:
@@ -116,10 +115,10 @@ def lanes_used(invocations: int, at_once: int) -> float:
 def weighed_us(us: float, done: int, needed: int) -> float:
     """Return the time for ranking: of nearly equal kernels, the one with less padding wins.
 
-    Where latency hides what padding costs in time, it still costs power, and with it clock.
+    Padding that latency hides still costs power, and so lowers the clock.
 
     Args:
-        us: that it is expected to take.
+        us: the predicted time.
         done: multiplications of the tiles.
         needed: multiplications of the product.
     """
@@ -139,8 +138,8 @@ def tiles_cost(tiling: Tiling, info: DeviceInfo, cold: bool) -> Cost:
     at_once = min(resident(tiling, device), max(busiest, 1))
     waves = -(-busiest // at_once)
     if not tiling.matrices:
-        # What the last wave leaves over is not spread: some multiprocessors get another full one.
-        # Products by matrices were not seen to wait for that.
+        # The remainder of the last wave is not spread: some multiprocessors run another full one.
+        # Products by matrices were not observed to wait for it.
         busiest = waves * at_once
     streamed = tiling.weight_bytes > HUGE_BYTES or (cold and tiling.weight_bytes > TINY_BYTES)
     step = device.step_us if tiling.buffers > 1 else device.single_step_us
@@ -156,7 +155,7 @@ def tiles_cost(tiling: Tiling, info: DeviceInfo, cold: bool) -> Cost:
         rate = device.core_flops * tiling.efficiency * lanes
     arithmetic = tiling.flops / rate + tiling.lane_flops / device.core_flops
     if tiling.dots:
-        # One instruction for four products; others go on where it takes longer than most.
+        # One instruction for four products; others continue while it takes longer than most.
         issued = tiling.flops / DOT_PRODUCTS / rate + tiling.lane_flops / device.core_flops
         arithmetic = max(issued, tiling.flops / device.dot_flops)
     work = max(arithmetic, tiling.staged_bytes / device.shared_bytes)

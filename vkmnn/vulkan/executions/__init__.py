@@ -49,13 +49,13 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "unary": ("UnaryOp",),
     "unlowered": ("Col2Im", "DFT"),
 }
-"""Which module registers the executions of which op types."""
+"""The module that registers the executions of each op type."""
 
 _HOMES = {op_type: module for module, op_types in MODULES.items() for op_type in op_types}
 
 
 def execution_of(op_type: str) -> type[VulkanExecution[Any]] | None:
-    """Return the execution of an op type, None where there is none; imports what registers it."""
+    """Return the execution of an op type, or None; import the module that registers it."""
     found = EXECUTIONS.get(op_type)
     if found is None and op_type in _HOMES:
         import_module(f"{__name__}.{_HOMES[op_type]}")

@@ -1,4 +1,4 @@
-"""Append: rows written into a tensor where it lies."""
+"""Append: rows written into a tensor in place."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 
 @vulkan_execution("Append")
 class AppendExecution(VulkanExecution[AppendAttrs]):
-    """One dispatch over what is appended; the result is the first input."""
+    """One dispatch over the appended rows; the result is the first input."""
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatch."""

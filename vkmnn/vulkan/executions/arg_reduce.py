@@ -32,10 +32,10 @@ MIN_GROUP = 64
 
 @vulkan_execution("ArgMax", "ArgMin")
 class ArgReduceExecution(VulkanExecution[ArgReduceAttrs]):
-    """An invocation or a workgroup per line; long lines go in pieces, whose winners meet again."""
+    """An invocation or a workgroup per line; long lines are split, and their winners compared."""
 
     def prepare(self, info: DeviceInfo) -> None:
-        """Refuse indices of nothing."""
+        """Reject empty lines."""
         if 0 in self.operand(0).shape and 0 not in self.output.shape:
             raise Rejection("the extremum of an empty axis")
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from vkmnn.base.elements import FloatElement
 from vkmnn.core.execution import Rejection
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import DType, Layout, View
@@ -28,31 +29,34 @@ from vkmnn.vulkan.cost.terms import Expected
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, rotate_lanes
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
+from vkmnn.vulkan.float_rules import FloatOperands, FloatRule
 from vkmnn.vulkan.quantized.byte_codes import code_shift, code_spec, keeps_rows_of_codes
+from vkmnn.vulkan.storage import FLOAT_BYTES
 
-MAX_CODED_KEYS = 1024  # whose scores lie in shared memory
-CODED_COLUMNS = 256  # of values, which a workgroup sums at once
-MASK, LENGTH, SINK = 3, 4, 5  # numbers of inputs
+MAX_CODED_KEYS = 1024  # whose scores fit in shared memory
+CODED_COLUMNS = 256  # columns of values that a workgroup sums at once
+MASK, LENGTH, SINK = 3, 4, 5  # indices of inputs
 
 
 @vulkan_execution("StridedAttention")
 class StridedAttentionExecution(VulkanExecution[StridedAttentionAttrs]):
     """One dispatch; no score ever reaches memory."""
 
-    fp16_rule = Fp16Rule.TAKES
+    float_rule = FloatRule.TAKES
     code_layout = Layout.NCHW
     repeatable = True
 
     def prepare(self, info: DeviceInfo) -> None:
-        """Refuse what takes too many iterations, and heads without elements."""
+        """Reject problems with too many iterations, and heads without elements."""
         attrs = self.attrs
         if attrs.depth == 0:
             raise Rejection("the queries have no elements")
         if attrs.codes is not None and attrs.keys > MAX_CODED_KEYS:
-            raise Rejection(f"codes of {attrs.keys} keys")
+            raise Rejection(f"quantised values of {attrs.keys} keys")
         if attrs.codes and attrs.keys * ceil_div(attrs.width, CODED_COLUMNS) > MAX_LOOP_ROUNDS:
-            raise Rejection(f"codes of {attrs.keys} keys, and values of {attrs.width} elements")
+            raise Rejection(
+                f"quantised values of {attrs.keys} keys, and values of {attrs.width} elements"
+            )
         vectors = ceil_div(attrs.depth, 4)
         steps = max(vectors, 11 * ceil_div(vectors, 16)) + KEYS // 4 + 1
         steps *= ceil_div(attrs.keys, KEYS)
@@ -63,21 +67,21 @@ class StridedAttentionExecution(VulkanExecution[StridedAttentionAttrs]):
         self._rows_of_codes = takes and keeps_rows_of_codes(info)
 
     def begins_codes(self) -> bool:
-        """Return whether sums end as codes."""
+        """Return whether results are quantised."""
         return self._rows_of_codes
 
     def made_codes(self, wish: int | None = None) -> int | None:
-        """What is rounded and not decoded is codes."""
+        """Results that are rounded and not dequantised are quantised."""
         codes = self.attrs.codes
         if not self._rows_of_codes or codes is None or codes.decoded != 1.0:
             return None
         return code_shift(*codes.made, wish)
 
-    def fp16_operands(self) -> Fp16Operands:
-        """Take fp16, except for mask and sinks: what hides a key may lie beyond its range."""
-        rule = Fp16Rule.FULL if self.attrs.codes else self.fp16_rule
-        takes, gives = self.by_rule(rule, wide=MASK)
-        return [fp16 and place != SINK for place, fp16 in enumerate(takes)], gives
+    def float_operands(self, element: FloatElement) -> FloatOperands:
+        """Read narrow floats, except for mask and sinks, whose values may exceed their range."""
+        rule = FloatRule.FULL if self.attrs.codes else self.float_rule
+        takes, gives = self.by_rule(rule, element, wide=MASK)
+        return [narrow and place != SINK for place, narrow in enumerate(takes)], gives
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatch."""
@@ -121,12 +125,12 @@ class StridedAttentionExecution(VulkanExecution[StridedAttentionAttrs]):
             groups = (*groups[:2], 1)
         encoder.dispatch(shader, tensors, params, groups, spec)
         if isinstance(kernel, AttentionTile | AttentionCoop):
-            width = 2 if encoder.fp16 else 4
+            width = FLOAT_BYTES[encoder.element]
             info, made = encoder.info, kernel
             encoder.expect(lambda: Expected(time_of(made, attrs, info, width)))
 
     def _sizes(self, aligned: Literal[1, 4]) -> dict[str, Any]:
-        """Return the parameters of every kernel, in units of what it reads at once."""
+        """Return the parameters of every kernel, in units of its loads."""
         attrs = self.attrs
         q_at, k_at, v_at, y_at = (_in_units(view, aligned) for view in (*attrs.views, attrs.result))
         seen = attrs.mask or View(0, (0, 0, 0, 0))
@@ -154,12 +158,12 @@ class StridedAttentionExecution(VulkanExecution[StridedAttentionAttrs]):
 
 
 def score_spec(attrs: StridedAttentionAttrs | CachedAttentionAttrs) -> dict[str, float]:
-    """Return how kernels of attention limit scores, and which keys they leave out."""
+    """Return the constants that limit scores and mask keys in attention kernels."""
     return {"CAPPED": attrs.softcap != 0, "CAP": attrs.softcap, "WINDOW": attrs.window}
 
 
 def _rounding(codes: CodeAttention, encoder: VulkanEncoder) -> Tensor:
-    """Return what kernels of codes bind in place of a mask (`include/attention_codes.glsl.j2`)."""
+    """Return what quantised kernels bind instead of a mask (`include/attention_codes.glsl.j2`)."""
     high = codes.low + len(codes.table) - 1
     numbers = (codes.low, high, codes.unit, *codes.weights, codes.factor, *codes.made)
     packed = np.array([*numbers, codes.decoded, *codes.table, *codes.later], np.float32)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from vkmnn.base.elements import FloatElement
 from vkmnn.core.execution import Layouts, Rejection
-from vkmnn.core.fp16_range import BINARY_KINDS, divides_fp16
+from vkmnn.core.float_range import BINARY_KINDS, divides
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Layout, storage_elements
 from vkmnn.ir.ops import BIT_KINDS, BinaryAttrs, StridedBinaryAttrs
@@ -20,16 +21,16 @@ from vkmnn.vulkan.broadcast import (
 )
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
+from vkmnn.vulkan.float_rules import FloatOperands, FloatRule
 from vkmnn.vulkan.storage import kernel_dtype
 
-# Kinds that give zero for two zeros.
+# Kinds that return zero for two zeros.
 _KEEPS_ZERO = frozenset(
     {"ADD", "SUB", "MUL", "MIN", "MAX", "PRELU", "GREATER", "LESS", "AND", "OR", "XOR", *BIT_KINDS}
 )
 # Kinds whose result is a bool.
 _TESTS = frozenset({"EQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL", "AND", "OR", "XOR"})
-# Kinds whose integer kernels notice results outside int32.
+# Kinds whose integer kernels detect results outside int32.
 _OVERFLOWS = frozenset({"ADD", "SUB", "MUL", "POW"})
 
 
@@ -37,11 +38,11 @@ _OVERFLOWS = frozenset({"ADD", "SUB", "MUL", "POW"})
 class BinaryExecution(VulkanExecution[BinaryAttrs]):
     """One dispatch over the broadcast result."""
 
-    fp16_rule = Fp16Rule.FOLLOWS
+    float_rule = FloatRule.FOLLOWS
     repeatable = True
 
     def prepare(self, info: DeviceInfo) -> None:
-        """Refuse operands of different kinds, and shapes with too many alternating axes."""
+        """Reject operands of different kinds, and shapes with too many alternating axes."""
         tensors, output, activation = self.operands, self.output, self.attrs.activation
         if len({kernel_dtype(tensor.dtype) for tensor in tensors}) != 1:
             raise Rejection(f"operands are {' and '.join(t.dtype.value for t in tensors)}")
@@ -54,20 +55,20 @@ class BinaryExecution(VulkanExecution[BinaryAttrs]):
             raise Rejection(f"activation {activation.kind} of integers")
 
     def layouts(self) -> Layouts:
-        """Work in the order of the larger operand; views are in plain order."""
+        """Use the order of the larger operand; views are in plain order."""
         attrs = self.attrs
         if isinstance(attrs, StridedBinaryAttrs):
             return [Layout.NCHW, Layout.NCHW], [Layout.NCHW]
         zero = attrs.kind in _KEEPS_ZERO and keeps_zero(attrs.activation)
         return elementwise_layouts(self.operands, self.output, zero)
 
-    def fp16_operands(self) -> Fp16Operands:
-        """Follow the operands where results stay in the range of fp16 as easily as they do."""
+    def float_operands(self, element: FloatElement) -> FloatOperands:
+        """Follow the operands where results stay in the range as easily as they do."""
         a, b = self.operand(0), self.operand(1)
-        # Squares, and quotients by what is computed or tiny, may be far larger or smaller.
-        leaves = a is b or (self.attrs.kind == "DIV" and not divides_fp16(b.value))
-        fp16 = self.attrs.kind in BINARY_KINDS and not leaves
-        return self.by_rule(self.fp16_rule if fp16 else Fp16Rule.FULL)
+        # Squares, and quotients by computed or tiny values, may be far larger or smaller.
+        leaves = a is b or (self.attrs.kind == "DIV" and not divides(b.value, element))
+        stays = self.attrs.kind in BINARY_KINDS and not leaves
+        return self.by_rule(self.float_rule if stays else FloatRule.FULL, element)
 
     def _plan(self, encoder: VulkanEncoder) -> tuple[Broadcast, list[Tensor]]:
         strided = self._strided()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from vkmnn.base.elements import FloatElement
 from vkmnn.base.records import dataclass
 from vkmnn.core.execution import Rejection
 from vkmnn.core.tensor import Tensor
@@ -21,7 +22,7 @@ from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS
 from vkmnn.vulkan.encoder import Params, VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.executions.attention import score_spec
-from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
+from vkmnn.vulkan.float_rules import FloatOperands, FloatRule
 from vkmnn.vulkan.storage import reject_integers
 
 MAX_DEPTH = 256
@@ -45,7 +46,7 @@ class CachedAttentionExecution(VulkanExecution[CachedAttentionAttrs]):
     """A workgroup for every head and row."""
 
     def prepare(self, info: DeviceInfo) -> None:
-        """Refuse integers, rows that are not whole vec4s, and too many of them."""
+        """Reject integers, rows that are not whole vec4s, and too many rows."""
         reject_integers([tensor for place, tensor in enumerate(self.inputs) if place != 7])
         sizes = self._sizes()
         if not fits(sizes.depth, sizes.columns):
@@ -63,15 +64,15 @@ class CachedAttentionExecution(VulkanExecution[CachedAttentionAttrs]):
         _, groups, capacity, depth = self.operand(5).shape
         return _Sizes(y[0], heads, groups, rows, capacity, depth, y[3])
 
-    def fp16_operands(self) -> Fp16Operands:
-        """Follow what is new; caches, mask, sinks and factors are float32."""
-        wanted, _ = self.by_rule(Fp16Rule.FULL)
+    def float_operands(self, element: FloatElement) -> FloatOperands:
+        """Follow the new rows; caches, mask, sinks and factors are float32."""
+        wanted, _ = self.by_rule(FloatRule.FULL, element)
         new = [tensor for tensor in self.inputs[:3] if tensor is not None]
-        fp16 = all(tensor.fp16 for tensor in new)
-        return [fp16 and place <= SINES for place in range(len(wanted))], [fp16, False, False]
+        narrow = all(tensor.element != "f32" for tensor in new)
+        return [narrow and place <= SINES for place in range(len(wanted))], [narrow, False, False]
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
-        """Record the dispatch; the caches are written where they lie."""
+        """Record the dispatch; the caches are written in place."""
         attrs, sizes = self.attrs, self._sizes()
         packed = attrs.layout == "packed"
         q = self.operand(0)
@@ -163,7 +164,7 @@ class CachedAttentionExecution(VulkanExecution[CachedAttentionAttrs]):
 
 
 def fits(depth: int, columns: int) -> bool:
-    """Return whether the kernel takes rows of these sizes."""
+    """Return whether the kernel supports rows of these sizes."""
     return not depth % 4 and not columns % 4 and 0 < depth <= MAX_DEPTH and 0 < columns <= MAX_DEPTH
 
 

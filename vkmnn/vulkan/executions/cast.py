@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from vkmnn.base.elements import FloatElement
 from vkmnn.core.execution import Layouts, Rejection
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import NARROW_FLOATS, NARROW_INTEGERS, DType, storage_elements
@@ -12,7 +13,7 @@ from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule, is_float
+from vkmnn.vulkan.float_rules import FloatOperands, FloatRule, is_float
 from vkmnn.vulkan.storage import kernel_dtype, storage_bytes
 
 # Integer types narrower than a device word: bits, and whether they are signed.
@@ -24,30 +25,32 @@ _NARROW = {
     DType.UINT16: (16, False),
 }
 _SIGNED = frozenset({DType.INT8, DType.INT16, DType.INT32, DType.INT64})
-# Negative numbers become ones that a device word cannot hold.
+# Types for which negative numbers exceed a device word.
 _WIDE_UNSIGNED = frozenset({DType.UINT32, DType.UINT64})
 
 
 @vulkan_execution("Cast")
 class CastExecution(VulkanExecution[CastAttrs]):
-    """One dispatch, or a view when both types are stored alike and no value changes."""
+    """One dispatch, or a view if both types are stored alike and no value changes."""
 
-    fp16_rule = Fp16Rule.FOLLOWS
+    float_rule = FloatRule.FOLLOWS
 
     def layouts(self) -> Layouts:
         """Keep the input's order: zero stays zero."""
         layout = self.operand(0).layout
         return [layout], [layout]
 
-    def fp16_operands(self) -> Fp16Operands:
-        """Follow the operand from one float type to another: fp16 is rounded already."""
+    def float_operands(self, element: FloatElement) -> FloatOperands:
+        """Follow the operand from one float type to another: float16 is rounded already."""
         exact = is_float(self.output) and not _is_coarse(self.operand(0), self.output)
-        return self.by_rule(self.fp16_rule if exact else Fp16Rule.FULL)
+        return self.by_rule(self.float_rule if exact else FloatRule.FULL, element)
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatch or the view."""
         source, output, dest = self.operand(0), self.output, self.attrs.to
-        if _same_values(source.dtype, dest) or (source.fp16 and output.fp16):
+        if _same_values(source.dtype, dest) or (
+            source.element != "f32" and output.element != "f32"
+        ):
             encoder.alias(output, source)
             return
         spec = _format(self.attrs)
@@ -70,16 +73,16 @@ class CastExecution(VulkanExecution[CastAttrs]):
 
 @vulkan_execution("BitCast")
 class BitCastExecution(VulkanExecution[BitCastAttrs]):
-    """A view: floats and integers of 32 bits lie in words alike."""
+    """A view: 32-bit floats and integers are both stored as words."""
 
-    fp16_rule = Fp16Rule.FULL
+    float_rule = FloatRule.FULL
 
     def prepare(self, info: DeviceInfo) -> None:
-        """Refuse what lies in words of more bits than it has."""
+        """Reject types stored in words wider than themselves."""
         types = {self.operand(0).dtype, self.attrs.to}
         if not types <= {DType.FLOAT32, DType.INT32}:
             names = ", ".join(sorted(dtype.value for dtype in types))
-            raise Rejection(f"{names}: on the device they have other bits")
+            raise Rejection(f"{names}: the device stores them with other bits")
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the view."""
@@ -87,7 +90,7 @@ class BitCastExecution(VulkanExecution[BitCastAttrs]):
 
 
 def _format(attrs: CastAttrs) -> dict[str, int | bool]:
-    """Return how numbers of a type lie among those of a device word."""
+    """Return how numbers of a type are stored among those of a device word."""
     if attrs.to in _NARROW:
         bits, signed = _NARROW[attrs.to]
         return {"BITS": bits, "SIGNED": signed}
@@ -114,7 +117,7 @@ def _bits(number: float) -> int:
 
 
 def _is_coarse(*tensors: Tensor) -> bool:
-    """True where one of these has a format that no half is kept in."""
+    """Return whether one of these types has a format that float16 storage cannot represent."""
     return any(tensor.dtype.is_narrow for tensor in tensors)
 
 
@@ -127,7 +130,7 @@ def _kernel_dest(dtype: DType) -> str:
 
 
 def _same_values(source: DType, dest: DType) -> bool:
-    """Return whether a cast to `dest` leaves every stored value of `source` as it is."""
+    """Return whether a cast to `dest` leaves every stored value of `source` unchanged."""
     if source is dest or kernel_dtype(source) != kernel_dtype(dest):
         return source is dest
     if dest in _WIDE_UNSIGNED:

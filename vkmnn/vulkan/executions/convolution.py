@@ -22,7 +22,7 @@ from vkmnn.shape.windows import conv_window
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.fp16 import Fp16Rule
+from vkmnn.vulkan.float_rules import FloatRule
 from vkmnn.vulkan.gemm.dynamic import Dynamic, code_numbers, code_words
 from vkmnn.vulkan.gemm.encode import encode, plain_end_us
 from vkmnn.vulkan.gemm.epilogue import Ending, Epilogue
@@ -45,14 +45,14 @@ _Direct = TypeVar(
 
 
 class ConvolutionBase(VulkanExecution[AttrsT]):
-    """What convolutions in both directions refuse, and the layouts they want."""
+    """Conditions and layouts shared by convolutions in both directions."""
 
-    fp16_rule = Fp16Rule.TAKES
+    float_rule = FloatRule.TAKES
     weights: tuple[DType, ...] = ()
-    """Integers that weights may be, besides floats."""
+    """Integer types of weights, in addition to floats."""
 
     def prepare(self, info: DeviceInfo) -> None:
-        """Refuse element types without kernel and more than three spatial axes."""
+        """Reject element types without kernels and more than three spatial axes."""
         axes = len(self.output.shape) - 2
         if axes > MAX_AXES:
             raise Rejection(f"{axes} spatial axes, at most {MAX_AXES} fit")
@@ -69,15 +69,15 @@ class ConvolutionBase(VulkanExecution[AttrsT]):
 
 
 class DirectConvolution(ConvolutionBase[_Direct]):
-    """What both kinds have in common: the problem, and how it is recorded."""
+    """Shared parts of both kinds: the problem, and its recording."""
 
     @property
     @abstractmethod
     def late(self) -> bool:
-        """Whether a residual comes in when the sum is complete."""
+        """Whether a residual is added once the sum is complete."""
 
     def prepare(self, info: DeviceInfo) -> None:
-        """Refuse huge steps and late residuals where the window must be cut into parts, too."""
+        """Also reject huge steps, and late residuals whose window must be split."""
         super().prepare(info)
         reject_wide(self.attrs.strides, self.attrs.dilations, self.attrs.pads)
         products = prod(self.operand(1).shape[1:])
@@ -85,7 +85,7 @@ class DirectConvolution(ConvolutionBase[_Direct]):
             raise Rejection(f"{products} products per element before a late residual")
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
-        """Record the convolution, rewritten where that is faster."""
+        """Record the convolution, rewritten if that is faster."""
         self._encode(self.job(encoder), encoder)
 
     def _encode(self, job: ConvJob, encoder: VulkanEncoder) -> None:
@@ -95,7 +95,7 @@ class DirectConvolution(ConvolutionBase[_Direct]):
 
     @abstractmethod
     def job(self, encoder: VulkanEncoder) -> ConvJob:
-        """Return what is to be recorded; tensors have their final layouts."""
+        """Return the job; tensors have their final layouts."""
 
     def _direct(
         self,
@@ -143,21 +143,21 @@ class DirectConvolution(ConvolutionBase[_Direct]):
 
 @vulkan_execution("Convolution")
 class ConvolutionExecution(DirectConvolution[ConvolutionAttrs]):
-    """One dispatch with bias, residual and activation in its epilogue; three by Winograd's way."""
+    """One dispatch with bias, residual and activation in its epilogue; three for Winograd."""
 
     repeatable = True
 
     @property
     def late(self) -> bool:
-        """Whether a residual comes in when the sum is complete."""
+        """Whether a residual is added once the sum is complete."""
         return self.attrs.residual != "ADD_BEFORE"
 
     def job(self, encoder: VulkanEncoder) -> ConvJob:
-        """Return what is to be recorded; tensors have their final layouts."""
+        """Return the job; tensors have their final layouts."""
         return self._direct(encoder, self.attrs.residual, self.attrs.activation)
 
     def plain_end_us(self, end: int, encoder: VulkanEncoder) -> float | None:
-        """At most four channels are read like that, and no residual is."""
+        """Plain input is supported for at most four channels, and never with a residual."""
         job = self.job(encoder)
         few = job.problem.group == 1 and job.problem.inputs <= BLOCK
         fits = few if end == 0 else job.problem.grouping == "blocks" and self.optional(3) is None
@@ -166,32 +166,32 @@ class ConvolutionExecution(DirectConvolution[ConvolutionAttrs]):
 
 @vulkan_execution("QuantizedConvolution")
 class QuantizedConvolutionExecution(DirectConvolution[QuantizedConvolutionAttrs]):
-    """The same on codes, in bytes or as float32: one dispatch of exact sums."""
+    """A convolution of quantised values, in bytes or as float32: one dispatch of exact sums."""
 
-    fp16_rule = Fp16Rule.FULL
+    float_rule = FloatRule.FULL
     weights = (DType.INT8, DType.INT16, DType.INT32)
 
     @property
     def late(self) -> bool:
-        """Whether a residual comes in when the sum is complete."""
+        """Whether a residual is added once the sum is complete."""
         return self.attrs.add is not None
 
     def prepare(self, info: DeviceInfo) -> None:
-        """Refuse biases and factors that are computed, too."""
+        """Also reject computed biases and factors."""
         super().prepare(info)
         for tensor in (self.operand(2), self.operand(4), self.optional(5)):
             if tensor is not None and tensor.value is None:
                 raise Rejection(f"'{tensor.name}' is not constant")
 
     def layouts(self) -> Layouts:
-        """The factors stay plain, too."""
+        """The factors stay plain too."""
         (wanted, made) = super().layouts()
         return [*wanted, Layout.NCHW, Layout.NCHW][: len(self.inputs)], made
 
     def code_inputs(self) -> dict[int, int | None]:
-        """Kernels that read bytes of weights read codes, and residuals in codes.
+        """Kernels with 8-bit weights read quantised inputs and residuals.
 
-        Of a single pixel, nothing is saved, and products of vectors have no such kernel.
+        Not for a single pixel: nothing is saved, and products of vectors have no such kernel.
         """
         shape = self.output.shape
         if shift_of(self.operand(1)) is None or shape[0] * prod(shape[2:]) <= 1:
@@ -199,11 +199,11 @@ class QuantizedConvolutionExecution(DirectConvolution[QuantizedConvolutionAttrs]
         return {0: code_shift(*self.attrs.taken), 3: None}
 
     def begins_codes(self) -> bool:
-        """Return whether there are kernels for its weights."""
+        """Return whether its weights have kernels."""
         return bool(self.code_inputs())
 
     def made_codes(self, wish: int | None = None) -> int | None:
-        """What is rounded and not decoded is codes."""
+        """Results that are rounded and not dequantised are quantised."""
         attrs = self.attrs
         if not self.code_inputs() or attrs.scale != 1.0:
             return None
@@ -220,18 +220,8 @@ class QuantizedConvolutionExecution(DirectConvolution[QuantizedConvolutionAttrs]
             super()._encode(job, encoder)
 
     def job(self, encoder: VulkanEncoder) -> ConvJob:
-        """Return what is to be recorded; tensors have their final layouts."""
-        attrs = self.attrs
-        requantize = Requantize(
-            self.operand(4),
-            attrs.low,
-            attrs.high,
-            attrs.add,
-            attrs.scale,
-            attrs.taken,
-            self.optional(5),
-            attrs.first,
-        )
+        """Return the job; tensors have their final layouts."""
+        requantize = Requantize.of(self.attrs, self.operand(4), self.optional(5))
         job = self._direct(encoder, requantize.residual_mode, requantize)
         weights, view = job.weights, job.weights.view
         shift = shift_of(weights.tensor)
@@ -246,40 +236,40 @@ class QuantizedConvolutionExecution(DirectConvolution[QuantizedConvolutionAttrs]
 
 @vulkan_execution("DynamicQuantizeConvolution")
 class DynamicQuantizeConvolutionExecution(DirectConvolution[DynamicQuantizeConvolutionAttrs]):
-    """Codes of the input, then their convolution by bytes, which ends with both scales."""
+    """Quantises the input for an 8-bit convolution, whose epilogue applies both scales."""
 
-    fp16_rule = Fp16Rule.FULL
+    float_rule = FloatRule.FULL
     weights = (DType.INT8, DType.INT16)
 
     @property
     def late(self) -> bool:
-        """True: sums are multiplied when they are complete."""
+        """True: sums are scaled when they are complete."""
         return True
 
     def prepare(self, info: DeviceInfo) -> None:
-        """Refuse weights, biases and factors that are computed, too."""
+        """Also reject computed weights, biases and factors."""
         super().prepare(info)
         weights = self.operand(1)
         if shift_of(weights) is None:
-            raise Rejection(f"'{weights.name}' is not constant, or bytes do not hold its numbers")
+            raise Rejection(f"'{weights.name}' is not constant, or its values do not fit 8 bits")
         for tensor in (self.optional(2), self.operand(4)):
             if tensor is not None and tensor.value is None:
                 raise Rejection(f"'{tensor.name}' is not constant")
 
     def layouts(self) -> Layouts:
-        """The factors stay plain, too."""
+        """The factors stay plain too."""
         (wanted, made) = super().layouts()
         return [*wanted, *[Layout.NCHW] * 3], made
 
     def job(self, encoder: VulkanEncoder) -> ConvJob:
-        """Return what is to be recorded; tensors have their final layouts."""
+        """Return the job; tensors have their final layouts."""
         attrs = self.attrs
         job = self._direct(encoder, attrs.residual)
         channels, shift = job.problem.channels, shift_of(job.weights.tensor)
         by = self.operand(5), self.operand(6)
         bias, factor = self.optional(2), self.operand(4)
         dynamic = Dynamic.of(by, factor, bias, channels, attrs.activation, encoder)
-        # Products of vectors have no kernel that reads codes of a byte.
+        # Products of vectors have no kernel that reads 8-bit quantised values.
         several = job.problem.pixels > 1
         x = (code_words if several else code_numbers)(job.x, dynamic, encoder)
         weights = replace(job.weights, key="bytes", shift=shift)

@@ -12,7 +12,7 @@ from vkmnn.vulkan.rows.running import encode_running
 
 @vulkan_execution("CumSum", "CumProd")
 class CumSumExecution(VulkanExecution[CumSumAttrs]):
-    """One invocation per line; of long lines first the sums of pieces, then their running sums."""
+    """One invocation per line; in long lines, sums of pieces first, then their running sums."""
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatches."""

@@ -31,7 +31,7 @@ from vkmnn.vulkan.splitting.spatial import MAX_AXES, blocked, reject_wide, tripl
 class Phase:
     """The outputs `first`, `first + stride`, … of one axis as a convolution of stride 1.
 
-    They see the kernel elements of `taps`, in the order in which a convolution meets the input.
+    They use the kernel elements of `taps`, in the order of a convolution.
     """
 
     first: int
@@ -51,9 +51,9 @@ def axis_phases(
 ) -> Iterator[Phase]:
     """Yield the phases of one axis that have outputs.
 
-    Output o meets input i through kernel element k where o + begin = i · stride + k · dilation
-    (ONNX ConvTranspose). For o = first + stride · q, k runs over one residue class, and i = q + an
-    offset that falls by dilation / gcd(stride, dilation) from one such k to the next.
+    Output o uses input i through kernel element k where o + begin = i · stride + k · dilation (ONNX
+    ConvTranspose). For o = first + stride · q, k runs over one residue class, and i = q + an offset
+    that falls by dilation / gcd(stride, dilation) from one such k to the next.
     """
     common = gcd(stride, dilation)
     step = stride // common
@@ -67,7 +67,7 @@ def axis_phases(
             continue
         count = ceil_div(kernel - start, step)
         last = start + (count - 1) * step
-        # The last kernel element meets the earliest input: a convolution's tap 0.
+        # The last kernel element uses the earliest input: a convolution's tap 0.
         yield Phase(
             first,
             ceil_div(output - first, stride),
@@ -83,12 +83,12 @@ class DeconvolutionExecution(ConvolutionBase[DeconvolutionAttrs]):
     """One dispatch for all phases of the same sizes, or one per phase."""
 
     def prepare(self, info: DeviceInfo) -> None:
-        """Refuse huge steps, too."""
+        """Also reject huge steps."""
         super().prepare(info)
         reject_wide(self.attrs.strides, self.attrs.dilations, self.attrs.pads)
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
-        """Record the phases: on GPUs those of the same sizes together, where a kernel can."""
+        """Record the phases: on GPUs those of equal sizes together, if a kernel can."""
         attrs, x, w, bias = self.attrs, self.operand(0), self.operand(1), self.optional(2)
         window = deconv_window(attrs, x.shape[2:], w.shape[2:])
         source = blocked(x, encoder)
@@ -112,7 +112,7 @@ class DeconvolutionExecution(ConvolutionBase[DeconvolutionAttrs]):
 
 
 def _alike(every: Iterable[Phases]) -> list[list[Phases]]:
-    """Return the phases, those of the same sizes together."""
+    """Return the phases, those of equal sizes together."""
     groups: dict[object, list[Phases]] = {}
     for phases in every:
         sizes = tuple((phase.count, phase.tap_count, phase.dilation) for phase in phases)
@@ -121,7 +121,7 @@ def _alike(every: Iterable[Phases]) -> list[list[Phases]]:
 
 
 def _joined(problems: Sequence[ConvProblem]) -> ConvProblem:
-    """Return phases of the same sizes as one problem."""
+    """Return phases of equal sizes as one problem."""
     pad = max(p.pad[0] for p in problems), max(p.pad[1] for p in problems)
     whole = (*pad, max(p.pad[2] for p in problems))
     phases = []
@@ -133,7 +133,7 @@ def _joined(problems: Sequence[ConvProblem]) -> ConvProblem:
 
 
 def _phases(window: Window) -> list[list[Phase]]:
-    """Return the phases of each axis; leading axes that are missing have one trivial phase."""
+    """Return the phases of each axis; missing leading axes have one trivial phase."""
     given = list(
         zip(
             window.kernel,

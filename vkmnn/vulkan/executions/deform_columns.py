@@ -1,4 +1,4 @@
-"""DeformColumns: what the weights of a deformable convolution meet."""
+"""DeformColumns: im2col for deformable convolution."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class DeformColumnsExecution(VulkanExecution[DeformColumnsAttrs]):
     """One invocation per element."""
 
     def prepare(self, info: DeviceInfo) -> None:
-        """Refuse images without pixels."""
+        """Reject images without pixels."""
         if 0 in self.operand(0).shape:
             raise Rejection("images without pixels")
 

@@ -14,17 +14,17 @@ from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 
 
 def elimination_rounds(size: int) -> int:
-    """Return how often an invocation goes round its loops."""
+    """Return the number of loop iterations of an invocation."""
     steps = sum(rows * (rows + 2) + 2 * rows + 5 for rows in range(size))
     return size * size + steps
 
 
 @vulkan_execution("Det")
 class DetExecution(VulkanExecution[OpAttrs]):
-    """One invocation per matrix, which it takes apart in a copy."""
+    """One invocation per matrix, by elimination in a copy."""
 
     def prepare(self, info: DeviceInfo) -> None:
-        """Refuse matrices without elements, and those that a loop cannot go through."""
+        """Reject matrices without elements, and those too large for a loop."""
         size = self.operand(0).shape[-1]
         if size == 0:
             raise Rejection("matrices without elements")

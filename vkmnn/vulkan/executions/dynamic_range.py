@@ -1,4 +1,4 @@
-"""DynamicRange: what a tensor is quantised by, from its extremes."""
+"""DynamicRange: scale and zero point of a tensor, from its extremes."""
 
 from __future__ import annotations
 
@@ -10,23 +10,22 @@ from vkmnn.shaders import kernels
 from vkmnn.vulkan.device_rules import is_gpu
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.fp16 import Fp16Rule
+from vkmnn.vulkan.float_rules import FloatRule
 from vkmnn.vulkan.rows.reduction import row_grid
-from vkmnn.vulkan.storage import stored_word
 
-# The vec4s of a workgroup: a GPU has more of these to keep at work.
+# The vec4s of a workgroup; a GPU needs more of them to be busy.
 CHUNK_CPU = 4_096
 CHUNK_GPU = 1_024
 
 
 @vulkan_execution("DynamicRange")
 class DynamicRangeExecution(VulkanExecution[OpAttrs]):
-    """One dispatch; for large tensors a first one, whose workgroups find the extremes of pieces."""
+    """One dispatch; for large tensors, an earlier one computes the extremes of pieces."""
 
-    fp16_rule = Fp16Rule.READS
+    float_rule = FloatRule.READS
 
     def layouts(self) -> Layouts:
-        """Any order will do: the zeros of tail lanes are within every range."""
+        """Any order works: the zeros of tail lanes are within every range."""
         return [self.operand(0).layout], [Layout.NCHW] * len(self.outputs)
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
@@ -38,13 +37,11 @@ class DynamicRangeExecution(VulkanExecution[OpAttrs]):
         if pieces > 1:
             extremes = encoder.scratch(4 * pieces, full=True)
             params = kernels.DynamicRangeParams(elements=elements, chunk=chunk)
-            shader = kernels.dynamic_range(
-                result="pieces", element=stored_word(x), load=encoder.load
-            )
+            shader = kernels.dynamic_range(result="pieces", element=x.element, load=encoder.load)
             encoder.dispatch(shader, [x, extremes], params, row_grid(pieces, encoder))
             x, elements, pairs = extremes, 4 * pieces, True
         params = kernels.DynamicRangeParams(elements=elements, chunk=ceil_div(elements, 4))
-        shader = kernels.dynamic_range(result="range", element=stored_word(x), load=encoder.load)
+        shader = kernels.dynamic_range(result="range", element=x.element, load=encoder.load)
         made = [self._made(index, encoder) for index in range(2)]
         encoder.dispatch(shader, [x, *made], params, spec={"PAIRS": pairs})
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from vkmnn.base.elements import FLOATS, FloatElement
 from vkmnn.core.execution import Layouts
-from vkmnn.core.fp16_range import STEP_KINDS
+from vkmnn.core.float_range import STEP_KINDS
 from vkmnn.ir import Layout
 from vkmnn.ir.ops import (
     MAX_STEP_INPUTS,
@@ -25,18 +26,18 @@ from vkmnn.vulkan.broadcast import (
 from vkmnn.vulkan.copies.layout_change import change_layout, is_reordered
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
+from vkmnn.vulkan.float_rules import FloatOperands, FloatRule
 from vkmnn.vulkan.quantized.byte_codes import code_shift, code_spec, rounding_spec
 from vkmnn.vulkan.storage import reject_integers
 
-# Kinds that give zero when all their values are zero.
+# Kinds that return zero if all their values are zero.
 _ZERO_OF_ZEROS = frozenset(
     {
         "ADD", "SUB", "MIN", "MAX", "GREATER", "LESS", "ABS", "FLOOR", "CEIL", "ROUND", "SIGN",
         "SQRT", "TANH",
     }
 )  # fmt: skip
-# What QuantizeLinear becomes: numbers are the scale and the bounds, and NaN is the lower one.
+# Steps of QuantizeLinear: numbers are the scale and the bounds, and NaN becomes the lower one.
 _QUANTIZE = (
     Step("DIV", (0, -1)),
     Step("ROUND", (1,)),
@@ -44,8 +45,6 @@ _QUANTIZE = (
     Step("SELECT", (3, 2, -2)),
     Step("MIN", (4, -3)),
 )
-_WHOLE_FP16 = 2048
-"""All whole numbers up to this are numbers of fp16."""
 _FIRST_RESULT = MAX_STEP_INPUTS + MAX_STEP_NUMBERS
 
 
@@ -53,46 +52,46 @@ _FIRST_RESULT = MAX_STEP_INPUTS + MAX_STEP_NUMBERS
 class ElementwiseExecution(VulkanExecution[ElementwiseAttrs]):
     """One dispatch over the broadcast result."""
 
-    fp16_rule = Fp16Rule.FOLLOWS
+    float_rule = FloatRule.FOLLOWS
     repeatable = True
 
     def prepare(self, info: DeviceInfo) -> None:
-        """Refuse integers, and shapes with too many alternating axes."""
+        """Reject integers, and shapes with too many alternating axes."""
         reject_many_axes(self.operands, self.output)
         reject_integers(self.inputs)
 
     def layouts(self) -> Layouts:
-        """Work in the order of the largest operand; codes are channel-blocked."""
+        """Use the order of the largest operand; quantised values are channel-blocked."""
         zero = keeps_zero(self.attrs, len(self.inputs))
         codes = any(tensor.codes is not None for tensor in self.operands)
         return elementwise_layouts(self.operands, self.output, zero, blocked=codes)
 
     def code_inputs(self) -> dict[int, int | None]:
-        """Codes of the result's shape, where all operands may be channel-blocked."""
+        """Quantised inputs of the result's shape, if all operands may be channel-blocked."""
         zero = keeps_zero(self.attrs, len(self.inputs))
         if not may_be_blocked(self.operands, self.output, zero):
             return {}
         shape = self.output.shape
         return {n: None for n, t in enumerate(self.inputs) if t is not None and t.shape == shape}
 
-    def fp16_operands(self) -> Fp16Operands:
-        """Follow the operands where results stay in the range of fp16 as easily as they do."""
+    def float_operands(self, element: FloatElement) -> FloatOperands:
+        """Follow the operands if results stay in the range as easily as they do."""
         steps = self.attrs.steps
         squares = any("MUL" in step.kind and step.values[0] == step.values[1] for step in steps)
         codes = any(step.kind == "ROUND" for step in steps) and any(
-            abs(number) > _WHOLE_FP16 for number in self.attrs.numbers
+            abs(number) > FLOATS[element].whole for number in self.attrs.numbers
         )
-        fp16 = not squares and not codes and all(step.kind in STEP_KINDS for step in steps)
-        return self.by_rule(self.fp16_rule if fp16 else Fp16Rule.FULL)
+        stays = not squares and not codes and all(step.kind in STEP_KINDS for step in steps)
+        return self.by_rule(self.float_rule if stays else FloatRule.FULL, element)
 
     def begins_codes(self) -> bool:
         """Return whether it ends with rounding and bounds."""
         return code_bounds(self.attrs, len(self.inputs)) is not None
 
     def made_codes(self, wish: int | None = None) -> int | None:
-        """What rounds channel-blocked floats, or plain ones, whose order changes with that."""
+        """Results of rounding channel-blocked floats, or plain ones, whose order then changes."""
         bounds = code_bounds(self.attrs, len(self.inputs))
-        if bounds is None or any(tensor.fp16 for tensor in self.operands):
+        if bounds is None or any(tensor.element != "f32" for tensor in self.operands):
             return None
         x = self.operand(0)
         plain = quantizes(self.attrs) is not None and is_reordered(x)
@@ -116,7 +115,7 @@ class ElementwiseExecution(VulkanExecution[ElementwiseAttrs]):
             element="c8" if narrow else encoder.element,
             load="buffer" if narrow else encoder.load,
         )
-        # Operands that are left out still need a buffer and strides; the first one's will do.
+        # Omitted operands still need a buffer and strides; the first one's will do.
         order = [n if n < len(tensors) else 0 for n in range(MAX_STEP_INPUTS)]
         strides = [plan.padded_strides(n) for n in order]
         params = kernels.ElementwiseParams(
@@ -146,7 +145,7 @@ class ElementwiseExecution(VulkanExecution[ElementwiseAttrs]):
 
 
 def quantizes(attrs: ElementwiseAttrs) -> CodeMean | None:
-    """Return how floats become codes, where the steps are those of a QuantizeLinear."""
+    """Return how floats are quantised, if the steps are those of a QuantizeLinear."""
     if attrs.steps != _QUANTIZE or len(attrs.numbers) != 3:
         return None
     unit, low, high = attrs.numbers
@@ -155,12 +154,12 @@ def quantizes(attrs: ElementwiseAttrs) -> CodeMean | None:
 
 
 def code_bounds(attrs: ElementwiseAttrs, inputs: int) -> tuple[float, float] | None:
-    """Return the bounds that the steps end with after rounding; None where they end otherwise."""
+    """Return the bounds at the end of the steps, after rounding; None for other endings."""
     last = attrs.steps[-1]
     before = _made(attrs, last.values[0], inputs)
     bounds = [attrs.numbers[-1 - v] if v < 0 else np.nan for v in last.values[1:]]
     if last.kind == "MIN" and before is not None and before.kind == "SELECT":
-        # Of a comparison that NaN fails: what is above the lower bound, else that.
+        # A comparison that NaN fails: values above the lower bound, else the bound.
         _, above, lowest = before.values
         if before.values[0] < inputs or lowest >= 0:
             return None
@@ -175,12 +174,12 @@ def code_bounds(attrs: ElementwiseAttrs, inputs: int) -> tuple[float, float] | N
 
 
 def _made(attrs: ElementwiseAttrs, value: int, inputs: int) -> Step | None:
-    """Return the step that makes a value."""
+    """Return the step that computes a value."""
     return attrs.steps[value - inputs] if value >= inputs else None
 
 
 def _step_spec(number: int, step: Step, inputs: int) -> dict[str, int]:
-    """Return what a step computes, of values as the kernel numbers them."""
+    """Return the specialization of a step, with values as the kernel numbers them."""
     spec = {f"KIND{number}": kernels.Step[step.kind].value}
     for letter, value in zip("ABC", step.values, strict=False):
         if value < 0:
@@ -192,7 +191,7 @@ def _step_spec(number: int, step: Step, inputs: int) -> dict[str, int]:
 
 
 def keeps_zero(attrs: ElementwiseAttrs, inputs: int) -> bool:
-    """Return whether inputs of zero give zero, as far as the kinds of the steps tell."""
+    """Return whether inputs of zero give zero, judged by the kinds of the steps."""
     zero = [True] * inputs
     for step in attrs.steps:
         parts = [zero[v] if v >= 0 else attrs.numbers[-1 - v] == 0 for v in step.values]

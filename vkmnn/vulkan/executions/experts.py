@@ -7,6 +7,7 @@ from typing import cast
 
 import numpy as np
 
+from vkmnn.base.elements import FloatElement
 from vkmnn.base.records import dataclass
 from vkmnn.core.execution import Rejection
 from vkmnn.core.tensor import Tensor
@@ -18,7 +19,7 @@ from vkmnn.vulkan.activation import call_of
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, is_gpu, rotate_lanes
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
+from vkmnn.vulkan.float_rules import FloatOperands, FloatRule
 from vkmnn.vulkan.gemm.codes import CHUNK, CodeForm, PackedCodes, pack_codes, pack_floats
 from vkmnn.vulkan.gemm.job import MatMulJob
 from vkmnn.vulkan.gemm.operands import left_operand
@@ -70,9 +71,9 @@ class ExpertMatMulExecution(VulkanExecution[ExpertMatMulAttrs]):
         if self._form.panels > limits[0] or self._rows > min(limits[1], MAX_LOOP_ROUNDS // 2):
             raise Rejection(f"{self._rows} rows by {attrs.columns} columns")
 
-    def fp16_operands(self) -> Fp16Operands:
-        """Take and make fp16; weights, scales and zeros stay as they are."""
-        wanted, made = self.by_rule(Fp16Rule.TAKES)
+    def float_operands(self, element: FloatElement) -> FloatOperands:
+        """Read and write narrow floats; weights, scales and zeros stay as they are."""
+        wanted, made = self.by_rule(FloatRule.TAKES, element)
         return [number not in (1, 4, 5) and want for number, want in enumerate(wanted)], made
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
@@ -94,9 +95,9 @@ class ExpertMatMulExecution(VulkanExecution[ExpertMatMulAttrs]):
             self._mix(made, shares, self.optional(7), encoder)
 
     def _narrowed(self, encoder: VulkanEncoder) -> CodeForm:
-        """Return the form of the weights: floats as they are, in fp16 sessions float16."""
+        """Return the form of the weights: floats as they are, float16 beside narrow floats."""
         form, dtype = self._form, self.operand(1).dtype
-        if self.attrs.bits or not (encoder.fp16 or dtype is DType.FLOAT16):
+        if self.attrs.bits or (encoder.element == "f32" and dtype is not DType.FLOAT16):
             return form
         return CodeForm(16, form.block, form.depth, form.columns, form.experts)
 

@@ -12,7 +12,7 @@ from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.fp16 import Fp16Rule
+from vkmnn.vulkan.float_rules import FloatRule
 from vkmnn.vulkan.indexing import MAX_AXES, padded, row_strides
 
 
@@ -20,7 +20,7 @@ from vkmnn.vulkan.indexing import MAX_AXES, padded, row_strides
 class GatherExecution(VulkanExecution[AxisAttrs]):
     """One dispatch; four words at a time when rows allow."""
 
-    fp16_rule = Fp16Rule.FOLLOWS
+    float_rule = FloatRule.FOLLOWS
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatch."""
@@ -48,10 +48,10 @@ class GatherExecution(VulkanExecution[AxisAttrs]):
 class GatherElementsExecution(VulkanExecution[AxisAttrs]):
     """One dispatch over the indices."""
 
-    fp16_rule = Fp16Rule.FOLLOWS
+    float_rule = FloatRule.FOLLOWS
 
     def prepare(self, info: DeviceInfo) -> None:
-        """Refuse shapes with too many alternating axes."""
+        """Reject shapes with too many alternating axes."""
         data, index = self.operands
         self._walk = elements_walk(data.shape, index.shape, self.attrs.axis)
         axes = len(self._walk.size)
@@ -79,7 +79,7 @@ class GatherElementsExecution(VulkanExecution[AxisAttrs]):
 
 
 def elements_walk(data: tuple[int, ...], index: tuple[int, ...], axis: int) -> Region:
-    """Return the way from index elements (dst) to where their line in the data begins (src)."""
+    """Return the walk from index elements (dst) to the starts of their lines in the data (src)."""
     strides = list(row_strides(data))
     strides[axis] = 0
     source = View(0, tuple(strides))
@@ -90,10 +90,10 @@ def elements_walk(data: tuple[int, ...], index: tuple[int, ...], axis: int) -> R
 class GatherNDExecution(VulkanExecution[GatherNDAttrs]):
     """One dispatch over the gathered slices."""
 
-    fp16_rule = Fp16Rule.FOLLOWS
+    float_rule = FloatRule.FOLLOWS
 
     def prepare(self, info: DeviceInfo) -> None:
-        """Refuse index tuples that the kernel has no room for."""
+        """Reject index tuples that are too long for the kernel."""
         depth = self.operand(1).shape[-1]
         if depth > MAX_AXES:
             raise Rejection(f"index tuples of {depth}, at most {MAX_AXES} fit")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
+from vkmnn.base.elements import FloatElement
 from vkmnn.core.execution import Layouts, Rejection
 from vkmnn.ir import Layout
 from vkmnn.ir.ops import GridSampleAttrs
@@ -11,7 +12,7 @@ from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
+from vkmnn.vulkan.float_rules import FloatOperands, FloatRule
 from vkmnn.vulkan.splitting.spatial import blocked, triple
 from vkmnn.vulkan.storage import kernel_dtype
 
@@ -23,10 +24,10 @@ GRID = 1  # number of the input
 class GridSampleExecution(VulkanExecution[GridSampleAttrs]):
     """One dispatch over the texels of the channel-blocked output."""
 
-    fp16_rule = Fp16Rule.FOLLOWS
+    float_rule = FloatRule.FOLLOWS
 
     def prepare(self, info: DeviceInfo) -> None:
-        """Refuse more than three spatial axes, and interpolation between integers."""
+        """Reject more than three spatial axes, and interpolation between integers."""
         x = self.operand(0)
         if len(x.shape) - 2 > MAX_AXES:
             raise Rejection(f"{len(x.shape) - 2} spatial axes, at most {MAX_AXES} fit")
@@ -38,9 +39,9 @@ class GridSampleExecution(VulkanExecution[GridSampleAttrs]):
         """Channel blocks, and a plain grid."""
         return [Layout.NC4HW4, Layout.NCHW], [Layout.NC4HW4]
 
-    def fp16_operands(self) -> Fp16Operands:
-        """Follow what is sampled; coordinates need all their digits."""
-        return self.by_rule(self.fp16_rule, wide=GRID)
+    def float_operands(self, element: FloatElement) -> FloatOperands:
+        """Follow the sampled tensor; coordinates need full precision."""
+        return self.by_rule(self.float_rule, element, wide=GRID)
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatch."""

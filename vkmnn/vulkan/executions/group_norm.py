@@ -14,13 +14,12 @@ from vkmnn.shaders import kernels
 from vkmnn.vulkan.activation import activation_spec
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.fp16 import Fp16Rule
+from vkmnn.vulkan.float_rules import FloatRule
 from vkmnn.vulkan.rows.norm import Channels, Factor, RowNorm, encode_row_norm
 from vkmnn.vulkan.rows.reduction import row_grid, row_group
-from vkmnn.vulkan.storage import stored_word
 
 # Longer groups are normalised as plain rows, which are reduced in pieces: with eight invocations
-# for a group, loops would get too long (see MAX_LOOP_ROUNDS), and sums would lose digits.
+# per group, loops would get too long (see MAX_LOOP_ROUNDS), and sums would lose digits.
 MAX_STEPS = 20_000
 
 
@@ -39,7 +38,7 @@ class _Groups:
 
     @property
     def mode(self) -> Literal["own", "joint"] | None:
-        """How a kernel for channel-blocked images treats the groups; None when none does."""
+        """How a kernel for channel-blocked images treats the groups; None if none does."""
         blocks = ceil_div(self.width, 4)
         if blocks * (ceil_div(self.pixels, 8) + 2) > MAX_STEPS:
             return None
@@ -52,11 +51,11 @@ class _Groups:
 class GroupNormExecution(VulkanExecution[GroupNormAttrs]):
     """One dispatch with a workgroup per group; long groups take several."""
 
-    fp16_rule = Fp16Rule.FOLLOWS
+    float_rule = FloatRule.FOLLOWS
     repeatable = True
 
     def layouts(self) -> Layouts:
-        """Stay channel-blocked when groups are whole channel blocks or single channels."""
+        """Stay channel-blocked if groups are whole channel blocks or single channels."""
         x = self.operand(0)
         blocked = x.layout is Layout.NC4HW4 and 0 not in x.shape and self._groups(x).mode
         layout = Layout.NC4HW4 if blocked else Layout.NCHW
@@ -85,7 +84,7 @@ class GroupNormExecution(VulkanExecution[GroupNormAttrs]):
     def _encode_blocks(self, groups: _Groups, encoder: VulkanEncoder) -> None:
         x, scale, bias = self.operand(0), self.optional(1), self.optional(2)
         attrs, mode = self.attrs, groups.mode
-        assert mode is not None  # else `layouts` had asked for plain order
+        assert mode is not None  # otherwise `layouts` had asked for plain order
         blocks = ceil_div(groups.width, 4)
         rows = ceil_div(groups.channels, 4) // blocks * groups.batch
         group = row_group(rows, groups.pixels * 4, encoder)
@@ -107,7 +106,7 @@ class GroupNormExecution(VulkanExecution[GroupNormAttrs]):
             "HAS_BIAS": bias is not None,
             **activation_spec(attrs.activation),
         }
-        shader = kernels.group_norm(lanes=group.lanes, mode=mode, element=stored_word(x))
+        shader = kernels.group_norm(lanes=group.lanes, mode=mode, element=x.element)
         # What the specialization leaves out still needs a buffer; any will do.
         bindings = [x, scale or x, bias or x, self.output]
         encoder.dispatch(shader, bindings, params, row_grid(rows, encoder), spec)

@@ -6,15 +6,15 @@ from math import prod
 
 import numpy as np
 
+from vkmnn.base.elements import FloatElement
 from vkmnn.core.execution import Layouts
-from vkmnn.core.fp16_range import fits_fp16
+from vkmnn.core.float_range import fits
 from vkmnn.ir import DType, Layout
 from vkmnn.ir.ops import ImageToTensorAttrs
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.fp16 import Fp16Operands, is_float
-from vkmnn.vulkan.storage import stored_word
+from vkmnn.vulkan.float_rules import FloatOperands, is_float
 
 # Integer types that float16 represents exactly, and their largest magnitude.
 _SMALL = {DType.BOOL: 1.0, DType.UINT8: 255.0, DType.INT8: 128.0}
@@ -30,15 +30,16 @@ class ImageToTensorExecution(VulkanExecution[ImageToTensorAttrs]):
         """Read plain order, write blocks of channels."""
         return [Layout.NCHW], [Layout.NC4HW4]
 
-    def fp16_operands(self) -> Fp16Operands:
-        """Read either type; write fp16 if it can hold every result."""
+    def float_operands(self, element: FloatElement) -> FloatOperands:
+        """Read either type; write narrow floats if they can hold every result."""
         x, attrs = self.operand(0), self.attrs
         factors = np.array(attrs.scale or (1.0,)), np.array(attrs.bias or (0.0,))
-        fits = all(fits_fp16(array.astype(np.float32)) for array in factors)
+        narrow = all(fits(array.astype(np.float32), element) for array in factors)
         if not is_float(x):
             largest = np.abs(factors[0]) * _SMALL.get(x.dtype, np.inf) + np.abs(factors[1])
-            fits = fits and fits_fp16(largest.astype(np.float32)) and x.dtype in _SMALL
-        return [x.fp16], [fits]
+            held = x.dtype in _SMALL and fits(largest.astype(np.float32), element)
+            narrow = narrow and held
+        return [x.element != "f32"], [narrow]
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatch."""
@@ -54,10 +55,10 @@ class ImageToTensorExecution(VulkanExecution[ImageToTensorAttrs]):
             count=count, batch=batch, channels=channels, pixels=pixels, **factors, **shifts
         )
         shader = kernels.convert_layout(
-            dest="nc4hw4", element=stored_word(x), result=stored_word(output), load=encoder.load
+            dest="nc4hw4", element=x.element, result=output.element, load=encoder.load
         )
         affine = bool(attrs.scale or attrs.bias)
         spec = {"CHANNELS_LAST": attrs.channels_last, "AFFINE": affine}
-        if not x.fp16:
+        if x.element == "f32":
             spec["WHOLE"] = not is_float(x)
         encoder.dispatch_linear(shader, [x, output], params, count, spec)

@@ -1,4 +1,4 @@
-"""Interp (ONNX Resize): one dispatch for two axes, from tables of taps made on the host."""
+"""Interp (ONNX Resize): one dispatch for two axes, from tables of taps computed on the host."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from math import prod
 
 import numpy as np
 
+from vkmnn.base.elements import FloatElement
 from vkmnn.base.records import dataclass
 from vkmnn.core.execution import Layouts, Rejection
-from vkmnn.core.fp16_range import fits_fp16
+from vkmnn.core.float_range import fits
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Array, DType, Layout
 from vkmnn.ir.ops import InterpAttrs
@@ -19,21 +20,21 @@ from vkmnn.shaders import kernels
 from vkmnn.shape.resizing import AxisResize, axis_taps, resize_axes
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule, apply_fp16_rule
+from vkmnn.vulkan.float_rules import FloatOperands, FloatRule, apply_float_rule
 from vkmnn.vulkan.quantized.byte_codes import code_shift, code_spec, rounding_spec
 from vkmnn.vulkan.storage import kernel_dtype, to_storage
 
-# Two axes share a dispatch up to this many taps an element; beyond, one by one is less work.
+# Two axes share a dispatch up to this many taps per element; beyond, one by one is less work.
 MAX_FUSED_TAPS = 16
 # Every pair of taps is one iteration, and an invocation may do 65,000.
 MAX_TAPS = 120_000
-# Wider integers do not fit the 24 bits of float32, in which taps are added up.
+# Wider integers do not fit the 24 bits of float32, in which taps are summed.
 _INTERPOLATED_INTEGERS = (DType.INT8, DType.UINT8, DType.INT16, DType.UINT16)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Taps:
-    """What makes up each output element of one axis.
+    """The taps of each output element of one axis.
 
     Args:
         axis: number of the axis.
@@ -82,9 +83,10 @@ def kept(axis: int, size: int, outside: Array | None = None) -> Taps:
 
 
 def plan_steps(axes: Sequence[AxisResize], attrs: InterpAttrs) -> list[list[Taps]]:
-    """Return what each dispatch resizes: one axis, or two where few taps meet.
+    """Return the axes that each dispatch resizes: one, or two with few taps.
 
-    Of several dispatches only the last ones extrapolate, so that nothing is interpolated then.
+    Only the last of several dispatches extrapolate, so that nothing interpolates extrapolated
+    values.
     """
     resized = []
     for number, axis in enumerate(axes):
@@ -101,7 +103,7 @@ def plan_steps(axes: Sequence[AxisResize], attrs: InterpAttrs) -> list[list[Taps
 
 
 def _paired(resized: Sequence[Taps]) -> Iterator[list[Taps]]:
-    """Take two axes at a time while the product of their taps is small."""
+    """Combine two axes while the product of their taps is small."""
     step: list[Taps] = []
     for taps in resized:
         if step and (len(step) == 2 or step[0].count * taps.count > MAX_FUSED_TAPS):
@@ -116,10 +118,10 @@ def _paired(resized: Sequence[Taps]) -> Iterator[list[Taps]]:
 class InterpExecution(VulkanExecution[InterpAttrs]):
     """Separable: each dispatch resizes one or two axes of a tensor seen as five."""
 
-    fp16_rule = Fp16Rule.FOLLOWS
+    float_rule = FloatRule.FOLLOWS
 
     def prepare(self, info: DeviceInfo) -> None:
-        """Refuse interpolation of bool and wide integers, and endless sums."""
+        """Reject interpolation of bool and wide integers, and sums with too many taps."""
         attrs, x = self.attrs, self.operand(0)
         words = kernel_dtype(x.dtype) == "i32" and x.dtype not in _INTERPOLATED_INTEGERS
         if words and attrs.mode != "nearest":
@@ -136,11 +138,11 @@ class InterpExecution(VulkanExecution[InterpAttrs]):
 
     @property
     def steps(self) -> Sequence[Sequence[Taps]]:
-        """What each dispatch resizes."""
+        """The axes that each dispatch resizes."""
         return self._steps
 
     def layouts(self) -> Layouts:
-        """Keep channel blocks if neither batch nor channels are resized and zero tails stay so."""
+        """Keep channel blocks if batch and channels keep their size and zero tails stay zero."""
         attrs, x = self.attrs, self.operand(0)
         crops = attrs.coordinate_mode == "tf_crop_and_resize"
         blocked = (
@@ -153,13 +155,13 @@ class InterpExecution(VulkanExecution[InterpAttrs]):
         return [layout, *[Layout.NCHW] * (len(self.inputs) - 1)], [layout]
 
     def _keeps_zeros(self) -> bool:
-        """Return whether what is rounded leaves the lanes past the last channel as they are."""
+        """Return whether rounding leaves the lanes past the last channel unchanged."""
         ending = self.attrs.ending
         inside = ending is None or ending.low <= 0.0 <= ending.high
         return inside or self.operand(0).shape[1] % 4 == 0
 
     def code_inputs(self) -> dict[int, int | None]:
-        """Copies of pixels by one dispatch read codes, and sums that end as codes."""
+        """Copies of pixels by one dispatch read quantised values; so do sums that requantise."""
         pixels = all(taps.axis > 1 for step in self._steps for taps in step)
         crops = self.attrs.coordinate_mode == "tf_crop_and_resize"
         ends = self.attrs.mode == "nearest" or self.attrs.ending is not None
@@ -168,26 +170,27 @@ class InterpExecution(VulkanExecution[InterpAttrs]):
         return {0: None} if fits and len(self._steps) == 1 else {}
 
     def keeps_codes(self) -> bool:
-        """Copies are what they are copies of."""
+        """Copies of quantised values are quantised."""
         return self.attrs.ending is None and bool(self.code_inputs())
 
     def made_codes(self, wish: int | None = None) -> int | None:
-        """Copies of codes are codes, and what is rounded and not decoded."""
+        """Copies of quantised values, and results that are rounded and not dequantised."""
         ending, x = self.attrs.ending, self.operand(0)
         if ending is None or x.layout is not Layout.NC4HW4 or not self.code_inputs():
             return x.codes
         return code_shift(ending.low, ending.high, wish) if ending.scale == 1.0 else None
 
-    def fp16_operands(self) -> Fp16Operands:
-        """Follow the input, unless the value of elements outside does not fit fp16."""
+    def float_operands(self, element: FloatElement) -> FloatOperands:
+        """Follow the input, unless the value of elements outside does not fit."""
         attrs = self.attrs
-        fits = attrs.ending is None and fits_fp16(np.array([attrs.extrapolation_value]))
-        rule = self.fp16_rule if fits else Fp16Rule.FULL
-        wanted, made = apply_fp16_rule(rule, self.inputs[:1], self.outputs)
+        outside = np.array([attrs.extrapolation_value])
+        follows = attrs.ending is None and fits(outside, element)
+        rule = self.float_rule if follows else FloatRule.FULL
+        wanted, made = apply_float_rule(rule, self.inputs[:1], self.outputs, element)
         return [*wanted, *[False] * (len(self.inputs) - 1)], made
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
-        """Record the dispatches, or a view when no axis is resized."""
+        """Record the dispatches, or a view if no axis is resized."""
         attrs, steps, source, output = self.attrs, self._steps, self.operand(0), self.output
         if 0 in output.shape:
             return
@@ -219,7 +222,7 @@ class InterpExecution(VulkanExecution[InterpAttrs]):
             source = target
 
     def _ending_spec(self, number: int) -> dict[str, float | bool]:
-        """Return how a dispatch rounds: the first what it copies, the last one sums."""
+        """Return the rounding of a dispatch: the first rounds copies, the last one sums."""
         ending = self.attrs.ending
         if ending is None:
             return {}
@@ -300,7 +303,7 @@ def _resized(sizes: Sequence[int], step: Sequence[Taps]) -> list[int]:
 
 
 def _limits(dtype: DType) -> tuple[float, float]:
-    """Return the smallest and the largest number of an integer type; floats have no limits here."""
+    """Return the smallest and largest number of an integer type; floats are unlimited here."""
     if kernel_dtype(dtype) == "f32" or dtype is DType.BOOL:
         return 0.0, 0.0
     limits = np.iinfo(dtype.value)

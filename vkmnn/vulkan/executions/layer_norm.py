@@ -6,6 +6,7 @@ from math import prod
 
 import numpy as np
 
+from vkmnn.base.elements import FloatElement
 from vkmnn.core.execution import Rejection
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Array, Layout
@@ -14,7 +15,7 @@ from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shape.common import normalize_axis
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
+from vkmnn.vulkan.float_rules import FloatOperands, FloatRule
 from vkmnn.vulkan.quantized.byte_codes import code_shift, keeps_rows_of_codes, reads_or_makes_codes
 from vkmnn.vulkan.rows.norm import MAX_ROW, Factor, RowNorm, encode_row_norm
 
@@ -23,16 +24,16 @@ from vkmnn.vulkan.rows.norm import MAX_ROW, Factor, RowNorm, encode_row_norm
 class LayerNormExecution(VulkanExecution[LayerNormAttrs]):
     """One dispatch with a workgroup per row; long rows take several."""
 
-    fp16_rule = Fp16Rule.FOLLOWS
+    float_rule = FloatRule.FOLLOWS
     code_layout = Layout.NCHW
     repeatable = True
 
     def prepare(self, info: DeviceInfo) -> None:
-        """Refuse computed factors that broadcast within a row."""
+        """Reject computed factors that broadcast within a row."""
         x = self.operand(0)
         self._size = size = prod(x.shape[normalize_axis(self.attrs.axis, len(x.shape)) :])
         if reads_or_makes_codes(self.attrs) and size > MAX_ROW:
-            raise Rejection(f"codes, in rows of {size} elements")
+            raise Rejection(f"quantised values in rows of {size} elements")
         self._rows_of_codes = keeps_rows_of_codes(info) and self._has_whole_words()
         for what, factor in zip(("scale", "bias"), self.inputs[1:], strict=False):
             if factor is None or factor.value is not None:
@@ -43,33 +44,33 @@ class LayerNormExecution(VulkanExecution[LayerNormAttrs]):
                 )
 
     def _has_whole_words(self) -> bool:
-        """Return whether rows of codes, and the factors, are whole vectors."""
+        """Return whether rows of quantised values, and the factors, are whole vectors."""
         factors = [f for f in self.inputs[1:] if f is not None and f.value is None]
         whole = self._size % 4 == 0 and all(prod(f.shape) != 1 for f in factors)
         alone = self.result(1) is None and self.result(2) is None
         return whole and alone and reads_or_makes_codes(self.attrs)
 
     def code_inputs(self) -> dict[int, int | None]:
-        """Kernels of CPU devices multiply codes by their scale."""
+        """Kernels of CPU devices apply the scale of quantised inputs."""
         return {0: None} if self._rows_of_codes else {}
 
     def begins_codes(self) -> bool:
-        """Return whether rows end as codes."""
+        """Return whether results are quantised."""
         return self._rows_of_codes and self.attrs.ending is not None
 
     def made_codes(self, wish: int | None = None) -> int | None:
-        """What is rounded and not decoded is codes."""
+        """Results that are rounded and not dequantised are quantised."""
         ending = self.attrs.ending
         if not self._rows_of_codes or ending is None or ending.scale != 1.0:
             return None
         return code_shift(ending.low, ending.high, wish)
 
-    def fp16_operands(self) -> Fp16Operands:
+    def float_operands(self, element: FloatElement) -> FloatOperands:
         """Follow the input; mean and deviation are float32."""
         codes = reads_or_makes_codes(self.attrs)
-        wanted, made = self.by_rule(Fp16Rule.FULL if codes else self.fp16_rule)
+        wanted, made = self.by_rule(FloatRule.FULL if codes else self.float_rule, element)
         y = self.result(0)
-        return wanted, [fp16 and out is y for fp16, out in zip(made, self.outputs, strict=True)]
+        return wanted, [narrow and out is y for narrow, out in zip(made, self.outputs, strict=True)]
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatches."""

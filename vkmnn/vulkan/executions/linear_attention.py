@@ -1,4 +1,4 @@
-"""LinearAttention: a state that goes from step to step, one column per invocation."""
+"""LinearAttention: a state carried from step to step, one column per invocation."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 
 MAX_PARTS = 4_096
-"""Dispatches at most; each makes as many steps as a loop may count."""
+"""Maximum dispatches; each runs as many steps as a loop allows."""
 
 
 @vulkan_execution("LinearAttention")
 class LinearAttentionExecution(VulkanExecution[LinearAttentionAttrs]):
-    """One invocation per column of a state goes through all steps."""
+    """One invocation per column of a state computes all steps."""
 
     def prepare(self, info: DeviceInfo) -> None:
-        """Refuse steps that a loop cannot count."""
+        """Reject more steps than a loop allows."""
         attrs, depth = self.attrs, self.operand(0).shape[2] // self.attrs.query_heads
         readers = attrs.query_heads // attrs.heads
         self._depth = depth
@@ -31,7 +31,7 @@ class LinearAttentionExecution(VulkanExecution[LinearAttentionAttrs]):
             raise Rejection(f"{self.operand(0).shape[1]} steps of a state of {depth} rows")
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
-        """Record as many dispatches as the steps take."""
+        """Record as many dispatches as the steps need."""
         attrs, query, y = self.attrs, self.operand(0), self.output
         past, decay, rate = (self.optional(place) for place in (3, 4, 5))
         images, times, _ = query.shape

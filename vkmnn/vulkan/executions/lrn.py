@@ -13,17 +13,17 @@ from vkmnn.shaders import kernels
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.fp16 import Fp16Rule
+from vkmnn.vulkan.float_rules import FloatRule
 
 
 @vulkan_execution("LRN")
 class LRNExecution(VulkanExecution[LRNAttrs]):
-    """One dispatch, in the order in which the input lies."""
+    """One dispatch, in the order of the input."""
 
-    fp16_rule = Fp16Rule.FOLLOWS
+    float_rule = FloatRule.FOLLOWS
 
     def prepare(self, info: DeviceInfo) -> None:
-        """Refuse windows that take too many loop iterations."""
+        """Reject windows that need too many loop iterations."""
         window = min(self.attrs.size, self.output.shape[1])
         if window > MAX_LOOP_ROUNDS:
             raise Rejection(f"a window of {window} channels")
@@ -51,7 +51,7 @@ class LRNExecution(VulkanExecution[LRNAttrs]):
             count=count,
             channels=channels,
             inner=inner,
-            # A window wider than the tensor may not overflow int32.
+            # A window wider than the tensor must not overflow int32.
             before=min((attrs.size - 1) // 2, channels),
             after=min(attrs.size // 2, channels),
             ratio=attrs.alpha / attrs.size,

@@ -7,9 +7,10 @@ from dataclasses import replace
 from math import prod
 from typing import TypeVar
 
+from vkmnn.base.elements import FloatElement
 from vkmnn.base.records import dataclass
 from vkmnn.core.execution import Rejection
-from vkmnn.core.fp16_range import exceeds_fp16
+from vkmnn.core.float_range import exceeds
 from vkmnn.ir import Layout
 from vkmnn.ir.ops import (
     DynamicQuantizeMatMulAttrs,
@@ -21,7 +22,7 @@ from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, is_gpu
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
+from vkmnn.vulkan.float_rules import FloatOperands, FloatRule
 from vkmnn.vulkan.gemm.dynamic import Dynamic, code_numbers
 from vkmnn.vulkan.gemm.encode import encode, plain_end_us
 from vkmnn.vulkan.gemm.epilogue import Ending, Epilogue
@@ -42,22 +43,22 @@ from vkmnn.vulkan.quantized.byte_codes import (
 )
 from vkmnn.vulkan.storage import kernel_dtype
 
-# Every kernel goes round its loop at most once per four k.
+# Every kernel runs its loop at most once per four k.
 MAX_K = 4 * MAX_LOOP_ROUNDS
 
 
 _Product = TypeVar(
     "_Product", MatMulAttrs, QuantizedMatMulAttrs, NormedMatMulAttrs, DynamicQuantizeMatMulAttrs
 )
-# Up to this many rows, kernels that normalise and gate come first: on GPUs, elsewhere.
+# Up to this many rows, kernels that normalise and gate are preferred: on GPUs, and elsewhere.
 ROWWISE_ROWS = {True: 8, False: 1}
 
 
 class ProductExecution(VulkanExecution[_Product]):
-    """What both kinds have in common: the problem, and how it is recorded."""
+    """Shared parts of both kinds: the problem, and its recording."""
 
     def prepare(self, info: DeviceInfo) -> None:
-        """Refuse what the kernels have no loop or axis for."""
+        """Reject problems that exceed the kernels' loops or axes."""
         attrs, a, b = self.attrs, self.operand(0), self.operand(1)
         self._sizes = sizes = matmul_problem(attrs, a.shape, b.shape)
         if sizes.k > MAX_K:
@@ -72,7 +73,7 @@ class ProductExecution(VulkanExecution[_Product]):
             encode(self.job(encoder), encoder)
 
     def job(self, encoder: VulkanEncoder) -> MatMulJob:
-        """Return what is to be recorded."""
+        """Return the job."""
         attrs, sizes, a, b = self.attrs, self._sizes, self.operand(0), self.operand(1)
         transposed_a = attrs.transpose_a and len(a.shape) > 1
         transposed_b = attrs.transpose_b and len(b.shape) > 1
@@ -99,19 +100,19 @@ class ProductExecution(VulkanExecution[_Product]):
 
 @vulkan_execution("MatMul")
 class MatMulExecution(ProductExecution[MatMulAttrs]):
-    """Packs operands that the kernels cannot read as they are, then one dispatch."""
+    """Packs operands that the kernels cannot read directly, then one dispatch."""
 
-    fp16_rule = Fp16Rule.TAKES
+    float_rule = FloatRule.TAKES
     repeatable = True
 
-    def fp16_operands(self) -> Fp16Operands:
-        """Take fp16, unless a constant mask that is added lies beyond its range."""
+    def float_operands(self, element: FloatElement) -> FloatOperands:
+        """Read narrow floats, unless a constant mask that is added exceeds their range."""
         mask = self.optional(3)
-        full = mask is not None and exceeds_fp16(mask.value)
-        return self.by_rule(Fp16Rule.FULL if full else self.fp16_rule)
+        full = mask is not None and exceeds(mask.value, element)
+        return self.by_rule(FloatRule.FULL if full else self.float_rule, element)
 
     def prepare(self, info: DeviceInfo) -> None:
-        """Refuse what the kernels have no loop or axis for."""
+        """Reject problems that exceed the kernels' loops or axes."""
         super().prepare(info)
         attrs = self.attrs
         plain = attrs.activation.kind == "NONE" and attrs.alpha == 1.0
@@ -119,34 +120,34 @@ class MatMulExecution(ProductExecution[MatMulAttrs]):
             raise Rejection("scale or activation of an integer product")
 
     def job(self, encoder: VulkanEncoder) -> MatMulJob:
-        """Return what is to be recorded."""
+        """Return the job."""
         attrs = self.attrs
         return replace(
             super().job(encoder),
             alpha=attrs.alpha,
             epilogue=self._epilogue(attrs.residual, attrs.activation),
-            plain_y=encoder.fp16 and not self.output.fp16,
+            plain_y=encoder.element != "f32" and self.output.element == "f32",
         )
 
     def plain_end_us(self, end: int, encoder: VulkanEncoder) -> float | None:
-        """A product of float16 may end in float32; nothing else of it may."""
-        fits = end == 1 and self.operand(0).fp16
+        """A product of float16 may end in float32; none of its other parts may."""
+        fits = end == 1 and self.operand(0).element != "f32"
         return plain_end_us(self.job(encoder).problem, encoder) if fits else None
 
 
 @vulkan_execution("QuantizedMatMul")
 class QuantizedMatMulExecution(ProductExecution[QuantizedMatMulAttrs]):
-    """The same on codes, which lie in memory as float32, or as bytes where rows are whole words."""
+    """A product of quantised values, stored as float32, or as bytes if rows are whole words."""
 
-    fp16_rule = Fp16Rule.FULL
+    float_rule = FloatRule.FULL
     code_layout = Layout.NCHW
 
     def prepare(self, info: DeviceInfo) -> None:
-        """Refuse what `MatMul` refuses, and biases, factors and bytes that are computed."""
+        """Reject the same as `MatMul`, and computed biases, factors and bytes."""
         super().prepare(info)
         attrs, b = self.attrs, self.operand(1)
         if kernel_dtype(b.dtype) != "f32" and shift_of(b) is None:
-            raise Rejection(f"'{b.name}' is {b.dtype.value}, and bytes do not hold its numbers")
+            raise Rejection(f"'{b.name}' is {b.dtype.value}, whose values do not fit 8 bits")
         for tensor in (self.optional(2), self.operand(4), self.optional(5), self.optional(6)):
             if tensor is not None and tensor.value is None:
                 raise Rejection(f"'{tensor.name}' is not constant")
@@ -154,22 +155,22 @@ class QuantizedMatMulExecution(ProductExecution[QuantizedMatMulAttrs]):
         self._left = code_shift(*attrs.taken) if whole else None
 
     def _has_whole_words(self) -> bool:
-        """Return whether rows of both ends are whole words, worth it, and weights are bytes."""
+        """Return whether bytes pay: weights are bytes, rows at both ends are whole words."""
         sizes, a = self._sizes, self.operand(0)
         whole = sizes.k % 4 == 0 and sizes.n % 4 == 0 and not self.attrs.transpose_a
         rows = a.value is None and not sizes.batch and sizes.gemm.pays_packing
         return whole and rows and shift_of(self.operand(1)) is not None
 
     def code_inputs(self) -> dict[int, int | None]:
-        """Kernels of CPU devices that read bytes of weights read codes, and residuals in codes."""
+        """Kernels of CPU devices with 8-bit weights read quantised inputs and residuals."""
         return {} if self._left is None else {0: self._left, 3: None}
 
     def begins_codes(self) -> bool:
-        """Return whether there are kernels for its operands."""
+        """Return whether its operands have kernels."""
         return self._left is not None
 
     def made_codes(self, wish: int | None = None) -> int | None:
-        """What is rounded and not decoded is codes."""
+        """Results that are rounded and not dequantised are quantised."""
         attrs, table, again = self.attrs, self.optional(5), self.optional(6)
         if self._left is None or attrs.scale != 1.0:
             return None
@@ -183,18 +184,9 @@ class QuantizedMatMulExecution(ProductExecution[QuantizedMatMulAttrs]):
         return code_shift(attrs.low, attrs.high, wish)
 
     def job(self, encoder: VulkanEncoder) -> MatMulJob:
-        """Return what is to be recorded."""
-        attrs, job = self.attrs, super().job(encoder)
-        end = Requantize(
-            self.operand(4),
-            attrs.low,
-            attrs.high,
-            attrs.add,
-            attrs.scale,
-            table=self.optional(5),
-            first=attrs.first,
-            again=self.optional(6),
-        )
+        """Return the job."""
+        job = super().job(encoder)
+        end = Requantize.of(self.attrs, self.operand(4), self.optional(5), self.optional(6))
         left = self._left if job.a.codes is None or self._left is None else job.a.codes
         shift = shift_of(job.b)
         return replace(
@@ -204,7 +196,7 @@ class QuantizedMatMulExecution(ProductExecution[QuantizedMatMulAttrs]):
         )
 
     def _dots(self, shift: int | None) -> Dots | None:
-        """Return how both operands are bytes; None where one is not known to be."""
+        """Return how both operands are bytes; None if one is not known to be."""
         attrs, a, b, point = self.attrs, self.operand(0), self.operand(1), self.optional(7)
         right = code_shift(*attrs.taken_b) if b.value is None else shift
         left = code_shift(*attrs.taken) if a.value is None else shift_of_codes(a.value)
@@ -215,16 +207,16 @@ class QuantizedMatMulExecution(ProductExecution[QuantizedMatMulAttrs]):
 
 @vulkan_execution("DynamicQuantizeMatMul")
 class DynamicQuantizeMatMulExecution(ProductExecution[DynamicQuantizeMatMulAttrs]):
-    """Codes of the left operand, then their product by bytes, which ends with both scales."""
+    """Quantises the left operand for an 8-bit product, whose epilogue applies both scales."""
 
-    fp16_rule = Fp16Rule.FULL
+    float_rule = FloatRule.FULL
 
     def prepare(self, info: DeviceInfo) -> None:
-        """Refuse what `MatMul` refuses, and weights, biases and factors that are computed."""
+        """Reject the same as `MatMul`, and computed weights, biases and factors."""
         super().prepare(info)
         weights = self.operand(1)
         if shift_of(weights) is None:
-            raise Rejection(f"'{weights.name}' is not constant, or bytes do not hold its numbers")
+            raise Rejection(f"'{weights.name}' is not constant, or its values do not fit 8 bits")
         for tensor in (self.optional(2), self.operand(4)):
             if tensor is not None and tensor.value is None:
                 raise Rejection(f"'{tensor.name}' is not constant")
@@ -233,7 +225,7 @@ class DynamicQuantizeMatMulExecution(ProductExecution[DynamicQuantizeMatMulAttrs
         self._bytes = whole and keeps_rows_of_codes(info)
 
     def job(self, encoder: VulkanEncoder) -> MatMulJob:
-        """Return what is to be recorded."""
+        """Return the job."""
         attrs, job = self.attrs, super().job(encoder)
         shift = shift_of(job.b)
         assert shift is not None
@@ -250,12 +242,12 @@ class DynamicQuantizeMatMulExecution(ProductExecution[DynamicQuantizeMatMulAttrs
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """Normalisation, product and gates by dispatches of their own."""
+    """Normalisation, product and gates in separate dispatches."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowwiseProblem:
-    """A product whose rows are normalised, as one of NORMS says, or whose columns are gated."""
+    """A product whose rows are normalised, by one of NORMS, or whose columns are gated."""
 
     product: MatMulProblem
     norm: str
@@ -263,20 +255,20 @@ class RowwiseProblem:
 
     @property
     def needs(self) -> Trait:
-        """What kernels must support."""
+        """The traits that kernels must support."""
         norms = Trait.NONE if self.norm == "NONE" else Trait.NORM_ROWS
         return norms | Trait.GATED if self.gated else norms
 
 
 @vulkan_execution("NormedMatMul")
 class NormedMatMulExecution(ProductExecution[NormedMatMulAttrs]):
-    """One dispatch for few rows; where there are many, up to three."""
+    """One dispatch for few rows, up to three for many."""
 
-    fp16_rule = Fp16Rule.TAKES
+    float_rule = FloatRule.TAKES
     repeatable = True
 
     def prepare(self, info: DeviceInfo) -> None:
-        """Refuse what the kernels have no loop for, and weights that are not constant."""
+        """Reject problems that exceed the kernels' loops, and computed weights."""
         super().prepare(info)
         if self.operand(1).value is None:
             raise Rejection(f"the weights '{self.operand(1).name}' are not constant")
@@ -297,7 +289,7 @@ class NormedMatMulExecution(ProductExecution[NormedMatMulAttrs]):
             encoder.expect(lambda: kernel.predict(fused, target))
 
     def job(self, encoder: VulkanEncoder) -> MatMulJob:
-        """Return what is to be recorded."""
+        """Return the job."""
         attrs = self.attrs
         norms = None
         if attrs.norm != "NONE":
@@ -313,11 +305,11 @@ class NormedMatMulExecution(ProductExecution[NormedMatMulAttrs]):
 def rowwise_candidates(
     problem: RowwiseProblem, encoder: VulkanEncoder
 ) -> list[MatMulKernel | NormedKernel | Stages]:
-    """Return what can compute a product, the likely fastest first."""
+    """Return the ways to compute a product, the likely fastest first."""
     product = problem.product
     rowwise = Target.of(encoder, problem.needs)
     found: list[MatMulKernel | NormedKernel | Stages] = []
-    # Rows that are filled up with zeros have another mean.
+    # Rows padded with zeros have another mean.
     if problem.norm != "STD" or product.k % 4 == 0:
         key = "ranked products", len(FAMILIES), product, rowwise
         found += encoder.once(key, lambda: rank(product, rowwise))

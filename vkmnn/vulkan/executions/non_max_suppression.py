@@ -18,18 +18,18 @@ from vkmnn.vulkan.sorting.tournament import Tournament, tournaments
 WIDE = 128
 """Invocations of a workgroup; sorting takes 17 words of shared memory for each."""
 SORT_FEW = 128
-"""Boxes that nms_sort compares one with another; more it sorts by digits."""
+"""Boxes that nms_sort sorts by comparisons; it sorts more by digits."""
 FEW = 16
-"""Dispatches that cost less than wide workgroups do on CPU devices."""
+"""Dispatches that cost less than wide workgroups on CPU devices."""
 MAX_PARTS = 1_024
-"""Dispatches that choose boxes, at most; each goes on where the last one stopped."""
+"""Maximum dispatches that choose boxes; each continues where the last one stopped."""
 
 
 def sort_rounds(size: int, lanes: int) -> int:
-    """Return how often a lane goes round its loops while it sorts a row.
+    """Return the number of loop iterations of a lane that sorts a row.
 
-    It looks at its words of 32 boxes twice for candidates. To sort many, it goes through its piece
-    of them twice for each of eight digits, and through the 16 values of a digit; few are compared.
+    It examines its words of 32 boxes twice for candidates. To sort many, it processes its piece of
+    them twice for each of eight digits, and the 16 values of a digit; few are compared.
     """
     words = ceil_div(ceil_div(size, 32), lanes)
     many = 8 * (2 * ceil_div(size, lanes) + 3 * 16 + 20)
@@ -38,9 +38,9 @@ def sort_rounds(size: int, lanes: int) -> int:
 
 
 def choice_parts(size: int, most: int, lanes: int) -> int:
-    """Return how many dispatches may be needed to choose `most` of `size` boxes.
+    """Return the number of dispatches needed to choose `most` of `size` boxes.
 
-    A group of boxes takes a round for each box that was chosen before, and one for each of its own.
+    A group of boxes takes a round for each box chosen before, and one for each of its own.
     """
     groups = ceil_div(size, lanes)
     growing = min(groups, ceil_div(most, lanes))
@@ -54,7 +54,7 @@ class NonMaxSuppressionExecution(VulkanExecution[NonMaxSuppressionAttrs]):
     """Chooses the boxes of each class, sorted or by tournament; writes all classes in a row."""
 
     def prepare(self, info: DeviceInfo) -> None:
-        """Refuse more boxes than the loops of an invocation can count."""
+        """Reject more boxes than the loops of an invocation allow."""
         images, self._classes, self._size = self.operand(1).shape
         self._rows = images * self._classes
         self._most = boxes_per_class([None, None, self.operand(2).value], self._size)
@@ -89,7 +89,7 @@ class NonMaxSuppressionExecution(VulkanExecution[NonMaxSuppressionAttrs]):
         )
 
     def _way(self, encoder: VulkanEncoder) -> Tournament | None:
-        """Return which tournament yields the boxes; None where they are sorted."""
+        """Return the tournament that yields the boxes; None if they are sorted."""
         info, problem = encoder.info, (self._rows, self._size, self._most)
         found: list[Tournament | None] = []
         if "texel" in encoder.loads:
@@ -99,7 +99,7 @@ class NonMaxSuppressionExecution(VulkanExecution[NonMaxSuppressionAttrs]):
         return encoder.choose("suppression", problem, found)
 
     def _hold(self, way: Tournament, chosen: Tensor, state: Tensor, encoder: VulkanEncoder) -> None:
-        """Record a tournament, in as many parts as it may take."""
+        """Record a tournament, in as many parts as it needs."""
         rows, size, most = self._rows, self._size, self._most
         boxes, scores = self.operand(0), self.operand(1)
         limit, least = self.optional(3), self.optional(4)
@@ -127,7 +127,7 @@ class NonMaxSuppressionExecution(VulkanExecution[NonMaxSuppressionAttrs]):
             )
 
     def _sorted(self, encoder: VulkanEncoder) -> tuple[Tensor, Tensor]:
-        """Record the sorting; return the candidates of each row, and how many there are."""
+        """Record the sorting; return the candidates of each row, and their number."""
         rows, size = self._rows, self._size
         scores, least = self.operand(1), self.optional(4)
         order = encoder.scratch(rows * size, DType.INT32)
@@ -148,7 +148,7 @@ class NonMaxSuppressionExecution(VulkanExecution[NonMaxSuppressionAttrs]):
     def _choose(
         self, order: Tensor, counts: Tensor, chosen: Tensor, state: Tensor, encoder: VulkanEncoder
     ) -> None:
-        """Record the choosing, in as many parts as it may take."""
+        """Record the dispatches that choose boxes, as many as necessary."""
         boxes, limit = self.operand(0), self.optional(3)
         narrow = WIDE if is_gpu(encoder.info) else cpu_lanes(encoder.info)
         lanes = narrow if choice_parts(self._size, self._most, narrow) <= FEW else WIDE

@@ -1,4 +1,4 @@
-"""MatMulNBits and GatherNBits: weights stay in codes on the device."""
+"""MatMulNBits and GatherNBits: weights stay quantised on the device."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import cast
 
 import numpy as np
 
+from vkmnn.base.elements import FloatElement
 from vkmnn.base.records import dataclass
 from vkmnn.core.execution import Rejection
 from vkmnn.core.tensor import Tensor
@@ -21,7 +22,7 @@ from vkmnn.vulkan.cost.devices import cores_of
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, is_gpu, rotate_lanes
 from vkmnn.vulkan.encoder import Params, VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
+from vkmnn.vulkan.float_rules import FloatOperands, FloatRule
 from vkmnn.vulkan.gemm.codes import CHUNK, PANEL, CodeForm, PackedCodes, pack_codes
 from vkmnn.vulkan.gemm.epilogue import Epilogue
 from vkmnn.vulkan.gemm.job import MatMulJob, RowNorms
@@ -30,17 +31,17 @@ from vkmnn.vulkan.gemm.problem import MatMulProblem
 from vkmnn.vulkan.gemm.rowwise import encode_stages
 
 MAX_DEPTH = CHUNK * MAX_LOOP_ROUNDS
-# From this many rows on, weights are written out once for a kernel of floats: on GPUs, elsewhere.
+# From this many rows, weights are unpacked once for a float kernel: on GPUs, elsewhere.
 UNPACK_ROWS = {True: 17, False: 25}
-# Unless they take more than this, as those of a large vocabulary do.
+# Unless they exceed this size, as those of a large vocabulary do.
 UNPACK_BYTES = 1 << 28
 ROW_COLUMNS = 8
-"""Columns that a workgroup makes of a single row, where there are few of them."""
+"""Columns of a single row per workgroup, if there are few of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class CodesKernel:
-    """A kernel that reads codes: rows at a time, invocations of a subgroup (0: a workgroup)."""
+    """A kernel that reads quantised weights: rows at a time, lanes (0: a whole workgroup)."""
 
     rows: kernels.MatmulCodesRows
     lanes: kernels.MatmulCodesLanes
@@ -48,17 +49,17 @@ class CodesKernel:
 
 @dataclass(frozen=True, slots=True)
 class RowCodes:
-    """A kernel for one row, of which a workgroup makes a part of a panel."""
+    """A kernel for one row; a workgroup computes a part of a panel."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unpacked:
-    """The weights as floats in temporary memory, then a product of floats."""
+    """The weights unpacked to floats in temporary memory, then a float product."""
 
 
 @dataclass(frozen=True, slots=True)
 class CodesProblem:
-    """A product with weights in codes."""
+    """A product with quantised weights."""
 
     rows: int
     form: CodeForm
@@ -66,10 +67,10 @@ class CodesProblem:
 
 @vulkan_execution("MatMulNBits")
 class MatMulNBitsExecution(VulkanExecution[MatMulNBitsAttrs]):
-    """One dispatch; two to four where there are many rows."""
+    """One dispatch; two to four for many rows."""
 
     def prepare(self, info: DeviceInfo) -> None:
-        """Refuse what the kernels have no loop for, and weights that are not constant."""
+        """Reject problems that exceed the kernels' loops, and computed weights."""
         attrs, limits = self.attrs, info.limits.max_workgroup_count
         self._form = _form_of(attrs.bits, attrs.block, attrs.depth, attrs.columns)
         _refuse_computed(self.operand(1), self.operand(4), self.optional(5), self.optional(6))
@@ -77,9 +78,9 @@ class MatMulNBitsExecution(VulkanExecution[MatMulNBitsAttrs]):
         if self._form.panels > min(limits[:2]) or self._rows > limits[1]:
             raise Rejection(f"{self._rows} rows by {attrs.columns} columns")
 
-    def fp16_operands(self) -> Fp16Operands:
-        """Take and make fp16; scales and zeros stay as they are."""
-        wanted, made = self.by_rule(Fp16Rule.TAKES)
+    def float_operands(self, element: FloatElement) -> FloatOperands:
+        """Read and write narrow floats; scales and zeros stay as they are."""
+        wanted, made = self.by_rule(FloatRule.TAKES, element)
         return [number not in (4, 5) and want for number, want in enumerate(wanted)], made
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
@@ -168,7 +169,7 @@ class MatMulNBitsExecution(VulkanExecution[MatMulNBitsAttrs]):
 def _call(
     kernel: CodesKernel | RowCodes, form: CodeForm, rows: int, encoder: VulkanEncoder
 ) -> tuple[Shader, Callable[..., Params], tuple[int, int, int]]:
-    """Return what to dispatch: the shader, its parameters, the workgroups."""
+    """Return the dispatch: the shader, its parameters, the workgroups."""
     bits, element = _bits(form), encoder.element
     if isinstance(kernel, RowCodes):
         shader = kernels.matmul_codes_row(bits=bits, element=element)
@@ -182,7 +183,7 @@ def _call(
 def candidates_of(
     problem: CodesProblem, encoder: VulkanEncoder
 ) -> list[CodesKernel | RowCodes | Unpacked]:
-    """Return what can compute a product, the likely fastest first."""
+    """Return the ways to compute a product, the likely fastest first."""
     info, form = encoder.info, problem.form
     lanes: list[kernels.MatmulCodesLanes] = [0]
     if encoder.loads[0] == "texel" and 8 in rotate_lanes(info):
@@ -199,7 +200,7 @@ def candidates_of(
         CodesKernel(rows, width) for width in lanes for rows in order if width or shared
     ]
     if problem.rows == 1 and shared:
-        # Measured on an H100: faster where panels leave multiprocessors idle, slower from there on.
+        # Measured on an H100: faster if panels leave multiprocessors idle, otherwise slower.
         few = is_gpu(info) and form.panels <= cores_of(info)
         found.insert(0 if few else len(found), RowCodes())
     many = problem.rows >= UNPACK_ROWS[is_gpu(info)]
@@ -213,13 +214,13 @@ class GatherNBitsExecution(VulkanExecution[GatherNBitsAttrs]):
     """One dispatch over the words of the rows."""
 
     def prepare(self, info: DeviceInfo) -> None:
-        """Refuse blocks that the kernel cannot read, and tables that are not constant."""
+        """Reject blocks that the kernel cannot read, and computed tables."""
         attrs = self.attrs
         self._form = _form_of(attrs.bits, attrs.block, attrs.depth, attrs.rows)
         _refuse_computed(self.operand(0), self.operand(2), self.optional(3))
 
-    def fp16_operands(self) -> Fp16Operands:
-        """Make what the scales are wanted as: they stay float32."""
+    def float_operands(self, element: FloatElement) -> FloatOperands:
+        """Convert the scales to the requested type; otherwise they stay float32."""
         return [False] * len(self.inputs), [True]
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
@@ -254,7 +255,7 @@ def _unpack_params(form: CodeForm, count: int) -> kernels.UnpackCodesParams:
 def _form_of(bits: int, block: int, depth: int, columns: int) -> CodeForm:
     form = CodeForm(bits, block, depth, columns)
     if bits not in (4, 8) or not form.fits:
-        raise Rejection(f"blocks of {block} codes of {bits} bits")
+        raise Rejection(f"blocks of {block} values of {bits} bits")
     if depth > MAX_DEPTH:
         raise Rejection(f"inner size {depth} exceeds {MAX_DEPTH}")
     return form

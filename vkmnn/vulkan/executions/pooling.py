@@ -7,6 +7,7 @@ from dataclasses import replace
 from math import isqrt, prod
 from typing import Literal, TypeVar
 
+from vkmnn.base.elements import FloatElement
 from vkmnn.base.records import dataclass
 from vkmnn.core.execution import Layouts, Rejection
 from vkmnn.core.tensor import Tensor
@@ -20,19 +21,19 @@ from vkmnn.vulkan.cost.terms import Expected
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, is_gpu
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
+from vkmnn.vulkan.float_rules import FloatOperands, FloatRule
 from vkmnn.vulkan.quantized.byte_codes import code_shift, code_spec, rounding_spec
 from vkmnn.vulkan.rows.reduction import row_grid, row_group
 from vkmnn.vulkan.splitting.spatial import MAX_AXES, Triple, blocked, reject_wide, triple
-from vkmnn.vulkan.storage import kernel_dtype
+from vkmnn.vulkan.storage import FLOAT_BYTES, kernel_dtype
 
 _E = TypeVar("_E", bound=str)
 
-# From this many taps on, one axis after the other is less work and gives more invocations.
+# From this many taps, one axis after the other is less work and more parallel.
 SEPARABLE_TAPS = 256
-# Planes of more texels than this are not one workgroup's work.
+# Larger planes are not one workgroup's work.
 MAX_WHOLE = 1 << 16
-# Loads that are on their way at once, and invocations of a workgroup.
+# Loads in flight at once, and invocations of a workgroup.
 TAPS_A_WAIT = 4
 POOL_LOCAL = 64
 # Windows with an unrolled kernel, three to five times as fast on CPU devices.
@@ -55,7 +56,7 @@ class Pass:
 
     @property
     def is_identity(self) -> bool:
-        """True when every window holds the element at its own place."""
+        """True if every window holds the element at its own position."""
         return self.kernel == self.stride == (1, 1, 1) and self.in_size == self.out_size
 
 
@@ -73,14 +74,14 @@ def whole_pass(spatial: Sequence[int], window: Window) -> Pass:
 
 
 def plan_passes(spatial: Sequence[int], window: Window, kind: str) -> list[Pass]:
-    """Return the dispatches of a pooling: one, or one per axis where windows are large.
+    """Return the dispatches of a pooling: one, or one per axis if windows are large.
 
     Maximum, average and norm of a box are those of its lines' maxima, averages and norms. An axis
-    that is pooled whole and still too long is cut into chunks first.
+    that is pooled as a whole and still too long is first split into chunks.
 
     Args:
         spatial: the input's spatial shape.
-        window: what slides over it.
+        window: the sliding window.
         kind: MAX, AVERAGE or LP.
     """
     if len(spatial) <= MAX_AXES and prod(window.kernel) < SEPARABLE_TAPS:
@@ -101,12 +102,12 @@ def plan_passes(spatial: Sequence[int], window: Window, kind: str) -> list[Pass]
         sizes[axis] = window.output[axis]
         if not line.is_identity:
             passes += _chunked(line, kind)
-    # Windows of single elements still take absolute values when a norm is asked for.
+    # Windows of single elements still need absolute values for a norm.
     return passes or [line]
 
 
 def _chunked(line: Pass, kind: str) -> Iterator[Pass]:
-    """Cut the pooling of a long axis as a whole in two: chunks, then the chunks' results."""
+    """Split the pooling of a whole long axis in two: chunks, then the chunks' results."""
     size = line.in_size[1]
     if line.kernel[1] != size or line.out_size[1] != 1 or size < SEPARABLE_TAPS:
         yield line
@@ -131,12 +132,14 @@ def _chunked(line: Pass, kind: str) -> Iterator[Pass]:
 
 
 def _exact(passes: Sequence[Pass], spatial: Sequence[int], window: Window | None) -> list[Pass]:
-    """Return passes that divide sums of codes once, at the end; `window` None: of whole planes."""
+    """Return passes that divide quantised sums once, at the end; `window` None: whole planes."""
     if window is None:
         sums = [replace(step, divisor=1.0) for step in passes[:-1]]
         return [*sums, replace(passes[-1], divisor=float(prod(spatial)))]
     if len(spatial) > MAX_AXES:
-        raise Rejection(f"means of codes over {len(spatial)} axes, at most {MAX_AXES} fit")
+        raise Rejection(
+            f"means of quantised values over {len(spatial)} axes, at most {MAX_AXES} fit"
+        )
     return [whole_pass(spatial, window)]
 
 
@@ -144,11 +147,11 @@ def _exact(passes: Sequence[Pass], spatial: Sequence[int], window: Window | None
 class PoolingExecution(VulkanExecution[PoolingAttrs]):
     """One dispatch, or one per axis for large windows."""
 
-    fp16_rule = Fp16Rule.FOLLOWS
+    float_rule = FloatRule.FOLLOWS
     repeatable = True
 
     def prepare(self, info: DeviceInfo) -> None:
-        """Refuse averages of integers, huge steps, and windows that take too many iterations."""
+        """Reject averages of integers, huge steps, and windows with too many iterations."""
         attrs, x = self.attrs, self.operand(0)
         if attrs.kind != "MAX" and kernel_dtype(x.dtype) != "f32":
             raise Rejection(f"{attrs.kind} pooling of {x.dtype.value} tensors")
@@ -178,31 +181,31 @@ class PoolingExecution(VulkanExecution[PoolingAttrs]):
             raise Rejection(f"a window of {prod(window.kernel)} elements")
 
     def layouts(self) -> Layouts:
-        """Channel-blocked; plain where indices are wanted or there is no spatial axis."""
+        """Channel-blocked; plain if indices are wanted or there is no spatial axis."""
         plain = len(self.outputs) > 1 or len(self.operand(0).shape) < 3
         layout = Layout.NCHW if plain else Layout.NC4HW4
         return [layout], [layout] * len(self.outputs)
 
-    def fp16_operands(self) -> Fp16Operands:
-        """Follow the input; norms leave the range of fp16, and codes of means are exact."""
+    def float_operands(self, element: FloatElement) -> FloatOperands:
+        """Follow the input; norms may exceed the range, and quantised means are exact."""
         full = self.attrs.kind == "LP" or self.attrs.ending
-        return self.by_rule(Fp16Rule.FULL if full else self.fp16_rule)
+        return self.by_rule(FloatRule.FULL if full else self.float_rule, element)
 
     def code_inputs(self) -> dict[int, int | None]:
-        """Maxima and averages over pixels read codes."""
+        """Maxima and averages over pixels read quantised values."""
         takes = len(self.outputs) == 1 and len(self.operand(0).shape) >= 3
         return {0: None} if takes and self.attrs.kind in ("MAX", "AVERAGE") else {}
 
     def begins_codes(self) -> bool:
-        """Return whether means end as codes."""
+        """Return whether means are quantised."""
         return self.attrs.ending is not None
 
     def keeps_codes(self) -> bool:
-        """Maxima of codes are some of them."""
+        """Maxima of quantised values are quantised."""
         return self.attrs.kind == "MAX" and self.attrs.ending is None
 
     def made_codes(self, wish: int | None = None) -> int | None:
-        """Maxima of codes are codes, and what is rounded and not decoded."""
+        """Maxima of quantised values, and results that are rounded and not dequantised."""
         ending = self.attrs.ending
         if ending is not None:
             return code_shift(ending.low, ending.high, wish) if ending.scale == 1.0 else None
@@ -210,7 +213,7 @@ class PoolingExecution(VulkanExecution[PoolingAttrs]):
 
     @property
     def window3(self) -> Pass | None:
-        """What takes maxima of 3 x 3 neighbours of a plane and does nothing else."""
+        """The window of a plain 3 x 3 max pooling of planes; None for other poolings."""
         step = self._passes[0]
         alone = (len(self.outputs), len(self._passes), self.attrs.kind) == (1, 1, "MAX")
         square = step.kernel == (1, 3, 3) and step.dilation == (1, 1, 1)
@@ -230,13 +233,13 @@ class PoolingExecution(VulkanExecution[PoolingAttrs]):
 
 
 def _takes_whole(x: Tensor, encoder: VulkanEncoder) -> bool:
-    """Choose whether a workgroup takes a whole plane, rather than an invocation."""
+    """Choose whether a workgroup processes a whole plane, rather than an invocation."""
     ways = (True, False) if is_gpu(encoder.info) else (False, True)
     return encoder.choose("global pooling", x.shape, ways)
 
 
 def _element(attrs: PoolingAttrs, source: Tensor, target: Tensor, others: _E) -> _E | Literal["c8"]:
-    """Return the element of kernels: that of codes where either tensor holds them."""
+    """Return the element of kernels: bytes if either tensor is quantised."""
     plain = source.codes is None and target.codes is None and attrs.ending is None
     return others if plain else "c8"
 
@@ -259,7 +262,7 @@ def _encode_whole(attrs: PoolingAttrs, x: Tensor, y: Tensor, encoder: VulkanEnco
         workgroups=images,
         invocations=group.local,
         rounds=ceil_div(size, TAPS_A_WAIT * group.local),
-        round_bytes=min(size, TAPS_A_WAIT * group.local) * 4 * (2 if encoder.fp16 else 4),
+        round_bytes=min(size, TAPS_A_WAIT * group.local) * 4 * FLOAT_BYTES[encoder.element],
         results=4,
         shared_bytes=2 * 16 * group.local,
     )
@@ -276,7 +279,7 @@ def _encode_passes(
         images = batch * ceil_div(channels, 4)
         source = blocked(x, encoder)
     else:
-        # Plain rows: each vector of four is an image of its own, without lanes to clear.
+        # Plain rows: each vector of four is a separate image, without lanes to clear.
         images = batch = ceil_div(batch * channels, 4)
         channels = 4
         source = x
@@ -304,7 +307,7 @@ class _Job:
 
 
 def _strips(job: _Job, dtype: str | None, encoder: VulkanEncoder) -> tuple[int, ...]:
-    """Return how many pixels of a row an invocation may make, best first; 0: the general kernel."""
+    """Return the pixels of a row per invocation, best first; 0: the general kernel."""
     step = job.step
     flat = step.in_size[0] == step.out_size[0] == step.kernel[0] == 1
     square = step.kernel[1] == step.kernel[2] and step.stride[1] == step.stride[2]
@@ -392,7 +395,7 @@ def _encode_pass(job: _Job, source: Tensor, target: Tensor, encoder: VulkanEncod
         workgroups=ceil_div(count, POOL_LOCAL),
         invocations=POOL_LOCAL,
         rounds=ceil_div(taps, TAPS_A_WAIT),
-        round_bytes=TAPS_A_WAIT * POOL_LOCAL * 4 * (2 if encoder.fp16 else 4),
+        round_bytes=TAPS_A_WAIT * POOL_LOCAL * 4 * FLOAT_BYTES[encoder.element],
         results=4 * POOL_LOCAL,
     )
     info = encoder.info

@@ -7,8 +7,9 @@ from math import prod
 
 import numpy as np
 
+from vkmnn.base.elements import FloatElement
 from vkmnn.core.execution import Layouts
-from vkmnn.core.fp16_range import fits_fp16
+from vkmnn.core.float_range import fits
 from vkmnn.core.tensor import Tensor, Usage
 from vkmnn.geometry.regions import covers, simplify
 from vkmnn.ir import DType, Layout, Op, Region, View, storage_elements
@@ -22,7 +23,7 @@ from vkmnn.vulkan.copies.region_copy import fits_blocked, is_contiguous
 from vkmnn.vulkan.copies.region_parts import copy_regions
 from vkmnn.vulkan.encoder import VulkanEncoder, part_alignment
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
+from vkmnn.vulkan.float_rules import FloatOperands, FloatRule
 from vkmnn.vulkan.images.convert import convert_image
 from vkmnn.vulkan.quantized.byte_codes import holds
 from vkmnn.vulkan.splitting.pieces import Piece, span_view
@@ -30,7 +31,6 @@ from vkmnn.vulkan.storage import (
     element_bytes,
     storage_bytes,
     stored_dtype,
-    stored_word,
     vec4_count,
 )
 from vkmnn.vulkan.windows import flat_windows, room_of, scratch_like, stored_as
@@ -40,20 +40,20 @@ MIN_IMAGE_RANK = 4
 
 @vulkan_execution("Raster")
 class RasterExecution(VulkanExecution[RasterAttrs]):
-    """Copies regions, except where a view does, or the producer can write into the output."""
+    """Copies regions, except where a view suffices, or the producer can write into the output."""
 
-    fp16_rule = Fp16Rule.FOLLOWS
+    float_rule = FloatRule.FOLLOWS
     _alignment: int | None
     _of_codes: list[Region] | None
 
     def prepare(self, info: DeviceInfo) -> None:
-        """Take note of where parts of a buffer may begin."""
+        """Record the alignment of parts of a buffer."""
         self._alignment = part_alignment(info)
 
     def layouts(self) -> Layouts:
-        """Stay channel-blocked when every region moves whole blocks of channels, as in concat.
+        """Stay channel-blocked if every region moves whole channel blocks, as in concat.
 
-        What moves otherwise comes out in plain order, from sources in either.
+        Other movements produce plain order, from sources in either.
         """
         sources = self.operands
         if any(tensor.codes is not None for tensor in sources):
@@ -65,7 +65,7 @@ class RasterExecution(VulkanExecution[RasterAttrs]):
         return wanted, [self._write_as(wanted)]
 
     def _read_as(self, number: int, source: Tensor) -> Layout:
-        """Read a source as it lies, except for parts that are copied, or seen, as one piece."""
+        """Read a source in its order, except for parts that are copied, or viewed, as one piece."""
         regions = [simplify(region) for region in self.attrs.regions if region.origin == number]
         whole = any(is_contiguous(region) for region in regions)
         return Layout.NCHW if whole else source.layout
@@ -73,7 +73,7 @@ class RasterExecution(VulkanExecution[RasterAttrs]):
     def _write_as(self, wanted: Sequence[Layout]) -> Layout:
         """Stay channel-blocked among images, as when channels are shuffled.
 
-        What reads the result is not known: images go to kernels for images most of the time.
+        The reader is unknown: images are usually read by kernels for images.
         """
         output, sources = self.output, self.operands
         images = (
@@ -87,18 +87,18 @@ class RasterExecution(VulkanExecution[RasterAttrs]):
         )
         return Layout.NC4HW4 if images and sources else Layout.NCHW
 
-    def fp16_operands(self) -> Fp16Operands:
-        """Follow the sources, unless the value that fills the gaps does not fit fp16."""
-        fits = fits_fp16(np.array([self.attrs.fill]))
+    def float_operands(self, element: FloatElement) -> FloatOperands:
+        """Follow the sources, unless the value that fills the gaps does not fit."""
+        fill = fits(np.array([self.attrs.fill]), element)
         codes = any(tensor.codes is not None for tensor in self.operands)
-        return self.by_rule(self.fp16_rule if fits and not codes else Fp16Rule.FULL)
+        return self.by_rule(self.float_rule if fill and not codes else FloatRule.FULL, element)
 
     def code_inputs(self) -> dict[int, int | None]:
-        """Codes are read where whole blocks of channels move, in as many dispatches as floats."""
+        """Quantised values are read if whole channel blocks move, without extra dispatches."""
         return {} if self._regions_of_codes() is None else dict.fromkeys(range(len(self.inputs)))
 
     def keeps_codes(self) -> bool:
-        """What moves stays what it is."""
+        """Moving preserves quantised values."""
         return bool(self.code_inputs())
 
     def needs_codes(self) -> bool:
@@ -106,7 +106,7 @@ class RasterExecution(VulkanExecution[RasterAttrs]):
         return True
 
     def made_codes(self, wish: int | None = None) -> int | None:
-        """Codes that all have the same shift, among them what fills the gaps."""
+        """Quantised values that all have the same shift, as must the value in the gaps."""
         shifts = {tensor.codes for tensor in self.operands}
         shift = shifts.pop() if len(shifts) == 1 else None
         fill = self.attrs.fill
@@ -143,7 +143,7 @@ class RasterExecution(VulkanExecution[RasterAttrs]):
             _copy_all(regions, inputs, output, fill, encoder, ordered=attrs.ordered)
 
     def _regions_of_codes(self) -> list[Region] | None:
-        """Return the regions of codes in channel-blocked addresses; None where floats move."""
+        """Return the regions of quantised values in blocked addresses; None if floats move."""
         if not hasattr(self, "_of_codes"):
             self._of_codes = self._by_whole_blocks()
         return self._of_codes
@@ -193,9 +193,9 @@ def _copy_all(
     *,
     ordered: bool,
 ) -> None:
-    """Copy by plain addresses; what is blocked and too large to bind is put in plain order first.
+    """Copy by plain addresses; blocked tensors too large to bind are first made plain.
 
-    A result that is too large is put in channel-blocked order last; until then `fill`, if any, is
+    A result that is too large becomes channel-blocked at the end; until then `fill`, if any, is
     where no region writes.
     """
     sources = {n: inputs[n] for n in sorted({region.origin for region in regions})}
@@ -258,7 +258,7 @@ def _is_view(
     output: Tensor,
     encoder: VulkanEncoder,
 ) -> bool:
-    """Make the output a view, without a copy, where it is a contiguous part of one input."""
+    """Make the output a view, without a copy, if it is a contiguous part of one input."""
     region = regions[0]
     if len(regions) > 1 or not is_contiguous(region) or prod(region.size) != elements:
         return False
@@ -268,7 +268,7 @@ def _is_view(
     begin = region.src.offset * element_bytes(output)
     whole = begin == 0 and storage_bytes(source) == storage_bytes(output)
     aligned = encoder.part_alignment and begin % encoder.part_alignment == 0
-    # A vec4 that is only half the output's would take what follows along, but for the last one.
+    # A vec4 that is only half in the output would include what follows, except for the last one.
     full = elements * element_bytes(output) == storage_bytes(output)
     full = full or begin + storage_bytes(output) == storage_bytes(source)
     if not whole and not (aligned and full and source.value is None):
@@ -283,10 +283,10 @@ def _write_in_place(
     output: Tensor,
     encoder: VulkanEncoder,
 ) -> list[Region]:
-    """Let producers write straight into the output, as into a concat; return what must be copied.
+    """Let producers write straight into the output, as in concat; return regions to copy.
 
-    A tensor may move into the output when all of its bytes go there side by side, it is made by a
-    dispatch, and kernels can bind it where it comes to lie.
+    A tensor may move into the output if all of its bytes go there contiguously, a dispatch produces
+    it, and kernels can bind it at its new offset.
     """
     alignment = encoder.part_alignment
     if alignment is None:
@@ -302,7 +302,7 @@ def _write_in_place(
     for root, parts in moves.items():
         shift = parts[0][1]
         moved = sum(prod(region.size) for region, _ in parts) * size
-        # At the very end, what fills up the last vec4 of both may be the same.
+        # At the very end, the padding of the last vec4 of both may be the same.
         content = storage_elements(root.shape, root.layout) * size
         if (
             root.value is None
@@ -321,16 +321,16 @@ def _write_in_place(
 
 
 class PartRasterExecution(RasterExecution):
-    """Takes parts of a tensor that is too large to bind, or puts such parts together.
+    """Extracts parts of a tensor that is too large to bind, or joins them.
 
-    Channel-blocked tensors stay so where parts hold whole blocks, along whichever axis they run.
+    Channel-blocked tensors stay so if parts hold whole blocks, along any axis.
 
     Args:
         op: the Raster, with one region for each of `pieces`.
-        inputs: what it reads.
-        outputs: what it writes.
+        inputs: its inputs.
+        outputs: its outputs.
         info: the device.
-        pieces: what part of the whole each is.
+        pieces: the part of the whole that each is.
         gathers: the input is the whole, else the output.
     """
 
@@ -349,7 +349,7 @@ class PartRasterExecution(RasterExecution):
         self._gathers = gathers
 
     def code_inputs(self) -> dict[int, int | None]:
-        """What is too large to bind is floats."""
+        """Tensors that are too large to bind are floats."""
         return {}
 
     def _blocked_regions(self) -> list[Region] | None:
@@ -375,12 +375,12 @@ class PartRasterExecution(RasterExecution):
 
 @vulkan_execution("ConvertTensor")
 class ConvertTensorExecution(VulkanExecution):
-    """Changes between plain and channel-blocked order, and between floats of 32 and of 16 bits."""
+    """Converts between plain and channel-blocked order, and between float32 and float16."""
 
     repeatable = True
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
-        """Record one dispatch, or a view where both forms are the same."""
+        """Record one dispatch, or a view if both forms are the same."""
         source, output = self.operand(0), self.output
         if Layout.IMAGE in (source.layout, output.layout):
             convert_image(source, output, encoder)
@@ -392,10 +392,10 @@ class ConvertTensorExecution(VulkanExecution):
 
 
 def _convert_width(source: Tensor, output: Tensor, encoder: VulkanEncoder) -> None:
-    if source.fp16 == output.fp16:
+    if source.element == output.element:
         encoder.alias(output, source)
         return
-    shader = kernels.convert_width(element=stored_word(source), load=encoder.load)
+    shader = kernels.convert_width(element=source.element, result=output.element, load=encoder.load)
     room = room_of(shader, encoder)
     for read, written in flat_windows((source, output), min(room.source, room.output), encoder):
         count = vec4_count(written)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from vkmnn.base.elements import FloatElement
 from vkmnn.core.execution import Rejection
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Activation, Array
@@ -15,7 +16,7 @@ from vkmnn.shaders import kernels
 from vkmnn.shape.recurrent import LENGTHS
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
+from vkmnn.vulkan.float_rules import FloatOperands, FloatRule
 from vkmnn.vulkan.gemm.weights import Weights
 from vkmnn.vulkan.recurrence import Problem, Sharing, sharings
 
@@ -28,10 +29,10 @@ Activations = tuple[Activation, ...]
 
 @vulkan_execution("Recurrent")
 class RecurrentExecution(VulkanExecution[RecurrentAttrs]):
-    """Few dispatches where a workgroup holds all units of a sequence, else one for each step."""
+    """Few dispatches if a workgroup holds all units of a sequence, else one per step."""
 
     def prepare(self, info: DeviceInfo) -> None:
-        """Refuse what has no step, and states that do not fit into shared memory."""
+        """Reject empty sequences, and states that do not fit into shared memory."""
         attrs, gates, weights = self.attrs, self.operand(0).shape, self.operand(1).shape
         steps, batch = gates[1::-1] if attrs.batch_first else gates[:2]
         resets = attrs.cell == "GRU" and not attrs.linear
@@ -42,9 +43,9 @@ class RecurrentExecution(VulkanExecution[RecurrentAttrs]):
         if batch * hidden and not sharings(self._problem, info, texel=False):
             raise Rejection(f"a state of {hidden} units does not fit into shared memory")
 
-    def fp16_operands(self) -> Fp16Operands:
-        """Take gates and weights as halves, and make every h so; states are carried in full."""
-        reads, _ = self.by_rule(Fp16Rule.TAKES)
+    def float_operands(self, element: FloatElement) -> FloatOperands:
+        """Read gates and weights narrow, and round every h likewise; states stay in float32."""
+        reads, _ = self.by_rule(FloatRule.TAKES, element)
         every = self.result(0)
         inputs = [takes and number < _BIAS for number, takes in enumerate(reads)]
         return inputs, [tensor is every for tensor in self.outputs]
@@ -76,7 +77,7 @@ class RecurrentExecution(VulkanExecution[RecurrentAttrs]):
         sharing: Sharing,
         encoder: VulkanEncoder,
     ) -> None:
-        """Record the steps of as many directions, from one on, that have the same activations."""
+        """Record the steps of consecutive directions with the same activations."""
         problem = self._problem
         size = problem.directions * problem.batch * problem.hidden
         groups = (
@@ -124,7 +125,7 @@ class RecurrentExecution(VulkanExecution[RecurrentAttrs]):
         made: Tensor,
         status: Tensor,
     ) -> list[Tensor]:
-        """Return the tensors in binding order; what a specialization leaves out may be any."""
+        """Return the tensors in binding order; any tensor where a specialization omits one."""
         gates = self.operand(0)
         tensors = [gates, weights]
         if self._problem.gates > 1:
@@ -136,7 +137,7 @@ class RecurrentExecution(VulkanExecution[RecurrentAttrs]):
 
     @property
     def _extra(self) -> Tensor | None:
-        """What only some cells have: the peepholes of an LSTM, a bias of a GRU."""
+        """Parts of only some cells: the peepholes of an LSTM, a bias of a GRU."""
         return self.optional(_PEEPHOLES if self._problem.cell == "LSTM" else _BIAS)
 
     def _given(
@@ -147,7 +148,7 @@ class RecurrentExecution(VulkanExecution[RecurrentAttrs]):
         *,
         shader_spec: dict[str, int | bool],
     ) -> dict[str, int | bool]:
-        """Return the specialization of a dispatch: what it finds, and what it makes of a GRU."""
+        """Return the specialization of a dispatch: its inputs, and its phase of a GRU."""
         spec = {**shader_spec, "HAS_H": h is not None}
         if self._problem.gates > 1:
             spec |= {"HAS_EXTRA": self._extra is not None, "HAS_SIDE": read is not None}
@@ -208,7 +209,7 @@ class RecurrentExecution(VulkanExecution[RecurrentAttrs]):
     def _weights(self, sharing: Sharing, encoder: VulkanEncoder) -> Tensor:
         """Return the weights as [D, from, to, gates], `from` in whole blocks and gates 1 or 4.
 
-        Subgroups take them as `in_reading_order` returns them.
+        Subgroups read them in the order of `in_reading_order`.
         """
         problem = self._problem
         hidden, gates, pitch = problem.hidden, problem.gates, sharing.pitch(problem)
@@ -233,7 +234,7 @@ class RecurrentExecution(VulkanExecution[RecurrentAttrs]):
 def in_reading_order(weights: Array, lanes: int) -> Array:
     """Return weights [D, from, to, gates] as [D, blocks of to, blocks of from, vec4s, lanes, 4].
 
-    By rotation r, lane l reaches number (l + r) % lanes of a block of the state. The vec4s of a
+    In rotation r, lane l reaches number (l + r) % lanes of a block of the state. The vec4s of a
     lane hold its rotations one after the other, with the gates of each.
     """
     directions, size, _, gates = weights.shape

@@ -18,7 +18,7 @@ from vkmnn.vulkan.copies.fill import encode_fill
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.fp16 import Fp16Rule
+from vkmnn.vulkan.float_rules import FloatRule
 from vkmnn.vulkan.rows.reduction import (
     Line,
     ReduceOp,
@@ -31,7 +31,7 @@ from vkmnn.vulkan.storage import kernel_dtype
 
 _FINISH = kernels.ReduceFinish
 
-# What a kind is to the kernels. LOG_SUM_EXP takes two reductions.
+# The kernels' view of a kind. LOG_SUM_EXP takes two reductions.
 _KINDS: dict[str, tuple[ReduceOp, kernels.ReduceFinish]] = {
     "SUM": ("SUM", _FINISH.NONE),
     "MEAN": ("SUM", _FINISH.DIVIDE),
@@ -49,7 +49,7 @@ _EXACT = {
     "L2": kernels.ExactKind.L2,
     "LOG_SUM": kernels.ExactKind.LOG_SUM,
 }
-# Kinds that make zero of zeros, so that the tail lanes of NC4HW4 stay zero.
+# Kinds that return zero for zeros, so that the tail lanes of NC4HW4 stay zero.
 _KEEPS_ZERO = frozenset({"SUM", "MEAN", "MAX", "MIN", "PROD", "L1", "L2", "SUM_SQUARE"})
 # Results over no elements; the integers' extrema are the limits of their type (ONNX).
 _OF_NOTHING = {
@@ -69,12 +69,12 @@ _INT32 = np.iinfo(np.int32)
 
 @vulkan_execution("Reduction")
 class ReductionExecution(VulkanExecution[ReductionAttrs]):
-    """One dispatch, more when lines are long or few; geometry has made the axes neighbours."""
+    """One dispatch, more if lines are long or few; geometry has made the axes adjacent."""
 
-    fp16_rule = Fp16Rule.READS
+    float_rule = FloatRule.READS
 
     def prepare(self, info: DeviceInfo) -> None:
-        """Refuse long sums of wide integers, and what 32 bits cannot express."""
+        """Reject long sums of wide integers, and results beyond 32 bits."""
         kind, x, axes = self.attrs.kind, self.operand(0), self.optional(1)
         given = None if axes is None else int_list([None, axes.value], 1, "axes")
         self._axes = reduction_axes(
@@ -91,12 +91,12 @@ class ReductionExecution(VulkanExecution[ReductionAttrs]):
         if size == 0 and _of_nothing(kind, x.dtype) is None:
             raise Rejection(f"{kind} of no {x.dtype.value} elements")
         if kind == "LOG_SUM_EXP":
-            raise Rejection(f"{kind} of integers, whose last digit float32 cannot tell")
+            raise Rejection(f"{kind} of integers, which float32 cannot represent exactly")
         if kind in _EXACT and size > MAX_LOOP_ROUNDS:
             raise Rejection(f"{kind} of {size} integers, at most {MAX_LOOP_ROUNDS} fit")
 
     def layouts(self) -> Layouts:
-        """Stay channel-blocked when all pixels of an image are reduced."""
+        """Stay channel-blocked if all pixels of an image are reduced."""
         attrs, x = self.attrs, self.operand(0)
         pixels = tuple(range(2, len(x.shape)))
         words = kernel_dtype(x.dtype) == "f32" or attrs.kind not in _EXACT
@@ -126,7 +126,7 @@ class ReductionExecution(VulkanExecution[ReductionAttrs]):
 
 
 def _of_nothing(kind: str, dtype: DType) -> float | None:
-    """Return the reduction of no elements, None where the device has no word for it."""
+    """Return the reduction of no elements, None if the device cannot represent it."""
     value = _OF_NOTHING[kind]
     if kernel_dtype(dtype) == "f32":
         return value

@@ -14,15 +14,15 @@ from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 
 _HINT = "the first input has fewer images"
 SPARE = 8
-"""Samples beside an image that a line may have, and that its ends may be off by."""
+"""Samples outside an image that a line may have, and the tolerance of its ends."""
 
 
 @vulkan_execution("RoiAlign")
 class RoiAlignExecution(VulkanExecution[RoiAlignAttrs]):
-    """One invocation per bin; in several dispatches where a bin may be a large image."""
+    """One invocation per bin; several dispatches if a bin may be a large image."""
 
     def prepare(self, info: DeviceInfo) -> None:
-        """Refuse images without pixels, and lines of samples that a loop cannot count."""
+        """Reject images without pixels, and lines with too many samples for a loop."""
         if 0 in self.operand(0).shape:
             raise Rejection("images without pixels")
         if self._line >= MAX_LOOP_ROUNDS // 2:
@@ -30,14 +30,14 @@ class RoiAlignExecution(VulkanExecution[RoiAlignAttrs]):
 
     @property
     def _line(self) -> int:
-        """How many samples a loop along an axis may have: half a pixel apart in small bins."""
+        """Samples that a loop along an axis may have: half a pixel apart in small bins."""
         return self.attrs.ratio or max(self.operand(0).shape[2:]) + SPARE
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatches; only large bins keep the later ones busy."""
         attrs, x, y = self.attrs, self.operand(0), self.output
         status, check = encoder.check(
-            self.op, f"'{self.operand(2).name}' names an image that is not there", _HINT
+            self.op, f"'{self.operand(2).name}' names an image that does not exist", _HINT
         )
         count = prod(y.shape)
         rows = max(1, MAX_LOOP_ROUNDS // (self._line + 2))
@@ -67,7 +67,7 @@ class RoiPoolExecution(VulkanExecution[RoiPoolAttrs]):
     """One invocation per bin."""
 
     def prepare(self, info: DeviceInfo) -> None:
-        """Refuse images without pixels, and those that a loop cannot go through."""
+        """Reject images without pixels, and those too large for a loop."""
         shape = self.operand(0).shape
         if 0 in shape:
             raise Rejection("images without pixels")
@@ -77,7 +77,7 @@ class RoiPoolExecution(VulkanExecution[RoiPoolAttrs]):
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatch."""
         x, regions, y = self.operand(0), self.operand(1), self.output
-        message = f"'{regions.name}' names an image that is not there"
+        message = f"'{regions.name}' names an image that does not exist"
         status, check = encoder.check(self.op, message, _HINT)
         params = kernels.RoiPoolParams(
             count=prod(y.shape),

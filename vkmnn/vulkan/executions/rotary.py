@@ -1,31 +1,32 @@
-"""Rotary: pairs of columns turned by tables of cosines and sines."""
+"""Rotary: pairs of columns rotated by tables of cosines and sines."""
 
 from __future__ import annotations
 
 from math import prod
 
+from vkmnn.base.elements import FloatElement
 from vkmnn.ir.ops import RotaryAttrs
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
+from vkmnn.vulkan.float_rules import FloatOperands, FloatRule
 from vkmnn.vulkan.storage import reject_integers
 
 
 @vulkan_execution("Rotary")
 class RotaryExecution(VulkanExecution[RotaryAttrs]):
-    """One dispatch over the result, four columns at a time where nothing straddles them."""
+    """One dispatch over the result, four columns at a time if they are aligned."""
 
     repeatable = True
 
     def prepare(self, info: DeviceInfo) -> None:
-        """Refuse integers."""
+        """Reject integers."""
         reject_integers(self.inputs)
 
-    def fp16_operands(self) -> Fp16Operands:
-        """Follow the operands: what is turned does not grow."""
-        return self.by_rule(Fp16Rule.FOLLOWS)
+    def float_operands(self, element: FloatElement) -> FloatOperands:
+        """Follow the operands: a rotation does not increase values."""
+        return self.by_rule(FloatRule.FOLLOWS, element)
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatch."""

@@ -12,14 +12,14 @@ from vkmnn.shaders import kernels
 from vkmnn.vulkan.activation import activation_spec
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.fp16 import Fp16Rule
+from vkmnn.vulkan.float_rules import FloatRule
 
 
 @vulkan_execution("Scale")
 class ScaleExecution(VulkanExecution[ScaleAttrs]):
-    """One dispatch, in the order in which the input lies."""
+    """One dispatch, in the order of the input."""
 
-    fp16_rule = Fp16Rule.FOLLOWS
+    float_rule = FloatRule.FOLLOWS
     repeatable = True
 
     def layouts(self) -> Layouts:

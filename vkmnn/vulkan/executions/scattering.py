@@ -28,7 +28,7 @@ from vkmnn.vulkan.storage import kernel_dtype, vec4_count
 _Attrs = TypeVar("_Attrs", ScatterNDAttrs, ScatterElementsAttrs)
 
 FEW = 64
-"""The most updates that GPUs apply in order rather than in parallel."""
+"""Maximum updates that GPUs apply in order rather than in parallel."""
 FEW_ON_CPU = {"none": 2_048}
 """The same for CPU devices, by reduction; updates count once for each vector of a slice."""
 FEW_REDUCED_ON_CPU = 16_384
@@ -37,12 +37,12 @@ FEW_REDUCED_ON_CPU = 16_384
 def ways(
     reduction: str, updates: int, parallel: int, encoder: VulkanEncoder, *, lines: bool = False
 ) -> list[InOrder | AtOnce]:
-    """Return the ways to apply updates, the one that is probably fastest first.
+    """Return the ways to apply updates, the likely fastest first.
 
     Args:
         reduction: how updates combine.
-        updates: how many updates an invocation would apply in order.
-        parallel: how many invocations would do so.
+        updates: updates that an invocation would apply in order.
+        parallel: invocations that would do so.
         encoder: the encoder, which knows the device.
         lines: whether each invocation has updates of its own.
     """
@@ -57,7 +57,7 @@ def ways(
 
 
 class _Scattering(VulkanExecution[_Attrs]):
-    """Copies the data, then applies the updates with the result of applying them in order.
+    """Copies the data, then applies the updates as if in order.
 
     Floats are added in an order that depends on the indices alone.
     """
@@ -84,7 +84,7 @@ class ScatterNDExecution(_Scattering[ScatterNDAttrs]):
     """Updates slices: few in order, many in parallel."""
 
     def prepare(self, info: DeviceInfo) -> None:
-        """Refuse index tuples that are longer than the kernel's."""
+        """Reject index tuples that are longer than the kernel's."""
         data, index, _ = self.operands
         self._depth = depth = index.shape[-1]
         if depth > MAX_AXES:
@@ -167,12 +167,12 @@ class ScatterNDExecution(_Scattering[ScatterNDAttrs]):
 class ScatterElementsExecution(_Scattering[ScatterElementsAttrs]):
     """Updates elements along an axis.
 
-    All updates of an element lie in one line along the axis. An invocation applies those of a line
-    in order; where few lines would leave a GPU idle, all are applied in parallel.
+    All updates of an element are in one line along the axis. An invocation applies those of a line
+    in order; if few lines would leave a GPU idle, all are applied in parallel.
     """
 
     def prepare(self, info: DeviceInfo) -> None:
-        """Refuse shapes with too many alternating axes."""
+        """Reject shapes with too many alternating axes."""
         data, index, _ = self.operands
         self._axis = self.attrs.axis % len(data.shape)
         self._size = data.shape[self._axis]
@@ -272,7 +272,7 @@ def _element_rows(index: Array, data: tuple[int, ...], axis: int) -> Array:
 
 
 def _lines(data: tuple[int, ...], index: tuple[int, ...], axis: int) -> Region:
-    """Return the beginnings of all lines along the axis, in the index (dst) and the data (src)."""
+    """Return the starts of all lines along the axis, in the index (dst) and the data (src)."""
     sizes = list(index)
     sizes[axis] = 1
     views = View(0, row_strides(data)), View(0, row_strides(index))

@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
+from vkmnn.base.elements import FloatElement
 from vkmnn.core.execution import Layouts
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.broadcast import elementwise_layouts, plan_operands, reject_many_axes
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
+from vkmnn.vulkan.float_rules import FloatOperands, FloatRule
 
 
 @vulkan_execution("Select")
 class SelectExecution(VulkanExecution):
     """One dispatch over the broadcast result."""
 
-    fp16_rule = Fp16Rule.FOLLOWS
+    float_rule = FloatRule.FOLLOWS
 
     def prepare(self, info: DeviceInfo) -> None:
-        """Refuse shapes with too many alternating axes."""
+        """Reject shapes with too many alternating axes."""
         reject_many_axes(self.operands, self.output)
 
     def layouts(self) -> Layouts:
-        """Work in the largest operand's order; zero tails choose between zeros."""
+        """Use the largest operand's order; zero tails choose between zeros."""
         return elementwise_layouts(self.operands, self.output, True)
 
-    def fp16_operands(self) -> Fp16Operands:
-        """Follow what is computed: the lowest fp16 number does for a constant that hides scores."""
-        return self.by_rule(self.fp16_rule, clamped=True)
+    def float_operands(self, element: FloatElement) -> FloatOperands:
+        """Follow the computed operands: constants that hide scores become the lowest number."""
+        return self.by_rule(self.float_rule, element, clamped=True)
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatch."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from vkmnn.base.elements import FloatElement
 from vkmnn.core.execution import Rejection
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir.ops import SoftmaxAttrs
@@ -14,7 +15,7 @@ from vkmnn.shape.reduction import flatten_axis
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
+from vkmnn.vulkan.float_rules import FloatOperands, FloatRule
 from vkmnn.vulkan.quantized.byte_codes import reads_or_makes_codes, rounding_spec
 from vkmnn.vulkan.rows.reduction import (
     MAX_HOLD,
@@ -27,29 +28,30 @@ from vkmnn.vulkan.rows.reduction import (
     row_grid,
     row_group,
 )
-from vkmnn.vulkan.storage import stored_word
 
 # Longer rows are reduced in pieces first.
 MAX_ROW = 65_536
-# A column is walked three times.
+# A column is read three times.
 MAX_COLUMN = MAX_LOOP_ROUNDS // 3
 
 
 @vulkan_execution("Softmax")
 class SoftmaxExecution(VulkanExecution[SoftmaxAttrs]):
-    """One dispatch: a workgroup per row, or an invocation per column; long lines take several."""
+    """A workgroup per row, or an invocation per column; several dispatches for long lines."""
 
-    fp16_rule = Fp16Rule.FOLLOWS
+    float_rule = FloatRule.FOLLOWS
     repeatable = True
 
     def prepare(self, info: DeviceInfo) -> None:
-        """Refuse codes of what is not a row, or of long ones."""
+        """Reject quantised values in columns or long rows."""
         if reads_or_makes_codes(self.attrs) and not _are_rows(self._line()):
             raise Rejection("codes, of lines that are not rows")
 
-    def fp16_operands(self) -> Fp16Operands:
-        """Follow the input; codes are float32."""
-        return self.by_rule(Fp16Rule.FULL if reads_or_makes_codes(self.attrs) else self.fp16_rule)
+    def float_operands(self, element: FloatElement) -> FloatOperands:
+        """Follow the input; quantised values are float32."""
+        return self.by_rule(
+            FloatRule.FULL if reads_or_makes_codes(self.attrs) else self.float_rule, element
+        )
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatches."""
@@ -62,9 +64,9 @@ class SoftmaxExecution(VulkanExecution[SoftmaxAttrs]):
         _WAYS[way](attrs, x, y, line, encoder)
 
     def plain_end_us(self, end: int, encoder: VulkanEncoder) -> float | None:
-        """Rows of float16 may end in float32."""
+        """float16 rows may be stored as float32."""
         rows = _are_rows(self._line()) and not reads_or_makes_codes(self.attrs)
-        return 0.0 if end == 1 and rows and self.operand(0).fp16 else None
+        return 0.0 if end == 1 and rows and self.operand(0).element != "f32" else None
 
     def _line(self) -> Line:
         attrs, shape = self.attrs, self.operand(0).shape
@@ -76,7 +78,7 @@ class SoftmaxExecution(VulkanExecution[SoftmaxAttrs]):
 
 
 def _ends_wide(x: Tensor, y: Tensor) -> bool:
-    return x.fp16 and not y.fp16
+    return x.element != "f32" and y.element == "f32"
 
 
 def _are_rows(line: Line) -> bool:
@@ -84,7 +86,7 @@ def _are_rows(line: Line) -> bool:
 
 
 def _ways(attrs: SoftmaxAttrs, line: Line) -> list[str]:
-    """Return what computes the softmax of such lines, the fastest first."""
+    """Return the ways to compute such a softmax, the fastest first."""
     rows = ["rows"] if _are_rows(line) else []
     if reads_or_makes_codes(attrs):
         return rows
@@ -103,7 +105,7 @@ def _encode_rows(
     shader = kernels.softmax_rows(
         lanes=group.lanes,
         aligned=aligned,  # type: ignore[arg-type]
-        element=stored_word(x),
+        element=x.element,
     )
     params = kernels.SoftmaxRowsParams(rows=line.outer, size=line.size)
     spec: dict[str, int | float | bool] = {
@@ -134,7 +136,7 @@ def _encode_columns(
 def _encode_stages(
     attrs: SoftmaxAttrs, x: Tensor, y: Tensor, line: Line, encoder: VulkanEncoder
 ) -> None:
-    """Record maximum, sum of exponentials and quotient as passes of their own."""
+    """Record maximum, sum of exponentials and quotient as separate passes."""
     peak, total = (encoder.scratch(line.columns, full=True) for _ in range(2))
     encode_reduction(Reduction("MAX"), x, peak, line, encoder)
     powers = Reduction("SUM_EXP", center=peak, subtract=True)

@@ -20,7 +20,7 @@ from vkmnn.vulkan.sorting.selection import Selection, Selector, selections, stri
 BLOCK = 256
 # Rows up to this length are one block, which is faster than merging two.
 WHOLE = 512
-# Runs up to this length are sorted in blocks again, which drops more keys than a merge of two runs.
+# Runs up to this length are sorted in blocks again, which drops more keys than a merge.
 SHORT_RUN = BLOCK // 4
 # A single row of this length or more is radix-sorted, in thirty dispatches whatever its length.
 LONG = 65_536
@@ -29,7 +29,7 @@ LONG_ON_CPU = 12_000
 
 @dataclass(frozen=True, slots=True)
 class _Runs:
-    """Rows of `length` keys in sorted runs of `run`, of which the last may be shorter.
+    """Rows of `length` keys in sorted runs of `run`, the last of which may be shorter.
 
     Without `indices`, the positions are the indices.
     """

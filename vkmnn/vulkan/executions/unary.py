@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from vkmnn.base.elements import FloatElement
 from vkmnn.core.execution import Layouts, Rejection
-from vkmnn.core.fp16_range import FULL_UNARY_KINDS
+from vkmnn.core.float_range import FULL_UNARY_KINDS
 from vkmnn.ir import Activation, Layout
 from vkmnn.ir.ops import UnaryAttrs
 from vkmnn.runtime.device_info import DeviceInfo
@@ -11,7 +12,7 @@ from vkmnn.shaders import kernels
 from vkmnn.vulkan.activation import keeps_zero
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
+from vkmnn.vulkan.float_rules import FloatOperands, FloatRule
 from vkmnn.vulkan.storage import kernel_dtype, vec4_count
 
 # Kinds beyond the activations with f(0) = 0, so that zero tail lanes of NC4HW4 stay zero.
@@ -22,7 +23,7 @@ _KEEPS_ZERO = frozenset(
         "MISH", "THRESHOLDED_RELU",
     }
 )  # fmt: skip
-# Kinds whose result is a bool, which takes another type than their operand.
+# Kinds whose result is a bool, which has another type than their operand.
 _TESTS = frozenset({"ISNAN", "ISINF"})
 _INTEGER_KINDS = frozenset({"ABS", "NEG", "SIGN", "NOT", "RELU", "CLIP", "SQUARE"})
 _INT32_MIN, _INT32_MAX = -(2**31), 2**31 - 1
@@ -32,17 +33,17 @@ _INT32_MIN, _INT32_MAX = -(2**31), 2**31 - 1
 class UnaryExecution(VulkanExecution[UnaryAttrs]):
     """One dispatch over whole vec4s."""
 
-    fp16_rule = Fp16Rule.FOLLOWS
+    float_rule = FloatRule.FOLLOWS
     repeatable = True
 
     def prepare(self, info: DeviceInfo) -> None:
-        """Refuse float functions of integers."""
+        """Reject float functions of integers."""
         dtype = self.operand(0).dtype
         if kernel_dtype(dtype) == "i32" and self.attrs.kind not in _INTEGER_KINDS:
             raise Rejection(f"{self.attrs.kind} of {dtype.value}")
 
     def layouts(self) -> Layouts:
-        """Keep the input's order where zero tail lanes stay zero."""
+        """Keep the input's order if zero tail lanes stay zero."""
         source, attrs = self.operand(0), self.attrs
         zero = attrs.kind in _KEEPS_ZERO or keeps_zero(
             Activation(attrs.kind, attrs.alpha, attrs.beta)
@@ -51,10 +52,10 @@ class UnaryExecution(VulkanExecution[UnaryAttrs]):
         layout = Layout.NC4HW4 if blocked else Layout.NCHW
         return [layout], [layout]
 
-    def fp16_operands(self) -> Fp16Operands:
-        """Follow the operand, unless results are not floats, or easily leave the range of fp16."""
+    def float_operands(self, element: FloatElement) -> FloatOperands:
+        """Follow the operand, unless results are not floats, or easily exceed the range."""
         full = self.attrs.kind in FULL_UNARY_KINDS
-        return self.by_rule(Fp16Rule.FULL if full else self.fp16_rule)
+        return self.by_rule(FloatRule.FULL if full else self.float_rule, element)
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatch."""

@@ -1,4 +1,4 @@
-"""Operators that planning turns into others, unless their sizes speak against it."""
+"""Operators that planning lowers to others, unless their sizes forbid it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _REASONS: Mapping[str, str] = {
 
 @vulkan_execution(*_REASONS)
 class UnloweredExecution(VulkanExecution):
-    """Says why the op is left to the host."""
+    """Reports why the op is left to the host."""
 
     def prepare(self, info: DeviceInfo) -> None:
-        """Refuse the op."""
+        """Reject the op."""
         raise Rejection(_REASONS[self.op.type])
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
-        """Never called: `prepare` refuses."""
+        """Never called: `prepare` rejects the op."""

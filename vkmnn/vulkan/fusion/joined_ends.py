@@ -1,8 +1,8 @@
 """Folds layout and dtype conversions at the ends of a network into the adjacent kernel.
 
-Hosts have plain float32. The first kernel may read that, and the last store it, so that no dispatch
-changes order and width alone. As with `pairs.py`, graph and plan stay what they are: only the
-commands that are recorded differ.
+Hosts have plain float32. The first kernel may read it, and the last store it, so that no dispatch
+only changes order and width. As with `pairs.py`, graph and plan do not change, only the recorded
+commands.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from vkmnn.vulkan.cost.passes import pass_cost
 from vkmnn.vulkan.device_rules import is_gpu
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution
-from vkmnn.vulkan.fp16 import is_float
+from vkmnn.vulkan.float_rules import is_float
 from vkmnn.vulkan.storage import storage_bytes
 
 
@@ -32,7 +32,7 @@ def join_ends(
 
     Args:
         segments: the commands in running order, whose tensors have their final forms.
-        encoder: decides.
+        encoder: makes the choice.
     """
     if "ConvertTensor" not in {command.op.type for commands in segments for command in commands}:
         return segments
@@ -71,7 +71,7 @@ class _Ends:
         return [command for command in kept if command is not None]
 
     def _join_first(self, at: int, inner: Tensor) -> None:
-        """Let a kernel read the input of a conversion before it, if that pays."""
+        """Let a kernel read the input of the conversion before it, if that pays."""
         command, dropped = self._now(at), []
         x: Tensor | None = inner
         while x is not None and x.name in self._converted and (maker := self._alone(x)) is not None:
@@ -85,7 +85,7 @@ class _Ends:
             self._instead |= {at: joined, **dict.fromkeys(dropped)}
 
     def _join_last(self, at: int) -> None:
-        """Let a kernel store the output of a conversion after it, if that pays."""
+        """Let a kernel store the output of the conversion after it, if that pays."""
         source, out = self._commands[at].inputs[0], self._commands[at].outputs[0]
         maker = self._alone(source) if source is not None and _is_plain(out) else None
         if source is None or maker is None or _converts(maker[1]) or len(maker[1].outputs) > 1:
@@ -105,9 +105,9 @@ class _Ends:
         return (at, self._now(at)) if at is not None and alone else None
 
     def _near(self, x: Tensor) -> bool:
-        """Return whether a kernel may read a tensor as often as it likes.
+        """Return whether a kernel may read a tensor any number of times.
 
-        Not where the host writes it into memory of its own, beyond a bus.
+        Not if the host writes it into its own memory, beyond a bus.
         """
         types = self._encoder.info.memory_types
         both = MemoryFlag.DEVICE_LOCAL | MemoryFlag.HOST_VISIBLE
@@ -147,10 +147,12 @@ def _converts(command: Command) -> bool:
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    wide = tensor.layout is Layout.NCHW and not tensor.fp16 and tensor.codes is None
+    wide = tensor.layout is Layout.NCHW and tensor.element == "f32" and tensor.codes is None
     return wide and is_float(tensor) and tensor.value is None and 0 not in tensor.shape
 
 
 def _is_view(inner: Tensor, plain: Tensor) -> bool:
     """Return whether the conversion needs no dispatch."""
-    return inner.fp16 == plain.fp16 and (inner.layout is plain.layout or same_order(plain.shape))
+    return inner.element == plain.element and (
+        inner.layout is plain.layout or same_order(plain.shape)
+    )

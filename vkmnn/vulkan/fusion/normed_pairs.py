@@ -1,6 +1,6 @@
 """Pairs of a normalisation and the first product that reads it.
 
-Where others read the normalised rows as well, the product stores them beside its own result.
+If others read the normalised rows as well, the product also stores them.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from vkmnn.base.elements import FLOATS
 from vkmnn.core.execution import Command
-from vkmnn.core.fp16_range import FP16_MAX
 from vkmnn.core.tensor import Tensor, Usage
 from vkmnn.ir import Layout
 from vkmnn.vulkan.device_rules import is_gpu
@@ -29,7 +29,7 @@ class NormedPairs(PairRule[NormedProblem, NormedKernel]):
     what = "normed"
 
     def is_offered(self, encoder: VulkanEncoder) -> bool:
-        """Return whether shared memory is fast, or there are cooperative matrices."""
+        """Return whether shared memory is fast, or the device has cooperative matrices."""
         info = encoder.info
         return is_gpu(info) or matrix_of(info) is not None or encoder.offers_all
 
@@ -45,7 +45,7 @@ class NormedPairs(PairRule[NormedProblem, NormedKernel]):
             for name, reading in readers.items():
                 norm = norms[name]
                 if reading and _follows(reading[0], norm) and _fits(reading[0], norm, encoder):
-                    # What the host reads is not in float16: there, something else converts it.
+                    # The host does not read float16: another kernel converts it there.
                     output = norm.outputs[0]
                     keeps = len(reading) > 1 or output.usage is Usage.OUTPUT
                     yield Pair(norm, reading[0], keeps)
@@ -79,12 +79,15 @@ class NormedPairs(PairRule[NormedProblem, NormedKernel]):
 
 
 def _fits(command: Command, first: Command, encoder: VulkanEncoder) -> bool:
-    """Return whether float16 holds weights that are multiplied by the gain, if it has to."""
+    """Return whether the element can hold weights multiplied by the gain, if that is needed."""
     weights, gain = command.inputs[1], first.inputs[1] if len(first.inputs) > 1 else None
-    if gain is None or not first.outputs[0].fp16:
+    if gain is None or first.outputs[0].element == "f32":
         return True
     assert weights is not None
-    return _largest(weights, encoder) * _largest(gain, encoder) <= FP16_MAX
+    return (
+        _largest(weights, encoder) * _largest(gain, encoder)
+        <= FLOATS[first.outputs[0].element].largest
+    )
 
 
 def _largest(tensor: Tensor, encoder: VulkanEncoder) -> float:
@@ -105,7 +108,7 @@ def _is_norm(command: Command) -> bool:
     factors = [tensor for tensor in command.inputs[1:] if tensor is not None]
     return (
         x is not None
-        and x.fp16 is y.fp16
+        and x.element == y.element
         and x.layout is y.layout is Layout.NCHW
         and execution.attrs.axis in (-1, len(x.shape) - 1)
         and execution.result(1) is execution.result(2) is None

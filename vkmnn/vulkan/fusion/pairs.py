@@ -1,8 +1,8 @@
-"""Fused pairs: two commands of a plan that one dispatch may do.
+"""Fused pairs: two commands of a plan in one dispatch.
 
-Graph and commands stay what they are, so nothing else has to know of the pairs: only which
-dispatches are recorded differs, which the encoder chooses as it chooses between kernels. A
-`PairRule` says which commands are pairs, and how they are recorded.
+Graph and commands do not change, so nothing else has to know of the pairs: only the recorded
+dispatches differ, chosen by the encoder like kernels. A `PairRule` says which commands are pairs,
+and how they are recorded.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class PairRule(ABC, Generic[P, K]):
 
     @abstractmethod
     def is_offered(self, encoder: VulkanEncoder) -> bool:
-        """Return whether there may be kernels for the device."""
+        """Return whether the device may have kernels."""
 
     @abstractmethod
     def find(self, segments: Segments, encoder: VulkanEncoder) -> Iterator[Pair]:
@@ -70,7 +70,7 @@ class PairRule(ABC, Generic[P, K]):
 
     @abstractmethod
     def candidates(self, problem: P, target: Target, encoder: VulkanEncoder) -> Sequence[K | Apart]:
-        """Return the ways to compute both, the likely fastest first; empty where there is one."""
+        """Return the ways to compute both, the likely fastest first; empty if there are none."""
 
     @abstractmethod
     def record(self, pair: Pair, kernel: K, problem: P, encoder: VulkanEncoder) -> None:
@@ -83,7 +83,7 @@ class FusedPairs:
     Args:
         rules: find the pairs.
         segments: the commands in running order, whose tensors have their final forms.
-        encoder: takes the dispatches.
+        encoder: records the dispatches.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class FusedPairs:
 
 
 def bound(command: Command, kind: type[E]) -> E:
-    """Return the execution of a command, of a known kind, with the command's tensors."""
+    """Return the execution of a command of a known kind, with the command's tensors."""
     execution = command.execution
     assert isinstance(execution, kind)
     execution.bind(command.inputs, command.outputs)

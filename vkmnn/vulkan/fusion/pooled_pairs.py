@@ -26,7 +26,7 @@ class PooledPairs(PairRule[PooledProblem, PooledShared]):
         return is_gpu(encoder.info) or encoder.offers_all
 
     def find(self, segments: Segments, encoder: VulkanEncoder) -> Iterator[Pair]:
-        """Yield the maxima that one convolution of one tap reads, and nothing else."""
+        """Yield max poolings whose only reader is a 1 x 1 convolution."""
         readers = None
         for commands in segments:
             made: dict[str, Command] = {}
@@ -44,7 +44,7 @@ class PooledPairs(PairRule[PooledProblem, PooledShared]):
                         yield Pair(made[x.name], command)
 
     def problem(self, pair: Pair, encoder: VulkanEncoder) -> PooledProblem | None:
-        """Return the convolution and the windows, None where they are not of 3 x 3."""
+        """Return the convolution and the windows, None if they are not 3 x 3."""
         job, pooling = bound(pair.second, ConvolutionExecution).job(encoder), pair.first.execution
         assert isinstance(pooling, PoolingExecution)
         window = pooling.window3
@@ -72,4 +72,4 @@ def _is_plain(command: Command) -> bool:
     """Return whether a command reads and writes floats of one width in channel-blocked order."""
     x, y = command.inputs[0], command.outputs[0]
     assert x is not None
-    return is_blocked(command) and x.codes is y.codes is None and x.fp16 is y.fp16
+    return is_blocked(command) and x.codes is y.codes is None and x.element == y.element

@@ -20,11 +20,11 @@ class SeparablePairs(PairRule[SeparableProblem, SeparableKernel]):
     what = "separable"
 
     def is_offered(self, encoder: VulkanEncoder) -> bool:
-        """Return True: there are kernels for every device."""
+        """Return True: every device has kernels."""
         return True
 
     def find(self, segments: Segments, encoder: VulkanEncoder) -> Iterator[Pair]:
-        """Yield depthwise convolutions whose results one projection reads, and nothing else."""
+        """Yield depthwise convolutions whose only reader is a projection."""
         readers: Counter[str] | None = None
         for commands in segments:
             made: dict[str, Command] = {}

@@ -7,7 +7,7 @@ from dataclasses import field
 import numpy as np
 
 from vkmnn.base.records import dataclass
-from vkmnn.core.fp16_range import to_fp16
+from vkmnn.core.float_range import to_element
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Array, DType
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
@@ -160,7 +160,9 @@ def _padded(array: Array, form: CodeForm, width: int) -> Array:
 def _codes(array: Array, form: CodeForm) -> Array:
     """Return [panel][chunk][uvec4][4][8 lanes] uvec4s."""
     if array.dtype.kind == "f":
-        array = to_fp16(array) if form.bits == 16 else array.astype(np.float32, copy=False)
+        array = (
+            to_element(array, "f16") if form.bits == 16 else array.astype(np.float32, copy=False)
+        )
         array = np.ascontiguousarray(array).view(np.uint8)
     row_bytes = form.blocks * form.chunks * CHUNK * form.bits // 8
     plain = _padded(array, form, row_bytes)

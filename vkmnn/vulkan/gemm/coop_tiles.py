@@ -14,6 +14,7 @@ from typing import Any, Literal, cast
 
 from vkmnn.base.records import dataclass
 from vkmnn.runtime.device_info import CooperativeMatrixShape, DeviceInfo
+from vkmnn.shader_files.tiles import CoopTileSize, MatrixSize
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.cost.devices import AMD, class_of
 from vkmnn.vulkan.cost.terms import Cost
@@ -45,22 +46,8 @@ _KINDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Matrix:
-    """Matrices M x K by K x N that a subgroup of `subgroup` invocations multiplies at a time.
-
-    Elements have two bytes where they are float16, and one where they are whole numbers.
-    """
-
-    m: int
-    n: int
-    k: int
-    subgroup: int
-    element_bytes: int = 2
-
-    @property
-    def name(self) -> str:
-        """Name as a template axis."""
-        return f"m{self.m}x{self.n}x{self.k}s{self.subgroup}"
+class Matrix(MatrixSize):
+    """Sizes of cooperative matrices that a device may list."""
 
     def runs_on(self, info: DeviceInfo) -> bool:
         """Return whether a device lists these sizes, and sums in four bytes."""
@@ -90,49 +77,22 @@ LLVMPIPE_BYTES = Matrix(8, 8, 8, 8, 1)
 
 
 @dataclass(frozen=True, slots=True)
-class CoopTile:
-    """A tile of results; sizes follow as in `include/coop.glsl.j2`.
+class CoopTile(CoopTileSize):
+    """A tile of results by cooperative matrices, and what it costs."""
 
-    A subgroup makes `sub_rows` by `sub_columns` of them, as products of `matrix`; `groups` of
-    subgroups share each `step` along K.
-    """
-
-    rows: int
-    columns: int
     step: kernels.MatmulCoopStep
-    sub_rows: int
-    sub_columns: int
     groups: int = 1
     matrix: Matrix = LARGE_MATRIX
 
     @property
     def name(self) -> kernels.MatmulCoopTile:
         """The value of the axis `tile`."""
-        sub = f"w{self.sub_rows}x{self.sub_columns}"
-        sizes = "" if self.matrix == LARGE_MATRIX else self.matrix.name
-        return cast(kernels.MatmulCoopTile, f"{self.rows}x{self.columns}{sub}k{self.groups}{sizes}")
+        return cast(kernels.MatmulCoopTile, self.label)
 
     @property
     def splits(self) -> bool:
         """Whether a kernel with split K exists; not for bytes."""
         return self.groups > 1 and self.matrix.element_bytes > 1
-
-    @property
-    def invocations(self) -> int:
-        """Invocations of a workgroup."""
-        subgroups = self.rows // self.sub_rows * (self.columns // self.sub_columns) * self.groups
-        return self.matrix.subgroup * subgroups
-
-    @property
-    def stage_bytes(self) -> int:
-        """Shared memory of a step."""
-        vectors = self.step * self.matrix.element_bytes // VECTOR_BYTES
-        return VECTOR_BYTES * (self.rows + self.columns) * (vectors + 1)
-
-    @property
-    def buffers(self) -> int:
-        """Number of steps in shared memory at once."""
-        return 2 if 2 * self.stage_bytes <= self.max_shared else 1
 
     @property
     def registers(self) -> int:
@@ -147,19 +107,12 @@ class CoopTile:
     @property
     def shared_bytes(self) -> int:
         """Shared memory of a workgroup."""
-        rows = self.groups * (self.rows // self.sub_rows) * self.matrix.m
-        sums = rows * (self.columns // 4 + 1) * 16
-        return max(self.buffers * self.stage_bytes, sums) + 16
+        return max(self.buffers * self.stage_bytes, VECTOR_BYTES * self.sum_row) + 16
 
     @property
     def norm_bytes(self) -> int:
         """Shared memory for the normalisation of rows: their mean and inverse deviation."""
         return 8 * self.rows
-
-    @property
-    def max_shared(self) -> int:
-        """The most that the template asks for; devices with small matrices have less."""
-        return MAX_SHARED if self.matrix.subgroup == 32 else MAX_SHARED_SMALL
 
     @property
     def part_elements(self) -> int:
@@ -199,9 +152,6 @@ MOMENT_FLOPS = 6.5
 # RDNA3 holds operands of matrices twice, so that of 128 sums up to 131 registers are spilled
 # (docs/gpu-compilers.md).
 MAX_SUMS_AMD = 64
-
-MAX_SHARED = 49_152
-MAX_SHARED_SMALL = 32_768
 
 # Tiles of one size lie side by side, the largest first: of two that are expected to take the same
 # time, it reads less.
@@ -280,11 +230,6 @@ class CoopKernel:
         """Return the parameters that say how workgroups go over a gemm."""
         steps = ceil_div(self.tile.steps(gemm.k), self.parts)
         return {"tiles": self.tile.workgroups(gemm), "steps": steps, "parts": self.parts}
-
-
-def has_coopmat(info: DeviceInfo) -> bool:
-    """Return whether a device meets the kernels' requirements."""
-    return matrix_of(info) is not None
 
 
 def matrix_of(info: DeviceInfo) -> Matrix | None:

@@ -15,6 +15,7 @@ from inspect import isabstract
 from operator import attrgetter
 from typing import Any, ClassVar, Generic, TypeVar, overload
 
+from vkmnn.base.elements import FLOATS
 from vkmnn.base.records import dataclass
 from vkmnn.base.registry import Registry
 from vkmnn.errors import PluginError, page
@@ -94,7 +95,7 @@ class Kernel(ABC, Generic[P, J]):
     """What problems and jobs may need."""
     requires: ClassVar[Trait] = Trait.NONE
     """What they must need or allow."""
-    dtypes: ClassVar[frozenset[str]] = frozenset({"f32", "f16"})
+    dtypes: ClassVar[frozenset[str]] = frozenset(FLOATS)
     """How the operands may be stored: of FLOAT_BYTES, or "i32"."""
 
     @classmethod

@@ -13,7 +13,7 @@ from math import prod
 
 import numpy as np
 
-from vkmnn.core.fp16_range import FP16_MAX
+from vkmnn.base.elements import FLOATS
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Array
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
@@ -21,6 +21,7 @@ from vkmnn.vulkan.gemm.job import ConvJob, MatMulJob
 from vkmnn.vulkan.gemm.operands import PANEL, Operand, pack_right, right_matrices
 from vkmnn.vulkan.gemm.weights import Weights
 
+_LARGEST = FLOATS["f16"].largest
 # Exponents of the largest number of a column: what is smaller counts as nothing.
 MIN_EXPONENT, MAX_EXPONENT = -60, 16
 
@@ -38,7 +39,7 @@ def exponents_of(columns: Array, depth: int) -> Array:
         int32 [columns].
     """
     sizes = np.where(np.isfinite(columns), np.abs(columns), 0.0)
-    largest = np.minimum(sizes.max(axis=1, initial=0.0), FP16_MAX)
+    largest = np.minimum(sizes.max(axis=1, initial=0.0), _LARGEST)
     # largest < 2^exponent and depth ≤ 2^bits
     exponents = np.frexp(largest)[1].clip(MIN_EXPONENT, MAX_EXPONENT)
     made: Array = (exponents + (depth - 1).bit_length() + 1).astype(np.int32)
@@ -47,7 +48,7 @@ def exponents_of(columns: Array, depth: int) -> Array:
 
 def divided(columns: Array, exponents: Array) -> Array:
     """Return columns [columns, anything] divided by powers of two; as float16, they are clamped."""
-    inside = np.where(np.isfinite(columns), np.clip(columns, -FP16_MAX, FP16_MAX), columns)
+    inside = np.where(np.isfinite(columns), np.clip(columns, -_LARGEST, _LARGEST), columns)
     made: Array = np.ldexp(inside.astype(np.float32), np.negative(exponents)[:, None])
     return made
 

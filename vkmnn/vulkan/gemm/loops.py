@@ -18,8 +18,6 @@ from vkmnn.vulkan.gemm.traits import Trait
 
 GPU_LOCAL = 64
 """Invocations of a workgroup on GPUs."""
-GPU_INVOCATIONS = 16_384
-"""Enough to keep a large GPU busy: 128 multiprocessors with 128 lanes."""
 
 
 @dataclass(frozen=True, slots=True)

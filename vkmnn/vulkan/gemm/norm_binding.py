@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from vkmnn.base.records import dataclass
-from vkmnn.core.fp16_range import to_fp16
+from vkmnn.core.float_range import to_element
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Array
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
@@ -56,7 +56,7 @@ def _folded(job: MatMulJob, norms: RowNorms, encoder: VulkanEncoder) -> Tensor:
     Kept in float32: means far from zero cancel only against sums of the very weights, rounded as
     those are that the kernel multiplies.
     """
-    problem, fp16 = job.problem, encoder.fp16
+    problem, element = job.problem, encoder.element
     gain, shift = _numbers(norms.gain), _numbers(norms.shift)
 
     def pack(array: Array) -> Array:
@@ -64,7 +64,7 @@ def _folded(job: MatMulJob, norms: RowNorms, encoder: VulkanEncoder) -> Tensor:
         scaled = weights if gain is None else np.multiply(weights, gain, dtype=np.float32)
         table = np.zeros((ceil_div(problem.n, 4) * 4, 2), np.float32)
         if norms.centered:
-            rounded = to_fp16(scaled) if fp16 else scaled
+            rounded = to_element(scaled, element)
             table[: problem.n, 0] = rounded.sum(axis=1, dtype=np.float64)
         if shift is not None:
             table[: problem.n, 1] = np.matmul(weights, shift, dtype=np.float32)
@@ -72,7 +72,7 @@ def _folded(job: MatMulJob, norms: RowNorms, encoder: VulkanEncoder) -> Tensor:
         return by_four
 
     names = [tensor.name if tensor else "" for tensor in (norms.gain, norms.shift)]
-    key = f"folded:{problem.n}:{job.transposed_b}:{norms.centered}:{names}:{fp16}"
+    key = f"folded:{problem.n}:{job.transposed_b}:{norms.centered}:{names}:{element}"
     return encoder.constant(job.b, key, pack, full=True)
 
 

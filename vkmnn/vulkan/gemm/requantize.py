@@ -10,7 +10,7 @@ import numpy as np
 from vkmnn.base.records import dataclass
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Array
-from vkmnn.ir.ops import CodeSum
+from vkmnn.ir.ops import CodeSum, QuantizedConvolutionAttrs, QuantizedMatMulAttrs
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.activation import ActivationCall
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
@@ -37,6 +37,18 @@ class Requantize:
     table: Tensor | None = None
     first: int = 0
     again: Tensor | None = None
+
+    @classmethod
+    def of(
+        cls,
+        attrs: QuantizedConvolutionAttrs | QuantizedMatMulAttrs,
+        factor: Tensor,
+        table: Tensor | None,
+        again: Tensor | None = None,
+    ) -> Requantize:
+        """Return the requantisation that a quantised convolution or product ends with."""
+        rounding = attrs.low, attrs.high, attrs.add, attrs.scale, attrs.taken
+        return cls(factor, *rounding, table, attrs.first, again)
 
     @property
     def call(self) -> ActivationCall:

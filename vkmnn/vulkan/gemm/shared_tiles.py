@@ -13,6 +13,7 @@ from typing import Any, Literal, cast
 
 from vkmnn.base.records import dataclass
 from vkmnn.runtime.device_info import DeviceInfo
+from vkmnn.shader_files.tiles import SMALL, VEC4_BYTES, SharedTile
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.cost.devices import class_of, cores_of
 from vkmnn.vulkan.cost.terms import Cost
@@ -22,7 +23,6 @@ from vkmnn.vulkan.encoder import ceil_div
 from vkmnn.vulkan.gemm.problem import Gemm
 from vkmnn.vulkan.gemm.split import parts_of, used_parts
 
-VEC4_BYTES = 16
 # What split-K keeps in shared memory besides the tiles, in whole vec4s.
 ARRIVAL_BYTES = 16
 # Registers of an invocation besides its sums, at a guess: all, or those besides what it loads.
@@ -45,10 +45,6 @@ POOLED_FLOPS = 8 * 28 + 24
 POOLED_LOADS = 9
 # Workgroups that share tiles fill a device, and not many times over.
 MAX_SPLIT_WAVES = 3
-# Groups of small tiles, at least, which follow another rule; and the most that K is split beside.
-SMALL = 8
-# Lengths of steps that are not sixteen for each group.
-DEPTHS = {(32, 32, 1): 32, (40, 32, 8): 64, (32, 32, 8): 64, (16, 16, 16): 128}
 # What of `core_flops` is reached, by results of an invocation: with fewer, operands are read more
 # often from shared memory. Loads are counted apart, so that it may be more than one.
 EFFICIENCY = {(8, 8): 1.17, (8, 4): 1.03, (4, 4): 1.03}
@@ -58,21 +54,13 @@ HALF_CLOSING = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Tile:
-    """A tile of results in shared memory; sizes follow as in `include/staged.glsl.j2`.
-
-    `groups` of invocations share each step along K.
-    """
-
-    rows: int
-    columns: int
-    groups: int = 1
+class Tile(SharedTile):
+    """A tile of results in shared memory, and what it costs."""
 
     @property
     def name(self) -> kernels.ConvSharedTile:
         """The value of the axis `tile`."""
-        grouped = f"x{self.groups}" if self.groups > 1 else ""
-        return cast(kernels.ConvSharedTile, f"{self.rows}x{self.columns}{grouped}")
+        return cast(kernels.ConvSharedTile, self.label)
 
     @property
     def results(self) -> int:
@@ -80,28 +68,9 @@ class Tile:
         return self.rows * self.columns
 
     @property
-    def each(self) -> tuple[int, int]:
-        """Rows and columns of results of an invocation."""
-        small = self.groups >= SMALL
-        down = 8 if self.rows > 32 or small else 4
-        wide = self.columns > 16 if small else self.rows > 64 and self.columns > 32
-        return down, 8 if wide else 4
-
-    @property
     def splits(self) -> bool:
         """Whether several workgroups may share K, too."""
         return 1 < self.groups <= SMALL
-
-    @property
-    def invocations(self) -> int:
-        """Invocations of a workgroup."""
-        down, across = self.each
-        return self.rows * self.columns // (down * across) * self.groups
-
-    @property
-    def depth(self) -> int:
-        """Length of a step along K."""
-        return DEPTHS.get((self.rows, self.columns, self.groups), 16 * self.groups)
 
     @property
     def chained(self) -> int:
@@ -137,21 +106,16 @@ class Tile:
         Every invocation reads its rows and columns. Groups that share a subgroup read different
         ones, which cost it twice as long as the same ones do.
         """
-        members = self.invocations // self.groups
-        reads = members * sum(self.each) * (2 if members < SUBGROUP else 1)
+        reads = self.members * sum(self.each) * (2 if self.members < SUBGROUP else 1)
         return 4 * self.depth * (reads + self.rows + self.columns)
 
     def shared_bytes(self, buffers: int) -> int:
         """Shared memory of a workgroup."""
-        vectors = self.depth * (self.rows // 4 + 1 + self.columns // 4)
-        return buffers * vectors * VEC4_BYTES + ARRIVAL_BYTES
+        return buffers * self.stage * VEC4_BYTES + ARRIVAL_BYTES
 
     def half_bytes(self, buffers: int) -> int:
         """Shared memory of a workgroup that stages float16; groups meet in float32."""
-        owners = min(self.groups, self.each[0])
-        members = self.invocations // self.groups
-        met = (owners - 1) * self.each[0] * members * VEC4_BYTES
-        return self.shared_bytes(buffers) // 2 + met + ARRIVAL_BYTES
+        return self.shared_bytes(buffers) // 2 + self.met * VEC4_BYTES + ARRIVAL_BYTES
 
     def buffers(self, info: DeviceInfo) -> int:
         """Return how many buffers fit into shared memory; 0 where the tile does not fit at all."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import field
 
+from vkmnn.base.elements import FloatElement
 from vkmnn.base.records import dataclass
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.vulkan.cost.devices import class_of
 from vkmnn.vulkan.device_rules import is_gpu
 from vkmnn.vulkan.encoder import Load, VulkanEncoder
 from vkmnn.vulkan.gemm.traits import Trait
-from vkmnn.vulkan.storage import FLOAT_BYTES, FloatElement
+from vkmnn.vulkan.storage import FLOAT_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +46,15 @@ class Target:
         cls, encoder: VulkanEncoder, needs: Trait = Trait.NONE, allows: Trait = Trait.NONE
     ) -> Target:
         """Return the target of an encoder; float16 arithmetic depends on the session."""
-        half, given = encoder.half, (encoder.element, encoder.load, encoder.loads)
+        arithmetic, given = encoder.arithmetic, (encoder.element, encoder.load, encoder.loads)
         return encoder.once(
-            ("target", *given, encoder.weight_bytes, half, needs, allows),
+            ("target", *given, encoder.weight_bytes, arithmetic, needs, allows),
             lambda: cls(
                 encoder.info,
                 *given,
                 encoder.weight_bytes,
                 needs,
-                allows if half else allows & ~Trait.FP16_MATH,
+                allows if arithmetic == "f16" else allows & ~Trait.FP16_MATH,
             ),
         )
 

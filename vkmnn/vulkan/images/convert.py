@@ -7,15 +7,14 @@ from vkmnn.ir import Layout
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.images.place import place_of
-from vkmnn.vulkan.storage import stored_word
 
 
 def convert_image(source: Tensor, output: Tensor, encoder: VulkanEncoder) -> None:
-    """Record the copy of a tensor into an image or out of one; both store floats alike."""
+    """Record the copy of a tensor into or out of an image; both store floats alike."""
     into = output.layout is Layout.IMAGE
     place = place_of(output.shape, encoder.info.limits.max_image_dimension)
     assert place is not None, f"{output.name} is in no image"
-    shader = kernels.image_convert(dest="image" if into else "buffer", element=stored_word(source))
+    shader = kernels.image_convert(dest="image" if into else "buffer", element=source.element)
     params = kernels.ImageConvertParams(
         count=place.texels,
         rows=place.batch * place.rows,

@@ -12,7 +12,7 @@ from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Layout
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution
-from vkmnn.vulkan.fp16 import is_float
+from vkmnn.vulkan.float_rules import is_float
 from vkmnn.vulkan.images.place import place_of
 
 Takes = Callable[[VulkanExecution[Any], Sequence[Tensor | None]], set[int] | None]
@@ -24,9 +24,9 @@ class ImageForm:
     """An op's implementation on images.
 
     Attributes:
-        takes: returns the numbers of the inputs that are wanted in images, None where there is no
-            kernel for the op as it is; it sees the inputs as they lie.
-        record: records the op, whose result lies in an image.
+        takes: returns the numbers of the inputs that should be in images, None if there is no
+            kernel for the op; it sees the inputs in their current form.
+        record: records the op, whose result is an image.
     """
 
     takes: Takes
@@ -47,12 +47,12 @@ def image_form(op_type: str, takes: Takes) -> Callable[[Record], Record]:
 
 
 def image_layouts(command: Command, inputs: Sequence[Tensor | None], limit: int) -> Layouts | None:
-    """Return the layouts with which a command works on images; None where it does not.
+    """Return the layouts with which a command works on images; None if it does not.
 
     Args:
-        command: one of the backend's.
-        inputs: its operands as they lie.
-        limit: the most texels along an axis of an image.
+        command: a command of the backend.
+        inputs: its operands in their current form.
+        limit: the maximum number of texels along an axis of an image.
     """
     form, execution = IMAGE_FORMS.get(command.op.type), command.execution
     if form is None or not isinstance(execution, VulkanExecution) or len(command.outputs) != 1:

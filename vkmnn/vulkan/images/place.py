@@ -1,25 +1,24 @@
 """Layout of a tensor in a 2-D image, and the devices that use images.
 
 A texel holds four channels of a pixel. Rows of the image are rows of the tensor, those of all
-images of the batch below each other, with the blocks of channels side by side: N*H rows of
-W*ceil(C/4) texels. Where that is too wide for the device, every pixel has a row of its own:
-N*H*W rows of ceil(C/4) texels. What does not fit that way either stays in a buffer.
+images of the batch one below another, with the channel blocks side by side: N*H rows of W*ceil(C/4)
+texels. If that is too wide for the device, every pixel has its own row: N*H*W rows of ceil(C/4)
+texels. Tensors that fit neither way stay in a buffer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from vkmnn.base.elements import FLOATS, FloatElement
 from vkmnn.base.records import dataclass
 from vkmnn.runtime.device_info import DeviceInfo
-
-TEXELS = ("rgba32f", "rgba16f")
-"""Format of images, by whether floats take 16 bits."""
+from vkmnn.runtime.shader import IMAGE_FORMATS
 
 MIN_RANK, MAX_RANK = 2, 4
 
 _TEXTURES = frozenset({"Qualcomm", "ARM", "Imagination"})
-"""Vendors of GPUs that reach their memory through a cache for textures first of all."""
+"""Vendors of GPUs that access memory mainly through a texture cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +53,7 @@ def place_of(shape: Sequence[int], limit: int) -> Place | None:
 
     Args:
         shape: [N, C], [N, C, W] or [N, C, H, W].
-        limit: the most texels along an axis of an image; 0 where there are no images.
+        limit: the maximum number of texels along an axis of an image; 0 without images.
     """
     if not MIN_RANK <= len(shape) <= MAX_RANK or 0 in shape:
         return None
@@ -67,12 +66,15 @@ def place_of(shape: Sequence[int], limit: int) -> Place | None:
     return None
 
 
-def image_size(info: DeviceInfo, storage: str) -> int:
+def image_size(info: DeviceInfo, storage: str, element: FloatElement = "f32") -> int:
     """Return the maximum texels along an axis of an image; 0 if images are not used.
 
     Args:
         info: the device.
-        storage: "image", "buffer", or "auto" for what suits the device.
+        storage: "image", "buffer", or "auto" for the form that suits the device.
+        element: how floats are stored; images hold only some.
     """
+    if FLOATS[element].image not in IMAGE_FORMATS:
+        return 0
     wanted = storage == "image" or (storage == "auto" and info.vendor in _TEXTURES)
     return info.limits.max_image_dimension if wanted and "images" in info.features else 0

@@ -1,4 +1,4 @@
-"""Copies of whole blocks of channels between images, as concatenations, slices and pads are."""
+"""Copies of whole channel blocks between images, as in concatenations, slices and pads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from vkmnn.vulkan.images.place import MAX_RANK, MIN_RANK, place_of
 
 Four = tuple[int, int, int, int]
 _TEXELS = (0, 2, 1, 3)
-"""Batch, row, block and column, the order of the kernel, among batch, channel, row and column."""
+"""Positions of batch, row, block and column, the kernel's order, among batch, channel, row and
+column.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,7 @@ class Box:
 
     Attributes:
         src: where it begins in the source.
-        step: how far the source's next element is along each axis; 0 repeats the first.
+        step: distance to the source's next element along each axis; 0 repeats the first.
         dst: where it begins in the output.
         size: elements along each axis.
         origin: number of the source.
@@ -49,10 +51,10 @@ def four_axes(shape: Sequence[int]) -> Four:
 
 
 def box_of(region: Region, source: Sequence[int], output: Sequence[int]) -> Box | None:
-    """Return a region as a box in both tensors; None where it is none.
+    """Return a region as a box in both tensors; None if it is not one.
 
     Args:
-        region: what is copied, by plain addresses.
+        region: the region, in plain addresses.
         source: shape of the source, of two to four axes.
         output: shape of the output, likewise.
     """
@@ -93,7 +95,7 @@ def _place(offset: int, shape: Four) -> Four:
 
 
 def _moves_blocks(box: Box, channels: int) -> bool:
-    """Return whether a box consists of whole blocks of channels, the last of the output's cut."""
+    """Return whether a box consists of whole channel blocks, the last of the output's cut."""
     begins = box.src[1] % 4 == 0 and box.dst[1] % 4 == 0
     single = box.size[1] == 1 or box.step[1] == 1
     ends = box.size[1] % 4 == 0 or box.dst[1] + box.size[1] == channels

@@ -22,7 +22,7 @@ from vkmnn.vulkan.images.forms import image_form
 from vkmnn.vulkan.images.place import Place, place_of
 
 MAX_TAPS = 1024
-"""Windows beyond this are divided among the axes, which is done in buffers."""
+"""Larger windows are divided among the axes, which is done in buffers."""
 
 Pair = tuple[int, int]
 
@@ -65,7 +65,7 @@ class _Dense:
 def _conv_takes(
     execution: VulkanExecution[Any], inputs: Sequence[Tensor | None]
 ) -> set[int] | None:
-    """Take one or two axes, constant weights, and groups of whole blocks or single channels."""
+    """Accept one or two axes, constant weights, and groups of whole blocks or single channels."""
     attrs, x, w = execution.attrs, inputs[0], inputs[1]
     if x is None or w is None or w.value is None or x.value is not None:
         return None
@@ -110,7 +110,7 @@ def record_convolution(execution: VulkanExecution[Any], encoder: VulkanEncoder) 
 def _product_takes(
     execution: VulkanExecution[Any], inputs: Sequence[Tensor | None]
 ) -> set[int] | None:
-    """Take rows by a constant matrix, with a bias of one element a column."""
+    """Accept rows by a constant matrix, with a bias of one element per column."""
     attrs, a, b = execution.attrs, inputs[0], inputs[1]
     if a is None or b is None or b.value is None or a.value is not None:
         return None
@@ -218,7 +218,7 @@ def _pack_depthwise(w: Array) -> Array:
 def _pool_takes(
     execution: VulkanExecution[Any], inputs: Sequence[Tensor | None]
 ) -> set[int] | None:
-    """Take maxima and averages over windows of one or two axes that are not too large."""
+    """Accept maxima and averages over windows of one or two axes that are not too large."""
     attrs, x = execution.attrs, inputs[0]
     if x is None or x.value is not None or attrs.kind == "LP" or not 3 <= len(x.shape) <= 4:
         return None

@@ -7,6 +7,7 @@ from itertools import groupby
 
 import numpy as np
 
+from vkmnn.base.elements import FLOATS, FloatElement
 from vkmnn.base.records import dataclass
 from vkmnn.core.backend import Segment
 from vkmnn.core.execution import Command
@@ -21,7 +22,7 @@ from vkmnn.vulkan.cost.devices import class_of, cores_of
 from vkmnn.vulkan.cost.passes import pass_cost
 from vkmnn.vulkan.cost.terms import Cost
 from vkmnn.vulkan.recording import Dispatch, Recording
-from vkmnn.vulkan.storage import storage_bytes
+from vkmnn.vulkan.storage import FLOAT_BYTES, storage_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,16 +30,16 @@ class Step:
     """A dispatch of a plan and its prediction.
 
     Args:
-        level: dispatches of one level wait for nothing in it.
-        op: the name of the op that it belongs to.
+        level: dispatches of one level do not depend on one another.
+        op: the name of its op.
         kernel: the shader's name.
-        workgroups: of the dispatch.
-        invocations: of a workgroup.
+        workgroups: number of workgroups.
+        invocations: invocations per workgroup.
         waves: rounds in which the device runs the workgroups, one on a multiprocessor at a time.
-        nbytes: that it reads and writes, each tensor once.
-        cost: the time that it takes.
-        needed: multiplications of a product or convolution, 0 where it is none.
-        done: multiplications that its tiles make of it.
+        nbytes: bytes read and written, each tensor once.
+        cost: the predicted time.
+        needed: multiplications of a product or convolution, 0 for other kernels.
+        done: multiplications including the padding of its tiles.
     """
 
     level: int
@@ -74,7 +75,7 @@ class Forecast:
 
     @property
     def padded_work(self) -> float:
-        """Multiplications of all products, padding of tiles included, over those needed."""
+        """Multiplications of all products, padding of tiles included, divided by those needed."""
         needed = sum(step.needed for step in self.steps)
         return sum(step.done for step in self.steps) / needed if needed else 1.0
 
@@ -84,7 +85,7 @@ class Forecast:
         return sum(step.nbytes for step in self.steps)
 
     def terms(self) -> dict[str, float]:
-        """Return the predicted microseconds by term; of a level, those of its slowest dispatch."""
+        """Return the predicted microseconds by term, each level's by its slowest dispatch."""
         device = class_of(self.info)
         total = Cost()
         beside = 0.0
@@ -92,7 +93,8 @@ class Forecast:
             steps = list(level)
             slowest = max((step.cost for step in steps), key=lambda cost: cost.total)
             total += slowest
-            # What the slowest leaves idle, the others take; beyond that, they take longer.
+            # The other dispatches use the part of the device that the slowest leaves idle; beyond
+            # that, they take longer.
             taken = [self._share(step) * step.cost.total for step in steps]
             beside += max(0.0, sum(taken) - slowest.total) + device.beside_us * (len(steps) - 1)
         return {
@@ -113,22 +115,35 @@ class Forecast:
 
 
 class PlanningBackend(VulkanBackend):
-    """Plans as the Vulkan backend does and keeps the recordings; computes nothing.
+    """Plans as the Vulkan backend does, and keeps the recordings without computing anything.
 
     Args:
-        device: of `open_profile`.
-        fp16: store floats in 16 bits where ops allow it.
-        places: decide where tensors lie, too: packs the constants, and tells the memory.
-        half: products may be computed in float16.
+        device: the result of `open_profile`.
+        element: how floats are stored if ops allow it.
+        places: also place the tensors: packs the constants, and reports the memory.
+        arithmetic: in which products of these may be computed.
     """
 
     def __init__(
-        self, device: Device, fp16: bool = False, places: bool = False, *, half: bool = False
+        self,
+        device: Device,
+        element: FloatElement = "f32",
+        places: bool = False,
+        *,
+        arithmetic: FloatElement = "f32",
     ) -> None:
-        watch = OverflowWatch("warn") if fp16 else None  # as in sessions by default
-        super().__init__(device, chooser=Preferences({}), fp16=fp16, half=half, overflows=watch)
+        watch = (
+            OverflowWatch("warn") if FLOATS[element].overflows else None
+        )  # as in sessions by default
+        super().__init__(
+            device,
+            chooser=Preferences({}),
+            element=element,
+            arithmetic=arithmetic,
+            overflows=watch,
+        )
         self.recordings: list[tuple[Recording, int]] = []
-        """The recordings, and the number of command buffers."""
+        """The recordings, and the number of command buffers of each."""
         self._places = places
 
     def encode(self, segments: Sequence[Sequence[Command]]) -> tuple[Recording, list[int]]:
@@ -156,7 +171,7 @@ def forecast_of(recordings: Sequence[tuple[Recording, int]], info: DeviceInfo) -
     """Return the prediction for consecutive recordings.
 
     Args:
-        recordings: each with the number of command buffers that it makes.
+        recordings: each with its number of command buffers.
         info: the device.
     """
     steps: list[Step] = []
@@ -185,13 +200,13 @@ def _step(dispatch: Dispatch, first: int, recording: Recording, info: DeviceInfo
     local = int(dispatch.spec.get("local_size_x", shader.local_size[0]))
     invocations = local * shader.local_size[1] * shader.local_size[2]
     workgroups = dispatch.groups[0] * dispatch.groups[1] * dispatch.groups[2]
-    # A binding that the specialization leaves out repeats another's tensor.
+    # A binding that the specialization leaves out repeats the tensor of another.
     nbytes = sum(_bytes(tensor, recording) for tensor in dict.fromkeys(dispatch.tensors))
     expected = dispatch.expected
     if expected is not None:
         cost, needed, done = expected.cost, expected.needed, expected.done
     else:
-        # Workgroups spread over the cores before any of these gets a second one.
+        # Workgroups spread over the cores before any core gets a second one.
         cost, needed, done = pass_cost(nbytes, info, workgroups), 0, 0
     return Step(
         level=first + dispatch.step,
@@ -210,5 +225,5 @@ def _step(dispatch: Dispatch, first: int, recording: Recording, info: DeviceInfo
 def _bytes(tensor: Tensor, recording: Recording) -> int:
     packed = recording.packed.get(tensor)
     if packed is not None:
-        return packed.source.size * (2 if packed.fp16 else 4)
+        return packed.source.size * FLOAT_BYTES[packed.element]
     return 0 if tensor is recording.status else storage_bytes(tensor)

@@ -1,7 +1,7 @@
-"""The pipelines that opening a model needed last time, begun while the model is still being read.
+"""Builds the pipelines that a model needed last time, while the model is still being read.
 
-Which they are is known only once the network has been planned; until then, drivers have nothing to
-do. A note in the cache folder lets them begin as soon as the device is open.
+The pipelines are known only once the network has been planned; until then, drivers are idle. A note
+in the cache folder lets them start as soon as the device is open.
 """
 
 from __future__ import annotations
@@ -43,14 +43,15 @@ _MAX_BYTES = 1 << 20
 
 
 class Note:
-    """The pipelines that a device needed for one model, in a file.
+    """A file with the pipelines that a device needed for one model.
 
-    No method raises: a note that cannot be read or written costs time, not results. Why is logged.
+    No method raises: a note that cannot be read or written costs time, not results. The reason is
+    logged.
 
     Args:
-        folder: where caches are kept.
+        folder: the cache folder.
         info: the device.
-        subject: says which model is opened, and how.
+        subject: identifies the model and its options.
 
     Attributes:
         path: the file.
@@ -93,7 +94,7 @@ def _shader(name: str, watches: bool = False) -> Shader:
 
 
 def _drop_oldest(folder: Path) -> None:
-    """Keep a folder of notes from growing without end."""
+    """Limit the number of notes in a folder."""
     notes = [*folder.glob("*.json")]
     if len(notes) <= MAX_NOTES:
         return
@@ -107,13 +108,13 @@ def _drop_oldest(folder: Path) -> None:
 
 
 class Foreseen:
-    """Builds the pipelines of a note in other threads, and writes the note anew where it was wrong.
+    """Builds the pipelines of a note in other threads, and rewrites the note if it was wrong.
 
-    Whoever needs one of the pipelines gets it from the device, which builds none twice. Errors are
-    left to those who need it.
+    Plans get these pipelines from the device, which builds none twice. Errors are raised by the
+    plans that need them.
 
     Args:
-        device: whose pipelines.
+        device: the device that builds the pipelines.
         subject: as for `Note`.
     """
 
@@ -130,10 +131,10 @@ class Foreseen:
         )
 
     def settle(self, needed: Needed) -> None:
-        """Cancel pending pipelines; store those used, if they were not foreseen.
+        """Cancel pending pipelines; store those used, if the note did not list them.
 
         Args:
-            needed: all pipelines of a plan, in the order in which they are best begun.
+            needed: all pipelines of a plan, in the best order to build them.
         """
         self.close()
         own = [(shader, spec) for shader, spec in needed if _is_built_in(shader)]

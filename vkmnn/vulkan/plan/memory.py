@@ -1,4 +1,4 @@
-"""Places the tensors of a plan: activations by lifetime, constants shared, I/O separate."""
+"""Places the tensors of a plan: activations by lifetime, constants shared, I/O apart."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from vkmnn.base.elements import FLOATS, FloatElement
 from vkmnn.base.mapped_files import MappedFile, let_go_of_pages, place_in_file
 from vkmnn.base.records import dataclass
 from vkmnn.base.threads import Workers
@@ -24,27 +25,27 @@ from vkmnn.runtime.memory_plan import Lifetime, plan_buffers, plan_offsets
 from vkmnn.vulkan.cost.devices import class_of
 from vkmnn.vulkan.device_storage import place_on
 from vkmnn.vulkan.forms import NO_FORMS, Forms
-from vkmnn.vulkan.images.place import TEXELS, place_of
+from vkmnn.vulkan.images.place import place_of
 from vkmnn.vulkan.recording import PackedConstant, Recording
 from vkmnn.vulkan.storage import VECTOR_BYTES, storage_bytes
 
 # One allocation must stay well under maxMemoryAllocationSize, whose spec minimum is 1 GiB.
 MAX_ARENA_BYTES = 512 << 20
-# What is packed at a time: packed forms that wait for their place take host memory.
+# Bytes packed at a time: packed forms take host memory until they are uploaded.
 BATCH_BYTES = 16 << 20
-# Threads cost more than they save below this; beyond a few, memory is the limit.
+# Threads cost more than they save below this size; with more than a few, memory is the limit.
 PARALLEL_BYTES = 1 << 20
 MAX_THREADS = 4
 
 T = TypeVar("T")
 
-_Key = tuple[int, str, bool]  # identity of the source, packing, whether floats take 16 bits
+_Key = tuple[int, str, FloatElement]  # identity of the source, packing, how floats are stored
 
 
 class ConstantArena:
     """A buffer of constants; freed when no plan uses any of them.
 
-    `file` is the mapped file that it lies in, if it does.
+    `file` is the mapped file that contains it, if any.
     """
 
     def __init__(self, buffer: Buffer, file: MappedFile | None = None) -> None:
@@ -68,7 +69,7 @@ class ConstantStorage:
 
 
 class ConstantStore:
-    """The constants on a device, shared by plans and sessions, freed with the last of them."""
+    """The constants on a device, shared by plans and sessions, freed with the last plan."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
@@ -85,17 +86,17 @@ class ConstantStore:
         """Upload missing constants and return the places of all.
 
         Args:
-            constants: what is wanted.
-            forms: what has been packed already.
+            constants: the constants of the plan.
+            forms: forms that are packed already.
 
         Raises:
-            ModelError: a form has another size than kernels read.
+            ModelError: the size of a form differs from what kernels read.
         """
         with self._lock:
             return self._place(constants, forms)
 
     def forget(self, stored: Sequence[ConstantStorage]) -> None:
-        """Let go of the arrays of constants; who has them again uploads them again."""
+        """Forget the arrays of constants; a later user of them uploads them again."""
         with self._lock:
             gone = set(map(id, stored))
             for key in [key for key, one in self._stored.items() if id(one) in gone]:
@@ -114,7 +115,7 @@ class ConstantStore:
                 placed[tensor] = stored
             else:
                 missing.setdefault(_key(constant), (constant, tensor.name))
-        if not missing:  # as for all plans of a session but the first
+        if not missing:  # as for all plans of a session except the first
             return placed
         fresh: dict[_Key, ConstantStorage] = {}
         total = sum(constant.source.nbytes for constant, _ in missing.values())
@@ -135,7 +136,7 @@ class ConstantStore:
         stored: dict[_Key, ConstantStorage] = {}
         for constant, array in packed:
             if constant.image:
-                place = image_with(self._device, array)
+                place = image_with(self._device, array, constant.element)
                 key = _key(constant)
                 arena = ConstantArena(place.buffer)
                 self._stored[key] = stored[key] = ConstantStorage(place, arena, constant.source)
@@ -165,7 +166,7 @@ class ConstantStore:
         return stored
 
     def _in_file(self, array: Array) -> tuple[ConstantArena, BufferRange] | None:
-        """Return where the device reads an array in the file that it is mapped from, if it can."""
+        """Return the device's view of an array in a mapped file, if it can read it there."""
         limits = self._device.info.limits
         found = None if limits.whole_buffers else place_in_file(array)
         if found is None:
@@ -190,7 +191,7 @@ _STORES_LOCK = threading.Lock()
 
 
 def constants_of(device: Device) -> ConstantStore:
-    """Return the constants of a device: all sessions of one network find the same there."""
+    """Return the constants of a device, shared by all sessions of a network."""
     with _STORES_LOCK:
         # The store keeps the device alive, and with it the key.
         store = _STORES.get(id(device))
@@ -200,7 +201,7 @@ def constants_of(device: Device) -> ConstantStore:
 
 
 def _key(constant: PackedConstant) -> _Key:
-    return id(constant.source), constant.key, constant.fp16
+    return id(constant.source), constant.key, constant.element
 
 
 def _source_bytes(item: tuple[PackedConstant, str]) -> int:
@@ -233,7 +234,7 @@ def _write(buffer: Buffer, offset: int, array: Array) -> None:
 
 
 def _batches(items: Iterable[T], size: Callable[[T], int], limit: int) -> Iterable[list[T]]:
-    """Cut items into batches of at most `limit` bytes, or of a single item."""
+    """Split items into batches of at most `limit` bytes, or of a single item."""
     batch: list[T] = []
     total = 0
     for item in items:
@@ -248,10 +249,10 @@ def _batches(items: Iterable[T], size: Callable[[T], int], limit: int) -> Iterab
 
 @dataclass(slots=True)
 class PlanMemory:
-    """Places of a plan's tensors.
+    """Places of the tensors of a plan.
 
-    `ranges` is keyed by root tensor (see `Recording.root`); `readback` holds the host-readable
-    copies of kept tensors that do not live in host-readable memory themselves.
+    `ranges` is keyed by root tensor (see `Recording.root`); `readback` holds host-readable copies
+    of kept tensors that are not in host-readable memory themselves.
     """
 
     ranges: dict[Tensor, BufferRange]
@@ -267,12 +268,12 @@ class PlanMemory:
         return place_on(self.device, tensor)
 
     def copy_on_device(self, tensor: DeviceTensor, place: BufferRange, view: Array | None) -> bool:
-        """Copy a tensor of this device to a place of the plan; False if it is elsewhere.
+        """Copy a tensor of this device into a range of the plan; False if it is elsewhere.
 
         Args:
-            tensor: of the shape of what lies at the place.
-            place: the bytes.
-            view: the same as an array, where the host sees them.
+            tensor: has the shape of the data in that range.
+            place: the range.
+            view: the same range as an array, if the host can access it.
         """
         source = place_on(self.device, tensor)
         if source is None:
@@ -288,7 +289,7 @@ class PlanMemory:
         return True
 
     def forget_arrays(self) -> None:
-        """Let go of the constants' arrays: nothing can be recorded anew then."""
+        """Forget the arrays of constants; nothing can be recorded again afterwards."""
         self.ranges.clear()
         constants_of(self.device).forget(self.constants)
 
@@ -297,7 +298,7 @@ class PlanMemory:
         self.device.counts["host_copies"] += 1
 
     def use(self) -> MemoryUse:
-        """Return the device memory of the plan in bytes."""
+        """Return the plan's device memory in bytes."""
         return MemoryUse(
             self.activation_bytes,
             self.activation_lower_bound,
@@ -328,18 +329,18 @@ def plan_memory(
     """Place every tensor that the recorded dispatches touch.
 
     Args:
-        device: where.
+        device: the device.
         store: the session's constants.
-        recording: what was recorded for all segments of the plan, in running order.
+        recording: the recording of all segments of the plan, in running order.
         kept: tensors that the host reads.
         provided: tensors that the host writes.
         forms: constants that are packed already.
-        stored_bytes: up to which kernels store to host memory; by default as the device's class.
-        eager: place tensors in the order of their first uses, not when all are known.
+        stored_bytes: size up to which kernels store to host memory; default: by device class.
+        eager: place tensors in the order of their first uses, not once all are known.
 
     Raises:
-        ModelError: one of these has another size than kernels read.
-        OutOfDeviceMemoryError: the memory is not there; says what the plan needs.
+        ModelError: the size of a form differs from what kernels read.
+        OutOfDeviceMemoryError: there is not enough memory; the message lists the plan's needs.
     """
     alignment = _alignment(device)
     uses = uses_of(recording)
@@ -392,14 +393,14 @@ def _shared(
     """Return the buffers that activations share.
 
     Args:
-        device: where.
-        sizes: theirs, in bytes.
+        device: the device.
+        sizes: sizes of the buffers, in bytes.
         bound: bytes of activations that are alive at the busiest step.
         stored: bytes of constants.
         others: buffers of inputs and outputs.
 
     Raises:
-        OutOfDeviceMemoryError: the memory is not there; says what the plan needs.
+        OutOfDeviceMemoryError: there is not enough memory; the message lists the plan's needs.
     """
     try:
         return [device.allocate(size, MemoryKind.DEVICE) for size in sizes]
@@ -419,15 +420,15 @@ def _is_direct(
     placed: Mapping[Tensor, BufferRange],
     limit: int,
 ) -> bool:
-    """Return whether a kernel stores a result where the host reads it, in up to `limit` bytes."""
+    """Return whether a kernel stores a result, up to `limit` bytes, in host-readable memory."""
     own = recording.root(tensor) is tensor and tensor not in uses.read and tensor not in placed
     return own and storage_bytes(tensor) <= limit
 
 
-def image_with(device: Device, array: Array) -> BufferRange:
+def image_with(device: Device, array: Array, element: FloatElement) -> BufferRange:
     """Return an image that holds the texels [height, width, 4]."""
     height, width, _ = array.shape
-    image = device.allocate_image(width, height, TEXELS[array.dtype == np.float16])
+    image = device.allocate_image(width, height, FLOATS[element].image)
     image.write(0, np.ascontiguousarray(array))
     return BufferRange(image, 0, image.nbytes)
 
@@ -435,20 +436,20 @@ def image_with(device: Device, array: Array) -> BufferRange:
 def _place_images(device: Device, uses: Uses) -> tuple[dict[Tensor, BufferRange], list[Image]]:
     """Return the places of tensors in images, and these images.
 
-    Tensors whose lives do not meet share an image, where they want one of the same size.
+    Tensors whose lifetimes do not overlap share an image if they need the same size.
     """
     spans = {t: span for t, span in uses.spans.items() if t.layout is Layout.IMAGE}
     images: list[Image] = []
-    idle: dict[tuple[int, int, bool], list[tuple[int, Image]]] = {}
+    idle: dict[tuple[int, int, FloatElement], list[tuple[int, Image]]] = {}
     places: dict[Tensor, BufferRange] = {}
     for tensor, (first, last) in sorted(spans.items(), key=lambda item: item[1][0]):
         place = place_of(tensor.shape, device.info.limits.max_image_dimension)
         assert place is not None, f"{tensor.name} does not fit into an image"
-        key = (place.width, place.height, tensor.fp16)
+        key = (place.width, place.height, tensor.element)
         waiting = idle.setdefault(key, [])
         free = next((item for item in waiting if item[0] < first), None)
         if free is None:
-            image = device.allocate_image(place.width, place.height, TEXELS[tensor.fp16])
+            image = device.allocate_image(place.width, place.height, FLOATS[tensor.element].image)
             images.append(image)
         else:
             waiting.remove(free)
@@ -461,7 +462,7 @@ def _place_images(device: Device, uses: Uses) -> tuple[dict[Tensor, BufferRange]
 def _spots(
     lifetimes: Sequence[Lifetime], whole_buffers: bool, eager: bool
 ) -> tuple[list[tuple[int, int]], list[int], int]:
-    """Return (number of the buffer, offset) of each, the buffers' sizes, and the lower bound."""
+    """Return each tensor's (buffer number, offset), the buffers' sizes, and the lower bound."""
     if whole_buffers:
         numbers, sizes, bound = plan_buffers(lifetimes)
         return [(number, 0) for number in numbers], sizes, bound
@@ -470,14 +471,14 @@ def _spots(
 
 
 def constants_used(recording: Recording, roots: Iterable[Tensor]) -> dict[Tensor, PackedConstant]:
-    """Return the constants among tensors that own storage, in the form that is bound."""
+    """Return the constants among tensors that own storage, in their bound form."""
     used: dict[Tensor, PackedConstant] = {}
     for root in roots:
         if root.value is None or root in used:
             continue
         packed = recording.packed.get(root)
         if packed is None:
-            packed = PackedConstant(root.value, "plain", lambda array: array, root.fp16)
+            packed = PackedConstant(root.value, "plain", lambda array: array, root.element)
         used[root] = packed
     return used
 
@@ -488,7 +489,7 @@ class Uses:
 
     Attributes:
         spans: the steps of first and last use, in the order of first uses.
-        read: those that dispatches read.
+        read: tensors that dispatches read.
     """
 
     spans: dict[Tensor, tuple[int, int]]

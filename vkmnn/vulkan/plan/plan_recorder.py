@@ -35,11 +35,11 @@ class Rebinder:
     """A recorded segment that can be recorded again for other tensors.
 
     Attributes:
-        recorder: whose.
+        recorder: the plan's recorder.
         first: the number of its first dispatch.
         end: the number after its last.
-        uploads: what the host provides.
-        downloads: what the host reads.
+        uploads: tensors that the host provides.
+        downloads: tensors that the host reads.
     """
 
     recorder: PlanRecorder
@@ -57,13 +57,13 @@ class PlanRecorder:
     """Turns collected dispatches into runnable segments.
 
     Args:
-        device: where they run.
+        device: the device that runs them.
         recording: the dispatches of all segments.
-        memory: where every tensor lies; closed with the segments.
-        pipelines: those of the dispatches.
+        memory: the place of every tensor; closed with the segments.
+        pipelines: the pipelines of the dispatches.
         timestamps: record GPU time per dispatch.
-        apart: let no two dispatches run at once, so that a time is that of one alone.
-        reporting: has kernels report overflows; None where none do.
+        apart: let no two dispatches run at once, so that each is timed alone.
+        reporting: makes kernels report overflows; None if none do.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class PlanRecorder:
         self._apart = apart
         self._pipelines = pipelines
         self.replays = True
-        """Whether segments are recorded once; otherwise every run records them anew."""
+        """Whether segments are recorded once; otherwise every run records them again."""
 
     def segment(
         self, first: int, end: int, uploads: Sequence[Tensor], downloads: Sequence[Tensor]
@@ -118,11 +118,11 @@ class PlanRecorder:
         """Record a segment again on the same memory, with other places for its inputs and outputs.
 
         Args:
-            part: what is recorded.
-            places: of all tensors that the host provides and reads, by name.
+            part: the segment.
+            places: places of all tensors that the host provides and reads, by name.
 
         Returns:
-            None where a tensor cannot lie elsewhere.
+            None if a tensor cannot be moved.
         """
         moved: dict[Tensor, BufferRange] = {}
         for tensor in part.uploads:
@@ -135,7 +135,7 @@ class PlanRecorder:
             if not _fits(tensor, place):
                 return None
             own = self._recording.root(tensor) is tensor and tensor.value is None
-            # What is too large to be stored to host memory by a kernel stays so.
+            # A result that is too large for a kernel to store to host memory stays so.
             far = tensor in self._memory.readback and place.buffer.kind is MemoryKind.READBACK
             (moved if own and not far and tensor not in moved else copies)[tensor] = place
         dispatches = self._recording.dispatches[part.first : part.end]
@@ -165,7 +165,7 @@ class PlanRecorder:
         )
 
     def _glance(self, hidden: Mapping[str, BufferRange], buffers: list[Buffer]) -> Glance:
-        """Record copies of tensors to memory that the host sees, all of them one submission."""
+        """Record copies of tensors to host-visible memory, in one submission."""
         recorder = self._device.recorder()
         seen: dict[str, BufferRange] = {}
         for name, place in hidden.items():
@@ -179,7 +179,7 @@ class PlanRecorder:
         return {t.name: self._recording.ranges[t] for t in uploads if t in self._recording.ranges}
 
     def _chosen(self) -> dict[str, str]:
-        """Return, for each op that had a choice, whether all of it went by the rules."""
+        """Return, for each op that had a choice, whether the rules chose all its kernels."""
         chosen: dict[str, str] = {}
         for choice in self._recording.choices:
             tuned = choice.taken != choice.candidates[0] or chosen.get(choice.op) == "tuned"
@@ -187,7 +187,7 @@ class PlanRecorder:
         return chosen
 
     def _status(self, dispatches: Sequence[Dispatch]) -> Status | None:
-        """Return the place of reports on failed checks, None without checks."""
+        """Return the memory for reports of failed checks, None without checks."""
         tensor = self._recording.status
         if tensor is None or not self._recording.checks:
             return None
@@ -262,6 +262,6 @@ def _place(
 
 
 def _fits(tensor: Tensor, place: BufferRange) -> bool:
-    """Return whether the tensor wants plain order and 32 bits an element."""
-    plain = tensor.layout is Layout.NCHW and not tensor.fp16
+    """Return whether the tensor needs plain order and 32 bits per element."""
+    plain = tensor.layout is Layout.NCHW and tensor.element == "f32"
     return plain and place.nbytes == storage_bytes(tensor)

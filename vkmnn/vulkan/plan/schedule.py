@@ -1,8 +1,8 @@
 """Order of dispatches: independent ones are grouped between two barriers.
 
-A list scheduler by levels (Hu, "Parallel sequencing and assembly line problems", 1961): what the
-longest chain of dependent dispatches waits for goes first, and the rest fills in as late as it may.
-It never lets more bytes be alive than the order of the network does.
+A list scheduler by levels (Hu, "Parallel sequencing and assembly line problems", 1961): the
+dispatch at the head of the longest dependent chain comes first, and the others fill in as late as
+possible. It never keeps more bytes alive than the network's own order does.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ MAX_COMPARISONS = 2_000_000
 """Maximum comparisons of tensor uses: a second or two. Beyond it, dispatches keep their order."""
 
 MAX_CANDIDATES = 500
-"""Dispatches that a wave may choose from."""
+"""Maximum candidates for a wave."""
 
 
 @dataclass(slots=True)
 class _Node:
-    """A dispatch: which it waits for, which wait for it, and the roots of its tensors."""
+    """A dispatch with its predecessors, its successors and the roots of its tensors."""
 
     roots: frozenset[Tensor]
     before: set[int] = field(default_factory=set)
@@ -35,12 +35,12 @@ class _Node:
 
 
 def schedule(recording: Recording, ends: Sequence[int]) -> None:
-    """Put the dispatches of every segment in waves, and number their steps by wave.
+    """Group the dispatches of every segment into waves, and number their steps by wave.
 
-    Where that would take more memory, or saves no barrier, a segment keeps its order.
+    A segment keeps its order if waves would take more memory, or would save no barrier.
 
     Args:
-        recording: what was recorded; its dispatches are replaced.
+        recording: the recording; its dispatches are replaced.
         ends: where the segments end.
     """
     sizes = _sizes(recording)
@@ -58,7 +58,7 @@ def schedule(recording: Recording, ends: Sequence[int]) -> None:
 def order(
     dispatches: Sequence[Dispatch], recording: Recording, sizes: dict[Tensor, int]
 ) -> list[list[int]]:
-    """Return dispatch numbers in waves; one wave each if grouping takes more memory."""
+    """Return dispatch numbers in waves, or one wave each if grouping takes more memory."""
     one_by_one = [[number] for number in range(len(dispatches))]
     nodes = _nodes(dispatches, recording)
     if nodes is None or max((node.height for node in nodes), default=0) == len(nodes):
@@ -70,7 +70,7 @@ def order(
 
 
 def _sizes(recording: Recording) -> dict[Tensor, int]:
-    """Return the bytes of every written tensor: others are placed separately."""
+    """Return the bytes of every written tensor; others are placed separately."""
     roots = {recording.root(tensor) for tensor in recording.written}
     return {root: storage_bytes(root) for root in roots}
 
@@ -112,7 +112,7 @@ def _nodes(dispatches: Sequence[Dispatch], recording: Recording) -> list[_Node] 
 
 
 def _runs(nodes: Sequence[_Node]) -> list[list[int]]:
-    """Return the dispatches in their order, cut wherever one waits for another of its run."""
+    """Return the dispatches in order, cut wherever one depends on another of its run."""
     runs: list[list[int]] = []
     for number, node in enumerate(nodes):
         if not runs or not node.before.isdisjoint(runs[-1]):
@@ -124,7 +124,7 @@ def _runs(nodes: Sequence[_Node]) -> list[list[int]]:
 def _peak_alive(
     waves: Sequence[Sequence[int]], nodes: Sequence[_Node], sizes: dict[Tensor, int]
 ) -> int:
-    """Return the most bytes that are alive in a wave."""
+    """Return the maximum bytes alive in a wave."""
     alive = _Alive(nodes, sizes)
     peak = 0
     for wave in waves:
@@ -136,7 +136,7 @@ def _peak_alive(
 
 
 class _Alive:
-    """Bytes of the tensors that have been used, and will be."""
+    """Bytes of the tensors in use, and of those still needed."""
 
     def __init__(self, nodes: Sequence[_Node], sizes: dict[Tensor, int]) -> None:
         self.size = 0
@@ -150,11 +150,11 @@ class _Alive:
         return sum(self._sizes.get(root, 0) for root in node.roots - self._alive)
 
     def freed(self, node: _Node) -> int:
-        """Return the bytes that nothing needs after a dispatch."""
+        """Return the bytes that no later dispatch needs."""
         return sum(self._sizes.get(root, 0) for root in node.roots if self._left[root] == 1)
 
     def use(self, node: _Node) -> None:
-        """Take a dispatch into the wave."""
+        """Add a dispatch to the wave."""
         self.size += self.made(node)
         self._alive |= node.roots
         for root in node.roots:
@@ -163,7 +163,7 @@ class _Alive:
                 self._over.append(root)
 
     def end_wave(self) -> None:
-        """Free tensors without further readers."""
+        """Free tensors that have no further readers."""
         self.size -= sum(self._sizes.get(root, 0) for root in self._over)
         self._alive.difference_update(self._over)
         self._over.clear()

@@ -39,11 +39,11 @@ class Edges:
     """Exchange of a segment with the host.
 
     Attributes:
-        uploads: tensors to write first, and where.
-        downloads: tensors to read afterwards, and where.
-        ranges: which values the uploaded index tensors may hold, by name.
-        status: where kernels report failed checks; None when they make none.
-        reports: where they report overflows in float16; None when nothing watches for them.
+        uploads: tensors to write first, and their places.
+        downloads: tensors to read afterwards, and their places.
+        ranges: valid ranges of the uploaded index tensors, by name.
+        status: memory for reports of failed checks; None without checks.
+        reports: memory for reports of float16 overflow; None if it is not checked.
     """
 
     uploads: Sequence[tuple[Tensor, BufferRange]]
@@ -58,8 +58,8 @@ class Glance:
     """Access of the host to index tensors in device-only memory.
 
     Attributes:
-        command: copies them; recorded once, since NVIDIA's driver takes half a millisecond for it.
-        seen: where they are then, by name.
+        command: the recorded copies; recording takes NVIDIA's driver half a millisecond.
+        seen: the copies, by name.
     """
 
     command: CommandBuffer
@@ -70,14 +70,15 @@ class VulkanSegment(Segment):
     """Writes inputs, submits the command buffer, reads outputs.
 
     Args:
-        command: recorded dispatches, or None when every op of the segment is a view.
-        edges: what the host writes and reads.
+        command: recorded dispatches, or None if every op of the segment is a view.
+        edges: exchange with the host.
         memory: the plan's memory, shared by its segments and closed with them.
-        steps: op, kernel and who chose it, of every recorded command; None without timestamps.
-        again: records the segment anew; None for one that was.
-        owned: further memory, of a segment that was recorded anew; the plan's stays as it is then.
-        glance: shows the host its index tensors, where it cannot see them.
-        record: records the commands, where every run does so anew.
+        steps: op, kernel and who chose it, for every recorded command; None without timestamps.
+        again: records the segment again; None for a segment that was recorded again.
+        owned: additional memory of a segment that was recorded again; the plan's memory stays open
+            with it.
+        glance: copies index tensors for the host, if it cannot read them.
+        record: records the commands, if every run records them again.
     """
 
     takes_device_tensors = True
@@ -111,8 +112,8 @@ class VulkanSegment(Segment):
         self._written, self._read_back = self._uploads, self._downloads
 
     def forget_arrays(self) -> bool:
-        """Let go of constants in the host's memory: they are on the device."""
-        if self._record is not None:  # runs go on recording
+        """Forget the arrays of constants: they are on the device."""
+        if self._record is not None:  # later runs record again
             return False
         self._again = None
         self._memory.forget_arrays()
@@ -154,7 +155,7 @@ class VulkanSegment(Segment):
         """Wait, and add the segment's results to `host`, if given.
 
         Raises:
-            InvalidInputError: a kernel found a value that it cannot compute with.
+            InvalidInputError: a kernel reported an invalid value.
         """
         if self._command is not None:
             self._command.wait()
@@ -188,7 +189,7 @@ class VulkanSegment(Segment):
         return segment
 
     def leave(self, resident: Collection[str]) -> None:
-        """Let the host neither write nor read these tensors from now on."""
+        """Exclude these tensors from later exchanges with the host."""
         self._written = [item for item in self._uploads if item[0].name not in resident]
         self._read_back = [item for item in self._downloads if item[0].name not in resident]
 
@@ -223,7 +224,7 @@ class VulkanSegment(Segment):
         """Submit the recorded commands and wait, without touching inputs or outputs.
 
         Raises:
-            InvalidInputError: a kernel found a value that it cannot compute with, or an index is
+            InvalidInputError: a kernel reported an invalid value, or an index is
                 outside its range.
         """
         if self._command is not None:
@@ -254,14 +255,14 @@ class VulkanSegment(Segment):
                 self._reports.look()
 
     def overflowed(self) -> Collection[str]:
-        """Return the ops that have reported overflows in float16."""
+        """Return the ops that have reported float16 overflow."""
         return () if self._reports is None else self._reports.seen
 
     def timings(self) -> list[Timing]:
         """Return the device's time of every dispatch and copy of the last run.
 
-        The clocks of device and host are not compared: the last step is said to have ended when
-        the wait for it did. Between the steps, the times are the device's.
+        The clocks of device and host are not compared: the last step is assumed to end when the
+        wait for it ends. Times between steps are the device's.
         """
         if self._command is None or self._steps is None:
             return []
@@ -275,7 +276,7 @@ class VulkanSegment(Segment):
         ]
 
     def calls(self) -> list[HostCall]:
-        """Return when the host submitted and waited in the last run."""
+        """Return the times at which the host submitted and waited in the last run."""
         if self._command is None:
             return []
         return [
@@ -313,7 +314,7 @@ def _nbytes(tensor: Tensor) -> int:
 
 
 def _view(tensor: Tensor, place: BufferRange) -> Array | None:
-    """Return the tensor's bytes as an array on mapped memory, or None when they are not mapped."""
+    """Return the tensor's bytes as an array on mapped memory, or None if they are not mapped."""
     host = place.buffer.coherent_host
     if host is None:
         return None

@@ -1,1 +1,1 @@
-"""Quantised activations of one byte an element."""
+"""Quantised activations of one byte per element."""

@@ -1,6 +1,6 @@
-"""Quantised activations of one byte an element on the device.
+"""Quantised activations of one byte per element on the device.
 
-See docs/decisions/quantized-graphs.md for the reasons.
+The reasons are in docs/decisions/quantized-graphs.md.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _BYTE = np.iinfo(np.int8)
 
 
 def code_shift(low: float, high: float, wish: int | None = None) -> int | None:
-    """Return the shift from signed bytes to the whole numbers between two bounds and zero.
+    """Return the shift from signed bytes to the integers between two bounds, including zero.
 
-    That is `wish` where it will do. None where bytes cannot hold them.
+    Returns `wish` if it fits, and None if bytes cannot represent them.
     """
     if not (isfinite(low) and isfinite(high)):
         return None
@@ -46,7 +46,7 @@ def holds(shift: int, low: float, high: float) -> bool:
 
 
 def shift_of_codes(values: Array | None, wish: int | None = None) -> int | None:
-    """Return the same for the whole numbers of an array; None where it has others, too."""
+    """Return the same for the integers of an array; None if other values occur."""
     if values is None or not np.array_equal(values, np.rint(values)):
         return None
     return code_shift(float(values.min(initial=0)), float(values.max(initial=0)), wish)
@@ -55,7 +55,7 @@ def shift_of_codes(values: Array | None, wish: int | None = None) -> int | None:
 def keeps_rows_of_codes(info: DeviceInfo) -> bool:
     """Return whether a device's kernels read and write rows of bytes in plain order.
 
-    Those of CPU devices do, where subgroups exchange what each invocation loads.
+    True for CPU devices whose subgroups exchange the loads of their invocations.
     """
     return not is_gpu(info) and bool(rotate_lanes(info)) and "texel" in loads_of(info)
 
@@ -78,7 +78,7 @@ def shifts_of(*tensors: Tensor | None) -> Shifts:
 def with_shifts(spec: Mapping[str, int | bool]) -> dict[str, int | bool]:
     """Return the constants without shifts, which are stored after the biases.
 
-    So one pipeline does for all zero points.
+    So one pipeline serves all zero points.
     """
     left = {name: value for name, value in spec.items() if name not in _SHIFTS}
     return {**left, "SHIFTED": True}

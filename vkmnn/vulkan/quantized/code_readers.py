@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from vkmnn.base.elements import FloatElement
 from vkmnn.core.execution import Command
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Layout
 from vkmnn.vulkan.copies.layout_change import is_reordered
 from vkmnn.vulkan.execution import VulkanExecution
-from vkmnn.vulkan.fp16 import is_float
+from vkmnn.vulkan.float_rules import is_float
 from vkmnn.vulkan.splitting.splitter import Divider
 
 CodeReaders = dict[str, "int | None"]
@@ -24,16 +25,16 @@ def code_readers(
     outputs: frozenset[str],
     divider: Divider | None,
     *,
-    fp16: bool = False,
+    element: FloatElement = "f32",
 ) -> CodeReaders:
     """Return the tensors whose readers all accept bytes.
 
     Args:
         commands: the plan, in running order.
-        backend: the type of the backend whose ops take codes.
+        backend: the type of the backend whose ops support quantised values.
         outputs: tensors that the host reads.
-        divider: tells which ops may have to be cut: they take no codes.
-        fp16: floats may take 16 bits, of which ops that read some make no codes.
+        divider: tells which ops may have to be split: they read no quantised values.
+        element: how floats may be stored; ops that read narrow ones produce no quantised values.
     """
     if not _begin_codes(commands):
         return {}
@@ -45,7 +46,7 @@ def code_readers(
             takers[number] = execution
     while True:
         found = _wishes(commands, takers, _only_read_as_codes(commands, takers, outputs))
-        without = _without_codes(commands, takers, found, fp16=fp16)
+        without = _without_codes(commands, takers, found, element=element)
         if not without:
             return found
         for number in without:
@@ -110,11 +111,11 @@ def _without_codes(
     takers: Mapping[int, VulkanExecution[Any]],
     readers: CodeReaders,
     *,
-    fp16: bool,
+    element: FloatElement,
 ) -> list[int]:
-    """Return the ops that read bytes only if they write some, and may not do so.
+    """Return the ops that read bytes only if they also write bytes, but may not.
 
-    What ops are foreseen to make is no more than what they will make.
+    A prediction for an op never exceeds what it will produce.
     """
     made: dict[str, int] = {}
     without = []
@@ -128,8 +129,8 @@ def _without_codes(
                 inputs[place] = _as_codes(tensor, known, shift, execution.code_layout)
         codes = None
         if output.name in readers:
-            if fp16:
-                inputs = [_maybe_narrow(tensor) for tensor in inputs]
+            if element != "f32":
+                inputs = [_maybe_narrow(tensor, element) for tensor in inputs]
             execution.bind(inputs, command.outputs)
             codes = execution.made_codes(readers[output.name])
             execution.bind(command.inputs, command.outputs)
@@ -148,11 +149,11 @@ def _as_codes(tensor: Tensor, made: int | None, shift: int | None, order: Layout
     return replace(tensor, layout=order, codes=shift if made is None else made)
 
 
-def _maybe_narrow(tensor: Tensor | None) -> Tensor | None:
-    """Return a tensor in its possible form where floats may take 16 bits."""
+def _maybe_narrow(tensor: Tensor | None, element: FloatElement) -> Tensor | None:
+    """Return a tensor in its possible form where floats may be narrow."""
     if tensor is None or tensor.value is not None or tensor.codes is not None:
         return tensor
-    return replace(tensor, fp16=is_float(tensor))
+    return replace(tensor, element=element) if is_float(tensor) else tensor
 
 
 def _begin_codes(commands: Sequence[Command]) -> bool:

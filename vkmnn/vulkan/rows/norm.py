@@ -23,9 +23,9 @@ from vkmnn.vulkan.rows.reduction import (
     row_grid,
     row_group,
 )
-from vkmnn.vulkan.storage import stored_word
 
-# Workgroups whose kernels read and make codes of a byte: those of CPU devices, and of any.
+# Workgroups of kernels that read and write 8-bit quantised values: those of CPU devices, and of
+# any.
 LANES_OF_CODES: tuple[Lanes, ...] = (8, 16, 0)
 # Longer rows are reduced in pieces first.
 MAX_ROW = 65_536
@@ -58,8 +58,8 @@ class RowNorm:
     """y = act((x - mean) / sqrt(variance + epsilon) · scale + bias) over rows of `size` elements.
 
     With `rms` nothing is subtracted. `mean` and `deviation` (the inverse of the standard deviation)
-    take one word per row. `activation` needs `channels`. x is multiplied by `of_input` first, and
-    `ending` makes codes of y: both take rows of up to `MAX_ROW`.
+    take one word per row. `activation` needs `channels`. x is first multiplied by `of_input`, and
+    `ending` quantises y: both are for rows of up to `MAX_ROW`.
     """
 
     rows: int
@@ -77,12 +77,12 @@ class RowNorm:
 
     @property
     def form(self) -> Literal["rows", "channels"]:
-        """The form of kernel that knows these factors."""
+        """The form of the kernel for these factors."""
         return "rows" if self.channels is None else "channels"
 
 
 def encode_row_norm(norm: RowNorm, x: Tensor, y: Tensor, encoder: VulkanEncoder) -> None:
-    """Record one dispatch, or for long rows the statistics in stages and then the result."""
+    """Record one dispatch; for long rows, the statistics in stages and then the result."""
     ways = ["rows", "stages"] if norm.size <= MAX_ROW else ["stages"]
     if norm.of_input != 1.0 or norm.ending:
         ways = ["rows"]
@@ -102,7 +102,7 @@ def _encode_rows(norm: RowNorm, x: Tensor, y: Tensor, encoder: VulkanEncoder) ->
     aligned = form == "aligned"
     vectors = norm.size // 4 if aligned else (norm.size + 2) // 4 + 1
     hold = ceil_div(vectors, group.local)
-    element = "c8" if spec_of_codes else stored_word(x)
+    element = "c8" if spec_of_codes else x.element
     shader = kernels.norm_rows(lanes=group.lanes, form=form, element=element)
     scale, bias = norm.scale or Factor(x), norm.bias or Factor(x)
     channels = norm.channels or Channels(1, 1, 1)
@@ -138,7 +138,7 @@ def _encode_rows(norm: RowNorm, x: Tensor, y: Tensor, encoder: VulkanEncoder) ->
     if spec["STATISTICS"]:
         mean = mean or encoder.scratch(norm.rows, full=True)
         deviation = deviation or encoder.scratch(norm.rows, full=True)
-    # What the specialization leaves out still needs a buffer; any will do.
+    # A binding that the specialization leaves out still needs a buffer; any will do.
     outputs = [y] if aligned else [y, y]
     tensors = [x, scale.tensor, bias.tensor, *outputs, mean or y, deviation or y]
     encoder.dispatch(shader, tensors, params, row_grid(norm.rows, encoder), spec)

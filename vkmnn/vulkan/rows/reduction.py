@@ -23,18 +23,18 @@ ReduceOp = Literal["SUM", "L1", "SUM_SQUARE", "SUM_EXP", "MAX", "MIN", "PROD"]
 
 # Rows shorter than this are not worth a workgroup each.
 MIN_ROW = 16
-# Longer sums go in pieces: more invocations at work, and rounding errors that do not add up.
+# Longer sums are split: more invocations work, and rounding errors do not add up.
 ROW_PIECE = 16_384
 COLUMN_PIECE = 4_096
 MIN_COLUMN_PIECE = 64
-# Most vec4s of a row that an invocation keeps in registers, by lanes; the templates say the same.
+# Maximum vec4s of a row that an invocation keeps in registers, by lanes; the templates agree.
 MAX_HOLD: dict[Lanes, int] = {8: 32, 16: 16, 32: 8, 0: 8}
 # Sizes of workgroups for rows on other devices.
 LOCAL_SIZES = (32, 64, 128, 256)
-# What keeps a device busy when each invocation walks a column of its own.
+# Invocations that keep a device busy if each walks its own column.
 _BUSY_CPU = 32
 _BUSY_GPU = 8_192
-# How the results of pieces are joined, where that is not the op itself.
+# How the results of pieces are combined, where it is not the op itself.
 _JOINED: dict[ReduceOp, ReduceOp] = {"L1": "SUM", "SUM_SQUARE": "SUM", "SUM_EXP": "SUM"}
 
 
@@ -64,7 +64,7 @@ def line_of(shape: Sequence[int], first: int, last: int) -> Line:
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
-    """A workgroup per row: its way to combine (include/group.glsl.j2), and its size."""
+    """A workgroup per row: how it combines (include/group.glsl.j2), and its size."""
 
     lanes: Lanes
     local: int
@@ -80,10 +80,10 @@ def row_group(
 ) -> RowGroup:
     """Choose the workgroup for plain rows of `size` elements, which it reads as vec4s.
 
-    Its lanes are some of those `taken`.
+    Its lanes are among those `taken`.
     """
     vectors = ceil_div(size, 4) + (size % 4 != 0)
-    # With many rows the device is busy anyway; then fewer invocations meet sooner.
+    # With many rows the device is busy anyway; then fewer invocations combine sooner.
     wanted = ceil_div(vectors, 4) if rows >= 1024 else vectors
     sizes = [
         local for local in LOCAL_SIZES if local <= encoder.info.limits.max_workgroup_invocations
@@ -101,7 +101,7 @@ def row_group(
 
 
 def lanes_of(encoder: VulkanEncoder) -> list[Lanes]:
-    """Return the ways to combine in a workgroup on a device, fastest first.
+    """Return the ways to combine within a workgroup on a device, fastest first.
 
     Kernels for CPU devices load through texel buffers.
     """
@@ -129,12 +129,12 @@ def _busy(info: DeviceInfo) -> int:
 
 
 def is_busy(invocations: int, info: DeviceInfo) -> bool:
-    """Return whether that many invocations keep the device at work."""
+    """Return whether that many invocations keep the device busy."""
     return invocations >= _busy(info)
 
 
 def column_local(count: int, encoder: VulkanEncoder) -> dict[str, int | float | bool]:
-    """Return the workgroup size for invocations of much work: on CPU devices small, to share it."""
+    """Return the workgroup size for invocations with much work: small on CPU devices."""
     small = not is_gpu(encoder.info) and count < 4096
     return {"local_size_x": cpu_lanes(encoder.info) if small else 64}
 
@@ -143,8 +143,8 @@ def column_local(count: int, encoder: VulkanEncoder) -> dict[str, int | float | 
 class Reduction:
     """The reduction that `encode_reduction` computes: finish(op of x - center).
 
-    `center` has one value per line, subtracted from every element when `subtract`; `divisor` and
-    `epsilon` belong to the ways to finish DIVIDE and INVERSE_STD. All but `op` is for floats only.
+    `center` has one value per line, subtracted from every element if `subtract`; `divisor` and
+    `epsilon` belong to the finishing steps DIVIDE and INVERSE_STD. All but `op` is for floats only.
     """
 
     op: ReduceOp
@@ -167,7 +167,7 @@ def encode_reduction(
     """Record a reduction of [outer, size, inner] to [outer, inner], in stages when lines are long.
 
     Args:
-        reduction: what to compute.
+        reduction: the reduction to compute.
         source: float32 or int32 words.
         output: words of the same type.
         line: `size` at least 1.
@@ -196,7 +196,7 @@ def encode_reduction(
 
 
 def _ways(line: Line, vectors: bool) -> tuple[str, ...]:
-    """Return which kernels can reduce such lines, the fastest first."""
+    """Return the kernels that can reduce such lines, the fastest first."""
     if line.inner > 1 or vectors:
         return ("columns",)
     return ("rows", "columns") if line.size >= MIN_ROW else ("columns", "rows")
@@ -229,7 +229,7 @@ def _spec(reduction: Reduction) -> dict[str, int | float | bool]:
 def _bindings(reduction: Reduction, source: Tensor, output: Tensor) -> list[Tensor]:
     if kernel_dtype(source.dtype) == "i32":
         return [source, output]
-    # Where the specialization leaves `center` out, the binding still needs a buffer; any will do.
+    # If the specialization leaves `center` out, the binding still needs a buffer; any will do.
     return [source, reduction.center or source, output]
 
 
@@ -274,7 +274,7 @@ def encode_pieces(
 ) -> None:
     """Record the reduction of every line in pieces of `piece` elements (the last may be shorter).
 
-    The output is [outer, pieces, inner], and an invocation makes one element of it; see
+    The output is [outer, pieces, inner], and an invocation computes one element of it; see
     `encode_reduction` for the rest.
     """
     width = 4 if vectors else line.width

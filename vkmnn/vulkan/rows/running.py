@@ -52,7 +52,7 @@ def encode_running(
     # Without OFFSET the binding still needs a buffer; any will do.
     tensors, check = [x, offset, y], 0
     if kernel_dtype(x.dtype) == "i32":
-        # Sums of pieces, which are int32, may wrap: only the running sums that follow must not.
+        # Sums of pieces, which are int32, may wrap; only the running sums after them must not.
         status, check = encoder.check_overflow(op, y)
         tensors.append(status)
     params = kernels.CumSumParams(

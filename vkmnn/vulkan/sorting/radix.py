@@ -29,10 +29,10 @@ def encode_sort(
 
     Args:
         keys: the keys.
-        count: how many there are.
+        count: number of keys.
         op: the op, for error messages.
         encoder: records the dispatches.
-        bits: how many low bits of the keys may differ.
+        bits: number of low bits in which keys may differ.
         flipped: bits inverted for comparison: 0x7fffffff puts the highest signed key first.
         indices: values that move with the keys; by default, the positions of the keys.
 

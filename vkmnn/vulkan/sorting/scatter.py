@@ -1,4 +1,4 @@
-"""Scatter in parallel: the last update of each row wins, or those of a row are combined."""
+"""Parallel scatter: the last update of each row wins, or the updates of a row are combined."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Scatter:
         reduction: how updates combine: none, add, mul, max or min.
         updates: the updates.
         y: the result, which holds a copy of the data.
-        count: how many updates there are.
+        count: number of updates.
         inner: elements of an update.
         rows: rows of the result.
         encoder: records the dispatches.

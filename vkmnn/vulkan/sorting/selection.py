@@ -18,20 +18,20 @@ from vkmnn.vulkan.storage import kernel_dtype
 WIDE = 128
 """Invocations of a workgroup on GPUs, and on CPU devices where fewer would loop too often."""
 MIN_SIZE = 512
-"""Shorter lines are sorted as a whole, in a dispatch or two."""
+"""Shorter lines are sorted as a whole, in one or two dispatches."""
 MIN_SIZE_OF_MANY = 128
-"""The same for `MANY` lines or more, where dispatches cost little beside the work."""
+"""The same for `MANY` lines or more, where the cost of dispatches is small."""
 MANY = 16
 MIN_SHARE = 2
-"""The fewest keys of a line for each that is selected."""
+"""Minimum number of keys of a line per selected key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
     """Selects blocks of `block` elements by their best keys, then elements from these blocks.
 
-    Blocks of 1 select the elements directly. The best k elements lie in the best k blocks: each of
-    these has a key that comes before all keys of any other block, or an equal one at a lower index.
+    Blocks of 1 select the elements directly. The best k elements are in the best k blocks: each of
+    these has a key that precedes all keys of any other block, or an equal one at a lower index.
     """
 
     block: int
@@ -48,7 +48,7 @@ class Selected:
 
 
 def stride_of(length: int) -> int:
-    """Return the words from one row of keys to the next: whole vec4s."""
+    """Return the words from one row of keys to the next, in whole vec4s."""
     return ceil_div(length, 4) * 4
 
 
@@ -59,11 +59,11 @@ def select_rounds(length: int, lanes: int) -> int:
 
 
 def selections(line: Line, keep: int, *, small: bool = False) -> list[Selection]:
-    """Return the selections that suit a line, the one that is probably fastest first.
+    """Return the selections that suit a line, the likely fastest first.
 
     Args:
         line: the lines to select from.
-        keep: how many elements of each line are selected.
+        keep: number of elements selected from each line.
         small: return small blocks, for tests; they are slower than sorting.
     """
     size = line.size

@@ -11,7 +11,7 @@ from vkmnn.vulkan.encoder import ceil_div
 
 TOPS = 16
 """Blocks per lane whose best key it holds."""
-# Dispatches of one row, at most: sorting takes fewer where all boxes of a long row may be kept.
+# Maximum dispatches of one row: sorting takes fewer if all boxes of a long row may be kept.
 _MAX_PARTS = 64
 SHORT_LOOPS = 400
 """A budget that the loops of small rows exceed, for tests."""
@@ -38,25 +38,25 @@ class Tournament:
     def parts(self, size: int, most: int) -> int:
         """Return the maximum dispatches to select `most` of `size` boxes; 0 if unbounded.
 
-        The kernel counts in the same way: a round for each turn of a loop, and one to end.
+        The kernel counts in the same way: a round for each iteration of a loop, and one to end.
         """
         width, block = self.width(size), self.block(size)
         look = block // (self.lanes * width) + 4
         first = ceil_div(size, self.lanes * block) * (block // width + 2) + 1
-        # Whatever comes after the last box that is kept is compared with all others.
+        # Every box after the last one that is kept is compared with all others.
         kept = most * (most - 1) // (2 * self.lanes) + (size - most) * (most // self.lanes)
         usable = self.rounds - first - look - most // self.lanes
         return ceil_div(size * look + kept, usable) if usable > 0 else 0
 
 
 def tournaments(info: DeviceInfo, size: int, most: int, *, short: bool = False) -> list[Tournament]:
-    """Return those that a device can hold, of few dispatches.
+    """Return the tournaments that a device supports, those with few dispatches.
 
     Args:
         info: the device.
         size: boxes of a class.
-        most: how many of them may be chosen.
-        short: add some that tests need, whose loops end early.
+        most: maximum number of chosen boxes.
+        short: add some for tests, whose loops end early.
     """
     found = [(Tournament(lanes), _MAX_PARTS) for lanes in rotate_lanes(info)]
     if short:

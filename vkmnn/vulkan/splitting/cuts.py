@@ -1,7 +1,7 @@
-"""Splitting of an op along an axis: parts of its operands that compute a part of its result.
+"""Splits an op along an axis: parts of its operands compute a part of its result.
 
-What an op does along each axis is declared beside its shape rule (`shape/axes`); from this follow
-its cuts, but for ops on views (`strided_cuts.py`).
+The cuts follow from the axes that an op declares with its shape rule (`shape/axes`), except for ops
+on views (`strided_cuts.py`).
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ def find_cuts(op: Op[Any], inputs: Operands, outputs: Sequence[Tensor]) -> list[
 
 
 _WHOLE = frozenset({"Append"})
-"""Ops that write one of their inputs where it lies."""
+"""Ops that write one of their inputs in place."""
 
 
 def _is_apart(loop: Loop) -> bool:
-    """Tell whether parts of an op along a loop give parts of its results."""
+    """Return whether parts of an op along a loop compute parts of its results."""
     if loop.window is not None:
         return not loop.window.is_blind
     return loop.kind is Kind.PARALLEL and None not in loop.writes
@@ -98,14 +98,14 @@ def _cut_along(op: Op[Any], loop: Loop, known: Known) -> Cut:
 
 
 def _static(shape: Sequence[int | str | None] | None) -> tuple[int, ...]:
-    """Return the shape of a tensor, whose sizes are known; () for an absent one."""
+    """Return the static shape of a tensor; () for an absent one."""
     return tuple(dim for dim in shape or () if isinstance(dim, int))
 
 
 COLUMNS = 32
-"""Columns of a product are cut at multiples of this, as its kernels take them."""
+"""Columns of a product are split at multiples of this, as its kernels require."""
 _CHANNELS = frozenset({"Convolution", "Deconvolution", "GroupNorm", "GridSample"})
-"""Ops whose kernels take channels in blocks of four."""
+"""Ops whose kernels process channels in blocks of four."""
 _PRODUCTS = frozenset(
     {"MatMul", "NormedMatMul", "QuantizedMatMul", "DynamicQuantizeMatMul", "MatMulNBits",
      "ExpertMatMul"}
@@ -118,7 +118,7 @@ def _unit(
     shapes: Sequence[tuple[int, ...]],
     results: Sequence[tuple[int, ...]],
 ) -> int:
-    """Return what the parts of an op's kernels begin at multiples of."""
+    """Return the multiple at which the parts of an op begin."""
     axis, size = loop.writes[0], max(1, loop.size if isinstance(loop.size, int) else 1)
     if op.type in _CHANNELS and axis == 1:
         own = loop.reads[0]
@@ -132,15 +132,15 @@ def _unit(
 
 
 _FIRST_STEPS: Mapping[str, str] = {"LOG_SUM": "SUM"}
-"""What parts compute of reductions that do not repeat themselves."""
+"""First step of reductions whose parts compute another reduction."""
 _LAST_STEPS: Mapping[str, str] = {"SUM_SQUARE": "SUM", "L1": "SUM"}
-"""What is computed of the parts' results, where that is another reduction."""
+"""Second step of reductions whose parts are combined by another reduction."""
 
 
 def _in_two_steps(
     op: Op[Any], attrs: ReductionAttrs, known: Known, axes: Sequence[int], axis: int
 ) -> Cut:
-    """Cut along an axis that is reduced: the reduction of the parts' reductions."""
+    """Split along a reduced axis: reduce the reductions of the parts."""
     shape = _static(known.inputs[0])
     first = replace(attrs, kind=_FIRST_STEPS.get(attrs.kind, attrs.kind), keepdims=True)
     made = tuple(1 if n in axes else length for n, length in enumerate(shape))

@@ -1,4 +1,4 @@
-"""Parts of tensors and of ops, for what is too large as a whole."""
+"""Parts of tensors and ops that are too large as a whole."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from vkmnn.ir import Array, OpAttrs, View
 class Piece:
     """A part of a tensor.
 
-    `view` and `size` say where its elements lie in the whole, in plain order; `axis` is the one
-    along which it runs from `begin` to `end`, or -1 where it is not a range of one axis.
+    `view` and `size` give its elements in the whole, in plain order; `axis` is the axis along which
+    it extends from `begin` to `end`, or -1 if it is not a range of one axis.
     """
 
     shape: tuple[int, ...]
@@ -29,7 +29,7 @@ class Piece:
 class Part:
     """Inputs and outputs of a part; an array replaces an input with different contents.
 
-    None is an input that the part takes as it is.
+    None means that the part uses the input unchanged.
     """
 
     attrs: OpAttrs
@@ -42,11 +42,11 @@ class Cut:
     """A way to split an op: `part` returns the part from step `begin` to `end` of `size`.
 
     Parts begin at multiples of `unit`. `touched` numbers the tensors that get smaller, inputs
-    first, then outputs. `axis` is that of the result.
+    first, then outputs. `axis` is the axis of the result.
 
-    With `again`, parts give what has one element along `axis`: these are stacked along it, and the
-    op takes the stack in place of its first input, with these attributes. `equal` says that all
-    parts must be of one size then.
+    With `again`, each part returns one element along `axis`: these are stacked along it, and the op
+    runs on the stack in place of its first input, with these attributes. `equal` then requires all
+    parts to be of one size.
     """
 
     size: int

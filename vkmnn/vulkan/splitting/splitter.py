@@ -1,8 +1,8 @@
-"""Ops on tensors that the device cannot bind as a whole: cut into parts before they are laid out.
+"""Splits ops on tensors that the device cannot bind as a whole, before layouts are assigned.
 
 Vulkan promises no more than 128 MiB for a storage buffer (maxStorageBufferRange). A part reads
-slices of the operands, which are views where they lie in one piece, and a Raster puts the results
-together, without a copy where the parts can write into it.
+slices of the operands, which are views if they are contiguous, and a Raster joins the results,
+without a copy if the parts can write into it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import field, replace
 from functools import partial
 from math import gcd, lcm, prod
 
+from vkmnn.base.elements import FloatElement
 from vkmnn.base.records import dataclass
 from vkmnn.core.execution import Command, Execution, Rejection
 from vkmnn.core.tensor import Tensor, Usage
@@ -28,29 +29,29 @@ from vkmnn.vulkan.executions.raster import PartRasterExecution
 from vkmnn.vulkan.recording import Recording
 from vkmnn.vulkan.splitting.cuts import find_cuts
 from vkmnn.vulkan.splitting.pieces import Cut, Piece, along
-from vkmnn.vulkan.storage import ELEMENT_BYTES, FP16_BYTES, VECTOR_BYTES, storage_bytes
+from vkmnn.vulkan.storage import ELEMENT_BYTES, FLOAT_BYTES, VECTOR_BYTES, storage_bytes
 
 CreateExecution = Callable[
     [Op, Sequence["Tensor | None"], Sequence[Tensor]], "Execution | Rejection"
 ]
 
-# Ops below 1/SUSPECT of the range are not examined: what kernels need beside their operands never
-# takes this many times as much.
+# Ops below 1/SUSPECT of the range are not examined: the additional memory of kernels is never this
+# many times as large.
 SUSPECT = 8
-# An op in more parts than this would take longer to plan than to run elsewhere.
+# An op in more parts than this would take longer to plan than to run on the CPU.
 MAX_PARTS = 4096
-# Parts that begin at multiples of this many bytes can be bound where they lie.
+# Parts that begin at multiples of this many bytes can be bound in place.
 GRANULE_BYTES = 256
 
-# Slices by the memory that they show, so that every plan finds the same object and uploads no more.
+# Slices by their source memory, so that every plan gets the same object and uploads nothing twice.
 _slices: weakref.WeakValueDictionary[tuple[object, ...], Array] = weakref.WeakValueDictionary()
 
 
 @dataclass(frozen=True, slots=True)
 class _Excess:
-    """An oversized operand by number, inputs first; None for anything else.
+    """The number of an oversized operand, inputs first; None for anything else.
 
-    `share` is how much of it would fit.
+    `share` is the fraction that would fit.
     """
 
     number: int | None
@@ -59,13 +60,13 @@ class _Excess:
 
 @dataclass(slots=True)
 class Divider:
-    """Cuts the commands of one plan.
+    """Splits the commands of one plan.
 
     Args:
-        backend: the type of the backend whose commands are cut.
-        create: makes the executions of parts, or refuses.
+        backend: the type of the backend whose commands are split.
+        create: creates the executions of parts, or refuses.
         info: the device.
-        new_encoder: makes what a command is recorded into to see what it would bind.
+        new_encoder: creates an encoder to record a command into, to see its bindings.
     """
 
     backend: str
@@ -75,10 +76,10 @@ class Divider:
     _made: dict[tuple[object, ...], Tensor] = field(default_factory=dict)
 
     def is_small(self, tensors: Iterable[Tensor | None]) -> bool:
-        """Return whether no tensor can be large enough, in any form, to need a split."""
+        """Return whether no tensor, in any form, is large enough to need a split."""
         limit = self.info.limits.max_storage_buffer_range // SUSPECT
-        # An element takes a whole vector at most: where it is the only channel of a block.
-        # Constants lie in plain order, until kernels pack them.
+        # An element takes at most a whole vector: as the only channel of a block. Constants are in
+        # plain order until kernels pack them.
         for tensor in tensors:  # a loop is faster than all() and a generator, as in `are_plain`
             if tensor is None:
                 continue
@@ -93,9 +94,9 @@ class Divider:
         """Return the replacement of a command; empty if it can stay or cannot be split.
 
         Args:
-            command: an op with its operands.
-            inputs: these in the forms that it wants.
-            outputs: its results in the forms that it makes.
+            command: the op with its operands.
+            inputs: its operands in the required forms.
+            outputs: its results in the forms that it produces.
         """
         limit = self.info.limits.max_storage_buffer_range // SUSPECT
         tensors = [*inputs, *outputs]
@@ -128,7 +129,7 @@ class Divider:
     def _parts(self, command: Command, cut: Cut, step: int) -> list[Command]:
         """Return the slices, the parts, and the ops that join their results.
 
-        Nothing where the backend does not take a part.
+        Empty if the backend rejects a part.
         """
         commands: list[Command] = []
         made: list[list[Tensor]] = []
@@ -244,7 +245,7 @@ class Divider:
 
 
 def _excess(fault: Fault, tensors: Sequence[Tensor | None], recording: Recording) -> _Excess:
-    """Say which operand a fault is about."""
+    """Return the operand that a violated limit concerns."""
     packed = recording.packed.get(fault.tensor) if fault.tensor is not None else None
     for number, tensor in enumerate(tensors):
         if tensor is None:
@@ -259,8 +260,8 @@ def _choose(
 ) -> tuple[Cut, int] | None:
     """Return the cut and the steps per part; None if no cut helps.
 
-    One is preferred that brings everything into range, else one that helps most; then one whose
-    parts lie in one piece each.
+    A cut that brings everything into range is preferred, else the one that helps most; then one
+    whose parts are contiguous.
     """
     best: tuple[tuple[int, int, int], Cut, int] | None = None
     rank = len(result.shape)
@@ -286,7 +287,7 @@ def _choose(
 
 def _even(cut: Cut, most: int, unit: int, result: Tensor) -> int:
     """Return the steps of parts of similar size at bindable offsets."""
-    bytes_each = max(1, prod(result.shape) // cut.size * FP16_BYTES)
+    bytes_each = max(1, prod(result.shape) // cut.size * min(FLOAT_BYTES.values()))
     unit = lcm(unit, GRANULE_BYTES // gcd(GRANULE_BYTES, bytes_each))
     if unit > most:
         return most
@@ -295,7 +296,7 @@ def _even(cut: Cut, most: int, unit: int, result: Tensor) -> int:
 
 
 def _slice(tensor: Tensor, piece: Piece) -> Tensor:
-    """Return a part of a constant, which is the same array whenever it is asked for."""
+    """Return a part of a constant, as the same array for every request."""
     assert tensor.value is not None
     index: list[slice] = [slice(None)] * tensor.value.ndim
     index[piece.axis] = slice(piece.begin, piece.end)
@@ -307,8 +308,10 @@ def _slice(tensor: Tensor, piece: Piece) -> Tensor:
     return Tensor(info, Usage.CONSTANT, value=part)
 
 
-def in_form(tensor: Tensor | None, layout: Layout, fp16: bool) -> Tensor | None:
+def in_form(tensor: Tensor, layout: Layout, element: FloatElement) -> Tensor:
     """Return a stand-in for a tensor in some form, to compute its bound size."""
-    if tensor is None or (tensor.value is not None and fp16 == tensor.fp16):
+    if tensor.value is not None and element == tensor.element:
         return tensor
-    return replace(tensor, layout=layout if tensor.value is None else tensor.layout, fp16=fp16)
+    return replace(
+        tensor, layout=layout if tensor.value is None else tensor.layout, element=element
+    )

@@ -1,4 +1,4 @@
-"""Cuts of ops on views, whose loops no axis of a tensor has."""
+"""Cuts of ops on views, whose loops correspond to no axis of a tensor."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SINK = 5  # of a StridedAttention, a number for every matrix
 
 
 def attention_cuts(op: Op[StridedAttentionAttrs]) -> list[Cut]:
-    """Matrices, and queries where what they see does not depend on their number."""
+    """Return cuts along matrices, and along queries whose masks do not depend on their number."""
     attrs = op.attrs
     cuts = [_attention_cut(attrs, len(op.inputs), axis) for axis in range(len(attrs.batch))]
     if not (attrs.causal or attrs.window or (attrs.codes and attrs.codes.later)):
@@ -22,7 +22,7 @@ def attention_cuts(op: Op[StridedAttentionAttrs]) -> list[Cut]:
 
 
 def _attention_cut(attrs: StridedAttentionAttrs, count: int, axis: int) -> Cut:
-    """Cut along a batch axis, or along the queries, which follow those."""
+    """Cut along a batch axis, or along the queries, which come after the batch axes."""
     sizes = (*attrs.batch, attrs.queries)
 
     def part(begin: int, end: int) -> Part:
@@ -69,7 +69,7 @@ def _attention_cut(attrs: StridedAttentionAttrs, count: int, axis: int) -> Cut:
 
 
 def _sinks(batch: tuple[int, ...], axis: int, begin: int, end: int) -> Piece | None:
-    """Return the sinks of a part of the matrices; None for all, where queries are cut."""
+    """Return the sinks of a part of the matrices; None for all, if queries are split."""
     if axis >= len(batch):
         return None
     size = (*batch[:axis], end - begin, *batch[axis + 1 :])

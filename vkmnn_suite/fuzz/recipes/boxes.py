@@ -1,4 +1,4 @@
-"""Operators on boxes, and those that sample images where they are told to."""
+"""Operators on boxes, and those that sample images at given places."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from vkmnn_suite.fuzz.values import Spread
 
 @recipe("NonMaxSuppression")
 def _non_max_suppression(s: Sketch, op: str) -> None:
-    """Boxes of whole numbers, whose overlaps have few values; scores with and without ties."""
+    """Boxes with integer corners, whose overlaps have few values; scores with and without ties."""
     batch, count, classes = s.choose(1, 2), s.choose(1, 3, 7, 16, 70, 301), s.choose(1, 2, 3)
     corners = s.draws.integers(0, 24, (batch, count, 2)).astype(np.float32)
     sizes = s.draws.integers(0, 9, (batch, count, 2)).astype(np.float32)

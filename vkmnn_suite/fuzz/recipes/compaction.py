@@ -36,7 +36,7 @@ def _compress(s: Sketch, op: str) -> None:
 def _unique(s: Sketch, op: str) -> None:
     shape = s.shape(min_rank=1, max_rank=3)
     in_order = s.choose(None, 0, 1)
-    # What is not sorted the reference evaluator gets wrong, and onnxruntime takes few types.
+    # The reference evaluator gets unsorted results wrong, and onnxruntime supports few types.
     dtype = s.choose("float32", "int64", *(() if in_order == 0 else ("int32", "int16")))
     x = _fixed(s, dtype, shape, -3, s.choose(3, 30))
     axis = s.axis(len(shape)) if (len(shape) == 1 or in_order != 0) and s.chance(0.5) else None
@@ -65,6 +65,6 @@ def _max_unpool(s: Sketch, op: str) -> None:
     x = s.parameter(s.draws.permutation(int(np.prod(shape))).reshape(shape), "float32", 0.2)
     windows: dict[str, Any] = {"kernel_shape": extents, "strides": extents}
     values, places = s.node("MaxPool", [x], 2, **windows)
-    # What MaxPool tells are places in its input.
+    # The indices of MaxPool are positions in its input.
     given = s.parameter(shape) if s.chance(0.4) else None
     s.one(op, values, places, given, **windows)

@@ -1,4 +1,4 @@
-"""onnxruntime's operators that optimised exports hold."""
+"""onnxruntime's operators that occur in optimised exports."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _rotary(s: Sketch, op: str) -> None:
 def _group_query_attention(s: Sketch, op: str) -> None:
     batch, shared, kv_heads, depth = s.choose(1, 2), s.choose(1, 2, 3), s.choose(1, 2), 16
     past = s.choose(0, s.size(6))
-    length = 1 if past and batch > 1 else s.size(6)  # onnxruntime takes no others
+    length = 1 if past and batch > 1 else s.size(6)  # onnxruntime supports no others
     heads, rotary = kv_heads * shared, s.chance(0.5)
     widths = [heads * depth, kv_heads * depth, kv_heads * depth]
     parts: list[Value | None] = [s.pick("float32", [batch, length, width], spread=UNIT)

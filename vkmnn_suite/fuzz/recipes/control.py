@@ -19,12 +19,12 @@ _UNARY = ("Tanh", "Sigmoid", "Relu", "Neg", "Abs", "Softsign")
 _BINARY = ("Add", "Sub", "Max", "Min")
 _KIND = TensorProto.FLOAT
 _SINCE = 13
-"""Before, Max and Min take fewer types, and sequences fewer forms."""
+"""Earlier, Max and Min support fewer types, and sequences fewer forms."""
 
 
 @dataclass
 class _Body:
-    """The nodes of an inner graph; what they take from around it is noted."""
+    """The nodes of an inner graph; the values that it captures are recorded."""
 
     s: Sketch
     prefix: str
@@ -87,13 +87,13 @@ def _start(s: Sketch, least: int = 0) -> Value:
 
 
 def _prefix(s: Sketch, kind: str) -> str:
-    """Return a name that nothing has, which inner graphs begin theirs with."""
+    """Return an unused name, with which the names of inner graphs begin."""
     return f"{kind}{s.rng.getrandbits(32):x}"
 
 
 @pattern
 def branch(s: Sketch) -> None:
-    """An If on a constant or an input, whose branches read what is around them."""
+    """An If on a constant or an input, whose branches capture outer values."""
     x = _start(s)
     condition = s.source(np.array(s.chance(0.5)), None, constant=0.3)
     graphs, captured = [], [x]
@@ -109,7 +109,7 @@ def branch(s: Sketch) -> None:
 
 @pattern
 def loop(s: Sketch) -> None:
-    """A Loop of few iterations, with a limit, a condition or both, and at times scan outputs."""
+    """A Loop of few iterations, with a limit, a condition or both, and sometimes scan outputs."""
     x = _start(s)
     body = _Body(s, _prefix(s, "loop"))
     turn, going, state = (f"{body.prefix}_{name}" for name in ("turn", "going", "state"))
@@ -128,7 +128,7 @@ def loop(s: Sketch) -> None:
         kind = helper.np_dtype_to_tensor_dtype(np.dtype("float32"))
         number = body.node("Cast", [turn], to=kind)
         scanned = body.node("Add", [new, number])
-        # Of no turns, the declared sizes are those of a row.
+        # Without iterations, the declared sizes are those of a row.
         results.append(_info(scanned, unknown if turns else x.shape))
     formal = [
         _info(turn, [], TensorProto.INT64),
@@ -171,7 +171,7 @@ def scan(s: Sketch) -> None:
 
 @pattern
 def found(s: Sketch) -> None:
-    """What is true or not zero, by its place, and what is gathered there."""
+    """The positions of true or nonzero elements, and the elements gathered there."""
     x = s.pick(s.choose("int32", "int64", "bool"), min_rank=1, max_rank=4)
     places = s.one("NonZero", x)
     if s.chance(0.5) and s.since(12):
@@ -197,7 +197,7 @@ def distinct(s: Sketch) -> None:
     if not s.since(11):
         raise Skip
     in_order = s.choose(0, 1)
-    # What is not sorted the reference evaluator gets wrong, and onnxruntime takes few types.
+    # The reference evaluator gets unsorted results wrong, and onnxruntime supports few types.
     x = s.pick(s.choose("int64", "int32") if in_order else "int64", min_rank=1, max_rank=3)
     axis = s.axis(x.rank) if in_order and s.chance(0.4) else None
     s.node("Unique", [x], s.choose(1, 4), axis=axis, sorted=in_order)

@@ -14,7 +14,7 @@ _BLOCK = 32
 
 
 def _fixed(s: Sketch, shape: list[int]) -> Value:
-    """Return a weight that no run changes: only such are joined and scaled."""
+    """Return a weight that no run changes: only these are joined and scaled."""
     return s.source(s.weight("float32", shape, FINITE).array, None, 1.0)
 
 
@@ -28,7 +28,7 @@ def _normed(s: Sketch, x: Value) -> Value:
 
 
 def _product(s: Sketch, x: Value, columns: int, bits: int, biased: bool) -> Value:
-    """Multiply by a matrix of floats, or of codes of `bits` bits."""
+    """Multiply by a matrix of floats, or of values quantised to `bits` bits."""
     depth = x.shape[-1]
     if bits == 32:
         y = s.one("MatMul", x, _fixed(s, [depth, columns]))
@@ -63,7 +63,7 @@ def gated_product(s: Sketch) -> None:
 
 @pattern
 def normed_product(s: Sketch) -> None:
-    """Rows normalised for one product or two, with what was added to them before or after."""
+    """Rows normalised for one product or two, with an addition before or after."""
     x = _few_rows(s)
     rows = _normed(s, x)
     bits = s.choose(32, 32, 4, 8)

@@ -13,7 +13,7 @@ from vkmnn_suite.fuzz.schemas import Skip
 from vkmnn_suite.fuzz.sketch import Sketch, Value
 from vkmnn_suite.fuzz.values import ANY, FINITE, NONZERO, POSITIVE, Spread
 
-# What values a function takes; all others take any.
+# The values that a function accepts; all others accept any.
 _DOMAINS: Mapping[str, Spread] = {
     "Acos": Spread(-1, 1, special=False),
     "Asin": Spread(-1, 1, special=False),
@@ -172,7 +172,7 @@ def _pow(s: Sketch, op: str) -> None:
         x, spread = s.pick(base, spread=POSITIVE), Spread(-2, 2, special=False)
     else:
         x, spread = s.pick(base, spread=FINITE), Spread(0, 3, special=False)
-    if s.chance(0.5):  # what passes look for
+    if s.chance(0.5):  # patterns that passes look for
         y = s.parameter(s.choose(0, 1, 2, 2, 3), exponent)
     else:
         y = s.fresh(exponent, s.broadcast(x.shape), spread)

@@ -107,7 +107,7 @@ def _scatter_nd(s: Sketch, op: str) -> None:
     depth = s.rng.randint(1, x.rank)
     reduction = _reduction(s, min_opset=16)
     plain = reduction in (None, "none")
-    # Of repeated tuples the last stays; factors are few, so that products stay finite.
+    # Of repeated tuples the last remains; factors are few, so that products stay finite.
     batch = s.choose([s.size(5)], [s.size(3)], [2, 2])
     if reduction != "mul" and x.dtype != "float16" and s.chance(0.2):
         batch = s.within([s.choose(65, 130, 700), *x.shape[depth:]])[:1]

@@ -12,7 +12,7 @@ from vkmnn_suite.fuzz.values import FINITE
 
 
 def second_factor(s: Sketch, a: Value) -> list[int]:
-    """Return the shape of what `a` can be multiplied by."""
+    """Return a shape by which `a` can be multiplied."""
     inner = a.shape[-1]
     columns = s.choose(1, s.size(17), s.size(17), s.size())
     batch = list(a.shape[:-2])
@@ -37,7 +37,7 @@ def _gemm(s: Sketch, op: str) -> None:
 
 
 def gemm(s: Sketch, op: str, dtype: str, optional: bool, **more: Any) -> None:
-    """Add a product of two matrices and its summand, which some versions of ONNX want."""
+    """Add a product of two matrices and its summand, which some versions of ONNX require."""
     trans_a, trans_b = s.choose(None, 0, 1), s.choose(None, 0, 1)
     a = s.pick(dtype, min_rank=2, max_rank=2, spread=FINITE)
     rows, inner = a.shape[::-1] if trans_a else a.shape
@@ -80,7 +80,7 @@ def _einsum(s: Sketch, op: str) -> None:
 
 @recipe("Det")
 def _det(s: Sketch, op: str) -> None:
-    """Matrices that are not close to singular ones: engines differ by what is lost there."""
+    """Matrices that are not nearly singular: engines differ in the digits lost there."""
     size = s.choose(1, 2, 3, 5)
     shape = [*s.choose([], [1], [3], [2, 3]), size, size]
     noise = s.draws.uniform(-0.3, 0.3, shape)

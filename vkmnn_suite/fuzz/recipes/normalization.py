@@ -13,7 +13,7 @@ def _epsilon(s: Sketch) -> float | None:
 
 
 def channels(x: Value) -> int:
-    """Return the extent of axis 1, or 1 where there is none."""
+    """Return the size of axis 1, or 1 if there is none."""
     return x.shape[1] if x.rank > 1 else 1
 
 

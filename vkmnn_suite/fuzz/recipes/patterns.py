@@ -1,4 +1,4 @@
-"""Several operators together, spelled as exporters spell them: what passes look for."""
+"""Several operators together, as exporters write them: the patterns that passes look for."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def quantized_matmul(s: Sketch) -> None:
 
 @pattern
 def dynamic_quantization(s: Sketch) -> None:
-    """A product or a convolution as dynamic quantization leaves it: codes, sums, factors, bias."""
+    """A dynamically quantised product or convolution: quantised values, sums, factors, bias."""
     if not s.since(11):
         raise Skip
     dtype = s.choose("uint8", "int8")
@@ -248,7 +248,7 @@ def padded_window(s: Sketch) -> None:
 
 @pattern
 def shape_arithmetic(s: Sketch) -> None:
-    """A reshape whose target is put together from the shape of its input."""
+    """A reshape whose target is assembled from the shape of its input."""
     x = s.pick(s.choose("float32", "float32", "int64", "bool"), min_rank=2)
     if 0 in x.shape:
         raise Skip
@@ -298,7 +298,7 @@ def movements(s: Sketch) -> None:
 
 @pattern
 def mask(s: Sketch) -> None:
-    """A mask from comparisons, put to use by Where."""
+    """A mask from comparisons, applied by Where."""
     if not s.since(9):
         raise Skip
     x = s.pick("float32", min_rank=1, spread=FINITE)
@@ -328,7 +328,7 @@ def embedding(s: Sketch) -> None:
 
 @pattern
 def slice_assignment(s: Sketch) -> None:
-    """Numbers that are put into a box of a tensor, or nearly one, as exporters spell it."""
+    """Numbers written into a box of a tensor, or nearly one, as exporters write it."""
     if not s.since(13):
         raise Skip
     x = s.pick(s.choose("float32", "float32", "int32"), min_rank=1, max_rank=4, spread=FINITE)

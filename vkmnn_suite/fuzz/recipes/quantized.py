@@ -18,7 +18,7 @@ ZEROS = {"uint8": Spread(100, 150, special=False), "int8": Spread(-20, 20, speci
 
 
 def quantized_dtype(s: Sketch, op: str, index: int, domain: str = "") -> str:
-    """Return uint8 or int8, rarely 16 bits where the opset has them."""
+    """Return uint8 or int8, rarely 16 bits if the opset has them."""
     if (
         not domain
         and s.since(21)
@@ -38,7 +38,7 @@ def _zero(dtype: str) -> Spread:
 
 
 def _along(s: Sketch, op: str, x: Value, domain: str = "") -> tuple[list[int], dict[str, Any]]:
-    """Return the shape of scales, and the attributes that say along which axis they lie."""
+    """Return the shape of scales, and the attributes that give their axis."""
     if x.rank == 0 or (not domain and not s.since(13)) or s.chance(0.5):
         return s.choose([], [], [1] if x.rank == 1 else []), {}
     axis = s.axis(x.rank)

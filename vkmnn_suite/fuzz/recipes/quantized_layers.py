@@ -18,7 +18,7 @@ from vkmnn_suite.fuzz.values import FINITE, Spread
 class Codes:
     """How a tensor is quantised: a scale, a zero point, an element type.
 
-    `fixed`: scale and zero point are constants, as passes need them for codes to stay codes.
+    `fixed`: scale and zero point are constants, as passes require to keep values quantised.
     """
 
     def __init__(self, s: Sketch, *, fixed: bool = False) -> None:
@@ -37,7 +37,7 @@ class Codes:
 
 
 def _convolved(s: Sketch, x: Value, codes: Codes) -> Value:
-    """Convolve with constants in codes, by tensor or by channel, and clamp."""
+    """Convolve with quantised constants, by tensor or by channel, and clamp."""
     dtype = s.choose("int8", "int8", "uint8")
     kernel, attributes = geometry(s, x.shape[2:])
     group = groups(s, x.shape[1])
@@ -100,7 +100,7 @@ def _joined(s: Sketch, x: Value, codes: Codes) -> Value:
 
 @pattern
 def quantized_layers(s: Sketch) -> None:
-    """Convolutions, moves and sums of codes, one after the other."""
+    """Convolutions, moves and sums of quantised values, one after the other."""
     if not s.since(13):
         raise Skip
     codes = Codes(s)
@@ -138,7 +138,7 @@ def _mask(s: Sketch, queries: int, keys: int) -> Value:
 
 @pattern
 def quantized_attention(s: Sketch) -> None:
-    """Products of codes around a Softmax of codes, with a mask or without."""
+    """Quantised products around a quantised Softmax, with or without a mask."""
     if not s.since(13):
         raise Skip
     heads, queries, keys = s.choose(1, 2, 3), s.size(9), s.size(40)
@@ -163,7 +163,7 @@ def quantized_attention(s: Sketch) -> None:
 
 @pattern
 def dynamic_products(s: Sketch) -> None:
-    """Products of what is quantised by its own range, with scales, bias, residual, activation."""
+    """Products of dynamically quantised operands, with scales, bias, residual, activation."""
     rows, depth = [*s.choose([], [s.size(3)]), s.size(40)], s.size(40)
     x = s.fresh("float32", [*rows, depth], FINITE)
     codes, scale, zero = s.node("DynamicQuantizeLinear", [x], 3)
@@ -186,7 +186,7 @@ def dynamic_products(s: Sketch) -> None:
 
 @pattern
 def dynamic_convolutions(s: Sketch) -> None:
-    """Convolutions of what is quantised by its own range, with all that may follow."""
+    """Convolutions of operands quantised by their own range, with all possible epilogues."""
     x = image(s, "float32", s.choose(1, 2, 2), FINITE)
     for _ in range(s.choose(1, 2)):
         codes, scale, zero = s.node("DynamicQuantizeLinear", [x], 3)

@@ -11,7 +11,7 @@ from vkmnn_suite.fuzz.values import UNIT
 
 _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 _FUNCTIONS = {"LSTM": 3, "GRU": 2, "RNN": 1}
-# Shares lie between 0 and 1, and so nothing grows from step to step; RNNs have no share.
+# Fractions are between 0 and 1, so nothing grows from step to step; RNNs have none.
 _SHARES = ("Sigmoid", "HardSigmoid", "Sigmoid", "HardSigmoid", "sigmoid")
 _OTHERS = (
     "Tanh",
@@ -32,7 +32,7 @@ def _functions(s: Sketch, op: str, sides: int) -> dict[str, Any]:
     places = [place for _ in range(sides) for place in range(count)]
     shares = 1 if count > 1 else 0
     names = [s.choose(*(_SHARES if place < shares else _OTHERS)) for place in places]
-    # Each takes the next alpha and beta: enough for all, as defaults differ from engine to engine.
+    # Each takes the next alpha and beta: all are given, as defaults differ between engines.
     alphas, betas = ([s.choose(0.125, 0.25, 0.5) for _ in names] for _ in range(2))
     return {"activations": names, "activation_alpha": alphas, "activation_beta": betas}
 

@@ -12,7 +12,7 @@ from vkmnn_suite.fuzz.schemas import Skip
 from vkmnn_suite.fuzz.sketch import Sketch
 from vkmnn_suite.fuzz.values import ANY, DISTINCT, FINITE, POSITIVE, Spread
 
-# Operator -> the opset from which its axes are an input, and the values that it takes.
+# Operator -> the opset from which its axes are an input, and the values that it accepts.
 _REDUCTIONS: Mapping[str, tuple[int, Spread]] = {
     "ReduceSum": (13, FINITE),
     "ReduceMean": (18, FINITE),
@@ -60,7 +60,7 @@ def _arg_reduce(s: Sketch, op: str) -> None:
 @recipe("TopK")
 def _top_k(s: Sketch, op: str) -> None:
     x = s.pick(s.dtype(op), min_rank=1, spread=DISTINCT)
-    if s.chance(0.2):  # lines of which a part is selected before it is sorted
+    if s.chance(0.2):  # lines from which a part is selected before it is sorted
         shape = s.within([s.choose(1, 2, 17), s.choose(130, 520, 1_031, 2_052)])
         x = s.fresh(x.dtype, shape[:: s.choose(1, -1)], DISTINCT)
     axis = s.axis(x.rank) if s.since(11) else s.rng.randrange(x.rank)

@@ -146,7 +146,7 @@ def _scales(s: Sketch, x: Value, *, growing: bool) -> list[float]:
 
 
 def _mode(s: Sketch, x: Value, nearest: str, *modes: str) -> str:
-    """Return a mode; only "nearest" for integers, whose fractions become what is not said."""
+    """Return a mode; only "nearest" for integers, as the rounding of fractions is undefined."""
     return s.rng.choice(modes) if x.dtype.startswith("float") else nearest
 
 
@@ -263,7 +263,7 @@ def _causal_conv(s: Sketch, op: str) -> None:
 
 
 def causal_convolution(s: Sketch, op: str, dtype: str, **more: Any) -> None:
-    """Add a convolution of each channel with what came before, and its state."""
+    """Add a convolution of each channel with its previous values, and its state."""
     x = s.pick(dtype, [s.choose(1, 2), s.choose(1, 3, 8), s.size(13)], spread=FINITE)
     batch, channels, _ = x.shape
     taps = s.choose(1, 2, 3, 4)

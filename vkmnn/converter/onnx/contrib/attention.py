@@ -45,7 +45,7 @@ def _rotary(node: NodeContext) -> None:
             raise node.unsupported("num_heads is not given, and the width is not known")
         heads = size // width
     parts = by_head(node, x, heads) if flat else x
-    if node.rank(positions) == 1:  # where the first row stands
+    if node.rank(positions) == 1:  # positions in the first row
         rows = counted(node, length(node, x, 1 if flat else 2))
         positions = node.emit("Unsqueeze", [binary(node, "ADD", positions, rows),
                                             node.ints_constant([0])])  # fmt: skip
@@ -66,7 +66,7 @@ def _multi_head_attention(node: NodeContext) -> None:
     heads = node.int("num_heads")
     padding, added, past_k, past_v = (node.input(n) for n in range(4, 8))
     if len(node.inputs) > 8:
-        raise node.unsupported("caches with room, and beams, are not supported")
+        raise node.unsupported("preallocated caches, and beams, are not supported")
     given = _unpacked(node, heads)
     depth = known_depth(node, heads, given[0], past_k)
     parts = with_bias(node, given, node.input(3), heads * depth) if node.input(3) else given
@@ -129,14 +129,14 @@ def _packed_attention(node: NodeContext) -> None:
 
 
 def thirds(node: NodeContext, weight: str) -> tuple[int, ...]:
-    """Return the widths of three parts that share the columns of a matrix; () if not known."""
+    """Return the widths of three parts that share the columns of a matrix; () if unknown."""
     columns = node.shape(weight)[-1]
     return (columns // 3,) * 3 if isinstance(columns, int) and columns % 3 == 0 else ()
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """Optional tensors of attention besides queries, keys and values; "" if absent."""
+    """Optional tensors of attention in addition to queries, keys and values; "" if absent."""
 
     mask: str
     past: str
@@ -171,7 +171,7 @@ def attend_packed(node: NodeContext, product: str, sizes: Sequence[int], given: 
     join_heads(node, attend(node, (q, k, v), hiding, Scoring(scale), given.added))
 
 
-# --- what is seen --------------------------------------------------------------------------------
+# --- masks -----------------------------------------------------------------------------------
 
 
 def masks(node: NodeContext, operands: tuple[str, str], padding: str, causal: bool) -> str:

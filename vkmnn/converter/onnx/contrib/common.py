@@ -1,4 +1,4 @@
-"""Operators of onnxruntime's contrib domain that optimised exports hold."""
+"""Operators of onnxruntime's contrib domain that optimised exports contain."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _skip_rms_norm(node: NodeContext) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Embedding:
-    """Tensors of BERT's first layer: numbers of rows, tables of them, the norm; "" if absent."""
+    """Tensors of BERT's first layer: row numbers, their tables, the normalisation; "" if absent."""
 
     ids: str
     segments: str

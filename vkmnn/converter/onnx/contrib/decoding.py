@@ -29,7 +29,7 @@ _MICROSOFT = "com.microsoft"
 
 @converter("DecoderMaskedMultiHeadAttention", domain=_MICROSOFT)
 def _decoder_attention(node: NodeContext) -> None:
-    """Attention of one query row; key and value enter the caches, which beams read by indirection.
+    """Attention of one query row; key and value enter the caches, which beams read indirectly.
 
     Keys and values by head are those of another network (cross-attention), and all of them count.
     """
@@ -52,7 +52,9 @@ def _decoder_attention(node: NodeContext) -> None:
             mask = binary(node, "ADD", masks(node, (q, k), node.input(3), causal=False), mask)
     else:
         if node.input(9):
-            raise node.unsupported("beams need caches with room: past_present_share_buffer")
+            raise node.unsupported(
+                "beam search needs preallocated caches: past_present_share_buffer"
+            )
         k, v = with_past(node, node.input(5), k, 1), with_past(node, node.input(6), v, 2)
         mask = masks(node, (q, k), node.input(3), causal=False)
     scale = node.float("scale", 0.0) or 1.0 / math.sqrt(depth)
@@ -88,7 +90,7 @@ def _place(node: NodeContext) -> str:
 
 
 def _in_place(node: NodeContext, new: str, place: str, index: int) -> str:
-    """Return a cache with the new row where it belongs, which is an output of the node, too."""
+    """Return a cache with the new row in place, which is also an output of the node."""
     past = node.input(index)
     here = binary(node, "EQUAL", counted(node, length(node, past, 2)), place)
     here = node.emit("Unsqueeze", [here, node.ints_constant([1])])  # along the rows of a head
@@ -111,7 +113,7 @@ def _counted(node: NodeContext, cache: str, place: str) -> str:
 def _of_beams(node: NodeContext, cache: str, place: str) -> str:
     """Return the rows of each beam's history; the new row is its own.
 
-    cache_indirection [batch, beams, length] says for each row which beam of its text it is of.
+    cache_indirection [batch, beams, length] gives, for each row, its beam of the sequence.
     """
     sources = node.input(9)
     if not sources:

@@ -39,7 +39,7 @@ from vkmnn.ir.ops import (
 
 _MICROSOFT = "com.microsoft"
 _QUANTS = ("NONE", "PER_TENSOR", "PER_CHANNEL")
-_MIDDLE = 8  # what codes of 4 bits have more than their values
+_MIDDLE = 8  # inputs of 4-bit caches in addition to their values
 
 
 def _check_group_query(node: NodeContext) -> None:
@@ -49,16 +49,16 @@ def _check_group_query(node: NodeContext) -> None:
     if node.bool("sliding_window_cache"):
         raise node.unsupported("sliding_window_cache is not supported")
     if node.output(3) and node.int("qk_output", 0) not in (1, 2):
-        raise node.unsupported("its output of scores is not one that qk_output says what it is")
+        raise node.unsupported("qk_output does not say what its output of scores holds")
     if not node.input(5) or not node.input(6):
         raise node.unsupported("seqlens_k and total_sequence_length are missing")
 
 
 @converter("GroupQueryAttention", domain=_MICROSOFT)
 def _group_query_attention(node: NodeContext) -> None:
-    """Append new keys after those of each text (JoinPast), by seqlens_k, and attend.
+    """Append new keys after those of each sequence (JoinPast), by seqlens_k, and attend.
 
-    A cache as long as what went before grows; a longer one, of fixed capacity, keeps its size.
+    A cache as long as the past grows; a longer one, of fixed capacity, keeps its size.
     """
     _check_group_query(node)
     heads, kv_heads = node.int("num_heads"), node.int("kv_num_heads")
@@ -110,12 +110,12 @@ def _scoring(node: NodeContext, depth: int) -> Scoring:
 
 
 def _normalised(node: NodeContext, x: str, weight: int, depth: int) -> str:
-    """Divide every head by its root mean square, where the node has a weight for that."""
+    """Divide every head by its root mean square, if the node has a weight for that."""
     if not node.input(weight):
         return x
     if node.shape(node.input(weight)) != (depth,):
         raise node.unsupported(
-            f"'{node.input(weight)}' has other numbers than the {depth} of a head"
+            f"'{node.input(weight)}' does not hold the {depth} numbers of a head"
         )
     attrs = LayerNormAttrs(-1, node.float("qk_norm_epsilon", 1e-6), rms=True)
     return node.emit("LayerNorm", [x, node.input(weight)], attrs)
@@ -124,7 +124,7 @@ def _normalised(node: NodeContext, x: str, weight: int, depth: int) -> str:
 def _once(node: NodeContext, what: str, of: Sequence[str], make: Callable[[], str]) -> str:
     """Return a tensor that all layers share, created by the first one with as many rows.
 
-    What is not known to be the same is made anew.
+    Values that are not known to be equal are computed again.
     """
     info = node.info(node.input(0))
     dims = (None,) if info is None or info.shape is None else info.shape[:2]
@@ -142,7 +142,7 @@ def _once(node: NodeContext, what: str, of: Sequence[str], make: Callable[[], st
 
 
 def _before(node: NodeContext) -> str:
-    """Return [batch, 1]: how many keys of its text precede the new rows.
+    """Return [batch, 1]: the number of keys of each sequence before the new rows.
 
     Texts of a prompt that are shorter than it are padded on the right, so their first is the key 0.
     """
@@ -154,14 +154,14 @@ def _before(node: NodeContext) -> str:
 
 
 def _places(node: NodeContext, before: str) -> str:
-    """Return [batch, length]: which key every new row is, counted from the first of its text."""
+    """Return [batch, length]: the index of the key of each new row within its sequence."""
     return binary(node, "ADD", before, counted(node, length(node, node.input(0), 1)))
 
 
 def _positions(node: NodeContext, places: str) -> str:
     """Return [batch, length]: the rows of the rotary tables.
 
-    Given positions are taken as they are, but in a prompt without a past: there only its first
+    Given positions are used directly, except in a prompt without a past: there only the first
     counts, as in onnxruntime, and the others follow it.
     """
     given = node.input(9)
@@ -193,7 +193,7 @@ def _causal(node: NodeContext, places: str) -> str:
     return hidden(node, seen, node.dtype(node.input(0)))
 
 
-# --- caches in codes -----------------------------------------------------------------------------
+# --- quantised caches ------------------------------------------------------------------------
 
 
 def _quantised(node: NodeContext) -> bool:
@@ -241,7 +241,7 @@ def _cached(node: NodeContext, new: str, before: str, which: str, depth: int) ->
 def _packed(node: NodeContext, codes: str, depth: int) -> str:
     """Pack two 4-bit values into a byte, the first in the low bits."""
     if depth % 2:
-        raise node.unsupported(f"codes of 4 bits in heads of {depth} are not supported")
+        raise node.unsupported(f"caches of 4 bits with heads of {depth} are not supported")
     whole = node.emit("Cast", [codes], CastAttrs(DType.INT32))
     whole = binary(node, "ADD", whole, node.constant(_MIDDLE, DType.INT32))
     sizes = node.ints_constant([0, 0, 0, depth // 2, 2])

@@ -74,7 +74,7 @@ def part(node: NodeContext, x: str, start: int, end: int) -> str:
 def turned(node: NodeContext, x: str, tables: Sequence[str], width: int, interleaved: bool) -> str:
     """Turn pairs of columns of [batch, heads, length, depth]; the tables have `width` / 2 of them.
 
-    Columns beyond `width` stay. Pairs lie half of `width` apart, or side by side.
+    Columns beyond `width` stay. Pairs are half of `width` apart, or adjacent.
     """
     return node.emit("Rotary", [x, *tables], RotaryAttrs(width, interleaved))
 
@@ -103,11 +103,11 @@ def join_heads(node: NodeContext, y: str) -> None:
     node.finish("Reshape", [y, node.ints_constant([0, 0, -1])], ReshapeAttrs())
 
 
-# --- scores and what is seen ---------------------------------------------------------------------
+# --- scores and masks ------------------------------------------------------------------------
 
 
 def with_past(node: NodeContext, past: str, new: str, output: int) -> str:
-    """Return old and new rows, which are also an output of the node where it has one."""
+    """Return old and new rows, which are also an output of the node if it has one."""
     wanted = [node.output(output)] if node.output(output) else None
     if past:
         return node.emit("Concat", [past, new], AxisAttrs(2), wanted)
@@ -119,11 +119,11 @@ class Scoring:
     """How scores become weights: scale, soft cap, softmax options.
 
     Attributes:
-        scale: of q kᵀ.
+        scale: scale of q kᵀ.
         softcap: scores stay within ± this; 0 leaves them.
-        sink: a tensor [heads] of scores that take part in the softmax without a value, or "".
-        scores: the output that gets the scores before the mask, those hidden as 0.
-        weights: the output that gets what values are multiplied by.
+        sink: a tensor [heads] of scores that contribute to the softmax without a value, or "".
+        scores: the output for the scores before the mask, with hidden ones set to 0.
+        weights: the output for the factors of the values.
     """
 
     scale: float
@@ -134,7 +134,7 @@ class Scoring:
 
     @property
     def plain(self) -> bool:
-        """True where the vocabulary's Attention does it."""
+        """True if the vocabulary's Attention supports it."""
         return not (self.scores or self.weights)
 
 
@@ -144,11 +144,11 @@ def attend(
     """Return attention [batch, heads, length, depth]; decomposed if scores are outputs.
 
     Args:
-        node: what it is for.
+        node: the node that is converted.
         operands: queries, keys and values by head.
-        mask: what is added to scores to hide them, or "".
+        mask: the addend that hides scores, or "".
         scoring: how scores become weights.
-        added: what else is added to scores, or "".
+        added: another addend of scores, or "".
     """
     q, k, v = operands
     if scoring.plain:
@@ -191,7 +191,7 @@ def _tell_scores(node: NodeContext, scores: str, mask: str, dtype: DType, output
 
 
 def _share(node: NodeContext, scores: str, sink: str) -> str:
-    """Return how much of the softmax the keys get: Σ exp(s) / (Σ exp(s) + exp(sink))."""
+    """Return the keys' share of the softmax: Σ exp(s) / (Σ exp(s) + exp(sink))."""
     axis = node.ints_constant([-1])
     total = node.emit("Reduction", [scores, axis], ReductionAttrs("LOG_SUM_EXP"))
     sink = node.emit("Reshape", [sink, node.ints_constant([1, -1, 1, 1])], ReshapeAttrs())

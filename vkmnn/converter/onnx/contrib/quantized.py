@@ -42,7 +42,7 @@ from vkmnn.ir.ops import (
 
 _MICROSOFT = "com.microsoft"
 _F32 = DType.FLOAT32
-_SOFTMAX_OF_ONE_AXIS = 13  # opset from which Softmax goes along one axis
+_SOFTMAX_OF_ONE_AXIS = 13  # opset from which Softmax runs along one axis
 
 
 def _decoded(node: NodeContext, first: int) -> str:

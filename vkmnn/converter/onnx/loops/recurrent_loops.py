@@ -1,7 +1,7 @@
 """Replaces Loops and Scans whose body is the cell of a GRU, LSTM or RNN by that operator.
 
-tf2onnx writes Keras's recurrent layers as such loops. The body is compared as a formula, so that
-the order of gates and the way in which biases and products are written do not matter.
+tf2onnx writes Keras's recurrent layers as loops like these. The body is compared as a formula, so
+the order of gates and the form of biases and products do not matter.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def as_recurrent(
     given = list(node.input) if ways else [*node.input, "", ""][: max(2, len(node.input))]
     if node.op_type == "Scan" and ways is None:
         return None
-    states = ways.states if ways else len(given) - 1  # a Loop's body returns its condition, too
+    states = ways.states if ways else len(given) - 1  # a Loop's body also returns its condition
     if len(body.input) != len(given) or len(body.output) < states or not all(given[flags:]):
         return None
     reader = _Reader(body, given, known, ways)
@@ -136,7 +136,7 @@ class _Reader:
         return None if info is None or info.shape is None else tuple(info.shape)
 
     def _start(self) -> None:
-        """Give the body's inputs their values."""
+        """Assign values to the body's inputs."""
         names = self.f.names
         makers = {out: inner for inner in self._body.node for out in inner.output}
         for place, (formal, made, source) in enumerate(
@@ -206,7 +206,7 @@ class _Reader:
         return writer.made
 
     def _direction(self) -> bool | None:
-        """Return whether a Scan goes backwards; None if its inputs and outputs differ in it."""
+        """Return whether a Scan runs backwards; None if its inputs and outputs differ in it."""
         if self._ways is None:
             return False
         ways = {*self._ways.in_back, *self._ways.out_back}
@@ -216,7 +216,7 @@ class _Reader:
     def _has_rows(self, cell: Cell, count: int | str) -> bool:
         """Return whether the input has a row for each iteration, unless `count` is computed.
 
-        The operator would read fewer rows where the loop counts from the end, or fails.
+        The operator would read fewer rows if the loop counted from the end, or failed.
         """
         _, source, axis, offset = cell.row
         size = (self._shape(source) or (None,) * 3)[axis]
@@ -273,7 +273,7 @@ class _Reader:
         return writer.glue("Cast", [flat], to=7)
 
     def _moved(self, name: str, by: int, writer: Writer) -> str:
-        """Write how many iterations a limit allows, at least one, and return the name."""
+        """Write the number of iterations that a limit allows, at least one, and return its name."""
         sum_ = writer.glue("Add", [self._vector(name, writer), self._constant(by, writer)])
         return writer.glue("Max", [sum_, self._constant(1, writer)])
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import onnx
 
 MAX_NODES = 1024
-"""Maximum nodes of an unrolled Loop or Scan; planning takes some 0.1 ms each."""
+"""Maximum nodes of an unrolled Loop or Scan; planning takes about 0.1 ms for each."""
 
 GLUE_OPSETS = {"": 18}
 """Opset of the nodes between iterations."""
@@ -36,7 +36,7 @@ class Unrolled:
     """The nodes that replace a Loop or Scan, in order.
 
     Attributes:
-        body: the inner graph, whose initializers have the new names that `kept` tells.
+        body: the inner graph, whose initializers have the new names given in `kept`.
         nodes: each with whether it comes from the body.
     """
 
@@ -55,15 +55,15 @@ def unroll(
 ) -> Unrolled | None:
     """Return the iterations of a Loop or Scan as nodes of the graph around it.
 
-    None where their number is not known, where there are none or too many, or where something in
-    the body is for the host anyway.
+    None if their number is unknown, if there are none or too many, or if something in the body runs
+    on the host anyway.
 
     Args:
         node: the Loop or Scan.
         name: its unique name, which prefixes all names within.
-        known: what the graph around it tells.
-        tensors: names of tensors that are taken.
-        ops: names of nodes that are taken.
+        known: the facts known from the outer graph.
+        tensors: names of tensors that are in use.
+        ops: names of nodes that are in use.
     """
     body = next((a.g for a in node.attribute if a.name == "body"), None)
     if body is None or not _has_floats(node, body, known):
@@ -81,7 +81,7 @@ def unroll(
 
 
 def _is_for_devices(body: onnx.GraphProto, opsets: Mapping[str, int], known: bool) -> bool:
-    """Whether devices have all operators of a body, or it works on known sequences."""
+    """Return whether devices support all operators of a body, or it works on known sequences."""
     from onnx import defs
 
     for inner in body.node:
@@ -213,7 +213,7 @@ class Writer:
 
 
 def _loop(node: onnx.NodeProto, body: onnx.GraphProto, known: Known, writer: Writer) -> bool:
-    """Write a Loop; False where that cannot be done."""
+    """Write a Loop; False if that is impossible."""
     given = [*node.input, "", ""][: max(2, len(node.input))]
     carried = list(given[2:])
     scanned = len(body.output) - 1 - len(carried)
@@ -237,7 +237,7 @@ def _loop(node: onnx.NodeProto, body: onnx.GraphProto, known: Known, writer: Wri
 
 
 def _trips(body: onnx.GraphProto, given: Sequence[str], known: Known) -> int:
-    """Return how many iterations a Loop has, 0 where that is not known."""
+    """Return the iterations of a Loop, 0 if unknown."""
     limit, first = given[:2]
     most = known.value(limit) if limit else None
     start = known.value(first) if first else np.array(True)
@@ -263,7 +263,7 @@ def constant_condition(body: onnx.GraphProto, known: Callable[[str], Array | Non
     while name in makers and makers[name].op_type in ("Identity", "Cast"):
         (name,) = makers[name].input[:1] or [""]
     if name == body.input[1].name:
-        return True  # what it was given, which was true
+        return True  # the condition passed in, which was true
     tensors = {tensor.name: tensor for tensor in body.initializer}
     value = None
     if name in makers:
@@ -292,7 +292,7 @@ class Ways:
 
 
 def ways_of(node: onnx.NodeProto, body: onnx.GraphProto, given: int) -> Ways | None:
-    """Return how a Scan goes, or None where its attributes do not fit it."""
+    """Return the directions of a Scan, or None if its attributes are inconsistent."""
     lists = {a.name: tuple(a.ints) for a in node.attribute}
     count = next((a.i for a in node.attribute if a.name == "num_scan_inputs"), 0)
     states = given - count
@@ -318,7 +318,7 @@ def ways_of(node: onnx.NodeProto, body: onnx.GraphProto, given: int) -> Ways | N
 
 
 def _length(names: Sequence[str], axes: Sequence[int], known: Known) -> int:
-    """Return how long all of these are along their axes, 0 where that is not known."""
+    """Return the length of all of these along their axes, 0 if unknown."""
     sizes = set()
     for name, axis in zip(names, axes, strict=True):
         info = known.info(name)
@@ -331,7 +331,7 @@ def _length(names: Sequence[str], axes: Sequence[int], known: Known) -> int:
 
 
 def _scan(node: onnx.NodeProto, body: onnx.GraphProto, known: Known, writer: Writer) -> bool:
-    """Write a Scan of opset 9 or later; False where that cannot be done."""
+    """Write a Scan of opset 9 or later; False if that is impossible."""
     given = list(node.input)
     ways = ways_of(node, body, len(given))
     if ways is None or not all(given):

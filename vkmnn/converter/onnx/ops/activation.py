@@ -130,7 +130,7 @@ def _clip_inputs(node: NodeContext) -> None:
         beta = math.inf if bounds[1] is None else bounds[1]
         node.finish("UnaryOp", [x], UnaryAttrs("CLIP", alpha, beta))
         return
-    # Integers come here too: a float attribute cannot hold all bounds of an int64.
+    # Integers occur here too: a float attribute cannot represent all bounds of an int64.
     if low:
         last = not high
         x = node.emit("BinaryOp", [x, low], BinaryAttrs("MAX"), node.outputs if last else None)

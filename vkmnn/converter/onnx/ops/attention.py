@@ -20,7 +20,7 @@ def _attention(node: NodeContext) -> None:
     """Without caches and windows it is the vocabulary's Attention.
 
     3-D operands hold the heads side by side in their last axis. Heads of keys and values that
-    several queries share are repeated; the lowering reads them where they lie.
+    several queries share are repeated; the lowering reads them in place.
     """
     q, k, v, mask = (node.input(index) for index in range(4))
     plain = (
@@ -76,7 +76,7 @@ def _size(dim: Dim) -> int:
 
 
 def _ends_in(node: NodeContext, mask: str, keys: Dim) -> bool:
-    """True when the mask surely covers every key; a shorter one would have to be padded."""
+    """True if the mask certainly covers every key; a shorter one would have to be padded."""
     shape = _known_shape(node, mask)
     return shape is not None and keys is not None and shape[-1:] == (keys,)
 
@@ -117,7 +117,7 @@ def linear_attention(node: NodeContext) -> None:
     rule = node.string("update_rule", "gated_delta")
     given = (bool(node.input(4)), bool(node.input(5)))
     if _UPDATE_RULES.get(rule) != given:
-        raise node.unsupported(f"update_rule '{rule}' does not go with the inputs that there are")
+        raise node.unsupported(f"update_rule '{rule}' does not fit the inputs of the node")
     if len({node.dtype(name) for name in node.inputs if name}) > 1:
         raise node.expand()
     attrs = LinearAttentionAttrs(

@@ -27,7 +27,7 @@ _MAX_RATIO = 128
 
 @converter("NonMaxSuppression", since=10)
 def _non_max_suppression(node: NodeContext) -> None:
-    """Choose boxes, then keep as many rows as were chosen: the host reads that number."""
+    """Choose boxes, then keep as many rows as were chosen; the host reads that number."""
     center = node.int("center_point_box", 0)
     if center not in (0, 1):
         raise node.unsupported(f"center_point_box is {center}")

@@ -1,7 +1,7 @@
-"""Operators that keep some elements, in order: their sizes depend on data.
+"""Operators that keep some elements, in order; their sizes depend on data.
 
-Each kept element is written to its place, which a running sum says, in a tensor that has room for
-all. How many there are is read by the host; what follows is planned for that size.
+Each kept element is written to an index given by a running sum, in a tensor with room for all. The
+host reads their number; the following stage is planned for that size.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ def _size(node: NodeContext, name: str) -> str:
 
 
 def _numbers(node: NodeContext, count: str) -> str:
-    """Return 0, 1, … to count − 1, of a vector of one element."""
+    """Return 0, 1, … to count − 1; `count` is a vector of one element."""
     end = node.emit("Squeeze", [count, node.ints_constant([0])], OpAttrs())
     return node.emit("Range", [node.constant(np.int64(0)), end, node.constant(np.int64(1))])
 
 
 def _spread(node: NodeContext, size: str, places: str, values: str) -> str:
-    """Return a zero vector with values scattered to places; each place is used at most once."""
+    """Return a zero vector with values scattered to indices, each used at most once."""
     zero = ConstantOfShapeAttrs(0, DType.INT64)
     room = node.emit("ConstantOfShape", [size], zero)
     return node.emit("ScatterND", [room, _column(node, places), values], ScatterNDAttrs())
@@ -79,7 +79,7 @@ def kept_places(node: NodeContext, flags: str) -> str:
     count = node.emit("Reduction", [counted], ReductionAttrs("SUM", keepdims=True))
     count = _cast(node, count, DType.INT64)
     size = _size(node, flags)
-    # What is not kept goes past the last place.
+    # Dropped elements go past the last index.
     target = node.emit("Select", [flags, _cast(node, ranks, DType.INT64), size])
     room = _binary(node, "ADD", size, node.ints_constant([1]))
     places = _spread(node, room, target, _numbers(node, size))
@@ -115,7 +115,7 @@ def _compress(node: NodeContext) -> None:
         x, axis = _flat(node, x), 0
     else:
         axis = node.axis("axis", 0, node.rank(x))
-    # What a condition says beyond the axis is ignored.
+    # A condition beyond the axis is ignored.
     extent = node.emit("Shape", [x], ShapeAttrs(axis, axis + 1))
     places = kept_places(node, _slice(node, condition, node.ints_constant([0]), extent))
     node.finish("Gather", [x, places], AxisAttrs(axis))
@@ -140,7 +140,7 @@ def _unique(node: NodeContext) -> None:
     inverse = _spread(node, size, origins, groups)
     ends = _slice(node, starts, node.ints_constant([1]), node.ints_constant([2**31 - 1]))
     ends = node.emit("Concat", [ends, size], AxisAttrs(0))
-    # Of nothing there are no groups, but one end.
+    # Without elements there are no groups, but one end.
     ends = _slice(node, ends, node.ints_constant([0]), number)
     results = [firsts, inverse, _binary(node, "SUB", ends, starts)]
     if not node.bool("sorted", True):
@@ -163,7 +163,7 @@ def _rows(node: NodeContext, x: str, axis: int | None) -> str:
     sizes = [size for place, size in enumerate(shape) if place != axis]
     width = prod(size for size in sizes if isinstance(size, int))
     if not all(isinstance(size, int) for size in sizes) or not 0 < width <= _MAX_COLUMNS:
-        raise node.unsupported(f"slices are sorted where they have 1 to {_MAX_COLUMNS} elements")
+        raise node.unsupported(f"only slices of 1 to {_MAX_COLUMNS} elements")
     if axis:
         perm = (axis, *(place for place in range(rank) if place != axis))
         x = node.emit("Transpose", [x], TransposeAttrs(perm))
@@ -171,9 +171,9 @@ def _rows(node: NodeContext, x: str, axis: int | None) -> str:
 
 
 def _sorted_rows(node: NodeContext, rows: str, size: str) -> tuple[str, str]:
-    """Return rows in rising order, and where they were: sorted by the last column first.
+    """Return rows in ascending order, and their former positions: sorted by the last column first.
 
-    Equal elements stay in order, so that what earlier columns say counts for more.
+    Equal elements stay in order, so that earlier columns take precedence.
     """
     if node.rank(rows) == 1:
         return _sorted(node, rows, size)
@@ -190,7 +190,7 @@ def _sorted_rows(node: NodeContext, rows: str, size: str) -> tuple[str, str]:
 
 def _columns(node: NodeContext, rows: str) -> int:
     (_, width) = node.shape(rows)
-    assert isinstance(width, int)  # `_rows` has made it
+    assert isinstance(width, int)  # `_rows` has created it
     return width
 
 
@@ -203,7 +203,7 @@ def _sorted(node: NodeContext, vector: str, count: str) -> tuple[str, str]:
 
 
 def _differs(node: NodeContext, ordered: str, size: str) -> str:
-    """Say for each element of a sorted vector, or row, whether it is the first of its kind."""
+    """Return, for each element of a sorted vector or row, whether it differs from the last one."""
     zero, one = node.ints_constant([0]), node.ints_constant([1])
     later = _slice(node, ordered, one, node.ints_constant([2**31 - 1]))
     earlier = _slice(node, ordered, zero, node.ints_constant([-1]))

@@ -1,4 +1,4 @@
-"""Operators that a few others express: shifts, affine grids, reversed sequences."""
+"""Operators composed of a few others: shifts, affine grids, reversed sequences."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _binary(node: NodeContext, kind: str, a: str, b: str) -> str:
 
 @converter("BitwiseNot", since=18)
 def _bitwise_not(node: NodeContext) -> None:
-    """−1 − x in two's complement, the greatest value − x without sign."""
+    """−1 − x in two's complement, the maximum − x if unsigned."""
     dtype = node.dtype(node.input(0))
     ones = np.invert(np.zeros((), dtype.numpy.type))
     node.finish("BinaryOp", [node.constant(ones), node.input(0)], BinaryAttrs("SUB"))
@@ -24,13 +24,13 @@ def _bitwise_not(node: NodeContext) -> None:
 
 @converter("BitShift", since=11)
 def _bit_shift(node: NodeContext) -> None:
-    """Multiply by a power of two, or divide by it and round down; too far gives 0 or −1."""
+    """Multiply by a power of two, or divide by it and round down; large shifts give 0 or −1."""
     x, amount = node.inputs
     dtype = node.dtype(x)
     direction = node.choice("direction", "", ("LEFT", "RIGHT"))
     bits = np.iinfo(dtype.value).bits
     signed = dtype.value.startswith("int")
-    # The sign bit alone is not a power of two; shifting it all the way leaves the sign as well.
+    # The sign bit alone is not a power of two; shifting all the way leaves the sign as well.
     largest = node.constant(bits - 2 if signed and direction == "RIGHT" else bits - 1, dtype)
     beyond = _binary(node, "GREATER", amount, largest)
     if signed:

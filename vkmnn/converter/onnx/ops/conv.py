@@ -61,7 +61,7 @@ def _kernel(node: NodeContext, weight: str) -> tuple[int, ...]:
 
     Raises:
         ModelError: attribute and weight differ.
-        UnsupportedCaseError: neither says it.
+        UnsupportedCaseError: neither defines it.
     """
     info = node.info(weight)
     spatial = None if info is None or info.shape is None else info.shape[2:]
@@ -86,7 +86,7 @@ def _conv(node: NodeContext) -> None:
 
 
 def convolution_attrs(node: NodeContext, weight: str) -> ConvolutionAttrs:
-    """Read the attributes of Conv; the weight's shape says the kernel's where no attribute does."""
+    """Read the attributes of Conv; the kernel's shape defaults to the weight's."""
     w = window(node, _kernel(node, weight))
     return ConvolutionAttrs(w.kernel, w.strides, w.dilations, w.pads, _group(node), w.auto_pad)
 
@@ -103,7 +103,7 @@ def _conv_transpose(node: NodeContext) -> None:
     w = window(node, _kernel(node, node.input(1)))
     rank = len(w.kernel)
     output_padding = node.ints("output_padding", ()) or (0,) * rank
-    output_shape = node.ints("output_shape", ())[-rank:]  # early exporters put N and C in front
+    output_shape = node.ints("output_shape", ())[-rank:]  # early exporters include N and C
     for name, values in (("output_padding", output_padding), ("output_shape", output_shape)):
         if values and len(values) != rank:
             raise _invalid(node, name, values, f"{rank} numbers")

@@ -33,7 +33,7 @@ _BINARY: Mapping[str, tuple[str, int]] = {
 }
 
 _WHOLE_EXPONENTS = 64
-"""Below this, exponents of integers fit every type; beyond, powers leave all types anyway."""
+"""Below this, exponents of integers fit every type; beyond, powers exceed all types anyway."""
 
 _PACKED = {*NARROW_INTEGERS, DType.FLOAT4E2M1}
 """Types with several elements in a byte."""
@@ -138,7 +138,7 @@ def _finish_cast(node: NodeContext, to: DType) -> None:
 
 @converter("BitCast", since=26)
 def _bit_cast(node: NodeContext) -> None:
-    """Cast between integers as wide, which wraps; else let words count as others."""
+    """Cast between integers of equal width, which wraps; otherwise reinterpret words."""
     code = node.int("to")
     source, to = node.dtype(node.input(0)), DTYPES.get(code)
     if to is None or (source is not to and {source, to} & _PACKED):

@@ -99,7 +99,7 @@ def _tensor_scatter(node: NodeContext) -> None:
     axis = node.axis("axis", -2, rank)
     mode = node.choice("mode", "linear", ("linear", "circular"))
     if axis == 0:
-        raise node.unsupported("the axis of samples")
+        raise node.unsupported("the batch axis")
     extent = node.emit("Shape", [update], ShapeAttrs(axis, axis + 1))
     end = node.emit("Squeeze", [extent, node.ints_constant([0])], OpAttrs())
     places = node.emit("Range", [node.constant(np.int64(0)), end, node.constant(np.int64(1))])
@@ -119,7 +119,7 @@ def _tensor_scatter(node: NodeContext) -> None:
 
 @converter("MaxUnpool", since=9)
 def _max_unpool(node: NodeContext) -> None:
-    """Write each maximum where it came from; indices count in the flat result."""
+    """Write each maximum to its original position; indices count in the flat result."""
     x, index = node.inputs[:2]
     kernel = node.ints("kernel_shape")
     count = len(kernel)
@@ -151,7 +151,7 @@ def _max_unpool(node: NodeContext) -> None:
 
 
 def _is_of_pool(node: NodeContext, index: str) -> bool:
-    """Whether indices come from a MaxPool: they count in its input, sized by output_shape."""
+    """Return whether indices come from a MaxPool, and thus count in its whole input."""
     maker = node.maker(index)
     return maker is not None and maker.type == "Pooling"
 
@@ -160,7 +160,7 @@ def _counted_in(node: NodeContext, inferred: str, given: str) -> str:
     """Return the shape that indices of unknown origin count in where output_shape is given.
 
     As in onnx's own tests, that is the inferred shape, and the result has zeros after it; but
-    output_shape where that is smaller along some axis.
+    output_shape if that is smaller along some axis.
     """
     fits = node.emit("BinaryOp", [given, inferred], BinaryAttrs("GREATER_EQUAL"))
     fits = node.emit("Cast", [fits], CastAttrs(DType.INT64))

@@ -87,7 +87,7 @@ def _split_attribute(node: NodeContext) -> None:
 
 @converter("Split", since=13)
 def _split_input(node: NodeContext) -> None:
-    # Without sizes, opset 13 counts the outputs; opset 18 says the number in an attribute as well.
+    # Without sizes, opset 13 counts the outputs; opset 18 also has the number in an attribute.
     parts = 0 if node.input(1) else node.int("num_outputs", node.num_outputs)
     attrs = SplitAttrs(node.int("axis", 0), parts)
     node.emit("Split", node.inputs, attrs, node.outputs)

@@ -31,8 +31,8 @@ from vkmnn.ir.ops import (
 def _batch_norm(node: NodeContext) -> None:
     """Inference form: scale' = scale / sqrt(var + epsilon), bias' = bias − mean · scale'.
 
-    BatchNorm-15 lets x, scale and the statistics have different float types; the statistics' type,
-    the most precise one, is computed in.
+    BatchNorm-15 lets x, scale and the statistics have different float types; it computes in the
+    statistics' type, the most precise one.
     """
     if node.opset >= 14 and node.bool("training_mode"):
         batch_statistics(node)
@@ -83,7 +83,7 @@ def _instance_norm(node: NodeContext) -> None:
 
 @converter("GroupNormalization", since=18)
 def _group_norm_by_group(node: NodeContext) -> None:
-    """Before opset 21 scale and bias hold one value for each group: repeat it for its channels."""
+    """Before opset 21, scale and bias hold one value per group: repeat it for its channels."""
     x, scale, bias = node.inputs
     groups = node.int("num_groups")
     channels = node.emit("Shape", [x], ShapeAttrs(1, 2))
@@ -156,7 +156,7 @@ def _lrn(node: NodeContext) -> None:
 
 @converter("LpNormalization")
 def _lp_norm(node: NodeContext) -> None:
-    """Divide x by its norm along an axis; where the norm is 0, x and the result are 0."""
+    """Divide x by its norm along an axis; if the norm is 0, x and the result are 0."""
     x = node.input(0)
     kind = {1: "L1", 2: "L2"}.get(node.int("p", 2))
     if kind is None:
@@ -196,7 +196,7 @@ converter("LogSoftmax", since=13)(_softmax(True))
 
 
 def _one_at_maximum(node: NodeContext, x: str, axis: int) -> str:
-    # An empty axis gives any index: OneHot makes nothing of it.
+    # An empty axis gives any index: OneHot ignores it.
     attrs = ArgReduceAttrs(axis, keepdims=False, empty_gives_zero=True)
     best = node.emit("ArgMax", [x], attrs)
     shape = node.emit("Shape", [x], ShapeAttrs())

@@ -15,7 +15,7 @@ from vkmnn.ir.ops import (
     ReshapeAttrs,
 )
 
-# The kind of each activation, and the alpha and beta that it takes, with their defaults.
+# The kind of each activation, and its alpha and beta with their defaults.
 _ACTIVATIONS: dict[str, tuple[str, tuple[float, ...]]] = {
     "sigmoid": ("SIGMOID", ()),
     "tanh": ("TANH", ()),
@@ -62,7 +62,7 @@ def _recurrent(node: NodeContext) -> None:
 
 
 def _hidden(node: NodeContext) -> int:
-    """Return how many units there are, from the weights' shape where the attribute is absent."""
+    """Return the number of units, from the weights' shape if the attribute is absent."""
     shape = node.shape(node.input(2))
     known = shape[2] if len(shape) == 3 else None
     hidden = node.int("hidden_size", known if isinstance(known, int) else 0)

@@ -30,8 +30,8 @@ _FRAMEWORKS = ("pytorch", "paddlepaddle", "tf2onnx", "mnn")
 def _is_of_framework(node: NodeContext) -> bool:
     """Whether a node follows an exporting framework instead of ONNX's reference.
 
-    Tools that rewrite models put their own names in the place of the producer's, but keep
-    attributes: the exporters of PyTorch and TensorFlow write a `nearest_mode` for every mode.
+    Tools that rewrite models replace the producer's name, but keep attributes: the exporters of
+    PyTorch and TensorFlow write a `nearest_mode` for every mode.
     """
     idle = node.has("nearest_mode") and node.string("mode", "nearest") != "nearest"
     return idle or node.producer.lower().startswith(_FRAMEWORKS)

@@ -56,7 +56,7 @@ def _range(node: NodeContext) -> None:
 
 @converter("EyeLike", since=9)
 def _eye_like(node: NodeContext) -> None:
-    """Ones of the input's shape with all but one diagonal cut away."""
+    """Ones of the input's shape, zeroed outside one diagonal."""
     x = node.input(0)
     code = node.int("dtype") if node.has("dtype") else None
     dtype = node.dtype(x) if code is None else DTYPES.get(code)

@@ -27,7 +27,7 @@ _FLOAT = 1  # TensorProto.DataType
 
 
 def _transformed(node: NodeContext, x: str, axis: str, length: str, attrs: DFTAttrs) -> str:
-    """Transform a tensor: by a matrix where all is known that decides about it, else by DFT.
+    """Transform a tensor: by a matrix if everything that determines it is known, else by DFT.
 
     Args:
         node: the node.
@@ -122,7 +122,7 @@ def _stft(node: NodeContext) -> None:
 
 
 def _scalar(node: NodeContext, name: str) -> str:
-    """Return a tensor of one integer as an int64 without axes, a constant where it is known."""
+    """Return a tensor of one integer as an int64 without axes, a constant if known."""
     value = node.known_value(name)
     if value is not None and value.size == 1:
         return node.constant(value.reshape(()).astype(np.int64))

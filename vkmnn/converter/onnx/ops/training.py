@@ -17,7 +17,7 @@ from vkmnn.ir.ops import (
 )
 
 _DOMAIN = "ai.onnx.preview.training"
-_FIRST = 2  # the rate and the number of the step come before the tensors
+_FIRST = 2  # rate and step number come before the tensors
 
 
 class Formula:
@@ -152,9 +152,9 @@ def _momentum(
 
 
 def batch_statistics(node: NodeContext) -> None:
-    """Write a BatchNormalization in training: by the batch's statistics, and running ones.
+    """Write a BatchNormalization in training mode: by the batch's statistics, with running ones.
 
-    The statistics' type, the most precise one, is computed in.
+    It computes in the statistics' type, the most precise one.
     """
     x, scale, bias, mean, variance = node.inputs
     f = Formula(node, node.dtype(mean))

@@ -1,4 +1,4 @@
-"""Col2Im: blocks of an image, added up where they overlap."""
+"""Col2Im: blocks of an image, summed where they overlap."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Quantised tensors between quantised operators.
 
-Codes less their zero point are whole numbers, which float32 holds; with them, pads are zeros and
-ReLU is a bound. What a tensor of the model is in this form is kept as a note for the nodes that
-read it: under its own name for integers, under `decoded` for what DequantizeLinear made of them.
+q − zero_point is an integer, which float32 represents exactly; in this form, pads are zeros and
+ReLU is a bound. The form of a model's tensor is recorded for the nodes that read it: under its own
+name for integers, under `decoded` for results of DequantizeLinear.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 
 from vkmnn.base.records import dataclass
 from vkmnn.converter.onnx.node import NodeContext
+from vkmnn.converter.quantization import Quantization, QuantizedConstant
 from vkmnn.ir import Array, DType, Op
 from vkmnn.ir.ops import (
     BinaryAttrs,
@@ -46,8 +47,9 @@ MOVES = frozenset(
 class Coded:
     """A float32 tensor that holds q - `zero`, between `low` and `high`.
 
-    `bounds`: those that hold, where `low` and `high` are of codes with sums as large. `point`: a
-    tensor of one number, which was taken away from numbers from 0 to 255 and is not constant.
+    `bounds`: the bounds that apply, if `low` and `high` are of quantised values with equally large
+    sums. `point`: a tensor of one number, not constant, that was subtracted from numbers from 0 to
+    255.
     """
 
     tensor: str
@@ -70,8 +72,8 @@ class Coded:
     def reach(self, weights: Array, axes: int | tuple[int, ...]) -> Array:
         """Return the bound of any partial sum of products with weights, in either direction.
 
-        Codes of one sign make sums half as large as their number says: what some of the weights
-        add, others take away again.
+        Quantised values of one sign have sums half as large as their range suggests: positive and
+        negative weights cancel in part.
 
         Args:
             weights: whole numbers; codes outside a tensor are zeros.
@@ -93,16 +95,6 @@ class Decoded:
 
 
 @dataclass(frozen=True, slots=True)
-class Fixed:
-    """The inputs of a DequantizeLinear of a constant; `zero` has the shape of `scale`."""
-
-    values: Array
-    scale: Array
-    zero: Array | None
-    axis: int
-
-
-@dataclass(frozen=True, slots=True)
 class Unit:
     """A scale and zero point for a whole tensor, and its quantised type."""
 
@@ -112,12 +104,12 @@ class Unit:
 
     @property
     def bounds(self) -> tuple[int, int]:
-        """The smallest and the largest code less the zero point."""
+        """The minimum and maximum of q − zero_point."""
         low, high = (int(limit) for limit in self.dtype.limits)
         return low - self.zero, high - self.zero
 
     def steps(self, value: float) -> float:
-        """Return the code less its zero point of a number that is not NaN."""
+        """Return q − zero_point of a number that is not NaN."""
         return float(np.rint(np.float32(value) / self.scale))
 
 
@@ -192,13 +184,15 @@ def note_fixed(node: NodeContext, axis: int) -> None:
     zero = node.const_value(node.input(2)) if node.input(2) else None
     known = values is not None and scale is not None and (zero is not None or not node.input(2))
     if known and values is not None and scale is not None and scale.dtype == np.float32:
-        node.note(f"{node.output(0)}:fixed", Fixed(values, scale, zero, axis))
+        node.note(
+            f"{node.output(0)}:fixed", QuantizedConstant(values, Quantization.of(scale, zero, axis))
+        )
 
 
-def fixed(node: NodeContext, name: str) -> Fixed | None:
+def fixed(node: NodeContext, name: str) -> QuantizedConstant | None:
     """Return the constants that a float tensor was dequantised from."""
     found = node.noted(f"{name}:fixed")
-    return found if isinstance(found, Fixed) else None
+    return found if isinstance(found, QuantizedConstant) else None
 
 
 def _is_move(op: Op | None) -> bool:
@@ -223,7 +217,8 @@ def carried(node: NodeContext, name: str, leaf: Leaf, fill: Fill = lambda _: Non
         node: the node that reads them.
         name: the tensor of the model.
         leaf: returns the codes of a tensor that it knows.
-        fill: returns the code, less the zero point, of what a Pad adds; None where there is none.
+        fill: returns the quantised value, minus the zero point, that a Pad adds; None if there is
+            none.
     """
     found = leaf(name)
     op = node.maker(name)
@@ -282,7 +277,7 @@ def _code_of(value: float, scale: np.float32) -> float | None:
 def recoded(node: NodeContext, name: str, unit: Unit, bounds: tuple[int, int]) -> str | None:
     """Requantise the parts of a Concat to one scale; None if that is impossible.
 
-    Each part is rounded where it was decoded: what makes it can take that over.
+    Each part is rounded where it was dequantised: its producer can then take over the rounding.
     """
     joins: list[str] = []
     whole: set[str] = set()
@@ -316,8 +311,8 @@ def _rounded_again(
 ) -> Coded:
     """Requantise a dequantised tensor to another scale.
 
-    They are rounded before a Resize, which makes more of them, and before a Split of `whole`: one
-    op for several parts.
+    They are rounded before a Resize, which multiplies them, and before a Split of `whole`: one op
+    for several parts.
     """
 
     def leaf(tensor: str) -> Coded | None:
@@ -349,7 +344,7 @@ def scale_of(node: NodeContext, name: str) -> np.float32 | None:
 
 @dataclass(frozen=True, slots=True)
 class Clamped:
-    """A float tensor, and the bounds to which clamps cut it off."""
+    """A float tensor, and its bounds after clamps."""
 
     tensor: str
     low: float
@@ -363,7 +358,7 @@ class Clamped:
 
 
 def behind_clamps(node: NodeContext, x: str) -> Clamped:
-    """Return the tensor that ReLU and Clip with constant bounds cut off: rounding keeps order."""
+    """Return the tensor that ReLU and Clip with constant bounds clamp: rounding keeps order."""
     low, high = -inf, inf
     op = node.maker(x)
     while op is not None and isinstance(op.attrs, UnaryAttrs):
@@ -373,7 +368,7 @@ def behind_clamps(node: NodeContext, x: str) -> Clamped:
             bounds = (op.attrs.alpha, op.attrs.beta)
         else:
             break
-        # What comes later wins where the two have nothing in common.
+        # The later bound wins if the two are disjoint.
         low, high = (min(max(bound, low), high) for bound in bounds)
         x = op.inputs[0]
         op = node.maker(x)
@@ -391,7 +386,7 @@ def _is_number(node: NodeContext, x: str) -> bool:
     constants = fixed(node, x)
     values = node.const_value(x)
     if constants is not None:
-        values = np.asarray(constants.scale)
+        values = np.asarray(constants.by.scale)
     if values is None or values.dtype != np.float32:
         return False
     return bool((np.abs(values) < _LARGE).all())

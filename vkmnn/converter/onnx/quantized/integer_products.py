@@ -1,9 +1,9 @@
 """Integer products and convolutions on kernels for quantised values: exact 32-bit sums.
 
-Floats multiply faster than integers of 32 bits on most devices, and their sums are exact as long as
-they hold no more than 24 bits. Where they might, the right operand is cut in two. What follows is
-mostly a cast of the sums to floats and a product with scales (dynamic quantization), so that the
-sums are kept as floats, too: rounded once, as the cast does it.
+Floats multiply faster than 32-bit integers on most devices, and their sums are exact up to 24 bits.
+If they may exceed that, the right operand is split in two. The sums are usually cast and multiplied
+with scales next (dynamic quantization), so they are also kept as floats: rounded once, as by the
+cast.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from vkmnn.base.records import dataclass
 from vkmnn.converter.onnx.node import NodeContext
 from vkmnn.converter.onnx.ops.conv import convolution_attrs
-from vkmnn.converter.onnx.quantized.coded import Coded, Fixed, carried, note_floats
+from vkmnn.converter.onnx.quantized.coded import Coded, carried, note_floats
 from vkmnn.converter.onnx.quantized.quantize import (
     Dynamic,
     along,
@@ -33,7 +33,8 @@ from vkmnn.converter.onnx.quantized.quantized_conv import (
 )
 from vkmnn.converter.onnx.quantized.quantized_matmul import Product, fixed_right, sum_products
 from vkmnn.converter.onnx.registry import converter
-from vkmnn.ir import DType
+from vkmnn.converter.quantization import Quantization, QuantizedConstant
+from vkmnn.ir import Array, DType
 from vkmnn.ir.codes import HALF, in_parts
 from vkmnn.ir.ops import BinaryAttrs, CastAttrs, ConvolutionAttrs, MatMulAttrs, UnaryAttrs
 
@@ -66,13 +67,13 @@ def dynamic_codes(node: NodeContext, found: Dynamic) -> Coded:
 def _coded(tensor: str, low: float = -_SPAN, high: float = _SPAN, point: str = "") -> Coded:
     """Return bytes minus one zero point, with the sign range that bounds their sums.
 
-    Whatever the zero point is, no sum of products is larger than where all codes are of one sign.
+    Whatever the zero point, no sum of products exceeds that of quantised values of one sign.
     """
     return Coded(tensor, 0, 0, _SPAN, (low, high), point)
 
 
 def read_integers(node: NodeContext, x: str, zero: str, axis: int) -> Coded:
-    """Return bytes of the model less their zero point, which may be absent, as float32."""
+    """Return bytes of the model as float32, minus their zero point, which may be absent."""
 
     def leaf(name: str) -> Coded | None:
         made = dynamic_of(node, name, zero)
@@ -106,13 +107,17 @@ def _finish(node: NodeContext, sums: Sums) -> None:
 # --- products ------------------------------------------------------------------------------------
 
 
+def _unscaled(zero: Array | None, axis: int) -> Quantization:
+    return Quantization.of(np.ones(1, np.float32), zero, axis)
+
+
 def product_of_integers(node: NodeContext, a: Coded, b: str, b_zero: str) -> Sums | None:
     """Add a product with a constant matrix; None if sums would not be exact."""
     matrix = node.const_value(b)
     zero = node.const_value(b_zero) if b_zero else None
     if matrix is None or (b_zero and zero is None) or (node.known_rank(a.tensor) or 0) < 2:
         return None
-    known = Fixed(matrix, np.ones(1, np.float32), zero, 1)
+    known = QuantizedConstant(matrix, _unscaled(zero, 1))
     right = fixed_right(node, known, a, transposed=False)
     if right is None:
         return None
@@ -130,7 +135,7 @@ def product_of_integers(node: NodeContext, a: Coded, b: str, b_zero: str) -> Sum
 
 
 def floats_of_product(node: NodeContext, a: Coded, b: str, b_zero: str) -> str:
-    """Return a product as floats, by integers of 32 bits where nothing else is exact."""
+    """Return a product as floats, by 32-bit integers if nothing else is exact."""
     found = product_of_integers(node, a, b, b_zero)
     if found is not None:
         return found.floats
@@ -173,7 +178,7 @@ def _convolved(
     zero = node.const_value(w_zero) if w_zero else None
     if values is None or (w_zero and zero is None):
         return _by_computed(node, x, w, w_zero, window)
-    filters = filters_of(Fixed(values, np.ones(1, np.float32), zero, 0), None)
+    filters = filters_of(QuantizedConstant(values, _unscaled(zero, 0)), None)
     if filters is None:
         return None
     if filters.largest_sum(x) <= EXACT:
@@ -188,7 +193,7 @@ def _convolved(
 def _by_computed(
     node: NodeContext, x: Coded, w: str, w_zero: str, window: ConvolutionAttrs
 ) -> Sums | None:
-    """Convolve with computed filters that can hold any bytes."""
+    """Convolve with computed filters that may hold any bytes."""
     shape = node.shape(w)
     terms = prod(size if isinstance(size, int) else EXACT for size in shape[1:])
     if not isinstance(shape[0], int) or terms * _SPAN * HALF > EXACT:

@@ -1,4 +1,4 @@
-"""onnxruntime's operators on weights in few bits."""
+"""onnxruntime's operators on weights of few bits."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _matmul_bnb4(node: NodeContext) -> None:
     size = depth * columns
     packed = _sized(node, _constant(node, 1, "weights"), (-(-size // 2),), "bytes of weights")
     scales = _sized(node, _constant(node, 2, "scales"), (-(-size // block),), "scales")
-    # The first code of a byte is in its high half.
+    # The first value of a byte is in its high half.
     codes = unpack_codes(packed, 4).reshape(-1, 2)[:, ::-1].reshape(-1)[:size]
     weights = _BNB4[kind][codes] * np.repeat(scales.astype(np.float32), block)[:size]
     matrix = node.constant(weights.reshape(columns, depth).astype(dtype.numpy))
@@ -110,22 +110,22 @@ def _check_groups(node: NodeContext, depth: int, block: int) -> None:
     groups = node.const_value(node.input(4))
     plain = np.arange(depth) // block
     if groups is None or groups.size < depth or (groups.reshape(-1)[:depth] != plain).any():
-        raise node.unsupported("g_idx gives rows of the weights an order of their own")
+        raise node.unsupported("g_idx reorders the rows of the weights")
 
 
 @converter("GatherBlockQuantized", domain=_MICROSOFT)
 def _gather_block_quantized(node: NodeContext) -> None:
     """Rows of a packed table; an index out of range gives zeros.
 
-    An attribute of vkmnn's own, `wide`, makes float32 of them whatever type the scales have;
-    zero points may be floats, as those of `MatMulNBits`.
+    vkmnn's own attribute `wide` dequantises to float32 whatever type the scales have; zero points
+    may be floats, as in `MatMulNBits`.
     """
     data, scales = _constant(node, 0, "data"), _constant(node, 2, "scales")
     block = node.int("block_size", 128)
     if data.ndim != 2 or scales.ndim != 2 or 0 in data.shape:
         raise node.unsupported(f"data of the shape {data.shape}, only matrices are supported")
     if node.axis("gather_axis", 0, 2) != 0 or node.axis("quantize_axis", 1, 2) != 1:
-        raise node.unsupported("only rows whose blocks lie along them are supported")
+        raise node.unsupported("only blocks along the rows are supported")
     if DType.from_numpy(scales.dtype) not in _FLOATS or block < 16 or block & (block - 1):
         raise node.unsupported(f"{scales.dtype} scales, blocks of {block}")
     rows = data.shape[0]
@@ -157,13 +157,13 @@ def _gather_block_quantized(node: NodeContext) -> None:
 
 
 def _packed_table(node: NodeContext, data: Array, block: int) -> tuple[Array, int, int]:
-    """Return bytes of codes by blocks, the bits of a code, and the codes of a row.
+    """Return packed bytes by blocks, the bits of a value, and the values of a row.
 
-    Whole blocks of 4 or 8 bits stay where they are, so that a product may share them.
+    Whole blocks of 4 or 8 bits stay in place, so that a product may share them.
     """
     bits = node.int("bits", 4)
     if bits not in _BITS:
-        raise node.unsupported(f"codes of {bits} bits")
+        raise node.unsupported(f"values of {bits} bits")
     depth = data.shape[1] * 8 // bits
     if bits > 2 and depth % block == 0:
         return data.reshape(data.shape[0], depth // block, -1), bits, depth
@@ -171,7 +171,7 @@ def _packed_table(node: NodeContext, data: Array, block: int) -> tuple[Array, in
 
 
 def _packed_rows(codes: Array, bits: int, block: int) -> Array:
-    """Return bytes of codes by blocks, the last one of a row filled up with zeros."""
+    """Return packed bytes by blocks, the last one of a row padded with zeros."""
     rows, depth = codes.shape
     blocks = -(-depth // block)
     block = min(block, -(-depth // UNIT) * UNIT)
@@ -184,6 +184,6 @@ def _table_codes(node: NodeContext, data: Array) -> tuple[Array, int, int]:
     """Return unpacked values of signed types, their bits, and the default zero point."""
     dtype = DType.from_numpy(data.dtype)
     if dtype not in (DType.INT4, DType.UINT4):
-        raise node.unsupported(f"codes of the type {dtype.value}")
+        raise node.unsupported(f"values of the type {dtype.value}")
     low = dtype.limits[0]
     return (data.astype(np.int8) - low).astype(np.uint8), 4, -low

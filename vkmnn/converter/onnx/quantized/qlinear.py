@@ -6,7 +6,7 @@ import numpy as np
 
 from vkmnn.converter.onnx.node import NodeContext
 from vkmnn.converter.onnx.ops.conv import convolution_attrs
-from vkmnn.converter.onnx.quantized.coded import Coded, Fixed, read_codes, unit_of, write_codes
+from vkmnn.converter.onnx.quantized.coded import Coded, read_codes, unit_of, write_codes
 from vkmnn.converter.onnx.quantized.integer_products import shifted
 from vkmnn.converter.onnx.quantized.quantize import along, binary, cast, dequantized, quantize
 from vkmnn.converter.onnx.quantized.quantized_conv import convolve_codes, filters_of
@@ -18,6 +18,7 @@ from vkmnn.converter.onnx.quantized.quantized_matmul import (
     multiply_codes,
 )
 from vkmnn.converter.onnx.registry import converter
+from vkmnn.converter.quantization import Quantization, QuantizedConstant
 from vkmnn.ir import DType
 from vkmnn.ir.ops import MatMulAttrs
 
@@ -31,9 +32,9 @@ def multiply_quantized(
 
     Args:
         node: has a, its scale and zero point, then those of b, as its first six inputs.
-        product: a, b and how they lie; the bias in int32.
+        product: a, b and their orientation; the bias in int32.
         made: scale and zero point of the result.
-        alpha: what the product is multiplied by.
+        alpha: factor of the product.
     """
     a, a_scale, a_zero, b, b_scale, b_zero = node.inputs[:6]
     taken = unit_of(node, a_scale, a_zero, node.dtype(a))
@@ -71,7 +72,8 @@ def _right_of(
     if matrix is not None:
         if scales is None or scales.dtype != np.float32 or (names[1] and zeros is None):
             return None
-        found = Fixed(matrix, scales, zeros, 0 if transposed else 1)
+        by = Quantization.of(scales, zeros, 0 if transposed else 1)
+        found = QuantizedConstant(matrix, by)
         return fixed_right(node, found, a, transposed=transposed)
     unit = unit_of(node, *names, node.dtype(b))
     if unit is None:
@@ -92,7 +94,7 @@ def _qlinear_matmul(node: NodeContext) -> None:
 
 
 def _scaled_sums(node: NodeContext) -> str:
-    """Return a · b, summed in integers: a session that keeps floats in 16 bits rounds them."""
+    """Return a · b, summed in integers: a session that stores floats in 16 bits rounds them."""
     a, a_scale, a_zero, b, b_scale, b_zero = node.inputs[:6]
     operands = [shifted(node, a, a_zero, -2), shifted(node, b, b_zero, -1)]
     sums = cast(node, node.emit("MatMul", operands, MatMulAttrs()), _F32)
@@ -140,7 +142,7 @@ def _convolve_codes(node: NodeContext) -> bool:
     weights, scales, zeros = values
     if weights is None or scales is None or zeros is None or scales.dtype != np.float32:
         return False
-    filters = filters_of(Fixed(weights, scales, zeros, 0), bias)
+    filters = filters_of(QuantizedConstant(weights, Quantization.of(scales, zeros)), bias)
     if filters is None:
         return False
     codes, bounds = read_codes(node, x, taken), made.bounds

@@ -43,7 +43,7 @@ _F32 = DType.FLOAT32
 
 
 def cast(node: NodeContext, name: str, to: DType) -> str:
-    """Cast a tensor of the model unless it has the type already, or was cast from it."""
+    """Cast a tensor of the model unless it already has the type, or was cast from it."""
     if node.dtype(name) == to:
         return name
     made_from = node.noted(f"{name}:whole") if to is _F32 else None
@@ -120,7 +120,7 @@ def quantize(node: NodeContext, steps: str, zero: str, to: DType) -> None:
     """Write saturate(round(steps) + zero), all of it float32 until the end.
 
     NaN becomes the lower limit, as in onnxruntime: calibrated transformers have softmax rows of
-    nothing but -inf, and go on with what the runtime made of them.
+    only -inf, and rely on the runtime's result.
     """
     if to.is_narrow and to.is_float:
         if zero and to is DType.FLOAT4E2M1:
@@ -151,7 +151,7 @@ def _quantize_linear(node: NodeContext) -> None:
     if unit and node.dtype(x) is _F32 and _wanted_dtype(node, "precision", _F32) is _F32:
         quantize_to_codes(node, x, unit)
         return
-    # The division has its own precision; what follows is exact in float32 up to 16 bits.
+    # The division has its own precision; the remaining steps are exact in float32 up to 16 bits.
     precision = _wanted_dtype(node, "precision", node.dtype(scale))
     steps = binary(node, "DIV", cast(node, x, precision), _factors(node, x, scale, precision))
     if precision is not _F32:
@@ -222,7 +222,7 @@ def _from_codes(node: NodeContext, x: str, unit: Unit, bounds: tuple[int, int]) 
 def _between(node: NodeContext, x: str, lowest: float, highest: float) -> str:
     """Return x between limits; NaN becomes the lower one."""
     low = node.constant(lowest, _F32)
-    # A comparison that NaN fails, in steps that are fused with what stands before them.
+    # A comparison that NaN fails, in steps that are fused with the preceding ones.
     above = binary(node, "GREATER", x, low)
     raised = node.emit("Select", [above, x, low])
     return binary(node, "MIN", raised, node.constant(highest, _F32))
@@ -232,7 +232,7 @@ def _between(node: NodeContext, x: str, lowest: float, highest: float) -> str:
 class Dynamic:
     """Dynamic quantisation of a tensor: x in steps, scale, zero point.
 
-    All three are float32 tensors; codes are round(steps) + zero point, from 0 to 255.
+    All three are float32 tensors; quantised values are round(steps) + zero point, from 0 to 255.
     """
 
     steps: str
@@ -241,7 +241,7 @@ class Dynamic:
 
 
 def dynamic(node: NodeContext, x: str) -> Dynamic:
-    """Return how x is quantised by its own range."""
+    """Return how x is dynamically quantised, by its own range."""
     scale, point = node.new("scale"), node.new("point")
     node.emit("DynamicRange", [x], None, [scale, point])
     return Dynamic(binary(node, "DIV", x, scale), scale, point)

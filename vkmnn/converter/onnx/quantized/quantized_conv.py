@@ -9,7 +9,8 @@ import numpy as np
 
 from vkmnn.base.records import dataclass
 from vkmnn.converter.onnx.node import NodeContext
-from vkmnn.converter.onnx.quantized.coded import Coded, Fixed, Unit, carried_in, fixed, scale_of
+from vkmnn.converter.onnx.quantized.coded import Coded, Unit, carried_in, fixed, scale_of
+from vkmnn.converter.quantization import QuantizedConstant
 from vkmnn.ir import Array, Op
 from vkmnn.ir.codes import in_parts
 from vkmnn.ir.ops import ConvolutionAttrs, QuantizedConvolutionAttrs
@@ -23,7 +24,7 @@ WIDE = (1 << 28) - 1
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """Weights less their zero points, [O, C / group, ...], their scales, the bias in steps."""
+    """Weights minus their zero points, [O, C / group, ...], their scales, the bias in steps."""
 
     values: Array
     scale: Array
@@ -36,16 +37,16 @@ class Filters:
         return int(sums.max(initial=0))
 
 
-def filters_of(w: Fixed, bias: Array | None) -> Filters | None:
+def filters_of(w: QuantizedConstant, bias: Array | None) -> Filters | None:
     """Return constants as filters; None where they are not of single bytes with ordinary scales."""
     outputs = w.values.shape[0] if w.values.ndim >= 3 else 0
     if w.values.dtype not in (np.int8, np.uint8) or 0 in w.values.shape:
         return None
-    by_channel = w.scale.size == outputs and w.scale.ndim == 1 and w.axis == 0
-    if not (w.scale.size == 1 or by_channel):
+    by_channel = w.by.scale.size == outputs and w.by.scale.ndim == 1 and w.by.axis == 0
+    if not (w.by.scale.size == 1 or by_channel):
         return None
-    zero = np.zeros(1, np.int8) if w.zero is None else w.zero
-    if zero.size not in (1, outputs) or not are_ordinary(w.scale):
+    zero = w.by.zero
+    if zero.size not in (1, outputs) or not are_ordinary(w.by.scale):
         return None
     column = zero.reshape(-1, *(1,) * (w.values.ndim - 1)).astype(np.int16)
     values = w.values.astype(np.int16) - column
@@ -54,7 +55,7 @@ def filters_of(w: Fixed, bias: Array | None) -> Filters | None:
     added = np.zeros(outputs, np.int32) if bias is None else bias.reshape(-1)
     if added.dtype not in (np.int32, np.float32) or added.size != outputs:
         return None
-    return Filters(values, w.scale.reshape(-1), added)
+    return Filters(values, w.by.scale.reshape(-1), added)
 
 
 def are_ordinary(scale: Array) -> bool:
@@ -64,19 +65,19 @@ def are_ordinary(scale: Array) -> bool:
 
 
 def bias_codes(node: NodeContext, name: str, unit: Array) -> Array | None:
-    """Return a bias in units of `unit`, the scales of the sums; None where it is not known.
+    """Return a bias in units of `unit`, the scales of the sums; None if it is unknown.
 
-    Whole numbers, unless the model has it as floats.
+    Integers, unless the model has it as floats.
     """
     added = fixed(node, name)
     if added is None:
         return _float_bias(node, name, unit)
-    if added.zero is not None and added.zero.any():
+    if added.by.zero.any():
         return None
     if added.values.dtype != np.int32 or added.values.ndim > 1:
         return None
-    same = added.scale.size in (1, unit.size) or unit.size == 1
-    if not same or not np.allclose(added.scale, unit, rtol=1e-6, atol=0):
+    same = added.by.scale.size in (1, unit.size) or unit.size == 1
+    if not same or not np.allclose(added.by.scale, unit, rtol=1e-6, atol=0):
         return None
     return added.values
 
@@ -101,9 +102,9 @@ def convolve_codes(
 ) -> str | None:
     """Add a quantised convolution and return its result; None if sums may be inexact.
 
-    Where they could leave what float32 holds, they must not leave 28 bits, and each of two parts of
-    the weights must have sums that float32 holds. Their sum is rounded once, as a whole number of
-    32 bits is when it becomes a float.
+    Sums that may exceed float32's exact range must stay within 28 bits, and each of two parts of
+    the weights must have exact sums. Their sum is rounded once, as a 32-bit integer is when it
+    becomes a float.
     """
     wide = filters.largest_sum(x) > EXACT
     if wide:
@@ -123,7 +124,7 @@ def convolve_codes(
 def quantized_window(
     window: ConvolutionAttrs, bounds: tuple[float, float] = (-inf, inf)
 ) -> QuantizedConvolutionAttrs:
-    """Return the attributes of a quantised convolution whose results are cut off at bounds."""
+    """Return the attributes of a quantised convolution whose results are clamped."""
     return QuantizedConvolutionAttrs(
         window.kernel,
         window.strides,
@@ -154,7 +155,7 @@ def sum_windows(
         weights: whole numbers [O, C / group, ...], bytes where they are constant.
         bias: [O], in units of the sums.
         attrs: its attributes.
-        factor: what sums are multiplied by, before they are rounded and cut off: one, or [O].
+        factor: factor of the sums, before they are rounded and clamped: one, or [O].
         first: a part of the sums; may be absent.
     """
     factors = np.array(np.broadcast_to(factor, bias.shape), np.float32)
@@ -171,7 +172,7 @@ def requantized_conv(node: NodeContext, op: Op, unit: Unit, bounds: tuple[int, i
         return None
     bias = None
     if len(op.inputs) > 2:
-        bias = bias_codes(node, op.inputs[2], in_scale * w.scale)
+        bias = bias_codes(node, op.inputs[2], in_scale * w.by.scale)
         if bias is None:
             return None
     filters = filters_of(w, bias)

@@ -9,12 +9,13 @@ import numpy as np
 
 from vkmnn.base.records import dataclass
 from vkmnn.converter.onnx.node import NodeContext
-from vkmnn.converter.onnx.quantized.coded import Coded, Fixed, Unit, carried_in, fixed, scale_of
+from vkmnn.converter.onnx.quantized.coded import Coded, Unit, carried_in, fixed, scale_of
 from vkmnn.converter.onnx.quantized.quantized_conv import (
     EXACT,
     are_ordinary,
     bias_codes,
 )
+from vkmnn.converter.quantization import QuantizedConstant
 from vkmnn.ir import Array
 from vkmnn.ir.codes import HALF, in_parts
 from vkmnn.ir.ops import QuantizedMatMulAttrs
@@ -35,7 +36,7 @@ class Product:
 class Right:
     """The quantised right operand, its scales, and a bound of its sums.
 
-    `taken`: bounds of codes that are computed.
+    `taken`: bounds of computed quantised values.
     """
 
     tensor: str
@@ -125,11 +126,11 @@ def sum_products(
         a: whole numbers in float32.
         b: the same, or bytes where they are constant.
         product: which of the two are transposed.
-        factor: what sums are multiplied by, before they are rounded and cut off: one, or [N].
+        factor: factor of the sums, before they are rounded and clamped: one, or [N].
         bias: [N], in units of the sums.
         first: a part of the sums; may be absent.
-        bounds: where results are cut off.
-        taken_b: between what b lies, where it is computed.
+        bounds: bounds of the results.
+        taken_b: bounds of b, if it is computed.
     """
     attrs = QuantizedMatMulAttrs(
         product.transpose_a,
@@ -157,7 +158,7 @@ def _right(node: NodeContext, product: Product, a: Coded) -> Right | None:
 def coded_right(
     node: NodeContext, b: Coded, scale: np.float32, a: Coded, product: Product
 ) -> Right | None:
-    """Return a computed operand; None where it is not known how long sums are."""
+    """Return a computed operand; None if the length of sums is unknown."""
     info = node.info(b.tensor)
     if info is None or info.shape is None or len(info.shape) < 2:
         return None
@@ -167,23 +168,25 @@ def coded_right(
     return Right(b.tensor, np.reshape(scale, 1), depth * a.largest * b.largest, b.taken)
 
 
-def fixed_right(node: NodeContext, b: Fixed, a: Coded, *, transposed: bool) -> Right | None:
+def fixed_right(
+    node: NodeContext, b: QuantizedConstant, a: Coded, *, transposed: bool
+) -> Right | None:
     """Return a constant matrix of bytes less its zero points."""
     if b.values.dtype not in (np.int8, np.uint8) or b.values.ndim != 2 or 0 in b.values.shape:
         return None
     axis = 0 if transposed else 1
     columns = b.values.shape[axis]
-    by_column = b.scale.shape == (columns,) and b.axis == axis
-    zero = np.zeros(1, np.int8) if b.zero is None else b.zero
-    if not (b.scale.size == 1 or by_column) or zero.size not in (1, columns):
+    by_column = b.by.scale.shape == (columns,) and b.by.axis == axis
+    zero = b.by.zero
+    if not (b.by.scale.size == 1 or by_column) or zero.size not in (1, columns):
         return None
-    if not are_ordinary(b.scale):
+    if not are_ordinary(b.by.scale):
         return None
     offset = zero.reshape(-1, 1) if transposed else zero.reshape(1, -1)
     whole = b.values.astype(np.int32) - offset.astype(np.int32)
     sums = a.reach(whole, 1 - axis)
     tensor = node.constant(_narrow(whole))
-    return Right(tensor, b.scale.reshape(-1), int(sums.max(initial=0)))
+    return Right(tensor, b.by.scale.reshape(-1), int(sums.max(initial=0)))
 
 
 def _narrow(whole: Array) -> Array:

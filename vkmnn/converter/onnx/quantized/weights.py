@@ -1,4 +1,4 @@
-"""Weights in few bits, from the forms that models have them in into that of `MatMulNBits`."""
+"""Converts weights of few bits from the forms of models to that of `MatMulNBits`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from vkmnn.base.records import dataclass
 from vkmnn.converter.onnx.node import NodeContext
+from vkmnn.converter.quantization import Quantization, QuantizedConstant
 from vkmnn.ir import Array, DType
 from vkmnn.ir.codes import pack_codes, unpack_codes
 from vkmnn.ir.ops import MatMulNBitsAttrs
@@ -31,27 +32,8 @@ class Codes:
     zeros: str
 
     def inputs(self, x: str, bias: str = "") -> list[str]:
-        """Return the inputs of a product of x by it."""
+        """Return the inputs of the product of x and this matrix."""
         return [x, self.codes, bias, "", self.scales, self.zeros]
-
-
-@dataclass(frozen=True, slots=True)
-class Dequantized:
-    """The inputs of a DequantizeLinear of a constant matrix.
-
-    Attributes:
-        x: the matrix in integers.
-        scale: scalar, vector along `axis`, or [.., blocks, ..] where `block` is not 0.
-        zero: in the shape of `scale`, or None for 0.
-        axis: along which scales differ.
-        block: indices of the axis that share a scale, 0 for one each.
-    """
-
-    x: Array
-    scale: Array
-    zero: Array | None
-    axis: int
-    block: int
 
 
 def is_block(block: int) -> bool:
@@ -65,11 +47,11 @@ def add_codes(
     """Add a matrix to the graph's constants.
 
     Args:
-        node: what holds it.
+        node: the node that holds it.
         packed: uint8 [columns, blocks, block · bits / 8].
         scales: [columns, blocks].
         zeros: uint8 [columns, blocks], or None for 2^(bits - 1).
-        bits: of a code: 4 or 8.
+        bits: bits of a quantised value: 4 or 8.
         depth: codes of a row that count.
     """
     columns, _, width = packed.shape
@@ -95,9 +77,9 @@ def split_zeros(node: NodeContext, zeros: Array, rows: int, blocks: int, bits: i
 
 
 def float_zeros(node: NodeContext, zeros: Array, shape: tuple[int, ...], bits: int) -> Array:
-    """Return zero points that are floats, less the middle of the range of the values as kept.
+    """Return float zero points, minus the middle of the range of the stored values.
 
-    An attribute of vkmnn's own, `centred`, says that they are given like this.
+    vkmnn's own attribute `centred` says that they have this form.
     """
     if DType.from_numpy(zeros.dtype) not in _FLOATS:
         raise node.unsupported(f"zero points are {zeros.dtype}")
@@ -122,7 +104,7 @@ def codes_of(node: NodeContext, tensor: str, *, transposed: bool) -> Codes | Non
     kept = node.noted(key)
     if isinstance(kept, Codes):
         return kept
-    if not isinstance(found, Dequantized):
+    if not isinstance(found, QuantizedConstant):
         return None
     parts = _by_rows(found, transposed)
     if parts is None:
@@ -130,11 +112,10 @@ def codes_of(node: NodeContext, tensor: str, *, transposed: bool) -> Codes | Non
     x, scales, zeros, block = parts
     limits = DType.from_numpy(x.dtype).limits
     bits = 4 if limits[1] - limits[0] < 16 else 8
-    # Signed codes are moved up; the zero point with them.
+    # Signed values are shifted up, along with the zero point.
     low = limits[0]
     codes = (x.astype(np.int16) - low).astype(np.uint8)
-    offsets = np.zeros(scales.shape, np.int16) if zeros is None else zeros.astype(np.int16)
-    offsets = offsets - low
+    offsets = zeros.astype(np.int16) - low
     rows, depth = codes.shape
     blocks = scales.shape[1]
     padded = np.zeros((rows, blocks * block), np.uint8)
@@ -152,30 +133,28 @@ def codes_of(node: NodeContext, tensor: str, *, transposed: bool) -> Codes | Non
     return result
 
 
-def _by_rows(found: Dequantized, transposed: bool) -> tuple[_Any, _Any, _Any | None, int] | None:
+def _by_rows(found: QuantizedConstant, transposed: bool) -> tuple[_Any, _Any, _Any, int] | None:
     """Return packed values [N, K], scales and zeros [N, blocks], and the block, or None."""
-    x = found.x if transposed else found.x.T
+    by = found.by
+    x = found.values if transposed else found.values.T
     rows, depth = x.shape
-    along = found.axis == (1 if transposed else 0)
+    along = by.axis == (1 if transposed else 0)
     whole = max(1, -(-depth // UNIT)) * UNIT
-    zero = found.zero
-    if found.scale.size == 1 and found.block == 0:
-        values = [None if v is None else np.broadcast_to(v.reshape(1, 1), (rows, 1))
-                  for v in (found.scale, zero)]  # fmt: skip
+    if by.scale.size == 1 and by.block == 0:
+        values = [np.broadcast_to(v.reshape(1, 1), (rows, 1)) for v in (by.scale, by.zero)]
         block = whole
-    elif not found.block:
+    elif not by.block:
         if along:
             return None
-        values = [None if v is None else v.reshape(rows, 1) for v in (found.scale, zero)]
+        values = [v.reshape(rows, 1) for v in (by.scale, by.zero)]
         block = whole
     else:
-        one = found.block >= depth
-        if not along or not (one or is_block(found.block)):
+        one = by.block >= depth
+        if not along or not (one or is_block(by.block)):
             return None
-        values = [None if v is None else (v if transposed else v.T) for v in (found.scale, zero)]
-        block = whole if one else found.block
+        values = [v if transposed else v.T for v in (by.scale, by.zero)]
+        block = whole if one else by.block
     scales, zeros = values
-    assert scales is not None
     return x, scales, zeros, block
 
 
@@ -195,4 +174,4 @@ def note_dequantized(node: NodeContext, axis: int, block: int, to: DType) -> Non
     known = zero is not None or not node.input(2)
     if high - low > 255 or not known or to not in _FLOATS or node.dtype(node.input(1)) is not to:
         return
-    node.note(node.output(0), Dequantized(x, scale, zero, axis, block))
+    node.note(node.output(0), QuantizedConstant(x, Quantization.of(scale, zero, axis, block)))

@@ -1,3 +1,3 @@
-"""The driver on Kompute, the Python package `kp`; docs/kompute.md says how to build that."""
+"""The driver on Kompute, the Python package `kp`; see docs/kompute.md for building it."""
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class KomputeRecorder(DriverRecorder):
         params: bytes,
         groups: tuple[int, int, int],
     ) -> None:
-        if 0 in groups:  # kp would choose a grid itself
+        if 0 in groups:  # otherwise kp would choose a grid
             return
         assert isinstance(pipeline, KomputePipeline)
         kp = self._device.kp
@@ -71,7 +71,7 @@ class KomputeRecorder(DriverRecorder):
             device = self._device
             try:
                 algorithm = device.manager.algorithm(
-                    # Without a tensor kp makes no pipeline.
+                    # Without a tensor, kp creates no pipeline.
                     tensors or [device.spare_tensor],
                     pipeline.code,
                     groups,

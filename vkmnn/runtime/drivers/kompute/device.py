@@ -58,12 +58,12 @@ class KomputeDevice(DriverDevice):
         self._process = os.getpid()
         self._on_lost: Callable[[str], None] | None = None
         self.spare_tensor = self.manager.tensor_t(np.zeros(64, np.uint32), kp.TensorTypes.host)
-        """Bound where kp wants a tensor and the shader has none."""
+        """Bound where kp requires a tensor and the shader has none."""
 
     def own(
         self, owner: object, kind: str, things: list[Any], *, nbytes: int = 0
     ) -> weakref.finalize[..., Any]:
-        """Arrange that `things` of kp are destroyed once: when released, or when `owner` dies."""
+        """Destroy kp's `things` once: when released, or when `owner` dies."""
         number = next(self._numbers)
         finalizer = weakref.finalize(owner, self._destroy_things, number, things)
         finalizer.atexit = False  # the device is closed at exit, after handlers that may use it
@@ -90,7 +90,7 @@ class KomputeDevice(DriverDevice):
             raise self.failure(error, "running commands") from error
 
     def failure(self, error: RuntimeError, doing: str) -> DeviceError:
-        """Convert an exception of kp into a typed error, and report a lost device."""
+        """Convert an exception of kp to a typed error, and report a lost device."""
         known = translated(error, doing)
         if isinstance(known, DeviceLostError) and self._on_lost:
             self._on_lost(known.message)
@@ -118,7 +118,7 @@ class KomputeDevice(DriverDevice):
         self.collect_messages()  # every run has been waited for
 
     def load_cache(self, data: bytes) -> None:
-        """Ignore the cache: kp gives every pipeline an empty one of its own."""
+        """Ignore the cache: kp gives every pipeline an empty one."""
 
     def cache_data(self) -> bytes:
         return b""

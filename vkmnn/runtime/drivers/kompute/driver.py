@@ -1,4 +1,4 @@
-"""The driver: which devices exist, and which features Kompute can use on them."""
+"""The driver: available devices, and their features that Kompute can use."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ FEATURES = frozenset(
         *("shuffle", "shuffle_relative", "clustered", "quad"),
     )
 )
-"""Features that need not be enabled, as kp enables none.
+"""Features that work without being enabled, as kp enables none.
 
 Timestamps are not among them: kp writes them without resetting the queries.
 """
 
 
 class KomputeDriver(Driver):
-    """Sees the devices of the driver `vulkan`, in the same order, and opens them with kp."""
+    """Lists the devices of the driver `vulkan`, in the same order, and opens them with kp."""
 
     name = "kompute"
 
     def __init__(self) -> None:
         self._kp = load()
-        # A forked child must not run kp's destructors: what is listed here never dies there.
+        # A forked child must not run kp's destructors: objects listed here never die there.
         self._opened: list[KomputeDevice] = []
 
     def enumerate(self) -> list[DeviceInfo]:

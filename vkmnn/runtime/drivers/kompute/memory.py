@@ -23,10 +23,10 @@ _UNIFIED = (DeviceType.CPU, DeviceType.INTEGRATED)
 
 
 class KomputeBuffer(DriverBuffer):
-    """A tensor in memory that the host sees, or one in device memory with a copy for the host.
+    """A tensor in host-visible memory, or one in device memory with a copy for the host.
 
-    `mapped` is what the host writes and reads: the memory itself, or that copy. `push` carries it
-    to the device, `fetch` back; both do nothing where the host sees the memory itself.
+    `mapped` is the host's view: the memory itself, or that copy. `push` copies it to the device,
+    `fetch` back; both do nothing if the memory itself is mapped.
     """
 
     __slots__ = (
@@ -46,7 +46,7 @@ class KomputeBuffer(DriverBuffer):
         self.coherent = True
         self._device = device
         self._empty: Any = None
-        # No bytes of this tensor: empty ranges have a tensor of their own.
+        # No bytes of this tensor: empty ranges have a separate tensor.
         self.empty_offset = max(-(-nbytes // _GRANULE), 1) * _GRANULE
         local = kind in (MemoryKind.DEVICE, MemoryKind.WEIGHTS) and not is_unified(device)
         self.tensor = _tensor(device, self.empty_offset, kind, local=local)
@@ -68,8 +68,8 @@ class KomputeBuffer(DriverBuffer):
     def bound_tensor(self, nbytes: int) -> Any:
         """Return the tensor to bind for the first `nbytes` bytes; a separate one if there are none.
 
-        The recorder knows that empty ranges touch nothing of the buffer; a dispatch that bound the
-        buffer all the same would look like a hazard.
+        The recorder knows that empty ranges touch no bytes of the buffer; a dispatch that bound the
+        buffer anyway would look like a hazard.
         """
         if nbytes:
             return self.tensor
@@ -100,7 +100,7 @@ class KomputeBuffer(DriverBuffer):
 
 
 def is_unified(device: Owner) -> bool:
-    """Tell whether all memory of the device is the host's."""
+    """Return whether all memory of the device is the host's."""
     return device.info.type in _UNIFIED
 
 
@@ -112,7 +112,7 @@ def _tensor(device: Owner, size: int, kind: MemoryKind, *, local: bool) -> Any:
             f"{limits.max_allocation_bytes} bytes",
             hint="split the tensor, or run a smaller batch",
         )
-    # kp ignores the failure of an allocation, and then works with no memory at all.
+    # kp ignores a failed allocation, and then works without memory.
     sizes = device.buffer_sizes()
     used, count = sum(sizes), len(sizes)
     allocations = (count + 1) * (2 if local else 1)

@@ -1,4 +1,4 @@
-"""The package `kp`: imported with care, checked, and its errors translated."""
+"""The package `kp`: guarded import, self test, and error translation."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def load() -> Any:
 def check_build(kp: Any, manager: Any) -> None:
     """Check that tensors keep the values written to them.
 
-    They do not, without any error, where kp was compiled against a pybind11 older than 2.12, which
-    does not know numpy 2's arrays.
+    They do not, without any error, if kp was compiled against a pybind11 older than 2.12, which
+    does not support numpy 2's arrays.
 
     Raises:
-        DriverUnavailableError: they hold something else.
+        DriverUnavailableError: they hold other values.
     """
     sent = np.arange(1, 68, dtype=np.uint32) * np.uint32(0x01020408)
     try:
@@ -72,7 +72,7 @@ def check_build(kp: Any, manager: Any) -> None:
 
 
 def translated(error: RuntimeError, doing: str) -> DeviceError:
-    """Convert an exception that kp raised while `doing` something into a typed error."""
+    """Convert an exception that kp raised while `doing` something to a typed error."""
     text = f"{doing} failed: {error}"
     if "DeviceLost" in str(error):
         return DeviceLostError(

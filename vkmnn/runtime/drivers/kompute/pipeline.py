@@ -25,8 +25,8 @@ class KomputePipeline(DriverPipeline):
     """A module with its specialization constants, as the words that kp passes on.
 
     kp numbers constants and bindings from 0 without gaps. `constants` has a word for every number
-    up to the largest; Vulkan ignores those that the shader lacks. `order` names for every binding
-    number the range to bind, None where the shader has no such binding.
+    up to the largest; Vulkan ignores those that the shader lacks. `order` maps binding numbers to
+    the range to bind, None if the shader has no such binding.
     """
 
     __slots__ = (

@@ -1,4 +1,4 @@
-"""kp under the validation layer: switched on from outside, its messages read from the log."""
+"""kp under the validation layer: enabled from outside, its messages read from the log."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vkmnn.runtime.drivers.vulkan.instance import require_layer, takes_named_set
 
 
 def validated_manager(kp: Any, index: int) -> tuple[Any, LayerLog]:
-    """Make a manager under the layer, and the log to which its messages go.
+    """Create a manager under the layer, and the log for its messages.
 
     Raises:
         ValidationLayerError: the layer is not installed, or its messages cannot be read.

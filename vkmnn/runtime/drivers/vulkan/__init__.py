@@ -1,3 +1,3 @@
-"""The parts of the Vulkan driver; `vulkan_driver.py` puts them together."""
+"""The parts of the Vulkan driver, used by `vulkan_driver.py`."""
 
 from __future__ import annotations

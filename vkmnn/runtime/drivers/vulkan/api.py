@@ -1,7 +1,7 @@
-"""Raw access to Vulkan: the cffi library of the package `vulkan`, and the mapping of results.
+"""Raw access to Vulkan: the cffi library of the package `vulkan`, and typed results.
 
-The package's own functions convert every argument (20 us a recorded dispatch); the raw ones do
-not (2 us). Only functions of Vulkan 1.0 and 1.1 are taken from `lib`; later ones are fetched with
+The package's own functions convert every argument (20 us per recorded dispatch); the raw ones do
+not (2 us). Only functions of Vulkan 1.0 and 1.1 are used from `lib`; later ones are loaded with
 `vkGetDeviceProcAddr` after a check.
 """
 
@@ -29,7 +29,7 @@ except ImportError as error:
         f"the Python package 'vulkan' cannot be imported: {error}", "pip install vulkan"
     ) from error
 except OSError as error:
-    # The package's own message asks for the SDK, which nobody needs.
+    # The package's own message asks for the SDK, which is not needed.
     raise DriverUnavailableError(f"no Vulkan loader: cannot load {LOADER}", LOADER_HINT) from error
 
 NULL = ffi.NULL
@@ -75,7 +75,7 @@ _RESULT_HINTS: dict[type[DeviceError], str] = {
 
 
 def result_error(result: int, call: str) -> DeviceError:
-    """Make the typed error of a negative VkResult."""
+    """Create the typed error of a negative VkResult."""
     name, kind = _RESULTS.get(result, (f"VkResult {result}", DeviceError))
     error = kind(f"{call} failed: {name}", hint=_RESULT_HINTS.get(kind))
     error.vk_result = result
@@ -83,20 +83,20 @@ def result_error(result: int, call: str) -> DeviceError:
 
 
 def check(result: int, call: str) -> None:
-    """Raise the typed error for an error code; success codes pass."""
+    """Raise the typed error of an error code; success codes pass."""
     if result < 0:
         raise result_error(result, call)
 
 
 def address(handle: Any) -> int:
-    """Return a handle as the integer that Vulkan structures hold."""
+    """Return a handle as the integer stored in Vulkan structures."""
     return int(ffi.cast("uintptr_t", handle))
 
 
 def struct(name: str, stype: int, **members: Any) -> Any:
-    """Allocate a Vulkan structure, zeroed but for `sType` and `members`.
+    """Allocate a Vulkan structure, zeroed except for `sType` and `members`.
 
-    Pointers stored in it do not keep what they point to alive; the caller has to.
+    Pointers stored in it do not keep their targets alive; the caller has to.
     """
     return ffi.new(f"{name} *", {"sType": stype, **members})
 
@@ -110,7 +110,7 @@ def names(items: list[str]) -> tuple[Any, Any]:
 def enumerate_array(ctype: str, call: Any, *args: Any) -> list[Any]:
     """Run a Vulkan call of the form (..., count, array) and return the elements.
 
-    Structures are copies: as elements they would be views, which do not keep the array alive.
+    Structures are copied: as elements they would be views, which do not keep the array alive.
     """
     count = ffi.new("uint32_t *")
     is_struct = ffi.typeof(ctype).kind == "struct"

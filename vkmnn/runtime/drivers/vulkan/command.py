@@ -63,14 +63,14 @@ _TOP_OF_PIPE, _BOTTOM_OF_PIPE = 0x1, 0x2000
 _NO_FAMILY = 0xFFFF_FFFF
 _QUERY_64, _QUERY_AVAILABILITY = 1, 4
 _QUERIES_PER_POOL = 128
-# Polling sees the end some 50 µs before a thread that sleeps does; what takes longer than this
-# is not worth a core for so little.
+# Polling detects the end some 50 µs before a sleeping thread does; longer runs are not worth a core
+# for that.
 _POLL_S = 0.002
 _SLICE_NS = 100_000_000
 _SUCCESS, _TIMEOUT = 0, 2
 _IDLE, _PENDING, _UNKNOWN = range(3)  # whether commands were submitted and not awaited
 
-# Read on every dispatch: module globals are found faster than attributes of `lib`.
+# Read on every dispatch: module globals are looked up faster than attributes of `lib`.
 _bind_pipeline = lib.vkCmdBindPipeline
 _bind_sets = lib.vkCmdBindDescriptorSets
 _push = lib.vkCmdPushConstants
@@ -80,7 +80,7 @@ _update_set = lib.vkUpdateDescriptorSetWithTemplate
 
 
 def _make_barrier(src: int, dst: int) -> tuple[int, int, Any]:
-    """Note and return (source stages, destination stages, VkMemoryBarrier) of two scopes."""
+    """Cache and return (source stages, destination stages, VkMemoryBarrier) of two scopes."""
     stages = [
         sum(stage for group, stage in _STAGES.items() if scope & group) for scope in (src, dst)
     ]
@@ -99,8 +99,8 @@ _barriers: dict[tuple[int, int], tuple[int, int, Any]] = {}
 class Parts:
     """A command pool with its command buffer and fence.
 
-    The device keeps some for copies, which are recorded, run and forgotten: to make and free them
-    takes NVIDIA's driver half a millisecond. Whoever holds `taken` uses them.
+    The device keeps some for copies, which are recorded, run and discarded: creating and freeing
+    them takes NVIDIA's driver half a millisecond. The holder of `taken` uses them.
     """
 
     def __init__(self, device: Owner) -> None:
@@ -126,14 +126,14 @@ class _State:
         self.progress = _IDLE
 
     def wait(self, timeout_ns: int) -> bool:
-        """Wait until the device is done with the commands; False when the time is over."""
+        """Wait until the device is done with the commands; False on timeout."""
         if self.progress == _IDLE:
             return True
         device = self._device
         if self.progress == _UNKNOWN:
             self._drain()
         end, remaining = time.perf_counter_ns() + timeout_ns, timeout_ns
-        while True:  # in slices, so that Ctrl-C gets through
+        while True:  # in slices, so that Ctrl-C is handled
             part = min(remaining, _SLICE_NS)
             result = lib.vkWaitForFences(device.handle, 1, self.fences, 1, part)
             if result == _SUCCESS:
@@ -146,7 +146,7 @@ class _State:
             remaining = max(0, end - time.perf_counter_ns())
 
     def _drain(self) -> None:
-        """Wait from now on for all that was submitted up to now.
+        """Wait from now on for everything submitted so far.
 
         An interruption has hidden whether the commands were; their own fence cannot tell.
         """
@@ -161,7 +161,7 @@ class _State:
         self.progress = _PENDING
 
     def release(self) -> bool:
-        """Free everything, unless the device still works on it after a while: then say False."""
+        """Free everything, or return False if the device still uses it after a while."""
         try:
             done = self.wait(0 if self._abandoned else self._device.release_wait_ns)
         except DeviceLostError:
@@ -187,9 +187,9 @@ class VulkanRecorder(DriverRecorder):
     """Records one primary command buffer for replay.
 
     Args:
-        device: where it runs.
+        device: the device on which it runs.
         timestamps: whether `timestamp` will be called.
-        parts: what to record with, taken by the caller; None for some of its own.
+        parts: objects to record with, owned by the caller; None creates some.
     """
 
     def __init__(self, device: Owner, timestamps: bool, parts: Parts | None = None) -> None:
@@ -349,7 +349,7 @@ class VulkanRecorder(DriverRecorder):
         _pipeline_barrier(self._command, made[0], made[1], 0, 1, made[2], 0, NULL, 0, NULL)
 
     def open_image(self, image: VulkanImage) -> None:
-        """Give a new image the layout that it keeps."""
+        """Transition a new image to its permanent layout."""
         barrier = struct(
             "VkImageMemoryBarrier",
             lib.VK_STRUCTURE_TYPE_IMAGE_MEMORY_BARRIER,
@@ -387,7 +387,7 @@ class VulkanRecorder(DriverRecorder):
 
 
 def _new_pool(device: Owner, handles: Handles, commands: Any) -> Any:
-    """Make a command pool, write its one command buffer to `commands`, and return it."""
+    """Create a command pool, write its one command buffer to `commands`, and return it."""
     info = struct(
         "VkCommandPoolCreateInfo",
         lib.VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO,
@@ -420,7 +420,7 @@ class VulkanCommands(DriverCommands):
         self._finalizer = device.own(self, COMMAND_BUFFERS, state.release)
 
     def prepare(self, timestamps: int) -> None:
-        """Create what submission needs, after recording, which wrote `timestamps` queries."""
+        """Create the objects for submission after recording, which wrote `timestamps` queries."""
         self._timestamps = timestamps
         if not self._state.fences[0]:
             info = struct("VkFenceCreateInfo", lib.VK_STRUCTURE_TYPE_FENCE_CREATE_INFO)
@@ -438,7 +438,7 @@ class VulkanCommands(DriverCommands):
         result = lib.vkResetFences(device.handle, 1, fences)
         if result:
             device.check(result, "vkResetFences")
-        state.progress = _UNKNOWN  # until the result is known, which Ctrl-C may swallow
+        state.progress = _UNKNOWN  # until the result is known, which Ctrl-C may hide
         with device.queue_lock:
             result = lib.vkQueueSubmit(device.queue, 1, self._submit_info, fences[0])
         if result < 0:
@@ -455,7 +455,7 @@ class VulkanCommands(DriverCommands):
         return done
 
     def _poll(self, now: float, timeout_s: float) -> bool:
-        """Tell whether the commands end while polled; never after a run that was long."""
+        """Return whether the commands end while polled; False after a long run."""
         device, state = self._device, self._state
         poll_end = now + min(0.0 if self._is_long else self._poll_s, timeout_s)
         while now < poll_end and state.progress == _PENDING:

@@ -1,4 +1,4 @@
-"""VkDevice with its queue, and a register of all objects created from it."""
+"""VkDevice with its queue, and a registry of all objects created from it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _COPIERS = 2
 
 
 class _Owned(NamedTuple):
-    """An object of the device: how and when it is freed."""
+    """An object of the device, and how it is freed."""
 
     kind: str
     nbytes: int
@@ -101,8 +101,8 @@ class VulkanDevice(DriverDevice):
     ) -> weakref.finalize[..., Any]:
         """Register `release(*args)`, which runs on request, or when `owner` or the device ends.
 
-        It may run again after an interruption; when it returns False, the device still works with
-        what it would free, and it runs once more later.
+        It may run again after an interruption; when it returns False, the device still uses the
+        objects, and it runs again later.
         """
         number = next(self._numbers)
         if number % _LOOK_UP_EVERY == 0:
@@ -110,7 +110,7 @@ class VulkanDevice(DriverDevice):
         self.release_deferred()
         finalizer = weakref.finalize(owner, self._finalize, number, release, args)
         finalizer.atexit = False  # the device is closed at exit, after handlers that may use it
-        # One store, no lock: a lock could be taken twice when a collection runs a finalizer.
+        # One store, no lock: a lock could be acquired twice when a collection runs a finalizer.
         self._live[number] = _Owned(kind, nbytes, finalizer, release, args)
         return finalizer
 
@@ -122,7 +122,7 @@ class VulkanDevice(DriverDevice):
     def release_deferred(self) -> None:
         """Release what `_finalize` has deferred.
 
-        While commands run that could not be waited for, nothing is: they may use any of it.
+        Nothing is released while commands run that could not be waited for: they may use any of it.
         """
         while self._deferred and not self._releasing:
             with self._release_lock:
@@ -156,8 +156,8 @@ class VulkanDevice(DriverDevice):
         if not self.handle or os.getpid() != self._process:
             return
         self._deferred.append((number, release, args))
-        # The validation layer calls back into Python, where a collection may run any finalizer.
-        # The layer holds its locks then: a Vulkan call would wait for them for ever.
+        # The validation layer calls back into Python, where a collection may run any finalizer. The
+        # layer holds its locks then: a Vulkan call would wait for them for ever.
         if not self.validation:
             self.release_deferred()
 
@@ -189,7 +189,9 @@ class VulkanDevice(DriverDevice):
         try:
             commands.submit()
             if not commands.wait(_LAYOUT_S):
-                raise DeviceLostError(f"{self.info.name} did not lay out an image")
+                raise DeviceLostError(
+                    f"{self.info.name} did not finish the layout transition of an image"
+                )
         finally:
             commands.destroy()
         return image
@@ -246,7 +248,7 @@ class VulkanDevice(DriverDevice):
             if owned.kind == COMMAND_BUFFERS:
                 owned.finalizer()
         handle = self.handle
-        gone = self._release_all() or self._release_all()  # the wait may have failed for once
+        gone = self._release_all() or self._release_all()  # the wait may have failed just this time
         if gone:
             for _number, owned in live:
                 owned.finalizer()
@@ -257,7 +259,7 @@ class VulkanDevice(DriverDevice):
             self.handle = NULL
             lib.vkDestroyDevice(handle, NULL)
         else:
-            # Destroying what the device may still use is undefined; the operating system cleans up.
+            # Destroying objects in use by the device is undefined; the operating system cleans up.
             log.error("%s is still working: the system will free its objects", self.info.name)
             self.handle = NULL
             for _number, owned in live:
@@ -278,7 +280,7 @@ _NOT_GRANTED = {lib.VK_ERROR_NOT_PERMITTED_KHR, lib.VK_ERROR_INITIALIZATION_FAIL
 def _create_device(
     physical: PhysicalDevice, disabled: frozenset[str], priority: Priority, out: Any
 ) -> None:
-    """Create the device; with the usual priority where the system does not grant the other."""
+    """Create the device; with the default priority if the system does not grant the other."""
     result = _try_create(physical, disabled, _PRIORITIES.get(priority), out)
     if result in _NOT_GRANTED and priority in _PRIORITIES:
         name = physical.info.name

@@ -1,6 +1,6 @@
 """Features and limits of a physical device, read through `pNext` chains.
 
-`tables.py` says which there are.
+`tables.py` lists them.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class FeatureChain:
 
 @dataclass(slots=True)
 class PhysicalDevice:
-    """A physical device of one instance, as far as opening it needs."""
+    """A physical device of one instance, with the data that opening it needs."""
 
     handle: Any
     info: DeviceInfo
@@ -73,7 +73,7 @@ class PhysicalDevice:
     timestamp_bits: int
 
     def enable(self, disabled: frozenset[str]) -> FeatureChain:
-        """Build the chain that switches on every feature of `info` but those `disabled`."""
+        """Build the chain that enables every feature of `info` except those `disabled`."""
         wanted = self.info.features - disabled
         version = self.info.api_version[:2]
         head = struct("VkPhysicalDeviceFeatures2", lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2)
@@ -98,14 +98,14 @@ class PhysicalDevice:
             extensions.append(HOST_MEMORY)
         if "queue_priority" in wanted:
             extensions += [name for name in GLOBAL_PRIORITY if name in self.extensions][:1]
-        # The specification demands that this one is enabled where it is offered.
+        # The specification requires this one to be enabled if it is available.
         if "VK_KHR_portability_subset" in self.extensions:
             extensions.append("VK_KHR_portability_subset")
         return FeatureChain(head, keep, extensions)
 
 
 def query(instance: Any, handle: Any, index: int) -> PhysicalDevice | None:
-    """Read everything about a physical device; None when it has no Vulkan 1.1 or no compute."""
+    """Query a physical device; None if it has no Vulkan 1.1 or no compute."""
     plain = ffi.new("VkPhysicalDeviceProperties *")
     lib.vkGetPhysicalDeviceProperties(handle, plain)
     raw = plain.apiVersion
@@ -132,7 +132,7 @@ def query(instance: Any, handle: Any, index: int) -> PhysicalDevice | None:
         features.add("integer_dot_accelerated")
     if timestamp_bits and limits.timestampPeriod:
         features.add("timestamps")
-    # Others would read files through the bus, or refuse memory that they cannot write to.
+    # Others would read files through the bus, or refuse memory that they cannot write.
     if HOST_MEMORY in extensions and properties.base.deviceType == _CPU:
         features.add("file_memory")
     if not extensions.isdisjoint(GLOBAL_PRIORITY):
@@ -196,7 +196,7 @@ def query(instance: Any, handle: Any, index: int) -> PhysicalDevice | None:
     return PhysicalDevice(handle, info, extensions, queue_family, timestamp_bits)
 
 
-# Who tells how many multiprocessors there are: structure without its prefix, type, extension.
+# Sources of the number of multiprocessors: structure without its prefix, type, extension.
 CORE_COUNTS = (
     (
         "ShaderSMBuiltinsPropertiesNV",
@@ -289,7 +289,7 @@ def _properties(handle: Any, version: Version, extensions: frozenset[str]) -> _P
         ),
     )
     lib.vkGetPhysicalDeviceProperties2(handle, head)
-    # head.properties is a view into `head`: copy it out so that it outlives this function.
+    # head.properties is a view into `head`: copied so that it outlives this function.
     result.base = ffi.new("VkPhysicalDeviceProperties *", head.properties)
     return result
 
@@ -305,7 +305,7 @@ def _usable(version: Version, extensions: frozenset[str]) -> Iterable[FeatureStr
 
 
 def _blob(row: FeatureStruct, values: list[bool], next_pointer: Any) -> Any:
-    """Lay out a feature structure as the C ABI of a 64-bit platform does, padded to 8 bytes."""
+    """Lay out a feature structure in the C ABI of a 64-bit platform, padded to 8 bytes."""
     data = pystruct.pack(
         f"=iiQ{len(values)}I", row.stype, 0, address(next_pointer), *map(int, values)
     )

@@ -1,4 +1,4 @@
-"""Vulkan objects that somebody is answerable for from before they exist."""
+"""Vulkan objects that have an owner before they are created."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _CALLS = {"VkDeviceMemory": ("vkAllocateMemory", "vkFreeMemory")}
 class Handles:
     """Objects of one device, destroyed together in the reverse order of their cells.
 
-    Vulkan writes a handle into a cell that is kept here beforehand, in the call that makes the
-    object: an exception right after the call (Ctrl-C) leaves nothing unaccounted for.
+    Vulkan writes a handle into a cell that is stored here beforehand, in the call that creates the
+    object: an exception right after the call (Ctrl-C) leaks nothing.
     """
 
     __slots__ = ("_cells", "_device")
@@ -28,17 +28,17 @@ class Handles:
         self._cells: list[tuple[Any, Any]] = []
 
     def cell(self, ctype: str) -> Any:
-        """Return where Vulkan is to write the handle of an object of this type."""
+        """Return the cell for the handle of an object of this type."""
         _, destroy, kind = _calls(ctype)
         cell = ffi.new(kind)
         self._cells.append((destroy, cell))
         return cell
 
     def create(self, ctype: str, info: Any, cell: Any = None) -> Any:
-        """Make an object, in a new cell where none is given, and return its handle.
+        """Create an object, in a new cell by default, and return its handle.
 
         Raises:
-            DeviceError: of the class that fits the driver's answer.
+            DeviceError: of the class for the driver's result.
         """
         create, _, _ = _calls(ctype)
         if cell is None:
@@ -47,7 +47,7 @@ class Handles:
         return self.made(cell, result, create)
 
     def made(self, cell: Any, result: int, call: str) -> Any:
-        """Return the handle that a call has written, or raise the error of its result."""
+        """Return the handle written by a call, or raise the error of its result."""
         if result < 0:
             cell[0] = NULL  # undefined after an error
         self._device.check(result, call)
@@ -57,7 +57,7 @@ class Handles:
         """Destroy all; nothing happens the second time."""
         while self._cells:
             destroy, cell = self._cells[-1]
-            # No call in between, so no signal either: destroyed and forgotten are one step.
+            # No call in between, so no signal either: destroying and forgetting are one step.
             handle, cell[0] = cell[0], NULL
             if handle:
                 destroy(self._device.handle, handle, NULL)

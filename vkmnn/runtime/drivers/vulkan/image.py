@@ -1,4 +1,4 @@
-"""Images: one 2-D VkImage with its own memory each, in the layout GENERAL from its first moment."""
+"""Images: 2-D VkImages with their own memory, always in the layout GENERAL."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class VulkanImage(DriverBuffer):
         """
         if texel_format != self.texel_format:
             raise InvalidInputError(
-                f"the binding wants an image of {texel_format}, not of {self.texel_format}"
+                f"the binding needs an image of {texel_format}, not of {self.texel_format}"
             )
         return self._view
 
@@ -133,6 +133,6 @@ class VulkanImage(DriverBuffer):
 
 
 def fill_range(subresources: Any) -> None:
-    """Name all of a 2-D image."""
+    """Select all of a 2-D image."""
     subresources.aspectMask = _COLOR
     subresources.levelCount = subresources.layerCount = 1

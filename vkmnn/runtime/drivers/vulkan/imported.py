@@ -1,4 +1,4 @@
-"""Buffers on mapped files: VK_EXT_external_memory_host, on devices whose memory is the host's."""
+"""Buffers on mapped files, by VK_EXT_external_memory_host, on devices that share host memory."""
 
 from __future__ import annotations
 
@@ -47,13 +47,15 @@ class ImportedBuffer(VulkanBuffer):
         whole = -(-len(file) // _PAGE) * _PAGE
         power = self.nbytes & (self.nbytes - 1) == 0  # see VulkanBuffer
         if power and self.nbytes + _VECTOR > whole:
-            raise DeviceError(f"a buffer of {self.nbytes} bytes would have kernels compiled again")
+            raise DeviceError(
+                f"a buffer of {self.nbytes} bytes would force kernels to be compiled again"
+            )
         self.nbytes += _VECTOR * power
         if max(whole, EMPTY_RANGE_BYTES) > device.info.limits.max_allocation_bytes:
             raise DeviceError(f"{whole} bytes exceed the device's limit for an allocation")
         self._handles = Handles(device)
         self._owner = MappedMemory()
-        # The file stays mapped until the memory is freed, whatever becomes of this object.
+        # The file stays mapped until the memory is freed, even if this object is gone.
         self._finalizer = device.own(
             self._owner, "buffers", _release, self._handles, device.heap_claims, file, nbytes=0
         )

@@ -33,21 +33,21 @@ log = logging.getLogger(__name__)
 API_1_3 = 1 << 22 | 3 << 12
 
 KNOWN_FALSE: dict[str, str] = {}
-"""Message id -> why the validation layer is wrong to report it here."""
+"""Message id -> why the validation layer reports it wrongly here."""
 
 _ENUMERATE_PORTABILITY = 1  # VK_INSTANCE_CREATE_ENUMERATE_PORTABILITY_BIT_KHR
 _SYNCHRONIZATION_VALIDATION = 4  # VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT
-_SETTINGS_ID = "VALIDATION-SETTINGS"  # what the layer says of its own settings, as a warning
+_SETTINGS_ID = "VALIDATION-SETTINGS"  # messages of the layer on its own settings, as a warning
 _INFO, _WARNING, _ERROR = 0x10, 0x100, 0x1000  # VK_DEBUG_UTILS_MESSAGE_SEVERITY_*
 _VALIDATION = 2  # VK_DEBUG_UTILS_MESSAGE_TYPE_VALIDATION_BIT_EXT
 
 
 class Instance:
-    """A VkInstance and, in validation mode, the messages that its layer sent.
+    """A VkInstance and, in validation mode, the messages of its layer.
 
     Raises:
         DriverUnavailableError: no driver is installed, or the loader is older than Vulkan 1.1.
-        ValidationLayerError: `validation` is asked for and the layer is not installed.
+        ValidationLayerError: `validation` is requested and the layer is not installed.
     """
 
     def __init__(self, validation: bool) -> None:
@@ -121,7 +121,7 @@ class Instance:
         return ffi.cast(f"PFN_{name}", pointer)
 
     def _messenger_info(self) -> Any:
-        # Held by the instance: the layer calls it until the instance is gone.
+        # Held by the instance: the layer calls it until the instance is destroyed.
         self._callback = ffi.callback(
             "PFN_vkDebugUtilsMessengerCallbackEXT", partial(_receive, self.messages)
         )
@@ -142,7 +142,7 @@ class Instance:
 
 
 def _receive(messages: list[str], severity: int, _kinds: int, data: Any, _user: Any) -> int:
-    """Handle a message of the layer: keep errors to be raised, log information."""
+    """Handle a message of the layer: store errors to be raised, log information."""
     vuid = ffi.string(data.pMessageIdName).decode() if data.pMessageIdName else ""
     text = ffi.string(data.pMessage).decode(errors="replace")
     if severity < _WARNING or vuid == _SETTINGS_ID:
@@ -195,7 +195,7 @@ def _named_checks() -> tuple[Any, list[Any]]:
 
 
 def _old_checks() -> tuple[Any, list[Any]]:
-    """Return the same for a layer that knows switches alone."""
+    """Return the settings in the form for a layer that only supports switches."""
     enables = ffi.new("VkValidationFeatureEnableEXT[]", [_SYNCHRONIZATION_VALIDATION])
     info = struct(
         "VkValidationFeaturesEXT",

@@ -6,7 +6,7 @@ from vkmnn.runtime.drivers.vulkan.api import NULL, check, enumerate_array, ffi, 
 
 
 def loader_version() -> tuple[int, int, int]:
-    """Return the newest Vulkan version that the loader knows; (1, 0, 0) of loaders before 1.1."""
+    """Return the newest Vulkan version that the loader supports; (1, 0, 0) before 1.1."""
     version = ffi.new("uint32_t *", 1 << 22)
     if hasattr(lib, "vkEnumerateInstanceVersion"):
         check(lib.vkEnumerateInstanceVersion(version), "vkEnumerateInstanceVersion")
@@ -19,7 +19,7 @@ def unpack_version(packed: int) -> tuple[int, int, int]:
 
 
 def layers() -> dict[str, tuple[int, int, int]]:
-    """Return the names of the layers that are installed, with the version that each is of."""
+    """Return the names of the installed layers, with the version of each."""
     found = enumerate_array("VkLayerProperties", lib.vkEnumerateInstanceLayerProperties)
     return {
         ffi.string(layer.layerName).decode(): unpack_version(layer.specVersion) for layer in found

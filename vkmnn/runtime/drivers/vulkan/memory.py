@@ -1,4 +1,4 @@
-"""Buffers: one VkBuffer with its own memory each, mapped for good where the host can see it."""
+"""Buffers: VkBuffers with their own memory, permanently mapped if host-visible."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ USAGE = (
 )  # TRANSFER_SRC | TRANSFER_DST | STORAGE_TEXEL_BUFFER | STORAGE_BUFFER
 _GRANULE = 256  # no device asks for a larger alignment of ranges
 
-# Memory types in order of preference, each as (flags that must be set, flags that must not be).
+# Memory types in order of preference, as (flags that must be set, flags that must not be).
 _LOCAL_ONLY = ((LOCAL, VISIBLE), (LOCAL, 0))
 _LOCAL_MAPPED = ((LOCAL | VISIBLE | COHERENT, 0), (LOCAL | VISIBLE, 0), (LOCAL, 0))
 _UPLOAD = ((LOCAL | VISIBLE | COHERENT, 0), (VISIBLE | COHERENT, CACHED), (VISIBLE | COHERENT, 0))
@@ -52,8 +52,8 @@ class Views(dict[tuple[int, int, str], int]):
     """Texel views of a buffer by offset, size and format, as integers; created on first use.
 
     Args:
-        handles: what they are freed with.
-        buffer: what they show.
+        handles: the handles with which they are freed.
+        buffer: the buffer that they show.
     """
 
     def __init__(self, handles: Handles, buffer: Any) -> None:
@@ -78,8 +78,8 @@ class Views(dict[tuple[int, int, str], int]):
 class VulkanBuffer(DriverBuffer):
     """A VkBuffer, its memory, its host mapping and its texel views.
 
-    Its size is never a power of two, thanks to the bytes for empty ranges: Mesa's software driver
-    compiles a kernel again whenever the size of a bound texel buffer changes from or to one.
+    Its size is never a power of two, due to the bytes for empty ranges: Mesa's software driver
+    recompiles a kernel whenever the size of a bound texel buffer changes from or to one.
     """
 
     __slots__ = (
@@ -107,7 +107,7 @@ class VulkanBuffer(DriverBuffer):
             )
         self._handles = Handles(device)
         self.host = None
-        # Views may outlive the buffer object: the memory belongs to what they refer to.
+        # Views may outlive the buffer object: the memory belongs to the object that they refer to.
         self._owner = MappedMemory()
         self._finalizer = device.own(
             self._owner, "buffers", release_memory, self._handles, device.heap_claims, nbytes=size
@@ -190,18 +190,18 @@ def allocate_memory(
     *,
     linear: bool = True,
 ) -> tuple[Any, int]:
-    """Return memory of the preferred type that is to be had, and the flags of that type.
+    """Return memory of the most preferred available type, and the flags of that type.
 
     Args:
         device: where.
-        handles: what the memory is freed with.
-        requirements: VkMemoryRequirements of what it is for.
-        kind: what it is for.
+        handles: the handles with which the memory is freed.
+        requirements: VkMemoryRequirements of the resource.
+        kind: the purpose of the memory.
         cell: where Vulkan writes the handle, one of `handles`.
-        linear: it is for a buffer; images need not lie where the host sees them.
+        linear: it is for a buffer; images need not be visible to the host.
 
     Raises:
-        OutOfDeviceMemoryError: there is none.
+        OutOfDeviceMemoryError: there is no memory left.
     """
     unified = device.info.type in _UNIFIED and linear
     table = _PREFERENCES_UNIFIED if unified else _PREFERENCES
@@ -241,10 +241,10 @@ def allocate_memory(
 
 
 def _free_bytes(device: Owner) -> dict[int, int]:
-    """Return how many bytes may be asked of each heap."""
+    """Return how many bytes may be requested from each heap."""
     info = device.info
     free = {item.heap: item.heap_bytes for item in info.memory_types}
-    if info.device_profile:  # else the driver knows better what a heap still holds
+    if info.device_profile:  # otherwise the driver knows better what is left in a heap
         for heap, nbytes in list(device.heap_claims.values()):
             free[heap] -= nbytes
     return free

@@ -16,11 +16,11 @@ LOADER = _LOADERS.get(sys.platform, "libvulkan.so.1")
 def raw_vulkan() -> tuple[Any, Any]:
     """Return the package's `ffi` and `lib`.
 
-    Its types are in a module of their own. To import that as usual would run the package first,
-    thousands of definitions which nothing here uses.
+    Its types are in a separate module. A normal import would first run the package, thousands of
+    definitions that are not needed here.
 
     Raises:
-        ImportError: there is no such package.
+        ImportError: the package does not exist.
         OSError: there is no Vulkan loader.
     """
     types = None if "vulkan" in sys.modules else _types()
@@ -33,7 +33,7 @@ def raw_vulkan() -> tuple[Any, Any]:
 
 
 def _types() -> Any | None:
-    """Return the `ffi` of the package, which is not imported; None where it is built otherwise."""
+    """Return the `ffi` of the package without importing it; None if it is built otherwise."""
     package = find_spec("vulkan")
     if package is None:
         return None
@@ -43,6 +43,6 @@ def _types() -> Any | None:
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     ffi: Any = getattr(module, "ffi", None)
-    if ffi is not None:  # what the package has if others import it later
+    if ffi is not None:  # used by later imports of the package
         sys.modules.setdefault(_TYPES, module)
     return ffi

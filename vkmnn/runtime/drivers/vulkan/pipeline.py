@@ -29,7 +29,7 @@ _DESCRIPTOR_TYPES = {
     BindingType.STORAGE: STORAGE_BUFFER,
     BindingType.TEXEL: STORAGE_TEXEL_BUFFER,
 }
-# What an update template reads per descriptor: VkDescriptorBufferInfo, a VkBufferView, or
+# Data of an update template per descriptor: VkDescriptorBufferInfo, a VkBufferView, or
 # VkDescriptorImageInfo (sampler, view, layout and padding).
 _DATA_FORMATS = {
     STORAGE_BUFFER: ("QQQ", 24),
@@ -46,9 +46,9 @@ LayoutKey = tuple[tuple[tuple[int, int], ...], int]
 class Layout:
     """Descriptor-set layout, pipeline layout and update template of one list of bindings.
 
-    `pack` turns the numbers of all bindings into what the template reads; a storage binding takes
-    (buffer, offset, size), a texel binding one view, an image (0, view, layout). `counts` says
-    how many bindings of each type there are.
+    `pack` converts the numbers of all bindings to the template's data; a storage binding takes
+    (buffer, offset, size), a texel binding one view, an image (0, view, layout). `counts` is the
+    number of bindings of each type.
     """
 
     __slots__ = (
@@ -76,7 +76,7 @@ class Layout:
 
 
 class VulkanPipeline(DriverPipeline):
-    """A VkPipeline and the data that recording needs with it."""
+    """A VkPipeline and the data for recording it."""
 
     __slots__ = (
         "__weakref__",
@@ -112,7 +112,7 @@ class VulkanPipeline(DriverPipeline):
 
 
 class PipelineFactory:
-    """Makes pipelines of one device; layouts are shared between pipelines that bind alike."""
+    """Creates the pipelines of one device; pipelines with the same bindings share layouts."""
 
     def __init__(self, device: Owner) -> None:
         self._device = device
@@ -157,7 +157,7 @@ class PipelineFactory:
         return pipeline
 
     def load_cache(self, data: bytes) -> None:
-        """Merge the data of an earlier run into the cache, unless its header does not fit."""
+        """Merge the data of an earlier run into the cache, unless its header does not match."""
         device = self._device
         own_header = self.cache_data()[:32]
         # VkPipelineCacheHeaderVersionOne: size, version, vendor, device, UUID of the cache.

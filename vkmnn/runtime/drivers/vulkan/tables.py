@@ -17,12 +17,12 @@ Version = tuple[int, int]
 class FeatureStruct:
     """A Vulkan feature structure.
 
-    `members` holds all members in order, each with our name of the feature, or None where the
-    engine has no use for it and leaves it off. Usable when the device's version is `core` or
-    later, or when it has `extension`. `layer` is the first validation layer that knows it, where
-    older ones are still about: they report a structure that they do not know as a fault. (The
-    tags of KhronosGroup/Vulkan-ValidationLayers, of which v1.3.276, v1.3.255 and v1.4.311 are the
-    first whose layers/vulkan/generated/vk_extension_helper.h has the extensions.)
+    `members` holds all members in order, each with our name of the feature, or None for unused
+    ones, which stay off. Usable if the device's version is `core` or later, or if it has
+    `extension`. `layer` is the first validation layer that supports it, if older ones are still in
+    use: they report an unknown structure as a fault. (The tags of
+    KhronosGroup/Vulkan-ValidationLayers; v1.3.276, v1.3.255 and v1.4.311 are the first whose
+    layers/vulkan/generated/vk_extension_helper.h has the extensions.)
     """
 
     stype: int
@@ -134,7 +134,7 @@ FEATURE_STRUCTS = (
     ),
     FeatureStruct(
         1000416000,
-        None,  # core in 1.4, which the instance does not ask for
+        None,  # core in 1.4, which the instance does not request
         "VK_KHR_shader_subgroup_rotate",
         {"shaderSubgroupRotate": "subgroup_rotate", "shaderSubgroupRotateClustered": None},
         layer=(1, 3, 276),
@@ -179,14 +179,14 @@ SUBGROUP_OPERATIONS = {
     64: "subgroup_clustered",
     128: "subgroup_quad",
 }
-"""VkSubgroupFeatureFlagBits -> our names; reported only where compute shaders have them."""
+"""VkSubgroupFeatureFlagBits -> our names; only reported if compute shaders have them."""
 
 SPIRV_VERSIONS: dict[str, tuple[Version, str | None]] = {
     "spirv_1_4": ((1, 2), "VK_KHR_spirv_1_4"),
     "spirv_1_5": ((1, 2), None),
     "spirv_1_6": ((1, 3), None),
 }
-"""Feature -> (version that has it, extension that brings it to earlier ones)."""
+"""Feature -> (first version with it, extension that adds it to earlier ones)."""
 
 TEXEL_FORMATS = {
     "rgba32f": 109,
@@ -212,7 +212,7 @@ TEXEL_FORMATS = {
     "r8i": 14,
     "r8ui": 13,
 }
-"""GLSL image format -> VkFormat; feature "texel_<format>" where storage texel buffers have it."""
+"""GLSL image format -> VkFormat; feature "texel_<format>" if storage texel buffers support it."""
 
 COMPONENT_TYPES = {
     0: "f16",

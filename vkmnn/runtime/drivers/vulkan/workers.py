@@ -2,7 +2,8 @@
 
 llvmpipe has as many workers as there are processors, and divides a dispatch among them once, into
 equal parts. Linux often wakes two of them on one processor, since the thread that wakes them still
-runs on another, and the dispatch takes twice as long; it can take seconds until they are apart.
+runs on another, and the dispatch takes twice as long; it can take seconds until they are on
+different processors.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ _RASTERIZER = "llvmpipe-"
 
 
 def pin_workers() -> None:
-    """Let each worker run on one processor, if there are as many of them as of those allowed.
+    """Pin each worker to one processor, if there are as many workers as allowed processors.
 
-    With fewer, as `LP_NUM_THREADS` may ask for, several processes would crowd the first
-    processors. Does nothing where there is no such device, and never raises.
+    With fewer, as set by `LP_NUM_THREADS`, several processes would crowd the first processors. Does
+    nothing without a software device, and never raises.
     """
     if sys.platform != "linux":
         return
@@ -41,13 +42,13 @@ def pin_workers() -> None:
 
 
 def workers_of(names: Mapping[int, str], python: Collection[int]) -> list[int]:
-    """Return the threads that run kernels; none if they cannot be identified for certain.
+    """Return the threads that run kernels; empty if they cannot be identified for certain.
 
-    llvmpipe makes them right after the threads of its rasterizer, which have names, and as many;
-    they have the name of whoever made them.
+    llvmpipe creates them right after its rasterizer's threads, which have names, and as many; they
+    inherit the name of the creating thread.
 
     Args:
-        names: of all threads of the process, by number.
+        names: names of all threads of the process, by number.
         python: those that Python knows.
     """
     rasterizers = sorted(task for task, name in names.items() if name.startswith(_RASTERIZER))

@@ -12,6 +12,7 @@ from vkmnn.base.records import dataclass
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Array
 from vkmnn.runtime.recorder import linear_groups
+from vkmnn.shader_files.tiles import DotTile
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.cost.devices import class_of
 from vkmnn.vulkan.cost.terms import Cost, Expected
@@ -81,9 +82,8 @@ class ConvDot(ConvKernel):
     def predict(self, problem: ConvProblem, target: Target) -> Expected:
         """Return the time of its tiles, whose words an invocation finds and loads one by one."""
         gemm, tiles = problem.gemm(), self._tiles(problem)
-        rows, columns = self.rows, 4 * self.panel
-        each = (8, 4) if rows > 32 else (4, 4)
-        invocations = rows * columns // prod(each)
+        size = DotTile.parse(self.tile)
+        rows, columns, each, invocations = size.rows, size.columns, size.each, size.invocations
         steps = ceil_div(gemm.k, WORD * DEPTH)
         tiling = Tiling(
             tiles=tiles,
@@ -96,7 +96,7 @@ class ConvDot(ConvKernel):
             results=rows * columns,
             invocations=invocations,
             registers=prod(each) + REGISTERS,
-            shared=16 * DEPTH * (rows // 4 + 1 + columns // 4),
+            shared=16 * size.stage,
             groups=1,
             buffers=1,
             weight_bytes=gemm.columns * gemm.k * gemm.batches,
@@ -111,12 +111,12 @@ class ConvDot(ConvKernel):
     @property
     def rows(self) -> int:
         """Pixels of a tile."""
-        return int(self.tile.split("x")[0])
+        return DotTile.parse(self.tile).rows
 
     @property
     def panel(self) -> int:
         """The columns of a tile."""
-        return int(self.tile.split("x")[1]) // 4
+        return DotTile.parse(self.tile).columns // 4
 
     @property
     def form(self) -> str:

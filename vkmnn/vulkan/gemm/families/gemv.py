@@ -15,6 +15,7 @@ import numpy as np
 from vkmnn.base.records import dataclass
 from vkmnn.ir import Array
 from vkmnn.runtime.device_info import DeviceInfo
+from vkmnn.shader_files.tiles import VEC4_BYTES
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.cost.chunks import LOADED_RATE
 from vkmnn.vulkan.cost.passes import Loop, loop_cost
@@ -33,7 +34,6 @@ from vkmnn.vulkan.gemm.family import (
 from vkmnn.vulkan.gemm.job import ConvJob, MatMulJob
 from vkmnn.vulkan.gemm.operands import PANEL, weight_element
 from vkmnn.vulkan.gemm.problem import ConvProblem, Gemm, MatMulProblem
-from vkmnn.vulkan.gemm.shared_tiles import VEC4_BYTES
 from vkmnn.vulkan.gemm.target import Target
 from vkmnn.vulkan.gemm.traits import Trait
 from vkmnn.vulkan.gemm.weights import packed_elements
@@ -73,14 +73,6 @@ class GemvKernel:
         """Return the predicted time."""
         sizes = self.rows, self.width, self.local
         return gemv_cost(gemm, sizes, target.info, target.element_bytes, target.cold)
-
-
-def gemv_sizes(
-    gemm: Gemm, info: DeviceInfo, element_bytes: int = 4, cold: bool = False
-) -> Iterator[tuple[kernels.MatmulGemvRows, int, int]]:
-    """Yield rows, width and local of the fastest kernel for few rows, when a product has few."""
-    for _, sizes in timed_gemv(gemm, info, element_bytes, cold)[:1]:
-        yield sizes
 
 
 def timed_gemv(

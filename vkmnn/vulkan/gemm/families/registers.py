@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from vkmnn.base.elements import FLOATS
 from vkmnn.base.records import dataclass
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.cost.passes import Loop, loop_cost
@@ -180,7 +181,7 @@ class MatMulTile(MatMulKernel):
     by_blocks: bool = False
     family = "tile"
     supports = Trait.INT8_WEIGHTS | Trait.NORM_ROWS | Trait.GATED
-    dtypes = frozenset({"f32", "f16", "i32"})
+    dtypes = frozenset({*FLOATS, "i32"})
 
     @classmethod
     def rank(cls, problem: MatMulProblem, target: Target) -> Iterator[Bid[MatMulKernel]]:

@@ -117,7 +117,7 @@ def choose_winograd(problem: ConvProblem, weights: Weights, encoder: VulkanEncod
     most = info.limits.max_storage_buffer_range
     fitting = {m: product for m, product in products.items() if _largest(product) <= most}
     if is_gpu(info):
-        costs, pays = _gpu_costs(problem, fitting, info), not encoder.fp16
+        costs, pays = _gpu_costs(problem, fitting, info), encoder.element == "f32"
     else:
         lanes = cpu_lanes(info)
         costs = _cpu_costs(problem, fitting, lanes)

@@ -1,0 +1,152 @@
+"""Poses and faces: points that are encoded as exporters write them come back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import vkmnn
+from tests.pipelines.networks import Array, canned, stripes
+from vkmnn.pipelines.vision.faces import TEMPLATE, aligned
+from vkmnn.pipelines.warping import similarity
+
+POINTS = np.stack([np.linspace(14, 50, 17), 20 + 3 * np.sqrt(np.arange(17))], 1)
+
+
+def test_people_and_their_points(tmp_path: Path, street: Path) -> None:
+    """YOLO-pose: x, y and how visible each point is, behind box and score."""
+    table = np.zeros((1, 84, 4 + 1 + 51), np.float32)
+    table[:, :, :4] = 2
+    table[0, 9, :5] = 32, 30, 40, 24, 0.8
+    table[0, 9, 5:] = np.concatenate([POINTS, np.full((17, 1), 0.7)], 1).ravel()
+    props = {"names": "{0: 'person'}", "stride": "32", "task": "pose", "imgsz": "[64, 64]",
+             "kpt_shape": "[17, 3]"}  # fmt: skip
+    path = canned(tmp_path / "m.onnx", {"output0": table.transpose(0, 2, 1)}, props=props)
+    with vkmnn.pipeline(None, path, device="cpu") as pipe:
+        (found,) = result = pipe(street)
+    want = (POINTS - [0, 13]) * [200 / 64, 120 / 38]
+    np.testing.assert_allclose(found.points, want, atol=0.01)
+    assert found.names[0] == "nose"
+    assert found.score == pytest.approx(0.8)
+    assert list(result.to_dict()[0]["keypoints"]) == list(found.names)
+    assert result.draw().size == (200, 120)
+
+
+def simcc(size: tuple[int, int]) -> dict[str, Array]:
+    x, y = (np.zeros((1, 17, side * 2), np.float32) for side in size[::-1])
+    x[0, np.arange(17), np.rint(POINTS[:, 0] * 2).astype(int)] = 0.9
+    y[0, np.arange(17), np.rint(POINTS[:, 1] * 2).astype(int)] = 0.8
+    return {"simcc_x": x, "simcc_y": y}
+
+
+def heat(size: tuple[int, int]) -> dict[str, Array]:
+    """Bells around the points, a quarter of the size."""
+    y, x = np.mgrid[: size[0] // 4, : size[1] // 4]
+    maps = [np.exp(-((x - px / 4) ** 2 + (y - py / 4) ** 2) / 2) for px, py in POINTS]
+    return {"heatmaps": np.array(maps, np.float32)[None]}
+
+
+@pytest.mark.parametrize(("kind", "bar"), [(simcc, 1.0), (heat, 5.0)])
+def test_points_of_one_person(tmp_path: Path, kind: object, bar: float) -> None:
+    path = canned(tmp_path / "m.onnx", kind((96, 64)), (1, 3, 96, 64))  # type: ignore[operator]
+    picture = stripes(192, 128)
+    with vkmnn.pipeline(None, path, device="cpu", tell=list) as pipe:
+        assert pipe.task == "pose-estimation"
+        (found,) = pipe(picture)
+        np.testing.assert_allclose(found.points, POINTS * 2, atol=bar)
+        (boxed,) = pipe(picture, boxes=[(20, 40, 84, 136)])
+    # The region is the box in the input's shape, a quarter larger: 80×120 around (52, 88).
+    np.testing.assert_allclose(boxed.points, POINTS * 1.25 + [12, 28], atol=bar)
+    assert boxed.box is not None
+    assert boxed.box.corners == (20, 40, 84, 136)
+
+
+FACE = np.array([[24.0, 24], [40, 25], [32, 34], [26, 42], [39, 43]])
+CORNERS = (16.0, 12.0, 48.0, 52.0)
+
+
+def scrfd() -> dict[str, Array]:
+    """Distances to the sides and points from the centre of a cell, in strides; two anchors."""
+    made: dict[str, Array] = {}
+    for columns, name in ((1, "score"), (4, "bbox"), (10, "kps")):
+        for stride in (8, 16, 32):
+            count = (64 // stride) ** 2 * 2
+            made[f"{name}_{stride}"] = np.zeros((count, columns), np.float32)
+    row = (2 * 4 + 2) * 2  # the cell (32, 32) of stride 16
+    made["score_16"][row] = 0.9
+    made["bbox_16"][row] = np.array([32 - CORNERS[0], 32 - CORNERS[1], CORNERS[2] - 32,
+                                     CORNERS[3] - 32]) / 16  # fmt: skip
+    made["kps_16"][row] = ((FACE - 32) / 16).ravel()
+    return made
+
+
+def yunet() -> dict[str, Array]:
+    made: dict[str, Array] = {}
+    for columns, name in ((1, "cls"), (1, "obj"), (4, "bbox"), (10, "kps")):
+        for stride in (8, 16, 32):
+            made[f"{name}_{stride}"] = np.zeros((1, (64 // stride) ** 2, columns), np.float32)
+    row = 2 * 4 + 2
+    made["cls_16"][0, row], made["obj_16"][0, row] = 0.9, 0.9
+    made["bbox_16"][0, row] = 0, 0, np.log(32 / 16), np.log(40 / 16)
+    made["kps_16"][0, row] = ((FACE - 32) / 16).ravel()
+    return made
+
+
+@pytest.mark.parametrize("kind", [scrfd, yunet])
+def test_faces(tmp_path: Path, street: Path, kind: object) -> None:
+    path = canned(tmp_path / "m.onnx", kind())  # type: ignore[operator]
+    with vkmnn.pipeline(None, path, device="cpu", tell=list) as pipe:
+        assert pipe.task == "face-detection"
+        (found,) = pipe(street)
+    scale = np.array([200 / 64, 120 / 38])
+    np.testing.assert_allclose(found.points, FACE * scale, atol=0.01)
+    want = (np.array(CORNERS).reshape(2, 2) * scale).ravel()
+    np.testing.assert_allclose(found.box.corners, np.minimum(want, (200, 120) * 2), atol=0.01)
+    assert found.score == pytest.approx(0.9)
+
+
+def test_embeddings_of_faces(tmp_path: Path, street: Path) -> None:
+    detector = canned(tmp_path / "det.onnx", scrfd())
+    vector = np.arange(1, 9, dtype=np.float32)[None]
+    embedder = canned(tmp_path / "arcface.onnx", {"683": vector}, (1, 3, 112, 112))
+    parts = {"detector": detector, "embedder": embedder}
+    for model in (parts, tmp_path):
+        with vkmnn.pipeline("face", model, device="cpu", tell=list) as pipe:
+            (found,) = pipe(street)
+        np.testing.assert_allclose(found.embedding, vector[0] / np.linalg.norm(vector), atol=1e-6)
+        assert found.similarity(found) == pytest.approx(1)
+    with pytest.raises(vkmnn.InvalidInputError, match="no network 'embeder'"):
+        vkmnn.pipeline("face", {"embeder": embedder})
+
+
+def test_alignment() -> None:
+    """A face that is turned and enlarged comes upright to ArcFace's places."""
+    angle = np.deg2rad(20)
+    turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+    points = TEMPLATE @ turn.T * 1.7 + [60, 20]
+    matrix = similarity(points, TEMPLATE)
+    np.testing.assert_allclose(points @ matrix[:, :2].T + matrix[:, 2], TEMPLATE, atol=1e-9)
+    picture = np.zeros((300, 300, 3), np.uint8)
+    x, y = np.rint(points[0]).astype(int)
+    picture[y - 6 : y + 7, x - 6 : x + 7] = 255
+    found = aligned(picture, points)
+    weights = found[..., 0].astype(float)
+    rows, columns = np.indices(weights.shape)
+    centre = (weights * columns).sum() / weights.sum(), (weights * rows).sum() / weights.sum()
+    assert centre == pytest.approx(tuple(TEMPLATE[0]), abs=0.6)
+
+
+def test_pictures_as_vectors(tmp_path: Path, street: Path) -> None:
+    states = np.zeros((1, 5, 4), np.float32)
+    states[0, 0] = 3, 0, 4, 0
+    path = canned(tmp_path / "m.onnx", {"last_hidden_state": states}, (1, 3, 32, 32))
+    with vkmnn.pipeline(None, path, device="cpu", tell=list) as pipe:
+        assert pipe.task == "image-feature-extraction"
+        one, other = pipe([street, Image.open(street)])
+    np.testing.assert_allclose(one.vector, [0.6, 0, 0.8, 0])
+    assert one.similarity(other) == pytest.approx(1)
+    assert len(json.loads(one.to_json())) == 4

@@ -1,0 +1,28 @@
+"""Packages of the extras, imported when they are needed."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from vkmnn.errors import MissingExtraError
+
+
+def need(package: str, what: str, extra: str = "llm") -> Any:
+    """Return a package.
+
+    Args:
+        package: its name.
+        what: its purpose, for the error.
+        extra: the extra of vkmnn that installs it.
+
+    Raises:
+        MissingExtraError: it is not installed.
+    """
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise MissingExtraError(
+            f"{what} takes the package '{package}', which is not installed",
+            hint=f"pip install 'vkmnn[{extra}]'",
+        ) from error

@@ -1,0 +1,265 @@
+"""`vkmnn run` on pictures, films and folders: a pipeline instead of a bare session."""
+
+from __future__ import annotations
+
+import glob
+import json
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from rich.text import Text
+
+from vkmnn.base.media import FILMS, PICTURES, has_suffix
+from vkmnn.cli.console import document, heading, note, out, show, table, time_text
+from vkmnn.cli.literals import parse_value
+from vkmnn.cli.media_inputs import Inputs, TaskOptions, read_inputs
+from vkmnn.cli.run import RunOptions
+from vkmnn.errors import InvalidInputError, plural
+from vkmnn.pipelines import Pipeline, Result, pipeline
+from vkmnn.pipelines.films import FilmWriter, is_animated
+from vkmnn.pipelines.guessing import UnknownTaskError
+from vkmnn.pipelines.networks import NoPicturesError
+from vkmnn.pipelines.results.result import saver_of
+
+_MOST_ROWS = 40
+
+
+def run_pipeline(
+    model: Path, options: RunOptions, tasks: TaskOptions, output: Path | None, compare: str | None
+) -> None:
+    """Run a pipeline on files, print the results and save them.
+
+    Args:
+        model: the model.
+        options: the options of all runs; `inputs` name the files.
+        tasks: the options of pipelines.
+        output: where results go.
+        compare: refused, like shapes: both are for arrays.
+    """
+    if compare is not None or options.shapes:
+        raise InvalidInputError(
+            f"{'--compare' if compare else '--shape'} is for arrays, and an input is a picture",
+            hint="give arrays: -i x=x.npy" if compare else "--size chooses the network's size",
+        )
+    inputs = read_inputs(options.inputs)
+    files = list(chain.from_iterable(map(_expanded, inputs.files)))
+    several = len(files) > 1 or any(Path(one).is_dir() for one in inputs.files)
+    if output is not None:
+        _check_output(output, several)
+    notes: list[str] = []
+
+    def tell(text: str) -> None:
+        notes.append(text)
+        note(text)
+
+    start = time.perf_counter()
+    given = {
+        "device": options.device,
+        "driver": options.driver,
+        "validation": options.validate,
+        "precision": options.precision,
+        "unsupported": options.unsupported,
+        "on_overflow": options.on_overflow,
+        "tell": tell,
+    }
+    with _opened(model, given, tasks, inputs) as pipe:
+        heading(f"{model.name} on {pipe.device}: {pipe.task}")
+        opened = time.perf_counter() - start
+        facts: list[dict[str, Any]] = []
+        results = _results(pipe, files)
+        _save(output, _shown(results, facts), several, files)
+        document("run", {
+            "model": str(model), "device": pipe.device, "task": pipe.task, "notes": notes,
+            "opened_s": opened, "results": facts,
+        })  # fmt: skip
+
+
+def _opened(
+    model: Path, options: Mapping[str, Any], tasks: TaskOptions, inputs: Inputs
+) -> Pipeline:
+    given: dict[str, Any] = {**options, **_parsed(tasks)}
+    if inputs.values:
+        given["feeds"] = _feeds(model, inputs.values)
+    try:
+        return pipeline(tasks.task, model, **given)
+    except NoPicturesError as error:
+        error.message = f"'{inputs.files[0]}' is a picture, and {error.message}"
+        raise
+    except UnknownTaskError as error:
+        files = " ".join(f"-i {one}" for one in inputs.files[:1])
+        error.hint = (
+            f"name the task: vkmnn run {model} {files} --task {error.likely}\n"
+            f"  tasks: {', '.join(error.tasks)}"
+        )
+        raise
+
+
+def _feeds(model: Path, values: Mapping[str, str]) -> dict[str, Any]:
+    """Return the values of inputs beside the pictures."""
+    from vkmnn.pipelines.networks import load
+    from vkmnn.pipelines.options import Options
+
+    args = {arg.name: arg for arg in load(model, Options()).inputs}
+    made = {}
+    for name, text in values.items():
+        if name not in args:
+            raise InvalidInputError(
+                f"--input {text or name}: it is neither a picture, a film or a folder, nor a value "
+                "for another input",
+                hint=f"inputs: {', '.join(args)}",
+            )
+        given = parse_value(args[name], text)
+        if given.array is None and given.fill is None:
+            raise InvalidInputError(f"--input {name}={text}: give numbers, JSON or a file")
+        made[name] = given.array if given.array is not None else given.fill
+    return made
+
+
+def _parsed(tasks: TaskOptions) -> dict[str, Any]:
+    """Return the options as `vkmnn.pipeline` takes them."""
+    made: dict[str, Any] = {
+        "labels": tasks.labels,
+        "threshold": tasks.threshold,
+        "channels": tasks.channels,
+        "preprocess": tasks.preprocess,
+        "size": None if tasks.size is None else _sides(tasks.size),
+        "mean": None if tasks.mean is None else _numbers("--mean", tasks.mean),
+        "std": None if tasks.std is None else _numbers("--std", tasks.std),
+    }
+    made = {name: value for name, value in made.items() if value is not None}
+    for text in tasks.more:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise InvalidInputError(f"--set {text} has no value", hint="for example --set top=3")
+        made[name.strip().replace("-", "_")] = _literal(value)
+    return made
+
+
+def _literal(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _sides(text: str) -> tuple[int, int]:
+    try:
+        sides = [int(part) for part in text.lower().replace("×", "x").split("x")]
+    except ValueError:
+        sides = []
+    if len(sides) not in (1, 2):
+        raise InvalidInputError(
+            f"--size {text} is not a size",
+            hint="for example --size 640 or --size 480x640 (rows first)",
+        )
+    return sides[0], sides[-1]
+
+
+def _numbers(option: str, text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.strip("[]() ").split(","))
+    except ValueError:
+        raise InvalidInputError(
+            f"{option} {text} is not a list of numbers", hint=f"for example {option} 0.5,0.5,0.5"
+        ) from None
+
+
+def _expanded(text: str) -> list[str]:
+    """Return the files that a folder or a pattern stands for."""
+    path = Path(text)
+    if path.is_dir():
+        found = sorted(str(one) for one in path.iterdir() if has_suffix(one, PICTURES))
+    elif path.exists() or not glob.has_magic(text):
+        return [text]
+    else:
+        found = sorted(glob.glob(text, recursive=True))  # noqa: PTH207 - absolute ones too
+    if not found:
+        raise InvalidInputError(f"'{text}' stands for no picture", hint="check the path")
+    return found
+
+
+def _results(pipe: Any, files: Sequence[str]) -> Iterator[tuple[str, Result[Any], float]]:
+    """Yield name, result and seconds for each picture and each frame."""
+    for file in files:
+        start = time.perf_counter()
+        if has_suffix(file, FILMS) or is_animated(Path(file)):
+            for number, result in enumerate(pipe.stream(file)):
+                end = time.perf_counter()
+                yield f"{Path(file).stem}-{number:05d}", result, end - start
+                start = end
+        else:
+            result = pipe(file)
+            yield Path(file).name, result, time.perf_counter() - start
+
+
+def _shown(
+    results: Iterable[tuple[str, Result[Any], float]], facts: list[dict[str, Any]]
+) -> Iterator[tuple[str, Result[Any]]]:
+    """Print each result as it comes."""
+    for name, result, seconds in results:
+        facts.append({"input": name, "seconds": seconds, "result": result.to_dict()})
+        out.print(Text(f"{name}: {plural(len(result), 'result')}, {time_text(seconds)}"))
+        if len(result):
+            rows = table(*result.columns, right=result.columns[1:])
+            for row in result.rows()[:_MOST_ROWS]:
+                rows.add_row(*map(Text, row))
+            show(rows)
+        if len(result) > _MOST_ROWS:
+            note(f"{len(result) - _MOST_ROWS} more; --output FILE.json has all")
+        yield name, result
+
+
+# --- saving ---------------------------------------------------------------------------------------
+
+
+def _check_output(output: Path, several: bool) -> None:
+    """Refuse early what could not be saved at the end."""
+    if has_suffix(output, FILMS):
+        return
+    if several and output.suffix and output.suffix.lower() not in (".json", ".txt"):
+        raise InvalidInputError(
+            f"'{output}' would be the result of one picture, and there are several",
+            hint=f"name a folder, -o {output.stem or 'results'}, or a .json file",
+        )
+    if not several and output.suffix:
+        saver_of(output)
+    if output.suffix and not output.absolute().parent.is_dir():
+        raise InvalidInputError(f"the folder of '{output}' does not exist", hint="create it first")
+
+
+def _save(
+    output: Path | None,
+    results: Iterator[tuple[str, Result[Any]]],
+    several: bool,
+    files: Sequence[str],
+) -> None:
+    """Save results as they come: in one file, a folder, or a film."""
+    streamed = several or any(has_suffix(one, FILMS) or is_animated(Path(one)) for one in files)
+    if output is None:
+        deque(results, maxlen=0)  # printing them is all
+    elif has_suffix(output, FILMS):
+        with FilmWriter(output, files[0]) as film:
+            for _, result in results:
+                film.add(result.draw())
+        out.print(Text(f"saved {output}"))
+    elif streamed and output.suffix.lower() in (".json", ".txt"):
+        listed = dict(results)
+        is_json = output.suffix.lower() == ".json"
+        made = (
+            json.dumps({name: one.to_dict() for name, one in listed.items()}, indent=2)
+            if is_json
+            else "\n".join(f"{name}\t{one.text()}" for name, one in listed.items())
+        )
+        output.write_text(made + "\n", "utf-8")
+        out.print(Text(f"saved {output}"))
+    elif output.suffix and not streamed:
+        for _, result in results:
+            out.print(Text(f"saved {result.save(output)}"))
+    else:
+        output.mkdir(parents=True, exist_ok=True)
+        count = sum(bool(one.save(output / f"{Path(name).stem}.png")) for name, one in results)
+        out.print(Text(f"saved {plural(count, 'picture')} in {output}"))

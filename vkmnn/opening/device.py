@@ -1,0 +1,173 @@
+"""The device, backend and precision of a session."""
+
+from __future__ import annotations
+
+import logging
+
+from vkmnn.base.elements import FLOATS
+from vkmnn.base.records import dataclass
+from vkmnn.core.backend import Backend
+from vkmnn.core.backends import named_backend, open_backend
+from vkmnn.core.overflow import OverflowWatch
+from vkmnn.cpu_fallback import CpuBackend
+from vkmnn.discovery import load_plugins
+from vkmnn.errors import DeviceNotFoundError, InvalidInputError
+from vkmnn.runtime import environment
+from vkmnn.runtime.device_info import DeviceInfo
+from vkmnn.schedule_config import PRECISIONS, STORAGE, Precision, ScheduleConfig, precision_name
+
+_log = logging.getLogger(__name__)
+
+CPU_DEVICE = "cpu"
+MAX_THREADS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class CpuInfo:
+    """Replaces DeviceInfo if numpy or a plug-in's backend is the device."""
+
+    name: str = "CPU (numpy backend)"
+
+
+@dataclass(frozen=True, slots=True)
+class OpenDevice:
+    """A backend, the device it runs on, and its precision."""
+
+    backend: Backend
+    info: DeviceInfo | CpuInfo
+    precision: Precision
+
+
+def open_device(config: ScheduleConfig, subject: str | None = None) -> OpenDevice:
+    """Open the device that the configuration asks for.
+
+    Args:
+        config: how the session runs.
+        subject: identifies the model to be opened, for the pipelines that it needed last time; None
+            if unknown.
+
+    Raises:
+        DeviceNotFoundError: it does not exist.
+        InvalidInputError: the precision is unknown.
+        PluginError: a plug-in's backend cannot be opened.
+    """
+    _check_threads(config.threads)
+    config.check_levels()
+    wanted = selector(config)
+    if wanted == CPU_DEVICE:
+        return _on_cpu(config)
+    if isinstance(wanted, str) and wanted != "auto" and not wanted.isdigit():
+        load_plugins()  # one may have a backend of that name
+        if (name := named_backend(wanted)) is not None:
+            info = CpuInfo(f"{name} (a plug-in's backend)")
+            precision = _precision(config, "high", info.name)
+            return OpenDevice(open_backend(wanted), info, precision)
+    from vkmnn.runtime import device as devices
+
+    try:
+        device = devices.open_device(
+            wanted,
+            driver=config.driver,
+            validation=config.validation,
+            priority=config.power,
+        )
+    except DeviceNotFoundError as error:
+        if wanted != "auto" or config.require_device:
+            raise
+        _log.warning(
+            "no Vulkan device, the numpy CPU backend runs the network, many times slower: %s",
+            str(error).removeprefix("no Vulkan device: "),
+        )
+        return _on_cpu(config)
+    foreseen = None
+    if subject is not None and not device.validation:
+        from vkmnn.vulkan.plan.foreseen import Foreseen
+
+        foreseen = Foreseen(device, subject)
+    from vkmnn.vulkan.backend import VulkanBackend
+    from vkmnn.vulkan.settings import BackendSettings
+
+    precise = PRECISIONS[precision_name(config.precision)]
+    possible = possible_precision(precise, device.info)
+    precision = _precision(config, possible, device.info.name)
+    element, arithmetic = STORAGE[precision]
+    settings = BackendSettings(
+        progress=config.progress,
+        element=element,
+        arithmetic=arithmetic,
+        overflows=_overflow_watch(config, precision),
+        tuning=config.tuning_effort,
+        storage=config.storage,
+        spacious=config.memory == "high",
+        replays=config.execution == "indirect",
+        eager=config.allocator == "eager",
+    )
+    backend = VulkanBackend(device, settings, foreseen=foreseen)
+    return OpenDevice(backend, device.info, precision)
+
+
+def _check_threads(threads: object) -> None:
+    if not isinstance(threads, int) or not 1 <= threads <= MAX_THREADS:
+        raise InvalidInputError(
+            f"cannot run on {threads!r} threads",
+            hint=f"threads is a number from 1 to {MAX_THREADS}",
+        )
+
+
+def selector(config: ScheduleConfig) -> str | int:
+    """Return the device asked for, by the configuration or else by the environment."""
+    device = environment.device_word(config.device)
+    return environment.device_selector() if device in ("auto", environment.FASTEST) else device
+
+
+def _on_cpu(config: ScheduleConfig) -> OpenDevice:
+    precision = PRECISIONS[precision_name(config.precision)]
+    watch = _overflow_watch(config, precision)
+    backend = CpuBackend(config.cpu_threads, *STORAGE[precision], overflows=watch)
+    return OpenDevice(backend, CpuInfo(), precision)
+
+
+def _overflow_watch(config: ScheduleConfig, precision: Precision) -> OverflowWatch | None:
+    """Return the overflow handling; None where there is no float16, or it is ignored."""
+    overflows = FLOATS[STORAGE[precision][0]].overflows
+    if not overflows or config.on_overflow == "ignore":
+        return None
+    return OverflowWatch(config.on_overflow)
+
+
+def possible_precision(wanted: Precision, info: DeviceInfo) -> Precision:
+    """Return the precision nearest to a wanted one that kernels of a device have, and gain by."""
+    element, arithmetic = STORAGE[wanted]
+    if not info.features >= {*FLOATS[element].needs}:
+        return "high"
+    from vkmnn.vulkan.device_rules import is_gpu
+
+    if arithmetic == "f32" or ("float16" in info.features and is_gpu(info)):
+        return wanted
+    return next(name for name, how in STORAGE.items() if how == (element, "f32"))
+
+
+def _precision(config: ScheduleConfig, possible: Precision, device: str) -> Precision:
+    """Return the precision to run with, and warn if it is not the requested one."""
+    wanted = PRECISIONS[precision_name(config.precision)]
+    element, arithmetic = STORAGE[wanted]
+    if possible == wanted:
+        return wanted
+    if STORAGE[possible][0] != element:
+        _log.warning(
+            '%s stores no %s: precision "%s" runs as "%s", in float32',
+            device,
+            FLOATS[element].dtype.name,
+            config.precision,
+            possible,
+        )
+    else:
+        _log.warning(
+            '%s has no %s arithmetic of its own: precision "%s" runs as "%s", with '
+            "float32 arithmetic",
+            device,
+            FLOATS[arithmetic].dtype.name,
+            wanted,
+            possible,
+        )
+    return possible

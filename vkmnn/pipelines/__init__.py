@@ -1,0 +1,42 @@
+"""Tasks above sessions: a picture in, an answer out. `vkmnn.pipeline` opens them."""
+
+from __future__ import annotations
+
+from vkmnn.pipelines.base import PicturePipeline, Pipeline
+from vkmnn.pipelines.options import Options
+from vkmnn.pipelines.pictures import Picture, read_picture
+from vkmnn.pipelines.results.boxes import Box, Boxes
+from vkmnn.pipelines.results.keypoints import Keypoints, Poses
+from vkmnn.pipelines.results.labels import Label, Labels
+from vkmnn.pipelines.results.maps import Depth, Embedding, Enlarged, Matte
+from vkmnn.pipelines.results.masks import Mask, Masks
+from vkmnn.pipelines.results.result import Result
+from vkmnn.pipelines.results.text_lines import TextLine, TextLines
+from vkmnn.pipelines.tasks import TASKS, Task, pipeline, task_of
+
+__all__ = [
+    "TASKS",
+    "Box",
+    "Boxes",
+    "Depth",
+    "Embedding",
+    "Enlarged",
+    "Keypoints",
+    "Label",
+    "Labels",
+    "Mask",
+    "Masks",
+    "Matte",
+    "Options",
+    "Picture",
+    "PicturePipeline",
+    "Pipeline",
+    "Poses",
+    "Result",
+    "Task",
+    "TextLine",
+    "TextLines",
+    "pipeline",
+    "read_picture",
+    "task_of",
+]

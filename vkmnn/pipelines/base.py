@@ -1,0 +1,354 @@
+"""The bases of pipelines: of all, and of those that take pictures."""
+
+from __future__ import annotations
+
+import glob
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+import numpy as np
+
+from vkmnn.base.records import dataclass
+from vkmnn.errors import InvalidInputError, nearest
+from vkmnn.pipelines.arrays import Array
+from vkmnn.pipelines.description import label_names, read_labels
+from vkmnn.pipelines.films import frames_of
+from vkmnn.pipelines.image_processor import ImageProcessor
+from vkmnn.pipelines.networks import Loaded, PictureNetwork, input_of
+from vkmnn.pipelines.options import Options
+from vkmnn.pipelines.pictures import Picture, read_picture
+from vkmnn.pipelines.placing import Placed
+from vkmnn.pipelines.reading_processors import processor_of
+from vkmnn.pipelines.results.result import Result
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+ResultT = TypeVar("ResultT", bound=Result[Any])
+Settings = Mapping[str, Any]
+
+_IN_FLIGHT = 2
+"""Frames that are on their way while another one is read."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """A run: pictures, where they lie, the inputs, and how many of the pictures count."""
+
+    pictures: Sequence[Picture]
+    placed: Sequence[Placed]
+    feeds: Mapping[str, Array]
+    count: int
+
+
+class Pipeline(ABC):
+    """A network, or several, with what comes before and after; made by `vkmnn.pipeline`.
+
+    Args:
+        options: the options.
+
+    Attributes:
+        task: the name of the task.
+        own: names of options that only this task has.
+        settings: what calls may change: names and defaults.
+        notes: sentences on what had to be guessed.
+    """
+
+    task: ClassVar[str] = ""
+    own: ClassVar[tuple[str, ...]] = ()
+    settings: Mapping[str, Any]
+
+    @classmethod
+    def variant(cls, loaded: Any) -> type[Pipeline]:
+        """Return the class for a network: tasks may have several kinds of them."""
+        del loaded
+        return cls
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.notes: list[str] = []
+        self.settings = {}
+
+    def guess(self, what: str, flags: str) -> None:
+        """Say what had to be guessed, and the options that change it."""
+        note = f"{what}; choose with {flags}"
+        self.notes.append(note)
+        self.options.tell(note)
+
+    def chosen(self, given: Settings) -> Settings:
+        """Return the settings of a call.
+
+        Raises:
+            InvalidInputError: a name is not known.
+        """
+        for name in given:
+            if name not in self.settings:
+                hint = nearest(name, self.settings, "settings")
+                raise InvalidInputError(f"'{self.task}' has no setting '{name}'", hint=hint)
+        return {**self.settings, **given}
+
+    @abstractmethod
+    def __call__(self, inputs: Any, **settings: Any) -> Any:
+        """Return the result for an input; a list of results for a list of inputs."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release device memory; the pipeline cannot be used afterwards."""
+
+    @property
+    @abstractmethod
+    def device(self) -> str:
+        """The name of the device that it runs on."""
+
+    def __repr__(self) -> str:
+        """Return task and device."""
+        return f"<vkmnn.pipeline '{self.task}' on {self.device}>"
+
+    def __enter__(self) -> Self:
+        """Return the pipeline itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the pipeline."""
+        self.close()
+
+
+class PicturePipeline(Pipeline, Generic[ResultT]):
+    """A pipeline of one network that takes pictures.
+
+    Args:
+        loaded: the network.
+        options: the options.
+    """
+
+    usual: ClassVar[ImageProcessor] = ImageProcessor()
+    """How networks of the task want pictures where no file says it."""
+
+    def __init__(self, loaded: Loaded, options: Options) -> None:
+        super().__init__(options)
+        self.about = loaded.about
+        self.loaded = loaded
+        self.network = PictureNetwork(loaded, self.choose_processor(loaded), options)
+
+    @property
+    def device(self) -> str:
+        """The name of the device that it runs on."""
+        return self.network.session.device.name
+
+    # --- what pictures become -------------------------------------------------------------------
+
+    def usual_processor(self, loaded: Loaded) -> ImageProcessor:
+        """Return the processor for a network whose files describe none."""
+        del loaded
+        return self.usual
+
+    def choose_processor(self, loaded: Loaded) -> ImageProcessor:
+        """Return the processor that the files describe, or the usual one, with the options."""
+        options, taken = self.options, input_of(loaded)
+        found = processor_of(loaded.about)
+        made = found[0] if found else self.usual_processor(loaded)
+        if taken.dtype == "uint8" and taken.quantization is None:  # the network normalises
+            made = replace(made, scale=1.0, mean=(0.0,), std=(1.0,))
+        wanted = options.size or taken.size
+        if options.size and taken.size and options.size != taken.size:
+            raise InvalidInputError(
+                f"the network takes pictures of {taken.size[0]}×{taken.size[1]} only",
+                hint="leave out size, or export the network with open sizes",
+            )
+        if wanted:
+            made = _resized(made, wanted)
+        if found is None and (None in (options.mean, options.std) or not wanted):
+            self.guess(f"no file says how pictures are prepared: {_described(made)}",
+                       "--size, --mean, --std and --channels")  # fmt: skip
+        changed: dict[str, Any] = {}
+        if options.channels:
+            changed["channels"] = options.channels
+        if options.mean or options.std:
+            changed |= _normalisation(options, made)
+        return replace(made, **changed)
+
+    def names(self, classes: int, known: Mapping[int, Sequence[str]] | None = None) -> list[str]:
+        """Return the labels: those of the options, of the files, or of a data set by their number.
+
+        Args:
+            classes: how many the network has; 0 for unknown.
+            known: the labels of data sets by their number.
+        """
+        given = self.options.labels
+        if given is not None:
+            names = read_labels(Path(given)) if isinstance(given, str | Path) else given
+            return list(label_names(list(names)))
+        found, _ = self.about.labels()
+        if found:
+            return list(found)
+        guessed = (known or {}).get(classes)
+        if guessed is not None:
+            shown = ", ".join([name for name in guessed if name][:2])
+            self.guess(f"no file names the classes: {shown}, … are assumed", "--labels FILE")
+            return list(guessed)
+        if classes > 1:
+            self.guess(f"no file names the {classes} classes: numbers are shown", "--labels FILE")
+        return []
+
+    # --- runs -----------------------------------------------------------------------------------
+
+    def __call__(self, inputs: Any, **settings: Any) -> Any:
+        """Return the result for a picture, or a list of them for a list of pictures.
+
+        Args:
+            inputs: a path, bytes, an image of PIL, an array [height, width, 3]; a list of these, a
+                folder of pictures, or a pattern: "photos/*.jpg".
+            settings: see `settings`.
+
+        Raises:
+            InvalidInputError: a picture cannot be read, or a setting is not known.
+        """
+        chosen = self.chosen(settings)
+        several = listed(inputs)
+        if several is None:
+            return next(self._flow([read_picture(inputs)], chosen))
+        return list(self._flow(map(read_picture, several), chosen))
+
+    def stream(self, source: Any, **settings: Any) -> Iterator[ResultT]:
+        """Yield the results for the frames of a film, a camera, or any iterable of pictures.
+
+        While the device works on a frame, the next one is read.
+
+        Args:
+            source: a film's path, the number of a camera, the path of an animated picture, or an
+                iterable of pictures.
+            settings: as for a call.
+
+        Raises:
+            MissingExtraError: films and cameras take the package `av`.
+        """
+        return self._flow(frames_of(source), self.chosen(settings))
+
+    def _flow(self, pictures: Iterable[Picture], chosen: Settings) -> Iterator[ResultT]:
+        """Run pictures in groups, some of which are on their way at any time."""
+        waiting: deque[tuple[Future[list[Array]], _Group]] = deque()
+        for group in self._groups(pictures, chosen):
+            waiting.append((self.network.submit(group.feeds), group))
+            if len(waiting) > _IN_FLIGHT:
+                yield from self._finished(*waiting.popleft(), chosen)
+        while waiting:
+            yield from self._finished(*waiting.popleft(), chosen)
+
+    def _finished(
+        self, future: Future[list[Array]], group: _Group, chosen: Settings
+    ) -> list[ResultT]:
+        outputs = dict(zip(self.network.outputs, future.result(), strict=True))
+        return self.results(outputs, group.pictures, group.placed, chosen)[: group.count]
+
+    def _groups(self, pictures: Iterable[Picture], chosen: Settings) -> Iterator[_Group]:
+        """Yield runs: pictures that lie alike, as many as the network or the options say."""
+        most = self.network.batch or self.options.batch
+        group: list[Picture] = []
+        for picture in pictures:
+            if group and not self._alike(group[0], picture):
+                yield self._prepared(group, chosen)
+                group = []
+            group.append(picture)
+            if len(group) == most:
+                yield self._prepared(group, chosen)
+                group = []
+        if group:
+            yield self._prepared(group, chosen)
+
+    def _alike(self, one: Picture, other: Picture) -> bool:
+        processor = self.network.processor
+        return processor.placed(one).canvas == processor.placed(other).canvas
+
+    def _prepared(self, pictures: list[Picture], chosen: Settings) -> _Group:
+        """Return a run; a network with a fixed batch gets the last picture repeatedly."""
+        count = len(pictures)
+        pictures = pictures + [pictures[-1]] * ((self.network.batch or count) - count)
+        placed = [self.network.processor.placed(one) for one in pictures]
+        return _Group(pictures, placed, self._feeds(pictures, placed, chosen), count)
+
+    def _feeds(
+        self, pictures: Sequence[Picture], placed: Sequence[Placed], chosen: Settings
+    ) -> dict[str, Array]:
+        more = self.options.take("feeds", {})
+        arrays = {name: np.asarray(value) for name, value in dict(more).items()}
+        return self.network.feeds(pictures, placed, {**arrays, **self.more_feeds(chosen, placed)})
+
+    def more_feeds(self, chosen: Settings, placed: Sequence[Placed]) -> dict[str, Array]:
+        """Return further inputs of a run: prompts, for example."""
+        del chosen, placed
+        return {}
+
+    @abstractmethod
+    def results(
+        self,
+        outputs: Mapping[str, Array],
+        pictures: Sequence[Picture],
+        placed: Sequence[Placed],
+        chosen: Settings,
+    ) -> list[ResultT]:
+        """Return the result for each picture of a run."""
+
+    def close(self) -> None:
+        """Release device memory; the pipeline cannot be used afterwards."""
+        self.network.close()
+
+
+def listed(inputs: Any) -> list[Any] | None:
+    """Return several inputs as a list, of a folder or a pattern too; None for a single one."""
+    if isinstance(inputs, list | tuple):
+        return list(inputs)
+    if isinstance(inputs, str | Path) and "://" not in str(inputs) and Path(inputs).is_dir():
+        from vkmnn.base.media import PICTURES, has_suffix
+
+        found = sorted(one for one in Path(inputs).iterdir() if has_suffix(one, PICTURES))
+        if not found:
+            raise InvalidInputError(f"the folder '{inputs}' holds no pictures")
+        return list(found)
+    if isinstance(inputs, str) and glob.has_magic(inputs) and not Path(inputs).exists():
+        found_by = sorted(glob.glob(inputs, recursive=True))  # noqa: PTH207 - absolute ones too
+        if not found_by:
+            raise InvalidInputError(f"'{inputs}' stands for no picture", hint="check the path")
+        return list(found_by)
+    if isinstance(inputs, np.ndarray) and inputs.ndim == 4:
+        return list(inputs)
+    return None
+
+
+def _resized(made: ImageProcessor, size: tuple[int, int]) -> ImageProcessor:
+    """Return a processor for another size of input; what is cut away keeps its share."""
+    fit = made.fit
+    if fit.size == size:
+        return made
+    if fit.how in ("shortest", "cropped") and fit.size and fit.edge:
+        edge = round(fit.edge * min(size) / min(fit.size))
+        fit = replace(fit, edge=edge, longest=round(fit.longest * size[1] / fit.size[1]))
+    return replace(made, fit=replace(fit, size=size))
+
+
+def _normalisation(options: Options, made: ImageProcessor) -> dict[str, Any]:
+    mean, std = options.mean or made.mean, options.std or made.std
+    if max(map(abs, (*(options.mean or ()), *(options.std or ())))) <= 1:
+        return {"mean": mean, "std": std, "scale": made.scale if made.scale != 1 else 1 / 255}
+    return {"mean": mean, "std": std, "scale": 1.0}
+
+
+def _described(made: ImageProcessor) -> str:
+    """Return how pictures are prepared, as a person would say it."""
+    size = "×".join(map(str, made.fit.size)) if made.fit.size else "their own size"
+    numbers = ["/".join(f"{one:.6g}" for one in pair) for pair in (made.mean, made.std)]
+    scale = "pixel / 255" if abs(made.scale * 255 - 1) < 1e-6 else f"pixel × {made.scale:.6g}"
+    return (
+        f"{made.fit.how} to {size}, {made.channels.upper()}, {scale}, "
+        f"mean {numbers[0]}, std {numbers[1]}"
+    )

@@ -1,0 +1,1 @@
+"""Decoding of what networks return; heads are recognised by the shapes of their outputs."""

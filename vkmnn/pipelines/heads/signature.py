@@ -1,0 +1,89 @@
+"""Names and shapes of outputs, by which heads are recognised."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import field
+
+from vkmnn.base.records import dataclass
+from vkmnn.inference_session import NodeArg
+from vkmnn.pipelines.arrays import Array
+
+Shape = tuple[int | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """An output: its name, its shape as far as it is known, and whether it has integers."""
+
+    name: str
+    shape: Shape
+    integer: bool = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a size other than the first is not known."""
+        return None in self.shape[1:]
+
+    @property
+    def rank(self) -> int:
+        """The number of axes."""
+        return len(self.shape)
+
+    def like(self, *shape: int | None) -> bool:
+        """Tell whether the shape is this one; None stands for any size, known or not."""
+        return self.rank == len(shape) and all(
+            want is None or have == want for have, want in zip(self.shape, shape, strict=True)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What is known of a network when its head is looked for.
+
+    Attributes:
+        outputs: its outputs.
+        size: height and width of its input, where they are known.
+        classes: how many classes its files name; 0 for unknown.
+        properties: metadata of its file.
+    """
+
+    outputs: tuple[Output, ...]
+    size: tuple[int, int] | None = None
+    classes: int = 0
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    def find(self, *shape: int | None, integer: bool | None = None) -> Output | None:
+        """Return the first output of a shape."""
+        for one in self.outputs:
+            if one.like(*shape) and integer in (None, one.integer):
+                return one
+        return None
+
+    def named(self, *words: str) -> Output | None:
+        """Return the first output whose name contains one of these, in their order."""
+        for word in words:
+            for one in self.outputs:
+                if word in one.name.lower():
+                    return one
+        return None
+
+
+def declared_outputs(args: Iterable[NodeArg]) -> tuple[Output, ...]:
+    """Return the outputs as the model declares them; those of unknown rank are left out."""
+    return tuple(
+        Output(
+            arg.name,
+            tuple(one if isinstance(one, int) else None for one in arg.shape),
+            arg.dtype not in ("float32", "float16", "float64", "bfloat16"),
+        )
+        for arg in args
+        if arg.shape is not None
+    )
+
+
+def computed_outputs(outputs: Mapping[str, Array]) -> tuple[Output, ...]:
+    """Return the outputs of a run."""
+    return tuple(
+        Output(name, array.shape, array.dtype.kind in "iu") for name, array in outputs.items()
+    )

@@ -1,0 +1,257 @@
+"""Networks of a pipeline: opened, described, and run on pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vkmnn.base.records import dataclass
+from vkmnn.errors import InvalidInputError, ModelFileError, plural
+from vkmnn.inference_session import InferenceSession, NodeArg
+from vkmnn.opening import Network, load_network
+from vkmnn.pipelines.arrays import Array
+from vkmnn.pipelines.description import Description, describe
+from vkmnn.pipelines.image_processor import ImageProcessor
+from vkmnn.pipelines.options import Options
+from vkmnn.pipelines.picture_input import COMPANIONS, PictureInput, picture_input
+from vkmnn.pipelines.pictures import Picture
+from vkmnn.pipelines.placing import Placed
+from vkmnn.sources.locate import locate
+
+Model = Any
+"""A path, serialised bytes, an onnx.ModelProto, or an InferenceSession."""
+
+_MODELS = (".onnx", ".vkmnn", ".mnn", ".tflite", ".pb", ".caffemodel", ".ort")
+PROBE = (320, 320)
+"""Size of pictures that open networks are tried on."""
+Outputs = Mapping[str, Array]
+
+_PREFERRED = ("model.onnx", "onnx/model.onnx")
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A network that is read and not opened: what is needed to choose how to open it.
+
+    Attributes:
+        network: the network, without optimisation.
+        about: what its files say.
+        inputs: its inputs, as sessions describe them.
+        outputs: its outputs.
+    """
+
+    network: Network
+    about: Description
+    inputs: Sequence[NodeArg]
+    outputs: Sequence[NodeArg]
+
+
+def local_file(model: str | Path) -> Path:
+    """Return the file of a network on this machine; names of the hub and addresses are downloaded.
+
+    Raises:
+        ModelFileError: there is none, or several.
+    """
+    path = locate(str(model)).path
+    if not path.is_dir():
+        return path
+    for name in _PREFERRED:
+        if (path / name).is_file():
+            return path / name
+    found = sorted(
+        file
+        for folder in (path, path / "onnx")
+        if folder.is_dir()
+        for file in folder.iterdir()
+        if file.suffix in _MODELS
+    )
+    if len(found) == 1:
+        return found[0]
+    names = ", ".join(file.name for file in found[:8]) or "no model"
+    raise ModelFileError(f"'{path}' holds {names}", hint="give the path of one file")
+
+
+def load(model: Model, options: Options) -> Loaded:
+    """Read a network and what is written about it.
+
+    Raises:
+        ModelError: the file is missing, damaged or not a model.
+    """
+    path = local_file(model) if isinstance(model, str | Path) else None
+    network = load_network(
+        model if path is None else path,
+        options.budget,
+        optimised=False,
+        unsupported=options.unsupported,
+    )
+    graph = network.source
+    about = describe(path, graph.metadata.properties, graph.name or "the model")
+    by = graph.quantization
+
+    def arg(info: Any) -> NodeArg:
+        shape = None if info.shape is None else list(info.shape)
+        kind = graph.types.get(info.name, info.dtype.onnx)
+        return NodeArg(info.name, kind, shape, info.dtype.value, by.get(info.name))
+
+    inputs = [arg(info) for info in graph.inputs]
+    return Loaded(network, about, inputs, [arg(info) for info in network.outputs])
+
+
+def open_session(
+    loaded: Loaded, options: Options, graph: Any = None, **shapes: Any
+) -> InferenceSession:
+    """Open a session on a loaded network, or on a graph made of it."""
+    model: Any = loaded.network.source if graph is None else graph
+    return InferenceSession(
+        model,
+        options.device,
+        precision=options.precision,
+        budget=options.budget,
+        unsupported=options.unsupported,
+        driver=options.driver,
+        validation=options.validation,
+        on_overflow=options.on_overflow,
+        **shapes,
+    )
+
+
+def probed_outputs(loaded: Loaded, processor: ImageProcessor, options: Options) -> Outputs:
+    """Return the outputs for a black picture: their shapes, where the model leaves them open."""
+    pixels = np.zeros((*(processor.fit.size or PROBE), 3), np.uint8)
+    network = PictureNetwork(loaded, processor, options)
+    try:
+        picture = Picture(pixels)
+        placed = network.processor.placed(picture)
+        count = network.batch or 1
+        return network.run(network.feeds([picture] * count, [placed] * count, {}))
+    finally:
+        network.close()
+
+
+class PictureNetwork:
+    """A network that takes pictures, with its processor.
+
+    Args:
+        loaded: the network.
+        processor: how it wants pictures.
+        options: where and how it runs.
+
+    Attributes:
+        taken: its input of pictures.
+        processor: how it gets them.
+        session: the open session.
+    """
+
+    def __init__(self, loaded: Loaded, processor: ImageProcessor, options: Options) -> None:
+        self.taken = input_of(loaded)
+        if self.taken.channels == 1:
+            processor = replace(processor, channels="grey")
+        self.processor = processor
+        self.about = loaded.about
+        self._others = [arg for arg in loaded.inputs if arg.name != self.taken.name]
+        self._place = options.preprocess
+        floats = np.dtype(self.taken.dtype).kind == "f"
+        if not floats or (self._place == "auto" and self.taken.layout[0] != "n"):
+            self._place = "host"
+        if self._place == "host":
+            self.session = open_session(loaded, options)
+        else:
+            from vkmnn.pipelines import front
+
+            resizes = self._place == "device"
+            if resizes and not front.can_resize(processor):
+                raise InvalidInputError(
+                    f'preprocess="device" has no filter "{processor.filter}"',
+                    hint='leave it at "auto": pictures are resized on the host',
+                )
+            graph = front.with_front(loaded.network.source, self.taken, processor, resizes)
+            self.session = open_session(loaded, options, graph)
+        self.outputs = [arg.name for arg in self.session.get_outputs()]
+
+    @property
+    def batch(self) -> int | None:
+        """Pictures in a run; None where any number goes."""
+        return 1 if self._place == "device" else self.taken.batch
+
+    def feeds(
+        self, pictures: Sequence[Picture], placed: Sequence[Placed], more: Mapping[str, Array]
+    ) -> dict[str, Array]:
+        """Return the inputs of a run.
+
+        Args:
+            pictures: as many as `batch` says, which lie alike.
+            placed: where they lie.
+            more: further inputs.
+        """
+        feeds = {**self._companions(placed, more), **more}
+        if self._place == "device":
+            from vkmnn.pipelines import front
+
+            whole = self.processor.ordered(pictures[0].pixels)[None]
+            feeds |= front.placing_feeds(placed[0], self.taken.channels)
+            return feeds | {front.PICTURES: np.ascontiguousarray(whole)}
+        pixels = np.stack(
+            [self.processor.pixels(one, where) for one, where in zip(pictures, placed, strict=True)]
+        )
+        if self._place == "auto":
+            from vkmnn.pipelines.front import PICTURES
+
+            return feeds | {PICTURES: pixels}
+        return feeds | {self.taken.name: self._converted(pixels)}
+
+    def _converted(self, pixels: Array) -> Array:
+        raw = self.taken.dtype == "uint8" and self.taken.quantization is None
+        values = pixels if raw else self.taken.cast(self.processor.normalised(pixels))
+        return self.taken.arranged(values)
+
+    def _companions(self, placed: Sequence[Placed], more: Mapping[str, Array]) -> dict[str, Array]:
+        made = {}
+        for arg in self._others:
+            if arg.name in more:
+                continue
+            if arg.name not in COMPANIONS:
+                raise InvalidInputError(
+                    f"the network has an input '{arg.name}' beside its pictures, whose value is "
+                    "not known",
+                    hint=f"give it: feeds={{'{arg.name}': array}}",
+                )
+            made[arg.name] = COMPANIONS[arg.name](placed, arg)
+        return made
+
+    def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        """Run the network and return its outputs by name."""
+        return dict(zip(self.outputs, self.session.run(None, feeds), strict=True))
+
+    def submit(self, feeds: Mapping[str, Array]) -> Future[list[Array]]:
+        """Start a run; its result are the outputs in order."""
+        return self.session.submit(feeds)
+
+    def close(self) -> None:
+        """Release the session."""
+        self.session.close()
+
+
+class NoPicturesError(InvalidInputError):
+    """A network has no input that takes pictures."""
+
+
+def input_of(loaded: Loaded) -> PictureInput:
+    """Return the input that takes pictures.
+
+    Raises:
+        NoPicturesError: there is none.
+    """
+    taken = picture_input(loaded.inputs)
+    if taken is None:
+        shapes = ", ".join(f"{arg.name} {arg.shape}" for arg in loaded.inputs)
+        raise NoPicturesError(
+            f"'{loaded.about.name}' takes no pictures: {plural(len(loaded.inputs), 'input')} "
+            f"({shapes})",
+            hint="run it on arrays: vkmnn.load(model), or vkmnn run model -i x=x.npy",
+        )
+    return taken

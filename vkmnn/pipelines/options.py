@@ -1,0 +1,149 @@
+"""The options of a pipeline, checked once, and what it had to guess."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
+from pathlib import Path
+from typing import Any
+
+from vkmnn.base.budget import Budget
+from vkmnn.base.records import dataclass
+from vkmnn.errors import InvalidInputError, nearest
+from vkmnn.schedule_config import OnOverflow, PrecisionName, Unsupported
+
+_log = logging.getLogger(__name__)
+
+PLACES = ("auto", "device", "host")
+"""Where pictures are prepared: "auto" resizes on the host and normalises on the device."""
+CHANNELS = ("rgb", "bgr")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Options of a pipeline by name; None leaves the choice to the model's files.
+
+    Attributes:
+        device: as for `InferenceSession`, like `precision`, `budget`, `unsupported`, `driver`,
+            `validation` and `on_overflow`.
+        labels: names of classes in order, or a file that lists them.
+        threshold: the least score of a result.
+        size: height and width of the network's pictures.
+        mean: subtracted from values, by channel; of 0 to 1, or of 0 to 255 where one exceeds 1.
+        std: divides what remains, in the same unit.
+        channels: "rgb" or "bgr", the order that the network expects.
+        preprocess: "auto", "device" or "host".
+        batch: pictures in one run, where the network leaves that open.
+        tell: called with each sentence on what had to be guessed; by default it is logged.
+        more: options of single tasks.
+    """
+
+    device: str | int = "auto"
+    precision: PrecisionName = "high"
+    budget: Budget | None = None
+    unsupported: Unsupported = "cpu"
+    driver: str | None = None
+    validation: bool | None = None
+    on_overflow: OnOverflow = "warn"
+    labels: Sequence[str] | str | Path | None = None
+    threshold: float | None = None
+    size: tuple[int, int] | None = None
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    channels: str | None = None
+    preprocess: str = "auto"
+    batch: int = 1
+    tell: Callable[[str], object] = _log.warning
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+    def take(self, name: str, default: Any) -> Any:
+        """Return an option of a single task."""
+        found = self.more.get(name)
+        return default if found is None else found
+
+
+_COMMON = frozenset(Options.__dataclass_fields__) - {"more"}
+
+
+def checked_options(given: Mapping[str, Any], own: Sequence[str], task: str) -> Options:
+    """Return options by their names.
+
+    Args:
+        given: as the caller wrote them.
+        own: the names of the task's own options.
+        task: its name, for messages.
+
+    Raises:
+        InvalidInputError: an unknown name or a wrong value.
+    """
+    known = [*sorted(_COMMON), *own]
+    for name in given:
+        if name not in known:
+            hint = nearest(name, known, "options")
+            raise InvalidInputError(f"'{task}' has no option '{name}'", hint=hint)
+    common = {name: value for name, value in given.items() if name in _COMMON and value is not None}
+    for name, check in _CHECKS.items():
+        if name in common:
+            common[name] = check(name, common[name])
+    return Options(**common, more={name: given[name] for name in own if name in given})
+
+
+def _size(name: str, value: Any) -> tuple[int, int]:
+    sides = (value, value) if isinstance(value, int) else value
+    try:
+        height, width = (int(side) for side in sides)
+    except (TypeError, ValueError):
+        height = width = 0
+    if isinstance(value, bool) or not (0 < height <= 1 << 15 and 0 < width <= 1 << 15):
+        raise InvalidInputError(
+            f"{name}={value!r} is not a size", hint="for example size=640 or size=(480, 640)"
+        )
+    return height, width
+
+
+def _numbers(name: str, value: Any) -> tuple[float, ...]:
+    try:
+        found = (float(value),) if isinstance(value, int | float) else tuple(map(float, value))
+    except (TypeError, ValueError):
+        found = ()
+    if not found or (name == "std" and not all(found)):
+        raise InvalidInputError(
+            f"{name}={value!r} is not a list of numbers, one for each channel",
+            hint="for example mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)",
+        )
+    return found
+
+
+def _fraction(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise InvalidInputError(f"{name}={value!r} is not a number from 0 to 1")
+    return float(value)
+
+
+def _one_of(*words: str) -> Callable[[str, Any], str]:
+    def check(name: str, value: Any) -> str:
+        if value not in words:
+            raise InvalidInputError(
+                f"{name}={value!r} is not known", hint=nearest(str(value), words, "values")
+            )
+        return str(value)
+
+    return check
+
+
+def _count(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= 4096:
+        raise InvalidInputError(f"{name}={value!r} is not a whole number from 1 to 4096")
+    return value
+
+
+_CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
+    "size": _size,
+    "mean": _numbers,
+    "std": _numbers,
+    "threshold": _fraction,
+    "channels": _one_of(*CHANNELS),
+    "preprocess": _one_of(*PLACES),
+    "batch": _count,
+}

@@ -1,0 +1,1 @@
+"""What pipelines return: objects that print, draw, save and describe themselves."""

@@ -1,0 +1,78 @@
+"""Labels with scores: the result of a classification."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vkmnn.base.records import dataclass
+from vkmnn.errors import InvalidInputError
+from vkmnn.pipelines.arrays import Array
+from vkmnn.pipelines.pictures import Picture
+from vkmnn.pipelines.results.result import Result
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """A class and its score.
+
+    Attributes:
+        name: its name, or its number as a text.
+        score: from 0 to 1, unless the network's own numbers were asked for.
+        index: its number.
+    """
+
+    name: str
+    score: float
+    index: int
+
+    def __str__(self) -> str:
+        """Return the name and the score."""
+        return f"{self.name} {self.score:.2f}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return label and score, as transformers has them, and the number of the class."""
+        return {"label": self.name, "score": round(self.score, 6), "index": self.index}
+
+
+class Labels(Result[Label]):
+    """The likeliest classes of a picture, the likeliest first.
+
+    Attributes:
+        scores: the scores of all classes, float32 [classes].
+    """
+
+    columns = ("label", "score", "class")
+    scores: Array
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """Return name, score and number of each."""
+        return [(one.name, f"{one.score:.4f}", str(one.index)) for one in self.items]
+
+    def arrays(self) -> dict[str, Array]:
+        """Return the scores of all classes, and the numbers of the likeliest."""
+        return {"scores": self.scores, "top": np.array([one.index for one in self.items])}
+
+    def draw(self) -> Image.Image:
+        """Return the picture with the labels in its top left corner."""
+        from vkmnn.pipelines.results.drawing import Canvas, colour_of
+
+        canvas = Canvas(drawn(self))
+        y = 0.0
+        for label in self.items:
+            height = canvas.height_of(str(label))
+            y += height
+            canvas.tag(0, y, str(label), colour_of(label.index))
+        made: Image.Image = canvas.image
+        return made
+
+
+def drawn(result: Result[Any]) -> Picture:
+    """Return the picture of a result."""
+    if result.picture is None:
+        raise InvalidInputError("the result has no picture to draw on")
+    return result.picture

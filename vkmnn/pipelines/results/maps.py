@@ -1,0 +1,145 @@
+"""Results that are pictures themselves: depth, mattes, enlarged pictures."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vkmnn.pipelines.arrays import Array
+from vkmnn.pipelines.pictures import Picture, pil
+from vkmnn.pipelines.results.labels import drawn
+from vkmnn.pipelines.results.result import Result
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+_STOPS = ((0, 0, 4), (87, 16, 110), (188, 55, 84), (249, 142, 9), (252, 255, 164))
+"""Colours from the lowest to the highest value, dark to light."""
+
+
+class Depth(Result[float]):
+    """The depth of each pixel, or its inverse, as the network has it.
+
+    Attributes:
+        depth: float32 [height, width] of the picture.
+    """
+
+    columns = ("value", "number")
+
+    def __init__(self, depth: Array, picture: Picture | None = None) -> None:
+        super().__init__([float(depth.min()), float(depth.mean()), float(depth.max())], picture)
+        self.depth = depth
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """Return the least, the mean and the greatest value."""
+        names = ("least", "mean", "greatest")
+        return [(name, f"{one:.4g}") for name, one in zip(names, self.items, strict=True)]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the size and the least, the mean and the greatest value."""
+        least, mean, greatest = self.items
+        return {"size": list(self.depth.shape), "min": least, "mean": mean, "max": greatest}
+
+    def arrays(self) -> dict[str, Array]:
+        """Return `depth`."""
+        return {"depth": self.depth}
+
+    def draw(self) -> Image.Image:
+        """Return the values as colours, dark for the least."""
+        span = self.items[2] - self.items[0]
+        parts = (self.depth - self.items[0]) / (span or 1)
+        at = np.linspace(0, 1, len(_STOPS))
+        colours = [np.interp(parts, at, [stop[n] for stop in _STOPS]) for n in range(3)]
+        made: Image.Image = pil().fromarray(np.stack(colours, -1).astype(np.uint8))
+        return made
+
+
+class Matte(Result[float]):
+    """How much of each pixel belongs to the foreground.
+
+    Attributes:
+        alpha: float32 [height, width] of the picture, from 0 to 1.
+    """
+
+    columns = ("foreground",)
+
+    def __init__(self, alpha: Array, picture: Picture | None = None) -> None:
+        super().__init__([float(alpha.mean())], picture)
+        self.alpha = alpha
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """Return the share of the foreground."""
+        return [(f"{self.items[0]:.1%}",)]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the size and the share of the foreground."""
+        return {"size": list(self.alpha.shape), "foreground": round(self.items[0], 6)}
+
+    def arrays(self) -> dict[str, Array]:
+        """Return `alpha`."""
+        return {"alpha": self.alpha}
+
+    def draw(self) -> Image.Image:
+        """Return the foreground on a transparent ground."""
+        alpha = np.rint(self.alpha * 255).astype(np.uint8)
+        pixels = np.concatenate([drawn(self).pixels, alpha[:, :, None]], 2)
+        made: Image.Image = pil().fromarray(pixels)
+        return made
+
+
+class Enlarged(Result[int]):
+    """The picture that a network has made of another one.
+
+    Attributes:
+        pixels: uint8 [height, width, 3].
+    """
+
+    columns = ("rows", "columns")
+
+    def __init__(self, pixels: Array, picture: Picture | None = None) -> None:
+        super().__init__([int(side) for side in pixels.shape[:2]], picture)
+        self.pixels = pixels
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """Return the size."""
+        return [tuple(map(str, self.items))]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the size."""
+        return {"size": self.items}
+
+    def arrays(self) -> dict[str, Array]:
+        """Return `pixels`."""
+        return {"pixels": self.pixels}
+
+    def draw(self) -> Image.Image:
+        """Return the picture."""
+        made: Image.Image = pil().fromarray(self.pixels)
+        return made
+
+
+class Embedding(Result[float]):
+    """Numbers that stand for a picture or a text: alike ones lie near each other.
+
+    Attributes:
+        vector: float32 [n], of length 1.
+    """
+
+    columns = ("numbers", "first")
+
+    def __init__(self, vector: Array, picture: Picture | None = None) -> None:
+        super().__init__(vector.tolist(), picture)
+        self.vector = vector
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """Return how many numbers there are, and the first of them."""
+        return [(str(len(self.vector)), ", ".join(f"{one:.4f}" for one in self.vector[:6]) + " …")]
+
+    def arrays(self) -> dict[str, Array]:
+        """Return `vector`."""
+        return {"vector": self.vector}
+
+    def similarity(self, other: Embedding) -> float:
+        """Return the cosine of the angle to another one: 1 for the same direction."""
+        return float(self.vector @ other.vector)

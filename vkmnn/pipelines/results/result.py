@@ -1,0 +1,165 @@
+"""The base of results, and the files that they are saved to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+import numpy as np
+
+from vkmnn.base.media import PICTURES
+from vkmnn.base.whole_files import replacing
+from vkmnn.errors import InvalidInputError, plural
+from vkmnn.pipelines.arrays import Array
+from vkmnn.pipelines.pictures import Picture, pil
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Result(Generic[T_co]):
+    """What a pipeline says about one input: a sequence of items.
+
+    Args:
+        items: labels, boxes, lines of text …
+        picture: what they are about, where that is a picture.
+
+    Attributes:
+        columns: names of the columns of `rows`.
+    """
+
+    columns: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, items: Sequence[T_co], picture: Picture | None = None) -> None:
+        self.items = list(items)
+        self.picture = picture
+
+    def __len__(self) -> int:
+        """Return how many items there are."""
+        return len(self.items)
+
+    def __iter__(self) -> Iterator[T_co]:
+        """Yield the items."""
+        return iter(self.items)
+
+    def __getitem__(self, index: int) -> T_co:
+        """Return an item."""
+        return self.items[index]
+
+    def __repr__(self) -> str:
+        """Return the number of items and the first of them."""
+        shown = ", ".join(map(str, self.items[:3])) + (", …" if len(self) > 3 else "")
+        return f"<{type(self).__name__}: {plural(len(self), 'item')}{shown and f': {shown}'}>"
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """Return the items as rows of a table."""
+        return [(str(item),) for item in self.items]
+
+    def to_dict(self) -> Any:
+        """Return what JSON holds: lists, dictionaries, numbers, text."""
+        return [_plain(item) for item in self.items]
+
+    def to_json(self, indent: int | None = 2) -> str:
+        """Return it as JSON."""
+        return json.dumps(self.to_dict(), indent=indent, ensure_ascii=False)
+
+    def arrays(self) -> dict[str, Array]:
+        """Return it as arrays by name, for numpy.savez."""
+        return {}
+
+    def text(self) -> str:
+        """Return it as text."""
+        return "\n".join("\t".join(row) for row in self.rows())
+
+    def draw(self) -> Image.Image:
+        """Return the picture with the items drawn on it.
+
+        Raises:
+            InvalidInputError: there is no picture.
+        """
+        raise InvalidInputError(f"{type(self).__name__} cannot be drawn", hint="save it as .json")
+
+    def save(self, path: str | Path) -> Path:
+        """Save it: a picture with the items, or .json, .npz or .txt, by the suffix.
+
+        Returns:
+            The path.
+
+        Raises:
+            InvalidInputError: no file of that suffix holds such a result, or it cannot be written.
+        """
+        target = Path(path)
+        write = saver_of(target)
+        try:
+            write(self, target)
+        except (OSError, ValueError, KeyError) as error:
+            raise InvalidInputError(
+                f"'{target}' cannot be written: {error}", hint="check the folder and the suffix"
+            ) from error
+        return target
+
+
+def _plain(item: Any) -> Any:
+    return item.to_dict() if hasattr(item, "to_dict") else item
+
+
+def _save_picture(result: Result[Any], path: Path) -> None:
+    image = result.draw()
+    if path.suffix.lower() in (".jpg", ".jpeg") and image.mode == "RGBA":
+        image = image.convert("RGB")
+    kind = image_format(path)
+    with replacing(path) as file:
+        image.save(file, format=kind)
+
+
+def image_format(path: Path) -> str:
+    """Return PIL's name of the format that a suffix stands for; raises KeyError for others."""
+    return str(pil().registered_extensions()[path.suffix.lower()])
+
+
+def _save_json(result: Result[Any], path: Path) -> None:
+    with replacing(path) as file:
+        file.write((result.to_json() + "\n").encode())
+
+
+def _save_text(result: Result[Any], path: Path) -> None:
+    with replacing(path) as file:
+        file.write((result.text() + "\n").encode())
+
+
+def _save_arrays(result: Result[Any], path: Path) -> None:
+    arrays = result.arrays()
+    if not arrays:
+        raise ValueError(f"{type(result).__name__} has no arrays")
+    with replacing(path) as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]
+
+
+Saver = Callable[[Result[Any], Path], None]
+
+SAVERS: Mapping[str, Saver] = {
+    **dict.fromkeys(PICTURES, _save_picture),
+    ".json": _save_json,
+    ".npz": _save_arrays,
+    ".txt": _save_text,
+}
+"""Who writes a result, by the suffix of the file."""
+
+
+def saver_of(path: Path) -> Saver:
+    """Return who writes files of a suffix.
+
+    Raises:
+        InvalidInputError: nobody does.
+    """
+    found = SAVERS.get(path.suffix.lower())
+    if found is None:
+        raise InvalidInputError(
+            f"results are not saved as '{path.suffix or path.name}'",
+            hint="end the name in .png, .jpg, .json, .npz or .txt",
+        )
+    return found

@@ -1,0 +1,133 @@
+"""The tasks by name, and `pipeline`, which opens one."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from vkmnn.base.records import dataclass
+from vkmnn.errors import InvalidInputError, nearest
+from vkmnn.pipelines import networks
+from vkmnn.pipelines.base import Pipeline
+from vkmnn.pipelines.guessing import guess_task
+from vkmnn.pipelines.options import checked_options
+from vkmnn.pipelines.parts import task_of_parts
+from vkmnn.sources.locate import task_model
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A task.
+
+    Attributes:
+        name: as transformers.pipeline has it, where it has the task.
+        aliases: shorter names.
+        module: where its pipeline is.
+        kind: the class of the pipeline.
+        takes: "picture", "sound", "text" or "folder": what the pipeline is opened on. Those of
+            pictures get a loaded network, others the model as it was given.
+        says: what it returns, for lists.
+    """
+
+    name: str
+    aliases: Sequence[str]
+    module: str
+    kind: str
+    takes: str
+    says: str
+
+
+_VISION = "vkmnn.pipelines.vision"
+
+TASKS: Sequence[Task] = (
+    Task("image-classification", ("classify",), f"{_VISION}.classify", "Classify", "picture",
+         "the likeliest classes"),
+    Task("object-detection", ("detect",), f"{_VISION}.detect", "Detect", "picture",
+         "boxes around things"),
+    Task("image-segmentation", ("segment", "semantic-segmentation"), f"{_VISION}.segment",
+         "Segment", "picture", "the class of each pixel"),
+    Task("instance-segmentation", ("instances",), f"{_VISION}.segment", "SegmentThings", "picture",
+         "the pixels of each thing"),
+    Task("mask-generation", ("sam",), f"{_VISION}.prompted", "Prompted", "folder",
+         "the thing at a point or in a box"),
+    Task("image-matting", ("matte", "matting"), f"{_VISION}.matte", "CutOut", "picture",
+         "the foreground"),
+    Task("depth-estimation", ("depth",), f"{_VISION}.matte", "Depths", "picture",
+         "how far away each pixel is"),
+    Task("pose-estimation", ("pose", "keypoint-detection"), f"{_VISION}.pose", "PoseOf", "picture",
+         "keypoints of people"),
+    Task("image-to-image", ("upscale", "super-resolution"), f"{_VISION}.upscale", "Upscale",
+         "picture", "a larger or restored picture"),
+    Task("optical-character-recognition", ("ocr",), f"{_VISION}.ocr", "ReadText", "folder",
+         "lines of text"),
+    Task("face-detection", ("face", "faces"), f"{_VISION}.faces", "Faces", "folder",
+         "faces and their embeddings"),
+    Task("image-feature-extraction", ("embed", "feature-extraction"), f"{_VISION}.embed", "Embed",
+         "picture", "a vector"),
+    Task("zero-shot-image-classification", ("zero-shot", "clip"), f"{_VISION}.embed", "ZeroShot",
+         "folder", "which of some words fits"),
+)  # fmt: skip
+"""All tasks."""
+
+_BY_NAME = {name: task for task in TASKS for name in (task.name, *task.aliases)}
+
+
+def task_of(name: str) -> Task:
+    """Return a task by its name or alias.
+
+    Raises:
+        InvalidInputError: there is none of that name.
+    """
+    found = _BY_NAME.get(name.lower().replace("_", "-"))
+    if found is None:
+        hint = nearest(name, _BY_NAME, "tasks")
+        raise InvalidInputError(f"there is no task '{name}'", hint=hint)
+    return found
+
+
+def pipeline(task: str | None, model: Any, **options: Any) -> Pipeline:
+    """Open a model for a task: `vkmnn.pipeline("detect", "yolo11n.onnx")("street.jpg")`.
+
+    Args:
+        task: its name, such as "object-detection" or "detect"; None or "auto" to tell it from the
+            model's files and outputs.
+        model: a path, a folder or zip archive, an address, a name of the hub, serialised bytes or
+            an onnx.ModelProto; for tasks of several networks, a folder or a dictionary of them.
+        options: `device`, `precision`, `labels`, `threshold`, `size`, `mean`, `std`, `channels`,
+            `preprocess`, `batch`, and options of the task; see docs/pipelines.md.
+
+    Returns:
+        A pipeline: call it with an input or a list of them.
+
+    Raises:
+        InvalidInputError: there is no such task or option, or the model does not fit the task.
+        ModelError: the model is missing or damaged.
+        MissingExtraError: a package of the task is not installed.
+    """
+    if isinstance(model, Mapping):
+        model = {role: task_model(one) for role, one in model.items()}
+    model = task_model(model)
+    known = None if task in (None, "auto") else task_of(str(task))
+    if known is not None and known.takes != "picture":
+        return _opened(known, model, options)
+    parts = None if known is not None else task_of_parts(model)
+    if parts is not None:
+        return _opened(task_of(parts), model, options)
+    loose = checked_options(options, list(options), "auto")
+    loaded = networks.load(model, loose)
+    if known is not None:
+        return _opened(known, loaded, options)
+    guess = guess_task(loaded, loose)
+    found = task_of(guess.task)
+    made = _opened(found, loaded if found.takes == "picture" else model, options)
+    if not guess.said:
+        made.guess(f"the task is {found.name}, by {guess.reason}", "--task")
+    return made
+
+
+def _opened(task: Task, source: Any, options: dict[str, Any]) -> Pipeline:
+    kind: Any = getattr(importlib.import_module(task.module), task.kind).variant(source)
+    checked = checked_options(options, kind.own, task.name)
+    made: Pipeline = kind(source, checked)
+    return made

@@ -1,0 +1,131 @@
+"""Faces: where they are, and numbers that tell them apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from vkmnn.errors import InvalidInputError
+from vkmnn.pipelines.arrays import Array
+from vkmnn.pipelines.base import PicturePipeline, Settings
+from vkmnn.pipelines.heads import faces
+from vkmnn.pipelines.heads.suppression import suppress
+from vkmnn.pipelines.image_processor import ImageProcessor
+from vkmnn.pipelines.networks import Loaded, Model, PictureNetwork, load
+from vkmnn.pipelines.options import Options
+from vkmnn.pipelines.parts import FACES, find_parts
+from vkmnn.pipelines.pictures import Picture
+from vkmnn.pipelines.placing import Fit, Placed
+from vkmnn.pipelines.resampling import LINEAR
+from vkmnn.pipelines.results.boxes import boxes_of
+from vkmnn.pipelines.results.keypoints import Keypoints, Poses
+from vkmnn.pipelines.warping import inverse, similarity, warp
+
+TEMPLATE = np.array(
+    [[38.2946, 51.6963], [73.5318, 51.5014], [56.0252, 71.7366], [41.5493, 92.3655],
+     [70.7299, 92.2041]]
+)  # fmt: skip
+"""Where the five points of a face lie in the 112×112 pixels that ArcFace takes."""
+_SCRFD = ImageProcessor(Fit("corner", (640, 640)), LINEAR, 1 / 128, (127.5 / 128,) * 3, (1.0,) * 3)
+_YUNET = ImageProcessor(Fit("corner", (640, 640)), LINEAR, 1.0, channels="bgr")
+_ARCFACE = ImageProcessor(Fit("stretch", (112, 112)), LINEAR, 1 / 255, (0.5,) * 3, (0.5,) * 3)
+
+
+class Faces(PicturePipeline[Poses]):
+    """Finds faces, and with a second network their embeddings.
+
+    Args:
+        model: a detector, or a folder or dictionary of `detector` and `embedder`.
+        options: the options.
+    """
+
+    task = "face-detection"
+    own: ClassVar[tuple[str, ...]] = ("overlap", "feeds")
+
+    def __init__(self, model: Model, options: Options) -> None:
+        parts = find_parts(model, FACES, self.task) or {"detector": _single(model)}
+        if "detector" not in parts:
+            raise InvalidInputError(
+                "the folder has a network for embeddings and none that finds faces",
+                hint="use the task embed on pictures of single faces",
+            )
+        super().__init__(load(parts["detector"], options), options)
+        least = 0.5 if options.threshold is None else options.threshold
+        self.settings = {"threshold": least, "overlap": options.take("overlap", 0.4)}
+        self._embedder: PictureNetwork | None = None
+        if "embedder" in parts:
+            own = replace(options, size=None, mean=None, std=None, labels=None)
+            self._embedder = PictureNetwork(load(parts["embedder"], own), _ARCFACE, own)
+
+    def usual_processor(self, loaded: Loaded) -> ImageProcessor:
+        """Return YuNet's processor for networks of four outputs a grid, else SCRFD's."""
+        return _YUNET if len(loaded.outputs) == 12 else _SCRFD
+
+    def results(
+        self,
+        outputs: Mapping[str, Array],
+        pictures: Sequence[Picture],
+        placed: Sequence[Placed],
+        chosen: Settings,
+    ) -> list[Poses]:
+        """Return the faces in each picture."""
+        if faces.is_yunet(outputs):
+            found = faces.yunet(outputs, placed[0].canvas)
+        elif faces.is_scrfd(outputs):
+            found = faces.scrfd(outputs, placed[0].canvas)
+        else:
+            shapes = ", ".join(f"{name} {list(one.shape)}" for name, one in outputs.items())
+            raise InvalidInputError(
+                f"no known detector of faces has such outputs: {shapes}",
+                hint="choose another task: --task",
+            )
+        made = []
+        for one, where, picture in zip(found, placed, pictures, strict=True):
+            strong = one.chosen(one.scores > chosen["threshold"])
+            kept = suppress(strong.boxes, strong.scores, strong.classes, chosen["overlap"], 1000)
+            strong = strong.chosen(kept)
+            boxes = boxes_of(where.boxes(strong.boxes), strong.scores, strong.classes, ("face",))
+            extra = np.zeros((len(boxes), 0)) if strong.extra is None else strong.extra
+            items = []
+            for box, row in zip(boxes, extra, strict=True):
+                points = where.to_picture(row.reshape(-1, 2))
+                scores = np.full(len(points), box.score, np.float32)
+                items.append(Keypoints(points, scores, box, self._embedding(picture, points)))
+            made.append(Poses(items, picture))
+        return made
+
+    def _embedding(self, picture: Picture, points: Array) -> Array | None:
+        if self._embedder is None or len(points) != len(TEMPLATE):
+            return None
+        network = self._embedder
+        face = Picture(aligned(picture.pixels, points))
+        placed = network.processor.placed(face)
+        count = network.batch or 1
+        outputs = network.run(network.feeds([face] * count, [placed] * count, {}))
+        return normalised(next(iter(outputs.values()))[0].reshape(-1))
+
+    def close(self) -> None:
+        """Release both networks."""
+        super().close()
+        if self._embedder is not None:
+            self._embedder.close()
+
+
+def _single(model: Model) -> Model:
+    return Path(model) if isinstance(model, str) else model
+
+
+def aligned(pixels: Array, points: Array, side: int = 112) -> Array:
+    """Return a face turned and scaled so that its five points lie where ArcFace wants them."""
+    matrix = similarity(points, TEMPLATE * (side / 112))
+    return warp(pixels, inverse(matrix), (side, side))
+
+
+def normalised(vector: Array) -> Array:
+    """Return a vector of length 1."""
+    made = vector.astype(np.float32)
+    return np.asarray(made / max(float(np.linalg.norm(made)), 1e-12))

@@ -1,0 +1,215 @@
+"""Segmentation: the class of each pixel, or the pixels of each thing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+import numpy as np
+
+from vkmnn.errors import InvalidInputError
+from vkmnn.pipelines.arrays import Array
+from vkmnn.pipelines.base import PicturePipeline, Pipeline, Settings
+from vkmnn.pipelines.heads.candidates import Candidates, sigmoid, softmax
+from vkmnn.pipelines.heads.coco import BY_COUNT, VOC
+from vkmnn.pipelines.heads.signature import computed_outputs
+from vkmnn.pipelines.image_processor import IMAGENET_MEAN, IMAGENET_STD, ImageProcessor
+from vkmnn.pipelines.networks import Loaded
+from vkmnn.pipelines.options import Options
+from vkmnn.pipelines.pictures import Picture
+from vkmnn.pipelines.placing import Fit, Placed
+from vkmnn.pipelines.resampling import enlarge
+from vkmnn.pipelines.results.boxes import boxes_of
+from vkmnn.pipelines.results.masks import Mask, Masks, from_map
+from vkmnn.pipelines.vision.detect import Detecting, in_picture
+
+_USUAL = ImageProcessor(
+    Fit("stretch", (512, 512)), "bilinear", 1 / 255, IMAGENET_MEAN, IMAGENET_STD
+)
+_OF_QUERIES = {"pred_masks", "masks_queries_logits"}
+_SETS = {**BY_COUNT, 21: ("background", *VOC)}
+
+
+def uncovered(maps: Array, placed: Placed) -> Array:
+    """Return the part of maps that shows the picture.
+
+    Args:
+        maps: [..., rows, columns], of the whole canvas at any scale.
+        placed: where the picture lies on the canvas.
+    """
+    rows, columns = maps.shape[-2:]
+    scale = rows / placed.canvas[0], columns / placed.canvas[1]
+    down, along = placed.window
+    top, bottom = round(down.start * scale[0]), round(down.stop * scale[0])
+    left, right = round(along.start * scale[1]), round(along.stop * scale[1])
+    return maps[..., top : max(bottom, top + 1), left : max(right, left + 1)]
+
+
+def on_picture(maps: Array, placed: Placed, picture: Picture) -> Array:
+    """Return maps of the canvas in the picture's size; what was cut away has the value 0."""
+    part = uncovered(maps, placed)
+    whole = placed.offset[0] >= 0 and placed.offset[1] >= 0
+    if whole:
+        return enlarge(part, picture.height, picture.width)
+    (down, along), (top, left) = placed.window, placed.offset
+    size = placed.original
+    box = [
+        round(first * have / want)
+        for first, have, want in (
+            (down.start - top, size[0], placed.resized[0]),
+            (down.stop - top, size[0], placed.resized[0]),
+            (along.start - left, size[1], placed.resized[1]),
+            (along.stop - left, size[1], placed.resized[1]),
+        )
+    ]
+    made = np.zeros((*maps.shape[:-2], *size), np.float32)
+    made[..., box[0] : box[1], box[2] : box[3]] = enlarge(part, box[1] - box[0], box[3] - box[2])
+    return made
+
+
+class Segment(PicturePipeline[Masks]):
+    """Says the class of each pixel."""
+
+    task = "image-segmentation"
+    own: ClassVar[tuple[str, ...]] = ("feeds",)
+    usual = _USUAL
+
+    @classmethod
+    def variant(cls, loaded: Loaded) -> type[Pipeline]:
+        """Return the class for things where the network finds them: a table beside prototypes."""
+        ranks = sorted(len(arg.shape or ()) for arg in loaded.outputs)
+        names = {arg.name for arg in loaded.outputs}
+        return SegmentThings if ranks == [3, 4] and not names & _OF_QUERIES else cls
+
+    def __init__(self, loaded: Loaded, options: Options) -> None:
+        super().__init__(loaded, options)
+        self._names: list[str] | None = None
+
+    def results(
+        self,
+        outputs: Mapping[str, Array],
+        pictures: Sequence[Picture],
+        placed: Sequence[Placed],
+        chosen: Settings,
+    ) -> list[Masks]:
+        """Return the classes in each picture, the largest first."""
+        logits, is_map = self._logits(outputs)
+        if self._names is None:
+            self._names = self.names(0 if is_map else logits.shape[1], _SETS)
+        made = []
+        for one, where, picture in zip(logits, placed, pictures, strict=True):
+            if is_map:
+                part = uncovered(one, where)
+                rows, columns = (
+                    np.minimum(np.arange(want) * have // want, have - 1)
+                    for have, want in zip(part.shape, where.original, strict=True)
+                )
+                classes, scores = part[rows][:, columns].astype(np.int64), None
+            else:
+                classes, scores = _best(on_picture(one, where, picture))
+            found = Masks(from_map(classes, scores, self._names), picture)
+            found.classes = classes
+            made.append(found)
+        return made
+
+    def _logits(self, outputs: Mapping[str, Array]) -> tuple[Array, bool]:
+        """Return scores [n, classes, rows, columns], or classes [n, rows, columns] and True."""
+        queries = _by_queries(outputs)
+        if queries is not None:
+            return queries, False
+        ranked = [one for one in outputs.values() if one.ndim in (3, 4)]
+        if not ranked:
+            shapes = ", ".join(f"{key} {list(np.shape(one))}" for key, one in outputs.items())
+            raise InvalidInputError(
+                f"no output has a value for each pixel: {shapes}",
+                hint="choose another task: --task",
+            )
+        named = [one for name, one in outputs.items() if name in ("logits", "out") and one.ndim > 2]
+        array = (named or ranked)[0]
+        if array.dtype.kind in "iu" or array.ndim == 3:
+            return array.reshape(len(array), *array.shape[-2:]), True
+        if array.shape[3] < min(array.shape[1:3]) and array.shape[1] > 64:
+            array = array.transpose(0, 3, 1, 2)  # channels last
+        if array.shape[1] == 1:
+            chance = sigmoid(array) if array.min() < 0 or array.max() > 1 else array
+            array = np.concatenate([1 - chance, chance], 1)
+        return array.astype(np.float32), False
+
+
+def _best(logits: Array) -> tuple[Array, Array]:
+    """Return the best class of each pixel and its probability."""
+    classes = logits.argmax(0)
+    within = bool(logits.min() >= 0 and logits.max() <= 1 + 1e-3)
+    chances = logits if within else softmax(logits, 0)
+    return classes, np.take_along_axis(chances, classes[None], 0)[0]
+
+
+def _by_queries(outputs: Mapping[str, Array]) -> Array | None:
+    """Return scores [n, classes, rows, columns] of MaskFormer's and its successors' queries."""
+    classes = outputs.get("class_queries_logits", outputs.get("logits"))
+    masks = outputs.get("masks_queries_logits", outputs.get("pred_masks"))
+    if classes is None or masks is None or classes.ndim != 3 or masks.ndim != 4:
+        return None
+    return np.asarray(np.einsum("nqc,nqhw->nchw", softmax(classes)[:, :, :-1], sigmoid(masks)))
+
+
+class SegmentThings(Detecting[Masks]):
+    """Finds things and says which pixels are theirs."""
+
+    task = "instance-segmentation"
+
+    def results(
+        self,
+        outputs: Mapping[str, Array],
+        pictures: Sequence[Picture],
+        placed: Sequence[Placed],
+        chosen: Settings,
+    ) -> list[Masks]:
+        """Return the things in each picture, the surest first."""
+        found = self.candidates(outputs, placed, chosen)
+        made = []
+        for number, (one, where, picture) in enumerate(zip(found, placed, pictures, strict=True)):
+            corners = in_picture(one, where)
+            pixels = self._pixels(outputs, number, one, corners, where, picture)
+            boxes = boxes_of(corners, one.scores, one.classes, self.labels)
+            items = [Mask(box.label, mask, box) for box, mask in zip(boxes, pixels, strict=True)]
+            made.append(Masks([one for one in items if one.pixels.any()], picture))
+        return made
+
+    def _pixels(
+        self,
+        outputs: Mapping[str, Array],
+        number: int,
+        found: Candidates,
+        corners: Array,
+        placed: Placed,
+        picture: Picture,
+    ) -> Array:
+        """Return the masks of things, bool [n, height, width]."""
+        if found.extra is None or not len(found.boxes):
+            shape = len(found.boxes), picture.height, picture.width
+            if len(found.boxes):
+                raise InvalidInputError(
+                    f"'{self.about.name}' finds things but has no masks: "
+                    f"{[one.shape for one in computed_outputs(outputs)]}",
+                    hint="choose another task: --task detect",
+                )
+            return np.zeros(shape, bool)
+        prototypes = next(one for one in outputs.values() if one.ndim == 4)[number]
+        logits = np.tensordot(found.extra.astype(np.float32), prototypes.astype(np.float32), 1)
+        part = uncovered(logits, placed)
+        return np.array(
+            [
+                _within(enlarge(one, picture.height, picture.width) > 0, box)
+                for one, box in zip(part, corners, strict=True)
+            ]
+        )
+
+
+def _within(mask: Array, corners: Array) -> Array:
+    """Return a mask without the pixels outside a box."""
+    height, width = mask.shape
+    left, top, right, bottom = corners
+    rows, columns = np.arange(height), np.arange(width)
+    inside = ((rows >= top) & (rows < bottom))[:, None] & ((columns >= left) & (columns < right))
+    return np.asarray(mask & inside)
