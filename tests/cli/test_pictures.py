@@ -45,6 +45,9 @@ def test_json(cli: Cli, tmp_path: Path, detector: Path, street: Path) -> None:
     assert made["task"] == "object-detection"
     assert made["notes"] == []
     assert [one["label"] for one in made["results"][0]["result"]] == ["cow"]
+    assert made["runs_s"] == []
+    timed = cli("run", detector, "-i", street, "-d", "cpu", "-n", "3", "--json")
+    assert len(json.loads(timed.out)["runs_s"]) == 3
     saved = tmp_path / "out.json"
     cli("run", detector, "-i", f"images={street}", "-o", saved, "-d", "cpu")
     assert [one["label"] for one in json.loads(saved.read_text())] == ["cow", "dog"]

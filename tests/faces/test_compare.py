@@ -149,6 +149,17 @@ def test_other_formats(tmp_path: Path) -> None:
         vkmnn.compare(tmp_path / "m.vkmnn", feeds, "onnxruntime", "cpu")
 
 
+@pytest.mark.parametrize("name", ["tensorflow/loops.pb", "tflite/cnn_uint8.tflite"])
+def test_loops_and_quantised_values_of_other_formats(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("onnxruntime")
+    model = FROZEN.parents[1] / name
+    for reference in REFERENCES:
+        arguments = ["compare", str(model), "-d", "cpu", "--with", reference, "--tolerance", "0.02"]
+        assert run_cli(arguments) == 0, capsys.readouterr()
+
+
 def test_external_data_and_devices(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     model = chain()

@@ -155,6 +155,10 @@ def test_results_save_and_describe_themselves(tmp_path: Path, street: Path) -> N
         ({"preprocess": "gpu"}, "is not known"),
         ({"std": (0, 1, 1)}, "is not a list of numbers"),
         ({"size": 48}, "takes pictures of 32×32 only"),
+        ({"activation": "soft"}, "did you mean softmax"),
+        ({"top": "x"}, "is not a whole number"),
+        ({"labels": 5}, "neither a list of names nor a file"),
+        ({"mean": (0.5, 0.5)}, "2 numbers for mean"),
     ],
 )
 def test_wrong_options(tmp_path: Path, options: dict[str, Any], words: str) -> None:
@@ -191,3 +195,34 @@ def test_a_model_of_the_hub_with_its_files(
     with vkmnn.pipeline(None, "owner/vit", device="cpu", tell=said.append) as pipe:
         assert pipe(street)[0].name.startswith("kind ")
     assert said == []
+
+
+def test_wrong_settings_of_a_call(tmp_path: Path, street: Path) -> None:
+    path = classifier(tmp_path / "m.onnx")
+    with vkmnn.pipeline("classify", path, device="cpu", tell=list) as pipe:
+        for settings in ({"top": 0}, {"threshold": "high"}, {"topp": 3}):
+            with pytest.raises(vkmnn.InvalidInputError):
+                pipe(street, **settings)
+        assert len(pipe(street, top=2)) == 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[]",
+        '{"size": "big"}',
+        '{"size": 0}',
+        '{"size": {"height": -1, "width": 3}}',
+        '{"size": {"height": 100000000, "width": 100000000}}',
+        '{"size": 32, "image_mean": ["a"]}',
+        '{"size": 32, "image_std": [0, 0, 0]}',
+        '{"size": 32, "rescale_factor": 0}',
+        '{"size": 32, "resample": 99}',
+    ],
+)
+def test_damaged_descriptions_get_typed_errors(tmp_path: Path, text: str) -> None:
+    (tmp_path / "preprocessor_config.json").write_text(text)
+    path = classifier(tmp_path / "m.onnx", ("N", 3, "H", "W"))
+    with pytest.raises(vkmnn.ModelFileError, match=r"preprocessor_config\.json"):
+        vkmnn.pipeline("classify", path, device="cpu", tell=list)

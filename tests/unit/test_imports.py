@@ -158,7 +158,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "platformdirs": ("vkmnn.base",),
     "keras": ("vkmnn.converter.keras",),  # imported with the first model of Keras's
     "tensorflow": ("vkmnn.converter.keras",),  # which Keras runs on
-    "torch": ("vkmnn.converter.torch",),  # imported with the first model of PyTorch's
+    "torch": ("vkmnn.converter.torch", "vkmnn.torch.dynamo"),  # imported when first needed
     "onnxscript": ("vkmnn.converter.torch",),  # what torch's exporter is written in
     "typer": (
         "vkmnn.cli",

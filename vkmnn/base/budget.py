@@ -257,13 +257,13 @@ class Meter:
 
         Args:
             nbytes: the bytes held after it has run, including its results.
-            working: the most that is held while it runs.
+            working: the maximum bytes held while it runs.
             op: its type, for the message.
             node: its name.
 
         Raises:
-            BudgetError: the results are beyond the budget, or what is held on the way is beyond
-                what the process can have, or many times the results and beyond the budget.
+            BudgetError: the results exceed the budget, or the working memory exceeds that of the
+                process, or exceeds the budget and is many times the size of the results.
         """
         self._host = self._host or host_memory()
         given, there = self.budget.bytes, self._host

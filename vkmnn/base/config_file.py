@@ -100,7 +100,7 @@ class Section:
         return isinstance(self._values.get(key), list)
 
     def is_object(self, key: str) -> bool:
-        """Tell whether the value is an object."""
+        """Return whether the value is an object."""
         return isinstance(self._values.get(key), dict)
 
     def wrong(self, key: str, wanted: str) -> ModelFileError:

@@ -13,5 +13,5 @@ SOUNDS = frozenset({".wav", ".mp3", ".flac", ".ogg", ".m4a", ".opus"})
 
 
 def has_suffix(path: str | Path, suffixes: frozenset[str]) -> bool:
-    """Tell whether a file's name ends in one of these."""
+    """Return whether a file's name ends in one of these."""
     return Path(path).suffix.lower() in suffixes

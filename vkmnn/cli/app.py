@@ -48,7 +48,7 @@ class OnLost(str, Enum):
 
 
 def _local(text: str) -> Path:
-    """Return the file of a model, which is downloaded where its name asks for that."""
+    """Return the file of a model; download it if the name refers to the hub or an address."""
     from vkmnn.cli.models import local_file
 
     return local_file(text)

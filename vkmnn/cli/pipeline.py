@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from rich.text import Text
@@ -72,10 +73,25 @@ def run_pipeline(
         facts: list[dict[str, Any]] = []
         results = _results(pipe, files)
         _save(output, _shown(results, facts), several, files)
+        spent = _timed(pipe, files[0], options.repeat) if options.repeat > 1 else []
         document("run", {
             "model": str(model), "device": pipe.device, "task": pipe.task, "notes": notes,
-            "opened_s": opened, "results": facts,
+            "opened_s": opened, "results": facts, "runs_s": spent,
         })  # fmt: skip
+
+
+def _timed(pipe: Any, file: str, repeat: int) -> list[float]:
+    """Return the seconds of further calls on a picture, and print their median."""
+    if has_suffix(file, FILMS) or is_animated(Path(file)):
+        return []
+    spent = []
+    for _ in range(repeat):
+        start = time.perf_counter()
+        pipe(file)
+        spent.append(time.perf_counter() - start)
+    text = f"{time_text(median(spent))} (median of {repeat} further calls)"
+    out.print(Text(f"{Path(file).name}: {text}"))
+    return spent
 
 
 def _opened(

@@ -11,7 +11,7 @@ from vkmnn.base.budget import Meter
 from vkmnn.base.records import dataclass
 from vkmnn.core.backends import named_backend
 from vkmnn.discovery import load_plugins
-from vkmnn.errors import HostError, InvalidInputError, MissingExtraError
+from vkmnn.errors import HostError, InvalidInputError, MissingExtraError, VkmnnError
 from vkmnn.opening import CPU_DEVICE, Network, front_end_of, load_network, open_session
 from vkmnn.runtime import environment
 from vkmnn.runtime.device import enumerate_devices
@@ -144,7 +144,12 @@ def onnx_of(model: Any) -> tuple[onnx.ModelProto, Path | None]:
         return completed(file), file.folder
     made: list[Any] = []
     budget = environment.budget()
-    front.convert(front.read(model), Conversion(Meter(budget), run_op, told=made.append))
+    conversion = Conversion(Meter(budget), run_op, told=made.append)
+    try:
+        front.convert(front.read(model), conversion)
+    except VkmnnError:
+        if not made:  # what follows the nodes of ONNX, and may fail here, is not needed
+            raise
     if not made:
         raise InvalidInputError(
             "the model has no form that onnxruntime reads", hint="compare with numpy: cpu"

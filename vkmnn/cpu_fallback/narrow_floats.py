@@ -1,4 +1,4 @@
-"""Narrow floats on numpy: which are stored so, and products that are computed in float16."""
+"""Narrow floats on numpy: how they are stored, and products computed in float16."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ def _through(view: View, size: Sequence[int], inner: Region) -> View | None:
         inner: the copy that wrote the tensor which the view reads.
 
     Returns:
-        None when they cannot be reached by one stride per axis, none negative and the last 1.
+        None unless one stride per axis suffices, with none negative and the last 1.
     """
     weights = row_major(size)
     outer = Region(View(view.offset, (*view.strides, 1)), View(0, weights), tuple(size))

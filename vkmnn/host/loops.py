@@ -20,12 +20,12 @@ class BodyModel:
     """A body, and how the op uses it.
 
     Attributes:
-        model: the body; all its outputs have names of their own.
-        given: the op's inputs that the node names, in its order; "" for one that is not there.
+        model: the body; all its outputs have different names.
+        given: the op's inputs that the node names, in its order; "" for absent ones.
         formal: the body's inputs.
         outer: the outer tensors that the body reads: its name there → the op's input.
         ways: how a Scan iterates over its inputs; None for a Loop.
-        still: whether every iteration asks for another; None where they compute that.
+        still: the condition after every iteration, if constant; None if it is computed.
         sizes: sizes of each output of the model, as declared or inferred; 0 if unknown.
     """
 

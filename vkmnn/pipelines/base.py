@@ -21,7 +21,7 @@ from vkmnn.pipelines.description import label_names, read_labels
 from vkmnn.pipelines.films import frames_of
 from vkmnn.pipelines.image_processor import ImageProcessor
 from vkmnn.pipelines.networks import Loaded, PictureNetwork, input_of
-from vkmnn.pipelines.options import Options
+from vkmnn.pipelines.options import Check, Options, checked_settings
 from vkmnn.pipelines.pictures import Picture, read_picture
 from vkmnn.pipelines.placing import Placed
 from vkmnn.pipelines.reading_processors import processor_of
@@ -56,12 +56,14 @@ class Pipeline(ABC):
     Attributes:
         task: the name of the task.
         own: names of options that only this task has.
+        checks: of those whose names mean something else in other tasks.
         settings: what calls may change: names and defaults.
         notes: sentences on what had to be guessed.
     """
 
     task: ClassVar[str] = ""
     own: ClassVar[tuple[str, ...]] = ()
+    checks: ClassVar[Mapping[str, Check]] = {}
     settings: Mapping[str, Any]
 
     @classmethod
@@ -91,7 +93,7 @@ class Pipeline(ABC):
             if name not in self.settings:
                 hint = nearest(name, self.settings, "settings")
                 raise InvalidInputError(f"'{self.task}' has no setting '{name}'", hint=hint)
-        return {**self.settings, **given}
+        return {**self.settings, **checked_settings(given, self.checks)}
 
     @abstractmethod
     def __call__(self, inputs: Any, **settings: Any) -> Any:

@@ -151,6 +151,13 @@ class PictureNetwork:
         self.taken = input_of(loaded)
         if self.taken.channels == 1:
             processor = replace(processor, channels="grey")
+        for name, values in (("mean", processor.mean), ("std", processor.std)):
+            if len(values) not in (1, self.taken.channels):
+                raise InvalidInputError(
+                    f"there are {len(values)} numbers for {name}, and pictures have "
+                    f"{plural(self.taken.channels, 'channel')}",
+                    hint="give one number, or one for each channel",
+                )
         self.processor = processor
         self.about = loaded.about
         self._others = [arg for arg in loaded.inputs if arg.name != self.taken.name]

@@ -15,6 +15,8 @@ from vkmnn.schedule_config import OnOverflow, PrecisionName, Unsupported
 
 _log = logging.getLogger(__name__)
 
+Check = Callable[[str, Any], Any]
+"""Returns a value of a name in the type that is used; raises InvalidInputError."""
 PLACES = ("auto", "device", "host")
 """Where pictures are prepared: "auto" resizes on the host and normalises on the device."""
 CHANNELS = ("rgb", "bgr")
@@ -66,13 +68,19 @@ class Options:
 _COMMON = frozenset(Options.__dataclass_fields__) - {"more"}
 
 
-def checked_options(given: Mapping[str, Any], own: Sequence[str], task: str) -> Options:
+def checked_options(
+    given: Mapping[str, Any],
+    own: Sequence[str],
+    task: str,
+    checks: Mapping[str, Check] | None = None,
+) -> Options:
     """Return options by their names.
 
     Args:
         given: as the caller wrote them.
         own: the names of the task's own options.
         task: its name, for messages.
+        checks: of the task's own options.
 
     Raises:
         InvalidInputError: an unknown name or a wrong value.
@@ -86,7 +94,21 @@ def checked_options(given: Mapping[str, Any], own: Sequence[str], task: str) -> 
     for name, check in _CHECKS.items():
         if name in common:
             common[name] = check(name, common[name])
-    return Options(**common, more={name: given[name] for name in own if name in given})
+    more = {name: given[name] for name in own if name in given}
+    return Options(**common, more=checked_settings(more, checks or {}))
+
+
+def checked_settings(given: Mapping[str, Any], checks: Mapping[str, Check]) -> dict[str, Any]:
+    """Return options or settings of a task, checked by their names.
+
+    Raises:
+        InvalidInputError: a value makes no sense.
+    """
+    known = {**_CHECKS, **SETTINGS, **checks}
+    return {
+        name: known[name](name, value) if name in known and value is not None else value
+        for name, value in given.items()
+    }
 
 
 def _size(name: str, value: Any) -> tuple[int, int]:
@@ -138,7 +160,44 @@ def _count(name: str, value: Any) -> int:
     return value
 
 
-_CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
+def _positive(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 100:
+        raise InvalidInputError(f"{name}={value!r} is not a number above 0")
+    return float(value)
+
+
+def number_of_pixels(name: str, value: Any) -> int:
+    """Return a whole number of pixels, 0 or more."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 1 << 15:
+        raise InvalidInputError(f"{name}={value!r} is not a whole number of pixels")
+    return value
+
+
+def _labels(name: str, value: Any) -> Any:
+    if isinstance(value, str | Path):
+        return value
+    if not isinstance(value, Sequence) or not all(isinstance(one, str) for one in value):
+        raise InvalidInputError(
+            f"{name}={value!r} is neither a list of names nor a file",
+            hint="a text with one label a line, or labels=['cat', 'dog']",
+        )
+    return value
+
+
+ACTIVATIONS = ("softmax", "sigmoid", "none")
+SETTINGS: Mapping[str, Check] = {
+    "top": _count,
+    "most": _count,
+    "tile": _count,
+    "overlap": _fraction,
+    "least": _fraction,
+    "growth": _positive,
+    "activation": _one_of(*ACTIVATIONS),
+}
+"""Checks of settings that mean the same in all tasks."""
+
+_CHECKS: Mapping[str, Check] = {
+    "labels": _labels,
     "size": _size,
     "mean": _numbers,
     "std": _numbers,

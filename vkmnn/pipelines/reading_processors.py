@@ -13,6 +13,7 @@ from vkmnn.pipelines.placing import Fit
 from vkmnn.pipelines.resampling import FILTERS, LINEAR
 
 Size = tuple[int, int]
+_LARGEST = 1 << 15
 _KINDS = ("image_processor_type", "feature_extractor_type")
 _HALF = (0.5, 0.5, 0.5)
 
@@ -49,8 +50,12 @@ def _transformers(about: Description) -> tuple[ImageProcessor, str] | None:
     number = _first(_RESAMPLE, kind, 2)
     if "resample" in said:
         number = said.number("resample")
+    if number not in FILTERS:
+        raise said.wrong("resample", f"one of {', '.join(map(str, FILTERS))}")
     resizes = said.flag("do_resize", not kind.startswith(_PADDED))
     scale, mean, std = _normalisation(said, kind)
+    if not scale or not all(std):
+        raise said.wrong("rescale_factor" if not scale else "image_std", "numbers other than 0")
     made = ImageProcessor(
         _fit(said, kind) if resizes else _unresized(said, kind),
         FILTERS.get(number, "bilinear"),
@@ -150,14 +155,23 @@ def _sizes(said: Section, key: str) -> dict[str, int]:
         return {}
     if said.is_list(key):
         pair = [int(one) for one in said.reals(key)]
-        return {"height": pair[0], "width": pair[-1]} if pair else {}
+        return _bounded(said, key, {"height": pair[0], "width": pair[-1]} if pair else {})
     if said.is_object(key):
         part = said.section(key)
         names = ("height", "width", "shortest_edge", "longest_edge")
-        return {name: part.number(name) for name in names if name in part}
+        sizes = {name: part.number(name) for name in names if name in part}
+        return _bounded(said, key, sizes)
     whole = said.number(key)
     single = "shortest_edge" if said.flag("default_to_square", key != "size") is False else ""
-    return {single: whole} if single else {"height": whole, "width": whole}
+    sizes = {single: whole} if single else {"height": whole, "width": whole}
+    return _bounded(said, key, sizes)
+
+
+def _bounded(said: Section, key: str, sizes: dict[str, int]) -> dict[str, int]:
+    """Return sizes that pictures can have."""
+    if not all(0 < one <= _LARGEST for one in sizes.values()):
+        raise said.wrong(key, f"sizes from 1 to {_LARGEST}")
+    return sizes
 
 
 def _square(sizes: Mapping[str, int]) -> Size | None:

@@ -128,6 +128,6 @@ def pipeline(task: str | None, model: Any, **options: Any) -> Pipeline:
 
 def _opened(task: Task, source: Any, options: dict[str, Any]) -> Pipeline:
     kind: Any = getattr(importlib.import_module(task.module), task.kind).variant(source)
-    checked = checked_options(options, kind.own, task.name)
+    checked = checked_options(options, kind.own, task.name, kind.checks)
     made: Pipeline = kind(source, checked)
     return made

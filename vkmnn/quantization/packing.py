@@ -35,7 +35,7 @@ def pack_weights(
     Args:
         model: the model with its data, every node named.
         scheme: how.
-        pack: rounds a matrix to codes in blocks along K.
+        pack: quantises a matrix in blocks along K.
         progress: called after each node.
 
     Returns:

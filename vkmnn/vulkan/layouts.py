@@ -323,9 +323,9 @@ def _followed_inputs(
 ) -> frozenset[str]:
     """Return the network's inputs that some ops read narrow, and that all others would follow.
 
-    They are converted anyway, and the ops that follow gain from it, as the first normalisation of a
-    network, which can then be fused with a product (`normed_pairs`). An input that is read in
-    another order is converted together with it.
+    They are converted anyway, and the ops that follow benefit: the first normalisation of a
+    network, for example, can then be fused with a product (`normed_pairs`). An input that is read
+    in another order is converted to both at once.
     """
     taken: set[str] = set()
     others: set[str] = set()

@@ -11,7 +11,7 @@ from vkmnn.converter.onnx.support import unsupported_ops
 from vkmnn.converter.onnx.table import operator_table
 from vkmnn.converter.tflite.table import with_table
 
-PAGE = Path(__file__).parents[3] / "docs" / "coming-from-tflite.md"
+PAGE = Path(__file__).parents[3] / "docs" / "operators-tflite.md"
 DOCUMENT = Path(__file__).parents[3] / "docs" / "operators.md"
 
 # The promises of the first version.

@@ -126,7 +126,7 @@ class Reading:
         """Raise the collected refusals.
 
         Raises:
-            UnsupportedOpError: something was; it lists all of it.
+            UnsupportedOpError: there are refusals; all of them are listed.
         """
         if self.unsupported:
             raise UnsupportedOpError(self.unsupported)

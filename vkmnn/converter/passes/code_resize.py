@@ -21,7 +21,7 @@ class _Match:
 
 
 class RoundResized(PatternPass[_Match]):
-    """Codes in another scale, which only a Resize to the nearest pixel reads: it rounds them."""
+    """A requantisation read only by a nearest Resize, which rounds the values itself."""
 
     name = "round_resized"
     roots = frozenset({"Interp"})

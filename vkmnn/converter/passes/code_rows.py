@@ -28,7 +28,7 @@ class _Read:
 
 
 class DecodeRows(PatternPass[_Read]):
-    """Codes times their scale, which only a LayerNorm or Softmax reads: it multiplies them."""
+    """A dequantisation read only by a LayerNorm or Softmax, which multiplies the values itself."""
 
     name = "decode_rows"
     roots = frozenset(_ROWS)

@@ -29,7 +29,7 @@ class _Match:
 
 @dataclass(frozen=True, slots=True)
 class _Scaled:
-    """Codes times a scale."""
+    """Quantised values times a scale."""
 
     codes: str
     scale: float

@@ -1,6 +1,6 @@
-"""Writes the operators of docs/coming-from-tflite.md.
+"""Writes the operators of docs/operators-tflite.md.
 
-python -m vkmnn.converter.tflite.table docs/coming-from-tflite.md
+python -m vkmnn.converter.tflite.table docs/operators-tflite.md
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from vkmnn.pipelines.arrays import Array
 from vkmnn.pipelines.base import PicturePipeline, Settings
 from vkmnn.pipelines.image_processor import ImageProcessor
 from vkmnn.pipelines.networks import Loaded, input_of
-from vkmnn.pipelines.options import Options
+from vkmnn.pipelines.options import Check, Options, number_of_pixels
 from vkmnn.pipelines.pictures import Picture, pil
 from vkmnn.pipelines.placing import Fit, Placed
 from vkmnn.pipelines.results.maps import Enlarged
@@ -28,6 +28,7 @@ class Upscale(PicturePipeline[Enlarged]):
 
     task = "image-to-image"
     own: ClassVar[tuple[str, ...]] = ("tile", "overlap", "feeds")
+    checks: ClassVar[Mapping[str, Check]] = {"overlap": number_of_pixels}
     usual = ImageProcessor(Fit("padded"), "bicubic")
 
     def __init__(self, loaded: Loaded, options: Options) -> None:

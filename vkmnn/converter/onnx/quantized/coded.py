@@ -216,7 +216,7 @@ def carried(node: NodeContext, name: str, leaf: Leaf, fill: Fill = lambda _: Non
     Args:
         node: the node that reads them.
         name: the tensor of the model.
-        leaf: returns the codes of a tensor that it knows.
+        leaf: returns the quantised origin of a tensor that it knows.
         fill: returns the quantised value, minus the zero point, that a Pad adds; None if there is
             none.
     """

@@ -52,7 +52,7 @@ def add_codes(
         scales: [columns, blocks].
         zeros: uint8 [columns, blocks], or None for 2^(bits - 1).
         bits: bits of a quantised value: 4 or 8.
-        depth: codes of a row that count.
+        depth: number of valid quantised values in a row.
     """
     columns, _, width = packed.shape
     attrs = MatMulNBitsAttrs(bits, width * 8 // bits, depth, columns)

@@ -1,7 +1,7 @@
 """Meanings of Vulkan's numbers: features, formats, vendors. A new feature is a row here.
 
-Feature structures are handled as raw bytes (`sType`, `pNext`, then one VkBool32 a member): so
-structures newer than the package `vulkan` need no support from it.
+Feature structures are handled as raw bytes (`sType`, `pNext`, then one VkBool32 per member), so
+that structures newer than the package `vulkan` need no support from it.
 """
 
 from __future__ import annotations
