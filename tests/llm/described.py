@@ -98,6 +98,10 @@ CONFIGS: dict[str, dict[str, Any]] = {
                 "rope_parameters": {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0,
                                     "original_max_position_embeddings": 128, "beta_fast": 32.0,
                                     "beta_slow": 1.0, "truncate": False}},
+    "smollm3": {"model_type": "smollm3", "num_hidden_layers": 4, "rope_theta": 2e6,
+                "tie_word_embeddings": True, "use_sliding_window": False},
+    "smollm3_own": {"model_type": "smollm3", "num_hidden_layers": 3, "rope_theta": 10000.0,
+                    "no_rope_layers": [0, 1, 1], "use_sliding_window": False},
     "wide": {"model_type": "llama", **_WIDE, "rope_theta": 10000.0},
     "wide_qwen2": {"model_type": "qwen2", **_WIDE, "rope_theta": 1e6,
                    "tie_word_embeddings": True},
@@ -468,6 +472,7 @@ FILES: dict[str, tuple[str, str]] = {
     **{f"wide_{kind.lower()}": ("wide", kind) for kind in
        ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS")},
     "qwen2_q4_k": ("wide_qwen2", "Q4_K"),
+    "smollm3_q8_0": ("smollm3", "Q8_0"),
     "gpt_oss_mxfp4": ("gpt_oss", "MXFP4"), "mixtral_q4_0": ("mixtral", "Q4_0"),
     "qwen2_moe_q8_0": ("qwen2_moe", "Q8_0"),
     "qwen3_moe_q4_1": ("qwen3_moe", "Q4_1"),
@@ -477,6 +482,10 @@ FILES: dict[str, tuple[str, str]] = {
 """Files with an oracle: the model, and the type of its matrices."""
 
 
+PAIRED = ("llama", "mistral", "mixtral", "smollm3")
+"""Families whose queries and keys converters to GGUF put in pairs."""
+
+
 def gguf_tensors(name: str, kind: str, seed: int = 0) -> dict[str, Stored]:
     """Return the tensors of a file: matrices of a type, vectors of float32."""
     config, rng = config_of(name), np.random.default_rng(seed + 1)
@@ -484,7 +493,7 @@ def gguf_tensors(name: str, kind: str, seed: int = 0) -> dict[str, Stored]:
     sandwiched = config["model_type"] in SANDWICHED
     for key, values in weights_of(name, seed).items():
         ours = gguf_name(key, sandwiched)
-        llama = config["model_type"] in ("llama", "mistral", "mixtral")
+        llama = config["model_type"] in PAIRED
         if len(values.shape) == 1 or key.endswith("bias"):
             if "norm" in key and config["model_type"].startswith("gemma"):
                 values = values + 1

@@ -19,6 +19,7 @@ from tests.llm.described import (
     FILES,
     FOLDERS,
     MIXTURES,
+    PAIRED,
     PROMPT,
     SANDWICHED,
     TOKENS,
@@ -119,7 +120,7 @@ def _decoded(path: Path, name: str) -> dict[str, Any]:
         if ".experts." in key:
             values = values[int(key.split(".experts.")[1].split(".")[0])]
         for part, heads in (("q", "attention"), ("k", "key_value")):
-            if kind in ("llama", "mixtral") and f"{part}_proj" in key:
+            if kind in PAIRED and f"{part}_proj" in key:
                 cut = values.reshape(config[f"num_{heads}_heads"], config["head_dim"] // 2, 2, -1)
                 values = cut.swapaxes(1, 2).reshape(values.shape)
         made[key] = values - 1 if kind.startswith("gemma") and "norm" in key else values

@@ -18,7 +18,10 @@ from vkmnn.cli.app import app
 from vkmnn.converter.language import read_source
 from vkmnn.converter.language.blocks import GGUF_TYPES
 from vkmnn.converter.language.rope import Rope
-from vkmnn.errors import ModelError, UnsupportedOpError, VkmnnError
+from vkmnn.converter.language.stored import StoredTensor
+from vkmnn.converter.language.weights import Coded
+from vkmnn.errors import ModelError, ModelFileError, UnsupportedOpError, VkmnnError
+from vkmnn.ir.codes import decode
 from vkmnn.llm.decoder import CHUNKS
 from vkmnn.runtime.device import enumerate_devices
 
@@ -149,15 +152,82 @@ def test_dispatches_of_a_layer(name: str, kind: str, tmp_path: Path) -> None:
     assert (counts[1] - counts[0]) / 2 <= 5
 
 
-def test_dispatches_of_a_layer_with_norms_after_its_parts(tmp_path: Path) -> None:
-    """Gemma 2 has two more norms, whose residuals are part of them."""
+@pytest.mark.parametrize(
+    ("name", "kind", "most"),
+    [
+        ("qwen3_full", "Q4_0", 5),
+        ("qwen3_full", "F32", 5),
+        ("gemma2_plain", "Q4_0", 7),
+        ("gemma3", "Q4_0", 7),
+    ],
+)
+def test_dispatches_of_a_layer_with_more_norms(
+    name: str, kind: str, most: int, tmp_path: Path
+) -> None:
+    """Attention normalises queries and keys; residuals are part of norms after other parts."""
     if not enumerate_devices():
         pytest.skip("no Vulkan device")
     counts = []
     for layers in (2, 4):
-        config = {**described.CONFIGS["gemma2_plain"], "num_hidden_layers": layers}
+        config = {**described.CONFIGS[name], "num_hidden_layers": layers}
+        if "layer_types" in config:
+            config["layer_types"] = ["sliding_attention", "full_attention"] * (layers // 2)
+        counts.append(_commands(_with_config(config, kind, tmp_path)))
+    assert (counts[1] - counts[0]) / 2 <= most
+
+
+def test_dispatches_of_a_layer_of_experts(tmp_path: Path) -> None:
+    """Beside attention: a norm, the router, its best and their shares, two products and a sum."""
+    if not enumerate_devices():
+        pytest.skip("no Vulkan device")
+    counts = []
+    for layers in (1, 3):
+        config = {**described.CONFIGS["mixtral"], "num_hidden_layers": layers}
         counts.append(_commands(_with_config(config, "Q4_0", tmp_path)))
-    assert (counts[1] - counts[0]) / 2 <= 7
+    assert (counts[1] - counts[0]) / 2 <= 11
+
+
+def test_texts_of_a_mixture_share_their_steps(tmp_path: Path) -> None:
+    if not enumerate_devices():
+        pytest.skip("no Vulkan device")
+    path = described.write_folder(tmp_path / "mixtral", "mixtral")
+    prompts = [PROMPT[place:] for place in range(3)]
+    with vkmnn.llm.load(path, capacity=64) as model:
+        alone = [model.generate(prompt, TOKENS).tokens for prompt in prompts]
+        before = model.counters()["submits"]
+        together = model.generate(prompts, TOKENS)
+        assert model.counters()["submits"] - before < 2 * TOKENS
+    assert [one.tokens for one in together] == alone
+
+
+@pytest.mark.parametrize("name", ["wide", "mixtral", "phi3"])
+def test_weights_are_read_in_any_order(name: str, tmp_path: Path) -> None:
+    path = described.write_file(tmp_path / "m.gguf", name, "Q4_K" if name == "wide" else "Q4_1")
+    weights = read_source(path).network().weights
+    first = [bytes(weights[number]) for number in weights]
+    order = np.random.default_rng(0).permutation(len(weights))
+    assert all(bytes(weights[number]) == first[number] for number in (*order, 0, 0))
+
+
+def test_a_file_that_becomes_shorter(tmp_path: Path) -> None:
+    path = described.write_file(tmp_path / "m.gguf", "wide", "Q4_K")
+    weights = read_source(path).network().weights
+    path.write_bytes(path.read_bytes()[:-4096])
+    with pytest.raises(ModelFileError, match="shorter"):
+        list(weights.values())
+
+
+def test_scales_that_float16_does_not_hold_are_float32(tmp_path: Path) -> None:
+    """Products of a scale and a scale of scales, beyond the range or too near 0."""
+    for factor in (1e6, 2e-4):
+        blocks = described.random_blocks("Q4_K", (2, 256), factor, np.random.default_rng(1))
+        path = tmp_path / "blocks"
+        path.write_bytes(blocks.tobytes())
+        tensor = StoredTensor(path, "w", GGUF_TYPES[12], (2, 256), 0)
+        made = Coded([tensor], [None]).read()
+        assert made["scales"].dtype == np.float32
+        found = decode(made["codes"].reshape(2, 8, 16), made["scales"], made["zeros"], 4, 256)
+        np.testing.assert_allclose(found, tensor.floats(), rtol=1e-3, atol=factor * 1e-3)
 
 
 def test_long_texts_are_turned_by_other_frequencies(tmp_path: Path) -> None:

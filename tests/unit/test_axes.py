@@ -146,7 +146,8 @@ CAN = {
         Trilu
     """,
     "cut batched": """
-        DeformColumns GatherElements GatherNBits JoinPast LinearAttention ScatterElements
+        DeformColumns ExpertMatMul GatherElements GatherNBits JoinPast LinearAttention
+        ScatterElements
     """,
     "cut grown": """
         Attention Expand Flatten RoiAlign RoiPool Transpose Unsqueeze

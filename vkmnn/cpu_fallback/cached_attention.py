@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from vkmnn.cpu_fallback.registry import AnyArray, Inputs, cpu_execution, optional, required, run_op
+from vkmnn.cpu_fallback.registry import (
+    AnyArray,
+    Inputs,
+    cpu_execution,
+    optional,
+    required,
+    run_op,
+    widen,
+)
 from vkmnn.ir import Op
 from vkmnn.ir.ops import AppendAttrs, AttentionAttrs, CachedAttentionAttrs, RotaryAttrs
 
@@ -29,7 +37,7 @@ def _image(inputs: Inputs, number: int, count: int) -> list[AnyArray | None]:
         own = (
             array is not None
             and array.shape[0] == count
-            and place != SINK
+            and place < SINK
             and (place < MASK or array.ndim == 4)
         )
         made.append(array[number : number + 1] if array is not None and own else array)
@@ -39,6 +47,7 @@ def _image(inputs: Inputs, number: int, count: int) -> list[AnyArray | None]:
 def _attended(op: Op[CachedAttentionAttrs], inputs: Inputs, known: int) -> list[AnyArray]:
     attrs, held = op.attrs, max(known, 0)
     q, k, v = _apart(attrs, inputs)
+    q, k = (_normalised(x, optional(inputs, place), attrs) for x, place in ((q, 10), (k, 11)))
     if attrs.width:
         turn = Op("Rotary", op.name, ["x", "c", "s"], ["y"],
                   RotaryAttrs(attrs.width, attrs.interleaved))  # fmt: skip
@@ -59,6 +68,14 @@ def _attended(op: Op[CachedAttentionAttrs], inputs: Inputs, known: int) -> list[
     if known < 0:
         caches = [required(inputs, place) for place in (5, 6)]
     return [np.ascontiguousarray(y.swapaxes(1, 2)) if attrs.layout else y, *caches]
+
+
+def _normalised(x: AnyArray, gain: AnyArray | None, attrs: CachedAttentionAttrs) -> AnyArray:
+    if gain is None:
+        return x
+    wide = widen(x).astype(np.float64)
+    root = np.sqrt(np.square(wide).mean(-1, keepdims=True) + attrs.epsilon)
+    return np.asarray(wide / root * gain).astype(x.dtype)
 
 
 def _apart(attrs: CachedAttentionAttrs, inputs: Inputs) -> tuple[AnyArray, AnyArray, AnyArray]:

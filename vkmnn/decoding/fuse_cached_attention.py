@@ -13,6 +13,7 @@ from vkmnn.ir.ops import (
     AppendAttrs,
     AttentionAttrs,
     CachedAttentionAttrs,
+    LayerNormAttrs,
     RotaryAttrs,
     SplitAttrs,
     TransposeAttrs,
@@ -100,6 +101,13 @@ class _Fuser:
             rotary = rotary_q.attrs
             lowered = replace(lowered, width=rotary.width, interleaved=rotary.interleaved)
             removed += [rotary_q, rotary_k]
+        norms = self._norm(q), self._norm(k)
+        gains: list[str] = []
+        if norms[0] is not None and norms[1] is not None and norms[0].attrs == norms[1].attrs:
+            q, k = (one.inputs[0] for one in norms if one is not None)
+            gains = [one.inputs[1] for one in norms if one is not None]
+            lowered = replace(lowered, epsilon=norms[0].attrs.epsilon)
+            removed += [one for one in norms if one is not None]
         if any(size % 4 or not 0 < size <= MAX_DEPTH for size in self._widths(k, v)):
             return None
         caches = [append_k.inputs[0], append_v.inputs[0]]
@@ -108,6 +116,8 @@ class _Fuser:
             layout, (q, k, v), y, more = self._layout(q, k, v, y)
             lowered, removed = replace(lowered, layout=layout), [*removed, *more]
         more_inputs = [mask, *sinks] if mask or sinks else []
+        if gains:
+            more_inputs = [*more_inputs, "", ""][:2] + gains
         inputs = [q, k, v, *tables, *caches, append_k.inputs[2], *more_inputs]
         results = [y, append_k.outputs[0], append_v.outputs[0]]
         made = Op("CachedAttention", op.name, inputs, results, lowered, op.source)
@@ -175,6 +185,17 @@ class _Fuser:
         """Return the Rotary that produces a tensor, if the tensor is read once."""
         op = self._producers.get(name)
         return op if op is not None and op.type == "Rotary" and self._read_once(name) else None
+
+    def _norm(self, name: str) -> Op[LayerNormAttrs] | None:
+        """Return the root mean square norm that makes rows of heads, if they are read once."""
+        op = self._producers.get(name)
+        if op is None or op.type != "LayerNorm" or not self._read_once(name):
+            return None
+        attrs, gain = op.attrs, op.inputs[1:2]
+        assert isinstance(attrs, LayerNormAttrs)
+        plain = attrs.rms and attrs.axis in (-1, 3) and not any((*op.inputs[2:], *op.outputs[1:]))
+        fits = plain and gain and self._dims(gain[0]) == self._dims(name)[-1:]
+        return op if fits else None
 
     def _read_once(self, name: str) -> bool:
         return self._readers[name] == 1

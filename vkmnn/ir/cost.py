@@ -134,6 +134,20 @@ def packed_numbers(attrs: Any, inputs: Inputs, outputs: Outputs) -> int:
     return 2 * weights + _size(inputs[0]) + 2 * prod(outputs[0])
 
 
+def expert_flops(attrs: Any, inputs: Inputs, output: Shape) -> int:
+    """Count: a multiply-add for every weight of the chosen experts."""
+    weights: int = attrs.columns * attrs.depth
+    return 2 * prod(inputs[2] or ()) * weights
+
+
+def expert_numbers(attrs: Any, inputs: Inputs, outputs: Outputs) -> int:
+    """Count the weights of one expert in full, operands and results of all rows."""
+    chosen = prod(inputs[2] or ())
+    weights: int = attrs.columns * attrs.depth
+    rows: int = chosen * (attrs.depth + 2 * attrs.columns)
+    return 2 * weights + rows
+
+
 def determinant_flops(attrs: Any, inputs: Inputs, output: Shape) -> int:
     """Count elimination: a multiply-add for a third of the cube."""
     size = (_dims(inputs, 0) or (0,))[-1]

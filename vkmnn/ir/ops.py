@@ -439,6 +439,51 @@ class MatMulNBitsAttrs(OpAttrs):
         return self.columns // 2 if self.gated else self.columns
 
 
+@op_type(
+    "ExpertMatMul",
+    inputs=(3, 8),
+    flops=cost.expert_flops,
+    host=HostWork(cost.expert_numbers, flop_s=1e-10, blas=True),
+)
+@dataclass(frozen=True, slots=True)
+class ExpertMatMulAttrs(OpAttrs):
+    """y = act(x @ w[e]ᵀ + bias[e]) for every expert e that is chosen for a row of x.
+
+    Inputs: x [..., depth], or with `each` [..., chosen, depth]; weights; chosen [..., chosen], the
+    numbers of experts, clamped to those there are; bias [experts, columns]; scales; zeros; shares
+    [..., chosen]; residual. Weights are floats [experts, columns, depth] where `bits` is 0, else
+    packed values [experts, columns, blocks, block · bits / 8] as those of `MatMulNBits`, with
+    scales and zeros [experts, columns, blocks]. y is [..., chosen, columns]; with shares it is
+    [..., columns], the sum of each row's experts weighted by them, plus the residual. `gated`: of
+    every four columns, the first two are gates of the others, and y [..., columns / 2] is
+    act(min(gate, limit)) · (clip(other, -limit, limit) + offset).
+    """
+
+    experts: int
+    columns: int
+    depth: int
+    bits: int = 0
+    block: int = 0
+    each: bool = False
+    activation: Activation = NO_ACTIVATION
+    gated: bool = False
+    limit: float = inf
+    offset: float = 0.0
+
+    @property
+    def width(self) -> int:
+        """The columns of y."""
+        return self.columns // 2 if self.gated else self.columns
+
+    @property
+    def weights(self) -> tuple[int, ...]:
+        """The shape of the weights."""
+        if not self.bits:
+            return self.experts, self.columns, self.depth
+        blocks = -(-self.depth // self.block)
+        return self.experts, self.columns, blocks, self.block * self.bits // 8
+
+
 @op_type("GatherNBits", inputs=(3, 4), flops=2, host=HostWork(numbers_of(outputs=2)))
 @dataclass(frozen=True, slots=True)
 class GatherNBitsAttrs(OpAttrs):
@@ -1089,7 +1134,7 @@ class AttentionAttrs(OpAttrs):
     window: int = 0
 
 
-@op_type("CachedAttention", inputs=(8, 10), flops=cost.cached_attention_flops, host=SCATTERED)
+@op_type("CachedAttention", inputs=(8, 12), flops=cost.cached_attention_flops, host=SCATTERED)
 @dataclass(frozen=True, slots=True)
 class CachedAttentionAttrs(OpAttrs):
     """A few rows of queries on a cache, to which their keys and values are added first.
@@ -1097,10 +1142,11 @@ class CachedAttentionAttrs(OpAttrs):
     Inputs: q [B, H, R, D], k [B, G, R, D], v [B, G, R, E], H a multiple of G; cosines and sines as
     of Rotary, absent where `width` is 0; caches of keys [B, G, C, D] and values [B, G, C, E]; how
     many rows they hold, one integer or [B]; a mask that broadcasts to [B, H, R, C], added to the
-    scores; a sink for every head, [H, 1, 1]. q and k are turned (Rotary), k and v appended
-    (Append), then attended (Attention, with its `softcap` and `window`) by as many keys as there
-    are. Outputs: y [B, H, R, E], and the caches. On a device these are written where they lie, so
-    nobody else may read them.
+    scores; a sink for every head, [H, 1, 1]; factors [D] for rows of q and of k, which with these
+    are first normalised: x / sqrt(mean(x²) + epsilon) · factors. q and k are turned (Rotary), k and
+    v appended (Append), then attended (Attention, with its `softcap` and `window`) by as many keys
+    as there are. Outputs: y [B, H, R, E], and the caches. On a device these are written where they
+    lie, so nobody else may read them.
 
     Where [B] numbers of rows are given, one below 0 leaves the caches of its image as they are: the
     queries attend to the new rows alone.
@@ -1116,6 +1162,7 @@ class CachedAttentionAttrs(OpAttrs):
     layout: str = ""
     softcap: float = 0.0
     window: int = 0
+    epsilon: float = 0.0
 
 
 ATTENTION_AXES = 3

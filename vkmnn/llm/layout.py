@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -117,9 +116,9 @@ def files_of(folder: Path) -> dict[str, dict[str, Path]]:
 
 
 def _is_described(folder: Path) -> bool:
-    """Return whether a folder holds config.json with safetensors, from which a network is built."""
-    there = os.path.isfile(folder / "config.json")  # noqa: PTH113 - any name will do
-    return there and any(folder.glob("*.safetensors"))
+    from vkmnn.converter.language import is_described  # late: most folders hold networks
+
+    return is_described(folder)
 
 
 def _gguf_files(folder: Path) -> dict[str, Path]:

@@ -521,6 +521,7 @@ class CachedAttentionParams(Params):
     v_start: Final[int]
     length_image: Final[int]
     parts: Final[int]
+    epsilon: Final[float]
     def __init__(
         self,
         *,
@@ -547,6 +548,7 @@ class CachedAttentionParams(Params):
         v_start: int,
         length_image: int,
         parts: int,
+        epsilon: float,
     ) -> None: ...
 
 def cached_attention(
@@ -588,6 +590,7 @@ class CachedAttentionSubgroupParams(Params):
     v_start: Final[int]
     length_image: Final[int]
     parts: Final[int]
+    epsilon: Final[float]
     def __init__(
         self,
         *,
@@ -614,6 +617,7 @@ class CachedAttentionSubgroupParams(Params):
         v_start: int,
         length_image: int,
         parts: int,
+        epsilon: float,
     ) -> None: ...
 
 def cached_attention_subgroup(
@@ -653,6 +657,7 @@ class CachedAttentionWideParams(Params):
     v_start: Final[int]
     length_image: Final[int]
     parts: Final[int]
+    epsilon: Final[float]
     def __init__(
         self,
         *,
@@ -679,6 +684,7 @@ class CachedAttentionWideParams(Params):
         v_start: int,
         length_image: int,
         parts: int,
+        epsilon: float,
     ) -> None: ...
 
 def cached_attention_wide(
@@ -1634,6 +1640,34 @@ def elementwise(
     a chain of steps over up to four operands, with broadcasting over up to six axes.
     """
 
+class ExpertGroupsParams(Params):
+    count: Final[int]
+    experts: Final[int]
+    rows: Final[int]
+    groups: Final[int]
+    def __init__(self, *, count: int, experts: int, rows: int, groups: int) -> None: ...
+
+def expert_groups() -> Shader:
+    """
+    Groups of rows by experts, as matmul_experts reads them: an expert, then `rows` rows that
+    chose it.
+    """
+
+ExpertMixWidth: TypeAlias = Literal[1, 4]
+ExpertMixElement: TypeAlias = Literal["f32", "f16"]
+ExpertMixLoad: TypeAlias = Literal["buffer", "texel"]
+
+class ExpertMixParams(Params):
+    count: Final[int]
+    columns: Final[int]
+    chosen: Final[int]
+    def __init__(self, *, count: int, columns: int, chosen: int) -> None: ...
+
+def expert_mix(*, width: ExpertMixWidth, element: ExpertMixElement, load: ExpertMixLoad) -> Shader:
+    """
+    Of every row, the sum of what its chosen experts made of it, by their shares.
+    """
+
 FillElement: TypeAlias = Literal["f32", "f16"]
 
 class FillParams(Params):
@@ -2317,6 +2351,54 @@ class MatmulDotParams(Params):
 def matmul_dot(*, tile: MatmulDotTile, aligned: MatmulDotAligned) -> Shader:
     """
     Quantised product by integer dot products of four bytes.
+    """
+
+MatmulExpertsBits: TypeAlias = Literal[4, 8, 16, 32]
+MatmulExpertsRows: TypeAlias = Literal[1, 4, 8]
+MatmulExpertsLanes: TypeAlias = Literal[8, 0]
+MatmulExpertsElement: TypeAlias = Literal["f32", "f16"]
+
+class MatmulExpertsParams(Params):
+    rows: Final[int]
+    columns: Final[int]
+    k4: Final[int]
+    blocks: Final[int]
+    chunks: Final[int]
+    act_alpha: Final[float]
+    act_beta: Final[float]
+    epsilon: Final[float]
+    mean: Final[float]
+    sharing: Final[int]
+    experts: Final[int]
+    limit: Final[float]
+    offset: Final[float]
+    def __init__(
+        self,
+        *,
+        rows: int,
+        columns: int,
+        k4: int,
+        blocks: int,
+        chunks: int,
+        act_alpha: float,
+        act_beta: float,
+        epsilon: float,
+        mean: float,
+        sharing: int,
+        experts: int,
+        limit: float,
+        offset: float,
+    ) -> None: ...
+
+def matmul_experts(
+    *,
+    bits: MatmulExpertsBits,
+    rows: MatmulExpertsRows,
+    lanes: MatmulExpertsLanes,
+    element: MatmulExpertsElement,
+) -> Shader:
+    """
+    Rows by the packed weights of the experts that are chosen for them, dequantised in registers.
     """
 
 MatmulGemvRows: TypeAlias = Literal[1, 4, 8]

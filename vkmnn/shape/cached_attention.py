@@ -47,6 +47,11 @@ def _cached_attention(op: Op[CachedAttentionAttrs], inputs: Infos, values: Value
         check_broadcastable_to(shape_of(inputs, 8), (*q[:3], keys[2]), "mask")
     if has_input(inputs, 9):
         check_shape(inputs, 9, (q[1], 1, 1), "sinks")
+    for index in (10, 11):
+        if has_input(inputs, index):
+            check_shape(inputs, index, (q[3],), "factors of normalised rows")
+    if has_input(inputs, 10) != has_input(inputs, 11):
+        raise ShapeError("either queries or keys are normalised")
     given = (0, 5, 6) if op.attrs.layout == "packed" else (0, 1, 2, 5, 6)
     dtype = same_dtype(inputs, *given)
     y = (q[0], q[2], q[1], v[3]) if op.attrs.layout else (*q[:3], v[3])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from vkmnn.errors import ShapeError
 from vkmnn.ir import DType, Op
-from vkmnn.ir.ops import GatherNBitsAttrs, MatMulNBitsAttrs
+from vkmnn.ir.ops import ExpertMatMulAttrs, GatherNBitsAttrs, MatMulNBitsAttrs
 from vkmnn.shape.symbolic.facts import Facts, Found
 from vkmnn.shape.symbolic.rules import shape_rule
 
@@ -38,3 +38,22 @@ def _gather_n_bits(op: Op[GatherNBitsAttrs], facts: Facts) -> list[Found]:
     _check_codes(op, facts, 0, attrs.rows, blocks, attrs.block * attrs.bits // 8)
     dtype = DType.FLOAT32 if attrs.wide else facts.dtype(op, 2)
     return [(dtype, None if indices is None else (*indices, attrs.depth))]
+
+
+@shape_rule("ExpertMatMul", exact=True)
+def _expert_matmul(op: Op[ExpertMatMulAttrs], facts: Facts) -> list[Found]:
+    attrs, x, weights, chosen = op.attrs, facts.shape(op), facts.shape(op, 1), facts.shape(op, 2)
+    if weights is not None and tuple(weights) != attrs.weights:
+        raise ShapeError(f"weights are {tuple(weights)}, {attrs.weights} are needed")
+    if attrs.gated and attrs.columns % 4:
+        raise ShapeError(f"{attrs.columns} columns are not gates and gated in fours")
+    if x is None or chosen is None:
+        return [(facts.dtype(op), None)]
+    rank = len(chosen) + attrs.each
+    if not chosen or len(x) != rank or (isinstance(x[-1], int) and x[-1] != attrs.depth):
+        raise ShapeError(
+            f"rank {rank} with rows of {attrs.depth} is needed for experts {tuple(chosen)}, "
+            f"got the shape {tuple(x)}"
+        )
+    summed = len(op.inputs) > 6 and op.inputs[6]
+    return [(facts.dtype(op), (*(chosen[:-1] if summed else chosen), attrs.width))]

@@ -274,6 +274,11 @@ def cached_attention(variant: Variant) -> Iterator[Case]:
         attrs = CachedAttentionAttrs(scale, width, number % 2 == 1, number % 2 == 0, layout)
         inputs = [*_laid_out(new, layout), *tables, *caches, each, mask]
         yield op_case("CachedAttention", attrs, inputs, outputs=3, rtol=1e-4, atol=1e-4)
+        if number % 2:  # queries and keys of normalised rows
+            gains = [floats(depth, seed=seed) for seed in (9, 10)]
+            more = [*inputs, *[None] * (10 - len(inputs)), *gains]
+            normed = replace(attrs, epsilon=0.01, scale=0.5)
+            yield op_case("CachedAttention", normed, more, outputs=3, rtol=1e-4, atol=1e-4)
         if number not in _SCORED:
             continue
         cap, window, sinks = _SCORED[number]

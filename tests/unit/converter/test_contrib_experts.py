@@ -141,7 +141,7 @@ def test_experts_in_codes(
             _agree_with_numbers(graph, feeds, used, block, build, evaluate)
     else:
         graph = agree(model, feeds)
-    assert sum(op.type == "MatMulNBits" for op in graph.ops) == 2
+    assert sum(op.type == "ExpertMatMul" for op in graph.ops) == 2
 
 
 def _agree_with_numbers(

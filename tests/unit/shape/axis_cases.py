@@ -14,7 +14,7 @@ from vkmnn.testing.axes import Use
 
 # Integers are below these where they number elements, images or rows.
 _BOUNDS = {"Gather": 4, "GatherND": 4, "GatherElements": 4, "ScatterND": 1, "ScatterElements": 4,
-           "RoiAlign": 1, "OneHot": 8, "GatherNBits": 9}  # fmt: skip
+           "RoiAlign": 1, "OneHot": 8, "GatherNBits": 9, "ExpertMatMul": 5}  # fmt: skip
 
 
 def uses() -> list[Use]:

@@ -17,6 +17,7 @@ class Family:
         scaled: embeddings are multiplied by the root of the width.
         one_more: norms in safetensors hold their factors less one.
         pattern: of this many layers, all but the last have windows; 0 for all, -1 for none.
+        unturned: of so many layers, the last one has no rotary embedding; 0 for none.
         limit: limit of the experts' gates; 1 is then also added to the values that they gate
             (gpt-oss).
         of_folders: whether folders of safetensors are read as well.
@@ -26,6 +27,7 @@ class Family:
     scaled: bool = False
     one_more: bool = False
     pattern: int = 0
+    unturned: int = 0
     limit: float = 0.0
     of_folders: bool = True
 
@@ -39,6 +41,7 @@ FAMILIES: dict[str, Family] = {
     "gemma2": Family("gelu_tanh", scaled=True, one_more=True, pattern=2),
     "gemma3": Family("gelu_tanh", scaled=True, one_more=True, pattern=6),
     "phi3": Family(),
+    "smollm3": Family(pattern=-1, unturned=4),
     "mixtral": Family(),
     "qwen2_moe": Family(pattern=-1),
     "qwen3_moe": Family(pattern=-1),
@@ -47,7 +50,10 @@ FAMILIES: dict[str, Family] = {
 """By `model_type` of config.json."""
 
 GGUF_FAMILIES = {
-    **{name: name for name in ("llama", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "phi3")},
+    **{
+        name: name
+        for name in ("llama", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "phi3", "smollm3")
+    },
     "qwen2moe": "qwen2_moe",
     "qwen3moe": "qwen3_moe",
     "gpt-oss": "gpt_oss",
@@ -68,7 +74,7 @@ class Architecture:
         context: the most tokens that it was trained for.
         epsilon: epsilon of its norms.
         scale: scale of the scores.
-        ropes: by layer.
+        ropes: by layer; None for a layer without rotary embedding.
         windows: by layer, -1 for none: how many keys a row sees, itself included.
         score_cap, logit_cap: tanh bounds them; 0 for none.
         experts: number of experts per token in a mixture; 0 for none.
@@ -84,7 +90,7 @@ class Architecture:
     context: int
     epsilon: float
     scale: float
-    ropes: tuple[Rope, ...]
+    ropes: tuple[Rope | None, ...]
     windows: tuple[int, ...]
     score_cap: float = 0.0
     logit_cap: float = 0.0

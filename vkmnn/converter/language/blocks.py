@@ -17,6 +17,7 @@ from vkmnn.ir.codes import unpack_codes
 
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
+Halves = npt.NDArray[np.float16]
 
 _LARGEST_ZERO = 32000.0
 """Beyond it, steps of float16 are wider than a whole block, which is as good as constant."""
@@ -28,12 +29,12 @@ class Split:
 
     Attributes:
         codes: uint8 [.., weights of a block], or two weights in a byte, the first in the low bits.
-        scales: float32 [.., scales of a block].
-        zeros: float32 in the shape of `scales`, or None if the type implies them.
+        scales: float32, or float16 as in the file, [.., scales of a block].
+        zeros: float32 in the shape of `scales`, or None where the type says what they are.
     """
 
     codes: Bytes
-    scales: Floats
+    scales: Floats | Halves
     zeros: Floats | None = None
     packed: bool = False
 
@@ -101,10 +102,28 @@ def _brain(blocks: Bytes) -> Array:
     return np.asarray((words << np.uint32(16)).view(np.float32))
 
 
-def _half(blocks: Bytes, at: int) -> Floats:
+def _taken(blocks: Bytes, at: int, width: int) -> Bytes:
+    """Return some bytes of every block side by side, [.., width]."""
+    whole = np.ascontiguousarray(blocks)
+    nbytes = whole.shape[-1]
+    unit, kind = next((n, kind) for n, kind in _UNITS if width % n == 0)
+    shape, strides = (whole.size // nbytes, width // unit), (nbytes, unit)
+    view = np.ndarray(shape, kind, whole.reshape(-1).data, at, strides)
+    return np.asarray(view.copy().view(np.uint8).reshape(*blocks.shape[:-1], width))
+
+
+_UNITS = ((16, "<c16"), (4, "<u4"), (2, "<u2"))
+"""What copies move at a time, by their width in bytes: rows of a few single bytes take longest."""
+
+
+def _half(blocks: Bytes, at: int) -> Halves:
     """Return the float16 at a byte of every block, [.., 1]."""
-    found = np.ascontiguousarray(blocks[..., at : at + 2]).view("<f2")
-    return np.asarray(found, np.float32)
+    return _taken(blocks, at, 2).view("<f2")
+
+
+def _wide(blocks: Bytes, at: int) -> Floats:
+    """Return the same as float32."""
+    return _half(blocks, at).astype(np.float32)
 
 
 def _nibbles(data: Bytes) -> Bytes:
@@ -112,17 +131,28 @@ def _nibbles(data: Bytes) -> Bytes:
     return np.concatenate([data & np.uint8(15), data >> np.uint8(4)], axis=-1)
 
 
-_EVEN = np.uint64(0x000F000F000F000F)
+_EVEN, _ODD = np.uint64(0x000F000F000F000F), np.uint64(0x00F000F000F000F0)
 
 
 def _neighbours(data: Bytes) -> Bytes:
-    """Return bytes of neighbouring low halves, then of neighbouring high ones."""
-    words = np.ascontiguousarray(data).view("<u8")  # four pairs at a time
+    """Return bytes of neighbouring low halves, then of neighbouring high ones.
+
+    Args:
+        data: as many bytes on the last axis as are taken together, 16 or 32.
+    """
+    half = data.shape[-1] // 2
+    words = np.ascontiguousarray(data).reshape(-1).view("<u8")  # four pairs at a time
+    made = np.empty((words.size * 8 // data.shape[-1], 2, half), np.uint8)
     moved = words >> np.uint64(4)
-    low = words & _EVEN | moved & _EVEN << np.uint64(4)
-    high = moved & _EVEN | words >> np.uint64(8) & _EVEN << np.uint64(4)
-    halves = [one.view("<u2").astype(np.uint8) for one in (low, high)]
-    return np.concatenate(halves, axis=-1)
+    low = words & _EVEN
+    low |= moved & _ODD
+    made[:, 0].reshape(-1, half)[...] = low.view("<u2").astype(np.uint8).reshape(-1, half)
+    np.bitwise_and(moved, _EVEN, out=low)
+    np.right_shift(moved, np.uint64(4), out=moved)
+    moved &= _ODD
+    low |= moved
+    made[:, 1].reshape(-1, half)[...] = low.view("<u2").astype(np.uint8).reshape(-1, half)
+    return made.reshape(data.shape)
 
 
 def _bits(data: Bytes) -> Bytes:
@@ -156,16 +186,18 @@ def _with_offsets(
 
 
 def _q8_0(blocks: Bytes) -> Split:
-    return Split(blocks[..., 2:] ^ np.uint8(128), _half(blocks, 0))
+    codes = _taken(blocks, 2, 32)
+    codes ^= np.uint8(128)
+    return Split(codes, _half(blocks, 0))
 
 
 def _q4_0(blocks: Bytes) -> Split:
-    return Split(_neighbours(blocks[..., 2:]), _half(blocks, 0), None, True)
+    return Split(_neighbours(_taken(blocks, 2, 16)), _half(blocks, 0), None, True)
 
 
 def _q4_1(blocks: Bytes) -> Split:
-    codes = _neighbours(blocks[..., 4:])
-    return _with_offsets(codes, _half(blocks, 0), -_half(blocks, 2), packed=True)
+    codes = _neighbours(_taken(blocks, 4, 16))
+    return _with_offsets(codes, _wide(blocks, 0), -_wide(blocks, 2), packed=True)
 
 
 def _fifth(blocks: Bytes, at: int) -> Bytes:
@@ -179,7 +211,7 @@ def _q5_0(blocks: Bytes) -> Split:
 
 
 def _q5_1(blocks: Bytes) -> Split:
-    return _with_offsets(_fifth(blocks, 4), _half(blocks, 0), -_half(blocks, 2), 112)
+    return _with_offsets(_fifth(blocks, 4), _wide(blocks, 0), -_wide(blocks, 2), 112)
 
 
 _IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
@@ -203,11 +235,14 @@ def _mxfp4(blocks: Bytes) -> Split:
 
 
 def _six_bits(data: Bytes) -> tuple[Bytes, Bytes]:
-    """Return eight scales and eight minima of 6 bits out of 12 bytes."""
-    low, middle, mixed = data[..., 0:4], data[..., 4:8], data[..., 8:12]
-    scales = [low & 63, (mixed & 15) | (low >> 6) << 4]
-    minima = [middle & 63, (mixed >> 4) | (middle >> 6) << 4]
-    return np.concatenate(scales, -1), np.concatenate(minima, -1)
+    """Return eight scales and eight minima of 6 bits out of 12 bytes, four bytes at a time."""
+    low, middle, mixed = np.moveaxis(np.ascontiguousarray(data).view("<u4"), -1, 0)
+    six, four, upper = (np.uint32(n * 0x01010101) for n in (63, 15, 48))
+    two = np.uint32(2)
+    scales = [low & six, mixed & four | low >> two & upper]
+    minima = [middle & six, mixed >> np.uint32(4) & four | middle >> two & upper]
+    first, second = (np.stack(one, -1).view(np.uint8) for one in (scales, minima))
+    return first, second
 
 
 def _pairs(data: Bytes) -> Bytes:
@@ -217,12 +252,12 @@ def _pairs(data: Bytes) -> Bytes:
 
 def _scaled_pair(blocks: Bytes, packed: Bytes) -> tuple[Floats, Floats]:
     scales, minima = _six_bits(packed)
-    return _half(blocks, 0) * scales, _half(blocks, 2) * minima
+    return _wide(blocks, 0) * scales, _wide(blocks, 2) * minima
 
 
 def _q4_k(blocks: Bytes) -> Split:
-    codes = _neighbours(blocks[..., 16:].reshape(*blocks.shape[:-1], 4, 32))
-    numbers = _scaled_pair(blocks, blocks[..., 4:16])
+    codes = _neighbours(_taken(blocks, 16, 128).reshape(*blocks.shape[:-1], 4, 32))
+    numbers = _scaled_pair(blocks, _taken(blocks, 4, 12))
     return _with_offsets(codes.reshape(*blocks.shape[:-1], 128), *numbers, packed=True)
 
 
@@ -230,7 +265,7 @@ def _q5_k(blocks: Bytes) -> Split:
     high = blocks[..., None, 16:48] >> np.arange(8, dtype=np.uint8)[:, None] & np.uint8(1)
     high = high.reshape(*blocks.shape[:-1], 256)
     codes = _pairs(blocks[..., 48:]) | high << np.uint8(4)
-    return _with_offsets(codes, *_scaled_pair(blocks, blocks[..., 4:16]), 112)
+    return _with_offsets(codes, *_scaled_pair(blocks, _taken(blocks, 4, 12)), 112)
 
 
 def _twos(data: Bytes) -> Bytes:
@@ -242,8 +277,8 @@ def _twos(data: Bytes) -> Bytes:
 
 def _q2_k(blocks: Bytes) -> Split:
     packed = blocks[..., :16]
-    scales = _half(blocks, 80) * (packed & 15)
-    offsets = _half(blocks, 82) * (packed >> 4)
+    scales = _wide(blocks, 80) * (packed & 15)
+    offsets = _wide(blocks, 82) * (packed >> 4)
     return _with_offsets(_twos(blocks[..., 16:80]), scales, offsets, 6)
 
 
@@ -257,17 +292,31 @@ def _q3_k(blocks: Bytes) -> Split:
     upper = upper.reshape(*blocks.shape[:-1], 16)
     scales = (low | upper << np.uint8(4)).astype(np.int8) - np.int8(32)
     # The middle of four bits is 8, that of these three is 4.
-    return Split(codes + np.uint8(4), _half(blocks, 108) * scales)
+    return Split(codes + np.uint8(4), _wide(blocks, 108) * scales)
 
 
 def _q6_k(blocks: Bytes) -> Split:
-    low = blocks[..., :128].reshape(*blocks.shape[:-1], 2, 64)
-    high = blocks[..., 128:192].reshape(*blocks.shape[:-1], 2, 1, 32)
-    planes = high >> np.arange(0, 8, 2, dtype=np.uint8)[:, None] & np.uint8(3)
-    planes = planes.reshape(*blocks.shape[:-1], 2, 128)
-    codes = (_nibbles(low) | planes << np.uint8(4)).reshape(*blocks.shape[:-1], 256)
-    scales = np.ascontiguousarray(blocks[..., 192:208]).view(np.int8)
-    return Split(codes + np.uint8(96), _half(blocks, 208) * scales)
+    nibbles = _taken(blocks, 0, 128).reshape(-1).view("<u8")
+    pairs = _taken(blocks, 128, 64).reshape(-1).view("<u8")
+    codes = np.empty((pairs.size // 8, 2, 2, 64), np.uint8)
+    codes[:, :, 0] = (nibbles & _LOW_HALVES).view(np.uint8).reshape(-1, 2, 64)
+    codes[:, :, 1] = (nibbles >> np.uint64(4) & _LOW_HALVES).view(np.uint8).reshape(-1, 2, 64)
+    planes = np.empty((pairs.size // 8, 2, 4, 32), np.uint8)
+    for plane in range(4):
+        moved = pairs << np.uint64(4 - 2 * plane) if plane < 2 else (
+            pairs >> np.uint64(2 * plane - 4))  # fmt: skip
+        moved &= _UPPER_PAIRS
+        planes[:, :, plane] = moved.view(np.uint8).reshape(-1, 2, 32)
+    words = codes.reshape(-1).view("<u8")
+    words |= planes.reshape(-1).view("<u8")
+    words += _MOVED_UP  # no byte is beyond 63
+    scales = _taken(blocks, 192, 16).view(np.int8)
+    return Split(codes.reshape(*blocks.shape[:-1], 256), _wide(blocks, 208) * scales)
+
+
+_LOW_HALVES, _UPPER_PAIRS, _MOVED_UP = (
+    np.uint64(0x0101010101010101 * byte) for byte in (0x0F, 0x30, 96)
+)
 
 
 def _iq4_xs(blocks: Bytes) -> Split:
@@ -278,7 +327,7 @@ def _iq4_xs(blocks: Bytes) -> Split:
     scales = (nibbles | upper << np.uint8(4)).astype(np.int8) - np.int8(32)
     data = blocks[..., 8:].reshape(*blocks.shape[:-1], 8, 16)
     codes = _IQ4_CODES[_nibbles(data)].reshape(*blocks.shape[:-1], 256)
-    return Split(codes, _half(blocks, 0) * scales)
+    return Split(codes, _wide(blocks, 0) * scales)
 
 
 F32 = BlockType("F32", 1, 4, _words("<f4"))

@@ -16,6 +16,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
                "query_pre_attn_scalar": 256, "sliding_window": 4096, "rope_theta": 1e6,
                "rope_local_base_freq": 10000.0, "max_position_embeddings": 131072},
     "gemma2": {"query_pre_attn_scalar": 256, "sliding_window": 4096},
+    "smollm3": {"num_key_value_heads": 4, "rope_theta": 2e6, "max_position_embeddings": 32768},
 }  # fmt: skip
 """Defaults that files omit: transformers only writes values that differ from them."""
 _FULL, _SLIDING = "full_attention", "sliding_attention"
@@ -89,7 +90,10 @@ class _Config:
             context=section.number("max_position_embeddings"),
             epsilon=section.real("rms_norm_eps", 1e-6),
             scale=(root if root > 0 else depth) ** -0.5,
-            ropes=tuple(ropes[one] for one in sliding),
+            ropes=tuple(
+                ropes[one] if turned else None
+                for one, turned in zip(sliding, self._turned(layers), strict=True)
+            ),
             windows=tuple(window if one and window else -1 for one in sliding),
             score_cap=section.real("attn_logit_softcapping"),
             logit_cap=section.real("final_logit_softcapping"),
@@ -115,6 +119,19 @@ class _Config:
             return [used and one >= first for one in range(layers)]
         pattern = section.number("sliding_window_pattern") or self._traits.pattern
         return [pattern == 0 or (pattern > 0 and (one + 1) % pattern != 0) for one in range(layers)]
+
+    def _turned(self, layers: int) -> list[bool]:
+        """Tell which layers have a rotary embedding."""
+        section, every = self._section, self._traits.unturned
+        if not every:
+            return [True] * layers
+        if "no_rope_layers" in section:  # called so, but 1 says that a layer has one
+            given = section.reals("no_rope_layers")
+            if len(given) != layers or not set(given) <= {0.0, 1.0}:
+                raise section.wrong("no_rope_layers", f"{layers} of 0 and 1")
+            return [one == 1.0 for one in given]
+        every = section.number("no_rope_layer_interval") or every
+        return [(one + 1) % every != 0 for one in range(layers)]
 
     def _ropes(self, depth: int) -> dict[bool, Rope]:
         """Return the rotary embeddings of layers without and with windows."""

@@ -98,7 +98,14 @@ def architecture_of_keys(
         context=section.number(f"{name}.context_length"),
         epsilon=section.real(f"{name}.attention.layer_norm_rms_epsilon", 1e-6),
         scale=section.real(f"{name}.attention.scale", root**-0.5),
-        ropes=tuple(local if one else rope for one in sliding),
+        ropes=tuple(
+            None
+            if traits.unturned and (layer + 1) % traits.unturned == 0
+            else local
+            if one
+            else rope
+            for layer, one in enumerate(sliding)
+        ),
         windows=tuple(window if one else -1 for one in sliding),
         score_cap=section.real(f"{name}.attn_logit_softcapping"),
         logit_cap=section.real(f"{name}.final_logit_softcapping"),

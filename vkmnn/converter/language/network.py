@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import chain
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vkmnn.base.records import dataclass
 from vkmnn.converter.language.architecture import Architecture
+from vkmnn.converter.language.blocks import F16
 from vkmnn.converter.language.rope import Rope
-from vkmnn.converter.language.stored import Coded, StoredTensor
+from vkmnn.converter.language.stored import StoredTensor
+from vkmnn.converter.language.weights import TYPES, Coded, LazyWeights, Single, Source, joined
 from vkmnn.converter.onnx.model_file import ModelFile
-from vkmnn.converter.onnx.wire import Bytes
 from vkmnn.errors import ModelFileError, UnsupportedNode, UnsupportedOpError
 from vkmnn.ir import Array
 
@@ -24,70 +25,16 @@ if TYPE_CHECKING:
 
 _MICROSOFT = "com.microsoft"
 _OPSET, _IR_VERSION = 21, 10
-_FLOAT, _UINT8, _INT32, _INT64, _FLOAT16 = 1, 2, 6, 7, 10  # TensorProto.DataType
-_TYPES: dict[Any, int] = {np.dtype(np.float32): _FLOAT, np.dtype(np.float16): _FLOAT16,
-                          np.dtype(np.uint8): _UINT8, np.dtype(np.int64): _INT64}  # fmt: skip
+_FLOAT, _INT32, _INT64 = 1, 6, 7  # TensorProto.DataType
 
 
-class LazyWeights(Mapping[int, Bytes]):
-    """The data of initializers, by number: each is read from its file when it is asked for."""
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A matrix of a product: an order of its rows, and its bias, where it has these."""
 
-    def __init__(self) -> None:
-        self._readers: dict[int, tuple[onnx.TensorProto, Callable[[], Array]]] = {}
-
-    def add(self, number: int, tensor: onnx.TensorProto, read: Callable[[], Array]) -> None:
-        """Register the reader of an initializer's data."""
-        self._readers[number] = tensor, read
-
-    def __getitem__(self, number: int) -> Bytes:
-        """Return the bytes of an initializer, which has their type from then on.
-
-        Whether float16 can represent all scales of a matrix is known once they are read.
-        """
-        tensor, read = self._readers[number]
-        array = np.ascontiguousarray(read())
-        tensor.data_type = _TYPES[array.dtype]
-        return array.reshape(-1).view(np.uint8)
-
-    def __iter__(self) -> Iterator[int]:
-        """Yield the numbers."""
-        return iter(self._readers)
-
-    def __len__(self) -> int:
-        """Return how many there are."""
-        return len(self._readers)
-
-
-class _Decoded:
-    """A packed matrix whose parts are requested one after the other: it is decoded once."""
-
-    def __init__(self, tensor: StoredTensor, order: Array | None) -> None:
-        self._tensor, self._order = tensor, order
-        self._found: Coded | None = None
-        self._parts: set[str] = set()
-
-    def part(self, name: str) -> Array:
-        """Return quantised values, scales or zero points; the last part frees the rest."""
-        if self._found is None or name not in self._parts:
-            self._found = self._tensor.coded()
-            self._parts = {"codes", "scales", *(["zeros"] if self._tensor.type.zeroed else [])}
-        found: Array = getattr(self._found, name)
-        self._parts.remove(name)
-        if not self._parts:
-            self._found = None
-        return found if self._order is None else found[self._order]
-
-
-class _DecodedExperts:
-    """Packed matrices of experts, whose parts are requested one after the other."""
-
-    def __init__(self, experts: list[StoredTensor]) -> None:
-        self._experts = [_Decoded(one, None) for one in experts]
-
-    def part(self, name: str) -> Array:
-        """Return quantised values, scales or zero points of all experts."""
-        found = np.stack([one.part(name) for one in self._experts])
-        return found.reshape(*found.shape[:2], -1)
+    tensor: StoredTensor
+    order: Array | None = None
+    bias: StoredTensor | None = None
 
 
 class NetworkBuilder:
@@ -123,7 +70,7 @@ class NetworkBuilder:
         self._positions, self._pairs, self._one_more = positions, pairs, one_more
         self._nodes: list[onnx.NodeProto] = []
         self._initializers: list[onnx.TensorProto] = []
-        self._readers: list[Callable[[], Array]] = []
+        self._sources: list[tuple[Source, str]] = []
         self._made: set[str] = set()
         self._tables: dict[Rope, list[str]] = {}
         self._unread: list[UnsupportedNode] = []
@@ -176,8 +123,8 @@ class NetworkBuilder:
             graph, opset_imports=opsets, ir_version=_IR_VERSION, producer_name=self._producer
         )
         weights = LazyWeights()
-        for number, read in enumerate(self._readers):
-            weights.add(number, proto.graph.initializer[number], read)
+        for number, (source, part) in enumerate(self._sources):
+            weights.add(number, proto.graph.initializer[number], source, part)
         return ModelFile(proto, weights, None)
 
     # --- nodes and constants ---------------------------------------------------------------------
@@ -193,15 +140,22 @@ class NetworkBuilder:
     def _initializer(
         self, name: str, dtype: Any, shape: tuple[int, ...], read: Callable[[], Array]
     ) -> str:
+        return self._parts_of(Single(read), {"": (name, dtype, shape)})[0]
+
+    def _parts_of(
+        self, source: Source, parts: Mapping[str, tuple[str, Any, tuple[int, ...]]]
+    ) -> list[str]:
+        """Add the initializers of a source: of each part, a name, an element type, a shape."""
         from onnx import TensorProto
 
-        if name not in self._made:
-            self._made.add(name)
-            tensor = TensorProto(name=name, data_type=_TYPES[np.dtype(dtype)], dims=shape)
-            tensor.raw_data = b""
-            self._initializers.append(tensor)
-            self._readers.append(read)
-        return name
+        for part, (name, dtype, shape) in parts.items():
+            if name not in self._made:
+                self._made.add(name)
+                tensor = TensorProto(name=name, data_type=TYPES[np.dtype(dtype)], dims=shape)
+                tensor.raw_data = b""
+                self._initializers.append(tensor)
+                self._sources.append((source, part))
+        return [name for name, _, _ in parts.values()]
 
     def _constant(self, name: str, value: Any, dtype: Any) -> str:
         array = np.array(value, dtype)
@@ -243,7 +197,9 @@ class NetworkBuilder:
         shape = self._node("Shape", ["attention_mask"], "mask_shape")
         columns = self._node("Gather", [shape, one], "columns")
         self._node("Cast", [columns], "total", to=_INT32)
-        switched = {rope.original for rope in self._architecture.ropes if self._switches(rope)}
+        switched = {
+            rope.original for rope in self._architecture.ropes if rope and self._switches(rope)
+        }
         if switched:
             self._shifted_positions(kept, columns, max(switched))
 
@@ -275,8 +231,8 @@ class NetworkBuilder:
         if len(table.shape) != 2 or table.shape[1] != plan.width:
             raise table.damaged(f"its shape is {list(table.shape)}, the width is {plan.width}")
         if table.type.is_coded:
-            codes, scales, zeros = self._codes(table, "token_embd")
-            inputs = [codes, "input_ids", scales, *([zeros] if zeros else [])]
+            codes, scales, *zeros = self._codes([_Piece(table)], "token_embd")
+            inputs = [codes, "input_ids", scales, *zeros]
             how = {"bits": table.type.bits, "block_size": table.type.block}
             x = self._node("GatherBlockQuantized", inputs, "embedded", _MICROSOFT, **how,
                            wide=1, centred=1)  # fmt: skip
@@ -296,26 +252,18 @@ class NetworkBuilder:
 
         return self._initializer(f"{name}.weight", np.float32, tensor.shape, read)
 
-    def _codes(
-        self, tensor: StoredTensor, name: str, order: Array | None = None
-    ) -> tuple[str, str, str]:
-        """Return the initializers of a packed matrix: values, scales, zero points or ""."""
-        kind, (rows, depth) = tensor.type, tensor.shape
-        blocks = depth // kind.block
-        decoded = _Decoded(tensor, order)
-        shape = (rows, depth * kind.bits // 8)
-        codes = self._initializer(f"{name}.codes", np.uint8, shape, partial(decoded.part, "codes"))
-        parts = ["scales", *(["zeros"] if kind.zeroed else [])]
-        found = [
-            self._initializer(
-                f"{name}.{part}",
-                np.float32,
-                (rows, blocks),
-                partial(decoded.part, part),
-            )
-            for part in parts
-        ]
-        return codes, found[0], found[1] if len(found) > 1 else ""
+    def _codes(self, pieces: Sequence[_Piece], name: str, gates: bool = False) -> list[str]:
+        """Return the initializers of a matrix in few bits: values, scales, zero points if any."""
+        rows = sum(one.tensor.rows for one in pieces)
+        source = Coded([one.tensor for one in pieces], [one.order for one in pieces], gates)
+        sizes = pieces[0].tensor.coded_parts()
+        return self._parts_of(
+            source,
+            {
+                part: (f"{name}.{part}", np.uint8 if part == "codes" else np.float32, (rows, size))
+                for part, size in sizes.items()
+            },
+        )
 
     def _norm(self, x: str, name: str, skip: str = "") -> str:
         """Add a normalisation; with `skip`, of the sum, which becomes `{name}.sum`."""
@@ -336,49 +284,94 @@ class NetworkBuilder:
         tensor = self._tensor(f"{name}.weight", (width,))
         return self._floats(tensor, name, add=1.0 if self._one_more else 0.0)
 
-    def _product(
+    def _piece(
         self,
-        x: str,
         name: str,
         size: tuple[int, int],
         rows: tuple[int, int] | None = None,
         order: Array | None = None,
-        of: str = "",
-    ) -> str:
-        """Add a product by a matrix [columns, depth], and its bias if it has one.
+    ) -> _Piece | None:
+        """Return a matrix [columns, depth] and its bias if it has one; None if it is not read.
 
         Args:
-            x: the operand.
-            name: name of the result.
+            name: of the tensor.
             size: columns and depth of the whole tensor.
             rows: the first of the tensor's rows, and how many, where it holds several matrices.
             order: an order of the rows.
-            of: the tensor's name, where it is another one.
         """
-        whole = of or name
-        self._has(f"{whole}.weight")
-        if f"{whole}.weight" in self._others:
-            return name  # the network is refused once all of them are known
-        tensor = self._tensor(f"{whole}.weight", size)
-        bias = ""
-        if f"{whole}.bias" in self._weights:
-            vector = _part(self._tensor(f"{whole}.bias", size[:1]), rows)
-            bias = self._initializer(
-                f"{name}.bias", np.float32, vector.shape, lambda: _ordered(vector.floats(), order)
-            )
-        part = _part(tensor, rows)
-        if not part.type.is_coded:
-            weights = self._floats(part, name, order)
+        self._has(f"{name}.weight")
+        if f"{name}.weight" in self._others:
+            return None
+        tensor, bias = self._tensor(f"{name}.weight", size), None
+        if f"{name}.bias" in self._weights:
+            bias = _part(self._tensor(f"{name}.bias", size[:1]), rows)
+        return _Piece(_part(tensor, rows), order, bias)
+
+    def _product(self, x: str, name: str, size: tuple[int, int]) -> str:
+        """Add a product by the matrix of a name, [columns, depth], and its bias if it has one."""
+        return self._multiplied(x, name, [self._piece(name, size)])
+
+    def _multiplied(
+        self, x: str, name: str, pieces: Sequence[_Piece | None], gates: str = ""
+    ) -> str:
+        """Add a product by matrices that are `_alike`, their columns side by side.
+
+        Args:
+            x: what is multiplied.
+            name: of the result.
+            pieces: the matrices; with one that is not read, the network is refused at the end.
+            gates: an activation, by which the first of two matrices gates the other.
+        """
+        known = [one for one in pieces if one is not None]
+        if len(known) < len(pieces):
+            return name
+        columns, depth = sum(one.tensor.rows for one in known), known[0].tensor.shape[-1]
+        bias = self._bias_of(known, name, bool(gates))
+        if not known[0].tensor.type.is_coded:
+            weights = self._float_rows(known, name)
             made = f"{name}.product" if bias else name
             y = self._node("FusedMatMul", [x, weights], made, _MICROSOFT, transB=1)
             return self._node("Add", [y, bias], name) if bias else y
-        codes, scales, zeros = self._codes(part, name, order)
-        inputs = [x, codes, scales, zeros, "", bias]
+        codes, scales, *zeros = self._codes(known, name, bool(gates))
+        inputs = [x, codes, scales, *(zeros or [""]), "", bias]
         while not inputs[-1]:
             inputs.pop()
-        columns, depth = part.shape
+        kind = known[0].tensor.type
+        how: dict[str, Any] = {"gates": gates} if gates else {}
         return self._node("MatMulNBits", inputs, f"{name}.out", _MICROSOFT, K=depth, N=columns,
-                          bits=part.type.bits, block_size=part.type.block, centred=1)  # fmt: skip
+                          bits=kind.bits, block_size=kind.block, centred=1, **how)  # fmt: skip
+
+    def _float_rows(self, pieces: Sequence[_Piece], name: str) -> str:
+        """Return the initializer of matrices of floats, one below the other."""
+        if len(pieces) == 1:
+            return self._floats(pieces[0].tensor, name, pieces[0].order)
+
+        def read() -> Array:
+            made = np.empty(shape, np.float32)
+            start = 0
+            for one in pieces:
+                made[start : start + one.tensor.rows] = _ordered(one.tensor.floats(), one.order)
+                start += one.tensor.rows
+            return made
+
+        shape = sum(one.tensor.rows for one in pieces), pieces[0].tensor.shape[-1]
+        return self._initializer(f"{name}.weight", np.float32, shape, read)
+
+    def _bias_of(self, pieces: Sequence[_Piece], name: str, gates: bool) -> str:
+        """Return the biases of matrices as one, with zeros where one has none; "" without any."""
+        if all(one.bias is None for one in pieces):
+            return ""
+
+        def read() -> Array:
+            found = [
+                np.zeros(one.tensor.rows, np.float32) if one.bias is None
+                else _ordered(one.bias.floats(), one.order)
+                for one in pieces
+            ]  # fmt: skip
+            return joined(found, gates)
+
+        rows = sum(one.tensor.rows for one in pieces)
+        return self._initializer(f"{name}.bias", np.float32, (rows,), read)
 
     # --- a layer ---------------------------------------------------------------------------------
 
@@ -402,32 +395,32 @@ class NetworkBuilder:
         plan, name = self._architecture, f"blk.{layer}"
         wide, narrow = plan.heads * plan.depth, plan.kv_heads * plan.depth
         places = {"q": (0, wide), "k": (wide, narrow), "v": (wide + narrow, narrow)}
-        parts = []
+        pieces = []
         for part, (start, count) in places.items():
-            whole = f"{name}.attn_qkv"
-            order = (
-                _unpaired(count // plan.depth, plan.depth)
-                if self._pairs and part != "v"
-                else (None)
-            )
-            if self._has(f"{whole}.weight"):
+            order = None
+            if self._pairs and part != "v":
+                order = _unpaired(count // plan.depth, plan.depth)
+            if self._has(f"{name}.attn_qkv.weight"):
                 size = (wide + 2 * narrow, plan.width)
-                parts.append(
-                    self._product(y, f"{name}.attn_{part}", size, (start, count), order, whole)
-                )
+                pieces.append(self._piece(f"{name}.attn_qkv", size, (start, count), order))
             else:
-                size = (count, plan.width)
-                parts.append(self._product(y, f"{name}.attn_{part}", size, order=order))
+                pieces.append(self._piece(f"{name}.attn_{part}", (count, plan.width), order=order))
+        if _alike(pieces):
+            parts = [self._multiplied(y, f"{name}.attn_all", pieces), "", ""]
+        else:
+            parts = [self._multiplied(y, f"{name}.attn_{part}", [piece])
+                     for part, piece in zip(places, pieces, strict=True)]  # fmt: skip
         norms = []
         if self._has(f"{name}.attn_q_norm.weight"):
             norms = [self._gain(f"{name}.attn_{part}_norm", plan.depth) for part in "qk"]
         past = [f"past_key_values.{layer}.{part}" for part in ("key", "value")]
         outputs = [f"{name}.attn", f"present.{layer}.key", f"present.{layer}.value"]
         rope = plan.ropes[layer]
-        inputs = [*parts, *past, "seqlens_k", "total", *self._tables_of(rope)]
+        tables = self._tables_of(rope) if rope else ["", ""]
+        inputs = [*parts, *past, "seqlens_k", "total", *tables]
         sinks = f"{name}.attn_sinks"
         has_sinks = self._has(f"{sinks}.weight")
-        inputs.append("position_ids" if self._switches(rope) else "")
+        inputs.append("position_ids" if rope and self._switches(rope) else "")
         inputs += ["", self._floats(self._tensor(f"{sinks}.weight", (plan.heads,)), sinks)
                    if has_sinks else ""]  # fmt: skip
         inputs += ["", "", *norms]
@@ -435,7 +428,8 @@ class NetworkBuilder:
             inputs.pop()
         node = helper.make_node(
             "GroupQueryAttention", inputs, outputs, f"/{name}.attn", domain=_MICROSOFT,
-            num_heads=plan.heads, kv_num_heads=plan.kv_heads, do_rotary=1, scale=plan.scale,
+            num_heads=plan.heads, kv_num_heads=plan.kv_heads, do_rotary=int(bool(rope)),
+            scale=plan.scale,
             softcap=plan.score_cap, local_window_size=plan.windows[layer],
             qk_norm_epsilon=plan.epsilon if norms else None,
         )  # fmt: skip
@@ -483,12 +477,7 @@ class NetworkBuilder:
         """Add a mixture of experts: for each token, those with the highest scores."""
         plan = self._architecture
         count = self._tensor(f"{name}.ffn_gate_inp.weight").shape[0]
-        router = self._product(y, f"{name}.ffn_gate_inp", (count, plan.width))
-        scores = self._node(
-            "Reshape",
-            [router, self._constant(f"{name}.by_token", [-1, count], np.int64)],
-            f"{name}.scores",
-        )
+        scores = self._product(y, f"{name}.ffn_gate_inp", (count, plan.width))
         parts = [self._experts_of(name, part, count) for part in ("gate", "down", "up")]
         if any(not part for part in parts):
             return name  # the network is refused once all unread weights are known
@@ -514,19 +503,18 @@ class NetworkBuilder:
                 inputs.pop()
             return self._node("MoE", inputs, f"{name}.mixture", _MICROSOFT, **how,
                               normalize_routing_weights=int(plan.normalised))  # fmt: skip
-        block = min(one.type.block for part in parts for one in part)
         inputs = [y, scores, *[""] * 13]
         for number, part in enumerate(parts):
-            codes, scales, zeros = self._coded_experts(f"{name}.experts.{number}", part, block)
+            codes, scales, *zeros = self._coded_experts(f"{name}.experts.{number}", part)
             inputs[2 + 3 * number : 5 + 3 * number] = codes, scales, biases[number]
-            inputs[11 + number] = zeros
+            inputs[11 + number] = zeros[0] if zeros else ""
             how[f"fc{number + 1}_expert_weight_bits"] = part[0].type.bits
         if not plan.normalised:
             inputs[14] = self._node("Softmax", [scores], f"{name}.shares", axis=-1)
         while not inputs[-1]:
             inputs.pop()
         return self._node("QMoE", inputs, f"{name}.mixture", _MICROSOFT, **how,
-                          block_size=block, centred=1)  # fmt: skip
+                          centred=1)  # fmt: skip
 
     def _expert_biases(self, name: str, shape: tuple[int, int]) -> str:
         if name not in self._weights:
@@ -556,34 +544,22 @@ class NetworkBuilder:
 
     def _float_experts(self, name: str, experts: list[StoredTensor]) -> str:
         def read() -> Array:
-            made = np.empty((len(experts), *experts[0].shape), np.float32)
+            half = all(one.type is F16 for one in experts)
+            dtype = np.float16 if half else np.float32
+            made = np.empty((len(experts), *experts[0].shape), dtype)
             for number, one in enumerate(experts):
                 made[number] = one.floats()
             return made
 
         return self._initializer(name, np.float32, (len(experts), *experts[0].shape), read)
 
-    def _coded_experts(
-        self, name: str, experts: list[StoredTensor], block: int
-    ) -> tuple[str, str, str]:
-        """Return the initializers of the matrices of all experts, in blocks of one size."""
-        kind, (rows, depth) = experts[0].type, experts[0].shape
-        more = kind.block // block
-        found = _DecodedExperts(experts)
-
-        def scales(part: str) -> Array:
-            return np.repeat(found.part(part), more, axis=-1)
-
-        shape = (len(experts), rows, depth // block)
-        codes = self._initializer(
-            f"{name}.codes", np.uint8, (len(experts), rows, depth * kind.bits // 8),
-            partial(found.part, "codes"),
-        )  # fmt: skip
-        parts = [
-            self._initializer(f"{name}.{part}", np.float32, shape, partial(scales, part))
-            for part in ("scales", *(["zeros"] if kind.zeroed else []))
-        ]
-        return codes, parts[0], parts[1] if kind.zeroed else ""
+    def _coded_experts(self, name: str, experts: list[StoredTensor]) -> list[str]:
+        """Return the initializers of the matrices of all experts: values, scales, zero points."""
+        count, rows = len(experts), experts[0].rows
+        found = self._codes([_Piece(one) for one in _adjacent(experts)], name)
+        for tensor in self._initializers[-len(found) :]:
+            tensor.dims[:] = [count, rows, tensor.dims[-1]]
+        return found
 
     def _gated(self, name: str, y: str, of: str = "") -> str:
         """Add act(gate(y)) · up(y), and the product after it."""
@@ -593,18 +569,24 @@ class NetworkBuilder:
         rows = self._rows(f"{fused}.weight")
         if self._has(f"{gate_name}.weight"):
             inner, size = rows, (rows, plan.width)
-            gate, up = self._product(y, gate_name, size), self._product(y, up_name, size)
+            pieces = [self._piece(gate_name, size), self._piece(up_name, size)]
         else:
             inner, size = rows // 2, (rows, plan.width)
-            gate = self._product(y, f"{name}.gate", size, (0, inner), of=fused)
-            up = self._product(y, f"{name}.up", size, (inner, inner), of=fused)
+            pieces = [self._piece(fused, size, (start, inner)) for start in (0, inner)]
+        down = f"{name}.ffn_down{of}", (plan.width, inner)
+        coded = all(one is not None and one.tensor.type.is_coded for one in pieces)
+        if coded and _alike(pieces) and inner % 2 == 0:
+            mixed = self._multiplied(y, f"{name}.mixed{of}", pieces, plan.traits.activation)
+            return self._product(mixed, *down)
+        gate = self._multiplied(y, f"{name}.gate{of}", pieces[:1])
+        up = self._multiplied(y, f"{name}.up{of}", pieces[1:])
         if plan.traits.activation == "silu":
             sigmoid = self._node("Sigmoid", [gate], f"{name}.sigmoid{of}")
             act = self._node("Mul", [gate, sigmoid], f"{name}.act{of}")
         else:
             act = self._node("Gelu", [gate], f"{name}.act{of}", approximate="tanh")
         mixed = self._node("Mul", [act, up], f"{name}.mixed{of}")
-        return self._product(mixed, f"{name}.ffn_down{of}", (plan.width, inner))
+        return self._product(mixed, *down)
 
     def _rows(self, name: str) -> int:
         return 2 if name in self._others else self._tensor(name).shape[0]
@@ -629,6 +611,21 @@ def _part(tensor: StoredTensor, rows: tuple[int, int] | None) -> StoredTensor:
     start, count = rows
     width = tensor.row_bytes if len(tensor.shape) > 1 else tensor.type.nbytes
     return replace(tensor, shape=(count, *tensor.shape[1:]), offset=tensor.offset + start * width)
+
+
+def _alike(pieces: Sequence[_Piece | None]) -> bool:
+    """Tell whether matrices may be one: they are of the same type."""
+    return len({None if one is None else one.tensor.type.name for one in pieces} - {None}) == 1
+
+
+def _adjacent(tensors: Sequence[StoredTensor]) -> Sequence[StoredTensor]:
+    """Return matrices that lie in a file one after the other as one matrix."""
+    first, end = tensors[0], tensors[0].offset
+    for one in tensors:
+        if (one.path, one.offset) != (first.path, end):
+            return tensors
+        end += one.nbytes
+    return [replace(first, shape=(sum(one.rows for one in tensors), first.shape[-1]))]
 
 
 def _ordered(array: Array, order: Array | None) -> Array:

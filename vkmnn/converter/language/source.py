@@ -16,7 +16,7 @@ from vkmnn.converter.language.gguf import Gguf, read_gguf
 from vkmnn.converter.language.keys import architecture_of_keys, section_of
 from vkmnn.converter.language.names import plain_names
 from vkmnn.converter.language.network import NetworkBuilder
-from vkmnn.converter.language.safetensors import files_of, read_folder
+from vkmnn.converter.language.safetensors import read_folder
 from vkmnn.converter.language.stored import StoredTensor
 from vkmnn.converter.onnx.model_file import ModelFile
 from vkmnn.errors import ModelFileError
@@ -25,6 +25,8 @@ _FACTORS = ("rope_freqs", "rope_factors_short", "rope_factors_long")
 MOST_POSITIONS = 1 << 18
 """Rows of the rotary tables if the length of texts is unknown."""
 _MOST_FACTORS = 1 << 16
+_PAIRED = ("llama", "smollm3")
+"""Architectures of GGUF files that hold the rotary halves of queries and keys in pairs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,7 @@ class LanguageSource:
 def is_described(folder: Path) -> bool:
     """Return whether a folder holds config.json with safetensors, from which a network is built."""
     there = os.path.isfile(folder / "config.json")  # noqa: PTH113 - any name will do
-    return there and bool(files_of(folder))
+    return there and any(folder.glob("*.safetensors"))
 
 
 def read_source(path: Path) -> LanguageSource:
@@ -142,5 +144,5 @@ def _of_gguf(file: Gguf) -> LanguageSource:
     if plan.family == "gpt_oss":  # it calls the norm before the experts after attention
         weights = {one.replace(".post_attention_norm.", ".ffn_norm."): tensor
                    for one, tensor in weights.items()}  # fmt: skip
-    pairs = file.keys.get("general.architecture") == "llama"
+    pairs = file.keys.get("general.architecture") in _PAIRED
     return LanguageSource(file.path, "GGUF", plan, weights, file.others, file.keys, pairs=pairs)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from io import FileIO
 from math import prod
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from vkmnn.base.records import dataclass
 from vkmnn.converter.language.blocks import BlockType, Bytes
@@ -16,25 +16,10 @@ from vkmnn.ir import Array
 from vkmnn.ir.codes import pack_codes
 
 PART = 1 << 20
-"""Weights that are decoded at a time."""
+"""Weights that are decoded at a time: what is made of them stays in caches."""
 
 LARGEST = 1 << 40
 """Maximum elements of a tensor that is read."""
-
-
-@dataclass(frozen=True, slots=True)
-class Coded:
-    """A matrix of few bits in the form of onnxruntime's `MatMulNBits`.
-
-    Attributes:
-        codes: uint8 [rows, blocks, block · bits / 8].
-        scales: [rows, blocks].
-        zeros: [rows, blocks], less 2^(bits - 1); None for 0.
-    """
-
-    codes: Array
-    scales: Array
-    zeros: Array | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,19 +88,21 @@ class StoredTensor:
         )
 
     def _parts(self) -> Iterator[tuple[slice, Bytes]]:
-        """Yield the bytes of some rows at a time, [rows, blocks, bytes of a block]."""
-        step = max(1, PART // max(1, self.shape[-1] if self.shape else 1))
-        width = self.row_bytes
+        """Yield the bytes of some rows at a time, [rows, blocks, bytes of a block].
+
+        They are valid until the next ones.
+        """
+        step = 2 * max(1, PART // 2 // max(1, self.shape[-1] if self.shape else 1))
         try:
-            with self.path.open("rb") as file:
+            # Not mapped: a file that becomes shorter meanwhile would end the process.
+            buffer = np.empty((min(step, self.rows), self.row_bytes), np.uint8)
+            with self.path.open("rb", buffering=0) as file:
                 file.seek(self.offset)
                 for start in range(0, self.rows, step):
-                    count = min(step, self.rows - start)
-                    data = np.fromfile(file, np.uint8, count * width)
-                    if data.size != count * width:
-                        raise self.damaged("the file has become shorter")
-                    blocks = data.reshape(count, -1, self.type.nbytes)
-                    yield slice(start, start + count), blocks
+                    data = buffer[: self.rows - start]
+                    _fill(file, data, self)
+                    blocks = data.reshape(data.shape[0], -1, self.type.nbytes)
+                    yield slice(start, start + data.shape[0]), blocks
         except (OSError, ValueError) as error:
             raise ModelFileError(
                 f"'{self.path}' cannot be read: {error}", hint="check the path and its permissions"
@@ -128,28 +115,74 @@ class StoredTensor:
             made[rows] = self.type.floats(blocks).reshape(blocks.shape[0], -1)
         return made.reshape(self.shape)
 
-    def coded(self) -> Coded:
-        """Return a matrix of few bits; all axes but the last one are rows."""
-        kind, rows, depth = self.type, self.rows, self.shape[-1]
-        blocks = depth // kind.block
-        codes = np.empty((rows, blocks, kind.block * kind.bits // 8), np.uint8)
-        scales = np.empty((rows, blocks), np.float32)
-        zeros = np.empty((rows, blocks), np.float32) if kind.zeroed else None
+    def coded_parts(self) -> dict[str, int]:
+        """Return the parts of a matrix in few bits as `MatMulNBits` has it, and a row's size.
+
+        They are "codes", uint8, "scales", and for types with zero points "zeros", which are less
+        2^(bits - 1).
+        """
+        kind, depth = self.type, self.shape[-1]
+        sizes = {"codes": depth * kind.bits // 8, "scales": depth // kind.block}
+        return {**sizes, "zeros": depth // kind.block} if kind.zeroed else sizes
+
+    def decode(self, to: Mapping[str, Array]) -> bool:
+        """Write a matrix in few bits, all axes but the last one of which are rows.
+
+        Args:
+            to: arrays of its parts, [rows, size], or [rows / 2, 2, size] of an even number.
+
+        Returns:
+            Whether the types of scales and zero points hold them; if not, float32 does.
+        """
+        kind, bounds = self.type, {name: _Bound() for name in to}
+        twos = 2 if to["codes"].ndim == 3 else 1
         for part, data in self._parts():
             found = kind.split(data)
             count = data.shape[0]
-            plain = found.codes.reshape(count, blocks, -1)
-            codes[part] = plain if found.packed else pack_codes(plain, kind.bits)
-            scales[part] = found.scales.reshape(count, blocks)
-            if zeros is not None and found.zeros is not None:
-                zeros[part] = found.zeros.reshape(count, blocks) - (1 << kind.bits - 1)
-        return Coded(codes, _narrow(scales), None if zeros is None else _narrow(zeros))
+            plain = found.codes.reshape(count, -1)
+            if not found.packed:
+                codes = pack_codes(plain.reshape(count, -1, kind.block), kind.bits)
+                plain = codes.reshape(count, -1)
+            rows = slice(part.start // twos, part.stop // twos)
+            place = to["codes"][rows]
+            place[...] = plain.reshape(place.shape)
+            bounds["scales"].store(found.scales, to["scales"][rows])
+            if found.zeros is not None:
+                offsets = found.zeros
+                offsets -= np.float32(1 << kind.bits - 1)
+                bounds["zeros"].store(offsets, to["zeros"][rows])
+        return all(one.fits for one in bounds.values())
 
 
-def _narrow(values: npt.NDArray[np.float32]) -> Array:
-    """Return values as float16, if that keeps eleven bits of the largest."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        half = values.astype(np.float16)
-        error = np.abs(half.astype(np.float32) - values).max(initial=0.0)
-    kept = error <= np.abs(values).max(initial=0.0) * 2.0**-11
-    return half if kept else values
+def _fill(file: FileIO, to: Bytes, tensor: StoredTensor) -> None:
+    """Read as many bytes as there is room for."""
+    room = memoryview(to.reshape(-1).data)
+    while len(room):
+        count = file.readinto(room)
+        if not count:
+            raise tensor.damaged("the file has become shorter")
+        room = room[count:]
+
+
+class _Bound:
+    """The largest of some numbers, of which float16 is to keep eleven bits."""
+
+    def __init__(self) -> None:
+        self._largest = 0.0
+
+    def store(self, values: Array, to: Array) -> None:
+        """Write some of them."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            to[...] = values.reshape(to.shape)
+        if values.dtype != to.dtype:
+            size = max(float(values.max(initial=0.0)), -float(values.min(initial=0.0)))
+            self._largest = max(self._largest, size) if size == size else size
+
+    @property
+    def fits(self) -> bool:
+        """Whether float16 does."""
+        return self._largest == 0.0 or _LEAST <= self._largest <= _MOST
+
+
+_LEAST, _MOST = 2.0**-14, 65504.0
+"""The largest of numbers for which the steps of float16 are fine enough."""

@@ -45,7 +45,7 @@ from vkmnn.converter.passes.pad import FoldPad
 from vkmnn.converter.passes.refine_shapes import RefineShapes
 from vkmnn.converter.passes.registered import is_registered, with_registered
 from vkmnn.converter.passes.reshape import MergeReshapes, SimplifyReshapes
-from vkmnn.converter.passes.residual import FuseLateResidual, FuseResidual
+from vkmnn.converter.passes.residual import FuseExpertResidual, FuseLateResidual, FuseResidual
 from vkmnn.converter.passes.rotary import FuseRotary
 from vkmnn.converter.passes.rowwise import FuseFloatGate, FuseFloatNorm
 from vkmnn.converter.passes.slice_assignment import AssignSlices
@@ -113,6 +113,7 @@ def default_passes(evaluate: Evaluator) -> tuple[Pass, ...]:
         MergeMatMul(),
         MergeCodes(),
         FuseResidual(),
+        FuseExpertResidual(),
         FuseActivation(),
     )
 

@@ -13,6 +13,7 @@ from vkmnn.ir.ops import (
     ConvolutionAttrs,
     DynamicQuantizeConvolutionAttrs,
     DynamicQuantizeMatMulAttrs,
+    ExpertMatMulAttrs,
     MatMulAttrs,
     MatMulNBitsAttrs,
 )
@@ -134,3 +135,29 @@ class FuseLateResidual(_IntoProducer):
         if binary.activation.kind != "NONE":
             return NoMatch("an activation follows")
         return replace(attrs, residual=f"{binary.kind}_AFTER")
+
+
+class FuseExpertResidual(PatternPass["tuple[Op[ExpertMatMulAttrs], str]"]):
+    """ADD of a mixture of experts and a tensor of the same shape."""
+
+    name = "fuse_expert_residual"
+    roots = frozenset({"BinaryOp"})
+
+    def match(
+        self, op: Op[BinaryAttrs], index: GraphIndex
+    ) -> tuple[Op[ExpertMatMulAttrs], str] | NoMatch:
+        if op.attrs.kind != "ADD" or op.attrs.activation.kind != "NONE":
+            return NoMatch("not an ADD, or one with an activation")
+        for name, other in (op.inputs, op.inputs[::-1]):
+            experts = index.producer_of_type(name, "ExpertMatMul")
+            summed = experts is not None and len(experts.inputs) == 7
+            if summed and index.read_once(name) and index.same_shape(name, other):
+                assert experts is not None
+                return experts, other
+        return NoMatch("no experts whose sum is read once, and has the same shape")
+
+    def rewrite(self, op: Op, match: tuple[Op[ExpertMatMulAttrs], str], index: GraphIndex) -> None:
+        experts, other = match
+        source = merged_source((experts, op))
+        inputs, outputs = [*experts.inputs, other], list(op.outputs)
+        index.replace(op, Op("ExpertMatMul", experts.name, inputs, outputs, experts.attrs, source))

@@ -10,6 +10,7 @@ from vkmnn.ir.ops import (
     AttentionAttrs,
     DynamicQuantizeMatMulAttrs,
     EinsumAttrs,
+    ExpertMatMulAttrs,
     MatMulAttrs,
     MatMulNBitsAttrs,
     NormedMatMulAttrs,
@@ -85,6 +86,32 @@ def _matmul_nbits(op: Op[MatMulNBitsAttrs], known: Known) -> list[Loop]:
     reads = [None, 0, 0, last, 0, 0]
     columns = parallel(attrs.columns // each, reads, last, attrs=narrower)
     return [*rows, columns, mixed(x[last], [last, *[None] * 5, 0])]
+
+
+@axes_of("ExpertMatMul")
+def _expert_matmul(op: Op[ExpertMatMulAttrs], known: Known) -> list[Loop]:
+    """Rows, and the experts of each, whose results may be summed; columns; the sum."""
+    attrs, chosen = op.attrs, known.shape(2)
+    last = len(chosen) - 1
+    summed = len(op.inputs) > 6 and bool(op.inputs[6])
+    each = 4 if attrs.gated else 1
+
+    def narrower(begin: int, end: int) -> OpAttrs:
+        return replace(attrs, columns=(end - begin) * each)
+
+    loops = [
+        parallel(chosen[axis], [axis, None, axis, None, None, None, axis, axis], axis)
+        for axis in range(last)
+    ]
+    of_row = [last if attrs.each else None, None, last, None, None, None, last]
+    if not summed:
+        loops.append(parallel(chosen[last], of_row, last))
+    elif not any(op.inputs[7:]):
+        loops.append(reduction("SUM", chosen[last], of_row))
+    writes = last + (not summed)
+    reads = [None, 1, None, 1, 1, 1, None, writes]
+    loops.append(parallel(attrs.columns // each, reads, writes, attrs=narrower))
+    return [*loops, mixed(attrs.depth, [last + attrs.each])]
 
 
 @axes_of("Einsum")

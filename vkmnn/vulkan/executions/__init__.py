@@ -22,6 +22,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "det": ("Det",),
     "dynamic_range": ("DynamicRange",),
     "elementwise": ("Elementwise",),
+    "experts": ("ExpertMatMul",),
     "gathering": ("Gather", "GatherElements", "GatherND"),
     "grid_sample": ("GridSample",),
     "group_norm": ("GroupNorm",),

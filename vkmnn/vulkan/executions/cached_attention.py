@@ -27,7 +27,7 @@ from vkmnn.vulkan.storage import reject_integers
 
 MAX_DEPTH = 256
 """Elements of a row: a workgroup keeps rows in 64 vec4s."""
-COSINES, SINES, MASK, SINKS = 3, 4, 8, 9
+COSINES, SINES, MASK, SINKS, Q_GAIN, K_GAIN = 3, 4, 8, 9, 10, 11
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class CachedAttentionExecution(VulkanExecution[CachedAttentionAttrs]):
         return _Sizes(y[0], heads, groups, rows, capacity, depth, y[3])
 
     def float_operands(self, element: FloatElement) -> FloatOperands:
-        """Follow the new rows; caches, mask and sinks are float32."""
+        """Follow the new rows; caches, mask, sinks and factors are float32."""
         wanted, _ = self.by_rule(FloatRule.FULL, element)
         new = [tensor for tensor in self.inputs[:3] if tensor is not None]
         narrow = all(tensor.element != "f32" for tensor in new)
@@ -98,6 +98,7 @@ class CachedAttentionExecution(VulkanExecution[CachedAttentionAttrs]):
             "SEVERAL": sizes.rows > 1,
             "BY_ROW": bool(attrs.layout),
             "SINK": sinks is not None,
+            "NORMED": self.optional(Q_GAIN) is not None,
             **score_spec(attrs),
         }
         found = kernels_of(problem, encoder.info, "texel" in encoder.loads)
@@ -105,7 +106,7 @@ class CachedAttentionExecution(VulkanExecution[CachedAttentionAttrs]):
         shader, params_of = kernel.call(encoder)
         # Bindings that the specialization leaves out still need a buffer; any will do.
         tensors = [q, k, v, cosines or q, sines or q, keys, cached, length, mask or keys]
-        tensors.append(sinks or keys)
+        tensors += [sinks or keys, *(self.optional(place) or keys for place in (Q_GAIN, K_GAIN))]
         tensors += [y, new_keys, new_values]
         if kernel.parts > 1:
             parts = encoder.scratch(4 * PART_VECTORS * kernel.parts * workgroups, full=True)
@@ -158,6 +159,7 @@ class CachedAttentionExecution(VulkanExecution[CachedAttentionAttrs]):
             v_start=v_start,
             length_image=int(self.operand(7).shape != (1,)) if sizes.images > 1 else 0,
             parts=parts,
+            epsilon=attrs.epsilon,
         )
 
 

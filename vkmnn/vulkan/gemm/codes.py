@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import field
+
 import numpy as np
-import numpy.typing as npt
 
 from vkmnn.base.records import dataclass
+from vkmnn.core.float_range import to_element
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Array, DType
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
@@ -25,16 +27,23 @@ class CodeForm:
     """Format of packed weights for kernels.
 
     Attributes:
-        bits: of a code.
+        bits: of a code; 16 and 32 are floats.
         block: codes that share a scale.
         depth: codes of a column.
-        columns: how many.
+        columns: how many, of an expert.
+        experts: matrices one after the other, each in panels of its own.
     """
 
     bits: int
     block: int
     depth: int
     columns: int
+    experts: int = field(default=1, repr=False)
+
+    @property
+    def key(self) -> str:
+        """The name of the form, as model files have it."""
+        return f"{self!r}:{self.experts}" if self.experts > 1 else f"{self!r}"
 
     @property
     def half(self) -> bool:
@@ -53,7 +62,7 @@ class CodeForm:
 
     @property
     def panels(self) -> int:
-        """Panels of columns, the last one filled up."""
+        """Panels of an expert's columns, the last one filled up."""
         return ceil_div(self.columns, PANEL)
 
     @property
@@ -84,15 +93,8 @@ def pack_codes(
         zeros: constant uint8 [columns, blocks], or None.
         encoder: takes the constants.
     """
-    key = f"codes:{form!r}"
-    chunks = form.panels * form.blocks * form.chunks
-    packed = encoder.constant(
-        codes,
-        key,
-        lambda array: _codes(array, form),
-        full=True,
-        words=chunks * PANEL * CHUNK * form.bits // 32,
-    )
+    key = f"codes:{form.key}"
+    packed = _packed(form, codes, key, encoder)
     floats = zeros is not None and zeros.dtype is not DType.UINT8
     halves = scales.dtype is DType.FLOAT16 and (floats or (form.half and zeros is None))
     spec: dict[str, int | bool] = {"HALF": form.half}
@@ -109,11 +111,29 @@ def pack_codes(
     return PackedCodes(packed, factors, offsets, spec)
 
 
+def pack_floats(form: CodeForm, weights: Tensor, encoder: VulkanEncoder) -> PackedCodes:
+    """Return weights that are floats [experts, columns, depth] in the order of codes."""
+    key = f"floats:{form.key}"
+    packed = _packed(form, weights, key, encoder)
+    return PackedCodes(packed, packed, packed, {})
+
+
+def _packed(form: CodeForm, weights: Tensor, key: str, encoder: VulkanEncoder) -> Tensor:
+    chunks = form.experts * form.panels * form.blocks * form.chunks
+    return encoder.constant(
+        weights,
+        key,
+        lambda array: _codes(array, form),
+        full=True,
+        words=chunks * PANEL * CHUNK * form.bits // 32,
+    )
+
+
 def _half_numbers(
     form: CodeForm, scales: Tensor, zeros: Tensor | None, encoder: VulkanEncoder
 ) -> Tensor:
     """Return words of two float16: scales of two columns, or scale and zero of one."""
-    key = f"halves:{form!r}"
+    key = f"halves:{form.key}"
     if zeros is None:
         return encoder.constant(scales, key, lambda array: _pairs(array, form), full=True)
     assert zeros.value is not None
@@ -126,26 +146,38 @@ def _half_numbers(
     return encoder.constant(scales, f"{key}:{zeros.name}", joined, full=True)
 
 
-def _padded(array: npt.NDArray[np.generic], rows: int, columns: int) -> Array:
-    result = np.zeros((rows, columns), array.dtype)
-    result[: array.shape[0], : array.shape[1]] = array
-    return result
+def _padded(array: Array, form: CodeForm, width: int) -> Array:
+    """Return rows [panels · 32, width] of columns that fill whole panels."""
+    rows = array.reshape(form.experts, form.columns, -1)
+    whole = form.panels * PANEL
+    if rows.shape[1:] != (whole, width):
+        filled = np.zeros((form.experts, whole, width), array.dtype)
+        filled[:, : form.columns, : rows.shape[2]] = rows
+        rows = filled
+    return rows.reshape(-1, width)
 
 
 def _codes(array: Array, form: CodeForm) -> Array:
     """Return [panel][chunk][uvec4][4][8 lanes] uvec4s."""
+    if array.dtype.kind == "f":
+        array = (
+            to_element(array, "f16") if form.bits == 16 else array.astype(np.float32, copy=False)
+        )
+        array = np.ascontiguousarray(array).view(np.uint8)
     row_bytes = form.blocks * form.chunks * CHUNK * form.bits // 8
-    plain = _padded(array.reshape(form.columns, -1), form.panels * PANEL, row_bytes)
-    uvec4s = form.bits // 4
-    split = plain.reshape(form.panels, LANES, 4, -1, uvec4s, 16).transpose(0, 3, 4, 2, 1, 5)
-    return np.ascontiguousarray(split).view(_WORD).view(np.int32)
+    plain = _padded(array, form, row_bytes)
+    # Sixteen bytes at a time, whatever they are: copies of single bytes take three times as long.
+    sixteens = np.ascontiguousarray(plain).view(np.complex128)
+    split = sixteens.reshape(-1, LANES, 4, row_bytes // (4 * form.bits), form.bits // 4)
+    moved: Array = np.ascontiguousarray(split.transpose(0, 3, 4, 2, 1))
+    return moved.view(_WORD).view(np.int32)
 
 
 def _by_lane(array: Array, form: CodeForm) -> Array:
     """Return values of [columns, blocks] as [panel][block][8 lanes][4]."""
     blocks = form.blocks * (2 if form.half else 1)
-    plain = _padded(array.reshape(form.columns, -1), form.panels * PANEL, blocks)
-    values: Array = plain.reshape(form.panels, LANES, 4, blocks).transpose(0, 3, 1, 2)
+    plain = _padded(array, form, blocks)
+    values: Array = plain.reshape(-1, LANES, 4, blocks).transpose(0, 3, 1, 2)
     return values
 
 

@@ -107,8 +107,9 @@ COLUMNS = 32
 _CHANNELS = frozenset({"Convolution", "Deconvolution", "GroupNorm", "GridSample"})
 """Ops whose kernels process channels in blocks of four."""
 _PRODUCTS = frozenset(
-    {"MatMul", "NormedMatMul", "QuantizedMatMul", "DynamicQuantizeMatMul", "MatMulNBits"}
-)
+    {"MatMul", "NormedMatMul", "QuantizedMatMul", "DynamicQuantizeMatMul", "MatMulNBits",
+     "ExpertMatMul"}
+)  # fmt: skip
 
 
 def _unit(

@@ -1,32 +1,30 @@
-"""Mixtures of experts: every token goes through the few networks that a router chooses.
+"""Mixtures of experts: every token goes through the few networks that a router chooses for it.
 
-All experts are computed in one product, and those not chosen are replaced by zeros: the second
-product sums over experts and their features at once. So quantised weights stay quantised.
+Products read the weights of the chosen experts only (`ExpertMatMul`), and weights in codes stay
+codes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from vkmnn.base.records import dataclass
 from vkmnn.converter.onnx.contrib.heads import binary, part
 from vkmnn.converter.onnx.node import NodeContext
-from vkmnn.converter.onnx.quantized.weights import UNIT, add_codes, float_zeros, is_block
+from vkmnn.converter.onnx.quantized.weights import UNIT, float_zeros, is_block
 from vkmnn.converter.onnx.registry import converter
-from vkmnn.ir import Array, DType
+from vkmnn.ir import Activation, Array
 from vkmnn.ir.codes import decode, pack_codes, unpack_codes
 from vkmnn.ir.ops import (
+    NO_ACTIVATION,
     AxisAttrs,
-    BinaryAttrs,
-    CastAttrs,
-    ConstantOfShapeAttrs,
-    MatMulAttrs,
+    ExpertMatMulAttrs,
     ReductionAttrs,
     ReshapeAttrs,
-    ScatterElementsAttrs,
     ShapeAttrs,
     SoftmaxAttrs,
     TopKAttrs,
@@ -34,7 +32,9 @@ from vkmnn.ir.ops import (
 )
 
 _MICROSOFT = "com.microsoft"
-_KINDS = {"relu": "RELU", "gelu": "GELU_TANH", "silu": "SILU", "identity": "", "swiglu": ""}
+_KINDS = {"relu": "RELU", "gelu": "GELU_TANH", "silu": "SILU", "identity": "NONE",
+          "swiglu": "QUICK_GELU"}  # fmt: skip
+_FLOATS = (np.float32, np.float16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +43,9 @@ class Weights:
 
     Attributes:
         values: numbers, or packed codes [experts, columns, blocks, bytes].
-        scales: scales of quantised values, [experts, columns, blocks]; None if `values` are floats.
-        zeros: zero points of quantised values, in the shape of `scales`; None for the middle.
-        bits: bits of a quantised value.
+        scales: of codes, [experts, columns, blocks]; None where `values` are numbers.
+        zeros: of codes, of the shape of `scales`; None for the middle.
+        bits: of a code; 0 for numbers.
         bias: [experts, columns], or None.
     """
 
@@ -65,42 +65,82 @@ class Weights:
         """Number of features per expert."""
         return int(self.values.shape[1])
 
-    def product(self, node: NodeContext, x: str, *, summed: bool) -> str:
-        """Return x by the weights.
+    @property
+    def block(self) -> int:
+        """Codes that share a scale."""
+        return self.values.shape[-1] * 8 // self.bits if self.bits else 0
 
-        Args:
-            node: the node that they replace.
-            x: [tokens, depth], or, `summed`, [tokens, experts · depth].
-            summed: sum over the experts; else [tokens, experts · columns].
-        """
+    @property
+    def depth(self) -> int:
+        """Features of what is multiplied."""
+        return math.prod(self.values.shape[2:]) * 8 // (self.bits or 8)
+
+    def is_like(self, other: Weights) -> bool:
+        """Tell whether both have the same form and size."""
+        forms = [
+            (one.values.shape, one.values.dtype, one.bits,
+             one.scales is None or one.scales.dtype, one.zeros is None or one.zeros.dtype)
+            for one in (self, other)
+        ]  # fmt: skip
+        return forms[0] == forms[1]
+
+    def changed(self, change: Callable[[Array], Array]) -> Weights:
+        """Return the weights with other columns: `change` is applied to all arrays."""
+        parts = (self.values, self.scales, self.zeros, self.bias)
+        values, *rest = (None if one is None else change(one) for one in parts)
+        assert values is not None
+        return Weights(values, rest[0], rest[1], self.bits, rest[2])
+
+    def readable(self, dtype: np.dtype[np.generic]) -> Weights:
+        """Return the weights in a form that kernels read, numbers of `dtype` if need be."""
+        if not self.bits:
+            known = self.values.dtype in _FLOATS
+            return self if known else replace(self, values=self.values.astype(dtype))
+        assert self.scales is not None
+        if not is_block(self.block):
+            codes, scales = (one.reshape(-1, *one.shape[2:]) for one in (self.values, self.scales))
+            zeros = None if self.zeros is None else self.zeros.reshape(scales.shape)
+            matrix = decode(codes, scales, zeros, self.bits, self.depth).astype(dtype)
+            return Weights(matrix.reshape(*self.values.shape[:2], -1), bias=self.bias)
+        if self.bits == 2:
+            zeros = np.full(self.scales.shape, 2, np.uint8) if self.zeros is None else self.zeros
+            return replace(self, values=pack_codes(unpack_codes(self.values, 2), 4), zeros=zeros,
+                           bits=4)  # fmt: skip
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class _Product:
+    """What is the same in all products of a mixture, or differs between its two layers."""
+
+    chosen: str
+    each: bool = False
+    shares: str = ""
+    activation: Activation = NO_ACTIVATION
+    gated: bool = False
+    limit: float = math.inf
+    offset: float = 0.0
+
+    def of(self, node: NodeContext, x: str, given: Weights) -> str:
+        """Add the product of x by weights."""
         dtype = node.dtype(node.input(0)).numpy
-        if self.scales is None:
-            matrix = _joined(self.values, summed)
-            matrix = matrix.reshape(matrix.shape[0], -1).astype(dtype)
-            return node.emit("MatMul", [x, node.constant(matrix)], MatMulAttrs(transpose_b=True))
-        codes, scales = _joined(self.values, summed), _joined(self.scales, summed)
-        zeros = None if self.zeros is None else _joined(self.zeros, summed)
-        depth = codes[0].size * 8 // self.bits
-        if not is_block(codes.shape[-1] * 8 // self.bits):
-            matrix = decode(codes, scales, zeros, self.bits, depth).astype(dtype)
-            return node.emit("MatMul", [x, node.constant(matrix)], MatMulAttrs(transpose_b=True))
-        bits = self.bits
-        if bits == 2:
-            codes, bits = pack_codes(unpack_codes(codes, 2), 4), 4
-            zeros = np.full(scales.shape, 2, np.uint8) if zeros is None else zeros
-        found = add_codes(node, codes, scales, zeros, bits, depth)
-        return node.emit("MatMulNBits", found.inputs(x), found.attrs)
+        layer = given.readable(dtype)
+        attrs = ExpertMatMulAttrs(
+            layer.experts, layer.columns, layer.depth, layer.bits, layer.block, self.each,
+            self.activation, self.gated, self.limit, self.offset,
+        )  # fmt: skip
+        bias = None if layer.bias is None else layer.bias.astype(dtype)
+        weights, *rest = (
+            "" if one is None else node.constant(np.ascontiguousarray(one))
+            for one in (layer.values, bias, layer.scales, layer.zeros)
+        )
+        inputs = [x, weights, self.chosen, *rest, self.shares]
+        while not inputs[-1]:
+            inputs.pop()
+        return node.emit("ExpertMatMul", inputs, attrs)
 
 
-def _joined(array: Array, summed: bool) -> Array:
-    """Put the experts next to the columns, or the blocks: [columns, experts · blocks, …]."""
-    if not summed:
-        return array.reshape(-1, *array.shape[2:])
-    moved = np.moveaxis(array, 0, 1)
-    return np.ascontiguousarray(moved.reshape(moved.shape[0], -1, *moved.shape[3:]))
-
-
-# --- parts of nodes --------------------------------------------------------------------------
+# --- what nodes hold -----------------------------------------------------------------------------
 
 
 def _constant(node: NodeContext, index: int, rank: int) -> Array:
@@ -126,13 +166,15 @@ def _coded(node: NodeContext, number: int) -> Weights | None:
         return None
     bits = node.int(f"fc{number}_expert_weight_bits", 0) or node.int("expert_weight_bits", 4)
     if bits not in (2, 4, 8):
-        raise node.unsupported(f"weights of {bits} bits are not supported")
+        raise node.unsupported(f"codes of {bits} bits are not supported")
     packed = _constant(node, index, 3)
     experts, columns, width = packed.shape
     depth = width * 8 // bits
+    scales = node.const_value(node.input(index + 1))
     block = node.int("block_size", 0)
     blocks = depth // block if block > 0 else 1
-    scales = node.const_value(node.input(index + 1))
+    if scales is not None and scales.ndim == 3:  # layers may have blocks of other sizes
+        blocks = scales.shape[2]
     if packed.dtype != np.uint8 or blocks < 1 or depth % blocks:
         raise node.unsupported(f"{packed.dtype} weights of {depth} in blocks of {block}")
     if scales is None or scales.size != experts * columns * blocks:
@@ -140,8 +182,8 @@ def _coded(node: NodeContext, number: int) -> Weights | None:
     zeros = _zeros(node, 10 + number, (experts, columns, blocks), bits)
     packed = packed.reshape(experts, columns, blocks, -1)
     scales = scales.reshape(experts, columns, blocks)
-    unit = next((n for n in (UNIT, UNIT // 2) if not block and depth % n == 0), 0)
-    if unit:  # rows of one block are split into blocks that kernels read
+    unit = next((n for n in (UNIT, UNIT // 2) if blocks == 1 and depth % n == 0), 0)
+    if unit:  # rows that are one block are cut into those that kernels read
         packed = packed.reshape(experts, columns, depth // unit, -1)
         scales = np.repeat(scales, depth // unit, 2)
         zeros = None if zeros is None else np.repeat(zeros, depth // unit, 2)
@@ -190,91 +232,126 @@ def _mixed(node: NodeContext, layers: Sequence[Weights | None], mixing: str) -> 
     for name in ("use_sparse_mixer", "swiglu_limit_after_activation"):
         if node.int(name, 0):
             raise node.unsupported(f"{name} is not supported")
-    experts, shape = first.experts, node.emit("Shape", [node.input(0)], ShapeAttrs())
-    width = node.shape(node.input(0))[-1]
+    x, router = node.input(0), node.input(1)
+    width = node.shape(x)[-1]
     if not isinstance(width, int):
         raise node.unsupported("the number of its features is not known")
-    x = node.emit("Reshape", [node.input(0), node.ints_constant([-1, width])], ReshapeAttrs())
-    router = node.ints_constant([-1, experts])
-    shares, chosen = _shares(node, node.emit("Reshape", [node.input(1), router], ReshapeAttrs()),
-                             mixing, experts)  # fmt: skip
-    other = _by_expert(node, x, third) if third else ""
-    hidden = _activated(node, _by_expert(node, x, first), other)
-    apart = [node.emit("Unsqueeze", [one, node.ints_constant([2])]) for one in (shares, chosen)]
-    zero = node.constant(0, node.dtype(node.input(0)))
-    hidden = node.emit("Select", [apart[1], binary(node, "MUL", hidden, apart[0]), zero])
-    flat = node.emit("Reshape", [hidden, node.ints_constant([0, -1])], ReshapeAttrs())
-    y = second.product(node, flat, summed=True)
-    if second.bias is not None:
-        bias = node.constant(second.bias.astype(node.dtype(node.input(0)).numpy))
-        y = binary(node, "ADD", y, node.emit("MatMul", [shares, bias], MatMulAttrs()))
-    node.finish("Reshape", [y, shape], ReshapeAttrs())
+    alike = node.rank(x) == node.rank(router) == node.rank(mixing or router)
+    shape = "" if alike else node.emit("Shape", [x], ShapeAttrs())
+    if not alike:  # of x, tokens may have several axes
+        x, router, mixing = (
+            name and node.emit("Reshape", [name, node.ints_constant([-1, size])], ReshapeAttrs())
+            for name, size in ((x, width), (router, first.experts), (mixing, first.experts))
+        )
+    shares, chosen = _shares(node, router, mixing, first.experts)
+    hidden = _hidden(node, x, first, third, chosen)
+    y = _Product(chosen, each=True, shares=shares).of(node, hidden, second)
+    node.finish(*(("Reshape", [y, shape], ReshapeAttrs()) if shape else ("Identity", [y])))
 
 
 def _shares(node: NodeContext, router: str, mixing: str, experts: int) -> tuple[str, str]:
-    """Return the weight of each expert, [tokens, experts], and whether it is selected."""
+    """Return the weights of the chosen experts, [.., k], and their numbers."""
     count = node.int("k", 1)
     if not 1 <= count <= experts:
         raise node.unsupported(f"{count} of {experts} experts cannot be chosen")
-    dtype = node.dtype(node.input(0))
     names = [node.new("best"), node.new("places")]
     node.emit("TopK", [router, node.ints_constant([count])], TopKAttrs(-1), names)
     if mixing:
-        mixing = node.emit("Reshape", [mixing, node.ints_constant([-1, experts])], ReshapeAttrs())
-        weights = node.emit("GatherElements", [mixing, names[1]], AxisAttrs(1))
+        weights = node.emit("GatherElements", [mixing, names[1]], AxisAttrs(-1))
         if node.bool("normalize_routing_weights"):
-            one = node.ints_constant([1])
-            total = node.emit("Reduction", [weights, one], ReductionAttrs("SUM"))
+            last = node.ints_constant([-1])
+            total = node.emit("Reduction", [weights, last], ReductionAttrs("SUM"))
             weights = binary(node, "DIV", weights, total)
     elif node.op == "QMoE" or node.bool("normalize_routing_weights"):
         weights = node.emit("Softmax", [names[0]], SoftmaxAttrs(-1))
     else:  # of all experts, not of those that are chosen
         every = node.emit("Softmax", [router], SoftmaxAttrs(-1))
-        weights = node.emit("GatherElements", [every, names[1]], AxisAttrs(1))
-    sizes = node.emit("Shape", [router], ShapeAttrs())
-    none = node.emit("ConstantOfShape", [sizes], ConstantOfShapeAttrs(0.0, dtype))
-    shares = node.emit("ScatterElements", [none, names[1], weights], ScatterElementsAttrs(1))
-    ones = node.emit("ConstantOfShape", [node.emit("Shape", [names[1]], ShapeAttrs())],
-                     ConstantOfShapeAttrs(1.0, dtype))  # fmt: skip
-    marks = node.emit("ScatterElements", [none, names[1], ones], ScatterElementsAttrs(1))
-    return shares, node.emit("Cast", [marks], CastAttrs(DType.BOOL))
+        weights = node.emit("GatherElements", [every, names[1]], AxisAttrs(-1))
+    return weights, names[1]
 
 
-def _by_expert(node: NodeContext, x: str, layer: Weights) -> str:
-    """Return [tokens, experts, columns]: a layer of every expert applied to x."""
-    y = layer.product(node, x, summed=False)
-    if layer.bias is not None:
-        bias = layer.bias.reshape(-1).astype(node.dtype(node.input(0)).numpy)
-        y = node.emit("BinaryOp", [y, node.constant(bias)], BinaryAttrs("ADD"))
-    sizes = node.ints_constant([-1, layer.experts, layer.columns])
-    return node.emit("Reshape", [y, sizes], ReshapeAttrs())
-
-
-def _activated(node: NodeContext, x: str, other: str) -> str:
-    """Return act(x), act(x) · other, or the gate and the value that x holds together."""
+def _hidden(node: NodeContext, x: str, first: Weights, third: Weights | None, chosen: str) -> str:
+    """Return act(fc1 x), or act(gate) · value where a third layer or the first one has both."""
     name = node.choice("activation_type", "relu", tuple(_KINDS))
-    if name != "swiglu":
-        y = node.emit("UnaryOp", [x], UnaryAttrs(_KINDS[name])) if _KINDS[name] else x
-        return binary(node, "MUL", y, other) if other else y
-    fusion, size = node.int("swiglu_fusion", 0), node.shape(x)[-1]
-    assert isinstance(size, int)
-    if other:
-        gate, value = x, other
-    elif fusion == 1:
-        pairs = node.emit("Reshape", [x, node.ints_constant([0, 0, size // 2, 2])], ReshapeAttrs())
-        flat = node.ints_constant([0, 0, size // 2])
-        gate, value = (node.emit("Reshape", [part(node, pairs, n, n + 1), flat], ReshapeAttrs())
-                       for n in range(2))  # fmt: skip
-    elif fusion == 2:
-        gate, value = part(node, x, 0, size // 2), part(node, x, size // 2, size)
-    else:
+    swiglu, fusion = name == "swiglu", node.int("swiglu_fusion", 0)
+    if swiglu and third is None and fusion not in (1, 2):
         raise node.unsupported("swiglu has neither a third layer nor both in the first")
-    limit = node.float("swiglu_limit", math.inf)
+    alpha = node.float("activation_alpha", 1.0) if swiglu else 0.0
+    act = Activation(_KINDS[name], alpha)
+    limit = node.float("swiglu_limit", math.inf) if swiglu else math.inf
+    offset = node.float("activation_beta", 0.0) if swiglu else 0.0
+    plain = _Product(chosen)
+    if not swiglu and third is None:
+        return replace(plain, activation=act).of(node, x, first)
+    together = _gates(first, third, fusion)
+    if together is not None:
+        gated = replace(plain, activation=act, gated=True, limit=limit, offset=offset)
+        return gated.of(node, x, together)
+    value = plain.of(node, x, third) if third else ""
+    gate = plain.of(node, x, first)
+    if not value:
+        gate, value = _halves(node, gate, first.columns // 2, fusion)
     if limit < math.inf:
         gate = node.emit("UnaryOp", [gate], UnaryAttrs("CLIP", -math.inf, limit))
         value = node.emit("UnaryOp", [value], UnaryAttrs("CLIP", -limit, limit))
-    alpha, beta = node.float("activation_alpha", 1.0), node.float("activation_beta", 0.0)
-    gate = node.emit("UnaryOp", [gate], UnaryAttrs("QUICK_GELU", alpha))
-    if beta:
-        value = binary(node, "ADD", value, node.constant(beta, node.dtype(node.input(0))))
+    if act.kind != "NONE":
+        gate = node.emit("UnaryOp", [gate], UnaryAttrs(act.kind, alpha))
+    if offset:
+        value = binary(node, "ADD", value, node.constant(offset, node.dtype(node.input(0))))
     return binary(node, "MUL", gate, value)
+
+
+def _gates(first: Weights, third: Weights | None, fusion: int) -> Weights | None:
+    """Return gates and values two by two, as kernels want them; None where they are not even."""
+    if third is not None:
+        if not first.is_like(third) or first.columns % 2:
+            return None
+        return _joined(first, third)
+    if first.columns % 4:
+        return None
+    if fusion == 1:  # one gate, one value
+
+        def turned(array: Array) -> Array:
+            fours = array.reshape(array.shape[0], -1, 2, 2, *array.shape[2:])
+            return np.asarray(fours.swapaxes(2, 3).reshape(array.shape))
+
+        return first.changed(turned)
+    half = first.columns // 2
+    gate = first.changed(lambda array: array[:, :half])
+    return _joined(gate, first.changed(lambda array: array[:, half:]))
+
+
+def _joined(gate: Weights, value: Weights) -> Weights:
+    """Return the columns of both two by two; a bias that only one has is zeros in the other."""
+    biases = [one.bias for one in (gate, value)]
+    if any(one is not None for one in biases):
+        none = np.zeros((gate.experts, gate.columns), np.float32)
+        gate, value = (
+            replace(one, bias=none if one.bias is None else one.bias) for one in (gate, value)
+        )
+
+    def both(one: Array | None, other: Array | None) -> Array | None:
+        if one is None or other is None:
+            return None
+        twos = [part.reshape(part.shape[0], -1, 2, *part.shape[2:]) for part in (one, other)]
+        pairs: Array = np.concatenate(twos, axis=2)
+        return pairs.reshape(one.shape[0], -1, *one.shape[2:])
+
+    values = both(gate.values, value.values)
+    assert values is not None
+    scales, zeros = both(gate.scales, value.scales), both(gate.zeros, value.zeros)
+    return Weights(values, scales, zeros, gate.bits, both(gate.bias, value.bias))
+
+
+def _halves(node: NodeContext, x: str, count: int, fusion: int) -> tuple[str, str]:
+    """Return the gates and the values that x holds in turns, or one after the other."""
+    if fusion == 2:
+        return part(node, x, 0, count), part(node, x, count, 2 * count)
+    zeros = [0] * node.rank(x)
+    pairs = [*zeros[:-1], count, 2]
+    split = node.emit("Reshape", [x, node.ints_constant(pairs)], ReshapeAttrs())
+    flat = node.ints_constant([*zeros[:-1], count])
+    gate, value = (
+        node.emit("Reshape", [part(node, split, n, n + 1), flat], ReshapeAttrs()) for n in (0, 1)
+    )
+    return gate, value

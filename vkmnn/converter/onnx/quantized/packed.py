@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from vkmnn.converter.onnx.node import NodeContext
 from vkmnn.converter.onnx.quantized.weights import UNIT, add_codes, float_zeros, split_zeros
 from vkmnn.converter.onnx.registry import converter
-from vkmnn.ir import Array, DType
+from vkmnn.ir import Activation, Array, DType
 from vkmnn.ir.codes import pack_codes, unpack_codes
 from vkmnn.ir.ops import GatherNBitsAttrs, MatMulAttrs
 
@@ -70,7 +71,14 @@ def _matmul_n_bits(node: NodeContext) -> None:
         packed = pack_codes(unpack_codes(packed, 2), 4)
         zeros = np.full((columns, blocks), 2, np.uint8) if zeros is None else zeros
     found = add_codes(node, packed, scales, zeros, max(bits, 4), depth)
-    node.finish("MatMulNBits", found.inputs(node.input(0), node.input(5)), found.attrs)
+    attrs = found.attrs
+    if node.has("gates"):  # vkmnn's own: of every four columns, two gate the others
+        act = _GATES[node.choice("gates", "silu", tuple(_GATES))]
+        attrs = replace(attrs, gated=True, activation=Activation(act))
+    node.finish("MatMulNBits", found.inputs(node.input(0), node.input(5)), attrs)
+
+
+_GATES = {"silu": "SILU", "gelu_tanh": "GELU_TANH"}
 
 
 @converter("MatMulBnb4", domain=_MICROSOFT)
