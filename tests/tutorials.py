@@ -36,6 +36,14 @@ _BLOCK = re.compile(r"```(python|sh)\n(.*?)```", re.DOTALL)
 def prepare(name: str, folder: Path) -> None:
     """Put the files that a tutorial names into a folder."""
     shutil.copy(ROOT / "examples" / "digits" / "digits.onnx", folder)
+    if name == "detect":
+        from PIL import Image
+
+        from tests.pipelines.networks import canned, stripes
+        from tests.pipelines.test_detect import ULTRALYTICS, yolov8
+
+        canned(folder / "yolo.onnx", yolov8(), props=ULTRALYTICS)
+        Image.fromarray(stripes(240, 400)).save(folder / "street.png")
     if name == "chat":
         from tests.llm.test_described import _spoken
 
