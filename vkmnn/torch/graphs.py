@@ -359,7 +359,7 @@ def _rewritten(
     """Return the graph that takes the fed inputs alone."""
     torch, signature = reading.torch, reading.signature
     graph = torch.fx.Graph()
-    known = {}
+    known: dict[Any, Any] = dict.fromkeys(taken)  # those that nothing reads stay None
     for place in signature.fed:
         known[taken[place]] = graph.placeholder(taken[place].name)
     for place in signature.weights:

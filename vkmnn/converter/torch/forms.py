@@ -7,6 +7,7 @@ from functools import partial
 from math import inf
 from typing import Any
 
+from vkmnn.converter.torch.fused_forms import attention_layer, encoder_layer
 from vkmnn.converter.torch.packages import PROGRAM, need_torch
 
 _MEAN, _MAX = 1, 2
@@ -45,6 +46,9 @@ def _table(torch: Any) -> Mapping[Any, Callable[..., Any]]:
     return {
         aten.scaled_dot_product_attention.default: partial(_attention, torch),
         aten.sort.stable: partial(_stable_sort, torch),
+        aten._native_multi_head_attention.default: partial(attention_layer, torch),
+        aten._transformer_encoder_layer_fwd.default: partial(encoder_layer, torch),
+        aten.argsort.stable: partial(_stable_order, torch),
         **{one: partial(_embedding_bag, torch) for one in _bags(torch)},
     }
 
@@ -72,6 +76,12 @@ def _stable_sort(
 ) -> Any:
     """Sort: the exporter's form, TopK, has equal elements in their order anyway."""
     return torch.ops.aten.sort.default(x, dim, descending)
+
+
+def _stable_order(
+    torch: Any, x: Any, stable: Any = None, dim: int = -1, descending: bool = False
+) -> Any:
+    return torch.ops.aten.sort.default(x, dim, descending)[1]
 
 
 def _bags_of_one_size(torch: Any, node: Any) -> None:
