@@ -19,7 +19,7 @@ pytestmark = pytest.mark.torch
 torch: Any = pytest.importorskip("torch")
 pytest.importorskip("onnxscript")
 
-from torch_networks import NETWORKS, Network, made, open_sizes  # noqa: E402
+from tests.model.torch_networks import NETWORKS, Network, made, open_sizes  # noqa: E402
 
 FOLDER = Path(__file__).resolve().parents[1] / "data" / "torch"
 SCRIPTS = [name for name, network in NETWORKS.items() if network.script]

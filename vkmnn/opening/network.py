@@ -16,10 +16,13 @@ from vkmnn.ir import Dim, Graph, TensorInfo
 
 if TYPE_CHECKING:
     import onnx
+    from torch.export import ExportedProgram
+    from torch.jit import ScriptModule
 
     from vkmnn.converter.onnx.model_file import ModelFile
 
-    Model: TypeAlias = "str | Path | bytes | onnx.ModelProto | ModelFile | Graph"
+    UserModel: TypeAlias = "str | Path | bytes | onnx.ModelProto | ExportedProgram | ScriptModule"
+    Model: TypeAlias = "UserModel | ModelFile | Graph"
 
 
 InputShapes: TypeAlias = Mapping[str, tuple[Dim, ...]]
