@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,19 @@ pytestmark = pytest.mark.torch
 torch: Any = pytest.importorskip("torch")
 pytest.importorskip("onnxscript")
 
+import vkmnn.torch  # noqa: E402 - after the skip
 from tests.model.torch_networks import NETWORKS, Network, made, open_sizes  # noqa: E402
 
 FOLDER = Path(__file__).resolve().parents[1] / "data" / "torch"
 SCRIPTS = [name for name, network in NETWORKS.items() if network.script]
 FIXED = {"attention", "choices", "norms", "ratings", "spectrum", "vit"}
 """What the exporter of TorchScript refuses; the other roads of traces take fixed sizes."""
+
+
+@pytest.fixture(autouse=True)
+def no_gradients() -> Iterator[None]:
+    with torch.no_grad():
+        yield
 
 
 def tensors(results: Any) -> list[Any]:
@@ -55,15 +62,13 @@ def check(session: vkmnn.InferenceSession, module: Any, network: Network, sizes:
     module = copy.deepcopy(module)
     for size in sizes:
         args = network.args(size)
-        with torch.no_grad():
-            agree(run(session, args), tensors(module(*args)))
+        agree(run(session, args), tensors(module(*args)))
 
 
 def program_of(module: Any, network: Network) -> Any:
-    with torch.no_grad():
-        return torch.export.export(
-            copy.deepcopy(module), network.args(3), dynamic_shapes=open_sizes(network)
-        )
+    return torch.export.export(
+        copy.deepcopy(module), network.args(3), dynamic_shapes=open_sizes(network)
+    )
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -74,7 +79,7 @@ def test_program(name: str, tmp_path: Path) -> None:
         check(session, module, network, (3, 3, 2))
         for info, axes in zip(session.get_inputs(), network.open, strict=True):
             assert {at: one for at, one in enumerate(info.shape) if isinstance(one, str)} == axes
-        results = [tensors(module(*network.args(size))) for size in (3, 2)]
+        results = [tensors(copy.deepcopy(module)(*network.args(size))) for size in (3, 2)]
         for info, one, two in zip(session.get_outputs(), *results, strict=True):
             for declared, first, second in zip(info.shape, one.shape, two.shape, strict=True):
                 assert declared == first if first == second else isinstance(declared, str)
@@ -88,18 +93,23 @@ def test_program(name: str, tmp_path: Path) -> None:
 def test_trace(name: str, tmp_path: Path) -> None:
     module, network = made(name)
     args = network.args(3)
-    with warnings.catch_warnings(), torch.no_grad():
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # TorchScript is deprecated
         traced = torch.jit.trace(module, args)
         torch.jit.save(traced, tmp_path / "net.pt")
-    names = [one.name for one in traced.forward.schema.arguments[1:]]
-    fixed = name in FIXED
+        if name in FIXED:
+            compiled = vkmnn.torch.compile(torch.jit.load(tmp_path / "net.pt"), args)
+            for given in (args, network.args(3)):
+                agree(tensors(compiled(*given)), tensors(module(*given)))
+            return
     shapes = {
-        one: [size if fixed else axes.get(axis, size) for axis, size in enumerate(arg.shape)]
-        for one, arg, axes in zip(names, args, network.open, strict=True)
+        formal.name: [axes.get(axis, size) for axis, size in enumerate(arg.shape)]
+        for formal, arg, axes in zip(
+            traced.forward.schema.arguments[1:], args, network.open, strict=True
+        )
     }
     with vkmnn.InferenceSession(tmp_path / "net.pt", input_shapes=shapes) as session:
-        check(session, module, network, (3, 3) if fixed else (3, 3, 4))
+        check(session, module, network, (3, 3, 4))
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -110,8 +120,7 @@ def test_backend(name: str) -> None:
     compiled = torch.compile(module, backend="vkmnn", options={"fallback": "raise"})
     for size in (3, 3, 4, 2):
         args = network.args(size)
-        with torch.no_grad():
-            agree(tensors(compiled(*args)), tensors(right(*args)))
+        agree(tensors(compiled(*args)), tensors(right(*args)))
     for one, two in zip(module.buffers(), right.buffers(), strict=True):
         torch.testing.assert_close(one, two)
 
