@@ -304,19 +304,23 @@ def test_operators_that_the_exporter_lacks() -> None:
 
 def test_fused_layers_of_transformers() -> None:
     """Which PyTorch takes without gradients, and which traces hold."""
-    layer = nn.TransformerEncoderLayer(8, 2, 16, 0.0, "gelu", batch_first=True, norm_first=True)
-    attention = nn.MultiheadAttention(8, 2, batch_first=True).eval()
-    layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
 
     class Layers(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            make = nn.TransformerEncoderLayer
+            self.layer = make(8, 2, 16, 0.0, "gelu", batch_first=True, norm_first=True)
+            one = make(8, 2, 16, 0.0, batch_first=True)
+            self.layers = nn.TransformerEncoder(one, 2, enable_nested_tensor=False)
+            self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+
         def forward(self, x: Tensor, hidden: Tensor) -> Any:
-            made = layers(x), layers(x, src_key_padding_mask=hidden), layer(x)
             causal = torch.ones(5, 5).triu(1).bool()
-            return (*made, layers(x, mask=causal), *attention(x, x, x))
+            made = self.layers(x, src_key_padding_mask=hidden), self.layers(x, mask=causal)
+            return (*made, self.layer(x), *self.attention(x, x, x))
 
     module = Layers().eval()
     x, hidden = torch.randn(2, 5, 8), torch.arange(5).expand(2, 5) > 3
-    layer.eval()
     with torch.no_grad():
         compiled = torch.compile(module, backend="vkmnn", options={"fallback": "raise"})
         for one, right in zip(compiled(x, hidden), module(x, hidden), strict=True):
