@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -42,7 +41,7 @@ from vkmnn.schedule_config import (
 )
 
 if TYPE_CHECKING:
-    import onnx
+    from vkmnn.opening.network import UserModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +65,8 @@ class InferenceSession(Closing):
     """Run an ONNX model on a Vulkan device.
 
     Args:
-        model: a path, serialised bytes, or an onnx.ModelProto.
+        model: a path, serialised bytes, an onnx.ModelProto, or PyTorch's ExportedProgram or
+            ScriptModule.
         device: "auto", an index, part of a name, a UUID, or "cpu"; see `ScheduleConfig`.
         precision: "high", "fp32" (float32) or "normal", "fp16" (float16 storage); see
             `ScheduleConfig`.
@@ -101,7 +101,7 @@ class InferenceSession(Closing):
 
     def __init__(
         self,
-        model: str | Path | bytes | onnx.ModelProto,
+        model: UserModel,
         device: str | int = "auto",
         *,
         precision: PrecisionName = "high",

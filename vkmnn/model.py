@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import namedtuple
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,11 +26,11 @@ from vkmnn.schedule_config import (
 )
 
 if TYPE_CHECKING:
-    import onnx
+    from vkmnn.opening.network import UserModel
 
 
 def load(
-    model: str | Path | bytes | onnx.ModelProto,
+    model: UserModel,
     device: str | int = "auto",
     *,
     precision: PrecisionName = "high",
@@ -45,7 +44,8 @@ def load(
     """Load a model as a function: `vkmnn.load("model.onnx")(x)`.
 
     Args:
-        model: a path, serialised bytes, or an onnx.ModelProto.
+        model: a path, serialised bytes, an onnx.ModelProto, or PyTorch's ExportedProgram or
+            ScriptModule.
         device: "auto", an index, part of a name, a UUID, or "cpu"; see `ScheduleConfig`.
         precision: "fp32" or "fp16"; see `ScheduleConfig`.
         require_device: raise PlacementError instead of running an op on the CPU backend.
@@ -83,7 +83,7 @@ class Model(Closing):
 
     def __init__(
         self,
-        model: str | Path | bytes | onnx.ModelProto,
+        model: UserModel,
         config: ScheduleConfig,
         budget: Budget | None = None,
         **options: Any,

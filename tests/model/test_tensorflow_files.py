@@ -55,6 +55,18 @@ def test_graph_as_vkmnn(name: str, tmp_path: Path) -> None:
         agrees(name, session)
 
 
+def test_outputs_have_the_sizes_that_follow(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A frozen graph declares none; the same in a session, at the command line and converted."""
+    vkmnn.convert(FOLDER / "segmenter.pb", tmp_path / "net.vkmnn")
+    for path in (FOLDER / "segmenter.pb", tmp_path / "net.vkmnn"):
+        [output] = vkmnn.InferenceSession(path, "cpu").get_outputs()
+        assert output.shape == ["x_0", 4]
+        assert run_cli(["info", str(path)]) == 0
+        assert "[x_0, 4]" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("name", ["cnn", "segmenter"])
 def test_few_transposes_are_left(name: str) -> None:
     """At most one for the input, which has channels last, and one for the output."""

@@ -22,6 +22,8 @@ pytestmark = pytest.mark.torch
 
 torch: Any = pytest.importorskip("torch")
 pytest.importorskip("onnxscript")
+import vkmnn.torch  # noqa: E402 - after the skip
+
 nn = torch.nn
 Tensor: Any = torch.Tensor  # what TorchScript reads in annotations
 
@@ -262,6 +264,74 @@ def test_weights_lie_outside_the_protobuf() -> None:
     np.testing.assert_allclose(session.run(None, {"words": words.numpy()})[0], right, atol=1e-4)
 
 
+def test_operators_that_the_exporter_lacks() -> None:
+    """Attention on three and five axes, stable sorts, embedding bags; all run on the device."""
+
+    class Forms(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            modes = ("sum", "mean", "max")
+            self.bags = nn.ModuleList(
+                nn.EmbeddingBag(9, 4, mode=mode, padding_idx=2) for mode in modes
+            )
+            self.last = nn.EmbeddingBag(9, 4, mode="sum", include_last_offset=True)
+
+        def forward(self, x: Tensor, words: Tensor, starts: Tensor, shares: Tensor) -> Any:
+            attend = nn.functional.scaled_dot_product_attention
+            made = [attend(x, x, x), attend(x[0], x[0], x[0], is_causal=True)]
+            mask = torch.ones(5, 5).tril()
+            made.append(attend(*[x[None, :, None].expand(2, -1, 3, -1, -1)] * 3, attn_mask=mask))
+            made += (x * 2).round().sort(dim=1, stable=True)
+            made.append((x * 2).round().argsort(dim=2, descending=True, stable=True))
+            made += [bag(words) for bag in self.bags]
+            made += [bag(words.flatten(), starts) for bag in self.bags]
+            made += [self.bags[0](words, per_sample_weights=shares)]
+            return (*made, self.last(words.flatten(), starts))
+
+    def args(batch: int, rows: int) -> tuple[Any, ...]:
+        words = torch.randint(0, 9, (rows, 4))
+        return torch.randn(batch, 5, 8), words, torch.tensor([0, 2, 5]), torch.rand(rows, 4)
+
+    batch, rows = (torch.export.Dim(name, min=1, max=9) for name in ("batch", "rows"))
+    module = Forms().eval()
+    sizes = ({0: batch}, {0: rows}, None, {0: rows})
+    session = vkmnn.InferenceSession(
+        program_of(module, *args(2, 3), dynamic_shapes=sizes), require_device=True
+    )
+    check(session, module, *args(2, 3))
+    check(session, module, *args(4, 5))
+
+
+def test_fused_layers_of_transformers() -> None:
+    """Which PyTorch takes without gradients, and which traces hold."""
+
+    class Layers(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            make = nn.TransformerEncoderLayer
+            self.layer = make(8, 2, 16, 0.0, "gelu", batch_first=True, norm_first=True)
+            one = make(8, 2, 16, 0.0, batch_first=True)
+            self.layers = nn.TransformerEncoder(one, 2, enable_nested_tensor=False)
+            self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+
+        def forward(self, x: Tensor, hidden: Tensor) -> Any:
+            causal = torch.ones(5, 5).triu(1).bool()
+            made = self.layers(x, src_key_padding_mask=hidden), self.layers(x, mask=causal)
+            return (*made, self.layer(x), *self.attention(x, x, x))
+
+    module = Layers().eval()
+    x, hidden = torch.randn(2, 5, 8), torch.arange(5).expand(2, 5) > 3
+    with torch.no_grad():
+        compiled = torch.compile(module, backend="vkmnn", options={"fallback": "raise"})
+        for one, right in zip(compiled(x, hidden), module(x, hidden), strict=True):
+            torch.testing.assert_close(one, right, rtol=1e-4, atol=1e-4)
+        traced = torch.jit.trace(module, (x, hidden))
+        assert "_transformer_encoder_layer_fwd" in str(traced.inlined_graph)
+        made = vkmnn.torch.compile(traced, (x, hidden))(x, hidden)
+        for one, right in zip(made, module(x, hidden), strict=True):
+            torch.testing.assert_close(one, right, rtol=1e-4, atol=1e-4)
+
+
 def test_operators_without_a_form_in_onnx_are_named() -> None:
     class Odd(nn.Module):
         def forward(self, x: Tensor) -> Any:
@@ -458,6 +528,14 @@ def test_hostile_files_run_nothing(
     with pytest.raises((ModelFileError, ConversionError), match=words):
         vkmnn.InferenceSession(rewritten(archive, change))
     assert not (tmp_path / "evil").exists()
+
+
+def test_unknown_compressions_are_refused(archive: bytes) -> None:
+    """A member says how it is compressed, in the archive's list of members."""
+    entry = archive.index(b"PK\x01\x02")
+    changed = archive[: entry + 10] + b"\x63" + archive[entry + 11 :]
+    with pytest.raises(ModelFileError, match="is damaged at"):
+        vkmnn.InferenceSession(changed)
 
 
 def test_compiled_libraries_are_refused(archive: bytes) -> None:

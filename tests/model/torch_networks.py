@@ -14,12 +14,12 @@ from torch.nn import functional as F  # noqa: N812 (its usual name)
 
 @dataclass(frozen=True)
 class Network:
-    """How to create a network, and its arguments.
+    """How a network is made, and what it takes.
 
     Attributes:
         make: makes the module, and arguments for a size of the open axes.
         open: for each argument, the names of its open axes.
-        script: whether a trace is the same network: one that writes nothing, and has no branches.
+        script: whether a trace is the same network: it writes nothing.
     """
 
     make: Callable[[], nn.Module]
@@ -91,9 +91,7 @@ class ViT(nn.Module):
         self.patches = nn.Conv2d(3, 16, 4, 4)
         self.first = nn.Parameter(torch.randn(1, 1, 16))
         self.places = nn.Parameter(torch.randn(1, 17, 16))
-        layer = nn.TransformerEncoderLayer(
-            16, 4, 32, 0.0, F.gelu, batch_first=True, norm_first=True
-        )
+        layer = nn.TransformerEncoderLayer(16, 4, 32, 0.0, F.gelu, batch_first=True)
         self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
         self.head = nn.Linear(16, 5)
 
@@ -352,3 +350,13 @@ def made(name: str) -> tuple[nn.Module, Network]:
             norm.running_mean.uniform_(-0.5, 0.5)
             norm.running_var.uniform_(0.5, 2)
     return module.eval(), network
+
+
+def open_sizes(network: Network) -> tuple[dict[int, Any], ...]:
+    """Return the open sizes of a network, as torch.export takes them."""
+    dims = {
+        name: torch.export.Dim(name, min=1, max=64)
+        for axes in network.open
+        for name in axes.values()
+    }
+    return tuple({axis: dims[name] for axis, name in axes.items()} for axes in network.open)

@@ -131,7 +131,7 @@ def _describe_graph(path: Path, shapes: Sequence[str], tensors: bool, onnx: Path
     show_facts(origin)
     values = [
         [Value(info.name, info.dtype.value, info.shape) for info in infos]
-        for infos in (source.inputs, source.outputs)
+        for infos in map(source.without_states, (source.inputs, net.outputs))
     ]
     _show_values(*values)
     count, by_type = _graph_parameters(source)

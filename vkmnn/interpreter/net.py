@@ -24,7 +24,7 @@ from vkmnn.opening import Network, load_network, network_of
 from vkmnn.schedule_config import ScheduleConfig, Unsupported
 
 if TYPE_CHECKING:
-    import onnx
+    from vkmnn.opening.network import UserModel
 
 Config = ScheduleConfig | Mapping[str, Any]
 
@@ -33,7 +33,7 @@ class Interpreter(Closing):
     """A loaded, optimised network (MNN Interpreter); many sessions may run it at once.
 
     Args:
-        model: a path, serialised bytes, an onnx.ModelProto, or a Graph.
+        model: a path, serialised bytes, an onnx.ModelProto, a program of PyTorch's, or a Graph.
         budget: memory, nodes and time that loading and planning may take; None uses
             `VKMNN_MAX_BYTES`, `VKMNN_MAX_NODES` and `VKMNN_MAX_SECONDS`, or the defaults.
         unsupported: "cpu" or "raise"; as for `InferenceSession`.
@@ -47,7 +47,7 @@ class Interpreter(Closing):
 
     def __init__(
         self,
-        model: str | Path | bytes | onnx.ModelProto | Graph,
+        model: UserModel | Graph,
         budget: Budget | None = None,
         unsupported: Unsupported = "cpu",
     ) -> None:
@@ -75,11 +75,11 @@ class Interpreter(Closing):
     @classmethod
     def from_model(
         cls,
-        model: str | Path | bytes | onnx.ModelProto,
+        model: UserModel,
         budget: Budget | None = None,
         unsupported: Unsupported = "cpu",
     ) -> Interpreter:
-        """Load a path, serialised bytes, or an onnx.ModelProto; otherwise as the class."""
+        """Load a model that is not a Graph; otherwise as the class."""
         return cls(model, budget, unsupported)
 
     def create_session(

@@ -16,10 +16,13 @@ from vkmnn.ir import Dim, Graph, TensorInfo
 
 if TYPE_CHECKING:
     import onnx
+    from torch.export import ExportedProgram
+    from torch.jit import ScriptModule
 
     from vkmnn.converter.onnx.model_file import ModelFile
 
-    Model: TypeAlias = "str | Path | bytes | onnx.ModelProto | ModelFile | Graph"
+    UserModel: TypeAlias = "str | Path | bytes | onnx.ModelProto | ExportedProgram | ScriptModule"
+    Model: TypeAlias = "UserModel | ModelFile | Graph"
 
 
 InputShapes: TypeAlias = Mapping[str, tuple[Dim, ...]]
@@ -47,7 +50,7 @@ class Network:
 
     @property
     def outputs(self) -> list[TensorInfo]:
-        """The outputs; missing shapes are inferred from their ops.
+        """The outputs; missing shapes and sizes are inferred from their ops.
 
         Of sizes that are open, only those that inputs name have a name.
         """
@@ -55,11 +58,11 @@ class Network:
         found = []
         for info in self.graph.outputs:
             known = self.graph.infos.get(info.name)
-            if info.shape is None and known is not None and known.shape is not None:
-                shape = (
+            if known is not None and known.shape is not None:
+                inferred = tuple(
                     dim if isinstance(dim, int) or dim in names else None for dim in known.shape
                 )
-                info = replace(info, shape=tuple(shape))
+                info = replace(info, shape=_completed(info.shape, inferred))
             found.append(info)
         return found
 
@@ -100,3 +103,11 @@ def with_sizes(info: TensorInfo, sizes: Mapping[str, int]) -> TensorInfo:
         sizes.get(dim, dim) if isinstance(dim, str) else dim for dim in info.shape
     )
     return replace(info, shape=shape)
+
+
+def _completed(declared: tuple[Dim, ...] | None, inferred: tuple[Dim, ...]) -> tuple[Dim, ...]:
+    """Return a declared shape with the sizes that it leaves out."""
+    if declared is None or len(declared) != len(inferred):
+        return inferred if declared is None else declared
+    pairs = zip(declared, inferred, strict=True)
+    return tuple(known if size is None else size for size, known in pairs)

@@ -22,6 +22,8 @@ class CompiledModule:
         self.session = session
         self._program = program
         self._torch = need_torch("a module of PyTorch's")
+        self._inputs = [info.name for info in session.get_inputs()]
+        self._outputs = [info.name for info in session.get_outputs()]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the module.
@@ -38,14 +40,14 @@ class CompiledModule:
         """
         fed = self._fed(args, kwargs)
         feeds = {
-            info.name: as_array(self._torch, value)
-            for info, value in zip(self.session.get_inputs(), fed, strict=True)
+            name: as_array(self._torch, value)
+            for name, value in zip(self._inputs, fed, strict=True)
         }
         made = [as_tensor(self._torch, one) for one in self.session.run(None, feeds)]
         given = dict(zip(feeds, fed, strict=True))
-        for info, value in zip(self.session.get_outputs(), made, strict=True):
-            name = info.name.removesuffix(NEXT)
-            if name != info.name and name in given:  # an input that the module writes
+        for output, value in zip(self._outputs, made, strict=True):
+            name = output.removesuffix(NEXT)
+            if name != output and name in given:  # an input that the module writes
                 with self._torch.no_grad():
                     given[name].copy_(value)
         return self._returned(made)
@@ -60,7 +62,7 @@ class CompiledModule:
 
     def _fed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
         """Return the values for the session's inputs, in their order."""
-        count = len(self.session.get_inputs())
+        count = len(self._inputs)
         if self._program is None:
             if kwargs or len(args) != count:
                 raise InvalidInputError(f"the module was compiled with {count} arguments, by place")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from vkmnn.arguments import checked_number
-from vkmnn.converter.torch import need_torch
+from vkmnn.converter.torch import dynamo, need_torch
 from vkmnn.errors import ConversionError, InvalidInputError, nearest
 from vkmnn.torch.compiled_graph import CompiledGraph
 from vkmnn.torch.graph_sessions import Settings
@@ -79,12 +78,9 @@ def register() -> None:
 
     Installed packages have an entry point that does so without an import of this one.
     """
-    try:
-        dynamo = importlib.import_module("torch._dynamo")
-    except ImportError:
-        return
-    with suppress(AssertionError):  # it is known
-        dynamo.register_backend(backend, name=NAME)
+    if (package := dynamo()) is not None:
+        with suppress(AssertionError):  # it is known
+            package.register_backend(backend, name=NAME)
 
 
 def _settings(mode: str | None, options: Mapping[str, Any]) -> Settings:

@@ -255,8 +255,8 @@ def _given(reading: Reading, node: Any, owner: Any) -> Result:
 
 def _made(reading: Reading, node: Any, group: Sequence[Any]) -> Result:
     """Return a result of the session, or a view of one."""
-    if len(group) == 1:
-        axes = _order(_value(node)) or tuple(range(_value(node).dim()))
+    axes = _order(_value(node))
+    if len(group) == 1 and axes is not None:
         return Result(number=_number(reading, node, axes), order=_inverse(axes))
     memory, dtype = _memory(_value(node)), _value(node).dtype
     for owner in reading.graph.nodes:
@@ -269,7 +269,9 @@ def _made(reading: Reading, node: Any, group: Sequence[Any]) -> Result:
             if owner is node:
                 return Result(number=number, order=_inverse(order))
             return Result(number=number, view=_layout(reading, _value(node)))
-    raise Refusal("it returns tensors that share memory", _CLONE)
+    if len(group) > 1:
+        raise Refusal("it returns tensors that share memory", _CLONE)
+    return Result(number=_number(reading, node, tuple(range(_value(node).dim()))))
 
 
 def _number(reading: Reading, node: Any, axes: tuple[int, ...]) -> int:
@@ -359,7 +361,7 @@ def _rewritten(
     """Return the graph that takes the fed inputs alone."""
     torch, signature = reading.torch, reading.signature
     graph = torch.fx.Graph()
-    known = {}
+    known: dict[Any, Any] = dict.fromkeys(taken)  # those that nothing reads stay None
     for place in signature.fed:
         known[taken[place]] = graph.placeholder(taken[place].name)
     for place in signature.weights:

@@ -37,9 +37,9 @@ def as_array(torch: Any, value: Any) -> Any:
 
 
 def as_tensor(torch: Any, array: Array) -> Any:
-    """Return an array as a tensor, in the same memory if that may be written."""
-    if not array.flags.writeable:
-        array = array.copy()
+    """Return an array as a contiguous tensor, in the same memory if possible."""
+    if not (array.flags.writeable and array.flags.c_contiguous):
+        array = array.copy(order="C")
     if array.dtype.kind != "V":
         return torch.from_numpy(array)
     bits = np.int16 if array.dtype.itemsize == 2 else np.uint8

@@ -57,6 +57,15 @@ def refused(kind: type[VkmnnError], text: str, path: Path, arrays: Any = None) -
 # --- files -------------------------------------------------------------------------------------
 
 
+def test_outputs_have_the_sizes_that_follow(tmp_path: Path) -> None:
+    path = saved(tmp_path, NET, WEIGHTS)
+    for first in (2, "n"):
+        with vkmnn.InferenceSession(
+            path, "cpu", input_shapes={"data": (first, 3, 5, 6)}
+        ) as session:
+            assert session.get_outputs()[0].shape == [first, 4, 3, 4]
+
+
 def test_weights_beside_the_network(tmp_path: Path) -> None:
     path = saved(tmp_path, NET, WEIGHTS)
     check(run(path)["conv"])

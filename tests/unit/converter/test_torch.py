@@ -15,6 +15,7 @@ import pytest
 import vkmnn
 from vkmnn.converter.front_end import find_front_end
 from vkmnn.converter.torch import TorchFrontEnd
+from vkmnn.converter.torch.expressions import is_size
 from vkmnn.errors import MissingExtraError, ModelFileError
 
 
@@ -82,6 +83,30 @@ def test_a_module_is_to_be_compiled() -> None:
     module = type("Module", (), {"__module__": "torch.nn.modules.module"})()
     with pytest.raises(vkmnn.InvalidInputError, match=r"vkmnn\.torch\.compile\(module, args\)"):
         vkmnn.InferenceSession(module, device="cpu")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("s0", "-1", "2*s0 + s1**2", "Eq(s0, 3)", "Pow(Symbol('s0', integer=True), Integer(2))"),
+        "Add(Mul(Integer(4), Symbol('s53', positive=True, integer=True)), Integer(6))",
+    ],
+)
+def test_expressions_of_sizes(text: str) -> None:
+    assert is_size(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("__import__('os')", "s0.args", "x[0]", "lambda: 0", "[x for x in y]", "Symbol(*a)"),
+        *("9**9**9**9", "9**99999999", "(s0**16)**16", "LShift(1, 99999999)", "Range(9**9)"),
+        "Pow(Integer(9), Pow(Integer(9), Integer(9)))",
+        *("9" * 20_000, "(" * 5000 + ")" * 5000, "s" * 200 + ".", "1" * 200 + "_"),
+    ],
+)
+def test_expressions_that_are_no_sizes_or_take_long(text: str) -> None:
+    assert not is_size(text)
 
 
 def test_damaged_archives_are_refused(tmp_path: Path) -> None:

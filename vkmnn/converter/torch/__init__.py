@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from vkmnn.converter.torch.exporting import exporting
 from vkmnn.converter.torch.front_end import TorchFrontEnd
-from vkmnn.converter.torch.packages import need_torch
+from vkmnn.converter.torch.packages import dynamo, need_torch
 from vkmnn.converter.torch.sources import NEXT, Program, Script
 
-__all__ = ["NEXT", "Program", "Script", "TorchFrontEnd", "exporting", "need_torch"]
+__all__ = ["NEXT", "Program", "Script", "TorchFrontEnd", "dynamo", "exporting", "need_torch"]

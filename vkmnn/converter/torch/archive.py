@@ -11,11 +11,13 @@ import json
 import re
 import warnings
 import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Iterator
 from io import BytesIO
 from typing import Any, Literal
 
+from vkmnn.converter.torch.expressions import is_size
 from vkmnn.converter.torch.packages import PROGRAM, need_torch
 from vkmnn.converter.torch.sources import Program, Script
 from vkmnn.errors import ConversionError, ModelFileError
@@ -23,12 +25,14 @@ from vkmnn.errors import ConversionError, ModelFileError
 _OPERATOR = re.compile(
     r"torch\.ops\.\w+\.\w+(\.\w+)?|(_operator|math)\.[a-z]\w*|torch\.sym_\w+|torch\._sym_\w+"
 )
-# Names, numbers, comparisons and quoted names: no attributes, subscripts or other texts.
-_EXPRESSION = re.compile(r"(?:[A-Za-z]\w*|'\w+'|\d+(?:\.\d+)?|[-+*/%(),<>=!&|~ ])*")
-# Calls that torch does not write: its functions of sizes have names like FloorDiv and Max.
-_OTHER_CALL = re.compile(r"(?<!\w)(?!(?:floor|ceiling)\b)[a-z_]\w*\s*\(|__")
 _OPAQUE = re.compile(r"/data/constants/(custom_obj|opaque_obj)")
 _COMPILED = re.compile(r"/data/aotinductor/|\.(so|dll|dylib|cubin)$")
+
+# What zipfile and json raise; RuntimeError is of members that are encrypted.
+_DAMAGES = (
+    *(ValueError, KeyError, OSError, EOFError, RuntimeError, RecursionError),
+    *(NotImplementedError, zipfile.BadZipFile, zlib.error),
+)
 
 Kind = Literal["program", "script"]
 
@@ -38,7 +42,7 @@ def kind_of_archive(stream: BytesIO) -> Kind | None:
     try:
         with zipfile.ZipFile(stream) as archive:
             names = archive.namelist()
-    except (zipfile.BadZipFile, ValueError, OSError, NotImplementedError):
+    except _DAMAGES:
         return None
     tails = {name.partition("/")[2] for name in names}
     if "archive_format" in tails or "serialized_exported_program.json" in names:
@@ -126,7 +130,7 @@ def _check_program(torch: Any, stream: BytesIO, what: str) -> None:
                     folder = name.rpartition("/")[0]
                     for member in _pickled(document):
                         _check_pickle(torch, archive.read(f"{folder}/{member}"), member, what)
-            except (ValueError, KeyError, RecursionError, zipfile.BadZipFile) as error:
+            except _DAMAGES as error:
                 raise ModelFileError(
                     f"{what} is damaged at '{name}': {error}", hint="save the program again"
                 ) from error
@@ -160,7 +164,7 @@ def _check_texts(document: Any, what: str) -> None:
         wrong = key == "target" and value.startswith(("torch", "_operator", "math"))
         wrong = wrong and _OPERATOR.fullmatch(value) is None
         if key == "expr_str":
-            wrong = _EXPRESSION.fullmatch(value) is None or _OTHER_CALL.search(value) is not None
+            wrong = not is_size(value)
         if wrong:
             raise ModelFileError(
                 f"{what} has {value[:80]!r}, which is neither an operator nor a size",

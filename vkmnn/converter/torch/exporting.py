@@ -10,15 +10,17 @@ from contextlib import contextmanager
 
 from vkmnn.errors import ConversionError, VkmnnError
 
+_LOGS = ("torch.onnx", "onnxscript", "onnx_ir")
 _MISSING = re.compile(r"No ONNX function found for.*?<OpOverload\(op='([\w.]+)'")
 
 
 @contextmanager
 def exporting(what: str) -> Iterator[None]:
     """Turn errors of torch's exporters into typed ones; keep their warnings and lines quiet."""
-    log = logging.getLogger("torch.onnx")
-    level = log.level
-    log.setLevel(logging.ERROR)
+    logs = [logging.getLogger(name) for name in _LOGS]
+    levels = [log.level for log in logs]
+    for log in logs:
+        log.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -44,4 +46,5 @@ def exporting(what: str) -> Iterator[None]:
             "dynamo=True, report=True) writes a report",
         ) from error
     finally:
-        log.setLevel(level)
+        for log, level in zip(logs, levels, strict=True):
+            log.setLevel(level)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from math import inf
+from types import SimpleNamespace
 from typing import Any
 
+from vkmnn.converter.torch.fused_forms import attention_layer, encoder_layer
 from vkmnn.converter.torch.packages import PROGRAM, need_torch
 
 _MEAN, _MAX = 1, 2
@@ -42,36 +44,57 @@ def _bags(torch: Any) -> set[Any]:
 
 def _table(torch: Any) -> Mapping[Any, Callable[..., Any]]:
     aten = torch.ops.aten
-    return {
-        aten.scaled_dot_product_attention.default: partial(_attention, torch),
-        aten.sort.stable: partial(_stable_sort, torch),
-        **{one: partial(_embedding_bag, torch) for one in _bags(torch)},
+    forms = {
+        aten.scaled_dot_product_attention.default: _attention,
+        aten.sort.stable: _stable_sort,
+        aten._native_multi_head_attention.default: attention_layer,
+        aten._transformer_encoder_layer_fwd.default: encoder_layer,
+        aten.argsort.stable: _stable_order,
+        **dict.fromkeys(_bags(torch), _embedding_bag),
     }
+    return {one: partial(_called, torch, one, form) for one, form in forms.items()}
 
 
-def _attention(
-    torch: Any, q: Any, k: Any, v: Any, attn_mask: Any = None, *options: Any, **named: Any
+def _called(
+    torch: Any, operator: Any, form: Callable[[Any, Any], Any], *args: Any, **named: Any
 ) -> Any:
+    """Call a form with the operator's arguments by their names."""
+    formal = operator._schema.arguments
+    given = {one.name: one.default_value for one in formal}
+    given |= dict(zip((one.name for one in formal), args, strict=False)) | named
+    return form(torch, SimpleNamespace(**given))
+
+
+def _attention(torch: Any, given: Any) -> Any:
     """Attention on four axes, the only number that the exporter takes."""
-    attend = torch.nn.functional.scaled_dot_product_attention
+    q, k, v, mask = given.query, given.key, given.value, given.attn_mask
     lead = q.dim() - 3
     if lead == 1:
         return NotImplemented
+    attend = partial(
+        torch.nn.functional.scaled_dot_product_attention,
+        dropout_p=given.dropout_p,
+        is_causal=given.is_causal,
+        scale=given.scale,
+        enable_gqa=given.enable_gqa,
+    )
     if lead < 1:
         q, k, v = (one[(None,) * (4 - one.dim())] for one in (q, k, v))
-        made = attend(q, k, v, attn_mask, *options, **named)
+        made = attend(q, k, v, mask)
         return made[0] if lead == 0 else made[0, 0]
-    if attn_mask is not None:
-        attn_mask = attn_mask.expand(*q.shape[:-1], k.shape[-2]).flatten(0, lead - 1)
+    if mask is not None:
+        mask = mask.expand(*q.shape[:-1], k.shape[-2]).flatten(0, lead - 1)
     flat = [one.flatten(0, lead - 1) for one in (q, k, v)]
-    return attend(*flat, attn_mask, *options, **named).unflatten(0, q.shape[:lead])
+    return attend(*flat, mask).unflatten(0, q.shape[:lead])
 
 
-def _stable_sort(
-    torch: Any, x: Any, stable: Any = None, dim: int = -1, descending: bool = False
-) -> Any:
+def _stable_sort(torch: Any, given: Any) -> Any:
     """Sort: the exporter's form, TopK, has equal elements in their order anyway."""
-    return torch.ops.aten.sort.default(x, dim, descending)
+    return torch.ops.aten.sort.default(given.self, given.dim, given.descending)
+
+
+def _stable_order(torch: Any, given: Any) -> Any:
+    return _stable_sort(torch, given)[1]
 
 
 def _bags_of_one_size(torch: Any, node: Any) -> None:
@@ -90,38 +113,35 @@ def _bags_of_one_size(torch: Any, node: Any) -> None:
     node.args = (weight, rows[0], offsets, *rest)
 
 
-def _embedding_bag(
-    torch: Any,
-    weight: Any,
-    indices: Any,
-    offsets: Any,
-    scale_grad_by_freq: bool = False,
-    mode: int = 0,
-    sparse: bool = False,
-    per_sample_weights: Any = None,
-    include_last_offset: bool = False,
-    padding_idx: int | None = None,
-) -> Any:
+def _embedding_bag(torch: Any, given: Any) -> Any:
     """Bags as rows of the table, multiplied by which bags they are in and added."""
-    if indices.dim() == 2:  # of `_bags_of_one_size`: a row for each bag
-        inside = torch.ones_like(indices, dtype=torch.bool)
-    else:
-        starts = offsets[:-1] if include_last_offset else offsets
-        ends = torch.cat([offsets[1:], torch.full_like(offsets[:1], indices.shape[0])])
-        places = torch.arange(indices.shape[0])
-        ends = offsets[1:] if include_last_offset else ends
-        inside = (places >= starts[:, None]) & (places < ends[:, None])
-    if padding_idx is not None and padding_idx >= 0:
-        inside = inside & (indices != padding_idx)
+    indices, weight, offsets = given.indices, given.weight, given.offsets
+    inside = _inside(torch, indices, offsets, given.include_last_offset)
+    padding = getattr(given, "padding_idx", None)
+    if padding is not None and padding >= 0:
+        inside = inside & (indices != padding)
     rows = torch.nn.functional.embedding(indices, weight)
-    if mode == _MAX:
+    if given.mode == _MAX:
         made = rows.masked_fill(~inside[..., None], -inf).amax(1)
         made = made.masked_fill(~inside.any(1, keepdim=True), 0)
     else:
         share = inside.to(weight.dtype)
-        if per_sample_weights is not None:
-            share = share * per_sample_weights
+        if given.per_sample_weights is not None:
+            share = share * given.per_sample_weights
         made = (share[:, None] @ rows).squeeze(1) if indices.dim() == 2 else share @ rows
-    if mode == _MEAN:
+    if given.mode == _MEAN:
         made = made / inside.sum(1, keepdim=True).clamp_min(1).to(weight.dtype)
     return made, offsets, offsets, offsets
+
+
+def _inside(torch: Any, indices: Any, offsets: Any, include_last: bool) -> Any:
+    """Return which indices are in which bag."""
+    if indices.dim() == 2:  # of `_bags_of_one_size`: a row for each bag
+        return torch.ones_like(indices, dtype=torch.bool)
+    places, count = torch.arange(indices.shape[0]), indices.shape[0]
+    if include_last:
+        starts, ends = offsets[:-1], offsets[1:]
+    else:
+        starts = offsets
+        ends = torch.cat([offsets[1:], torch.full_like(offsets[:1], count)])
+    return (places >= starts[:, None]) & (places < ends[:, None])

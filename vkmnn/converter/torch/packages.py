@@ -28,3 +28,11 @@ def need_torch(what: str) -> Any:
             hint="pip install 'vkmnn[torch]'",
         ) from error
     return torch
+
+
+def dynamo() -> Any | None:
+    """Return the package `torch._dynamo`; None where PyTorch is not installed."""
+    try:
+        return importlib.import_module("torch._dynamo")
+    except ImportError:
+        return None
