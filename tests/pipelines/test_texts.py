@@ -157,9 +157,21 @@ def test_layers_behind_the_pooling_are_refused(tmp_path: Path) -> None:
         assert len(pipe("a text").vector) == _WIDE
 
 
-def test_networks_of_other_things_are_refused(tmp_path: Path) -> None:
+def test_a_task_has_one_name_for_pictures_and_texts(tmp_path: Path) -> None:
     from tests.pipelines.networks import classifier
 
     path = classifier(tmp_path / "m.onnx")
+    for task in ("text-classification", "feature-extraction"):
+        with vkmnn.pipeline(task, path, device="cpu", tell=list) as pipe:
+            assert pipe.task.startswith("image-")
+    encoder(tmp_path / "text", "logits")
+    with vkmnn.pipeline("classify", tmp_path / "text", device="cpu", tell=list) as pipe:
+        assert pipe.task == "text-classification"
+
+
+def test_networks_of_other_things_are_refused(tmp_path: Path) -> None:
+    inputs = {"samples": (TensorProto.FLOAT, [1, 9])}
+    node = helper.make_node("Identity", ["samples"], ["y"])
+    model = model_of([node], inputs, {"y": (TensorProto.FLOAT, [1, 9])}, {})
     with pytest.raises(vkmnn.InvalidInputError, match="is no encoder of texts"):
-        vkmnn.pipeline("text-classification", path, device="cpu")
+        vkmnn.pipeline("text-classification", model, device="cpu")

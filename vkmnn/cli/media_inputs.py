@@ -1,4 +1,4 @@
-"""Inputs of `vkmnn run` for pipelines: pictures, films, sounds, texts; options that go with them."""
+"""Inputs of `vkmnn run` for pipelines: pictures, films, sounds and texts; and their options."""
 
 from __future__ import annotations
 

@@ -13,6 +13,8 @@ from vkmnn.pipelines.base import Pipeline
 from vkmnn.pipelines.guessing import guess_task, said_by_folder
 from vkmnn.pipelines.options import checked_options
 from vkmnn.pipelines.parts import task_of_parts
+from vkmnn.pipelines.picture_input import picture_input
+from vkmnn.pipelines.texts.inputs import takes_text
 from vkmnn.sources.locate import task_model
 
 
@@ -80,6 +82,11 @@ TASKS: Sequence[Task] = (
 _BY_NAME = {name: task for task in TASKS for name in (task.name, *task.aliases)}
 
 
+_TWINS = (("image-classification", "text-classification"),
+          ("image-feature-extraction", "feature-extraction"))  # fmt: skip
+"""Tasks that do the same with pictures and with texts: each one's names serve for both."""
+
+
 def task_of(name: str) -> Task:
     """Return a task by its name or alias.
 
@@ -127,13 +134,23 @@ def pipeline(task: str | None, model: Any, **options: Any) -> Pipeline:
     loose = checked_options(options, list(options), "auto")
     loaded = networks.load(model, loose)
     if known is not None:
-        return _opened(known, loaded, options)
+        return _opened(_fitting(known, loaded), loaded, options)
     guess = guess_task(loaded, loose)
     found = task_of(guess.task)
     made = _opened(found, loaded if found.takes == "network" else model, options)
     if not guess.said:
         made.guess(f"the task is {found.name}, by {guess.reason}", "--task")
     return made
+
+
+def _fitting(task: Task, loaded: networks.Loaded) -> Task:
+    """Return a task, or its twin where the network takes what that one is called with."""
+    for on_pictures, on_texts in _TWINS:
+        if task.name == on_pictures and takes_text(loaded):
+            return task_of(on_texts)
+        if task.name == on_texts and picture_input(loaded.inputs) is not None:
+            return task_of(on_pictures)
+    return task
 
 
 def _opened(task: Task, source: Any, options: dict[str, Any]) -> Pipeline:

@@ -10,11 +10,10 @@ import numpy as np
 from vkmnn.base.config_file import read_config
 from vkmnn.errors import InvalidInputError, nearest
 from vkmnn.pipelines.arrays import Array
-from vkmnn.pipelines.base import Pipeline, Settings
+from vkmnn.pipelines.base import Settings
 from vkmnn.pipelines.description import Description
 from vkmnn.pipelines.networks import Loaded
 from vkmnn.pipelines.options import Check, Options
-from vkmnn.pipelines.picture_input import picture_input
 from vkmnn.pipelines.results.maps import Embedding
 from vkmnn.pipelines.texts.text_pipeline import TextPipeline
 
@@ -54,15 +53,6 @@ class EmbedText(TextPipeline[Embedding]):
     task = "feature-extraction"
     own: ClassVar[tuple[str, ...]] = (*TextPipeline.own, "pooling")
     checks: ClassVar[Mapping[str, Check]] = {**TextPipeline.checks, "pooling": _pooling}
-
-    @classmethod
-    def variant(cls, loaded: Loaded) -> type[Pipeline]:
-        """Return the class for pictures, if the network takes one."""
-        if picture_input(loaded.inputs) is None:
-            return cls
-        from vkmnn.pipelines.vision.embed import Embed
-
-        return Embed
 
     def __init__(self, loaded: Loaded, options: Options) -> None:
         super().__init__(loaded, options)

@@ -12,7 +12,7 @@ from vkmnn.base.extras import need
 from vkmnn.errors import InvalidInputError, ModelFileError
 from vkmnn.inference_session import InferenceSession
 from vkmnn.pipelines.arrays import Array
-from vkmnn.pipelines.base import PicturePipeline, Pipeline, Settings
+from vkmnn.pipelines.base import PicturePipeline, Settings
 from vkmnn.pipelines.heads.candidates import sigmoid, softmax
 from vkmnn.pipelines.image_processor import IMAGENET_MEAN, IMAGENET_STD, ImageProcessor
 from vkmnn.pipelines.networks import Loaded, Model, load, open_session
@@ -22,7 +22,6 @@ from vkmnn.pipelines.pictures import Picture
 from vkmnn.pipelines.placing import Fit, Placed
 from vkmnn.pipelines.results.labels import Label, Labels
 from vkmnn.pipelines.results.maps import Embedding
-from vkmnn.pipelines.texts.inputs import takes_text
 from vkmnn.pipelines.vision.faces import normalised
 
 _PICTURE_OUTPUTS = ("image_embeds", "image_embedding", "embed", "pooler_output", "feature")
@@ -62,15 +61,6 @@ class Embed(PicturePipeline[Embedding]):
     usual = ImageProcessor(
         Fit("shortest", (224, 224), 256), "bicubic", 1 / 255, IMAGENET_MEAN, IMAGENET_STD
     )
-
-    @classmethod
-    def variant(cls, loaded: Loaded) -> type[Pipeline]:
-        """Return the class for texts, if the network takes one."""
-        if not takes_text(loaded):
-            return cls
-        from vkmnn.pipelines.texts.embed import EmbedText
-
-        return EmbedText
 
     def usual_processor(self, loaded: Loaded) -> ImageProcessor:
         """Return ArcFace's processor for pictures of 112 pixels."""
