@@ -39,11 +39,15 @@ def test_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_table_has_every_task() -> None:
-    table = PAGE.partition("## Tasks")[2].partition("## ")[0]
-    rows = re.findall(r"^\| `([\w-]+)` \| `([\w-]+)` \|", table, re.MULTILINE)
-    pictures = {task.name for task in TASKS if "vision" in task.module}
-    assert {name for name, _ in rows} == pictures - {"instance-segmentation"}
-    for name, short in rows:
+    listed = {}
+    for title in ("Tasks", "Texts and sounds"):
+        table = PAGE.partition(f"## {title}")[2].partition("## ")[0]
+        listed[title] = re.findall(r"^\| `([\w-]+)` \| `([\w-]+)` \|", table, re.MULTILINE)
+    pictures = {task.name for task in TASKS if task.on == "picture"}
+    assert {name for name, _ in listed["Tasks"]} == pictures - {"instance-segmentation"}
+    others = {task.name for task in TASKS} - pictures
+    assert {name for name, _ in listed["Texts and sounds"]} == others
+    for name, short in (*listed["Tasks"], *listed["Texts and sounds"]):
         assert task_of(short).name == name
     assert task_of("instances").name == "instance-segmentation"
 

@@ -106,7 +106,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "pipelines": {  # tasks: pictures, sounds and texts around sessions
         *("errors", "ir", "converter", "opening", "schedule_config", "inference_session"),
-        "sources",
+        *("sources", "llm"),
     },
     "bench": {"errors", "ir", "runtime", "host"},
     "shader_function": {"errors", "runtime", "shaders", "codegen"},

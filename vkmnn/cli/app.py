@@ -259,8 +259,8 @@ TaskOption = Annotated[
     str | None,
     typer.Option(
         "--task",
-        help="For pictures: classify, detect, segment, pose, depth, upscale, ocr, … Default: told "
-        "from the model.",
+        help="For pictures: classify, detect, segment, pose, depth, upscale, ocr, … For texts: "
+        "classify-text, embed-text. Default: told from the model.",
     ),
 ]
 LabelsOption = Annotated[
@@ -326,7 +326,8 @@ def run(
     """Run a model one or more times and show its outputs.
 
     Inputs that are pictures, films or folders of pictures are prepared as the model wants them, and
-    what it says of them is shown: labels, boxes, masks …
+    what it says of them is shown: labels, boxes, masks … So are sounds, and texts (-i "a text")
+    where the model's files or --task name a task that takes them.
     """
     from vkmnn.cli.media_inputs import TaskOptions, is_for_pipeline
     from vkmnn.cli.models import local_file, local_model
@@ -340,7 +341,7 @@ def run(
         on_overflow=on_overflow_name(on_overflow),
     )
     tasks = TaskOptions(task, labels, threshold, size, mean, std, channels, preprocess, more or [])
-    if is_for_pipeline(options.inputs, tasks):
+    if is_for_pipeline(options.inputs, tasks, model):
         from vkmnn.cli.pipeline import run_pipeline
 
         run_pipeline(local_model(model), options, tasks, output, compare)

@@ -1,15 +1,20 @@
-"""Inputs of `vkmnn run` that are pictures and films, and the options that go with them."""
+"""Inputs of `vkmnn run` for pipelines: pictures, films, sounds and texts; and their options."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from vkmnn.base.media import FILMS, PICTURES, has_suffix
-from vkmnn.errors import InvalidInputError
+from vkmnn.base.config_file import read_text
+from vkmnn.base.media import FILMS, PICTURES, SOUNDS, has_suffix
+from vkmnn.cli.literals import FILLERS
+from vkmnn.errors import InvalidInputError, ModelFileError
 
-_MEDIA = PICTURES | FILMS
+_MEDIA = PICTURES | FILMS | SOUNDS
+_ARRAYS = frozenset({".npy", ".npz", ".json"})
+_NAMED = re.compile(r"[\w.:/-]+=")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +42,26 @@ class TaskOptions:
 
 @dataclass(slots=True)
 class Inputs:
-    """What the options `--input` name: files to work on, and arrays for further inputs."""
+    """What the options `--input` name: files to work on, texts, and values of further inputs."""
 
     files: list[str] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
     values: dict[str, str] = field(default_factory=dict)
 
 
-def read_inputs(texts: Sequence[str]) -> Inputs:
-    """Tell pictures, films and folders from values of inputs; names before files are dropped."""
+def read_inputs(texts: Sequence[str], on: str = "picture") -> Inputs:
+    """Tell pictures, films, sounds and folders from values; names before files are dropped.
+
+    Args:
+        texts: as typed.
+        on: "text" where the task takes texts: all inputs are texts, or files that hold one.
+    """
+    if on == "text":
+        return Inputs(texts=[_text_of(text) for text in texts])
     found = Inputs()
     for text in texts:
         name, equals, value = text.partition("=")
-        named = bool(equals) and not Path(text).exists()
+        named = bool(equals) and not _exists(text)
         for one in (value,) if named else (text,):
             if _is_media(one):
                 found.files.append(one)
@@ -58,26 +71,72 @@ def read_inputs(texts: Sequence[str]) -> Inputs:
     return found
 
 
+def _exists(text: str) -> bool:
+    try:
+        return Path(text).exists()
+    except (OSError, ValueError):  # no file can have this name
+        return False
+
+
+def _text_of(text: str) -> str:
+    """Return a text as typed, or that of a file."""
+    path = Path(text.removeprefix("@"))
+    if not text.startswith("@") and not (path.suffix == ".txt" and _exists(text)):
+        return text
+    try:
+        return read_text(path)
+    except ModelFileError as error:
+        raise InvalidInputError(error.message, hint="a text in UTF-8") from error
+
+
 def _is_media(text: str) -> bool:
     if has_suffix(text, _MEDIA):
         return True
     try:
-        return any(has_suffix(one, PICTURES) for one in Path(text).iterdir())
+        return any(has_suffix(one, PICTURES | SOUNDS) for one in Path(text).iterdir())
     except (OSError, ValueError):
         return False
 
 
-def is_for_pipeline(inputs: Sequence[str], tasks: TaskOptions) -> bool:
-    """Tell whether a run is a pipeline's: files of media, or a task that is named.
+def _is_words(text: str) -> bool:
+    """Tell a text from values of inputs: names before "=", fillers, JSON and files of arrays."""
+    if _NAMED.match(text) or text in FILLERS or not any(map(str.isalpha, text)):
+        return False
+    return text.lstrip()[:1] not in "[{" and not has_suffix(text, _ARRAYS)
+
+
+def said_on(model: str, task: str | None) -> str | None:
+    """Return what a task takes: "text", "sound" or "picture"; None where no file names the task."""
+    from vkmnn.cli.models import local_model
+    from vkmnn.pipelines.guessing import said_by_folder
+    from vkmnn.pipelines.tasks import task_of
+
+    if task is None:
+        path = local_model(model)
+        said = said_by_folder(path if path.is_dir() else path.parent)
+        task = said.task if said is not None else None
+    return None if task in (None, "auto") else task_of(str(task)).on
+
+
+def is_for_pipeline(inputs: Sequence[str], tasks: TaskOptions, model: str) -> bool:
+    """Tell whether a run is a pipeline's: files of media, or texts for a task of texts.
+
+    Args:
+        inputs: as typed.
+        tasks: the options of pipelines.
+        model: the model, as typed.
 
     Raises:
         InvalidInputError: options of pipelines without anything that one could run on.
     """
     if read_inputs(inputs).files:
         return True
+    words = bool(inputs) and (bool(tasks.task) or all(map(_is_words, inputs)))
+    if words and said_on(model, tasks.task) == "text":
+        return True
     if not tasks.given:
         return False
     raise InvalidInputError(
-        f"{tasks.given[0]} is for pictures, and no input is one",
+        f"{tasks.given[0]} is for pictures, sounds and texts, and no input is one",
         hint="give a picture, a film or a folder: -i street.jpg",
     )

@@ -14,7 +14,7 @@ from typing import Any
 
 from rich.text import Text
 
-from vkmnn.base.media import FILMS, PICTURES, has_suffix
+from vkmnn.base.media import FILMS, PICTURES, SOUNDS, has_suffix
 from vkmnn.cli.console import document, heading, note, out, show, table, time_text
 from vkmnn.cli.literals import parse_value
 from vkmnn.cli.media_inputs import Inputs, TaskOptions, read_inputs
@@ -27,6 +27,7 @@ from vkmnn.pipelines.networks import NoPicturesError
 from vkmnn.pipelines.results.result import saver_of
 
 _MOST_ROWS = 40
+_LONGEST_NAME = 40
 
 
 def run_pipeline(
@@ -43,14 +44,18 @@ def run_pipeline(
     """
     if compare is not None or options.shapes:
         raise InvalidInputError(
-            f"{'--compare' if compare else '--shape'} is for arrays, and an input is a picture",
+            f"{'--compare' if compare else '--shape'} is for arrays, and an input is a picture, "
+            "a sound or a text",
             hint="give arrays: -i x=x.npy" if compare else "--size chooses the network's size",
         )
     inputs = read_inputs(options.inputs)
-    files = list(chain.from_iterable(map(_expanded, inputs.files)))
+    if not inputs.files:
+        inputs = read_inputs(options.inputs, "text")
+    files = inputs.texts or list(chain.from_iterable(map(_expanded, inputs.files)))
     several = len(files) > 1 or any(Path(one).is_dir() for one in inputs.files)
     if output is not None:
         _check_output(output, several)
+    streams = not inputs.texts and any(map(_is_stream, files))
     notes: list[str] = []
 
     def tell(text: str) -> None:
@@ -71,9 +76,10 @@ def run_pipeline(
         heading(f"{model.name} on {pipe.device}: {pipe.task}")
         opened = time.perf_counter() - start
         facts: list[dict[str, Any]] = []
-        results = _results(pipe, files)
-        _save(output, _shown(results, facts), several, files)
-        spent = _timed(pipe, files[0], options.repeat) if options.repeat > 1 else []
+        results = _of_texts(pipe, files) if inputs.texts else _results(pipe, files)
+        _save(output, _shown(results, facts), several or streams, files)
+        timed = options.repeat > 1 and not streams
+        spent = _timed(pipe, files[0], options.repeat) if timed else []
         document("run", {
             "model": str(model), "device": pipe.device, "task": pipe.task, "notes": notes,
             "opened_s": opened, "results": facts, "runs_s": spent,
@@ -81,17 +87,34 @@ def run_pipeline(
 
 
 def _timed(pipe: Any, file: str, repeat: int) -> list[float]:
-    """Return the seconds of further calls on a picture, and print their median."""
-    if has_suffix(file, FILMS) or is_animated(Path(file)):
-        return []
+    """Return the seconds of further calls on an input, and print their median."""
     spent = []
     for _ in range(repeat):
         start = time.perf_counter()
         pipe(file)
         spent.append(time.perf_counter() - start)
     text = f"{time_text(median(spent))} (median of {repeat} further calls)"
-    out.print(Text(f"{Path(file).name}: {text}"))
+    out.print(Text(f"{Path(_short(file)).name}: {text}"))
     return spent
+
+
+def _is_stream(file: str) -> bool:
+    """Tell whether a file has several pictures."""
+    return has_suffix(file, FILMS) or is_animated(Path(file))
+
+
+def _short(text: str) -> str:
+    """Return the beginning of a text, for names of results."""
+    line = " ".join(text.split())
+    return line if len(line) <= _LONGEST_NAME else f"{line[: _LONGEST_NAME - 1]}…"
+
+
+def _of_texts(pipe: Any, texts: Sequence[str]) -> Iterator[tuple[str, Result[Any], float]]:
+    """Yield the beginning of each text, result and seconds."""
+    for text in texts:
+        start = time.perf_counter()
+        result = pipe(text)
+        yield _short(text), result, time.perf_counter() - start
 
 
 def _opened(
@@ -188,7 +211,8 @@ def _expanded(text: str) -> list[str]:
     """Return the files that a folder or a pattern stands for."""
     path = Path(text)
     if path.is_dir():
-        found = sorted(str(one) for one in path.iterdir() if has_suffix(one, PICTURES))
+        kinds = PICTURES | SOUNDS
+        found = sorted(str(one) for one in path.iterdir() if has_suffix(one, kinds))
     elif path.exists() or not glob.has_magic(text):
         return [text]
     else:
@@ -202,7 +226,7 @@ def _results(pipe: Any, files: Sequence[str]) -> Iterator[tuple[str, Result[Any]
     """Yield name, result and seconds for each picture and each frame."""
     for file in files:
         start = time.perf_counter()
-        if has_suffix(file, FILMS) or is_animated(Path(file)):
+        if _is_stream(file):
             for number, result in enumerate(pipe.stream(file)):
                 end = time.perf_counter()
                 yield f"{Path(file).stem}-{number:05d}", result, end - start
@@ -250,11 +274,10 @@ def _check_output(output: Path, several: bool) -> None:
 def _save(
     output: Path | None,
     results: Iterator[tuple[str, Result[Any]]],
-    several: bool,
+    streamed: bool,
     files: Sequence[str],
 ) -> None:
     """Save results as they come: in one file, a folder, or a film."""
-    streamed = several or any(has_suffix(one, FILMS) or is_animated(Path(one)) for one in files)
     if output is None:
         deque(results, maxlen=0)  # printing them is all
     elif has_suffix(output, FILMS):
@@ -277,5 +300,15 @@ def _save(
             out.print(Text(f"saved {result.save(output)}"))
     else:
         output.mkdir(parents=True, exist_ok=True)
-        count = sum(bool(one.save(output / f"{Path(name).stem}.png")) for name, one in results)
-        out.print(Text(f"saved {plural(count, 'picture')} in {output}"))
+        saved = [one.save(output / _file_name(number, name, one))
+                 for number, (name, one) in enumerate(results)]  # fmt: skip
+        what = "picture" if all(has_suffix(one, PICTURES) for one in saved) else "file"
+        out.print(Text(f"saved {plural(len(saved), what)} in {output}"))
+
+
+def _file_name(number: int, name: str, result: Result[Any]) -> str:
+    """Return the name of a result's file: as its picture or sound, or a number for a text."""
+    if result.picture is not None:
+        return f"{Path(name).stem}.png"
+    stem = Path(name).stem if has_suffix(name, SOUNDS) else f"{number:05d}"
+    return f"{stem}{result.suffix}"

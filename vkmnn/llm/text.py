@@ -34,10 +34,12 @@ _UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 class TextTooLongError(InvalidInputError):
     """A text has more tokens than fit."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(
-            message, hint="load the model with a larger capacity, or shorten the prompt"
-        )
+    def __init__(
+        self,
+        message: str,
+        hint: str = "load the model with a larger capacity, or shorten the prompt",
+    ) -> None:
+        super().__init__(message, hint=hint)
 
 
 class Tokenizer:

@@ -17,7 +17,7 @@ import numpy as np
 from vkmnn.base.records import dataclass
 from vkmnn.errors import InvalidInputError, nearest
 from vkmnn.pipelines.arrays import Array
-from vkmnn.pipelines.description import label_names, read_labels
+from vkmnn.pipelines.description import Description, label_names, read_labels
 from vkmnn.pipelines.films import frames_of
 from vkmnn.pipelines.image_processor import ImageProcessor
 from vkmnn.pipelines.networks import Loaded, PictureNetwork, input_of
@@ -59,12 +59,14 @@ class Pipeline(ABC):
         checks: of those whose names mean something else in other tasks.
         settings: what calls may change: names and defaults.
         notes: sentences on what had to be guessed.
+        about: what is written about its network.
     """
 
     task: ClassVar[str] = ""
     own: ClassVar[tuple[str, ...]] = ()
     checks: ClassVar[Mapping[str, Check]] = {}
     settings: Mapping[str, Any]
+    about: Description
 
     @classmethod
     def variant(cls, loaded: Any) -> type[Pipeline]:
@@ -82,6 +84,29 @@ class Pipeline(ABC):
         note = f"{what}; choose with {flags}"
         self.notes.append(note)
         self.options.tell(note)
+
+    def names(self, classes: int, known: Mapping[int, Sequence[str]] | None = None) -> list[str]:
+        """Return the labels: those of the options, of the files, or of a data set by their number.
+
+        Args:
+            classes: how many the network has; 0 for unknown.
+            known: the labels of data sets by their number.
+        """
+        given = self.options.labels
+        if given is not None:
+            names = read_labels(Path(given)) if isinstance(given, str | Path) else given
+            return list(label_names(list(names)))
+        found, _ = self.about.labels()
+        if found:
+            return list(found)
+        guessed = (known or {}).get(classes)
+        if guessed is not None:
+            shown = ", ".join([name for name in guessed if name][:2])
+            self.guess(f"no file names the classes: {shown}, … are assumed", "--labels FILE")
+            return list(guessed)
+        if classes > 1:
+            self.guess(f"no file names the {classes} classes: numbers are shown", "--labels FILE")
+        return []
 
     def chosen(self, given: Settings) -> Settings:
         """Return the settings of a call.
@@ -179,29 +204,6 @@ class PicturePipeline(Pipeline, Generic[ResultT]):
         if options.mean or options.std:
             changed |= _normalisation(options, made)
         return replace(made, **changed)
-
-    def names(self, classes: int, known: Mapping[int, Sequence[str]] | None = None) -> list[str]:
-        """Return the labels: those of the options, of the files, or of a data set by their number.
-
-        Args:
-            classes: how many the network has; 0 for unknown.
-            known: the labels of data sets by their number.
-        """
-        given = self.options.labels
-        if given is not None:
-            names = read_labels(Path(given)) if isinstance(given, str | Path) else given
-            return list(label_names(list(names)))
-        found, _ = self.about.labels()
-        if found:
-            return list(found)
-        guessed = (known or {}).get(classes)
-        if guessed is not None:
-            shown = ", ".join([name for name in guessed if name][:2])
-            self.guess(f"no file names the classes: {shown}, … are assumed", "--labels FILE")
-            return list(guessed)
-        if classes > 1:
-            self.guess(f"no file names the {classes} classes: numbers are shown", "--labels FILE")
-        return []
 
     # --- runs -----------------------------------------------------------------------------------
 

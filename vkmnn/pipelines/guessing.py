@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from vkmnn.base.config_file import read_text
 from vkmnn.base.records import dataclass
 from vkmnn.errors import InvalidInputError, ModelFileError
-from vkmnn.pipelines.description import Description
+from vkmnn.pipelines.description import Description, describe
 from vkmnn.pipelines.heads.detection import head_of
 from vkmnn.pipelines.heads.signature import Output, Signature
 from vkmnn.pipelines.heads.yolo import prototypes
 from vkmnn.pipelines.networks import Loaded
 from vkmnn.pipelines.options import Options
 from vkmnn.pipelines.signatures import signature_of
+from vkmnn.pipelines.texts.inputs import TEXT_VECTORS, takes_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,7 @@ ARCHITECTURES: Sequence[tuple[str, str]] = (
     ("CLIPModel", "zero-shot-image-classification"),
     ("SiglipModel", "zero-shot-image-classification"),
     ("ForMaskedImageModeling", "image-feature-extraction"),
+    ("ForSequenceClassification", "text-classification"),
 )
 """Tasks by the ends of names in `architectures` of config.json."""
 
@@ -61,6 +65,9 @@ CARD_TAGS: Mapping[str, str] = {
     "keypoint-detection": "pose-estimation",
     "image-feature-extraction": "image-feature-extraction",
     "zero-shot-image-classification": "zero-shot-image-classification",
+    "text-classification": "text-classification",
+    "feature-extraction": "feature-extraction",
+    "sentence-similarity": "feature-extraction",
 }
 """Tasks by `pipeline_tag` of a model card."""
 
@@ -75,8 +82,19 @@ class UnknownTaskError(InvalidInputError):
     likely = "classify"
 
 
+def said_by_folder(model: Any) -> Guess | None:
+    """Return the task that the files of a folder name; None where there is no folder.
+
+    Raises:
+        ModelFileError: one of the files is damaged.
+    """
+    if not isinstance(model, str | Path) or not Path(model).is_dir():
+        return None
+    return _said(describe(Path(model), {}))
+
+
 def guess_task(loaded: Loaded, options: Options) -> Guess:
-    """Return the task of a network that takes pictures.
+    """Return the task of a network that takes pictures or a text.
 
     Raises:
         InvalidInputError: nothing says it, and its outputs are like no known ones.
@@ -84,6 +102,8 @@ def guess_task(loaded: Loaded, options: Options) -> Guess:
     said = _said(loaded.about)
     if said is not None:
         return said
+    if takes_text(loaded):
+        return _of_text(loaded)
     classes = len(loaded.about.labels()[0])
     signature = signature_of(loaded, options, classes, lambda one: _by_shapes(one) is not None)
     found = _by_shapes(signature)
@@ -93,6 +113,20 @@ def guess_task(loaded: Loaded, options: Options) -> Guess:
     raise UnknownTaskError(
         f"nothing says what '{loaded.about.name}' is for; its outputs are {shapes}",
         hint=f"name the task: {', '.join(UnknownTaskError.tasks)}",
+    )
+
+
+def _of_text(loaded: Loaded) -> Guess:
+    """Return the task of a network of tokens: one table of logits classifies a text."""
+    first = loaded.outputs[0]
+    if "logit" in first.name and first.shape is not None and len(first.shape) == 2:
+        return Guess("text-classification", "its output, scores of a text")
+    if any(word in one.name for one in loaded.outputs for word in TEXT_VECTORS):
+        return Guess("feature-extraction", "its output, vectors of a text")
+    names = ", ".join(f"{arg.name} {arg.shape}" for arg in loaded.outputs)
+    raise InvalidInputError(
+        f"nothing says what '{loaded.about.name}' does with a text; its outputs are {names}",
+        hint="name the task: text-classification, feature-extraction; vkmnn.llm.load generates",
     )
 
 

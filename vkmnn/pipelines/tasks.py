@@ -10,9 +10,11 @@ from vkmnn.base.records import dataclass
 from vkmnn.errors import InvalidInputError, nearest
 from vkmnn.pipelines import networks
 from vkmnn.pipelines.base import Pipeline
-from vkmnn.pipelines.guessing import guess_task
+from vkmnn.pipelines.guessing import guess_task, said_by_folder
 from vkmnn.pipelines.options import checked_options
 from vkmnn.pipelines.parts import task_of_parts
+from vkmnn.pipelines.picture_input import picture_input
+from vkmnn.pipelines.texts.inputs import takes_text
 from vkmnn.sources.locate import task_model
 
 
@@ -25,9 +27,10 @@ class Task:
         aliases: shorter names.
         module: where its pipeline is.
         kind: the class of the pipeline.
-        takes: "picture", "sound", "text" or "folder": what the pipeline is opened on. Those of
-            pictures get a loaded network, others the model as it was given.
+        takes: what the pipeline is opened on: a loaded "network", or a "folder", the model as it
+            was given.
         says: what it returns, for lists.
+        on: what it is called with: a "picture", a "text" or a "sound".
     """
 
     name: str
@@ -36,41 +39,52 @@ class Task:
     kind: str
     takes: str
     says: str
+    on: str = "picture"
 
 
 _VISION = "vkmnn.pipelines.vision"
+_TEXTS = "vkmnn.pipelines.texts"
 
 TASKS: Sequence[Task] = (
-    Task("image-classification", ("classify",), f"{_VISION}.classify", "Classify", "picture",
+    Task("image-classification", ("classify",), f"{_VISION}.classify", "Classify", "network",
          "the likeliest classes"),
-    Task("object-detection", ("detect",), f"{_VISION}.detect", "Detect", "picture",
+    Task("object-detection", ("detect",), f"{_VISION}.detect", "Detect", "network",
          "boxes around things"),
     Task("image-segmentation", ("segment", "semantic-segmentation"), f"{_VISION}.segment",
-         "Segment", "picture", "the class of each pixel"),
-    Task("instance-segmentation", ("instances",), f"{_VISION}.segment", "SegmentThings", "picture",
+         "Segment", "network", "the class of each pixel"),
+    Task("instance-segmentation", ("instances",), f"{_VISION}.segment", "SegmentThings", "network",
          "the pixels of each thing"),
     Task("mask-generation", ("sam",), f"{_VISION}.prompted", "Prompted", "folder",
          "the thing at a point or in a box"),
-    Task("image-matting", ("matte", "matting"), f"{_VISION}.matte", "CutOut", "picture",
+    Task("image-matting", ("matte", "matting"), f"{_VISION}.matte", "CutOut", "network",
          "the foreground"),
-    Task("depth-estimation", ("depth",), f"{_VISION}.matte", "Depths", "picture",
+    Task("depth-estimation", ("depth",), f"{_VISION}.matte", "Depths", "network",
          "how far away each pixel is"),
-    Task("pose-estimation", ("pose", "keypoint-detection"), f"{_VISION}.pose", "PoseOf", "picture",
+    Task("pose-estimation", ("pose", "keypoint-detection"), f"{_VISION}.pose", "PoseOf", "network",
          "keypoints of people"),
     Task("image-to-image", ("upscale", "super-resolution"), f"{_VISION}.upscale", "Upscale",
-         "picture", "a larger or restored picture"),
+         "network", "a larger or restored picture"),
     Task("optical-character-recognition", ("ocr",), f"{_VISION}.ocr", "ReadText", "folder",
          "lines of text"),
     Task("face-detection", ("face", "faces"), f"{_VISION}.faces", "Faces", "folder",
          "faces and their embeddings"),
-    Task("image-feature-extraction", ("embed", "feature-extraction"), f"{_VISION}.embed", "Embed",
-         "picture", "a vector"),
+    Task("image-feature-extraction", ("embed",), f"{_VISION}.embed", "Embed",
+         "network", "a vector"),
     Task("zero-shot-image-classification", ("zero-shot", "clip"), f"{_VISION}.embed", "ZeroShot",
          "folder", "which of some words fits"),
+    Task("text-classification", ("classify-text", "sentiment-analysis"), f"{_TEXTS}.classify",
+         "ClassifyText", "network", "the likeliest classes of a text", "text"),
+    Task("feature-extraction", ("embed-text", "sentence-similarity"), f"{_TEXTS}.embed",
+         "EmbedText", "network", "the vector of a text", "text"),
 )  # fmt: skip
 """All tasks."""
 
 _BY_NAME = {name: task for task in TASKS for name in (task.name, *task.aliases)}
+
+
+_TWINS = (("image-classification", "text-classification"),
+          ("image-feature-extraction", "feature-extraction"))  # fmt: skip
+"""Tasks that do the same with pictures and with texts: each one's names serve for both."""
 
 
 def task_of(name: str) -> Task:
@@ -109,21 +123,34 @@ def pipeline(task: str | None, model: Any, **options: Any) -> Pipeline:
         model = {role: task_model(one) for role, one in model.items()}
     model = task_model(model)
     known = None if task in (None, "auto") else task_of(str(task))
-    if known is not None and known.takes != "picture":
+    if known is not None and known.takes != "network":
         return _opened(known, model, options)
+    said = None if known is not None else said_by_folder(model)
+    if said is not None and task_of(said.task).takes == "folder":
+        return _opened(task_of(said.task), model, options)
     parts = None if known is not None else task_of_parts(model)
     if parts is not None:
         return _opened(task_of(parts), model, options)
     loose = checked_options(options, list(options), "auto")
     loaded = networks.load(model, loose)
     if known is not None:
-        return _opened(known, loaded, options)
+        return _opened(_fitting(known, loaded), loaded, options)
     guess = guess_task(loaded, loose)
     found = task_of(guess.task)
-    made = _opened(found, loaded if found.takes == "picture" else model, options)
+    made = _opened(found, loaded if found.takes == "network" else model, options)
     if not guess.said:
         made.guess(f"the task is {found.name}, by {guess.reason}", "--task")
     return made
+
+
+def _fitting(task: Task, loaded: networks.Loaded) -> Task:
+    """Return a task, or its twin where the network takes what that one is called with."""
+    for on_pictures, on_texts in _TWINS:
+        if task.name == on_pictures and takes_text(loaded):
+            return task_of(on_texts)
+        if task.name == on_texts and picture_input(loaded.inputs) is not None:
+            return task_of(on_pictures)
+    return task
 
 
 def _opened(task: Task, source: Any, options: dict[str, Any]) -> Pipeline:

@@ -30,9 +30,11 @@ class Result(Generic[T_co]):
 
     Attributes:
         columns: names of the columns of `rows`.
+        suffix: of files that it is saved to where nothing names one, and there is no picture.
     """
 
     columns: ClassVar[tuple[str, ...]] = ()
+    suffix: ClassVar[str] = ".json"
 
     def __init__(self, items: Sequence[T_co], picture: Picture | None = None) -> None:
         self.items = list(items)

@@ -1,0 +1,119 @@
+"""A network that takes tokens, with its tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vkmnn.base.config_file import Section, read_config
+from vkmnn.errors import InvalidInputError
+from vkmnn.inference_session import NodeArg
+from vkmnn.llm.embedding import LENGTHS
+from vkmnn.llm.text import TextTooLongError, Tokenizer
+from vkmnn.pipelines.arrays import Array
+from vkmnn.pipelines.networks import Loaded, open_session
+from vkmnn.pipelines.options import Options
+from vkmnn.pipelines.texts.inputs import TOKENS, TYPES, check_inputs
+
+_SHIFTED = ("roberta", "xlm-roberta", "camembert", "mpnet", "xlm-roberta-xl", "longformer")
+"""Models whose positions begin after the padding token: two of them are no token's."""
+_ENDLESS = 1 << 20
+"""`model_max_length` of tokenizers without a limit is a number far above this."""
+
+
+class TextNetwork:
+    """A network that takes the tokens of a text.
+
+    Args:
+        loaded: the network.
+        options: where and how it runs.
+
+    Raises:
+        InvalidInputError: it has an input that is not known of text encoders.
+        ModelFileError: there is no tokenizer beside it.
+    """
+
+    def __init__(self, loaded: Loaded, options: Options) -> None:
+        check_inputs(loaded)
+        self._inputs = loaded.inputs
+        folder = loaded.about.folder or Path()
+        self.tokenizer = Tokenizer(folder)
+        self._fixed = _fixed_length(loaded.inputs)
+        self.most = _capacity(loaded.about.config, folder, self._fixed)
+        self._pad = min(loaded.about.config.tokens("pad_token_id"), default=0)
+        self.session = open_session(loaded, options)
+        self._outputs = [arg.name for arg in self.session.get_outputs()]
+
+    def run(self, text: Any, truncate: bool) -> tuple[dict[str, Array], Array]:
+        """Return the outputs for a text, and which of their rows are its tokens.
+
+        Args:
+            text: the text.
+            truncate: drop the end of a text that is too long.
+
+        Raises:
+            InvalidInputError: it is not a text, it has no tokens, or too many of them.
+        """
+        tokens = self._tokens(text, truncate)
+        size = self._fixed or next(
+            (n for n in LENGTHS if len(tokens) <= n <= (self.most or n)), len(tokens)
+        )
+        if self._fixed is None and not any(arg.name == "attention_mask" for arg in self._inputs):
+            size = len(tokens)
+        kept = np.arange(size) < len(tokens)
+        values: Mapping[str, Any] = {
+            TOKENS: np.array(tokens + [self._pad] * (size - len(tokens))),
+            "attention_mask": kept,
+            "token_type_ids": np.zeros(size),
+            "position_ids": np.arange(size),
+        }
+        feeds = {arg.name: values[arg.name][None].astype(TYPES[arg.type]) for arg in self._inputs}
+        made = self.session.run(None, feeds)
+        return dict(zip(self._outputs, made, strict=True)), kept
+
+    def _tokens(self, text: Any, truncate: bool) -> list[int]:
+        tokens = self.tokenizer.encode(text)
+        if not tokens:
+            raise InvalidInputError("a text is empty", hint="leave it out")
+        if not self.most or len(tokens) <= self.most:
+            return tokens
+        if not truncate:
+            raise TextTooLongError(
+                f"the text has {len(tokens)} tokens, and the model takes {self.most}",
+                "shorten it, or drop its end: truncate=True, --set truncate=true",
+            )
+        frame = self.tokenizer.encode("")  # special tokens before and after a text
+        after = 0
+        while after < len(frame) - 1 and frame[-after - 1] == tokens[-after - 1]:
+            after += 1
+        return [*tokens[: self.most - after], *tokens[len(tokens) - after :]]
+
+    def close(self) -> None:
+        """Release device memory."""
+        self.session.close()
+
+
+def _fixed_length(inputs: Sequence[NodeArg]) -> int | None:
+    """Return the number of tokens where the network fixes it."""
+    shape = next(arg.shape for arg in inputs if arg.name == TOKENS)
+    length = shape[-1] if shape else None
+    return length if isinstance(length, int) else None
+
+
+def _capacity(config: Section, folder: Path, fixed: int | None) -> int:
+    """Return how many tokens a text may have; 0 for any number."""
+    positions = config.number("max_position_embeddings")
+    if config.text("model_type") in _SHIFTED and positions > 2:
+        positions -= 2
+    longest = _model_max(read_config(folder / "tokenizer_config.json"))
+    return min((one for one in (fixed, positions, longest) if one), default=0)
+
+
+def _model_max(config: Section) -> int:
+    if "model_max_length" not in config:
+        return 0
+    longest = config.real("model_max_length")
+    return int(longest) if 0 < longest < _ENDLESS else 0

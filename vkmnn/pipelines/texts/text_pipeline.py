@@ -1,0 +1,80 @@
+"""The base of pipelines that take texts into a single network."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar, Generic, TypeVar
+
+from vkmnn.errors import InvalidInputError
+from vkmnn.pipelines.arrays import Array
+from vkmnn.pipelines.base import Pipeline, Settings
+from vkmnn.pipelines.networks import Loaded
+from vkmnn.pipelines.options import Check, Options
+from vkmnn.pipelines.results.result import Result
+from vkmnn.pipelines.texts.text_network import TextNetwork
+
+ResultT = TypeVar("ResultT", bound=Result[Any])
+
+
+def is_flag(name: str, value: Any) -> bool:
+    """Return true or false; raises InvalidInputError for anything else."""
+    if not isinstance(value, bool):
+        raise InvalidInputError(f"{name}={value!r} is neither true nor false")
+    return value
+
+
+class TextPipeline(Pipeline, Generic[ResultT]):
+    """A pipeline of one network that takes a text.
+
+    Args:
+        loaded: the network.
+        options: the options.
+    """
+
+    own: ClassVar[tuple[str, ...]] = ("truncate",)
+    checks: ClassVar[Mapping[str, Check]] = {"truncate": is_flag}
+
+    def __init__(self, loaded: Loaded, options: Options) -> None:
+        super().__init__(options)
+        self.about = loaded.about
+        self.network = TextNetwork(loaded, options)
+        self.settings = {"truncate": options.take("truncate", False)}
+
+    @property
+    def device(self) -> str:
+        """The name of the device that it runs on."""
+        return self.network.session.device.name
+
+    def __call__(self, inputs: Any, **settings: Any) -> Any:
+        """Return the result for a text, or a list of them for a list of texts.
+
+        Args:
+            inputs: a text, or a list of them.
+            settings: see `settings`.
+
+        Raises:
+            InvalidInputError: a text is empty or too long, or a setting is not known.
+        """
+        chosen = self.chosen(settings)
+        if not isinstance(inputs, list | tuple):
+            return self._result(inputs, chosen)
+        return [self._result(one, chosen) for one in inputs]
+
+    def _result(self, text: Any, chosen: Settings) -> ResultT:
+        outputs, kept = self.network.run(text, chosen["truncate"])
+        return self.result(outputs, kept, chosen)
+
+    @abstractmethod
+    def result(self, outputs: Mapping[str, Array], kept: Array, chosen: Settings) -> ResultT:
+        """Return the result for the outputs of a run.
+
+        Args:
+            outputs: the outputs by name.
+            kept: which rows are tokens of the text, bool [tokens].
+            chosen: the settings.
+        """
+
+    def close(self) -> None:
+        """Release device memory; the pipeline cannot be used afterwards."""
+        self.network.close()
