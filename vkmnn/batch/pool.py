@@ -70,6 +70,8 @@ class SessionPool(Closing):
 
     Attributes:
         sessions: the sessions, in the order of the devices.
+        output_names: the names of the outputs that results hold.
+        stacking: joins items to runs.
 
     Raises:
         VkmnnError: as `InferenceSession`; InvalidInputError, the list of devices is empty.
@@ -89,17 +91,17 @@ class SessionPool(Closing):
             for device in selected_devices(devices, options.get("driver")):
                 self.sessions.append(InferenceSession(model, device, **options))
             outputs = {arg.name: arg for arg in self.sessions[0].get_outputs()}
-            self._names = _checked_names(output_names, outputs)
+            self.output_names = _checked_names(output_names, outputs)
         except BaseException:
             self.close()
             raise
-        wanted = [outputs[name] for name in self._names]
-        self._stacking = Stacking(self.sessions[0].get_inputs(), wanted)
+        wanted = [outputs[name] for name in self.output_names]
+        self.stacking = Stacking(self.sessions[0].get_inputs(), wanted)
 
     @property
     def can_batch(self) -> bool:
         """Whether items can share a run: inputs and outputs have the same open first axis."""
-        return self._stacking.possible
+        return self.stacking.possible
 
     def map(
         self,
@@ -145,7 +147,7 @@ class SessionPool(Closing):
         return _results(flow.outcomes(items), on_error, pairs)
 
     def _work(self, batch: int, in_flight: int, prepare: Callable[[Any], Any] | None) -> Work:
-        stacking = self._stacking
+        stacking = self.stacking
 
         def fed(item: Any) -> Fed:
             return stacking.fed(item if prepare is None else prepare(item))
@@ -155,7 +157,7 @@ class SessionPool(Closing):
 
         def lane(session: InferenceSession) -> Callable[[list[Fed]], list[list[Array]]]:
             def run(group: list[Fed]) -> list[list[Array]]:
-                outputs = session.submit(stacking.joined(group), self._names).result()
+                outputs = session.submit(stacking.joined(group), self.output_names).result()
                 return stacking.split(group, outputs)
 
             return run

@@ -97,7 +97,7 @@ def _timed(pipe: Any, file: str, repeat: int) -> list[float]:
 def _opened(
     model: Path, options: Mapping[str, Any], tasks: TaskOptions, inputs: Inputs
 ) -> Pipeline:
-    given: dict[str, Any] = {**options, **_parsed(tasks)}
+    given: dict[str, Any] = {**options, **parsed_options(tasks)}
     if inputs.values:
         given["feeds"] = _feeds(model, inputs.values)
     try:
@@ -135,7 +135,7 @@ def _feeds(model: Path, values: Mapping[str, str]) -> dict[str, Any]:
     return made
 
 
-def _parsed(tasks: TaskOptions) -> dict[str, Any]:
+def parsed_options(tasks: TaskOptions) -> dict[str, Any]:
     """Return the options as `vkmnn.pipeline` takes them."""
     made: dict[str, Any] = {
         "labels": tasks.labels,
