@@ -87,7 +87,9 @@ def _text_of(path: Path) -> str:
     try:
         return path.read_text("utf-8")
     except (OSError, ValueError) as error:
-        raise InvalidInputError(f"'{path}' cannot be read: {error}") from error
+        raise InvalidInputError(
+            f"'{path}' cannot be read: {error}", hint="give a list: a text file, one path a line"
+        ) from error
 
 
 def items_of(files: Sequence[str], done: frozenset[str] = frozenset()) -> Iterator[Item]:
@@ -160,6 +162,11 @@ def _members(file: str) -> Iterator[Entry]:
                 return Item(file, data, Path(member.name).suffix.lower())
 
             yield f"{file}/{member.name}", read
+        stream = archive.fileobj
+        if stream is not None:  # tarfile takes the end of the file for that of the archive
+            stream.seek(archive.offset)
+            if not stream.read(1):
+                raise tarfile.ReadError("the archive ends without a mark, as if cut off")
 
 
 def _lines(file: str) -> Iterator[Entry]:
