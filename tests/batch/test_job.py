@@ -155,6 +155,10 @@ def test_jobs_are_not_mixed(tmp_path: Path) -> None:
         Job(target, {"model": "m"})
     with pytest.raises(InvalidInputError, match="its model is 'm', not 'n'"):
         Job(target, {"model": "n"}, resume=True)
+    running = Job(target, {"model": "m"}, resume=True)
+    with pytest.raises(InvalidInputError, match="another process"):
+        Job(target, {"model": "m"}, resume=True)
+    running.close()
     assert resumed(target) == EVERY_ONE
 
 

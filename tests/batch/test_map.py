@@ -23,6 +23,8 @@ from PIL import Image
 from tests.cli.conftest import Cli
 from tests.faces.conftest import dense_model
 from tests.pipelines.networks import classifier, stripes
+from tests.pipelines.test_ocr import letters
+from tests.pipelines.test_pixels import enlarger
 from vkmnn.batch import items as batch_items
 from vkmnn.batch.items import counted, expanded, items_of
 from vkmnn.batch.job import error_file, parts_folder
@@ -100,6 +102,20 @@ def test_on_the_device_to_parquet_and_folders(cli: Cli, here: Path) -> None:
             np.testing.assert_allclose(made["vector"], row["vector"], atol=1e-5)
     again = cli(*given, "-o", "o.parquet", "--resume")
     assert "'o.parquet' is complete" in again.err
+
+
+def test_tasks_of_several_runs(cli: Cli, here: Path) -> None:
+    """Networks that take more than one run per picture."""
+    (here / "ocr").mkdir()
+    letters(here / "ocr")
+    given = ("in/00.png", "in/01.png", "--devices", "cpu", "--batch", 2)
+    assert cli("map", "ocr", *given, "-o", "o.jsonl", "--task", "ocr").status == 0
+    texts = [[line["text"].strip() for line in row["result"]] for row in lines(here / "o.jsonl")]
+    assert texts == [["ab", "ab"]] * 2
+    enlarger(here / "large.onnx")
+    assert cli("map", "large.onnx", *given, "-o", "out", "--task", "upscale").status == 0
+    with np.load(here / "out" / "in" / "00.png.npz") as made:
+        assert made["pixels"].shape[0] > 34
 
 
 def test_arrays(cli: Cli, here: Path) -> None:

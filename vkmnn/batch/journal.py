@@ -10,11 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from vkmnn.base.cache_files import locked
 from vkmnn.base.records import dataclass
 from vkmnn.base.whole_files import replacing
 from vkmnn.errors import InvalidInputError
 
 _NAME = "journal.jsonl"
+_LOCK = "lock"
 Failure = Mapping[str, str]
 """Name (`input`), kind (`error`) and text (`reason`) of an item that failed."""
 
@@ -48,7 +50,8 @@ class Journal:
         resume: continue a job, if there is one.
 
     Raises:
-        InvalidInputError: there is one, and `resume` is false; or it is another job, or damaged.
+        InvalidInputError: there is one, and `resume` is false; or it is another job, damaged, or
+            that of a process which is still running.
         OSError: the folder cannot be written.
     """
 
@@ -57,24 +60,39 @@ class Journal:
         self._path = folder / _NAME
         self.entries: list[Entry] = []
         self.finished = False
-        if self._path.exists():
-            if not resume:
-                raise InvalidInputError(
-                    f"'{folder}' holds a job that was interrupted",
-                    hint="continue it with --resume, or delete the folder",
-                )
-            self._read(job)
-        folder.mkdir(exist_ok=True)
-        with replacing(self._path) as file:  # without a torn line
+        if self._path.exists() and not resume:
+            raise InvalidInputError(
+                f"'{folder}' holds a job that was interrupted",
+                hint="continue it with --resume, or delete the folder",
+            )
+        with contextlib.ExitStack() as held:
+            self._lock(held)
+            if self._path.exists():
+                self._read(job)
+            self._rewrite(job)
+            self._delete_others()
+            self._file: IO[bytes] = held.enter_context(self._path.open("ab"))
+            self._held = held.pop_all()
+        self._number = 1 + max((_number(one.part) for one in self.entries if one.part), default=-1)
+        synced(folder)
+
+    def _lock(self, held: contextlib.ExitStack) -> None:
+        """Keep other processes away from the folder, which is created if it does not exist."""
+        try:
+            held.enter_context(locked(self.folder / _LOCK, 0))
+        except TimeoutError as error:
+            raise InvalidInputError(
+                f"another process is working on '{self.folder}'", hint="wait for it, or stop it"
+            ) from error
+
+    def _rewrite(self, job: Mapping[str, Any]) -> None:
+        """Write the journal without lines that do not count."""
+        with replacing(self._path) as file:
             file.write(_encoded({"job": job}))
             for entry in self.entries:
                 file.write(_encoded(_values(entry)))
             if self.finished:
                 file.write(_encoded({"finished": True}))
-        self._delete_others()
-        self._number = 1 + max((_number(one.part) for one in self.entries if one.part), default=-1)
-        self._file: IO[bytes] = self._path.open("ab")
-        synced(folder)
 
     @property
     def done(self) -> frozenset[str]:
@@ -112,12 +130,12 @@ class Journal:
         self.close()
         for path in self.folder.iterdir():
             if path != self._path:
-                path.unlink()
+                path.unlink(missing_ok=True)
         shutil.rmtree(self.folder)
 
     def close(self) -> None:
-        """Close the journal's file."""
-        self._file.close()
+        """Close the journal, and let other processes work on the folder."""
+        self._held.close()
 
     def _append(self, values: Mapping[str, Any]) -> None:
         self._file.write(_encoded(values))

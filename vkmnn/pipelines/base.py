@@ -77,7 +77,7 @@ class Pipeline(ABC):
         self.options = options
         self.notes: list[str] = []
         self.settings = {}
-        self._turn = threading.Lock()
+        self._exclusive = threading.Lock()
 
     def guess(self, what: str, flags: str) -> None:
         """Say what had to be guessed, and the options that change it."""
@@ -112,7 +112,7 @@ class Pipeline(ABC):
         Args:
             pictures: of one key (`alike`), as many as are to run at once.
         """
-        with self._turn:
+        with self._exclusive:
             return [self(one) for one in pictures]
 
     @abstractmethod
@@ -258,7 +258,7 @@ class PicturePipeline(Pipeline, Generic[ResultT]):
             runs.append((self.network.submit(group.feeds), group))
         for future, _ in runs:
             future.exception()  # wait before the others are kept out
-        with self._turn:
+        with self._exclusive:
             return [one for run in runs for one in self._finished(*run, chosen)]
 
     def stream(self, source: Any, **settings: Any) -> Iterator[ResultT]:
