@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from vkmnn import llm as llm
     from vkmnn import torch as torch
     from vkmnn.base.budget import Budget
+    from vkmnn.batch import SessionPool
     from vkmnn.comparison import Comparison, compare
     from vkmnn.core.bound_run import BoundRun
     from vkmnn.core.device_tensor import DeviceTensor
@@ -96,6 +97,7 @@ __all__ = [
     "Session",
     "SessionInfo",
     "SessionModes",
+    "SessionPool",
     "SessionState",
     "SessionStatus",
     "SessionTensor",
@@ -140,6 +142,7 @@ _LAZY = {
     "RunFuture": "vkmnn.core.futures",
     "ScheduleConfig": "vkmnn.schedule_config",
     "Session": "vkmnn.interpreter",
+    "SessionPool": "vkmnn.batch",
     "SessionState": "vkmnn.decoding.session_state",
     "SessionTensor": "vkmnn.interpreter",
     "ShaderFunction": "vkmnn.shader_function",

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import typer
 
@@ -116,12 +117,15 @@ def test_every_report_is_documented() -> None:
 def arguments(tmp_path: Path) -> dict[str, list[object]]:
     model = convolution(tmp_path / "m.onnx", ["N", 3, "?", "?"], 2)
     small = ["-s", "1,3,48,48", "-d", "cpu"]
+    values = tmp_path / "x.npy"
+    np.save(values, np.ones((1, 3, 48, 48), np.float32))
     return {
         "bench": [model, *small, "-e", "onnxruntime", "-n", 1],
         "compare": [model, *small, "--with", "cpu"],
         "convert": [model, tmp_path / "m.vkmnn"],
         "devices": [],
         "info": [model],
+        "map": [model, values, "-o", tmp_path / "o.jsonl", "--devices", "cpu"],
         "ops": ["Conv"],
         "plan": [model, "--as", "nvidia-h200", "--alone", "-s", "1,3,48,48"],
         "profile": [model, *small, "-n", 1],

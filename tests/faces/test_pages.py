@@ -21,7 +21,7 @@ EXTENDING = tuple(
 )
 PAGES = (
     *("coming-from-onnxruntime.md", "coming-from-mnn.md", "coming-from-tflite.md"),
-    *("coming-from-tensorflow.md", "formats.md", "tools.md"),
+    *("coming-from-tensorflow.md", "formats.md", "tools.md", "map.md"),
 )
 
 

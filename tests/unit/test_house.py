@@ -28,6 +28,7 @@ OPTIONS = "each parameter is an option of the command line"
 KEYWORDS = "public; each parameter is an option by name"
 MANY_PARAMETERS = {
     "cli/app.py:run": OPTIONS,
+    "cli/app.py:map_command": OPTIONS,
     "cli/app.py:compare": OPTIONS,
     "cli/app.py:convert": OPTIONS,
     "cli/app.py:quantize": OPTIONS,

@@ -108,6 +108,7 @@ ALLOWED: dict[str, set[str]] = {
         *("errors", "ir", "converter", "opening", "schedule_config", "inference_session"),
         *("sources", "llm"),
     },
+    "batch": {"errors", "ir", "runtime", "inference_session", "pipelines"},  # many items
     "bench": {"errors", "ir", "runtime", "host"},
     "shader_function": {"errors", "runtime", "shaders", "codegen"},
     "testing": {  # the pytest plug-in of shader tests, and what authors of operators check
@@ -131,7 +132,7 @@ ALLOWED: dict[str, set[str]] = {
             "quantization",
             "pipelines",
         ),
-        *("serve", "sources", "comparison"),
+        *("serve", "sources", "comparison", "batch"),
     },
     "__main__": {"cli"},
 }

@@ -351,6 +351,70 @@ def run(
         raise typer.Exit(1)
 
 
+@app.command("map")
+def map_command(
+    model: ModelName,
+    inputs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="INPUT…",
+            help="Pictures or arrays (.npy, .npz): files, patterns in quotes, folders, @FILE with "
+            "one a line, .tar archives, .parquet or .jsonl.",
+            show_default=False,
+        ),
+    ],
+    output: Annotated[
+        Path, option("--output", help="A .parquet or .jsonl file, or a folder of .npz files.")
+    ],
+    batch: Annotated[
+        int,
+        typer.Option(
+            "--batch", min=1, max=4096, help="Items in one run, where the first axis is open."
+        ),
+    ] = 1,
+    devices: Annotated[
+        str, typer.Option("--devices", help='"all", or devices separated by commas.')
+    ] = "all",
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue a job that was interrupted.")
+    ] = False,
+    order: Annotated[
+        bool, typer.Option("--order/--no-order", help="Keep the order of the inputs.")
+    ] = True,
+    part: Annotated[
+        int, typer.Option("--part", min=1, help="Items that are written at a time, at most.")
+    ] = 1000,
+    driver: DriverOption = None,
+    precision: PrecisionOption = "high",
+    on_overflow: OnOverflowOption = "warn",
+    unsupported: UnsupportedOption = "cpu",
+    task: TaskOption = None,
+    labels: LabelsOption = None,
+    threshold: ThresholdOption = None,
+    size: SizeOption = None,
+    mean: MeanOption = None,
+    std: StdOption = None,
+    channels: ChannelsOption = None,
+    preprocess: PreprocessOption = None,
+    more: MoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Run a model on many pictures or arrays, on all devices, and write the results to one place.
+
+    Items that cannot be read or run are listed in OUTPUT.errors.jsonl, with the reason. After an
+    interruption of any kind, --resume continues: nothing is lost, and nothing is written twice.
+    """
+    from vkmnn.cli.map import MapOptions, map_items
+    from vkmnn.cli.media_inputs import TaskOptions
+
+    options = MapOptions(
+        devices, driver, precision_name(precision), on_overflow_name(on_overflow),
+        unsupported_name(unsupported), batch, part, order, resume,
+    )  # fmt: skip
+    tasks = TaskOptions(task, labels, threshold, size, mean, std, channels, preprocess, more or [])
+    map_items(model, inputs, output, options, tasks)
+
+
 @app.command()
 def compare(
     model: ModelArgument,

@@ -31,6 +31,9 @@ SHORT: Mapping[str, str] = {
 """The short name of an option, which means the same in every command."""
 
 METAVARS: Mapping[str, str] = {
+    "--batch": "N",
+    "--devices": "all|DEVICES",
+    "--part": "N",
     "--by": "step|type|kernel",
     "--channels": "rgb|bgr",
     "--calibrate": "DATA",

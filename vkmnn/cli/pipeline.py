@@ -120,7 +120,7 @@ def _of_texts(pipe: Any, texts: Sequence[str]) -> Iterator[tuple[str, Result[Any
 def _opened(
     model: Path, options: Mapping[str, Any], tasks: TaskOptions, inputs: Inputs
 ) -> Pipeline:
-    given: dict[str, Any] = {**options, **_parsed(tasks)}
+    given: dict[str, Any] = {**options, **parsed_options(tasks)}
     if inputs.values:
         given["feeds"] = _feeds(model, inputs.values)
     try:
@@ -158,7 +158,7 @@ def _feeds(model: Path, values: Mapping[str, str]) -> dict[str, Any]:
     return made
 
 
-def _parsed(tasks: TaskOptions) -> dict[str, Any]:
+def parsed_options(tasks: TaskOptions) -> dict[str, Any]:
     """Return the options as `vkmnn.pipeline` takes them."""
     made: dict[str, Any] = {
         "labels": tasks.labels,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import glob
+import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -78,6 +79,7 @@ class Pipeline(ABC):
         self.options = options
         self.notes: list[str] = []
         self.settings = {}
+        self._exclusive = threading.Lock()
 
     def guess(self, what: str, flags: str) -> None:
         """Say what had to be guessed, and the options that change it."""
@@ -123,6 +125,20 @@ class Pipeline(ABC):
     @abstractmethod
     def __call__(self, inputs: Any, **settings: Any) -> Any:
         """Return the result for an input; a list of results for a list of inputs."""
+
+    def alike(self, picture: Picture) -> Hashable:
+        """Return the key of pictures that `together` runs at once."""
+        del picture
+        return None
+
+    def together(self, pictures: Sequence[Picture]) -> list[Any]:
+        """Return the result for each picture; threads may call it at once.
+
+        Args:
+            pictures: of one key (`alike`), as many as are to run at once.
+        """
+        with self._exclusive:
+            return [self(one) for one in pictures]
 
     @abstractmethod
     def close(self) -> None:
@@ -223,6 +239,29 @@ class PicturePipeline(Pipeline, Generic[ResultT]):
         if several is None:
             return next(self._flow([read_picture(inputs)], chosen))
         return list(self._flow(map(read_picture, several), chosen))
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether a picture takes one run, and nothing else."""
+        return type(self)._flow is PicturePipeline._flow
+
+    def alike(self, picture: Picture) -> Hashable:
+        """Return the key of pictures that `together` runs at once: their size as prepared."""
+        return self.network.processor.placed(picture).canvas if self._is_plain else None
+
+    def together(self, pictures: Sequence[Picture]) -> list[ResultT]:
+        """Return the result for each picture; threads may call it at once."""
+        if not self._is_plain:
+            return super().together(pictures)
+        chosen, most = self.chosen({}), self.network.batch or len(pictures)
+        runs = []
+        for start in range(0, len(pictures), most):
+            group = self._prepared(list(pictures[start : start + most]), chosen)
+            runs.append((self.network.submit(group.feeds), group))
+        for future, _ in runs:
+            future.exception()  # wait before the others are kept out
+        with self._exclusive:
+            return [one for run in runs for one in self._finished(*run, chosen)]
 
     def stream(self, source: Any, **settings: Any) -> Iterator[ResultT]:
         """Yield the results for the frames of a film, a camera, or any iterable of pictures.

@@ -55,7 +55,7 @@ class Labels(Result[Label]):
 
     def arrays(self) -> dict[str, Array]:
         """Return the scores of all classes, and the numbers of the likeliest."""
-        return {"scores": self.scores, "top": np.array([one.index for one in self.items])}
+        return {"scores": self.scores, "top": np.array([one.index for one in self.items], np.int64)}
 
     def draw(self) -> Image.Image:
         """Return the picture with the labels in its top left corner."""

@@ -1,0 +1,280 @@
+"""`vkmnn map`: inputs of all kinds, outputs, items that fail, and a process that is killed."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import random
+import subprocess
+import sys
+import tarfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from PIL import Image
+
+from tests.cli.conftest import Cli
+from tests.faces.conftest import dense_model
+from tests.pipelines.networks import classifier, stripes
+from tests.pipelines.test_ocr import letters
+from tests.pipelines.test_pixels import enlarger
+from vkmnn.batch import items as batch_items
+from vkmnn.batch.items import counted, expanded, items_of
+from vkmnn.batch.job import error_file, parts_folder
+from vkmnn.errors import InvalidInputError
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a classifier, a dense network and pictures, two of which are damaged."""
+    monkeypatch.chdir(tmp_path)
+    classifier(tmp_path / "m.onnx")
+    onnx.save(dense_model(), tmp_path / "dense.onnx")
+    (tmp_path / "in" / "b").mkdir(parents=True)
+    for number in range(12):
+        image = Image.fromarray(stripes(34 + number % 3, 40))
+        image.save(tmp_path / "in" / ("b" if number > 6 else "") / f"{number:02}.png")
+    (tmp_path / "in" / "03.png").write_bytes(b"no picture")
+    whole = (tmp_path / "in" / "04.png").read_bytes()
+    (tmp_path / "in" / "04.png").write_bytes(whole[: len(whole) // 2])
+    return tmp_path
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+def png(number: int) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(stripes(32, 32 + number)).save(file, "png")
+    return file.getvalue()
+
+
+def shard(path: Path, names: list[str]) -> Path:
+    """Save a tar archive as WebDataset has them."""
+    with tarfile.open(path, "w:gz" if path.suffix == ".gz" else "w") as archive:
+        for number, name in enumerate(names):
+            data = b"{}" if name.endswith(".json") else png(number)
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return path
+
+
+def test_pictures_in_order(cli: Cli, here: Path) -> None:
+    one = cli("run", "m.onnx", "-i", "in/05.png", "-d", "cpu", "--json")
+    want = json.loads(one.out)["results"][0]["result"]
+    made = cli("map", "m.onnx", "in/**/*.png", "-o", "o.jsonl", "--devices", "cpu", "--batch", 4)
+    assert made.status == 0
+    assert "saved 10 results in o.jsonl" in made.out
+    assert "2 items failed: o.jsonl.errors.jsonl" in made.err
+    found = lines(here / "o.jsonl")
+    every = sorted(str(path.relative_to(here)) for path in (here / "in").rglob("*.png"))
+    assert [row["input"] for row in found] == [
+        name for name in every if name not in ("in/03.png", "in/04.png")
+    ]
+    got = {row["input"]: row["result"] for row in found}["in/05.png"]
+    assert [row["label"] for row in got] == [row["label"] for row in want]
+    np.testing.assert_allclose([r["score"] for r in got], [r["score"] for r in want], atol=1e-5)
+    errors = lines(here / "o.jsonl.errors.jsonl")
+    assert [row["input"] for row in errors] == ["in/03.png", "in/04.png"]
+    assert all(row["error"] == "InvalidInputError" and row["reason"] for row in errors)
+
+
+def test_on_the_device_to_parquet_and_folders(cli: Cli, here: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    given = ("map", "m.onnx", "in", "--task", "embed", "--batch", 4, "--part", 3)
+    assert cli(*given, "-o", "o.parquet", "--no-order").status == 0
+    rows = parquet.read_table("o.parquet").to_pylist()
+    assert len(rows) == 10
+    assert cli(*given, "-o", "out").status == 0
+    for row in rows:
+        with np.load(here / "out" / f"{row['input']}.npz") as made:
+            np.testing.assert_allclose(made["vector"], row["vector"], atol=1e-5)
+    again = cli(*given, "-o", "o.parquet", "--resume")
+    assert "'o.parquet' is complete" in again.err
+
+
+def test_tasks_of_several_runs(cli: Cli, here: Path) -> None:
+    """Networks that take more than one run per picture."""
+    (here / "ocr").mkdir()
+    letters(here / "ocr")
+    given = ("in/00.png", "in/01.png", "--devices", "cpu", "--batch", 2)
+    assert cli("map", "ocr", *given, "-o", "o.jsonl", "--task", "ocr").status == 0
+    texts = [[line["text"].strip() for line in row["result"]] for row in lines(here / "o.jsonl")]
+    assert texts == [["ab", "ab"]] * 2
+    enlarger(here / "large.onnx")
+    assert cli("map", "large.onnx", *given, "-o", "out", "--task", "upscale").status == 0
+    with np.load(here / "out" / "in" / "00.png.npz") as made:
+        assert made["pixels"].shape[0] > 34
+
+
+def test_arrays(cli: Cli, here: Path) -> None:
+    values = np.random.default_rng(0).standard_normal((9, 4)).astype(np.float32)
+    for number, row in enumerate(values):
+        np.save(here / f"{number}.npy", row[None])
+    np.save(here / "7.npy", np.zeros((1, 5), np.float32))
+    (here / "8.npy").write_bytes(b"\x93NUMPY")
+    done = cli("map", "dense.onnx", "?.npy", "-o", "o.jsonl", "--devices", "cpu", "--batch", 4)
+    assert done.status == 0
+    weights = np.arange(12, dtype=np.float32).reshape(4, 3) - 5
+    got = np.array([row["outputs"]["y"][0] for row in lines(here / "o.jsonl")])
+    np.testing.assert_allclose(got, values[:7] @ weights + 1, atol=1e-4)
+    assert [row["input"] for row in lines(here / "o.jsonl.errors.jsonl")] == ["7.npy", "8.npy"]
+
+
+def test_rows_of_json(cli: Cli, here: Path) -> None:
+    rows = ['{"x": [1, 2, 3, 4]}', '{"x": [[1, 2, 3, 4]], "id": 7}', "", '{"x": ["a"]}', "{", "[3]"]
+    (here / "rows.jsonl").write_text("\n".join(rows))
+    done = cli("map", "dense.onnx", "rows.jsonl", "-o", "o.jsonl", "--devices", "cpu")
+    assert done.status == 0
+    first, second = lines(here / "o.jsonl")
+    assert first["outputs"]["y"] == second["outputs"]["y"][0]
+    failed = lines(here / "o.jsonl.errors.jsonl")
+    assert [row["input"] for row in failed] == ["rows.jsonl:4", "rows.jsonl:5", "rows.jsonl:6"]
+
+
+def test_pictures_in_archives_lists_and_tables(cli: Cli, here: Path) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    shard(here / "a.tar", ["0.png", "0.json", "1.png"])
+    shard(here / "b.tar.gz", ["x/0.png"])
+    (here / "list.txt").write_text("in/00.png\n\nin/none.png\nin/00.png\n")
+    (here / "rows.jsonl").write_text('{"image": "in/01.png"}\n"in/02.png"\n')
+    table = arrow.table({"image": [{"bytes": png(1), "path": "x"}, {"bytes": png(2), "path": "y"}]})
+    parquet.write_table(table, here / "t.parquet")
+    inputs = ["a.tar", "b.tar.gz", "@list.txt", "rows.jsonl", "t.parquet"]
+    assert counted(expanded(inputs)) == 10
+    assert cli("map", "m.onnx", *inputs, "-o", "o.jsonl", "--devices", "cpu").status == 0
+    assert [row["input"] for row in lines(here / "o.jsonl")] == [
+        *("a.tar/0.png", "a.tar/1.png", "b.tar.gz/x/0.png", "in/00.png", "in/00.png"),
+        *("rows.jsonl:1", "rows.jsonl:2", "t.parquet:1", "t.parquet:2"),
+    ]
+    (failed,) = lines(here / "o.jsonl.errors.jsonl")
+    assert failed["input"] == "in/none.png"
+    assert "does not exist" in failed["reason"]
+
+
+@pytest.mark.parametrize(
+    ("name", "cut"),
+    [("a.tar", 300), ("a.tar", 600), ("a.tar", 512 + 512 * -(-len(png(0)) // 512)),
+     ("a.tar.gz", None), ("t.parquet", None)],
+)  # fmt: skip
+def test_damaged_archives_end_in_an_item_that_fails(here: Path, name: str, cut: int | None) -> None:
+    path = here / name
+    if name == "t.parquet":
+        pytest.importorskip("pyarrow")
+        path.write_bytes(b"PAR1" + b"x" * 100)
+    else:
+        whole = shard(path, ["0.png", "1.png", "2.png"]).read_bytes()
+        path.write_bytes(whole[: cut if cut is not None else len(whole) // 2])
+    found = list(items_of([name, "in/00.png"]))
+    assert counted([name, "in/00.png"]) >= 2
+    assert any(isinstance(one.value, InvalidInputError) for one in found)
+    assert found[-1].name == "in/00.png"
+    assert len({one.key for one in found}) == len(found)
+
+
+def test_done_items_are_not_read(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shard(here / "a.tar", ["0.png", "1.png", "2.png"])
+    reads = []
+    real = batch_items._read
+    monkeypatch.setattr(batch_items, "_read", lambda *given: reads.append(given) or real(*given))
+    found = list(items_of(["a.tar", "a.tar"], frozenset({"a.tar/0.png", "a.tar/1.png#2"})))
+    assert [one.key for one in found] == [
+        "a.tar/1.png", "a.tar/2.png", "a.tar/0.png#2", "a.tar/2.png#2",
+    ]  # fmt: skip
+    assert len(reads) == 4
+
+
+@pytest.mark.parametrize(
+    ("inputs", "more", "words"),
+    [
+        (["none"], [], "'none' does not exist"),
+        (["*.none"], [], "stands for no file"),
+        (["@none.txt"], [], "cannot be read"),
+        (["in"], ["-o", "o.csv"], "not written as '.csv'"),
+        (["in"], ["-o", "none/o.jsonl"], "the folder of"),
+        (["in"], ["--devices", ""], "the list of devices is empty"),
+        (["in"], ["--devices", "none"], "no device matches"),
+        (["in"], ["--task", "none"], "no task 'none'"),
+        (["in"], ["--set", "nope=1"], "no option 'nope'"),
+    ],
+)
+def test_messages(
+    cli: Cli,
+    here: Path,
+    inputs: list[str],
+    more: list[str],
+    words: str,
+) -> None:
+    result = cli("map", "m.onnx", *inputs, "-o", "o.jsonl", *more)
+    assert result.status == 1
+    assert words in result.err.replace("\n", " ")
+    assert "hint: " in result.err
+    assert not (here / "o.jsonl").exists()
+
+
+def test_nothing_but_failures_is_a_failure(cli: Cli, here: Path) -> None:
+    result = cli("map", "m.onnx", "in/03.png", "-o", "o.jsonl", "--devices", "cpu", "--json")
+    assert result.status == 1
+    assert json.loads(result.out)["failed"] == 1
+    assert error_file(here / "o.jsonl").exists()
+
+
+SLOW = """
+import sys, time
+from vkmnn.batch import lanes
+from vkmnn.cli.app import run_cli
+read = lanes.read_picture
+def slowly(value):
+    time.sleep(0.003)
+    return read(value)
+lanes.read_picture = slowly
+sys.exit(run_cli(sys.argv[1:]))
+"""
+
+
+def test_kills_at_random(here: Path) -> None:
+    """A process is killed several times, and resumed: every item is there once."""
+    data = gzip.compress(b"")
+    for number in range(120):
+        path = here / "in" / f"n{number:03}.png"
+        path.write_bytes(data if number % 6 == 5 else png(number % 3))
+    given = ["map", "m.onnx", "in", "-o", "o.jsonl", "--devices", "cpu", "--batch", "4",
+             "--part", "8", "--resume", "--task", "embed"]  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    journal = parts_folder(here / "o.jsonl") / "journal.jsonl"
+    choose, kills, seen = random.Random(5), 0, 0
+    for _ in range(20):
+        child = subprocess.Popen(
+            [sys.executable, "-c", SLOW, *given], cwd=here, env=environment,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        wanted = seen + choose.randint(3, 6)
+        while child.poll() is None and kills < 3:
+            seen = len(journal.read_bytes().splitlines()) if journal.exists() else 0
+            if seen >= wanted:
+                time.sleep(choose.random() / 50)
+                child.kill()
+                kills += 1
+                break
+            time.sleep(0.002)
+        if child.wait(60) == 0:
+            break
+    assert kills >= 2
+    names = Counter(row["input"] for row in lines(here / "o.jsonl"))
+    failed = Counter(row["input"] for row in lines(error_file(here / "o.jsonl")))
+    assert len(failed) == 22
+    every = {str(path.relative_to(here)) for path in (here / "in").rglob("*.png")}
+    assert names + failed == Counter(dict.fromkeys(every, 1))
+    assert not parts_folder(here / "o.jsonl").exists()

@@ -1,0 +1,174 @@
+"""`vkmnn map`: many inputs through a model, into one output, in parts that survive a kill."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.text import Text
+
+from vkmnn.batch.flow import Work
+from vkmnn.batch.items import counted, expanded, items_of
+from vkmnn.batch.job import Job, Summary, error_file, parts_folder
+from vkmnn.batch.lanes import array_work, holds_arrays, picture_work
+from vkmnn.batch.pool import SessionPool, selected_devices
+from vkmnn.cli.console import document, heading, interruptible, note, number_text, out, progress
+from vkmnn.cli.media_inputs import TaskOptions
+from vkmnn.cli.models import local_file, local_model
+from vkmnn.cli.pipeline import parsed_options
+from vkmnn.errors import InvalidInputError, plural
+from vkmnn.pipelines import Pipeline, pipeline
+from vkmnn.schedule_config import OnOverflow, PrecisionName, Unsupported
+
+_FORMAT = 1
+"""Version of the folder of a job in progress."""
+
+
+@dataclass(frozen=True, slots=True)
+class MapOptions:
+    """Options of `vkmnn map`, as typed.
+
+    Attributes:
+        devices: "all", or devices separated by commas.
+        batch: items in one run, at most.
+        part: items that are written at a time, at most.
+        ordered: whether results keep the order of the inputs.
+        resume: continue a job that was interrupted.
+    """
+
+    devices: str
+    driver: str | None
+    precision: PrecisionName
+    on_overflow: OnOverflow
+    unsupported: Unsupported
+    batch: int
+    part: int
+    ordered: bool
+    resume: bool
+
+    @property
+    def of_sessions(self) -> dict[str, Any]:
+        """The options of sessions and pipelines."""
+        return {
+            "driver": self.driver,
+            "precision": self.precision,
+            "on_overflow": self.on_overflow,
+            "unsupported": self.unsupported,
+        }
+
+    @property
+    def listed_devices(self) -> list[str | int]:
+        """What to open, one per device."""
+        names = [name.strip() for name in self.devices.split(",") if name.strip()]
+        wanted = "all" if names == ["all"] else names
+        return selected_devices(wanted, self.driver)
+
+
+def map_items(
+    model: str, inputs: Sequence[str], output: Path, options: MapOptions, tasks: TaskOptions
+) -> None:
+    """Run a model on all items and write the results.
+
+    Raises:
+        VkmnnError: the model, an option or the output is not valid, or a device is lost.
+    """
+    if options.resume and output.exists() and not parts_folder(output).exists():
+        note(f"'{output}' is complete: no job was interrupted")
+        return
+    files = expanded(inputs)
+    first = next(items_of(files), None)
+    if first is None:
+        raise InvalidInputError("the inputs hold no items", hint="check the archives and lists")
+    arrays = holds_arrays(first) and not tasks.given
+    path = local_file(model) if arrays else local_model(model)
+    job = Job(output, _about(path, arrays, tasks, options), resume=options.resume,
+              part=options.part)  # fmt: skip
+    start = time.monotonic()
+    with ExitStack() as stack:
+        stack.callback(job.close)
+        kept = f"'{parts_folder(output)}' keeps what is done; --resume continues"
+        stack.enter_context(interruptible(kept))
+        if not job.is_finished:
+            _run(job, path, files, arrays, options, tasks)
+        summary = job.finish()
+    _show(output, summary, time.monotonic() - start)
+
+
+def _about(path: Path, arrays: bool, tasks: TaskOptions, options: MapOptions) -> Mapping[str, Any]:
+    """Return what determines the results."""
+    return {
+        "format": _FORMAT,
+        "model": str(path.absolute()),
+        "model's size": path.stat().st_size if path.is_file() else None,
+        "kind of items": "arrays" if arrays else "pictures",
+        "task": tasks.task,
+        "options": {name: str(one) for name, one in parsed_options(tasks).items()},
+        "precision": options.precision,
+    }
+
+
+def _run(
+    job: Job, model: Path, files: Sequence[str], arrays: bool, options: MapOptions,
+    tasks: TaskOptions,
+) -> None:  # fmt: skip
+    rest = items_of(files, job.done)
+    first = next(rest, None)
+    if first is None:
+        return
+    total = counted(files) - len(job.done)
+    opened = _arrays(model, options) if arrays else _pictures(model, options, tasks)
+    with opened as work, progress("running") as tell:
+        begun = time.monotonic()
+
+        def report(done: int, failed: int) -> None:
+            rate = done / max(time.monotonic() - begun, 1e-3)
+            bad = f", {failed} failed" if failed else ""
+            tell(done, max(total, done), f"{number_text(rate)} items/s{bad}")
+
+        job.run(work, chain([first], rest), options.ordered, report)
+
+
+@contextmanager
+def _arrays(model: Path, options: MapOptions) -> Iterator[Work]:
+    with SessionPool(model, options.listed_devices, **options.of_sessions) as pool:
+        heading(f"{model.name} on {', '.join(one.device.name for one in pool.sessions)}")
+        if options.batch > 1 and not pool.can_batch:
+            note("items run one by one: the network's first axis is not open")
+        yield array_work(pool, options.batch)
+
+
+@contextmanager
+def _pictures(model: Path, options: MapOptions, tasks: TaskOptions) -> Iterator[Work]:
+    with ExitStack() as stack:
+        pipes: list[Pipeline] = []
+        for device in options.listed_devices:
+            given = {**options.of_sessions, **parsed_options(tasks), "device": device}
+            given["tell"] = _silent if pipes else note
+            pipes.append(stack.enter_context(pipeline(tasks.task, model, **given)))
+        heading(f"{model.name} on {', '.join(one.device for one in pipes)}: {pipes[0].task}")
+        yield picture_work(pipes, options.batch)
+
+
+def _silent(text: str) -> None:
+    del text  # the pipeline of the first device has said it
+
+
+def _show(output: Path, summary: Summary, seconds: float) -> None:
+    out.print(Text(f"saved {plural(summary.written, 'result')} in {output}"))
+    if summary.skipped:
+        note(f"{plural(summary.skipped, 'item')} had been done before")
+    if summary.failed:
+        note(f"{plural(summary.failed, 'item')} failed: {error_file(output)} has the reasons")
+    document("map", {
+        "output": str(output), "written": summary.written, "failed": summary.failed,
+        "skipped": summary.skipped, "seconds": seconds,
+        "errors": str(error_file(output)) if summary.failed else None,
+    })  # fmt: skip
+    if not summary.written:
+        raise typer.Exit(1)
