@@ -41,6 +41,7 @@ MANY_PARAMETERS = {
     "vkmnn_suite/fuzz/__main__.py:main": OPTIONS,
     "inference_session.py:InferenceSession.__init__": KEYWORDS,
     "converter/torch/forms.py:_embedding_bag": "the parameters are those of an ATen operator",
+    "llm/language_model.py:LanguageModel.generate": KEYWORDS,
     "mnn/nn.py:load_module_from_file": "public; the parameters are those of MNN's function",
     "quantization/run.py:quantize": KEYWORDS,
     "opening/saving.py:convert": KEYWORDS,
