@@ -697,16 +697,24 @@ MaxTokensOption = Annotated[
     int | None, option("--max-tokens", min=1, help="Maximum number of new tokens.")
 ]
 TemperatureOption = Annotated[
-    float,
+    float | None,
     option("--temperature", min=0, help="Sampling temperature; 0: always the likeliest token."),
 ]
 TopKOption = Annotated[
-    int, typer.Option("--top-k", min=0, help="Sample from this many likeliest tokens; 0: from all.")
+    int | None,
+    typer.Option("--top-k", min=0, help="Sample from this many likeliest tokens; 0: from all."),
 ]
 TopPOption = Annotated[
-    float,
+    float | None,
     typer.Option(
         "--top-p", help="Sample from the likeliest tokens whose probabilities add up to this."
+    ),
+]
+MinPOption = Annotated[
+    float | None,
+    typer.Option(
+        "--min-p",
+        help="Sample from tokens at least this many times as probable as the likeliest.",
     ),
 ]
 TextSeedOption = Annotated[int | None, typer.Option("--seed", help="Random seed.")]
@@ -722,7 +730,7 @@ StopOption = Annotated[
     list[str] | None, typer.Option("--stop", help="Stop before this text (repeatable).")
 ]
 PenaltyOption = Annotated[
-    float,
+    float | None,
     typer.Option("--repetition-penalty", help="Repetition penalty; values above 1 repeat less."),
 ]
 SpeculateOption = Annotated[
@@ -747,6 +755,7 @@ def generate(
     seed: TextSeedOption = None,
     stop: StopOption = None,
     repetition_penalty: PenaltyOption = 1.0,
+    min_p: MinPOption = 0.0,
     speculate: SpeculateOption = 0,
     device: DeviceOption = "auto",
     precision: PrecisionOption = "high",
@@ -781,6 +790,7 @@ def generate(
         seed=seed,
         stop=stop or (),
         repetition_penalty=repetition_penalty,
+        min_p=min_p,
         speculate=speculate,
     )
 
@@ -788,12 +798,21 @@ def generate(
 @app.command()
 def chat(
     model: LanguageModelArgument,
-    system: Annotated[str | None, typer.Option("--system", help="System prompt.")] = None,
+    system: Annotated[str, typer.Option("--system", help="System prompt.")] = "",
     max_tokens: MaxTokensOption = None,
-    temperature: TemperatureOption = 0.0,
-    top_k: TopKOption = 0,
-    top_p: TopPOption = 1.0,
+    temperature: TemperatureOption = None,
+    top_k: TopKOption = None,
+    top_p: TopPOption = None,
+    min_p: MinPOption = None,
+    repetition_penalty: PenaltyOption = None,
     seed: TextSeedOption = None,
+    stats: Annotated[
+        bool, typer.Option("--stats/--no-stats", help="Show speed and memory after each answer.")
+    ] = True,
+    history: Annotated[
+        bool,
+        typer.Option("--history/--no-history", help="Keep typed lines for the next chat."),
+    ] = True,
     device: DeviceOption = "auto",
     precision: PrecisionOption = "high",
     on_overflow: OnOverflowOption = "warn",
@@ -803,21 +822,24 @@ def chat(
 ) -> None:
     """Chat with a language model.
 
-    An empty line or the end of the input ends the chat.
+    Options of sampling have the model's own defaults. /help lists the commands; Ctrl-C stops an
+    answer; Ctrl-D or, in a pipe, an empty line ends the chat.
     """
-    from vkmnn.cli.generate import Where, chat_with
+    from vkmnn.cli.chat import Start, chat_with
+    from vkmnn.cli.generate import Where
 
     name, action = precision_name(precision), on_overflow_name(on_overflow)
     where = Where(model, device, name, capacity, variant, revision, action)
-    chat_with(
-        where,
-        system,
-        max_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        seed=seed,
-    )
+    options = {
+        "max_tokens": max_tokens,
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+        "repetition_penalty": repetition_penalty,
+        "seed": seed,
+    }
+    chat_with(where, Start(system, options, stats, history))
 
 
 ApiKeyOption = Annotated[

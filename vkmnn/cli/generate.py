@@ -1,18 +1,18 @@
-"""`vkmnn generate` and `vkmnn chat`: stream text from a language model."""
+"""`vkmnn generate`: stream text from a language model."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from vkmnn import llm
-from vkmnn.cli.console import bytes_text, document, err, interrupted, note, wants_json
+from vkmnn.cli.console import bytes_text, document, interrupted, note, wants_json
 from vkmnn.converter.foreign import likely_kind
-from vkmnn.errors import InvalidInputError, ModelFileError, plural
+from vkmnn.errors import ModelFileError, VkmnnError, plural
 from vkmnn.llm.layout import is_model_folder
 from vkmnn.schedule_config import OnOverflow, PrecisionName
 from vkmnn.sources.locate import GGUF
@@ -66,88 +66,97 @@ def _refuse_file(path: Path) -> None:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A text that has been printed.
+
+    Attributes:
+        text: the text.
+        made: the result of the model; None if the text was interrupted before its first token.
+        interrupted: whether Ctrl-C ended it.
+        seconds: how long it took.
+    """
+
+    text: str
+    made: llm.Generated | None
+    interrupted: bool
+    seconds: float
+
+    def speed(self) -> str:
+        """Return the speed of prompt and text, in one line."""
+        made = self.made or llm.Generated()
+        new = made.prompt_tokens - made.cached_tokens
+        return (
+            f"prefill {plural(new, 'token')}, {made.prefill_rate:.0f} tok/s · "
+            f"{plural(len(made.tokens), 'token')}, {made.decode_rate:.1f} tok/s · "
+            f"{self.seconds:.1f} s"
+        )
+
+    def line(self, model: llm.LanguageModel) -> str:
+        """Return speed and memory, in one line."""
+        memory = model.memory()
+        return (
+            f"{self.speed()} · weights {bytes_text(memory['weights'])}, caches "
+            f"{bytes_text(memory['caches'])}"
+        )
+
+    def facts(self, model: llm.LanguageModel) -> dict[str, Any]:
+        """Return the keys of the command's document."""
+        facts: dict[str, Any] = {"text": self.text, "tokens": 0, "interrupted": self.interrupted}
+        if self.made is not None:
+            facts |= {
+                "tokens": len(self.made.tokens),
+                "prompt_tokens": self.made.prompt_tokens,
+                "cached_tokens": self.made.cached_tokens,
+                "prefill_per_s": self.made.prefill_rate,
+                "decode_per_s": self.made.decode_rate,
+                "seconds": self.seconds,
+                "memory": model.memory(),
+            }
+        return facts
+
+
 def generate_text(where: Where, prompt: str, max_tokens: int | None, **how: Any) -> None:
     """Print a model's continuation of a prompt."""
     text = sys.stdin.read() if prompt == "-" else prompt
     with where.load() as model:
-        facts = _tell(model, text, max_tokens, how)
+        answer = stream(model, text, max_tokens, how)
+        if answer.made is not None:
+            note(answer.line(model))
+        facts = answer.facts(model)
         document("generate", {"model": where.model, "device": model.device.name, **facts})
-        if facts["interrupted"]:
+        if answer.interrupted:
             raise interrupted(f"{plural(facts['tokens'], 'token')} written")
 
 
-def chat_with(where: Where, system: str | None, max_tokens: int | None, **how: Any) -> None:
-    """Answer line after line of the input."""
-    with where.load() as model:
-        if not model.tokenizer.has_template:
-            raise InvalidInputError(
-                "the model's folder has no chat template",
-                hint="`vkmnn generate` continues any text",
-            )
-        variant = model.layout.variant or "fp32"
-        note(
-            f"{model.name} ({variant}) on {model.device.name} · room for {model.capacity:,} "
-            "tokens · an empty line ends it"
-        )
-        messages: list[dict[str, str]] = []
-        if system:
-            messages.append({"role": "system", "content": system})
-        for line in _lines():
-            messages.append({"role": "user", "content": line})
-            answer = _tell(model, messages, max_tokens, how)
-            messages.append({"role": "assistant", "content": answer["text"]})
-            if answer["interrupted"]:
-                raise interrupted("the chat is over")
+def stream(
+    model: llm.LanguageModel, prompt: Any, max_tokens: int | None, how: Mapping[str, Any]
+) -> Answer:
+    """Print a text as it arrives; Ctrl-C ends it.
 
-
-def _lines() -> Iterator[str]:
-    """Yield the user's lines, up to an empty line or the end of input."""
-    while True:
-        if sys.stdin.isatty():
-            err.print("> ", end="")
-        line = sys.stdin.readline().strip()
-        if not line:
-            return
-        yield line
-
-
-def _tell(
-    model: llm.LanguageModel, prompt: Any, max_tokens: int | None, how: Any
-) -> dict[str, Any]:
-    """Print a text as it arrives, then its speed; return both."""
+    Args:
+        model: the model.
+        prompt: a text or messages.
+        max_tokens: maximum tokens of the text; None for as many as fit.
+        how: options of sampling.
+    """
     start = time.perf_counter()
-    text = ""
+    parts: list[str] = []
     made: llm.Generated | None = None
     stopped = False
     try:
         for result, piece in model.pieces(prompt, max_tokens, **how):
             made = result
+            parts.append(piece)
             _write(piece)
-            text += piece
     except KeyboardInterrupt:
         stopped = True
+    except VkmnnError:
+        if any(parts):
+            _write("\n")
+        raise
     _write("\n")
-    facts: dict[str, Any] = {"text": text, "tokens": 0, "interrupted": stopped}
-    if made is not None:
-        memory = model.memory()
-        new = made.prompt_tokens - made.cached_tokens
-        seconds = time.perf_counter() - start
-        count = len(made.tokens)
-        note(
-            f"prefill {plural(new, 'token')}, {made.prefill_rate:.0f} tok/s · "
-            f"{plural(count, 'token')}, {made.decode_rate:.1f} tok/s · {seconds:.1f} s · weights "
-            f"{bytes_text(memory['weights'])}, caches {bytes_text(memory['caches'])}"
-        )
-        facts |= {
-            "tokens": count,
-            "prompt_tokens": made.prompt_tokens,
-            "cached_tokens": made.cached_tokens,
-            "prefill_per_s": made.prefill_rate,
-            "decode_per_s": made.decode_rate,
-            "seconds": seconds,
-            "memory": memory,
-        }
-    return facts
+    return Answer("".join(parts), made, stopped, time.perf_counter() - start)
 
 
 def _write(piece: str) -> None:

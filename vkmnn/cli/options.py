@@ -77,6 +77,7 @@ METAVARS: Mapping[str, str] = {
     "--trace": "FILE",
     "--activations": "TYPE",
     "--api-key-file": "FILE",
+    "--min-p": "NUMBER",
     "--onnx": "FILE",
     "--on-device-lost": "raise|rebuild",
     "--on-overflow": "warn|high|raise|ignore",

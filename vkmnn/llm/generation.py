@@ -106,7 +106,8 @@ class Generation:
         self._sampler = Sampler(options.sampling)
         sampling = options.sampling
         self._greedy = sampling.likeliest
-        self._on_device = sampling.forgets and (self._greedy or sequence.samples_on_device)
+        samples = self._greedy or sequence.samples_on_device
+        self._on_device = samples and not sampling.needs_host
         self._device_sampling: DeviceSampling | None = None
         self._host_sampler: TextSampler | None = None
         self._tokenizer = tokenizer

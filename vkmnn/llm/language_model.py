@@ -18,6 +18,7 @@ from vkmnn.llm.decoder import MAX_BATCH, Decoder
 from vkmnn.llm.generation import Generated, Generation, Options
 from vkmnn.llm.layout import Layout
 from vkmnn.llm.sampling import Sampling
+from vkmnn.llm.sampling_defaults import sampling_defaults
 from vkmnn.llm.sequence import Sequence as Cached
 from vkmnn.llm.text import TextTooLongError, Tokenizer
 
@@ -115,6 +116,16 @@ class LanguageModel(Closing):
         if not tokens and self.layout.bos is not None:
             yield [self.layout.bos]
 
+    def sampling_defaults(self) -> dict[str, float]:
+        """Return the sampling options that the model's files recommend; see `generate`.
+
+        `generate` itself is greedy by default. Without a recommendation, the result is empty.
+
+        Raises:
+            ModelFileError: a value in the files is out of its range.
+        """
+        return sampling_defaults(self.layout)
+
     # --- generation ------------------------------------------------------------------------------
 
     def generate(
@@ -128,6 +139,7 @@ class LanguageModel(Closing):
         seed: int | None = None,
         stop: str | Sequence[str] = (),
         repetition_penalty: float | None = None,
+        min_p: float | None = None,
         speculate: int = 0,
     ) -> Any:
         """Generate text from a prompt.
@@ -142,6 +154,8 @@ class LanguageModel(Closing):
             seed: random seed; the same seed gives the same text.
             stop: strings to stop before.
             repetition_penalty: above 1, tokens that have occurred become less likely.
+            min_p: sample only from tokens at least this many times as probable as the likeliest;
+                None or 0 for all.
             speculate: guesses up to 7 tokens from earlier occurrences of the last ones, and checks
                 them in one run; the result is the same.
 
@@ -153,7 +167,7 @@ class LanguageModel(Closing):
         """
         options = self.options(max_tokens, temperature=temperature, top_k=top_k, top_p=top_p,
                                seed=seed, stop=stop, repetition_penalty=repetition_penalty,
-                               speculate=speculate)  # fmt: skip
+                               min_p=min_p, speculate=speculate)  # fmt: skip
         if _is_batch(prompt):
             return self._batch([self.tokens_of(one, self.capacity) for one in prompt], options)
         tokens = self.tokens_of(prompt, self.capacity)
@@ -203,6 +217,7 @@ class LanguageModel(Closing):
         seed: int | None = None,
         stop: str | Sequence[str] = (),
         repetition_penalty: float | None = None,
+        min_p: float | None = None,
         speculate: int = 0,
     ) -> Options:
         """Return checked options; see `generate`.
@@ -216,6 +231,7 @@ class LanguageModel(Closing):
             top_p=1.0 if top_p is None else top_p,
             repetition_penalty=1.0 if repetition_penalty is None else repetition_penalty,
             seed=seed,
+            min_p=min_p or 0.0,
         )
         if max_tokens is not None:
             max_tokens = checked_number(max_tokens, "max_tokens")

@@ -31,6 +31,8 @@ class Sampling:
             random.
         top_k: sample only from this many likeliest tokens; 0 for all.
         top_p: sample only from the likeliest tokens whose probabilities add up to this.
+        min_p: sample only from tokens at least this many times as probable as the likeliest; 0
+            for all.
         repetition_penalty: above 1, tokens that have occurred become less likely.
         seed: random seed; None for a new one each time.
 
@@ -43,6 +45,7 @@ class Sampling:
     top_p: float = 1.0
     repetition_penalty: float = 1.0
     seed: int | None = None
+    min_p: float = 0.0
 
     @property
     def likeliest(self) -> bool:
@@ -54,9 +57,14 @@ class Sampling:
         """Whether earlier tokens do not influence the selection."""
         return self.repetition_penalty == 1.0
 
+    @property
+    def needs_host(self) -> bool:
+        """Whether the device cannot select tokens in this way."""
+        return not self.forgets or (self.min_p > 0.0 and not self.likeliest)
+
     def __post_init__(self) -> None:
         """Check the ranges."""
-        for name in ("temperature", "top_p", "repetition_penalty"):
+        for name in ("temperature", "top_p", "min_p", "repetition_penalty"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, Real):
                 raise InvalidInputError(f"{name} is {value!r}", hint="give a number")
@@ -67,6 +75,7 @@ class Sampling:
             ("temperature", 0 <= self.temperature <= 100, "from 0 to 100"),
             ("top_k", 0 <= self.top_k < 2**31, "from 0 to 2,147,483,647"),
             ("top_p", 0 < self.top_p <= 1, "above 0, and 1 at most"),
+            ("min_p", 0 <= self.min_p <= 1, "from 0 to 1"),
             ("repetition_penalty", 0 < self.repetition_penalty <= 100, "above 0"),
         ):
             if not fits:
@@ -107,6 +116,8 @@ class Sampler:
         if how.temperature == 0.0:
             return int(logits.argmax())
         scores = logits.astype(np.float64) / how.temperature
+        if how.min_p > 0.0:
+            scores[scores < scores.max() + np.log(how.min_p)] = -np.inf
         number = self._random.random()
         if 0 < how.top_k < scores.size:
             order = np.argpartition(scores, -how.top_k)[-how.top_k :]

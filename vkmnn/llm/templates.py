@@ -116,6 +116,10 @@ class ChatTemplate:
             reply = process.stdout.readline()
         except OSError:
             return None
+        except BaseException:  # Ctrl-C: the next conversation must not read this answer
+            process.kill()
+            process.wait()
+            raise
         finally:
             timer.cancel()
         found: dict[str, str] | None = json.loads(reply) if reply.endswith(b"\n") else None
