@@ -20,6 +20,7 @@ ARRAYS = frozenset({".npy", ".npz"})
 _MEDIA = PICTURES | ARRAYS
 _PICTURE_KEYS = ("image", "picture", "img", "path", "file", "bytes")
 """Keys of rows that hold a picture or its path, in the order in which they are tried."""
+_ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 _DAMAGED = (OSError, ValueError, EOFError, tarfile.TarError, zlib.error, lzma.LZMAError)
 """Errors of files that hold several items and are damaged; pyarrow's are ValueErrors."""
 _ROWS = 64
@@ -62,10 +63,7 @@ def _expanded(text: str) -> list[str]:
         lines = _text_of(Path(text[1:])).splitlines()
         found = [file for line in lines if line.strip() for file in _listed(line.strip())]
     elif path.is_dir():
-        readers = frozenset(_READERS) | _MEDIA
-        found = sorted(
-            str(one) for one in path.rglob("*") if has_suffix(one, readers) and one.is_file()
-        )
+        found = sorted(str(one) for one in path.rglob("*") if _is_data(one) and one.is_file())
     elif path.exists():
         return [text]
     elif glob.has_magic(text):
@@ -76,6 +74,11 @@ def _expanded(text: str) -> list[str]:
     if not found:
         raise InvalidInputError(f"'{text}' stands for no file", hint="check the path")
     return found
+
+
+def _is_data(path: Path) -> bool:
+    """Tell whether a file in a folder is an item, or an archive of them."""
+    return has_suffix(path, _MEDIA) or path.name.lower().endswith(_ARCHIVES)
 
 
 def _listed(line: str) -> list[str]:
@@ -98,6 +101,7 @@ def items_of(files: Sequence[str], done: frozenset[str] = frozenset()) -> Iterat
     for file in files:
         read = _READERS.get(_suffix(file), _single)
         for name, made in _guarded(file, read):
+            name = name.encode("utf-8", "backslashreplace").decode()  # bytes that are no text
             count = seen[name] = seen.get(name, 0) + 1
             key = name if count == 1 else f"{name}#{count}"
             if key not in done:
@@ -224,7 +228,7 @@ def _row(value: Any) -> tuple[Path | bytes | Mapping[str, Any], str]:
 
 
 _READERS: Mapping[str, Callable[[str], Iterator[Entry]]] = {
-    **dict.fromkeys((".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz"), _members),
+    **dict.fromkeys(_ARCHIVES, _members),
     ".jsonl": _lines,
     ".ndjson": _lines,
     ".parquet": _rows,

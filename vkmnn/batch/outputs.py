@@ -177,7 +177,7 @@ class Folder(Output):
                     with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                         np.lib.format.write_array(member, np.asarray(array), allow_pickle=False)
         with replacing(part) as file:
-            file.write("".join(f"{row.key}\n" for row in rows).encode("utf-8", "surrogateescape"))
+            file.write("".join(f"{row.key}\n" for row in rows).encode())
 
     def join(self, parts: Sequence[Path]) -> None:
         """Do nothing: the files are in place."""

@@ -81,7 +81,7 @@ def map_items(
     if options.resume and output.exists() and not parts_folder(output).exists():
         note(f"'{output}' is complete: no job was interrupted")
         return
-    files = expanded(inputs)
+    files = [file for file in expanded(inputs) if not _is_of(output, Path(file))]
     first = next(items_of(files), None)
     if first is None:
         raise InvalidInputError("the inputs hold no items", hint="check the archives and lists")
@@ -98,6 +98,12 @@ def map_items(
             _run(job, path, files, arrays, options, tasks)
         summary = job.finish()
     _show(output, summary, time.monotonic() - start)
+
+
+def _is_of(output: Path, file: Path) -> bool:
+    """Tell whether a job has written a file itself, so that it is no input."""
+    own = {path.absolute() for path in (output, parts_folder(output), error_file(output))}
+    return not own.isdisjoint((file.absolute(), *file.absolute().parents))
 
 
 def _about(path: Path, arrays: bool, tasks: TaskOptions, options: MapOptions) -> Mapping[str, Any]:
