@@ -18,7 +18,7 @@ from vkmnn.batch.flow import Failed
 from vkmnn.batch.items import Item
 from vkmnn.batch.job import Job, error_file, parts_folder
 from vkmnn.batch.outputs import Row
-from vkmnn.errors import InvalidInputError
+from vkmnn.errors import InvalidInputError, MissingExtraError
 
 ROOT = Path(__file__).resolve().parents[2]
 COUNT = 23
@@ -202,6 +202,25 @@ def test_arrays_in_parquet(tmp_path: Path) -> None:
     assert [one["x"][:1] for one in rows] == [[1], [], [1]]
     assert [one["output.input"] for one in rows] == [[3], [4], None]
     assert [one["s"] for one in rows] == [None, None, ["é", "z"]]
+
+
+def test_arrays_that_fit_no_table(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    job = Job(tmp_path / "o.parquet", {}, part=1)
+    for key, array in (("a", np.zeros(1, np.float32)), ("b", np.array(["text"]))):
+        job.add(Item(key, b"", "", key), Row(key, key, {"x": array}))
+    with pytest.raises(InvalidInputError, match="do not fit one table"):
+        job.finish()
+    job.close()
+    assert len(list(parts_folder(tmp_path / "o.parquet").glob("part-*.parquet"))) == 2
+
+
+def test_parquet_takes_an_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(MissingExtraError, match="pyarrow") as caught:
+        Job(tmp_path / "o.parquet", {})
+    assert "vkmnn[map]" in str(caught.value)
+    write(tmp_path / "o.jsonl")  # others do without
 
 
 def test_arrays_in_files(tmp_path: Path) -> None:

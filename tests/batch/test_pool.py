@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,8 +19,10 @@ from onnx import TensorProto, helper
 import vkmnn
 from tests.faces.conftest import dense_model
 from vkmnn.batch import Failed, SessionPool
+from vkmnn.batch import pool as pool_module
 from vkmnn.batch.flow import Flow, Work
 from vkmnn.errors import DeviceLostError, InvalidInputError
+from vkmnn.runtime.device_info import DeviceType
 
 
 @pytest.fixture(scope="module")
@@ -210,6 +215,27 @@ def test_an_error_of_the_iterable_is_raised(dense: Path) -> None:
 def test_bad_arguments(dense: Path, arguments: dict[str, Any]) -> None:
     with SessionPool(dense, "cpu") as pool, pytest.raises(InvalidInputError):
         pool.map([], **arguments)
+
+
+def test_nothing_of_it_is_imported_early() -> None:
+    code = "import sys, vkmnn; print(*(n for n in sys.modules if n.startswith('vkmnn.batch')))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.split() == []
+
+
+def test_software_devices_are_used_only_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def listed(*types: DeviceType) -> list[str | int]:
+        infos = [SimpleNamespace(index=n, type=one) for n, one in enumerate(types)]
+        monkeypatch.setattr(pool_module, "enumerate_devices", lambda driver: infos)
+        return pool_module.selected_devices("all")
+
+    cpu, card = DeviceType.CPU, DeviceType.DISCRETE
+    assert listed(cpu, card, DeviceType.INTEGRATED, cpu) == [1, 2]
+    assert listed(cpu) == [0]
+    assert listed() == ["auto"]
+    assert pool_module.selected_devices(["cpu", 1]) == ["cpu", 1]
 
 
 def test_bad_pools(dense: Path) -> None:

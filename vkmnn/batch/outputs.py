@@ -143,7 +143,13 @@ class Parquet(Output):
         arrow, parquet = self._arrow, self._parquet
         schemas = [parquet.read_schema(part) for part in parts]
         empty = arrow.schema([("input", arrow.string())])
-        schema = arrow.unify_schemas(schemas) if schemas else empty
+        try:
+            schema = arrow.unify_schemas(schemas) if schemas else empty
+        except (ValueError, TypeError) as error:
+            raise InvalidInputError(
+                f"the results do not fit one table: {error}",
+                hint=f"their parts are tables of their own: {parts[0].parent}",
+            ) from error
         with replacing(self.target) as file, parquet.ParquetWriter(file, schema) as writer:
             for part in parts:
                 table = parquet.read_table(part)
