@@ -23,6 +23,7 @@ from vkmnn.cli.app import run_cli
 from vkmnn.cli.chat_commands import COMMANDS
 from vkmnn.cli.chat_history import History
 from vkmnn.cli.chat_input import MORE, PROMPT, Entry, read_entry
+from vkmnn.cli.chat_state import Chat
 from vkmnn.llm.language_model import LanguageModel
 
 pytest.importorskip("tokenizers")
@@ -342,6 +343,21 @@ def test_ctrl_c_before_the_first_word_drops_the_message(talk: Talker) -> None:
     assert "as before" in found.err
 
 
+def test_ctrl_c_after_the_answer_drops_the_message(
+    talk: Talker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, calls = Chat.count, []
+
+    def count(self: Chat, answer: Any) -> None:
+        calls.append(answer)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        whole(self, answer)
+
+    monkeypatch.setattr(Chat, "count", count)
+    assert [_contents(one) for one in talk("one\ntwo\n").prompts] == [["one"], ["two"]]
+
+
 def test_ctrl_c_ends_a_chat_in_a_pipe(talk: Talker) -> None:
     found = talk("one\ntwo\n", typed=False, stop=0)
     assert found.status == 130
@@ -430,8 +446,15 @@ def test_keys_on_a_terminal(folder: Path, tmp_path: Path) -> None:
         until(r"stopped; this part stays(.|\s)*\n> ")
         os.write(ours, b"/hlep\n")
         until(r"did you mean /help(.|\s)*> ")
-        os.write(ours, b"\x04")
-        assert process.wait(60) == 0
+        os.write(ours, b"abc")
+        until(r"abc")
+        os.write(ours, b"\x03")  # drops what is typed
+        until(r"\n> ")
+        os.write(ours, b"\x03")
+        until(r"press Ctrl-C again(.|\s)*\n> ")
+        os.write(ours, b"\x03")
+        until(r"the chat is over")
+        assert process.wait(60) == 130
     finally:
         process.kill()
         process.wait()

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import vkmnn
 from tests.llm import described, tiny
 from vkmnn.errors import InvalidInputError, ModelFileError
 from vkmnn.llm.layout import read_layout
@@ -111,3 +112,14 @@ def test_min_p_is_selected_on_the_host() -> None:
     for wrong in (-0.1, 1.5, True, "x", float("nan")):
         with pytest.raises(InvalidInputError, match="min_p"):
             Sampling(min_p=wrong)  # type: ignore[arg-type]
+
+
+def test_texts_by_min_p(tmp_path: Path) -> None:
+    pytest.importorskip("tokenizers")
+    with vkmnn.llm.load(tiny.optimum_folder(tmp_path), capacity=64) as model:
+        assert model.sampling_defaults() == {}
+        greedy = model.generate("the quick", 12).tokens
+        assert model.generate("the quick", 12, temperature=3.0, seed=1).tokens != greedy
+        assert model.generate("the quick", 12, temperature=3.0, seed=1, min_p=1).tokens == greedy
+        with pytest.raises(InvalidInputError, match="min_p is 2"):
+            model.generate("the quick", 12, min_p=2)

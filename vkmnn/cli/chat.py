@@ -86,9 +86,11 @@ def _done(chat: Chat, entry: Entry, lasting: bool) -> bool:
             raise
         chat.failed = True
         show_error(error)
-    except KeyboardInterrupt:  # outside an answer
+    except KeyboardInterrupt:  # outside an answer, which handles it
         if not lasting:
             raise interrupted("the chat is over") from None
+        if not entry.is_command:
+            chat.conversation.messages[:] = before
     return True
 
 
