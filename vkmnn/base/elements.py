@@ -7,10 +7,12 @@ from its row here.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
 FloatElement = Literal["f32", "f16"]
 """Names of float elements: values of the axis `element` of kernels."""
@@ -22,7 +24,8 @@ class FloatStorage:
 
     Attributes:
         label: name in tuning tables, names of tensors and reports.
-        dtype: numpy's type of the stored elements.
+        numpy: name of numpy's type of the stored elements; a build of the wheel has no numpy.
+        bytes: bytes of one number.
         words: GLSL types in memory of one, two and four components.
         texels: formats of these in texel buffers and images; empty where there are none.
         extension: GLSL extension that the types need in a buffer.
@@ -36,20 +39,21 @@ class FloatStorage:
     """
 
     label: str
-    dtype: np.dtype[Any]
+    numpy: str
+    bytes: int
     words: tuple[str, str, str]
     texels: tuple[str, str, str] | tuple[()] = ()
     extension: str | None = None
     needs: tuple[str, ...] = ()
     functions: str = ""
-    largest: float = float(np.finfo(np.float32).max)
-    least_normal: float = float(np.finfo(np.float32).tiny)
+    largest: float = (2.0 - 2.0**-23) * 2.0**127
+    least_normal: float = 2.0**-126
     whole: int = 1 << 24
 
     @property
-    def bytes(self) -> int:
-        """Bytes of one number."""
-        return self.dtype.itemsize
+    def dtype(self) -> np.dtype[Any]:
+        """The type of the stored elements."""
+        return _dtype(self.numpy)
 
     @property
     def image(self) -> str:
@@ -62,13 +66,21 @@ class FloatStorage:
         return self.largest < 1e38
 
 
+@functools.cache
+def _dtype(name: str) -> np.dtype[Any]:
+    import numpy as np
+
+    return np.dtype(name)
+
+
 FLOATS: dict[FloatElement, FloatStorage] = {
     "f32": FloatStorage(
-        "fp32", np.dtype(np.float32), ("float", "vec2", "vec4"), ("r32f", "rg32f", "rgba32f")
+        "fp32", "float32", 4, ("float", "vec2", "vec4"), ("r32f", "rg32f", "rgba32f")
     ),
     "f16": FloatStorage(
         "fp16",
-        np.dtype(np.float16),
+        "float16",
+        2,
         ("float16_t", "f16vec2", "f16vec4"),
         ("r16f", "rg16f", "rgba16f"),
         "GL_EXT_shader_16bit_storage",
