@@ -422,3 +422,14 @@ def test_a_model_file_needs_neither_converters_nor_passes(tmp_path: Path):
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+def test_wheels_are_built_without_numpy() -> None:
+    """The environment that a wheel is built in has the packages of [build-system] alone."""
+    code = (
+        "import sys\n"
+        "for name in ('cffi', 'flatbuffers', 'numpy', 'onnx', 'platformdirs', 'typer', 'vulkan'):\n"
+        "    sys.modules[name] = None\n"
+        "import vkmnn.codegen.packaging\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
