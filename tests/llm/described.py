@@ -240,12 +240,13 @@ def _stored(values: npt.NDArray[Any], dtype: str) -> bytes:
 
 
 def write_safetensors(path: Path, tensors: Arrays, dtype: str = "F32") -> None:
-    """Write a file."""
+    """Write a file; bytes stay bytes."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     data = b""
     for name, values in tensors.items():
-        stored = _stored(values, dtype)
-        header[name] = {"dtype": dtype, "shape": list(values.shape),
+        whole = values.dtype == np.uint8
+        stored = values.tobytes() if whole else _stored(values, dtype)
+        header[name] = {"dtype": "U8" if whole else dtype, "shape": list(values.shape),
                         "data_offsets": [len(data), len(data) + len(stored)]}  # fmt: skip
         data += stored
     text = json.dumps(header).encode()

@@ -496,6 +496,135 @@ def test_headers_of_safetensors_that_lie(tmp_path: Path) -> None:
         read_source(folder)
 
 
+def _of_e2m1(blocks: Any, scales: Any) -> Any:
+    """Return the numbers of MXFP4 by the OCP's specification, neighbours in one byte."""
+    numbers = []
+    for code in range(16):
+        exponent, mantissa = code >> 1 & 3, code & 1
+        size = (1 + mantissa / 2) * 2.0 ** (exponent - 1) if exponent else mantissa / 2
+        numbers.append(-size if code & 8 else size)
+    codes = np.stack([blocks & 15, blocks >> 4], -1).reshape(*scales.shape, 32)
+    plain = np.array(numbers)[codes] * 2.0 ** (scales.astype(np.float64)[..., None] - 127)
+    return plain.reshape(*scales.shape[:-1], -1).astype(np.float32)
+
+
+def _as_transformers_has_it(kind: str, shape: Any, data: bytes) -> tuple[Any, Any]:
+    """Return blocks and scales of a tensor whose bytes are those of a GGUF file."""
+    assert kind == "MXFP4"
+    found = np.frombuffer(data, np.uint8).reshape(*shape[:-1], shape[-1] // 32, 17)
+    codes = np.concatenate([found[..., 1:] & 15, found[..., 1:] >> 4], -1)
+    return codes[..., ::2] | codes[..., 1::2] << 4, found[..., 0]
+
+
+def _gpt_oss(folder: Path, seed: int, coded: bool, dtype: str = "F32") -> Path:
+    """Write gpt-oss as transformers stores it, with the weights of the GGUF file of this seed."""
+    stored = described.gguf_tensors("gpt_oss", "MXFP4", seed)
+    made: dict[str, Any] = {}
+    for key in described.weights_of("gpt_oss", seed):
+        kind, shape, data = stored[described.gguf_name(key, True)]
+        if kind == "F32":
+            made[key] = np.frombuffer(data, np.float32).reshape(shape)
+        else:
+            pair = _as_transformers_has_it(kind, shape, data)
+            made[key] = pair if "_exps." in key and coded else _of_e2m1(*pair)
+    for gate in [key for key in made if ".gate_exps." in key]:
+        whole, _, kind = gate.rpartition(".gate_exps.")
+        one, two, down = (
+            made.pop(f"{whole}.{part}_exps.{kind}") for part in ("gate", "up", "down")
+        )
+        for part, arrays in (("gate_up_proj", (one, two)), ("down_proj", (down,))):
+            name = f"{whole}.experts.{part}"
+            if kind == "weight" and coded:
+                for number, suffix in enumerate(("_blocks", "_scales")):
+                    made[name + suffix] = _alternating([array[number] for array in arrays])
+            elif kind == "weight":
+                made[name] = _alternating(arrays).swapaxes(1, 2)
+            else:
+                made[f"{name}_bias"] = _alternating(arrays)
+    folder.mkdir()
+    config = described.config_of("gpt_oss")
+    if coded:
+        config["quantization_config"] = {"quant_method": "mxfp4"}
+    (folder / "config.json").write_text(json.dumps(config), "utf-8")
+    names = sorted(made)
+    for number in range(2):  # blocks and scales in different files
+        file = folder / f"model-{number + 1:05}-of-00002.safetensors"
+        described.write_safetensors(file, {one: made[one] for one in names[number::2]}, dtype)
+    return folder
+
+
+def _alternating(arrays: Any) -> Any:
+    """Return rows of arrays in turns."""
+    return np.stack(arrays, 2).reshape(arrays[0].shape[0], -1, *arrays[0].shape[2:])
+
+
+@pytest.mark.parametrize("coded", [True, False])
+def test_folder_of_gpt_oss(coded: bool, store: dict[str, Any], tmp_path: Path) -> None:
+    """The experts as blocks and scales, or as floats, give what transformers computes."""
+    case = "file.gpt_oss_mxfp4"
+    folder = _gpt_oss(tmp_path / "m", int(store[f"{case}.seed"]), coded)
+    wanted = store[f"{case}.logits"]
+    assert read_source(folder).kinds["MXFP4"] == (6 if coded else 0)
+    assert np.abs(_logits(folder) - wanted).max() / np.ptp(wanted) < 1e-5
+    with vkmnn.llm.load(folder) as model:
+        assert model.generate(PROMPT, TOKENS).tokens == store[f"{case}.tokens"].tolist()
+
+
+def test_experts_of_gpt_oss_are_read_in_their_order(tmp_path: Path) -> None:
+    """Every matrix of every expert, in parts of a few rows, is decoded as the OCP specifies."""
+    folder = _gpt_oss(tmp_path / "m", 3, True)
+    weights = read_source(folder).weights
+    for name, (kind, shape, data) in described.gguf_tensors("gpt_oss", "MXFP4", 3).items():
+        if "_exps.weight" in name:
+            wanted = _of_e2m1(*_as_transformers_has_it(kind, shape, data))
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr("vkmnn.converter.language.folder_experts.PART", 512)
+                assert np.array_equal(weights[name].floats(), wanted)
+
+
+@pytest.mark.parametrize(
+    ("part", "change"),
+    [
+        ("down_proj_scales", lambda one: one[:, :-1]),
+        ("down_proj_blocks", lambda one: one[..., :-1]),
+        ("gate_up_proj_blocks", lambda one: one[:, :, 0]),
+        ("gate_up_proj_bias", lambda one: one[:, :-1]),
+        ("gate_up_proj_bias", lambda one: one[0]),
+        ("down_proj_scales", lambda one: np.full_like(one, 255)),
+        ("down_proj_scales", None),
+        ("down_proj_blocks", None),
+    ],
+)
+def test_experts_of_gpt_oss_that_lie(part: str, change: Any, tmp_path: Path) -> None:
+    changed = f"model.layers.1.mlp.experts.{part}"
+    write = described.write_safetensors
+
+    def written(path: Path, tensors: Any, dtype: str) -> None:
+        if changed in tensors:
+            one = tensors.pop(changed)
+            tensors |= {changed: np.ascontiguousarray(change(one))} if change else {}
+        write(path, tensors, dtype)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(described, "write_safetensors", written)
+        folder = _gpt_oss(tmp_path / "m", 0, True)
+    with pytest.raises(VkmnnError, match=r"damaged|not read|no tensor"):
+        vkmnn.llm.load(folder, "cpu")
+
+
+def test_limit_of_the_gates_and_other_methods(tmp_path: Path) -> None:
+    folder = _gpt_oss(tmp_path / "m", 0, True)
+    path = folder / "config.json"
+    config = json.loads(path.read_text("utf-8"))
+    assert read_source(folder).architecture.traits.limit == 7.0
+    path.write_text(json.dumps({**config, "swiglu_limit": 5.0}), "utf-8")
+    assert read_source(folder).architecture.traits.limit == 5.0
+    for change in ({"quantization_config": {"quant_method": "gptq"}}, {"model_type": "llama"}):
+        path.write_text(json.dumps({**config, **change}), "utf-8")
+        with pytest.raises(ModelFileError, match="quantised by"):
+            read_source(folder)
+
+
 @pytest.mark.parametrize("kind", ["gguf", "safetensors"])
 def test_mutated_files_raise_typed_errors(kind: str, tmp_path: Path) -> None:
     """Bytes of headers are changed, inserted and removed: errors are typed, and nothing hangs."""

@@ -20,7 +20,6 @@ class Family:
         unturned: of so many layers, the last one has no rotary embedding; 0 for none.
         limit: limit of the experts' gates; 1 is then also added to the values that they gate
             (gpt-oss).
-        of_folders: whether folders of safetensors are read as well.
     """
 
     activation: str = "silu"
@@ -29,7 +28,6 @@ class Family:
     pattern: int = 0
     unturned: int = 0
     limit: float = 0.0
-    of_folders: bool = True
 
 
 FAMILIES: dict[str, Family] = {
@@ -45,7 +43,7 @@ FAMILIES: dict[str, Family] = {
     "mixtral": Family(),
     "qwen2_moe": Family(pattern=-1),
     "qwen3_moe": Family(pattern=-1),
-    "gpt_oss": Family(pattern=2, limit=7.0, of_folders=False),
+    "gpt_oss": Family(pattern=2, limit=7.0),
 }
 """By `model_type` of config.json."""
 

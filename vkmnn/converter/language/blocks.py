@@ -334,6 +334,9 @@ F32 = BlockType("F32", 1, 4, _words("<f4"))
 F16 = BlockType("F16", 1, 2, _words("<f2"))
 BF16 = BlockType("BF16", 1, 2, _brain)
 F64 = BlockType("F64", 1, 8, _words("<f8"))
+U8 = BlockType("U8", 1, 1)
+"""Bytes, which mean something only together with other tensors."""
+MXFP4 = BlockType("MXFP4", 32, 17, None, _mxfp4, 8, 32)
 
 GGUF_TYPES: dict[int, BlockType] = {
     0: F32,
@@ -352,7 +355,7 @@ GGUF_TYPES: dict[int, BlockType] = {
     23: BlockType("IQ4_XS", 256, 136, None, _iq4_xs, 8, 32),
     28: F64,
     30: BF16,
-    39: BlockType("MXFP4", 32, 17, None, _mxfp4, 8, 32),
+    39: MXFP4,
 }
 """By the numbers that GGUF files have for them."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from vkmnn.base.config_file import Section
@@ -17,8 +18,16 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
                "rope_local_base_freq": 10000.0, "max_position_embeddings": 131072},
     "gemma2": {"query_pre_attn_scalar": 256, "sliding_window": 4096},
     "smollm3": {"num_key_value_heads": 4, "rope_theta": 2e6, "max_position_embeddings": 32768},
+    "gpt_oss": {"num_key_value_heads": 8, "head_dim": 64, "sliding_window": 128,
+                "rope_theta": 150000.0, "rms_norm_eps": 1e-5, "num_experts_per_tok": 4,
+                "max_position_embeddings": 131072,
+                "rope_scaling": {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0,
+                                 "beta_slow": 1.0, "truncate": False,
+                                 "original_max_position_embeddings": 4096}},
 }  # fmt: skip
 """Defaults that files omit: transformers only writes values that differ from them."""
+_NORMALISED = ("mixtral", "gpt_oss")
+"""Families in which the shares of the chosen experts always add up to 1."""
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 _DEEPEST, _WIDEST = 4096, 1 << 20
 
@@ -32,9 +41,8 @@ def architecture_of(config: Section) -> Architecture:
     inner = config.section("text_config") if "text_config" in config else config
     kind = inner.text("model_type") or config.text("model_type")
     family = _TYPES.get(kind, kind)
-    known = {name: one for name, one in FAMILIES.items() if one.of_folders}
-    if family not in known:
-        raise unknown(config.path.parent.name or str(config.path), kind, known)
+    if family not in FAMILIES:
+        raise unknown(config.path.parent.name or str(config.path), kind, FAMILIES)
     whole = inner.with_defaults(_DEFAULTS.get(family, {}))
     return _Config(whole, family, FAMILIES[family]).read()
 
@@ -98,8 +106,10 @@ class _Config:
             score_cap=section.real("attn_logit_softcapping"),
             logit_cap=section.real("final_logit_softcapping"),
             experts=experts,
-            normalised=section.flag("norm_topk_prob", self._family == "mixtral"),
-            traits=self._traits,
+            normalised=section.flag("norm_topk_prob", self._family in _NORMALISED),
+            traits=replace(self._traits, limit=section.real("swiglu_limit", self._traits.limit))
+            if self._traits.limit
+            else self._traits,
         )
 
     def _mixes(self) -> bool:

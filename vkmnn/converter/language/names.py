@@ -29,6 +29,11 @@ _OF_LAYER = {
     "post_feedforward_layernorm": "post_ffw_norm",
     "block_sparse_moe.gate": "ffn_gate_inp",
     "mlp.gate": "ffn_gate_inp",
+    "mlp.router": "ffn_gate_inp",
+    "mlp.gate_exps": "ffn_gate_exps",
+    "mlp.up_exps": "ffn_up_exps",
+    "mlp.down_exps": "ffn_down_exps",
+    "self_attn.sinks": "attn_sinks",
     "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
     "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
     "mlp.shared_expert.up_proj": "ffn_up_shexp",
@@ -37,7 +42,7 @@ _OF_LAYER = {
 _OF_EXPERT = {"w1": "ffn_gate", "w2": "ffn_down", "w3": "ffn_up", "gate_proj": "ffn_gate",
               "down_proj": "ffn_down", "up_proj": "ffn_up"}  # fmt: skip
 _EXPERT = re.compile(r"(?:block_sparse_moe|mlp)\.experts\.(?P<expert>\d{1,4})\.(?P<part>\w+)")
-_LAYER = re.compile(r"layers\.(?P<layer>\d{1,4})\.(?P<part>.+)\.(?P<kind>weight|bias)")
+_LAYER = re.compile(r"layers\.(?P<layer>\d{1,4})\.(?P<part>.+?)(?:\.(?P<kind>weight|bias))?")
 _PREFIX = re.compile(r"^(model\.language_model\.|language_model\.model\.|language_model\.|model\.)")
 _IGNORED = re.compile(r"rotary_emb\.inv_freq$|^(vision_tower|multi_modal_projector|visual)\.|"
                       r"^model\.(vision_tower|multi_modal_projector|visual)\.")  # fmt: skip
@@ -66,4 +71,5 @@ def _plain(name: str, sandwiched: bool) -> str:
         known = f"{_OF_EXPERT[expert['part']]}.{int(expert['expert'])}"
     else:
         known = _OF_LAYER.get(part)
-    return name if known is None else f"blk.{int(match['layer'])}.{known}.{match['kind']}"
+    kind = match["kind"] or "weight"  # sinks are called nothing else
+    return name if known is None else f"blk.{int(match['layer'])}.{known}.{kind}"

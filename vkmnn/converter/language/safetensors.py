@@ -9,20 +9,21 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from vkmnn.converter.language.blocks import BF16, F16, F32, F64
+from vkmnn.converter.language.blocks import BF16, F16, F32, F64, U8
+from vkmnn.converter.language.folder_experts import with_experts
 from vkmnn.converter.language.stored import LARGEST, StoredTensor
 from vkmnn.errors import ModelFileError
 
 INDEX = "model.safetensors.index.json"
 _MAX_HEADER = 100_000_000
-_TYPES = {one.name: one for one in (F16, BF16, F32, F64)}
-_WIDTHS = {"BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "I16": 2,
+_TYPES = {one.name: one for one in (F16, BF16, F32, F64, U8)}
+_WIDTHS = {"BOOL": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "I16": 2,
            "U16": 2, "I32": 4, "U32": 4, "I64": 8, "U64": 8, "C64": 8}  # fmt: skip
 """Bytes of elements of unsupported types."""
 
 
 def read_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
-    """Return the tensors of a file, and the types of unsupported ones.
+    """Return the tensors of a file, those of bytes among them, and the types of unsupported ones.
 
     Raises:
         ModelFileError: it is missing, damaged, or something else.
@@ -84,7 +85,7 @@ def _entry(path: Path, name: str, entry: Any) -> tuple[str, tuple[int, ...], tup
 
 
 def read_folder(folder: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
-    """Return the tensors of all safetensors files of a folder, as `read_header`.
+    """Return the tensors of all safetensors files of a folder, and the types of unsupported ones.
 
     Raises:
         ModelFileError: a file is missing or damaged.
@@ -96,7 +97,8 @@ def read_folder(folder: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
         tensors, rest = read_header(folder / name)
         found |= tensors
         others |= rest
-    return found, others
+    found, unread = with_experts(found)
+    return found, others | unread
 
 
 def files_of(folder: Path) -> list[str]:

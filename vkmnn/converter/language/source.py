@@ -126,7 +126,7 @@ def _of_folder(folder: Path) -> LanguageSource:
 
 def _refuse_quantised(config: Section) -> None:
     method = config.section("quantization_config").text("quant_method")
-    if method:
+    if method and (method, config.text("model_type")) != ("mxfp4", "gpt_oss"):
         raise ModelFileError(
             f"'{config.path.parent}' holds weights quantised by {method[:60]}",
             hint="load the original model, or a GGUF file of it",

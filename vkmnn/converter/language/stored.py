@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from io import FileIO
 from math import prod
 from pathlib import Path
@@ -93,20 +94,14 @@ class StoredTensor:
         They are valid until the next ones.
         """
         step = 2 * max(1, PART // 2 // max(1, self.shape[-1] if self.shape else 1))
-        try:
-            # Not mapped: a file that becomes shorter meanwhile would end the process.
-            buffer = np.empty((min(step, self.rows), self.row_bytes), np.uint8)
-            with self.path.open("rb", buffering=0) as file:
-                file.seek(self.offset)
-                for start in range(0, self.rows, step):
-                    data = buffer[: self.rows - start]
-                    _fill(file, data, self)
-                    blocks = data.reshape(data.shape[0], -1, self.type.nbytes)
-                    yield slice(start, start + data.shape[0]), blocks
-        except (OSError, ValueError) as error:
-            raise ModelFileError(
-                f"'{self.path}' cannot be read: {error}", hint="check the path and its permissions"
-            ) from error
+        buffer = np.empty((min(step, self.rows), self.row_bytes), np.uint8)
+        with opened(self) as file:
+            file.seek(self.offset)
+            for start in range(0, self.rows, step):
+                data = buffer[: self.rows - start]
+                _fill(file, data, self)
+                blocks = data.reshape(data.shape[0], -1, self.type.nbytes)
+                yield slice(start, start + data.shape[0]), blocks
 
     def floats(self) -> Array:
         """Return the elements as float32."""
@@ -152,6 +147,35 @@ class StoredTensor:
                 offsets -= np.float32(1 << kind.bits - 1)
                 bounds["zeros"].store(offsets, to["zeros"][rows])
         return all(one.fits for one in bounds.values())
+
+
+@contextmanager
+def opened(tensor: StoredTensor) -> Iterator[FileIO]:
+    """Open the file of a tensor for reading.
+
+    Raises:
+        ModelFileError: it cannot be read.
+    """
+    try:
+        # Not mapped: a file that becomes shorter meanwhile would end the process.
+        with tensor.path.open("rb", buffering=0) as file:
+            yield file
+    except (OSError, ValueError) as error:
+        raise ModelFileError(
+            f"'{tensor.path}' cannot be read: {error}", hint="check the path and its permissions"
+        ) from error
+
+
+def read_bytes(file: FileIO, tensor: StoredTensor, start: int, shape: tuple[int, ...]) -> Bytes:
+    """Return bytes of a tensor from one of them on.
+
+    Raises:
+        ModelFileError: the file has become shorter.
+    """
+    made = np.empty(shape, np.uint8)
+    file.seek(tensor.offset + start)
+    _fill(file, made, tensor)
+    return made
 
 
 def _fill(file: FileIO, to: Bytes, tensor: StoredTensor) -> None:
