@@ -1,4 +1,4 @@
-"""Inputs of `vkmnn run` for pipelines: pictures, films, sounds and texts; and their options."""
+"""Inputs of `vkmnn run` for pipelines: images, videos, sounds and texts; and their options."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ class Inputs:
 
 
 def read_inputs(texts: Sequence[str], on: str = "picture") -> Inputs:
-    """Tell pictures, films, sounds and folders from values; names before files are dropped.
+    """Separate images, videos, sounds and folders from values; names before files are dropped.
 
     Args:
         texts: as typed.
-        on: "text" where the task takes texts: all inputs are texts, or files that hold one.
+        on: "text" if the task takes text: all inputs are texts, or files that contain one.
     """
     if on == "text":
         return Inputs(texts=[_text_of(text) for text in texts])
@@ -137,6 +137,6 @@ def is_for_pipeline(inputs: Sequence[str], tasks: TaskOptions, model: str) -> bo
     if not tasks.given:
         return False
     raise InvalidInputError(
-        f"{tasks.given[0]} is for pictures, sounds and texts, and no input is one",
-        hint="give a picture, a film or a folder: -i street.jpg",
+        f"{tasks.given[0]} is for images, sounds and texts, and no input is one",
+        hint="give an image, a video or a folder: -i street.jpg",
     )
