@@ -120,7 +120,7 @@ def test_a_question_with_the_line_to_type(cli: Cli, tmp_path: Path, street: Path
     path = canned(tmp_path / "m.onnx", {"y": np.ones((1, 1, 64, 64))})
     result = cli("run", path, "-i", street, "-d", "cpu")
     assert result.status == 1
-    assert "nothing says what 'm.onnx' is for" in result.err
+    assert "cannot determine the task of 'm.onnx'" in result.err
     assert f"vkmnn run {path} -i {street} --task" in result.err.replace("\n", "")
     for task in ("matte", "depth", "segment"):
         assert cli("run", path, "-i", street, "-d", "cpu", "--task", task).status == 0

@@ -156,7 +156,7 @@ def test_results_save_and_describe_themselves(tmp_path: Path, street: Path) -> N
         ({"std": (0, 1, 1)}, "is not a list of numbers"),
         ({"size": 48}, "takes only images of 32×32"),
         ({"activation": "soft"}, "did you mean softmax"),
-        ({"top": "x"}, "is not a whole number"),
+        ({"top": "x"}, "is not an integer"),
         ({"labels": 5}, "neither a list of names nor a file"),
         ({"mean": (0.5, 0.5)}, "2 numbers for mean"),
     ],

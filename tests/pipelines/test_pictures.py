@@ -98,7 +98,7 @@ BAD: dict[str, tuple[Any, str]] = {
     ),
     "no such file": ("nowhere.png", "does not exist"),
     "a folder": ("/", "is not a file"),
-    "an address": ("https://example.org/cat.jpg", "nothing is downloaded"),
+    "an address": ("https://example.org/cat.jpg", "images are not downloaded"),
     "a number": (7, "int is not an image"),
     "a vector": (np.zeros(9, np.uint8), "is not an image"),
     "five channels": (np.zeros((9, 9, 5), np.uint8), "is not an image"),

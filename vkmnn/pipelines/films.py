@@ -37,7 +37,7 @@ def frames_of(source: Any) -> Iterator[Picture]:
         yield from map(read_picture, source)
     else:
         raise InvalidInputError(
-            f"{type(source).__name__}has no frames",
+            f"{type(source).__name__} has no frames",
             hint="pass a video's path, a camera's number, or an iterable of images",
         )
 

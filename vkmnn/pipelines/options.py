@@ -132,7 +132,7 @@ def _numbers(name: str, value: Any) -> tuple[float, ...]:
         found = ()
     if not found or (name == "std" and not all(found)):
         raise InvalidInputError(
-            f"{name}={value!r}is not a list of numbers, one per channel",
+            f"{name}={value!r} is not a list of numbers, one per channel",
             hint="for example mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)",
         )
     return found
@@ -157,20 +157,20 @@ def _one_of(*words: str) -> Callable[[str, Any], str]:
 
 def _count(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= 4096:
-        raise InvalidInputError(f"{name}={value!r}is not an integer from 1 to 4096")
+        raise InvalidInputError(f"{name}={value!r} is not an integer from 1 to 4096")
     return value
 
 
 def _positive(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 100:
-        raise InvalidInputError(f"{name}={value!r}is not a positive number")
+        raise InvalidInputError(f"{name}={value!r} is not a positive number")
     return float(value)
 
 
 def number_of_pixels(name: str, value: Any) -> int:
     """Return a whole number of pixels, 0 or more."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 1 << 15:
-        raise InvalidInputError(f"{name}={value!r}is not a non-negative integer number of pixels")
+        raise InvalidInputError(f"{name}={value!r} is not a non-negative integer number of pixels")
     return value
 
 
