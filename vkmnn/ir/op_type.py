@@ -117,8 +117,7 @@ def op_type(
 
     Raises:
         PluginError: a name is already in use, the class is not a frozen dataclass derived from
-            OpAttrs, or
-            the numbers of inputs are not valid.
+            OpAttrs, or the numbers of inputs are not valid.
     """
     low, high = (inputs, inputs) if isinstance(inputs, int) else inputs
     if not 0 <= low <= high or not all(0 <= index < high for index in content):
