@@ -72,7 +72,7 @@ def check_reference(name: str, model: object) -> None:
         shown = Path(model).name if isinstance(model, str | Path) else "the model"
         raise InvalidInputError(
             f"onnxruntime does not read '{shown}', and vkmnn's own files keep no ONNX nodes",
-            hint="give the model that it was made from, or compare with numpy: cpu",
+            hint="give the original model, or compare with numpy: cpu",
         )
 
 
@@ -152,7 +152,7 @@ def onnx_of(model: Any) -> tuple[onnx.ModelProto, Path | None]:
             raise
     if not made:
         raise InvalidInputError(
-            "the model has no form that onnxruntime reads", hint="compare with numpy: cpu"
+            "the model cannot be converted to ONNX for onnxruntime", hint="compare with numpy: cpu"
         )
     return completed(made[-1]), made[-1].folder
 

@@ -36,7 +36,7 @@ def companions(file: Path) -> list[Companion]:
         _check(one.path, file)
         found[one.path] = one
         if len(found) > MAX_FILES:
-            raise ModelFileError(f"'{file.name}' has its data in more than {MAX_FILES} files")
+            raise ModelFileError(f"'{file.name}' has external data in more than {MAX_FILES} files")
     return list(found.values())
 
 
@@ -44,7 +44,7 @@ def _check(name: str, file: Path) -> None:
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or re.search(r"[\\:\0]", name) or not path.name:
         raise ModelFileError(
-            f"'{file.name}' has its data in '{name[:200]}', outside its folder",
+            f"'{file.name}' has external data in '{name[:200]}', outside its folder",
             hint="the file may be malicious",
         )
 

@@ -234,7 +234,7 @@ def open_repository(name: HubName) -> Repository:
         )
     except Exception as error:  # huggingface_hub's own errors have no common base class
         if cached is not None and _unreachable(error):
-            _log.warning("the hub cannot be reached, its cache is used: %s", _first_line(error))
+            _log.warning("the Hub cannot be reached, using its cache: %s", _first_line(error))
             return cached
         raise _refused(name, _first_line(error)) from error
     files = {one.rfilename: one.size for one in found.siblings or ()}
@@ -329,7 +329,7 @@ def _first_line(error: Exception) -> str:
 
 def _refused(name: HubName, reason: str, hint: str = "") -> ModelFileError:
     return ModelFileError(
-        f"'{name}' cannot be downloaded from the hub: {reason}",
+        f"'{name}' cannot be downloaded from the Hub: {reason}",
         hint=hint
         or f"check the name ({HUB}owner/name:file@revision), the network, and HF_TOKEN "
         "for models that ask for a login; or pass a folder",

@@ -160,13 +160,13 @@ def model_folder(
         if name is None:
             raise ModelFileError(
                 f"there is no folder '{model}'",
-                hint="name a folder, or a model of the hub: owner/name",
+                hint="give a folder, or a model on the Hub: owner/name",
             )
     if isinstance(name, HubName):
         return _folder_of(with_revision(name, revision), variant)
     if revision is not None:
         raise InvalidInputError(
-            f"'{model}' is not a model of the hub: it has no revisions",
+            f"'{model}' is not a model on the Hub, so it has no revisions",
             hint=f"leave out the revision, or write {HUB}owner/name",
         )
     path = _unpacked(_network_of(name, None) if name is not None else path)
@@ -276,7 +276,7 @@ def pull(model: str, variant: str | None = None, report: Any = None) -> Located:
     name = None if is_there(Path(os.fspath(model))) else read_name(model)
     if name is None:
         raise InvalidInputError(
-            f"'{model}' is a path, not an address or a name of the hub",
+            f"'{model}' is a path, not a URL or a name on the Hub",
             hint=f"write https://…, owner/name, or {HUB}owner/name",
         )
     return _located(name, variant, report, again=True)

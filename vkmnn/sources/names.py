@@ -117,7 +117,7 @@ def read_name(text: str) -> HubName | Url | None:
     owner = match["repository"].partition("/")[0]
     if Path(owner).is_dir():
         raise ModelFileError(
-            f"there is no file or folder '{text}'",
+            f"no such file or folder: '{text}'",
             hint=f"there is a folder '{owner}' here, so this is read as a path; write {HUB}{text} "
             "for the model of the hub",
         )
@@ -134,7 +134,7 @@ def with_revision(name: HubName, revision: str | None) -> HubName:
         return name
     if name.revision:
         raise InvalidInputError(
-            f"'{name}' has the revision '{name.revision}', and '{revision}' was given, too",
+            f"'{name}' has the revision '{name.revision}', but '{revision}' was also given",
             hint="give one of them",
         )
     return HubName(name.repository, name.file, revision)
@@ -153,7 +153,7 @@ def _hub_name(text: str, shown: str) -> HubName:
         if match else [".."]  # fmt: skip
     if match is None or ".." in parts:
         raise ModelFileError(
-            f"'{shown[:200]}' is not the name of a model of the hub", hint=f"write {_NAME_FORM}"
+            f"'{shown[:200]}' is not a valid name of a model on the Hub", hint=f"write {_NAME_FORM}"
         )
     file = (match["file"] or "").strip("/")
     return HubName(match["repository"], file, match["revision"] or "")
@@ -165,11 +165,11 @@ def _address(text: str) -> Url | HubName:
         host = parts.hostname or ""
         _ = parts.port
     except ValueError as error:
-        raise ModelFileError(f"'{text[:200]}' is not a valid address: {error}") from error
+        raise ModelFileError(f"'{text[:200]}' is not a valid URL: {error}") from error
     if "@" in parts.netloc:  # not shown: it may be a password
         raise ModelFileError(
-            f"the address of '{host}' has a user's name in it",
-            hint="leave it out; models of the hub are authorised by HF_TOKEN",
+            f"the URL for '{host}' contains a user name",
+            hint="leave it out; access to the Hub is authorised by HF_TOKEN",
         )
     check_scheme(text)
     page = _PAGE.fullmatch(unquote(parts.path))
@@ -183,8 +183,8 @@ def _address(text: str) -> Url | HubName:
     digest = _DIGEST.fullmatch(parts.fragment)
     if parts.fragment and digest is None:
         raise ModelFileError(
-            f"'#{parts.fragment[:100]}' at the end of an address is not a digest",
-            hint="write #sha256= and its 64 digits, or leave it out",
+            f"'#{parts.fragment[:100]}' at the end of a URL is not a digest",
+            hint="write #sha256= and 64 hexadecimal digits, or leave it out",
         )
     return Url(parts._replace(fragment="").geturl(), digest[1].lower() if digest else "")
 
@@ -201,5 +201,5 @@ def check_scheme(address: str) -> None:
         what = f"{parts.scheme}://" if parts.hostname else "an address without a host"
         raise ModelFileError(
             f"'{address[:200]}' is not downloaded: {what} is not supported",
-            hint="give an address that begins with https://, or the path of the downloaded file",
+            hint="give a URL that begins with https://, or the path of the downloaded file",
         )

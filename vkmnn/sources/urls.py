@@ -68,7 +68,7 @@ def fetch(url: Url, report: Report | None = None, *, again: bool = False) -> Pat
         return file
     if environment.offline():
         raise ModelFileError(
-            f"'{url.address}' is not in the cache, and nothing may be downloaded",
+            f"'{url.address}' is not in the cache, and downloads are disabled",
             hint="unset VKMNN_OFFLINE and HF_HUB_OFFLINE, or give a path",
         )
     try:
@@ -78,8 +78,8 @@ def fetch(url: Url, report: Report | None = None, *, again: bool = False) -> Pat
                 done.touch()
     except OSError as error:
         raise ModelFileError(
-            f"'{url.address}' cannot be kept: {error}",
-            hint="check the space on the disk, and the folder VKMNN_CACHE_DIR",
+            f"'{url.address}' cannot be stored: {error}",
+            hint="check the disk space and the folder VKMNN_CACHE_DIR",
         ) from error
     return file
 
@@ -177,13 +177,14 @@ def _check_end(url: Url, count: int, total: int, digest: str) -> None:
     if url.sha256 and url.sha256 != digest:
         raise ModelFileError(
             f"'{url.address}' has the digest sha256={digest}, not {url.sha256}",
-            hint="the file has changed, or is not the one that you mean",
+            hint="the file has changed, or is a different one",
         )
 
 
 def _refused(address: str, reason: str) -> ModelFileError:
     return ModelFileError(
-        f"'{address}' cannot be downloaded: {reason}", hint="check the address and the network"
+        f"'{address}' cannot be downloaded: {reason}",
+        hint="check the URL and the network connection",
     )
 
 

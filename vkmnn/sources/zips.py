@@ -66,7 +66,7 @@ def unpacked(path: Path) -> Path:
     except OSError as error:
         raise ModelFileError(
             f"'{path}' cannot be unpacked: {error}",
-            hint="check the space on the disk, and the folder VKMNN_CACHE_DIR",
+            hint="check the disk space and the folder VKMNN_CACHE_DIR",
         ) from error
     return _inner(folder)
 
@@ -97,7 +97,7 @@ def _check(path: Path, members: list[zipfile.ZipInfo], nbytes: int) -> int:
     if len(members) > MAX_MEMBERS:
         raise BudgetError(
             f"'{path}' holds {len(members):,} files, {MAX_MEMBERS:,} at most are unpacked",
-            hint="unpack it yourself and give the model inside",
+            hint="unpack it yourself and pass the model inside",
         )
     room = min(environment.max_download(), max(_FREE, MAX_RATIO * nbytes))
     if sum(one.file_size for one in members) > room:
@@ -115,8 +115,8 @@ def _check(path: Path, members: list[zipfile.ZipInfo], nbytes: int) -> int:
 
 def _too_large(path: Path) -> BudgetError:
     return BudgetError(
-        f"'{path}' holds more bytes than are unpacked of an archive of its size",
-        hint="if you trust it, unpack it yourself and give the model inside; at most "
+        f"'{path}' exceeds the unpacked size allowed for its archive size",
+        hint="if you trust it, unpack it yourself and pass the model inside; at most "
         f"{MAX_RATIO} times its size is unpacked, and what VKMNN_MAX_DOWNLOAD allows",
     )
 
@@ -138,12 +138,12 @@ def _relative(path: Path, member: zipfile.ZipInfo) -> Path:
     mode = member.external_attr >> 16
     if mode and not stat.S_ISREG(mode) and stat.S_IFMT(mode):
         raise ModelFileError(
-            f"'{path}' holds '{name[:200]}', which is a link or a device and not a file",
+            f"'{path}' holds '{name[:200]}', which is a link or a device rather than a file",
             hint="the archive may be malicious",
         )
     if member.flag_bits & _ENCRYPTED:
         raise ModelFileError(
-            f"'{path}' is encrypted", hint="unpack it yourself and give the model inside"
+            f"'{path}' is encrypted", hint="unpack it yourself and pass the model inside"
         )
     return Path(*parts)
 

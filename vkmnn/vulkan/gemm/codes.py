@@ -42,7 +42,7 @@ class CodeForm:
 
     @property
     def key(self) -> str:
-        """The name of the form, as model files have it."""
+        """The name of the form in model files."""
         return f"{self!r}:{self.experts}" if self.experts > 1 else f"{self!r}"
 
     @property
@@ -112,7 +112,7 @@ def pack_codes(
 
 
 def pack_floats(form: CodeForm, weights: Tensor, encoder: VulkanEncoder) -> PackedCodes:
-    """Return weights that are floats [experts, columns, depth] in the order of codes."""
+    """Return float weights [experts, columns, depth] in kernel order."""
     key = f"floats:{form.key}"
     packed = _packed(form, weights, key, encoder)
     return PackedCodes(packed, packed, packed, {})
@@ -132,7 +132,7 @@ def _packed(form: CodeForm, weights: Tensor, key: str, encoder: VulkanEncoder) -
 def _half_numbers(
     form: CodeForm, scales: Tensor, zeros: Tensor | None, encoder: VulkanEncoder
 ) -> Tensor:
-    """Return words of two float16: scales of two columns, or scale and zero of one."""
+    """Return words of two float16 each: scales of two columns, or scale and zero of one."""
     key = f"halves:{form.key}"
     if zeros is None:
         return encoder.constant(scales, key, lambda array: _pairs(array, form), full=True)
@@ -147,7 +147,7 @@ def _half_numbers(
 
 
 def _padded(array: Array, form: CodeForm, width: int) -> Array:
-    """Return rows [panels · 32, width] of columns that fill whole panels."""
+    """Return rows [panels · 32, width], padded to whole panels."""
     rows = array.reshape(form.experts, form.columns, -1)
     whole = form.panels * PANEL
     if rows.shape[1:] != (whole, width):
@@ -166,7 +166,7 @@ def _codes(array: Array, form: CodeForm) -> Array:
         array = np.ascontiguousarray(array).view(np.uint8)
     row_bytes = form.blocks * form.chunks * CHUNK * form.bits // 8
     plain = _padded(array, form, row_bytes)
-    # Sixteen bytes at a time, whatever they are: copies of single bytes take three times as long.
+    # Sixteen bytes at a time, whatever their type: copying single bytes takes three times as long.
     sixteens = np.ascontiguousarray(plain).view(np.complex128)
     split = sixteens.reshape(-1, LANES, 4, row_bytes // (4 * form.bits), form.bits // 4)
     moved: Array = np.ascontiguousarray(split.transpose(0, 3, 4, 2, 1))
