@@ -223,7 +223,7 @@ def open_repository(name: HubName) -> Repository:
     cached = _cached(name)
     if environment.offline() or hub.constants.HF_HUB_OFFLINE:
         if cached is None:
-            reason = "it is not in the hub's cache, and nothing may be downloaded"
+            reason = "it is not in the Hub's cache, and downloads are disabled"
             raise _refused(name, reason, "unset HF_HUB_OFFLINE and VKMNN_OFFLINE, or pass a folder")
         return cached
     if cached is not None and name.revision == cached.commit and name.file in cached.files:
