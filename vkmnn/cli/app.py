@@ -356,7 +356,7 @@ def map_command(
         list[str],
         typer.Argument(
             metavar="INPUT…",
-            help="Pictures or arrays (.npy, .npz): files, patterns in quotes, folders, @FILE with "
+            help="Images or arrays (.npy, .npz): files, patterns in quotes, folders, @FILE with "
             "one a line, .tar archives, .parquet or .jsonl.",
             show_default=False,
         ),
@@ -397,7 +397,7 @@ def map_command(
     more: MoreOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Run a model on many pictures or arrays, on all devices, and write the results to one place.
+    """Run a model on many images or arrays, on all devices, and write the results to one place.
 
     Items that cannot be read or run are listed in OUTPUT.errors.jsonl, with the reason. After an
     interruption of any kind, --resume continues: nothing is lost, and nothing is written twice.

@@ -99,7 +99,7 @@ def _timed(pipe: Any, file: str, repeat: int) -> list[float]:
 
 
 def _is_stream(file: str) -> bool:
-    """Tell whether a file has several pictures."""
+    """Tell whether a file has several images."""
     return has_suffix(file, FILMS) or is_animated(Path(file))
 
 

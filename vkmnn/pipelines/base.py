@@ -127,12 +127,12 @@ class Pipeline(ABC):
         """Return the result for an input, or a list of results for a list of inputs."""
 
     def alike(self, picture: Picture) -> Hashable:
-        """Return the key of pictures that `together` runs at once."""
+        """Return the key of images that `together` runs at once."""
         del picture
         return None
 
     def together(self, pictures: Sequence[Picture]) -> list[Any]:
-        """Return the result for each picture; threads may call it at once.
+        """Return the result for each image; threads may call it at once.
 
         Args:
             pictures: of one key (`alike`), as many as are to run at once.
@@ -243,15 +243,15 @@ class PicturePipeline(Pipeline, Generic[ResultT]):
 
     @property
     def _is_plain(self) -> bool:
-        """Whether a picture takes one run, and nothing else."""
+        """Whether an image takes one run, and nothing else."""
         return type(self)._flow is PicturePipeline._flow
 
     def alike(self, picture: Picture) -> Hashable:
-        """Return the key of pictures that `together` runs at once: their size as prepared."""
+        """Return the key of images that `together` runs at once: their size as prepared."""
         return self.network.processor.placed(picture).canvas if self._is_plain else None
 
     def together(self, pictures: Sequence[Picture]) -> list[ResultT]:
-        """Return the result for each picture; threads may call it at once."""
+        """Return the result for each image; threads may call it at once."""
         if not self._is_plain:
             return super().together(pictures)
         chosen, most = self.chosen({}), self.network.batch or len(pictures)

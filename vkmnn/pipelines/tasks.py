@@ -84,7 +84,7 @@ _BY_NAME = {name: task for task in TASKS for name in (task.name, *task.aliases)}
 
 _TWINS = (("image-classification", "text-classification"),
           ("image-feature-extraction", "feature-extraction"))  # fmt: skip
-"""Tasks that do the same with pictures and with texts: each one's names serve for both."""
+"""Tasks that do the same with images and with texts: each one's names serve for both."""
 
 
 def task_of(name: str) -> Task:
