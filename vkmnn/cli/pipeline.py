@@ -37,10 +37,10 @@ def run_pipeline(
 
     Args:
         model: the model.
-        options: the options of all runs; `inputs` name the files.
+        options: the options of all runs; `inputs` names the files.
         tasks: the options of pipelines.
-        output: where results go.
-        compare: refused, like shapes: both are for arrays.
+        output: destination of the results.
+        compare: refused, like shapes, since both are only for arrays.
     """
     if compare is not None or options.shapes:
         raise InvalidInputError(
@@ -99,18 +99,18 @@ def _timed(pipe: Any, file: str, repeat: int) -> list[float]:
 
 
 def _is_stream(file: str) -> bool:
-    """Tell whether a file has several images."""
+    """Return whether a file has several images."""
     return has_suffix(file, FILMS) or is_animated(Path(file))
 
 
 def _short(text: str) -> str:
-    """Return the beginning of a text, for names of results."""
+    """Return the start of a text, as the name of its result."""
     line = " ".join(text.split())
     return line if len(line) <= _LONGEST_NAME else f"{line[: _LONGEST_NAME - 1]}…"
 
 
 def _of_texts(pipe: Any, texts: Sequence[str]) -> Iterator[tuple[str, Result[Any], float]]:
-    """Yield the beginning of each text, result and seconds."""
+    """Yield the start of each text, its result and seconds."""
     for text in texts:
         start = time.perf_counter()
         result = pipe(text)
@@ -138,7 +138,7 @@ def _opened(
 
 
 def _feeds(model: Path, values: Mapping[str, str]) -> dict[str, Any]:
-    """Return the values of inputs beside the images."""
+    """Return the values of the network's other inputs."""
     from vkmnn.pipelines.networks import load
     from vkmnn.pipelines.options import Options
 
@@ -159,7 +159,7 @@ def _feeds(model: Path, values: Mapping[str, str]) -> dict[str, Any]:
 
 
 def parsed_options(tasks: TaskOptions) -> dict[str, Any]:
-    """Return the options as `vkmnn.pipeline` takes them."""
+    """Return the options in the form of `vkmnn.pipeline`."""
     made: dict[str, Any] = {
         "labels": tasks.labels,
         "threshold": tasks.threshold,
@@ -208,7 +208,7 @@ def _numbers(option: str, text: str) -> tuple[float, ...]:
 
 
 def _expanded(text: str) -> list[str]:
-    """Return the files that a folder or a pattern stands for."""
+    """Return the files that match a folder or a pattern."""
     path = Path(text)
     if path.is_dir():
         kinds = PICTURES | SOUNDS
@@ -239,7 +239,7 @@ def _results(pipe: Any, files: Sequence[str]) -> Iterator[tuple[str, Result[Any]
 def _shown(
     results: Iterable[tuple[str, Result[Any], float]], facts: list[dict[str, Any]]
 ) -> Iterator[tuple[str, Result[Any]]]:
-    """Print each result as it comes."""
+    """Print each result as it arrives."""
     for name, result, seconds in results:
         facts.append({"input": name, "seconds": seconds, "result": result.to_dict()})
         out.print(Text(f"{name}: {plural(len(result), 'result')}, {time_text(seconds)}"))
@@ -257,7 +257,7 @@ def _shown(
 
 
 def _check_output(output: Path, several: bool) -> None:
-    """Refuse early what could not be saved at the end."""
+    """Refuse early what cannot be saved at the end."""
     if has_suffix(output, FILMS):
         return
     if several and output.suffix and output.suffix.lower() not in (".json", ".txt"):
@@ -277,9 +277,9 @@ def _save(
     streamed: bool,
     files: Sequence[str],
 ) -> None:
-    """Save results as they come: in one file, a folder, or a video."""
+    """Save results as they arrive: in one file, a folder, or a video."""
     if output is None:
-        deque(results, maxlen=0)  # printing them is all
+        deque(results, maxlen=0)  # results are only printed
     elif has_suffix(output, FILMS):
         with FilmWriter(output, files[0]) as film:
             for _, result in results:

@@ -88,11 +88,11 @@ class Pipeline(ABC):
         self.options.tell(note)
 
     def names(self, classes: int, known: Mapping[int, Sequence[str]] | None = None) -> list[str]:
-        """Return the labels: those of the options, of the files, or of a data set by their number.
+        """Return the labels: from the options or files, or of a data set with as many classes.
 
         Args:
-            classes: how many the network has; 0 for unknown.
-            known: the labels of data sets by their number.
+            classes: the network's number of classes; 0 if unknown.
+            known: the labels of data sets by number of classes.
         """
         given = self.options.labels
         if given is not None:
@@ -127,7 +127,7 @@ class Pipeline(ABC):
         """Return the result for an input, or a list of results for a list of inputs."""
 
     def alike(self, picture: Picture) -> Hashable:
-        """Return the key of images that `together` runs at once."""
+        """Return a key; `together` can run images with equal keys at once."""
         del picture
         return None
 
@@ -135,7 +135,7 @@ class Pipeline(ABC):
         """Return the result for each image; threads may call it at once.
 
         Args:
-            pictures: of one key (`alike`), as many as are to run at once.
+            pictures: images with equal keys (`alike`), at most as many as run at once.
         """
         with self._exclusive:
             return [self(one) for one in pictures]
@@ -176,7 +176,7 @@ class PicturePipeline(Pipeline, Generic[ResultT]):
     """
 
     usual: ClassVar[ImageProcessor] = ImageProcessor()
-    """Return the default processor if no file describes one."""
+    """Default preprocessing, if no file describes one."""
 
     def __init__(self, loaded: Loaded, options: Options) -> None:
         super().__init__(options)
@@ -243,11 +243,11 @@ class PicturePipeline(Pipeline, Generic[ResultT]):
 
     @property
     def _is_plain(self) -> bool:
-        """Whether an image takes one run, and nothing else."""
+        """Whether an image takes a single run without further inputs."""
         return type(self)._flow is PicturePipeline._flow
 
     def alike(self, picture: Picture) -> Hashable:
-        """Return the key of images that `together` runs at once: their size as prepared."""
+        """Return a key; `together` can run images with equal keys at once: their prepared size."""
         return self.network.processor.placed(picture).canvas if self._is_plain else None
 
     def together(self, pictures: Sequence[Picture]) -> list[ResultT]:
@@ -260,7 +260,7 @@ class PicturePipeline(Pipeline, Generic[ResultT]):
             group = self._prepared(list(pictures[start : start + most]), chosen)
             runs.append((self.network.submit(group.feeds), group))
         for future, _ in runs:
-            future.exception()  # wait before the others are kept out
+            future.exception()  # wait before taking the lock
         with self._exclusive:
             return [one for run in runs for one in self._finished(*run, chosen)]
 

@@ -30,7 +30,7 @@ class Result(Generic[T_co]):
 
     Attributes:
         columns: names of the columns of `rows`.
-        suffix: of files that it is saved to where nothing names one, and there is no image.
+        suffix: default suffix of the result's file, if it has no image.
     """
 
     columns: ClassVar[tuple[str, ...]] = ()
