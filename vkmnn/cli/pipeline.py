@@ -126,7 +126,8 @@ def _opened(
     try:
         return pipeline(tasks.task, model, **given)
     except NoPicturesError as error:
-        error.message = f"'{inputs.files[0]}' is an image, and {error.message}"
+        what = "a sound" if has_suffix(inputs.files[0], SOUNDS) else "an image"
+        error.message = f"'{inputs.files[0]}' is {what}, and {error.message}"
         raise
     except UnknownTaskError as error:
         files = " ".join(f"-i {one}" for one in inputs.files[:1])
