@@ -206,7 +206,7 @@ def _check_dtype(info: TensorInfo, dtype: np.dtype[Any], shape: tuple[int, ...])
         return
     hint = f"convert it with .astype('{info.dtype.value}')"
     if dtype == np.uint8 and info.dtype.numpy.kind == "f" and len(shape) > 2:
-        hint += ", then scale the picture as the model was trained: / 255, for example"
+        hint += ", then scale the image as the model was trained: / 255, for example"
         if not fits(info.shape, shape) and (order := order_hint(info, shape)):
             hint += f"; {order}"
     raise InvalidInputError(
@@ -306,11 +306,11 @@ def _nearly(
     if channel and picture and {1, 2, 3} - {channel} >= set(wrong):
         rows, columns = sorted({1, 2, 3} - {channel})
         height, width = (declared[axis] or whole[axis] for axis in (rows, columns))
-        return f"resize the picture to {height} x {width}{then}"
+        return f"resize the image to {height} x {width}{then}"
     if channel and wrong == [channel] and (declared[channel], whole[channel]) == (3, 4):
         return f"drop the alpha channel, {name}[..., :3]{then}" if kind == "NHWC" else None
     if channel and wrong == [channel] and (declared[channel], whole[channel]) == (3, 1):
-        return f"repeat the channel of the grey picture three times{then}"
+        return f"repeat the channel of the grey image three times{then}"
     if wrong == [0] and isinstance(declared[0], int) and whole[0] % max(declared[0], 1) == 0:
         return (
             f"the model takes batches of {declared[0]}: run it for each, or export it with a "

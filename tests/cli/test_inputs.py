@@ -90,8 +90,8 @@ def test_texts_and_flags(cli: Cli, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["-i", "x=cat.jpg"], "'cat.jpg' is a picture"),
-        (["-i", "cat.PNG"], "'cat.PNG' is a picture"),
+        (["-i", "x=cat.jpg"], "'cat.jpg' is an image"),
+        (["-i", "cat.PNG"], "'cat.PNG' is an image"),
         (["-i", "x=talk.wav"], "'talk.wav' is a sound"),
         (["-i", "randon"], "did you mean random?"),
         (["-i", "x=zeroes"], "did you mean zeros?"),

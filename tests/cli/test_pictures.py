@@ -69,7 +69,7 @@ def test_folders_and_patterns(cli: Cli, tmp_path: Path, detector: Path, street: 
     assert result.status == 1
     assert "there are several" in result.err
     result = cli("run", detector, "-i", f"{folder}/*.bmp", "-d", "cpu")
-    assert "stands for no picture" in result.err
+    assert "matches no images" in result.err
 
 
 def test_films(cli: Cli, tmp_path: Path, detector: Path) -> None:
@@ -120,7 +120,7 @@ def test_a_question_with_the_line_to_type(cli: Cli, tmp_path: Path, street: Path
     path = canned(tmp_path / "m.onnx", {"y": np.ones((1, 1, 64, 64))})
     result = cli("run", path, "-i", street, "-d", "cpu")
     assert result.status == 1
-    assert "nothing says what 'm.onnx' is for" in result.err
+    assert "cannot determine the task of 'm.onnx'" in result.err
     assert f"vkmnn run {path} -i {street} --task" in result.err.replace("\n", "")
     for task in ("matte", "depth", "segment"):
         assert cli("run", path, "-i", street, "-d", "cpu", "--task", task).status == 0
@@ -137,7 +137,7 @@ def test_a_question_with_the_line_to_type(cli: Cli, tmp_path: Path, street: Path
         (["--labels", "none.txt"], "no such file"),
         (["-o", "out.doc"], "not saved as"),
         (["-o", "nowhere/out.png"], "does not exist"),
-        (["-i", "other=3"], "neither a picture"),
+        (["-i", "other=3"], "neither an image"),
         (["--compare", "cpu"], "--compare"),
     ],
 )
@@ -153,4 +153,4 @@ def test_wrong_options(
 def test_options_of_pictures_need_one(cli: Cli, tmp_path: Path) -> None:
     result = cli("run", classifier(tmp_path / "m.onnx"), "-d", "cpu", "--labels", "l.txt")
     assert result.status == 1
-    assert "--labels is for pictures" in result.err
+    assert "--labels is for images" in result.err

@@ -335,12 +335,12 @@ def test_a_view_that_is_too_large_to_copy(session: vkmnn.InferenceSession) -> No
         ([1, 3, 8, 8], (8, 8, 3), "channels stand last: x.transpose(2, 0, 1)[None]"),
         ([1, 3, 8, 8], (3, 8, 8), "the batch axis is missing: x[None]"),
         ([1, 8, 8, 3], (8, 8, 3), "the batch axis is missing: x[None]"),
-        ([1, 3, 8, 8], (9, 7, 3), "resize the picture to 8 x 8, then x.transpose(2, 0, 1)[None]"),
-        ([1, 3, 8, 8], (1, 9, 7, 3), "resize the picture to 8 x 8, then x.transpose(0, 3, 1, 2)"),
-        ([1, 3, 8, 8], (1, 3, 9, 7), "resize the picture to 8 x 8"),
-        (["N", 3, "h", 8], (3, 9, 7), "resize the picture to"),
+        ([1, 3, 8, 8], (9, 7, 3), "resize the image to 8 x 8, then x.transpose(2, 0, 1)[None]"),
+        ([1, 3, 8, 8], (1, 9, 7, 3), "resize the image to 8 x 8, then x.transpose(0, 3, 1, 2)"),
+        ([1, 3, 8, 8], (1, 3, 9, 7), "resize the image to 8 x 8"),
+        (["N", 3, "h", 8], (3, 9, 7), "resize the image to"),
         ([1, 3, 8, 8], (8, 8, 4), "drop the alpha channel, x[..., :3]"),
-        ([1, 3, 8, 8], (8, 8), "repeat the channel of the grey picture"),
+        ([1, 3, 8, 8], (8, 8), "repeat the channel of the grey image"),
         ([1, 1, 8, 8], (8, 8), "2 axes are missing: x[None, None]"),
         ([1, 1, 8, 8], (64,), "x.reshape(1, 1, 8, 8)"),
         ([1, 3, 8, 8], (2, 3, 8, 8), "batches of 1"),
@@ -532,7 +532,7 @@ def test_a_picture_of_bytes() -> None:
     with pytest.raises(InvalidInputError) as caught:
         check_array(info, np.zeros((16, 16, 3), np.uint8))
     assert caught.value.hint is not None
-    for words in (".astype('float32')", "/ 255", "resize the picture to 8 x 8", "[None]"):
+    for words in (".astype('float32')", "/ 255", "resize the image to 8 x 8", "[None]"):
         assert words in caught.value.hint
 
 

@@ -154,9 +154,9 @@ def test_results_save_and_describe_themselves(tmp_path: Path, street: Path) -> N
         ({"threshold": 7}, "from 0 to 1"),
         ({"preprocess": "gpu"}, "is not known"),
         ({"std": (0, 1, 1)}, "is not a list of numbers"),
-        ({"size": 48}, "takes pictures of 32×32 only"),
+        ({"size": 48}, "takes only images of 32×32"),
         ({"activation": "soft"}, "did you mean softmax"),
-        ({"top": "x"}, "is not a whole number"),
+        ({"top": "x"}, "is not an integer"),
         ({"labels": 5}, "neither a list of names nor a file"),
         ({"mean": (0.5, 0.5)}, "2 numbers for mean"),
     ],
@@ -173,7 +173,7 @@ def test_unknown_tasks_and_networks_without_pictures(tmp_path: Path) -> None:
     with pytest.raises(vkmnn.ModelFileError, match="no such file"):
         vkmnn.pipeline("classify", tmp_path / "none.onnx")
     path = canned(tmp_path / "m.onnx", {"y": np.zeros((1, 5), np.float32)}, (1, 7))
-    with pytest.raises(vkmnn.InvalidInputError, match="takes no pictures"):
+    with pytest.raises(vkmnn.InvalidInputError, match="has no image input"):
         vkmnn.pipeline("classify", path, device="cpu")
 
 

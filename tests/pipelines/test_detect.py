@@ -418,5 +418,5 @@ def test_settings_of_a_call(tmp_path: Path, street: Path) -> None:
 
 def test_outputs_that_are_no_detectors(tmp_path: Path, street: Path) -> None:
     path = canned(tmp_path / "m.onnx", {"y": np.zeros((1, 5), np.float32)})
-    with pytest.raises(vkmnn.InvalidInputError, match="no known detector has outputs like"):
+    with pytest.raises(vkmnn.InvalidInputError, match="no known detector matches"):
         vkmnn.pipeline("detect", path, device="cpu", tell=list)

@@ -125,7 +125,7 @@ def test_dictionaries_have_to_fit(tmp_path: Path, street: Path) -> None:
     path = canned(tmp_path / "rec.onnx", {"t": table}, (1, 3, 32, 96), props={"character": "a\nb"})
     with (
         vkmnn.pipeline("ocr", path, device="cpu", tell=list) as pipe,
-        pytest.raises(vkmnn.InvalidInputError, match="9 characters apart, and 2 are named"),
+        pytest.raises(vkmnn.InvalidInputError, match="9 characters, but 2 are named"),
     ):
         pipe(street)
 

@@ -87,10 +87,10 @@ def bomb() -> bytes:
 
 WHOLE = encoded(Image.fromarray(stripes(64, 64)))
 BAD: dict[str, tuple[Any, str]] = {
-    "text": (b"hello", "cannot be read as a picture"),
-    "nothing": (b"", "cannot be read as a picture"),
-    "half a file": (WHOLE[: len(WHOLE) // 2], "cannot be read as a picture"),
-    "a bomb": (bomb(), "cannot be read as a picture"),
+    "text": (b"hello", "cannot be read as an image"),
+    "nothing": (b"", "cannot be read as an image"),
+    "half a file": (WHOLE[: len(WHOLE) // 2], "cannot be read as an image"),
+    "a bomb": (bomb(), "cannot be read as an image"),
     "an animation": (
         encoded(Image.fromarray(PIXELS), "GIF", save_all=True,
                 append_images=[Image.fromarray(PIXELS[::-1])]),
@@ -98,11 +98,11 @@ BAD: dict[str, tuple[Any, str]] = {
     ),
     "no such file": ("nowhere.png", "does not exist"),
     "a folder": ("/", "is not a file"),
-    "an address": ("https://example.org/cat.jpg", "nothing is downloaded"),
-    "a number": (7, "int is not a picture"),
-    "a vector": (np.zeros(9, np.uint8), "is not a picture"),
-    "five channels": (np.zeros((9, 9, 5), np.uint8), "is not a picture"),
-    "no rows": (np.zeros((0, 4, 3), np.uint8), "is not a picture"),
+    "an address": ("https://example.org/cat.jpg", "images are not downloaded"),
+    "a number": (7, "int is not an image"),
+    "a vector": (np.zeros(9, np.uint8), "is not an image"),
+    "five channels": (np.zeros((9, 9, 5), np.uint8), "is not an image"),
+    "no rows": (np.zeros((0, 4, 3), np.uint8), "is not an image"),
     "floats of 0 to 255": (PIXELS.astype(np.float32), "from 0 to 1"),
     "not a number": (np.full((4, 4, 3), np.nan), "from 0 to 1"),
     "negative": (PIXELS.astype(np.int32) - 300, "from 0 to 255"),
@@ -162,7 +162,7 @@ def test_films(tmp_path: Path) -> None:
         found = list(pipe.stream(path))
         assert [one.picture.name for one in found] == [f"a-{n:05d}" for n in range(7)]
         assert [one.picture.pixels.shape for one in found] == [(48, 64, 3)] * 7
-        with pytest.raises(vkmnn.InvalidInputError, match="cannot be read as a film"):
+        with pytest.raises(vkmnn.InvalidInputError, match="cannot be read as a video"):
             list(pipe.stream(Path(__file__)))
         with pytest.raises(vkmnn.InvalidInputError, match="no such file"):
             list(pipe.stream(tmp_path / "b.mp4"))

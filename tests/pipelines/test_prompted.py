@@ -68,7 +68,7 @@ def test_points_and_boxes(tmp_path: Path, street: Path, names: tuple[str, str, s
         assert not first.pixels[:, 22:].any()
         assert second.pixels[:, :118].all()
         assert len(pipe(street, points=[(50, 60)], several=True)) == 2
-        with pytest.raises(vkmnn.InvalidInputError, match="which thing is meant"):
+        with pytest.raises(vkmnn.InvalidInputError, match="no point or box selects an object"):
             pipe(street)
         with pytest.raises(vkmnn.InvalidInputError, match="is not a list of 2 numbers"):
             pipe(street, points="middle")

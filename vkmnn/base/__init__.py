@@ -1,1 +1,1 @@
-"""Foundations without a word of networks: files, threads, registries, budgets."""
+"""Foundations independent of networks: files, threads, registries, budgets."""

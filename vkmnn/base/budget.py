@@ -67,7 +67,7 @@ class Budget:
     seconds: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse limits that are none, which nothing would ever exceed."""
+        """Refuse negative limits, and values that are not numbers."""
         for name in ("bytes", "nodes", "seconds"):
             limit = getattr(self, name)
             optional = limit is None and name != "nodes"
@@ -112,7 +112,7 @@ class Meter:
         self.weigh(weights, nodes)
 
     def weigh(self, weights: int, nodes: int = 0) -> None:
-        """Record the bytes of the model's own constants, and its nodes."""
+        """Record the size of the model's own constants, and the number of its nodes."""
         self._weights, self._nodes = max(weights, self._weights), max(nodes, self._nodes)
         given = self.budget.bytes
         self.allowed_bytes = max(DEFAULT_BYTES, GROWTH * self._weights) if given is None else given
@@ -123,14 +123,14 @@ class Meter:
         self.allowed_seconds = BASE_SECONDS + more if seconds is None else seconds
 
     def renewed(self) -> Meter:
-        """Return a meter for the next step: with the full time, and the current memory."""
+        """Return a meter for the next step: full time, current memory."""
         meter = Meter(self.budget, self._weights, self._nodes, self._clock)
         meter._bytes, meter._filled = self._bytes, self._filled
         return meter
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Do not count the time spent within, by another program that the caller trusts."""
+        """Exclude the time spent in the block, in another program that the caller trusts."""
         start, wall = self._clock(), time.perf_counter()
         try:
             yield
@@ -139,9 +139,8 @@ class Meter:
             self._wall += time.perf_counter() - wall
 
     def has_time(self, seconds: float) -> bool:
-        """True if work of this duration is likely within the budget."""
-        # A thread has had no more processor time than has passed, which is asked without the
-        # kernel.
+        """Return whether work of this duration is likely to fit the budget."""
+        # Processor time never exceeds elapsed time, which needs no system call.
         if time.perf_counter() + seconds <= self._wall + self.allowed_seconds:
             return True
         return self._clock() + seconds <= self._start + self.allowed_seconds
@@ -149,8 +148,8 @@ class Meter:
     def check_time(
         self, op: str | None = None, node: str | None = None, seconds: float = 0.0
     ) -> None:
-        """Raise BudgetError when the time is up, or would be after `seconds` more of work."""
-        # The first half of `has_time`, without the call: planning asks four times an op.
+        """Raise BudgetError if the time is up, or would be after `seconds` more of work."""
+        # Inlines the first half of `has_time`: planning checks four times per op.
         in_time = time.perf_counter() + seconds <= self._wall + self.allowed_seconds
         if not in_time and not self.has_time(seconds):
             raise BudgetError(
@@ -164,7 +163,7 @@ class Meter:
             )
 
     def check_nodes(self, count: int, op: str | None = None, node: str | None = None) -> None:
-        """Raise BudgetError for a model of more nodes than are allowed."""
+        """Raise BudgetError if the model has more nodes than allowed."""
         if count > self.budget.nodes:
             raise BudgetError(
                 f"the model expands to more than {self.budget.nodes} nodes",
@@ -175,14 +174,14 @@ class Meter:
             )
 
     def fits(self, nbytes: int) -> bool:
-        """True if this much more memory is within the budget."""
+        """Return whether this much additional memory fits the budget."""
         return (
             self._bytes + nbytes <= self.allowed_bytes
             and self._bytes + self._filled + nbytes <= self.allowed_with_fills
         )
 
     def charge_fill(self, nbytes: int, op: str, node: str) -> None:
-        """Count a constant that is one value repeated; raises BudgetError as `charge`."""
+        """Charge a constant that repeats one value; raises BudgetError as `charge`."""
         used = self._bytes + self._filled
         if used + nbytes > self.allowed_with_fills:
             raise BudgetError(
@@ -195,7 +194,7 @@ class Meter:
         self._filled += nbytes
 
     def charge(self, nbytes: int, op: str, node: str, working: int = 0) -> None:
-        """Count a result that is about to be computed.
+        """Charge a result that is about to be computed.
 
         Args:
             nbytes: size of the result.
@@ -222,7 +221,7 @@ class Meter:
         self._bytes -= nbytes
 
     def check_axis(self, size: int, op: str, node: str) -> None:
-        """Raise BudgetError for an axis so long that a list of its indices is too large."""
+        """Raise BudgetError if an axis is so long that a list of its indices would be too large."""
         if size * INDEX_BYTES > self.allowed_bytes:
             raise BudgetError(
                 f"an axis of {size} elements is too long to be planned: the lists of its indices "
@@ -294,7 +293,7 @@ def unlimited() -> Meter:
 
 def size_text(nbytes: int) -> str:
     """Return a size for a message."""
-    if nbytes >= _GIB << 30:  # maybe beyond all floats
+    if nbytes >= _GIB << 30:  # may be too large for a float
         return f"{Decimal(nbytes):.1e} bytes"
     for unit, text in ((_GIB, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if nbytes >= unit:
@@ -329,14 +328,14 @@ def check_shared_room(nbytes: int, allowed: int | None) -> None:
     """Refuse a plan on a device whose memory is the host's.
 
     Args:
-        nbytes: the bytes that it needs for activations, inputs and outputs.
-        allowed: a limit that was set, where that is more than the share of the free memory.
+        nbytes: the bytes needed for activations, inputs and outputs.
+        allowed: an explicit limit, if it is larger than the share of the free memory.
 
     Raises:
         BudgetError: it needs too much.
     """
     if nbytes <= DEFAULT_BYTES:
-        return  # without a look at the system
+        return  # without querying the system
     most = max(free_share(), allowed or 0)
     if nbytes > most:
         raise BudgetError(
@@ -352,7 +351,7 @@ def _free_memory() -> list[int]:
     try:
         lines = Path("/proc/meminfo").read_text("ascii").splitlines()
         found += [int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")]
-    except (OSError, ValueError, IndexError):  # another system
+    except (OSError, ValueError, IndexError):  # another operating system
         pass
     group = Path("/sys/fs/cgroup")
     for limit, used in (
@@ -368,7 +367,7 @@ def _free_memory() -> list[int]:
 
 
 def _address_space() -> list[int]:
-    """Return the rest of a limited address space."""
+    """Return the unused part of a limited address space."""
     try:
         import resource
 

@@ -31,22 +31,22 @@ def cache_dir() -> Path:
     text = os.environ.get("VKMNN_CACHE_DIR", "").strip()
     try:
         return Path(text).expanduser() if text else cache_folder()
-    except RuntimeError as error:  # a user without a home, as services have
+    except RuntimeError as error:  # users without a home, such as service accounts
         _warn_once(f"caching between processes is off: {error}; set VKMNN_CACHE_DIR to a folder")
         return NO_FOLDER
 
 
 def read_file(path: Path, max_bytes: int) -> bytes:
-    """Return the content of a regular file that only its owner, we or root, can change.
+    """Return the content of a regular file that only its owner (this user or root) can change.
 
     Raises:
         FileNotFoundError: there is none.
-        OSError: it cannot be read, is larger than `max_bytes`, no file, or not to be trusted.
+        OSError: it cannot be read, exceeds `max_bytes`, is not a regular file, or is not trusted.
     """
     if NO_FOLDER in path.parents:
         raise FileNotFoundError(path)
     _check_owner(path.parent.stat(), path.parent)
-    # A pipe would block the opening, a device the reading.
+    # Opening a pipe, or reading a device, would block.
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     with os.fdopen(handle, "rb") as file:
         status = os.fstat(file.fileno())
@@ -59,7 +59,7 @@ def read_file(path: Path, max_bytes: int) -> bytes:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Write a file that only the user can read; readers see the old one or the new one.
+    """Write a file that only the user can read; readers see either the old or the new file.
 
     Raises:
         OSError: it cannot be written; nothing is left behind.
@@ -82,7 +82,7 @@ def own_folder(path: Path) -> None:
     """Create a private folder, or check that an existing one is private.
 
     Raises:
-        OSError: it cannot be made, or is not to be trusted.
+        OSError: it cannot be created, or is not trusted.
     """
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     _check_owner(path.stat(), path)
@@ -90,16 +90,17 @@ def own_folder(path: Path) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path, wait_s: float) -> Iterator[None]:
-    """Let one process (and one thread) at a time into the block; `path` is a lock file.
+    """Admit one process (and one thread) at a time to the block; `path` is the lock file.
 
-    A file system without locks admits all. A process that dies in the block leaves no lock behind.
+    On a file system without locks, everyone is admitted. A process that dies in the block releases
+    the lock.
 
     Args:
-        path: made when missing, in a folder of the user's own.
-        wait_s: seconds to wait at most.
+        path: the lock file, created if missing, in a folder of the user's own.
+        wait_s: maximum time to wait, in seconds.
 
     Raises:
-        TimeoutError: others stay in the block for longer.
+        TimeoutError: others do not leave the block in time.
         OSError: the file cannot be made, or its folder is not to be trusted.
     """
     if NO_FOLDER in path.parents:

@@ -1,4 +1,4 @@
-"""The JSON files of a model's folder, read key by key with a check of each value's type."""
+"""JSON configuration files of a model's folder, with type-checked access by key."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _NOTHING: list[dict[str, Any]] = []
 class Section:
     """An object of a JSON file; errors name the file and the key.
 
-    A key that is missing or null has its default. Every method raises ModelFileError if the value
-    is of another type.
+    A missing or null key yields its default. Every method raises ModelFileError if the value has
+    another type.
 
     Args:
         path: the file.
         values: the object.
-        where: the key of the object, with the keys around it; "" for the whole file.
+        where: the key of the object with its parents; "" for the whole file.
     """
 
     def __init__(self, path: Path, values: Mapping[str, Any], where: str = "") -> None:
@@ -41,7 +41,7 @@ class Section:
         return self._values.get(key) is not None
 
     def with_defaults(self, values: Mapping[str, Any]) -> Section:
-        """Return the section with values for keys that it lacks."""
+        """Return the section with default values for missing keys."""
         mine = {key: one for key, one in self._values.items() if one is not None}
         return Section(self.path, {**values, **mine}, self._where)
 
@@ -55,7 +55,7 @@ class Section:
                           "a list of texts")  # fmt: skip
 
     def number(self, key: str) -> int:
-        """Return a whole number, 0 by default."""
+        """Return an integer, 0 by default."""
         return self._read(key, 0, _number, f"a whole number from 0 to {_LARGEST}")
 
     def real(self, key: str, default: float = 0.0) -> float:
@@ -68,7 +68,7 @@ class Section:
                           "a list of numbers")  # fmt: skip
 
     def flag(self, key: str, default: bool = False) -> bool:
-        """Return true or false."""
+        """Return a boolean."""
         return self._read(key, default, _flag, "true or false")
 
     def tokens(self, key: str) -> frozenset[int]:
@@ -82,15 +82,15 @@ class Section:
         return self.text(key)
 
     def section(self, key: str) -> Section:
-        """Return an object within this one."""
+        """Return a nested object."""
         return Section(self.path, self._read(key, {}, _object, "an object"), self.name(key))
 
     def names(self) -> dict[str, str]:
-        """Return the object, all of whose values are strings."""
+        """Return the object, checking that all its values are strings."""
         return {key: self.text(key) for key in self._values if key in self}
 
     def named(self, key: str, name: str, value: str) -> dict[str, str]:
-        """Return a list of objects as a dictionary, from one string of each to another."""
+        """Return a list of objects as a dictionary from one string member to another."""
         found = self._read(key, _NOTHING, _objects, "a list of objects")
         parts = [Section(self.path, one, self.name(f"{key}[{n}]")) for n, one in enumerate(found)]
         return {part.text(name): part.text(value) for part in parts}
@@ -112,7 +112,7 @@ class Section:
         )
 
     def name(self, key: str) -> str:
-        """Return a key with the keys around it."""
+        """Return a key with its parents."""
         return f"{self._where}.{key}" if self._where else key
 
     def _read(self, key: str, default: T, check: Callable[[Any], T], wanted: str) -> T:
@@ -125,7 +125,7 @@ class Section:
 
 
 def read_config(path: Path) -> Section:
-    """Return the object in a JSON file; an empty one if there is no file.
+    """Return the object in a JSON file, empty if the file does not exist.
 
     Raises:
         ModelFileError: the file cannot be read, or holds no object.
@@ -145,7 +145,7 @@ def read_text(path: Path, most: int = MAX_BYTES) -> str:
     """Return the text of a file.
 
     Raises:
-        ModelFileError: it cannot be read, has too many bytes, or is not UTF-8.
+        ModelFileError: it cannot be read, is too large, or is not UTF-8.
     """
     try:
         with path.open("rb") as file:
@@ -160,7 +160,7 @@ def read_text(path: Path, most: int = MAX_BYTES) -> str:
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError
-    value.encode()  # JSON can write half of a surrogate pair
+    value.encode()  # JSON can encode unpaired surrogates
     return value
 
 
@@ -208,5 +208,5 @@ def _tokens(value: Any) -> frozenset[int]:
 def _shown(value: Any) -> str:
     if isinstance(value, dict | list):
         return "an object" if isinstance(value, dict) else "a list"
-    text = json.dumps(value)  # ASCII, whatever it is
+    text = json.dumps(value)  # ASCII for any content
     return text if len(text) <= 60 else f"{text[:60]}…"

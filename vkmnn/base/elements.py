@@ -1,4 +1,4 @@
-"""How floats may be stored on a device: the one table of float elements.
+"""Storage formats of floats on a device: the single table of float elements.
 
 Kernels compute in float32. A narrower element is widened by a load and rounded by a store; memory,
 casts of constants, costs, the device features that are required and the variants of kernels follow
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 FloatElement = Literal["f32", "f16"]
-"""Names of float elements: values of the axis `element` of kernels."""
+"""Names of float elements: values of the kernel axis `element`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +57,12 @@ class FloatStorage:
 
     @property
     def image(self) -> str:
-        """Format of images whose texels are four numbers; empty if there is none."""
+        """Format of images with texels of four numbers; empty if there is none."""
         return self.texels[-1] if self.texels else ""
 
     @property
     def overflows(self) -> bool:
-        """Whether finite float32 numbers become infinite when they are stored."""
+        """Whether finite float32 numbers become infinite when stored."""
         return self.largest < 1e38
 
 
@@ -92,4 +92,4 @@ FLOATS: dict[FloatElement, FloatStorage] = {
 }
 
 NARROW: frozenset[str] = frozenset(name for name in FLOATS if name != "f32")
-"""Elements that take less memory than what kernels compute in."""
+"""Elements narrower than the arithmetic of kernels."""

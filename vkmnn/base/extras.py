@@ -1,4 +1,4 @@
-"""Packages of the extras, imported when they are needed."""
+"""Optional packages, imported on demand."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from vkmnn.errors import MissingExtraError
 
 
 def need(package: str, what: str, extra: str = "llm") -> Any:
-    """Return a package.
+    """Import and return a package.
 
     Args:
         package: its name.

@@ -1,7 +1,7 @@
-"""Whole files in page-aligned memory, whose bytes a device may use in place.
+"""Whole files in page-aligned memory that a device may use in place.
 
-By default, files are read: shortening or overwriting a mapped file ends the processes that still
-use it (SIGBUS), or changes what they compute.
+By default, files are read: if a mapped file is shortened or overwritten, processes that still use
+it are killed (SIGBUS) or compute wrong results.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ MAX_THREADS = 4
 
 
 class MappedFile(mmap.mmap):
-    """Pages with the content of a file: the file's own, mapped for reading, or memory.
+    """Pages with the content of a file: either the mapped file itself, or memory.
 
     Arrays on it keep it alive.
     """
 
     own = True
-    """Whether the pages are the file's, so that the system may drop and reread them."""
+    """Whether the pages are mapped, so that the system may drop and reread them."""
 
 
 class FileChangedError(OSError):
@@ -34,15 +34,15 @@ class FileChangedError(OSError):
 
 
 def map_file(descriptor: int) -> MappedFile:
-    """Return the pages of a file that must neither be shortened nor written to from now on."""
+    """Map a file that must not be shortened or written to from now on."""
     return MappedFile(descriptor, 0, access=mmap.ACCESS_READ)
 
 
 def read_file(descriptor: int) -> MappedFile:
-    """Return a copy of a file, which nothing that happens to the file changes.
+    """Return a copy of a file, unaffected by later changes to it.
 
     Raises:
-        FileChangedError: it changed meanwhile.
+        FileChangedError: it changed while it was read.
     """
     before = os.fstat(descriptor)
     file = MappedFile(-1, before.st_size)
@@ -105,10 +105,9 @@ def address_of(file: MappedFile) -> int:
 
 
 def let_go_of_pages(array: npt.NDArray[np.generic]) -> None:
-    """Release the pages of a mapped file that an array fills: they can be read again.
+    """Release the pages of a mapped file that an array covers; they are reread on access.
 
-    Until then they count as this process's memory, although unused. An array elsewhere is left
-    alone.
+    Until then they count as this process's memory, although unused. Other arrays are ignored.
     """
     found = place_in_file(array)
     advice = getattr(mmap, "MADV_DONTNEED", None)
@@ -118,5 +117,5 @@ def let_go_of_pages(array: npt.NDArray[np.generic]) -> None:
     first = -(-offset // mmap.PAGESIZE) * mmap.PAGESIZE
     length = (offset + array.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE - first
     if length > 0:
-        with suppress(OSError):  # a system that does not do it loses nothing but room
+        with suppress(OSError):  # without support, only memory is lost
             file.madvise(advice, first, length)

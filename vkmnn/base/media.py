@@ -1,4 +1,4 @@
-"""Suffixes of files that hold pictures, films and sounds."""
+"""Suffixes of files that hold images, videos and sounds."""
 
 from __future__ import annotations
 

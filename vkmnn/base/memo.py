@@ -1,4 +1,4 @@
-"""Tables of results by key: each is computed once, and their number is bounded."""
+"""Bounded tables of results by key, each computed once."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ V = TypeVar("V")
 
 
 class Memo(Generic[K, V]):
-    """Results by key. A full one forgets all of them, and begins anew.
+    """Results by key. When full, it discards all of them and starts again.
 
-    Nobody may change a result: all users of a key share it.
+    Results must not be modified: all users of a key share them.
 
     Args:
-        limit: the most results that it holds.
+        limit: maximum number of results.
 
     Attributes:
-        get: returns the result for a key; None where there is none.
+        get: returns the result for a key, or None.
     """
 
     __slots__ = ("_known", "_limit", "get")
@@ -26,28 +26,28 @@ class Memo(Generic[K, V]):
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._known: dict[K, V] = {}
-        self.get = self._known.get  # the dictionary's own, as planning asks for every op
+        self.get = self._known.get  # the dictionary's own method, as planning calls it for every op
 
     def __len__(self) -> int:
-        """Return how many results there are."""
+        """Return the number of results."""
         return len(self._known)
 
     def __contains__(self, key: K) -> bool:
-        """Return whether there is a result for a key; it may be None."""
+        """Return whether the key has a result, which may be None."""
         return key in self._known
 
     def keep(self, key: K, value: V) -> V:
-        """Keep a result, and return it; where another thread was faster, return that one's."""
+        """Store and return a result; if another thread was faster, return that thread's result."""
         if len(self._known) >= self._limit and key not in self._known:
             self._known.clear()
         return self._known.setdefault(key, value)
 
     def once(self, key: K, find: Callable[[], V]) -> V:
-        """Return the result for a key; `find` computes the first, which must not be None."""
+        """Return the result for a key; on first use, `find` computes it (never as None)."""
         known = self.get(key)
         return self.keep(key, find()) if known is None else known
 
     def replace(self, key: K, value: V) -> None:
-        """Keep a result in place of the one that there is."""
+        """Store a result, replacing the existing one."""
         self._known.pop(key, None)
         self.keep(key, value)

@@ -1,4 +1,4 @@
-"""`dataclass` for the many small classes that exist from the start: methods are compiled later.
+"""`dataclass` for many small classes that exist from the start, with lazily compiled methods.
 
 The standard decorator writes and compiles up to six methods for each class, which takes 0.3 to 0.9
 ms, and most of them are never called in a given process. This one creates equal classes, but
@@ -66,7 +66,7 @@ if not TYPE_CHECKING:
 
 
 def _same(base: Any, frozen: bool) -> bool:
-    """Return whether a base is a plain class, or as frozen as the class itself."""
+    """Return whether a base is a plain class, or frozen like the class itself."""
     params = getattr(base, "__dataclass_params__", None)
     return params is None or params.frozen is frozen
 

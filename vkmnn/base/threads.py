@@ -1,4 +1,4 @@
-"""Threads for submitted work, if there are any."""
+"""Threads for submitted work, where the system provides them."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _LOOK_UP_S = 0.05
 class PatientFuture(Future[T]):
     """A future whose waiters and producer may be interrupted at any point.
 
-    Ctrl-C at the end of `Condition.__enter__` leaves the condition locked, and the next user waits
-    for ever. So the outcome is also stored separately, waiters wait for a plain lock, and neither
-    they nor `done` touch the condition. The first outcome counts.
+    Ctrl-C at the end of `Condition.__enter__` leaves the condition locked, and its next user waits
+    forever. The outcome is therefore also stored separately, waiters wait for a plain lock, and
+    neither they nor `done` touch the condition. The first outcome counts.
     """
 
     def __init__(self) -> None:
@@ -37,12 +37,12 @@ class PatientFuture(Future[T]):
         self._arrival.acquire()
 
     def set_result(self, result: T) -> None:
-        """Store the result, and wake those that wait for it."""
+        """Store the result and wake the waiters."""
         if self._settle(result, None):
             super().set_result(result)
 
     def set_exception(self, exception: BaseException | None) -> None:
-        """Store an error, and wake those that wait."""
+        """Store an error and wake the waiters."""
         if self._settle(None, exception):
             super().set_exception(exception)
 
@@ -106,14 +106,14 @@ class PatientFuture(Future[T]):
 
 
 class Workers:
-    """A pool of threads; work for which none can be started runs in the submitting thread.
+    """A thread pool; without threads, work runs in the submitting thread.
 
-    This applies once the main thread has ended (a thread that outlives it, an exit handler), and if
-    the system has no thread left. The end of a `with` block waits for all work.
+    This applies once the main thread has ended (in a thread that outlives it, or an exit handler),
+    and if the system cannot start another thread. The end of a `with` block waits for all work.
 
     Args:
         count: maximum number of threads; with 0, work runs in the submitting thread.
-        name: how theirs begin.
+        name: prefix of the threads' names.
     """
 
     def __init__(self, count: int, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Folders of the user that the platform has for caches and data."""
+"""The platform's cache and data folders of the user."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def cache_folder() -> Path:
     """Return `vkmnn` in the user's cache folder.
 
     Raises:
-        RuntimeError: the user has no home, as services have none.
+        RuntimeError: the user has no home, like service accounts.
     """
     from platformdirs import user_cache_path
 
@@ -22,7 +22,7 @@ def data_folder() -> Path:
     """Return `vkmnn` in the user's data folder.
 
     Raises:
-        RuntimeError: the user has no home, as services have none.
+        RuntimeError: the user has no home, like service accounts.
     """
     from platformdirs import user_data_path
 
@@ -30,5 +30,5 @@ def data_folder() -> Path:
 
 
 def _absolute(path: Path) -> Path:
-    # Without a home, platformdirs leaves a "~" in the path.
+    # Without a home, platformdirs returns a path with "~".
     return path.expanduser()

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Atomic file writes."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from pathlib import Path
 from typing import IO
 
 _NAME_BYTES = 100
-"""Bytes of a file's name that its temporary name keeps; names are limited to 255 bytes."""
+"""Maximum bytes of the file's name in its temporary name; names are limited to 255 bytes."""
 
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """Yield a file that replaces a path once the block has succeeded.
+    """Yield a temporary file that replaces a path once the block has succeeded.
 
     Until then, and if the block raises, the path is unchanged. A path that is not a regular file,
-    such as a pipe or `/dev/stdout`, is written directly. A link stays one: its file is replaced.
+    such as a pipe or `/dev/stdout`, is written directly. Symbolic links are kept, and their target
+    is replaced.
 
     Args:
         path: the file, in a folder that exists.
@@ -50,7 +51,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
 
 def check_writable(path: Path) -> None:
-    """Check that `replacing` could start, before the work whose result is to be written.
+    """Check that `replacing` can start, before computing the content.
 
     Raises:
         OSError: it could not.
@@ -74,6 +75,6 @@ def _mode_of(path: Path) -> int | None:
 
 
 def _part_of(target: Path) -> Path:
-    """Return the name that a file is written under first, in the same folder."""
+    """Return the name of the temporary file, in the same folder."""
     stem = os.fsdecode(os.fsencode(target.name)[:_NAME_BYTES])
     return target.with_name(f".{stem}.{secrets.token_hex(4)}")

@@ -234,8 +234,8 @@ OutputsOption = Annotated[
     Path | None,
     option(
         "--output",
-        help="Save the outputs: a .npz file, or a folder of .npy files; of pictures a picture, "
-        ".json, .npz or .txt, of several a folder or .json, of a film a film.",
+        help="Save the outputs: a .npz file, or a folder of .npy files; for an image, an image; "
+        ".json, .npz or .txt; for several, a folder or .json; for a video, a video.",
     ),
 ]
 ValidateOption = Annotated[
@@ -259,40 +259,38 @@ TaskOption = Annotated[
     str | None,
     typer.Option(
         "--task",
-        help="For pictures: classify, detect, segment, pose, depth, upscale, ocr, … For texts: "
-        "classify-text, embed-text. Default: told from the model.",
+        help="For images: classify, detect, segment, pose, depth, upscale, ocr, … For text: "
+        "classify-text, embed-text. Default: detected from the model.",
     ),
 ]
 LabelsOption = Annotated[
-    Path | None, typer.Option("--labels", help="For pictures: names of classes, one a line.")
+    Path | None, typer.Option("--labels", help="For images: file with one class name per line.")
 ]
 ThresholdOption = Annotated[
     float | None,
-    typer.Option("--threshold", help="For pictures: the least score, from 0 to 1."),
+    typer.Option("--threshold", help="For images: lowest score to report, from 0 to 1."),
 ]
 SizeOption = Annotated[
     str | None,
-    typer.Option("--size", help="For pictures: the network's, 640 or 480x640 (rows first)."),
+    typer.Option("--size", help="For images: network input size, 640 or 480x640 (rows first)."),
 ]
 MeanOption = Annotated[
     str | None,
     typer.Option(
         "--mean",
-        help="For pictures: subtracted from values of 0 to 1, by channel; of 0 to 255 where a "
+        help="For images: subtracted from values of 0 to 1, by channel; of 0 to 255 if a "
         "number exceeds 1.",
     ),
 ]
-StdOption = Annotated[
-    str | None, typer.Option("--std", help="For pictures: divides the difference.")
-]
-ChannelsOption = Annotated[str | None, typer.Option("--channels", help="For pictures: rgb or bgr.")]
+StdOption = Annotated[str | None, typer.Option("--std", help="For images: divides the difference.")]
+ChannelsOption = Annotated[str | None, typer.Option("--channels", help="For images: rgb or bgr.")]
 PreprocessOption = Annotated[
     str | None,
-    typer.Option("--preprocess", help="Where pictures are prepared: auto, device or host."),
+    typer.Option("--preprocess", help="Where images are preprocessed: auto, device or host."),
 ]
 MoreOption = Annotated[
     list[str] | None,
-    typer.Option("--set", help="For pictures: another option of the task: top=3 (repeatable)."),
+    typer.Option("--set", help="For images: another option of the task: top=3 (repeatable)."),
 ]
 
 
@@ -325,9 +323,9 @@ def run(
 ) -> None:
     """Run a model one or more times and show its outputs.
 
-    Inputs that are pictures, films or folders of pictures are prepared as the model wants them, and
-    what it says of them is shown: labels, boxes, masks … So are sounds, and texts (-i "a text")
-    where the model's files or --task name a task that takes them.
+    Inputs that are images, videos or folders of images are preprocessed for the model, and the
+    results are shown: labels, boxes, masks … So are sounds, and texts (-i "a text") if the model's
+    files or --task name a task for them.
     """
     from vkmnn.cli.media_inputs import TaskOptions, is_for_pipeline
     from vkmnn.cli.models import local_file, local_model
@@ -358,7 +356,7 @@ def map_command(
         list[str],
         typer.Argument(
             metavar="INPUT…",
-            help="Pictures or arrays (.npy, .npz): files, patterns in quotes, folders, @FILE with "
+            help="Images or arrays (.npy, .npz): files, patterns in quotes, folders, @FILE with "
             "one a line, .tar archives, .parquet or .jsonl.",
             show_default=False,
         ),
@@ -399,7 +397,7 @@ def map_command(
     more: MoreOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Run a model on many pictures or arrays, on all devices, and write the results to one place.
+    """Run a model on many images or arrays, on all devices, and write the results to one place.
 
     Items that cannot be read or run are listed in OUTPUT.errors.jsonl, with the reason. After an
     interruption of any kind, --resume continues: nothing is lost, and nothing is written twice.

@@ -1,4 +1,4 @@
-"""`vkmnn compare`: a model here and on another engine, tensor by tensor."""
+"""`vkmnn compare`: a model on two engines, tensor by tensor."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from vkmnn.inference_session import InferenceSession
 from vkmnn.opening import CPU_DEVICE, front_end_of
 
 _AROUND = 3
-"""Tensors before the first that differs that are shown with it."""
+"""Number of tensors shown before the first that differs."""
 
 _STATUS = {
     "same": "",
@@ -36,7 +36,7 @@ _STATUS = {
 
 
 def usual_reference(model: Path) -> str:
-    """Return onnxruntime where it is installed and reads a form of the model; else numpy."""
+    """Return onnxruntime if it is installed and the model converts to ONNX; else numpy."""
     native = isinstance(front_end_of(model), NativeFrontEnd)
     there = importlib.util.find_spec(ONNXRUNTIME) is not None
     return ONNXRUNTIME if there and not native else CPU_DEVICE
@@ -50,14 +50,14 @@ def compare_models(
     layers: bool,
     html: Path | None,
 ) -> bool:
-    """Compare a model with a reference and print the differences; False where there are any.
+    """Compare a model with a reference and print the differences; False if there are any.
 
     Args:
-        model: its file.
+        model: the model's file.
         options: the device and inputs of the run.
-        against: the reference; None for the usual one.
-        tolerance: the allowed difference; None for the usual one.
-        layers: show every tensor.
+        against: the reference; None for the default.
+        tolerance: the allowed difference; None for the default.
+        layers: whether to show every tensor.
         html: file to write a page to.
     """
     against = against or usual_reference(model)
@@ -85,7 +85,7 @@ def compare_models(
 
     found = run(layers or html is not None)
     if not found.ok and not (layers or html is not None):
-        found = run(True)  # which tensor is the first to differ
+        found = run(True)  # the first tensor that differs
     inputs = ", ".join(f"{name} {shape_text(x.shape)}" for name, x in fed.arrays.items())
     _show(found, model, layers)
     if html is not None:
@@ -130,7 +130,7 @@ def _show(found: Comparison, model: Path, layers: bool) -> None:
 
 
 def _short(found: Comparison) -> list[TensorRow]:
-    """Return the outputs, and the first tensor that differs after those that do not."""
+    """Return the outputs, and the first differing tensor with its predecessors."""
     compared = [row for row in found if row.compared]
     first = found.first
     outputs = [row for row in found if row.output]
@@ -196,6 +196,6 @@ def _dim(row: TensorRow) -> str:
 
 
 def _sorted(text: str, value: float, compared: bool) -> pages.Cell:
-    """Return a cell; those without a value come last."""
+    """Return a cell; those without a value are sorted last."""
     largest = 1e300 if math.isinf(value) else value
     return pages.Cell(text, largest if compared else -1.0)

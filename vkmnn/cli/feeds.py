@@ -41,7 +41,7 @@ class Feeds:
         arrays: the values.
         sources: "given" or "random", "ones", "zeros", by input.
         notes: the assumptions, in whole sentences.
-        guessed: whether the size of a picture was guessed: another one may fit better.
+        guessed: whether the size of an image was guessed: another one may fit better.
     """
 
     arrays: dict[str, Array]
@@ -115,10 +115,10 @@ def settle(
         inputs: shape of every input as the model declares it.
         sizes: the user's sizes; sizes of symbols also follow from the given shapes of inputs.
         assume: size for dimensions that are not given; None leaves out the inputs that have some.
-        picture: height and width of inputs that look like pictures, if `assume` is given.
+        picture: height and width of inputs that look like images, if `assume` is given.
 
     Returns:
-        The shapes, sentences on the assumptions, and whether a picture was among the inputs.
+        The shapes, sentences on the assumptions, and whether an image was among the inputs.
 
     Raises:
         InvalidInputError: a shape does not fit the model's declaration.
@@ -211,7 +211,7 @@ def make_feeds(
         texts: `--input` options.
         shapes: `--shape` options.
         seed: seed of random values.
-        picture: height and width of pictures where nothing says them.
+        picture: height and width of images where nothing says them.
 
     Raises:
         InvalidInputError: an option makes no sense, or a file cannot be read.
@@ -283,7 +283,7 @@ def fitting_feeds(
 
     Args:
         outputs: the model's outputs.
-        make: returns feeds with pictures of a size.
+        make: returns feeds with images of a size.
         fits: raises InvalidInputError or ShapeError for feeds that the network does not accept.
     """
     sizes = picture_sizes(outputs)

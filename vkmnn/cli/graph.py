@@ -1,4 +1,4 @@
-"""`vkmnn info --html` and `--onnx`: the optimised network as a page, and for viewers."""
+"""`vkmnn info --html` and `--onnx`: the optimised network as a page, or as a file for viewers."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _ONNX = ("file cannot be written", "--onnx")
 
 
 def check_targets(html: Path | None, onnx: Path | None) -> None:
-    """Refuse files that cannot be written, before any work.
+    """Refuse output files that cannot be written, before any work.
 
     Raises:
-        InvalidInputError: one cannot.
+        InvalidInputError: one cannot be written.
     """
     for path, told in ((html, _PAGE), (onnx, _ONNX)):
         if path is not None:
@@ -40,13 +40,13 @@ def check_targets(html: Path | None, onnx: Path | None) -> None:
 
 
 def write_page(model: Path, options: RunOptions, html: Path, profiled: bool) -> None:
-    """Write a page of a network, with placement, and with times if it is profiled.
+    """Write the page of a network with its placement, and with times if it is profiled.
 
     Args:
-        model: its file.
+        model: the model's file.
         options: the device and inputs of the run, real or hypothetical.
-        html: the page.
-        profiled: whether to run it and measure.
+        html: the page to write.
+        profiled: whether to run and measure it.
     """
     network = load_network(model)
     with InferenceSession(model, options.device, precision=options.precision) as session:
@@ -83,7 +83,7 @@ def export_network(graph: Graph, path: Path, shapes: Mapping[str, tuple[int, ...
 
 
 def shapes_of(graph: Graph, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, TensorInfo]:
-    """Return the tensors of a graph with their shapes, as far as they are known."""
+    """Return the tensors of a graph with their known shapes."""
     from dataclasses import replace
 
     known = {info.name: info for info in (*graph.inputs, *graph.outputs)} | dict(graph.infos)
@@ -94,5 +94,5 @@ def shapes_of(graph: Graph, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, 
     infos = {info.name: replace(info, shape=given[info.name]) for info in graph.inputs}
     try:
         return known | dict(resolve(graph, infos, {}, run_op).infos)
-    except VkmnnError:  # whoever runs it says what does not fit
+    except VkmnnError:  # running the network reports the mismatch
         return known

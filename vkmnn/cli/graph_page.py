@@ -1,4 +1,4 @@
-"""The page of `vkmnn info --html`: the network as a graph, from the model's nodes to kernels."""
+"""The page of `vkmnn info --html`: the network as a graph, from nodes to kernels."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from vkmnn.ir import Graph, HostGraphAttrs, Op, TensorInfo
 from vkmnn.opening import Network
 
 _CHUNK = 50
-"""Ops of a scope where names have none and there are many ops."""
+"""Ops per scope, for large networks whose names have no scopes."""
 
 _MANY = 400
 _LONGEST = 160
@@ -52,13 +52,13 @@ move, turn the wheel to zoom.</p></aside>
 
 @dataclass(slots=True)
 class Drawn:
-    """What is known about a network beside its graph.
+    """A network with the information that its page shows.
 
     Attributes:
-        network: the network, as the model has it and optimised.
-        infos: shapes of tensors, as far as they are known.
-        placement: where ops run and why; None if nothing was planned.
-        profile: measured times; None where nothing was measured.
+        network: the network, original and optimised.
+        infos: known shapes of tensors.
+        placement: where ops run and why; None without a plan.
+        profile: measured times; None if not measured.
     """
 
     network: Network
@@ -115,7 +115,7 @@ def _facts(drawn: Drawn) -> list[tuple[str, str]]:
 
 
 def _described(drawn: Drawn) -> list[dict[str, Any]]:
-    """Return what the page shows of each op, and of inputs and outputs."""
+    """Return the page's data on each op, and on inputs and outputs."""
     graph, infos = drawn.network.graph, drawn.infos
     known = {op.source or op.name for op in drawn.network.source.ops}
     found = [_end("input", info.name, infos.get(info.name, info)) for info in graph.inputs]
@@ -170,7 +170,7 @@ def _scopes(graph: Graph, known: set[str]) -> dict[str, list[str]]:
 
 
 def _placed(placement: Placement | None, graph: Graph) -> dict[str, dict[str, Any]]:
-    """Return where ops run and why; ops that became several in the plan by their source."""
+    """Return placement and reason of ops; ops that the plan split are matched by their source."""
     names = {op.name for op in graph.ops}
     by_source = {op.source: op.name for op in graph.ops if op.source}
     found: dict[str, dict[str, Any]] = {}
@@ -208,7 +208,7 @@ def _weight(name: str, graph: Graph) -> str:
 
 
 def _attributes(op: Op) -> list[str]:
-    """Return the attributes that are short."""
+    """Return the attributes with short values."""
     values = ((one.name, getattr(op.attrs, one.name)) for one in fields(op.attrs))
     texts = (f"{name} = {value!r}" for name, value in values if value not in (None, (), ""))
     return [text for text in texts if len(text) <= _LONGEST]
@@ -217,7 +217,7 @@ def _attributes(op: Op) -> list[str]:
 def _edges(
     graph: Graph, ops: list[dict[str, Any]], infos: Mapping[str, TensorInfo]
 ) -> list[tuple[int, int, str]]:
-    """Return the tensors between ops: from which, to which, and what it is."""
+    """Return the tensors between ops: producer, consumer and description."""
     first = len(graph.inputs)
     made = {info.name: number for number, info in enumerate(graph.inputs)}
     made |= {name: first + at for at, op in enumerate(graph.ops) for name in op.outputs if name}

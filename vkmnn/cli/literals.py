@@ -72,11 +72,11 @@ def parse_value(arg: NodeArg | None, text: str) -> Given:
         return _from_file(arg, text, option)
     is_text = arg is not None and arg.type == "tensor(string)"
     if suffix in PICTURES | SOUNDS and not is_text:
-        what = "picture" if suffix in PICTURES else "sound"
+        what = "an image" if suffix in PICTURES else "a sound file"
         name = arg.name if arg else "NAME"
         raise InvalidInputError(
-            f"--input: '{text}' is a {what}, and the network takes arrays",
-            hint=f"read and scale it in Python as the model wants it, save it with numpy.save("
+            f"--input: '{text}' is {what}, and the network takes arrays",
+            hint=f"read and scale it in Python as the model expects, save it with numpy.save("
             f"'{name}.npy', array), and give --input {name}={name}.npy",
         )
     if text[:1] in "[{" and text:

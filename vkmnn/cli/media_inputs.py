@@ -1,4 +1,4 @@
-"""Inputs of `vkmnn run` for pipelines: pictures, films, sounds and texts; and their options."""
+"""Inputs of `vkmnn run` for pipelines: images, videos, sounds and texts; and their options."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NAMED = re.compile(r"[\w.:/-]+=")
 
 @dataclass(frozen=True, slots=True)
 class TaskOptions:
-    """Options of `vkmnn run` that only pipelines have, as typed."""
+    """Pipeline-only options of `vkmnn run`, as typed."""
 
     task: str | None = None
     labels: Path | None = None
@@ -33,7 +33,7 @@ class TaskOptions:
 
     @property
     def given(self) -> list[str]:
-        """The names of those that were given."""
+        """The names of the given options."""
         names = ("task", "labels", "threshold", "size", "mean", "std", "channels", "preprocess")
         return [f"--{name}" for name in names if getattr(self, name) is not None] + (
             ["--set"] if self.more else []
@@ -42,7 +42,7 @@ class TaskOptions:
 
 @dataclass(slots=True)
 class Inputs:
-    """What the options `--input` name: files to work on, texts, and values of further inputs."""
+    """Values of `--input`: files to process, texts, and values of other inputs."""
 
     files: list[str] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
@@ -50,11 +50,11 @@ class Inputs:
 
 
 def read_inputs(texts: Sequence[str], on: str = "picture") -> Inputs:
-    """Tell pictures, films, sounds and folders from values; names before files are dropped.
+    """Separate images, videos, sounds and folders from values; names before files are dropped.
 
     Args:
         texts: as typed.
-        on: "text" where the task takes texts: all inputs are texts, or files that hold one.
+        on: "text" if the task takes text: all inputs are texts, or files that contain one.
     """
     if on == "text":
         return Inputs(texts=[_text_of(text) for text in texts])
@@ -79,7 +79,7 @@ def _exists(text: str) -> bool:
 
 
 def _text_of(text: str) -> str:
-    """Return a text as typed, or that of a file."""
+    """Return a text as typed, or the content of a file."""
     path = Path(text.removeprefix("@"))
     if not text.startswith("@") and not (path.suffix == ".txt" and _exists(text)):
         return text
@@ -99,14 +99,14 @@ def _is_media(text: str) -> bool:
 
 
 def _is_words(text: str) -> bool:
-    """Tell a text from values of inputs: names before "=", fillers, JSON and files of arrays."""
+    """Distinguish texts from input values: names before "=", fillers, JSON and array files."""
     if _NAMED.match(text) or text in FILLERS or not any(map(str.isalpha, text)):
         return False
     return text.lstrip()[:1] not in "[{" and not has_suffix(text, _ARRAYS)
 
 
 def said_on(model: str, task: str | None) -> str | None:
-    """Return what a task takes: "text", "sound" or "picture"; None where no file names the task."""
+    """Return the input kind of a task: "text", "sound" or "picture"; None without a task."""
     from vkmnn.cli.models import local_model
     from vkmnn.pipelines.guessing import said_by_folder
     from vkmnn.pipelines.tasks import task_of
@@ -119,7 +119,7 @@ def said_on(model: str, task: str | None) -> str | None:
 
 
 def is_for_pipeline(inputs: Sequence[str], tasks: TaskOptions, model: str) -> bool:
-    """Tell whether a run is a pipeline's: files of media, or texts for a task of texts.
+    """Return whether to run a pipeline: on media files, or on texts for a text task.
 
     Args:
         inputs: as typed.
@@ -127,7 +127,7 @@ def is_for_pipeline(inputs: Sequence[str], tasks: TaskOptions, model: str) -> bo
         model: the model, as typed.
 
     Raises:
-        InvalidInputError: options of pipelines without anything that one could run on.
+        InvalidInputError: pipeline options without an input for a pipeline.
     """
     if read_inputs(inputs).files:
         return True
@@ -137,6 +137,6 @@ def is_for_pipeline(inputs: Sequence[str], tasks: TaskOptions, model: str) -> bo
     if not tasks.given:
         return False
     raise InvalidInputError(
-        f"{tasks.given[0]} is for pictures, sounds and texts, and no input is one",
-        hint="give a picture, a film or a folder: -i street.jpg",
+        f"{tasks.given[0]} is for images, sounds and texts, and no input is one",
+        hint="give an image, a video or a folder: -i street.jpg",
     )

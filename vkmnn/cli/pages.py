@@ -1,4 +1,4 @@
-"""What the pages that commands write have in common: each is one file that needs nothing else."""
+"""Parts shared by the self-contained pages that commands write."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import NamedTuple
 from vkmnn.base.whole_files import replacing
 
 COLOURS = 8
-"""Colours of operators; further ones share one more."""
+"""Colours of operators; the remaining operators share another one."""
 
 _PAGE = Template("""<!doctype html>
 <html lang="en">
@@ -38,7 +38,7 @@ $script</script>
 
 
 class Cell(NamedTuple):
-    """A cell of a table: what it shows, and what it is sorted by where that is a number."""
+    """A table cell: its text, and a numeric sort key if there is one."""
 
     text: str
     value: float | None = None
@@ -54,8 +54,8 @@ def page(
         title: the title of the page.
         subtitle: where the network ran, and on which inputs.
         body: HTML.
-        script: the file with the page's own script, in this package.
-        footer: text at its end; by default, the command.
+        script: the file of the page's own script, in this package.
+        footer: text at the end; by default, the command.
     """
     own = files(__package__)
     scripts = [own.joinpath(name).read_text("utf-8") for name in ("pages.js", script) if name]
@@ -81,7 +81,7 @@ def write(text: str, path: Path) -> None:
 
 
 def tiles(facts: Iterable[tuple[str, str]]) -> str:
-    """Return large numbers, each with what it is."""
+    """Return tiles: large numbers with labels."""
     made = (
         f'<div class="tile"><b>{escape(number)}</b><span>{escape(text)}</span></div>\n'
         for number, text in facts
@@ -90,12 +90,12 @@ def tiles(facts: Iterable[tuple[str, str]]) -> str:
 
 
 def card(title: str, content: str) -> str:
-    """Return a part of a page."""
+    """Return a card: a section of a page."""
     return f'<section class="card"><h2>{escape(title)}</h2>{content}</section>'
 
 
 def heads(names: Sequence[str], numbers: Iterable[int], by: int | None = None) -> str:
-    """Return the head of a table that can be sorted; `by` is the column that it is sorted by."""
+    """Return the header of a sortable table; `by` is the initial sort column."""
     marked = set(numbers)
     return "".join(
         f"<th{' class=n' if place in marked else ''}"
@@ -111,13 +111,13 @@ def table(
     numbers: Iterable[int],
     kinds: Sequence[str] = (),
 ) -> str:
-    """Return a table that can be sorted.
+    """Return a sortable table.
 
     Args:
-        names: its columns.
-        rows: their cells.
-        numbers: columns of numbers, by their places.
-        kinds: a class for each row, or none.
+        names: column names.
+        rows: cells.
+        numbers: indices of numeric columns.
+        kinds: a CSS class for each row, or none.
     """
     marked = set(numbers)
     lines = []
@@ -136,12 +136,12 @@ def table(
 
 
 def colours_of(types: Sequence[str]) -> dict[str, str]:
-    """Return the colours of the first kinds of operators."""
+    """Return the colours of the first types of operators."""
     return {name: f"var(--c{number})" for number, name in enumerate(types[:COLOURS])}
 
 
 def legend(types: Sequence[str], colours: Mapping[str, str]) -> str:
-    """Return what the colours of operators stand for."""
+    """Return the legend of the operators' colours."""
     items = [(name, colours[name]) for name in types if name in colours]
     if len(types) > len(items):
         items.append(("other operators", "var(--other)"))

@@ -1,4 +1,4 @@
-"""`vkmnn run` on pictures, films and folders: a pipeline instead of a bare session."""
+"""`vkmnn run` on images, videos and folders: a pipeline instead of a bare session."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def run_pipeline(
 
     Args:
         model: the model.
-        options: the options of all runs; `inputs` name the files.
+        options: the options of all runs; `inputs` names the files.
         tasks: the options of pipelines.
-        output: where results go.
-        compare: refused, like shapes: both are for arrays.
+        output: destination of the results.
+        compare: refused, like shapes, since both are only for arrays.
     """
     if compare is not None or options.shapes:
         raise InvalidInputError(
-            f"{'--compare' if compare else '--shape'} is for arrays, and an input is a picture, "
+            f"{'--compare' if compare else '--shape'} is for arrays, and an input is an image, "
             "a sound or a text",
             hint="give arrays: -i x=x.npy" if compare else "--size chooses the network's size",
         )
@@ -87,7 +87,7 @@ def run_pipeline(
 
 
 def _timed(pipe: Any, file: str, repeat: int) -> list[float]:
-    """Return the seconds of further calls on an input, and print their median."""
+    """Return the seconds of repeated calls on an input, and print their median."""
     spent = []
     for _ in range(repeat):
         start = time.perf_counter()
@@ -99,18 +99,18 @@ def _timed(pipe: Any, file: str, repeat: int) -> list[float]:
 
 
 def _is_stream(file: str) -> bool:
-    """Tell whether a file has several pictures."""
+    """Return whether a file has several images."""
     return has_suffix(file, FILMS) or is_animated(Path(file))
 
 
 def _short(text: str) -> str:
-    """Return the beginning of a text, for names of results."""
+    """Return the start of a text, as the name of its result."""
     line = " ".join(text.split())
     return line if len(line) <= _LONGEST_NAME else f"{line[: _LONGEST_NAME - 1]}…"
 
 
 def _of_texts(pipe: Any, texts: Sequence[str]) -> Iterator[tuple[str, Result[Any], float]]:
-    """Yield the beginning of each text, result and seconds."""
+    """Yield the start of each text, its result and seconds."""
     for text in texts:
         start = time.perf_counter()
         result = pipe(text)
@@ -126,7 +126,8 @@ def _opened(
     try:
         return pipeline(tasks.task, model, **given)
     except NoPicturesError as error:
-        error.message = f"'{inputs.files[0]}' is a picture, and {error.message}"
+        what = "a sound" if has_suffix(inputs.files[0], SOUNDS) else "an image"
+        error.message = f"'{inputs.files[0]}' is {what}, and {error.message}"
         raise
     except UnknownTaskError as error:
         files = " ".join(f"-i {one}" for one in inputs.files[:1])
@@ -138,7 +139,7 @@ def _opened(
 
 
 def _feeds(model: Path, values: Mapping[str, str]) -> dict[str, Any]:
-    """Return the values of inputs beside the pictures."""
+    """Return the values of the network's other inputs."""
     from vkmnn.pipelines.networks import load
     from vkmnn.pipelines.options import Options
 
@@ -147,8 +148,8 @@ def _feeds(model: Path, values: Mapping[str, str]) -> dict[str, Any]:
     for name, text in values.items():
         if name not in args:
             raise InvalidInputError(
-                f"--input {text or name}: it is neither a picture, a film or a folder, nor a value "
-                "for another input",
+                f"--input {text or name}: neither an image, a video or a folder, nor a value for "
+                "another input",
                 hint=f"inputs: {', '.join(args)}",
             )
         given = parse_value(args[name], text)
@@ -159,7 +160,7 @@ def _feeds(model: Path, values: Mapping[str, str]) -> dict[str, Any]:
 
 
 def parsed_options(tasks: TaskOptions) -> dict[str, Any]:
-    """Return the options as `vkmnn.pipeline` takes them."""
+    """Return the options in the form of `vkmnn.pipeline`."""
     made: dict[str, Any] = {
         "labels": tasks.labels,
         "threshold": tasks.threshold,
@@ -208,7 +209,7 @@ def _numbers(option: str, text: str) -> tuple[float, ...]:
 
 
 def _expanded(text: str) -> list[str]:
-    """Return the files that a folder or a pattern stands for."""
+    """Return the files that match a folder or a pattern."""
     path = Path(text)
     if path.is_dir():
         kinds = PICTURES | SOUNDS
@@ -218,12 +219,12 @@ def _expanded(text: str) -> list[str]:
     else:
         found = sorted(glob.glob(text, recursive=True))  # noqa: PTH207 - absolute ones too
     if not found:
-        raise InvalidInputError(f"'{text}' stands for no picture", hint="check the path")
+        raise InvalidInputError(f"'{text}' matches no images", hint="check the path")
     return found
 
 
 def _results(pipe: Any, files: Sequence[str]) -> Iterator[tuple[str, Result[Any], float]]:
-    """Yield name, result and seconds for each picture and each frame."""
+    """Yield name, result and seconds for each image and each frame."""
     for file in files:
         start = time.perf_counter()
         if _is_stream(file):
@@ -239,7 +240,7 @@ def _results(pipe: Any, files: Sequence[str]) -> Iterator[tuple[str, Result[Any]
 def _shown(
     results: Iterable[tuple[str, Result[Any], float]], facts: list[dict[str, Any]]
 ) -> Iterator[tuple[str, Result[Any]]]:
-    """Print each result as it comes."""
+    """Print each result as it arrives."""
     for name, result, seconds in results:
         facts.append({"input": name, "seconds": seconds, "result": result.to_dict()})
         out.print(Text(f"{name}: {plural(len(result), 'result')}, {time_text(seconds)}"))
@@ -257,12 +258,12 @@ def _shown(
 
 
 def _check_output(output: Path, several: bool) -> None:
-    """Refuse early what could not be saved at the end."""
+    """Refuse early what cannot be saved at the end."""
     if has_suffix(output, FILMS):
         return
     if several and output.suffix and output.suffix.lower() not in (".json", ".txt"):
         raise InvalidInputError(
-            f"'{output}' would be the result of one picture, and there are several",
+            f"'{output}' is for the result of one image, and there are several",
             hint=f"name a folder, -o {output.stem or 'results'}, or a .json file",
         )
     if not several and output.suffix:
@@ -277,9 +278,9 @@ def _save(
     streamed: bool,
     files: Sequence[str],
 ) -> None:
-    """Save results as they come: in one file, a folder, or a film."""
+    """Save results as they arrive: in one file, a folder, or a video."""
     if output is None:
-        deque(results, maxlen=0)  # printing them is all
+        deque(results, maxlen=0)  # results are only printed
     elif has_suffix(output, FILMS):
         with FilmWriter(output, files[0]) as film:
             for _, result in results:
@@ -302,12 +303,12 @@ def _save(
         output.mkdir(parents=True, exist_ok=True)
         saved = [one.save(output / _file_name(number, name, one))
                  for number, (name, one) in enumerate(results)]  # fmt: skip
-        what = "picture" if all(has_suffix(one, PICTURES) for one in saved) else "file"
+        what = "image" if all(has_suffix(one, PICTURES) for one in saved) else "file"
         out.print(Text(f"saved {plural(len(saved), what)} in {output}"))
 
 
 def _file_name(number: int, name: str, result: Result[Any]) -> str:
-    """Return the name of a result's file: as its picture or sound, or a number for a text."""
+    """Return the name of a result's file: from its image or sound, or a number for a text."""
     if result.picture is not None:
         return f"{Path(name).stem}.png"
     stem = Path(name).stem if has_suffix(name, SOUNDS) else f"{number:05d}"

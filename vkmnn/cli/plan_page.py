@@ -11,7 +11,7 @@ from vkmnn.cli import pages
 from vkmnn.cli.console import bytes_text, time_text
 
 TERMS = {"beside": "others in the level", "gaps": "barriers", "split": "partial sums"}
-"""Labels of a prediction's terms whose names are not clear by themselves."""
+"""Labels of a prediction's terms whose names are not self-explanatory."""
 
 _STEPS = ("level", "µs", "kernel", "op", "workgroups", "waves", "padded", "bytes", "mostly")
 _STEP_NUMBERS = (0, 1, 4, 5, 6, 7)
@@ -19,7 +19,7 @@ _ROWS = '<div class="scroll rows">'
 
 
 def write_plan_page(facts: Mapping[str, Any], path: Path, inputs: str) -> None:
-    """Write a page on a plan.
+    """Write the page of a plan.
 
     Args:
         facts: the result of `plan.as_dict`.

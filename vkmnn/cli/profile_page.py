@@ -94,7 +94,7 @@ def page(profile: Profile, title: str, subtitle: str) -> str:
 
 
 def _facts(profile: Profile) -> list[tuple[str, str]]:
-    """Return labelled numbers."""
+    """Return labelled values."""
     facts = [(time_text(profile.wall_us / 1e6), "a run (median)")]
     if profile.gpu_us:
         facts.append((time_text(profile.gpu_us / 1e6), "its steps on the device, with timestamps"))
@@ -118,7 +118,7 @@ def _facts(profile: Profile) -> list[tuple[str, str]]:
 def _shares(
     totals: Sequence[tuple[str, int, float]], colours: dict[str, str], kind: str = "bars"
 ) -> str:
-    """Return bars of the times of the slowest, and one of all others together."""
+    """Return bars for the slowest steps, and one for all others together."""
     total = sum(spent for _, _, spent in totals) or 1.0
     shown = list(totals[:_BARS])
     others = totals[_BARS:]
@@ -173,7 +173,7 @@ def _bar(profile: Profile, span: Span, lane: int, length: float, colours: dict[s
 
 
 def _ticks(length: float, height: int) -> Iterable[str]:
-    """Yield a ruler; the rank of a tick is the number of ticks at its spacing."""
+    """Yield a ruler; a tick's rank is the number of coinciding ticks."""
     coarsest = 10.0 ** floor(log10(length))
     steps = [coarsest / 10**power / part for power in range(-1, 4) for part in (1, 2)]
     steps = [step for step in steps if length / step <= _MAX_TICKS]

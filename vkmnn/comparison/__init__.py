@@ -1,4 +1,4 @@
-"""`vkmnn.compare`: a model's tensors, here and on another engine, and the first that differs."""
+"""`vkmnn.compare`: a model's tensors on two engines, and the first tensor that differs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model is compared with: onnxruntime, numpy node by node, or another device."""
+"""Reference engines for comparisons: onnxruntime, numpy node by node, or another device."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _FOLDER = "session.model_external_initializers_file_folder_path"
 _MAX_PROTO = (1 << 31) - 1
 
 Values = Callable[[Mapping[str, Any], Sequence[str]], Mapping[str, Any]]
-"""Computes tensors of these names from inputs; those that it does not know are left out."""
+"""Computes the named tensors from inputs; unknown ones are omitted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """An engine to compare with: its name, and what computes tensors."""
+    """A reference engine: its name, and a function that computes tensors."""
 
     name: str
     values: Values
@@ -53,7 +53,7 @@ def check_reference(name: str, model: object) -> None:
     Raises:
         DeviceNotFoundError: the device does not exist.
         MissingExtraError: onnxruntime is not installed.
-        InvalidInputError: the model has no form that onnxruntime reads.
+        InvalidInputError: the model cannot be converted to ONNX.
     """
     if not is_onnxruntime(name):
         if name not in ("auto", "fastest", CPU_DEVICE):
@@ -72,17 +72,17 @@ def check_reference(name: str, model: object) -> None:
         shown = Path(model).name if isinstance(model, str | Path) else "the model"
         raise InvalidInputError(
             f"onnxruntime does not read '{shown}', and vkmnn's own files keep no ONNX nodes",
-            hint="give the model that it was made from, or compare with numpy: cpu",
+            hint="give the original model, or compare with numpy: cpu",
         )
 
 
 def reference_for(
     name: str, model: Any, network: Network, unsupported: Unsupported = "cpu"
 ) -> Reference:
-    """Return the engine of a name.
+    """Return the reference engine of a name.
 
-    "cpu" runs the nodes as the model has them, none fused, by numpy; another device runs the
-    optimised network in float32.
+    "cpu" runs the model's nodes without fusion, in numpy; another device runs the optimised network
+    in float32.
 
     Raises:
         VkmnnError: as `check_reference`, and as models are opened.
@@ -106,7 +106,7 @@ def onnxruntime_of(model: Any) -> Reference:
 
 
 def values_of(network: Network, config: ScheduleConfig) -> Values:
-    """Return a function that runs a network with further tensors as outputs."""
+    """Return a function that runs a network with additional tensors as outputs."""
     from dataclasses import replace
 
     def values(feeds: Mapping[str, Any], names: Sequence[str]) -> Mapping[str, Any]:
@@ -126,10 +126,10 @@ def values_of(network: Network, config: ScheduleConfig) -> Values:
 def onnx_of(model: Any) -> tuple[onnx.ModelProto, Path | None]:
     """Return a model as ONNX, and the folder of its external data.
 
-    Of another format, it is the nodes that the front end makes of it.
+    Other formats are converted to ONNX nodes by their front end.
 
     Raises:
-        InvalidInputError: the front end makes no nodes of ONNX.
+        InvalidInputError: the front end does not create ONNX nodes.
         ModelError: the model cannot be read.
     """
     from vkmnn.converter.front_end import Conversion
@@ -148,17 +148,17 @@ def onnx_of(model: Any) -> tuple[onnx.ModelProto, Path | None]:
     try:
         front.convert(front.read(model), conversion)
     except VkmnnError:
-        if not made:  # what follows the nodes of ONNX, and may fail here, is not needed
+        if not made:  # later stages may fail and are not needed
             raise
     if not made:
         raise InvalidInputError(
-            "the model has no form that onnxruntime reads", hint="compare with numpy: cpu"
+            "the model cannot be converted to ONNX for onnxruntime", hint="compare with numpy: cpu"
         )
     return completed(made[-1]), made[-1].folder
 
 
 class _Onnxruntime:
-    """A model in onnxruntime, with further tensors as outputs."""
+    """A model in onnxruntime, with additional tensors as outputs."""
 
     def __init__(self, proto: onnx.ModelProto, folder: Path | None) -> None:
         self._proto = proto
@@ -169,7 +169,7 @@ class _Onnxruntime:
         """Compute tensors.
 
         Raises:
-            HostError: onnxruntime does not read or run the model.
+            HostError: onnxruntime cannot read or run the model.
         """
         import onnx
 
@@ -195,7 +195,7 @@ class _Onnxruntime:
             taken = {one.name for one in session.get_inputs()}
             given = {name: value for name, value in feeds.items() if name in taken}
             results = session.run(wanted, given)
-        except Exception as error:  # onnxruntime's own errors have no common class
+        except Exception as error:  # onnxruntime's own errors have no common base class
             raise HostError(
                 f"onnxruntime cannot run the model: {str(error)[:500]}",
                 hint="compare with numpy: cpu",

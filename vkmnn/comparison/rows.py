@@ -1,4 +1,4 @@
-"""How far two tensors are apart, and the results of a comparison."""
+"""Differences between tensors, and the results of a comparison."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from vkmnn.ir import Array
 
 @dataclass(frozen=True, slots=True)
 class TensorRow:
-    """A tensor of the model, in the order in which its nodes stand.
+    """A tensor of the model, in the order of its nodes.
 
     Attributes:
         name: its name in the model.
         node: the node that computes it, with its operator in brackets.
         shape: its shape.
-        status: "same", "differs", or why it was not compared: "fused" into another op, "constant"
-            or "removed" by the passes, "missing" at the reference, "other" than a tensor.
-        largest: the largest absolute difference; infinite where only one has a finite value, or
+        status: "same", "differs", or the reason why it was not compared: "fused" into another op,
+            "constant" or "removed" by the passes, "missing" in the reference, or "other" for a
+            value that is not a tensor.
+        largest: the largest absolute difference; infinite if only one of the values is finite, or
             the shapes differ.
         relative: the same as a fraction of the range of the reference's values.
         at: the index of the largest difference.
         have: the value there; None without a difference.
         want: the reference's value there.
-        into: the op of the optimised network that a fused tensor vanished in.
+        into: the op of the optimised network that the tensor was fused into.
         output: whether it is an output of the model.
     """
 
@@ -52,13 +53,13 @@ class TensorRow:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The tensors of a model, compared; `str()` tells the first that differs.
+    """The compared tensors of a model; `str()` describes the first that differs.
 
     Attributes:
-        rows: the tensors in the model's order; only outputs, where no others were asked for.
+        rows: the tensors in the model's order; only outputs if no others were requested.
         device: where the model ran.
-        reference: the engine with which it was compared.
-        tolerance: the largest difference that is allowed, as a fraction of a tensor's range.
+        reference: the engine it was compared with.
+        tolerance: the largest allowed difference, as a fraction of a tensor's range.
     """
 
     rows: tuple[TensorRow, ...]
@@ -73,7 +74,7 @@ class Comparison:
 
     @property
     def first(self) -> TensorRow | None:
-        """The first tensor that differs, in the order of the model; None if none does."""
+        """The first tensor that differs, in the model's order; None if none does."""
         return next((row for row in self.rows if row.status == "differs"), None)
 
     def __iter__(self) -> Iterator[TensorRow]:
@@ -81,7 +82,7 @@ class Comparison:
         return iter(self.rows)
 
     def __str__(self) -> str:
-        """Return a sentence on the first difference."""
+        """Return a sentence about the first difference."""
         row, compared = self.first, sum(row.compared for row in self.rows)
         if row is None:
             verb = "agrees" if compared == 1 else "agree"
@@ -123,7 +124,7 @@ def compared(row: TensorRow, have: object, want: object, tolerance: float) -> Te
 def difference(have: Array, want: Array) -> tuple[float, float]:
     """Return the largest absolute difference, and the same as a fraction of the range of `want`.
 
-    Infinity where only one of the two has no finite value, or the shapes differ.
+    Infinite if only one of two values is finite, or the shapes differ.
     """
     if have.shape != want.shape:
         return math.inf, math.inf
@@ -139,7 +140,7 @@ def difference(have: Array, want: Array) -> tuple[float, float]:
 
 
 def _apart(have: Array, want: Array) -> Array:
-    """Return absolute differences; infinite where only one of the two is finite."""
+    """Return absolute differences; infinite where only one value is finite."""
     a, b = have.astype(np.float64), want.astype(np.float64)
     same = (a == b) | (np.isnan(a) & np.isnan(b))
     with np.errstate(invalid="ignore", over="ignore"):

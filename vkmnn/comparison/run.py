@@ -1,4 +1,4 @@
-"""Runs a model here and there, and compares its tensors group by group."""
+"""Comparison of a model on two engines, one group of tensors at a time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 GROUP_BYTES = 256 << 20
 GROUP_TENSORS = 256
-"""Tensors that are kept at a time, at most: each group takes a plan and a run of its own."""
+"""Maximum tensors per group; each group needs a separate plan and run."""
 
 Report = Callable[[int, int], None]
 
@@ -43,25 +43,25 @@ def compare(
     unsupported: Unsupported = "cpu",
     progress: Report | None = None,
 ) -> Comparison:
-    """Compare a model's tensors with those of another engine, and find the first that differs.
+    """Compare a model's tensors with another engine's, and find the first that differs.
 
     Args:
         model: as for `InferenceSession`.
         feeds: one array per input, by name.
-        against: "onnxruntime" on the processor; "cpu", by numpy, the nodes as the model has them;
-            or a device, the same network in float32.
+        against: "onnxruntime" on the CPU; "cpu", the model's nodes without fusion, in numpy; or a
+            device, the same network in float32.
         device: where the model runs; see `ScheduleConfig`.
         precision: the precision of that run.
-        tolerance: the largest difference that is allowed, as a fraction of the range of a tensor's
-            values; None: 1e-4, with float16 1e-2.
-        layers: False compares the outputs only.
+        tolerance: the largest allowed difference, as a fraction of the range of a tensor's values;
+            None: 1e-4, with float16 1e-2.
+        layers: False compares only the outputs.
         unsupported: "cpu" or "raise", as for `InferenceSession`.
-        progress: called with how many tensors are compared, and of how many.
+        progress: called with the number of compared tensors, and the total.
 
     Raises:
-        InvalidInputError: an argument is not valid, or onnxruntime reads no form of the model.
+        InvalidInputError: an argument is not valid, or the model cannot be converted to ONNX.
         MissingExtraError: onnxruntime is not installed.
-        HostError: onnxruntime does not run the model.
+        HostError: onnxruntime cannot run the model.
         VkmnnError: as `InferenceSession`.
     """
     name = precision_name(precision)
@@ -82,7 +82,7 @@ def compare(
 
 
 def usual_tolerance(precision: PrecisionName) -> float:
-    """Return the largest usual difference, as a fraction of a tensor's range."""
+    """Return the default tolerance, as a fraction of a tensor's range."""
     return 1e-4 if PRECISIONS[precision] == "high" else 1e-2
 
 
@@ -116,7 +116,7 @@ def _not_compared(row: TensorRow, op: Op, into: Mapping[str, Op], graph: Graph) 
 
 
 def fused_into(source: Graph, graph: Graph) -> dict[str, Op]:
-    """Return the ops of an optimised network by the nodes of the model that they came from."""
+    """Return the ops of an optimised network by the model's nodes that they came from."""
     found: dict[str, Op] = {}
     known = {op.source or op.name for op in source.ops}
     for op in graph.ops:
@@ -160,7 +160,7 @@ def _compared(
 
 
 def _groups(names: Sequence[str], graph: Graph, feeds: Mapping[str, Any]) -> list[list[str]]:
-    """Return tensors in groups that may be kept at a time."""
+    """Return tensors in groups of limited total size."""
     usual = max((getattr(value, "nbytes", 0) for value in feeds.values()), default=0) * 4
     groups: list[list[str]] = [[]]
     held = 0

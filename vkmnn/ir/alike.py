@@ -1,9 +1,9 @@
-"""Keys that ops share which are alike: plans do the work on them once.
+"""Keys of identical ops, so that plans do their work once.
 
-Networks consist of layers, so most ops of a plan are like another one. Shapes (`shape/alike.py`),
-lowered data movement (`geometry/alike.py`), prepared executions and recorded dispatches
-(`vulkan/plan/alike.py`) are kept by such keys in a `Memo` (`base/memo.py`); whole layers that are
-alike are left out of resolving (`core/alike_layers.py`).
+Networks consist of layers, so most ops of a plan are identical to another one. Shapes
+(`shape/alike.py`), lowered data movement (`geometry/alike.py`), prepared executions and recorded
+dispatches (`vulkan/plan/alike.py`) are cached under these keys in a `Memo` (`base/memo.py`);
+resolving skips whole identical layers (`core/alike_layers.py`).
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from vkmnn.ir.graph import Array
 from vkmnn.ir.op_type import OpAttrs
 
 MAX_ALIKE = 4096
-"""Different ops whose results a `Memo` holds."""
+"""Maximum number of different ops in a `Memo`."""
 
 MAX_CONTENT_BYTES = 256
-"""Contents that ops go by are lists of a few integers; larger ones are not compared."""
+"""Maximum content size in keys: content that matters is a short list of integers."""
 
 _texts: Memo[int, tuple[OpAttrs, str]] = Memo(2 * MAX_ALIKE)
 
 
 def attrs_text(attrs: OpAttrs) -> str:
-    """Return text that is equal for attributes that are the same; it tells 0.0 from -0.0.
+    """Return text that is equal for equal attributes; it distinguishes 0.0 from -0.0.
 
-    The ops of a network are the same objects in all its plans, so that most are asked for once.
+    The ops of a network are the same objects in all its plans, so most results are cached.
     """
     known = _texts.get(id(attrs))
     if known is None:
-        known = _texts.keep(id(attrs), (attrs, repr(attrs)))  # kept, so that the id stays theirs
+        known = _texts.keep(id(attrs), (attrs, repr(attrs)))  # alive, so its id stays unique
     return known[1]
 
 
 def content_key(value: Array | None) -> Hashable:
-    """Return a key that equal arrays share; `value` must not be larger than MAX_CONTENT_BYTES."""
+    """Return a key that equal arrays share; `value` must not exceed MAX_CONTENT_BYTES."""
     return None if value is None else (value.dtype.str, value.shape, value.tobytes())
 
 
 def is_comparable(value: Array) -> bool:
-    """Return whether an array is small enough for its content to be compared."""
+    """Return whether an array is small enough to compare its content."""
     return value.nbytes <= MAX_CONTENT_BYTES

@@ -1,4 +1,4 @@
-"""Arrays from .npy and .npz files, which may be damaged or of another kind."""
+"""Arrays from .npy and .npz files that may be damaged or of another type."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from vkmnn.ir import Array
 
-# Exceptions of numpy and zipfile for files that they cannot read, or that claim to be too large.
+# Exceptions of numpy and zipfile for files that are unreadable or claim to be too large.
 _BAD = (
     *(ValueError, EOFError, AttributeError, TypeError, KeyError, MemoryError, RuntimeError),
     *(NotImplementedError, zipfile.BadZipFile, zlib.error, lzma.LZMAError),
@@ -22,7 +22,7 @@ _BAD = (
 def read_arrays(path: str | Path, *, stored: bool = False) -> Array | dict[str, Array]:
     """Return the array of a .npy file, or the arrays of a .npz file by name.
 
-    The content decides which of the two a file is, not its name.
+    The content, not the name, determines the format.
 
     Args:
         path: the file.
@@ -30,13 +30,13 @@ def read_arrays(path: str | Path, *, stored: bool = False) -> Array | dict[str, 
 
     Raises:
         OSError: it cannot be opened, or is a folder, a pipe or a device.
-        ValueError: it holds something else, or is damaged.
+        ValueError: it is of another type, or damaged.
     """
     try:
         place = Path(path)
-        if place.exists() and not place.is_file():  # a pipe would block the reading
+        if place.exists() and not place.is_file():  # reading a pipe would block
             raise OSError("it is not a file")
-        with place.open("rb") as file:  # numpy leaves a damaged archive open
+        with place.open("rb") as file:  # numpy does not close a damaged archive
             loaded: Any = np.load(file, allow_pickle=False)
             if isinstance(loaded, np.ndarray):
                 return loaded

@@ -10,7 +10,7 @@ import numpy.typing as npt
 Bytes = npt.NDArray[np.uint8]
 
 HALF = 16
-"""Weights whose sums may be too large for float32 are cut into multiples of this and a rest."""
+"""Weights whose sums may exceed float32 are split into multiples of this and a remainder."""
 
 
 def in_parts(values: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.int8]]:
@@ -25,7 +25,7 @@ def unpack_codes(packed: npt.NDArray[Any], bits: int) -> Bytes:
 
     Args:
         packed: uint8 of any shape.
-        bits: of a code: 2, 4 or 8.
+        bits: per value: 2, 4 or 8.
     """
     if bits == 8:
         return np.asarray(packed, np.uint8)
@@ -52,11 +52,11 @@ def decode(
     """Dequantise packed values [rows, blocks, bytes] to floats [rows, depth].
 
     Args:
-        codes: uint8, as `MatMulNBits` has them.
+        codes: uint8, in the format of `MatMulNBits`.
         scales: [rows, blocks].
-        zeros: [rows, blocks], floats less 2^(bits - 1); None = 2^(bits - 1).
-        bits: of a code.
-        depth: codes of a row that count.
+        zeros: [rows, blocks], floats minus 2^(bits - 1); None = 2^(bits - 1).
+        bits: per value.
+        depth: number of valid values per row.
     """
     plain = unpack_codes(codes, bits).astype(np.float32)
     if zeros is None or zeros.dtype.kind == "f":

@@ -1,7 +1,8 @@
-"""Cost of ops from attributes and shapes: for the declarations in `ops`.
+"""Cost of ops from attributes and shapes, for the declarations in `ops`.
 
-Operations are counted as an op is defined. What the numpy backend (`vkmnn.cpu_fallback`) takes is
-estimated, and rather too high: it sums in float64, unfolds convolutions and keeps indices to sort.
+Operations are counted by the op's definition. Memory and time of the numpy backend
+(`vkmnn.cpu_fallback`) are estimates on the high side: it sums in float64, unfolds convolutions and
+stores indices for sorting.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 from vkmnn.ir.op_type import HostWork, Inputs, Outputs, Shape, numbers_of
 
 CHUNK = 1 << 20
-"""Elements that numpy unfolds or converts at a time."""
+"""Elements that numpy unfolds or converts at once."""
 
 VIEW = HostWork(numbers_of(), view=True)
 COPY = HostWork(numbers_of())
@@ -54,12 +55,12 @@ def fourier_flops(attrs: Any, inputs: Inputs, output: Shape) -> int:
 
 
 def convolution_flops(attrs: Any, inputs: Inputs, output: Shape) -> int:
-    """Count a multiply-add for each result and each weight of its channel."""
+    """Count one multiply-add per result and weight of its channel."""
     return 2 * prod(output) * prod(_dims(inputs, 1)[1:]) + _added(inputs, output)
 
 
 def _unfolded_row(inputs: Inputs, output: Shape) -> int:
-    """Count the elements that one row of the result unfolds."""
+    """Count the unfolded elements of one row of the result."""
     return _dims(inputs, 0)[1] * prod(_dims(inputs, 1)[2:]) * prod(output[3:])
 
 
@@ -78,14 +79,14 @@ def convolution_numbers(attrs: Any, inputs: Inputs, outputs: Outputs) -> int:
 
 
 def convolution_steps(attrs: Any, inputs: Inputs, outputs: Outputs) -> int:
-    """Count rows of results, by their unfolded parts, times taps."""
+    """Count rows of results by their unfolded size, times taps."""
     rows = max(1, CHUNK // max(_unfolded_row(inputs, outputs[0]), 1))
     taps = prod(_dims(inputs, 1)[2:])
     return _dims(inputs, 0)[0] * -(-outputs[0][2] // rows) * (2 + taps)
 
 
 def deconvolution_flops(attrs: Any, inputs: Inputs, output: Shape) -> int:
-    """Count a multiply-add for each input element and each weight of its channel."""
+    """Count one multiply-add per input element and weight of its channel."""
     return 2 * _size(inputs[0]) * prod(_dims(inputs, 1)[1:]) + _added(inputs, output)
 
 
@@ -109,27 +110,27 @@ def deconvolution_steps(attrs: Any, inputs: Inputs, outputs: Outputs) -> int:
 
 
 def matmul_flops(attrs: Any, inputs: Inputs, output: Shape) -> int:
-    """Count: a multiply-add for every element of the inner axis."""
+    """Count one multiply-add per result and element of the inner axis."""
     a = _dims(inputs, 0)
     inner = a[-2] if attrs.transpose_a and len(a) > 1 else a[-1]
     return 2 * prod(output) * inner + _added(inputs, output)
 
 
 def matmul_numbers(attrs: Any, inputs: Inputs, outputs: Outputs) -> int:
-    """Count both operands, weights in parts, and sums."""
+    """Count both operands, split weights, and sums."""
     b = _dims(inputs, 1)
     wide = min(prod(b), CHUNK) if len(b) == 2 else prod(b)
     return _size(inputs[0]) + wide + 2 * prod(outputs[0])
 
 
 def packed_matmul_flops(attrs: Any, inputs: Inputs, output: Shape) -> int:
-    """Count: a multiply-add for every code and row."""
+    """Count one multiply-add per quantised value and row."""
     depth: int = attrs.depth
     return 2 * prod(output) * depth
 
 
 def packed_numbers(attrs: Any, inputs: Inputs, outputs: Outputs) -> int:
-    """Count the weights in full, the operand and sums."""
+    """Count the dequantised weights, the operand and sums."""
     weights: int = attrs.columns * attrs.depth
     return 2 * weights + _size(inputs[0]) + 2 * prod(outputs[0])
 
@@ -149,7 +150,7 @@ def expert_numbers(attrs: Any, inputs: Inputs, outputs: Outputs) -> int:
 
 
 def determinant_flops(attrs: Any, inputs: Inputs, output: Shape) -> int:
-    """Count elimination: a multiply-add for a third of the cube."""
+    """Count elimination: a third of the cube in multiply-adds."""
     size = (_dims(inputs, 0) or (0,))[-1]
     return 2 * prod(output) * size**3 // 3
 
@@ -169,7 +170,7 @@ def _einsum_sizes(attrs: Any, inputs: Inputs) -> tuple[list[list[str | int]], di
 
 
 def einsum_flops(attrs: Any, inputs: Inputs, output: Shape) -> int:
-    """Count one operation an operand for every combination of the letters' values."""
+    """Count one operation per operand for every combination of the labels' values."""
     return len(inputs) * prod(_einsum_sizes(attrs, inputs)[1].values())
 
 
@@ -181,7 +182,7 @@ def einsum_numbers(attrs: Any, inputs: Inputs, outputs: Outputs) -> int:
 
 
 def attention_flops(attrs: Any, inputs: Inputs, output: Shape) -> int:
-    """Count two products, and five operations of the softmax for a score."""
+    """Count two products, and five softmax operations per score."""
     q, k, v = (shape or (0, 0) for shape in inputs[:3])
     scores = prod(output) // max(v[-1], 1) * k[-2]
     return scores * (2 * q[-1] + 5) + 2 * prod(output) * k[-2]
@@ -194,13 +195,13 @@ def attention_numbers(attrs: Any, inputs: Inputs, outputs: Outputs) -> int:
 
 
 def cached_attention_flops(attrs: Any, inputs: Inputs, output: Shape) -> int:
-    """Count as `attention_flops`, for a cache that is full."""
+    """Count as `attention_flops`, for a full cache."""
     rows, depth = _dims(inputs, 5)[-2:]
     return prod(output) * 2 * rows + prod(output[:-1]) * rows * (2 * depth + 5)
 
 
 def strided_attention_flops(attrs: Any, inputs: Inputs, output: Shape) -> int:
-    """Count as `attention_flops`, for the elements that the views cover."""
+    """Count as `attention_flops`, for the elements covered by the views."""
     scores: int = prod(attrs.batch) * attrs.queries * attrs.keys
     each: int = 2 * attrs.depth + 5 + 2 * attrs.width
     return scores * each
@@ -212,17 +213,17 @@ def strided_attention_numbers(attrs: Any, inputs: Inputs, outputs: Outputs) -> i
     return 2 * _sizes(inputs) + 4 * scores + prod(outputs[0])
 
 
-# --- windows and places --------------------------------------------------------------------------
+# --- windows and regions --------------------------------------------------------------------------
 
 
 def pooling_flops(attrs: Any, inputs: Inputs, output: Shape) -> int:
-    """Count one operation for an element of a window."""
+    """Count one operation per element of a window."""
     window: Shape = _dims(inputs, 0)[2:] if attrs.is_global else attrs.kernel
     return prod(output) * prod(window)
 
 
 def pooling_numbers(attrs: Any, inputs: Inputs, outputs: Outputs) -> int:
-    """Count two padded images, results, and how many elements each window of an axis has."""
+    """Count two padded images, results, and the size of each window along each axis."""
     x, y = _dims(inputs, 0), outputs[0]
     if attrs.is_global:
         return 2 * prod(x)
@@ -240,7 +241,7 @@ def pooling_numbers(attrs: Any, inputs: Inputs, outputs: Outputs) -> int:
 
 
 def pooling_steps(attrs: Any, inputs: Inputs, outputs: Outputs) -> int:
-    """Count the elements of a window, which indices need one by one, else those of its axes."""
+    """Count the elements of a window if indices are needed, otherwise those of each axis."""
     if attrs.is_global:
         return 1
     return 10 * prod(attrs.kernel) if len(outputs) > 1 else sum(attrs.kernel)
@@ -253,7 +254,7 @@ def lrn_steps(attrs: Any, inputs: Inputs, outputs: Outputs) -> int:
 
 
 def lrn_numbers(attrs: Any, inputs: Inputs, outputs: Outputs) -> int:
-    """Count squares, sums, powers, and the squares with channels of zeros around."""
+    """Count squares, sums, powers, and the squares padded with zero channels."""
     x = _dims(inputs, 0)
     rows = x[1] + lrn_steps(attrs, inputs, outputs)
     return 4 * prod(x) + x[0] * rows * prod(x[2:])
@@ -266,7 +267,7 @@ def interp_numbers(attrs: Any, inputs: Inputs, outputs: Outputs) -> int:
     table = 0
     for size, count in zip(x, y, strict=True):
         taps = 4 * (ceil(size / count) if attrs.antialias and count < size else 1) if count else 0
-        matrix = size if taps > 16 else 0  # many taps are one product
+        matrix = size if taps > 16 else 0  # many taps are computed as one product
         table = max(table, count * (4 * taps + matrix))
     return 3 * largest + table
 
@@ -277,7 +278,7 @@ def grid_sample_numbers(attrs: Any, inputs: Inputs, outputs: Outputs) -> int:
 
 
 def index_numbers(attrs: Any, inputs: Inputs, outputs: Outputs) -> int:
-    """Count indices as they are, in range, counted from the end, and compared."""
+    """Count indices: original, wrapped, range checks and comparisons."""
     return 4 * _size(inputs[1])
 
 
@@ -300,7 +301,7 @@ def recurrent_numbers(attrs: Any, inputs: Inputs, outputs: Outputs) -> int:
 
 
 def recurrent_steps(attrs: Any, inputs: Inputs, outputs: Outputs) -> int:
-    """Count some thirty calls for each step of a direction."""
+    """Count about thirty calls per step and direction."""
     steps: int = 30 * attrs.directions * _dims(inputs, 0)[1 if attrs.batch_first else 0]
     return steps
 
@@ -308,11 +309,11 @@ def recurrent_steps(attrs: Any, inputs: Inputs, outputs: Outputs) -> int:
 # --- boxes ---------------------------------------------------------------------------------------
 
 BOX_FLOPS = 16
-"""Operations that compare two boxes."""
+"""Operations to compare two boxes."""
 
 
 def _per_class(outputs: Outputs, inputs: Inputs) -> int:
-    """Count the boxes that can be chosen of a class of an image."""
+    """Count the boxes that can be selected per class and image."""
     return outputs[0][0] // max(1, prod(_dims(inputs, 1)[:2]))
 
 
@@ -323,12 +324,12 @@ def suppression_flops(attrs: Any, inputs: Inputs, output: Shape) -> int:
 
 
 def suppression_steps(attrs: Any, inputs: Inputs, outputs: Outputs) -> int:
-    """Count the boxes that can be chosen, and the classes."""
+    """Count the boxes that can be selected, and the classes."""
     return 12 * (outputs[0][0] + prod(_dims(inputs, 1)[:2]))
 
 
 def roi_flops(attrs: Any, inputs: Inputs, output: Shape) -> int:
-    """Count: every pixel of a region is read once or, between pixels, four times."""
+    """Count each pixel of a region once or, when interpolating, four times."""
     ratio = getattr(attrs, "ratio", 0) or 2
     return 9 * int(ratio) ** 2 * prod(output)
 
@@ -337,7 +338,7 @@ def roi_flops(attrs: Any, inputs: Inputs, output: Shape) -> int:
 
 
 def linear_attention_flops(attrs: Any, inputs: Inputs, output: Shape) -> int:
-    """Count: in every step each number of the state decays, is read, added to and read again."""
+    """Count eight operations per state element and step: to decay, read, update and read it."""
     depth = _dims(inputs, 0)[2] // max(1, int(attrs.query_heads))
     return prod(output) * depth * 8
 

@@ -1,4 +1,4 @@
-"""The generic op: a type that is text, and attributes that are bytes under names."""
+"""The generic op: its type is a string, and its attributes are bytes by name."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class CustomAttrs(OpAttrs):
         return found
 
     def text(self, name: str, default: str | None = None) -> str:
-        """Return an attribute as UTF-8 text; raises as `get`, and where it is none."""
+        """Return an attribute as UTF-8 text; raises as `get`, and if it is not UTF-8."""
         data = self.get(name, None if default is None else default.encode())
         try:
             return data.decode()
@@ -52,12 +52,12 @@ class CustomAttrs(OpAttrs):
             raise self._unfit(name, "text in UTF-8") from error
 
     def ints(self, name: str, default: Sequence[int] | None = None) -> tuple[int, ...]:
-        """Return an attribute as int64s; raises as `get`, and where it is none."""
+        """Return an attribute as int64s; raises as `array`."""
         given = None if default is None else np.array(default, "<i8").tobytes()
         return tuple(self.array(name, "<i8", given).tolist())
 
     def floats(self, name: str, default: Sequence[float] | None = None) -> tuple[float, ...]:
-        """Return an attribute as float32s; raises as `get`, and where it is none."""
+        """Return an attribute as float32s; raises as `array`."""
         given = None if default is None else np.array(default, "<f4").tobytes()
         return tuple(self.array(name, "<f4", given).tolist())
 
@@ -79,7 +79,7 @@ class CustomAttrs(OpAttrs):
 
 
 def custom_flops(attrs: CustomAttrs, inputs: Sequence[Shape | None], output: Shape) -> int:
-    """Count an op's operations as its author does; one for each element of the output if nobody."""
+    """Return the op author's count of operations; by default one per output element."""
     counter = CUSTOM_FLOPS.get(attrs.type)
     return (
         int(np.prod(output, dtype=np.int64)) if counter is None else counter(attrs, inputs, output)

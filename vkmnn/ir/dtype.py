@@ -12,7 +12,7 @@ from vkmnn.base.records import dataclass
 
 
 class DType(enum.Enum):
-    """An element type; the value is numpy's name of it."""
+    """An element type; the value is numpy's name for it."""
 
     FLOAT32 = "float32"
     FLOAT16 = "float16"
@@ -38,14 +38,14 @@ class DType(enum.Enum):
     INT2 = "int2"
     UINT2 = "uint2"
     OBJECT = "object"
-    """Values that only the host holds: strings, sequences, optionals, unsupported element types."""
+    """Host-only values: strings, sequences, optionals, unsupported element types."""
 
-    # Members are singletons, and every run looks some up; `Enum` hashes their names in Python.
+    # Members are singletons that every run looks up; `Enum` hashes their names in Python.
     __hash__ = object.__hash__
 
     @property
     def numpy(self) -> np.dtype[np.generic]:
-        """Return the numpy dtype; ml_dtypes has those that numpy lacks."""
+        """Return the numpy dtype; ml_dtypes provides those that numpy lacks."""
         found = _NUMPY.get(self)
         if found is None:
             found = _NUMPY[self] = _numpy_dtype(self)
@@ -53,7 +53,7 @@ class DType(enum.Enum):
 
     @property
     def onnx(self) -> str:
-        """Return the type of a tensor of such elements as ONNX writes it: "tensor(float)"."""
+        """Return ONNX's name of a tensor type with these elements: "tensor(float)"."""
         return f"tensor({_ONNX_NAMES.get(self.value, self.value)})"
 
     @property
@@ -68,12 +68,12 @@ class DType(enum.Enum):
 
     @property
     def is_narrow(self) -> bool:
-        """True for types that numpy lacks: they are stored and cast; few operators accept them."""
+        """True for types that numpy lacks: they can be stored and cast; few ops accept them."""
         return self in NARROW_FLOATS or self in NARROW_INTEGERS or self is DType.FLOAT8E8M0
 
     @property
     def limits(self) -> tuple[int, int]:
-        """Return the least and the greatest number of an integer type."""
+        """Return the minimum and maximum of an integer type."""
         if self in NARROW_INTEGERS:
             bits, signed = NARROW_INTEGERS[self]
             return (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
@@ -115,9 +115,9 @@ class FloatFormat:
         mantissa: bits of the fraction.
         smallest: exponent of the smallest normal number.
         largest: the largest number.
-        overflow: what a larger one becomes where casts do not saturate.
-        saturates: what is too large becomes the largest number, whatever a cast says.
-        signed_zero: zero has a sign.
+        overflow: result of larger numbers if casts do not saturate.
+        saturates: larger numbers always become the largest, whatever a cast specifies.
+        signed_zero: whether zero has a sign.
     """
 
     mantissa: int
@@ -142,11 +142,11 @@ NARROW_INTEGERS = {
     DType.INT2: (2, True),
     DType.UINT2: (2, False),
 }
-"""Integers of less than a byte: bits, and whether they are signed."""
+"""Integers narrower than a byte: bits, and whether they are signed."""
 
 
 def has_narrow_types() -> bool:
-    """True where ml_dtypes is installed, as it is with onnx from 1.19 on."""
+    """True if ml_dtypes is installed, as it is with onnx 1.19 and later."""
     return find_spec("ml_dtypes") is not None
 
 

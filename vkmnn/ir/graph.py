@@ -26,7 +26,7 @@ Dim = int | str | None
 Array = npt.NDArray[np.generic]
 
 PACKING = 1
-"""Version of packed constants; raised when a packed form changes under its old name."""
+"""Version of packed constants; incremented when a packed form changes without a new name."""
 
 USAGE, TRAINABLE = "mnn.usage", "mnn.trainable"
 """Keys of model properties: the purpose (such as "TRAIN"), and a JSON list of the constants that
@@ -34,11 +34,13 @@ training changes.
 """
 
 QUANTIZATION, SIGNATURES = "tflite.quantization", "tflite.signatures"
-"""Properties of models: in JSON, scales, zero points and their axis by the names of quantised
-inputs and outputs; and the signatures of a TFLite file."""
+"""Properties of models: quantisation of inputs and outputs, and signatures of a TFLite file.
+
+Both are JSON; the former has scales, zero points and their axis by the names of inputs and outputs.
+"""
 
 MAX_PLANNED_SIZES = 64
-"""Combinations of sizes that a session plans for when it opens, at most."""
+"""Maximum number of size combinations that a session plans when it opens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,7 @@ class TensorInfo:
         Raises:
             ModelError: the shape is not static.
         """
-        # Planning asks several times per op. Only ints add up to an int, and the sum is found in C.
+        # Planning asks several times per op. sum() runs in C, and returns an int only for ints.
         shape: Any = self.shape
         static: tuple[int, ...] = shape
         try:
@@ -74,7 +76,7 @@ class TensorInfo:
         except TypeError:
             pass
         if shape is not None and all(isinstance(dim, int) for dim in shape):
-            return static  # probes are ints that add up to others
+            return static  # probes are ints of a subclass, and so are their sums
         raise ModelError(f"tensor '{self.name}' has no static shape: {self.shape}")
 
 
@@ -82,10 +84,10 @@ class TensorInfo:
 class Op(Generic[AttrsT]):
     """One operator: type, attributes, input and output tensor names ("" = optional and absent).
 
-    Code for ops of one type takes, say, `Op[ConvolutionAttrs]`; `Graph.validate` checks the class.
+    Code for a specific op type uses `Op[ConvolutionAttrs]`, for example; `Graph.validate` checks
+    the class.
 
-    `name` is unique in the graph; `source` says which nodes of the model it came from, for
-    messages.
+    `name` is unique in the graph; `source` lists the model's nodes it came from, for messages.
     """
 
     type: str
@@ -103,7 +105,7 @@ class Op(Generic[AttrsT]):
 
 @dataclass(frozen=True, slots=True)
 class ModelMetadata:
-    """Metadata from a model file; strings the file does not provide are empty.
+    """Metadata from a model file; missing strings are empty.
 
     `properties` are exporter-specific: class names, strides, the version of a tokenizer.
     """
@@ -135,13 +137,13 @@ def check_attrs(op: Op) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedForm:
-    """A constant as kernels of a device read it, packed before there is a session.
+    """A constant in the packed form that a device's kernels read, created ahead of sessions.
 
     Attributes:
-        source: the constant, an array of the graph's.
-        form: names the packing and the floats' element; with the constant, it says all.
+        source: name of the constant in the graph.
+        form: the packing and the floats' element; identifies the result together with the constant.
         packed: the words.
-        device: who chose the form.
+        device: the device that the form was chosen for.
     """
 
     source: Array
@@ -152,11 +154,11 @@ class PackedForm:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GraphState:
-    """What a session keeps between runs: an output that becomes an input of the next one.
+    """State that a session keeps between runs: an output that becomes an input of the next run.
 
     Attributes:
-        input: the input that has its value before a run.
-        output: the output that has its value after it.
+        input: the input that receives the value.
+        output: the output that provides the next value.
         initial: its value before the first run.
     """
 
@@ -170,13 +172,13 @@ class Graph:
     """A network: ops in topological order over named tensors.
 
     `constants` maps tensor names to arrays; an op may read graph inputs, constants and outputs of
-    earlier ops. `infos` holds what the model declares about intermediate tensors (may be empty),
+    earlier ops. `infos` holds the model's declarations of intermediate tensors (may be empty),
     `overridable` the constants that the model offers as inputs with a default value, `types` the
     ONNX types of inputs and outputs whose element type is OBJECT: "seq(tensor(float))".
-    `planned_sizes` are sizes of named dimensions that sessions plan for when they open, `tuned` the
-    kernels that were measured to be fastest, by choice, for each device that was tried. `packed`
-    are forms of constants that sessions take instead of packing these themselves. `states` are
-    inputs and outputs that sessions keep to themselves, from one run to the next.
+    `planned_sizes` are the sizes of named dimensions that sessions plan when they open; `tuned`
+    holds the fastest measured kernels, by choice, for each measured device. `packed` holds
+    constants in packed form, which saves sessions the packing. `states` are inputs and outputs that
+    sessions carry from one run to the next.
     """
 
     name: str
@@ -205,7 +207,7 @@ class Graph:
         )
 
     def with_input_shapes(self, shapes: Mapping[str, tuple[Dim, ...]]) -> Graph:
-        """Return the graph with other input shapes; sizes inside it are then worked out anew."""
+        """Return the graph with other input shapes; sizes inside it are recomputed."""
 
         def unsized(info: TensorInfo) -> TensorInfo:
             return replace(info, shape=None)
@@ -220,12 +222,12 @@ class Graph:
 
     @property
     def is_for_training(self) -> bool:
-        """Whether the model's file declares that it is for training."""
+        """Whether the model's file declares it as a training model."""
         return self.metadata.properties.get(USAGE) == "TRAIN"
 
     @property
     def trainable(self) -> frozenset[str]:
-        """The constants that training changes (MNN's TrainableParam), by the model's file."""
+        """The constants that training updates (MNN's TrainableParam), from the model's file."""
         try:
             names = json.loads(self.metadata.properties.get(TRAINABLE, "[]"))
         except ValueError:
@@ -235,7 +237,7 @@ class Graph:
 
     @property
     def quantization(self) -> dict[str, tuple[float, int]]:
-        """Scale and zero point of inputs and outputs of quantised values, by the model's file."""
+        """Scale and zero point of quantised inputs and outputs, according to the model's file."""
         try:
             listed = json.loads(self.metadata.properties.get(QUANTIZATION, "{}"))
             return {
@@ -251,7 +253,7 @@ class Graph:
         return {name: op for op in self.ops for name in op.outputs if name}
 
     def consumers(self) -> dict[str, list[Op]]:
-        """Map each tensor to the ops that read it, in order, an op once per reading input."""
+        """Map each tensor to the ops that read it, in order, once per reading input."""
         readers: dict[str, list[Op]] = {}
         for op in self.ops:
             for name in op.inputs:
@@ -333,6 +335,6 @@ class Graph:
                 raise ModelError(f"state '{state.input}' is there twice")
 
     def without_states(self, infos: Sequence[TensorInfo]) -> list[TensorInfo]:
-        """Return those inputs or outputs that are not state."""
+        """Return the inputs or outputs that are not states."""
         hidden = {name for state in self.states for name in (state.input, state.output)}
         return [info for info in infos if info.name not in hidden]

@@ -1,4 +1,4 @@
-"""The graph op for a node that neither a device nor numpy can execute."""
+"""The op for nodes that neither a device nor numpy can execute."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from vkmnn.base.records import dataclass
 from vkmnn.ir.op_type import MANY, OpAttrs, op_type
 
 HOST_GRAPH = "HostGraph"
-"""Type of ops that hold unconverted parts of the ONNX model."""
+"""Type of ops that contain unconverted parts of the ONNX model."""
 
 
 @op_type(HOST_GRAPH, inputs=(0, MANY), flops=0)
 @dataclass(frozen=True, slots=True)
 class HostGraphAttrs(OpAttrs):
-    """A part of an ONNX model, to be run by an evaluator of ONNX on the host.
+    """A part of an ONNX model, to be run by an ONNX evaluator on the host.
 
     Attributes:
         model: a serialised onnx.ModelProto.
-        inputs: what it calls the op's inputs, in their order.
-        outputs: what it calls the op's outputs, in their order; "" for one that is not there.
-        kind: the operators in it, for people: "NonZero".
-        reason: why it is here.
+        inputs: its names for the op's inputs, in order.
+        outputs: its names for the op's outputs, in order; "" for an absent one.
+        kind: its operators, for display: "NonZero".
+        reason: why it was not converted.
     """
 
     model: bytes

@@ -20,7 +20,7 @@ class Layout(enum.Enum):
     NC4HW4 = "NC4HW4"
     IMAGE = "IMAGE"
 
-    # Members are singletons, and planning hashes them often; `Enum` hashes their names in Python.
+    # Members are singletons that planning hashes often; `Enum` hashes their names in Python.
     __hash__ = object.__hash__
 
 

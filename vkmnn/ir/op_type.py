@@ -1,4 +1,4 @@
-"""Declaration of ops: one declaration states everything that is known of an op."""
+"""Declarations of ops: one declaration holds all properties of an op."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ absent) and that of its first output; a multiply-add counts as two."""
 
 
 def per_output(factor: int) -> Flops:
-    """Return a counter of `factor` operations per element of the first output."""
+    """Return a function that counts `factor` operations per element of the first output."""
     return lambda attrs, inputs, output: factor * prod(output)
 
 
 USUAL_FLOPS = per_output(1)
-"""The count of an op that declares none."""
+"""Default operation count of ops without a declaration."""
 
 MANY = 2**31 - 1
-"""As many inputs as there are."""
+"""Any number of inputs."""
 
 Inputs = Sequence[Shape | None]
 Outputs = Sequence[Shape]
@@ -35,7 +35,7 @@ Count = Callable[[Any, Inputs, Outputs], int]
 
 
 def numbers_of(*, inputs: int = 0, outputs: int = 0) -> Count:
-    """Return a counter: that many FLOPs for each element of the inputs and outputs."""
+    """Return a function that counts `factor` operations per element of the inputs and outputs."""
 
     def count(attrs: Any, shapes: Inputs, results: Outputs) -> int:
         present = sum(prod(shape) for shape in shapes if shape is not None)
@@ -49,12 +49,12 @@ class HostWork:
     """Work of an op on the numpy backend: estimates, rounded up.
 
     Attributes:
-        numbers: counts the float64 numbers or indices that are held beside inputs and results.
+        numbers: counts the float64 numbers or indices held in addition to inputs and results.
         steps: counts the calls of numpy.
-        flop_s: seconds for one of the op's operations.
-        blas: the operations are those of a library for matrices, when they are in floating point.
-        sorts: the elements of the first input are sorted.
-        view: results are made without memory or time of their own.
+        flop_s: seconds per operation.
+        blas: whether floating-point operations run in the BLAS library.
+        sorts: whether the elements of the first input are sorted.
+        view: whether results are views, without memory or time.
     """
 
     numbers: Count = field(default=numbers_of(outputs=1), repr=False)
@@ -70,7 +70,7 @@ USUAL_WORK = HostWork()
 
 @dataclass(frozen=True, slots=True)
 class OpAttrs:
-    """Base class of attributes; also the attributes of ops that have none."""
+    """Base class of attributes; also the attributes of ops without any."""
 
     def kernel_of(self, op_type: str) -> str:
         """Return the registry key of kernels for an op of this type."""
@@ -106,18 +106,18 @@ def op_type(
     """Add an op to the vocabulary; decorates the class of its attributes.
 
     Args:
-        names: what ops of this type are called, in CamelCase: `op.type`. Several have all else in
-            common.
-        inputs: how many inputs it takes, or the smallest and the largest number.
+        names: type names of the ops in CamelCase: `op.type`. Several names share all other
+            properties.
+        inputs: number of inputs, or minimum and maximum.
         content: inputs whose *values* must be known to compute the output's shape, or to plan it.
-        shape_only: the result depends on the shape of the input alone, never on its values.
+        shape_only: the result depends only on the shape of the input, never on its values.
         flops: floating-point operations for each element of the first output (0: it only moves
             data), or a function that counts them all.
-        host: what it takes on the numpy backend, beside inputs and results.
+        host: memory and time on the numpy backend in addition to inputs and results.
 
     Raises:
-        PluginError: a name is taken, the class is not a frozen dataclass derived from OpAttrs, or
-            the numbers of inputs make no sense.
+        PluginError: a name is already in use, the class is not a frozen dataclass derived from
+            OpAttrs, or the numbers of inputs are not valid.
     """
     low, high = (inputs, inputs) if isinstance(inputs, int) else inputs
     if not 0 <= low <= high or not all(0 <= index < high for index in content):
@@ -129,7 +129,7 @@ def op_type(
     count = per_output(flops) if isinstance(flops, int) else flops
 
     def add(attrs: type[_A]) -> type[_A]:
-        # Of the class itself, not inherited: the decorators may stand in the wrong order.
+        # Of the class itself, not inherited: the decorators may be in the wrong order.
         params = vars(attrs).get("__dataclass_params__")
         if OpAttrs not in attrs.__mro__ or params is None or not params.frozen:
             raise PluginError(

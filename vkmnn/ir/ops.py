@@ -1,4 +1,4 @@
-"""The op vocabulary: typed attributes of every operator that a graph may hold.
+"""The op vocabulary: typed attributes of every operator that a graph may contain.
 
 Converters translate a model's operators into these. Names and semantics follow MNN where MNN and
 ONNX agree, else ONNX. Values that ONNX passes as inputs (Reshape's shape, Slice's starts, …) stay
@@ -17,7 +17,7 @@ from vkmnn.ir.cost import COPY, VIEW
 from vkmnn.ir.custom import CustomAttrs, custom_flops
 from vkmnn.ir.dtype import DType
 from vkmnn.ir.op_type import MANY, HostWork, numbers_of, op_type, per_input
-from vkmnn.ir.op_type import OpAttrs as OpAttrs  # the vocabulary's, too
+from vkmnn.ir.op_type import OpAttrs as OpAttrs  # also in the vocabulary
 from vkmnn.ir.regions import Region, View
 
 
@@ -162,9 +162,9 @@ REDUCTION_KINDS = (
 class ConvolutionAttrs(OpAttrs):
     """y = act(conv(x, w) + b + residual); x [N, C, *S], w [O, C/group, *kernel], b [O].
 
-    The residual has the shape of y; `residual`, of RESIDUAL_KINDS, says where it comes in.
-    Tuples have one entry per spatial axis; `pads` holds the begins, then the ends. With `auto_pad`
-    SAME_UPPER, SAME_LOWER or VALID the pads are worked out from the input's shape (ONNX Conv).
+    The residual has the shape of y; `residual`, one of RESIDUAL_KINDS, specifies how it is added.
+    Tuples have one entry per spatial axis; `pads` lists all begins, then all ends. With `auto_pad`
+    SAME_UPPER, SAME_LOWER or VALID the pads are computed from the input's shape (ONNX Conv).
     """
 
     kernel: tuple[int, ...]
@@ -196,7 +196,7 @@ class CodeMean:
     """Quantised mean: y = clip(rint((mean · of_x) / unit), low, high) · scale.
 
     All arithmetic is float32, in this order; `of_x` is the scale of x, `unit` that of y. Softmax
-    and LayerNorm end so, too; NaN becomes `low`.
+    and LayerNorm end the same way; NaN becomes `low`.
     """
 
     of_x: float
@@ -216,14 +216,15 @@ class CodeMean:
 class QuantizedConvolutionAttrs(OpAttrs):
     """Quantised convolution: y = clip(rint((conv(x, w) + bias) · factor), low, high).
 
-    Codes are less their zero points: x and y whole numbers in float32, so that pads are zeros.
-    Inputs: x, w (int8 or int16), bias [O] (whole numbers), residual, factor [O]. The sum is exact;
-    it is rounded to float32 once, and the product with the factor half to even. A residual is codes
-    too, and joins as `add` says; without that, it is a part of the sum. The result is multiplied
-    by `scale`. `taken`: bounds of x, where they are known. Window and group: `ConvolutionAttrs`.
-    Input 5, a table, may say what becomes of codes before a residual joins late; its first number
-    is for the code `first`. `wide`: sums may have more than 24 bits, up to 28, and still fewer for
-    multiples of 16 in the weights, and for what is left; there is no residual.
+    Zero points are already subtracted: x and y are integers in float32, so that pads are zeros.
+    Inputs: x, w (int8 or int16), bias [O] (integers), residual, factor [O]. The sum is exact; it is
+    rounded to float32 once, and its product with the factor half to even. A residual is quantised,
+    too, and is added as `add` specifies; without `add`, it is part of the sum. The result is
+    multiplied by `scale`. `taken`: bounds of x, if known. Window and group: as in
+    `ConvolutionAttrs`. Input 5, a table, optionally maps quantised values before a residual is
+    added late; its first entry is for the value `first`. `wide`: sums may need more than 24 bits,
+    up to 28, but fewer than 24 for the multiples of 16 in the weights and for the remainder; there
+    is no residual.
     """
 
     kernel: tuple[int, ...]
@@ -252,9 +253,9 @@ class DynamicQuantizeConvolutionAttrs(OpAttrs):
     """y = act(conv(c, w) · (factor · scale) + bias + residual), where c is the quantised x.
 
     Inputs: x, w (constant int8 or int16), bias [O] or absent, residual in y's shape or absent
-    (`residual`, of RESIDUAL_KINDS, says where it comes in), factor [O] or [1], constant, scale and
-    point. Codes are those of `DynamicQuantizeMatMul`; pads are zeros. Window and group:
-    `ConvolutionAttrs`.
+    (`residual`, one of RESIDUAL_KINDS, specifies how it is added), factor [O] or [1], constant,
+    scale and point. Quantisation as in `DynamicQuantizeMatMul`; pads are zeros. Window and group:
+    as in `ConvolutionAttrs`.
     """
 
     kernel: tuple[int, ...]
@@ -277,7 +278,7 @@ class DynamicQuantizeConvolutionAttrs(OpAttrs):
 class DeconvolutionAttrs(OpAttrs):
     """Transposed convolution; w [C, O/group, *kernel] (ONNX ConvTranspose).
 
-    `output_shape` holds the spatial sizes and may be empty; given, it decides the pads.
+    `output_shape` holds the spatial sizes and may be empty; if given, it determines the pads.
     """
 
     kernel: tuple[int, ...]
@@ -303,7 +304,7 @@ class MatMulAttrs(OpAttrs):
 
     `transpose_a`/`transpose_b` swap the last two axes of operands of rank >= 2. `bias` (input 2)
     has shape [N] (the last axis of y); `residual` (input 3) has the shape of y, and the attribute,
-    of RESIDUAL_KINDS, says where it comes in.
+    one of RESIDUAL_KINDS, specifies how it is added.
     """
 
     transpose_a: bool = False
@@ -328,10 +329,10 @@ class NormedMatMulAttrs(OpAttrs):
     """y = act(norm(x) @ w + bias + residual): a product with its normalisation and epilogue.
 
     Inputs: x [..., depth], w [depth, columns], or [columns, depth] with `transpose_b`, bias
-    [columns], residual in y's shape (`residual`, of RESIDUAL_KINDS, says where it comes in).
-    `norm`, of NORMS: x / sqrt(mean(x²) + epsilon), or (x - mean) / sqrt(variance + epsilon).
-    `gated`: of every four columns, the first two are gates of the others, and y [..., columns / 2]
-    is act(gate) · other; no residual comes in.
+    [columns], residual in y's shape (`residual`, one of RESIDUAL_KINDS, specifies how it is added).
+    `norm`, one of NORMS: x / sqrt(mean(x²) + epsilon), or (x - mean) / sqrt(variance + epsilon).
+    `gated`: of every four columns, the first two are gates of the other two, and y [..., columns /
+    2] is act(gate) · other; without a residual.
     """
 
     transpose_b: bool = False
@@ -343,7 +344,7 @@ class NormedMatMulAttrs(OpAttrs):
 
     @property
     def transpose_a(self) -> bool:
-        """False: rows are rows."""
+        """False: rows are not transposed."""
         return False
 
 
@@ -357,13 +358,13 @@ class NormedMatMulAttrs(OpAttrs):
 class QuantizedMatMulAttrs(OpAttrs):
     """Quantised product: y = clip(rint((a @ b + bias) · factor), low, high) · scale.
 
-    Inputs: a, b (whole numbers; int8 and int16 if constant), bias [N] or absent, residual, factor
-    [N] or [1], table; all else is as with `QuantizedConvolution`, and operands are those of
-    `MatMul`. Input 6, constant [7, N], rounds codes a second time, before the table: its rows are
-    low, high, of_x, offset, unit, made_low and made_high, and a code c becomes
-    clip(rint((clip(c, low, high) · of_x + offset) / unit), made_low, made_high).
-    `taken` and `taken_b`: bounds of a and b, where they are known. Where those of a are not, there
-    may be input 7, one number: with that added, a is from 0 to 255. No result depends on these.
+    Inputs: a, b (integers; int8 and int16 if constant), bias [N] or absent, residual, factor [N] or
+    [1], table; otherwise as in `QuantizedConvolution`, with the operands of `MatMul`. Input 6,
+    constant [7, N], requantises values before the table: its rows are low, high, of_x, offset,
+    unit, made_low and made_high, and a value q becomes clip(rint((clip(q, low, high) · of_x +
+    offset) / unit), made_low, made_high). `taken` and `taken_b`: bounds of a and b, if known. If
+    those of a are unknown, input 7 may be a number that shifts a to the range from 0 to 255.
+    Results do not depend on the bounds.
     """
 
     transpose_a: bool
@@ -388,10 +389,10 @@ class DynamicQuantizeMatMulAttrs(OpAttrs):
     """y = act((c @ b) · (factor · scale) + bias + residual), where c is the quantised x.
 
     Inputs: x, b (constant int8 or int16 [K, N], or [N, K] with `transpose_b`), bias [N] or absent,
-    residual in y's shape or absent (`residual`, of RESIDUAL_KINDS, says where it comes in), factor
-    [N] or [1], constant, and what `DynamicRange` makes of x: scale and point, one number each.
-    c = clip(rint(x / scale) + point, 0, 255) - point, with 0 for what is NaN before `point` is
-    taken away (ONNX DynamicQuantizeLinear).
+    residual in y's shape or absent (`residual`, one of RESIDUAL_KINDS, specifies how it is added),
+    factor [N] or [1], constant, and the outputs of `DynamicRange` for x: scale and point, one
+    number each. c = clip(rint(x / scale) + point, 0, 255) - point, with NaN as 0 before `point` is
+    subtracted (ONNX DynamicQuantizeLinear).
     """
 
     transpose_b: bool = False
@@ -400,7 +401,7 @@ class DynamicQuantizeMatMulAttrs(OpAttrs):
 
     @property
     def transpose_a(self) -> bool:
-        """False: rows are rows."""
+        """False: rows are not transposed."""
         return False
 
 
@@ -414,14 +415,14 @@ class DynamicQuantizeMatMulAttrs(OpAttrs):
 class MatMulNBitsAttrs(OpAttrs):
     """y = act(x @ wᵀ + bias + residual), with w [columns, depth] packed in 4 or 8 `bits`.
 
-    Inputs: x [..., depth], codes, bias [columns], residual in y's shape (`residual`, of
-    RESIDUAL_KINDS, says where it comes in), scales, zeros. Codes are uint8
-    [columns, blocks, block · bits / 8], low bits first, scales [columns, blocks], zeros uint8
-    [columns, blocks] or absent, which means 2^(bits - 1): w = (code - zero) · scale. Zeros may also
-    be floats, stored less 2^(bits - 1): near 0, float16 is most precise. `block` is a multiple of
-    16; codes past `depth` mean nothing. Input 6, [depth], normalises the rows of x first:
-    x / sqrt(mean(x²) + epsilon) · input 6. `gated`: of every four columns, the first two are gates
-    of the others, and y [..., columns / 2] is act(gate) · other; no residual comes in.
+    Inputs: x [..., depth], quantised weights, bias [columns], residual in y's shape (`residual`,
+    one of RESIDUAL_KINDS, specifies how it is added), scales, zeros. Weights are uint8 [columns,
+    blocks, block · bits / 8], low bits first, scales [columns, blocks], zeros uint8 [columns,
+    blocks] or absent, which means 2^(bits - 1): w = (q - zero) · scale. Zeros may also be floats,
+    stored minus 2^(bits - 1), because float16 is most precise near 0. `block` is a multiple of 16;
+    values beyond `depth` are ignored. Input 6, [depth], normalises the rows of x first: x /
+    sqrt(mean(x²) + epsilon) · input 6. `gated`: of every four columns, the first two are gates of
+    the other two, and y [..., columns / 2] is act(gate) · other; without a residual.
     """
 
     bits: int
@@ -489,9 +490,9 @@ class ExpertMatMulAttrs(OpAttrs):
 class GatherNBitsAttrs(OpAttrs):
     """Rows of a packed table: y [*indices, depth]. Inputs: packed values, indices, scales, zeros.
 
-    The codes are those of `MatMulNBits`. Negative indices count from the end; one out of range
-    gives zeros (com.microsoft GatherBlockQuantized). y has the type of the scales, with `wide`
-    float32.
+    Packing as in `MatMulNBits`. Negative indices count from the end; an index out of range gives
+    zeros (com.microsoft GatherBlockQuantized). y has the type of the scales, or float32 with
+    `wide`.
     """
 
     bits: int
@@ -517,10 +518,10 @@ class BinaryAttrs(OpAttrs):
 
 @dataclass(frozen=True, slots=True)
 class StridedBinaryAttrs(BinaryAttrs):
-    """BinaryOp of views, which it becomes before it runs where an operand was copied for it.
+    """BinaryOp of strided views, created before a run to avoid copying an operand.
 
-    A view addresses an operand by the axes of the result, of which `shape` has the sizes: element
-    (i, j, …) lies at Σ index·stride of the operand in plain order.
+    A view addresses an operand by the axes of the result, whose sizes are in `shape`: element (i,
+    j, …) is at Σ index·stride of the operand in plain order.
     """
 
     shape: tuple[int, ...] = ()
@@ -558,7 +559,7 @@ MAX_STEP_INPUTS = 4
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step of an Elementwise op; `values` are numbered as the op says."""
+    """A step of an Elementwise op; see there for the numbering of `values`."""
 
     kind: str
     values: tuple[int, ...]
@@ -567,10 +568,10 @@ class Step:
 @op_type("Elementwise", inputs=(1, MAX_STEP_INPUTS))
 @dataclass(frozen=True, slots=True)
 class ElementwiseAttrs(OpAttrs):
-    """y = the last of several steps, each a function of floats, element by element.
+    """y = the last of several element-wise steps on floats.
 
-    All steps compute in the shape to which the inputs broadcast. Value k >= 0 is input k, or, from
-    the number of inputs on, the result of a step; value -1 - k is `numbers[k]`.
+    All steps compute in the broadcast shape of the inputs. Value k >= 0 is input k or, from the
+    number of inputs on, the result of a step; value -1 - k is `numbers[k]`.
     """
 
     steps: tuple[Step, ...]
@@ -582,8 +583,8 @@ class ElementwiseAttrs(OpAttrs):
 class CastAttrs(OpAttrs):
     """y = x converted to `to`: float to int truncates toward zero, to bool is x != 0.
 
-    To floats of 8 bits, what is too large becomes the largest number where it saturates; to
-    FLOAT8E8M0 the mode, up, down or nearest, says which power of two stands for x (ONNX Cast).
+    For 8-bit floats, values that are too large become the largest number if the cast saturates; for
+    FLOAT8E8M0 the mode (up, down or nearest) selects the power of two for x (ONNX Cast).
     """
 
     to: DType
@@ -594,7 +595,7 @@ class CastAttrs(OpAttrs):
 @op_type("BitCast", flops=0, host=COPY)
 @dataclass(frozen=True, slots=True)
 class BitCastAttrs(OpAttrs):
-    """y = the numbers of type `to` whose bits are those of x (ONNX BitCast)."""
+    """y = the bits of x interpreted as type `to` (ONNX BitCast)."""
 
     to: DType
 
@@ -614,7 +615,7 @@ class ReductionAttrs(OpAttrs):
 class SoftmaxAttrs(OpAttrs):
     """Softmax over `axis`, or over all axes from it on when `flatten` (ONNX before opset 13).
 
-    x is multiplied by `of_input` first, the scale of its codes; `ending` makes codes of the result.
+    x is first multiplied by `of_input`, its scale; `ending` quantises the result.
     """
 
     axis: int = -1
@@ -629,7 +630,7 @@ class SoftmaxAttrs(OpAttrs):
 class ArgReduceAttrs(OpAttrs):
     """ArgMax and ArgMin: int64 index of the extremum along `axis`.
 
-    An empty axis has none: an error, or index 0 with `empty_gives_zero`.
+    An empty axis has no extremum: an error, or index 0 with `empty_gives_zero`.
     """
 
     axis: int = 0
@@ -660,14 +661,14 @@ class TopKAttrs(OpAttrs):
 )
 @dataclass(frozen=True, slots=True)
 class NonMaxSuppressionAttrs(OpAttrs):
-    """Choose boxes by falling score, leaving out those that overlap a chosen one too much.
+    """Select boxes by descending score, skipping those that overlap a selected one too much.
 
-    Inputs: boxes [B, N, 4], scores [B, C, N], how many to choose at most of each class of each
-    image (content), the largest intersection over union that is kept (0 where absent), and the
-    score that the chosen ones exceed (any where absent). Boxes are two corners (y, x, y, x), or
-    with `center` a center and sizes (x, y, w, h). Outputs: rows of (image, class, box), as many as
-    there can be, zeros after the last; and how many there are, as a vector of one. Of boxes with
-    equal scores the first comes first (ONNX NonMaxSuppression; ties as in onnxruntime).
+    Inputs: boxes [B, N, 4], scores [B, C, N], maximum number of boxes per class and image
+    (content), maximum allowed intersection over union (0 if absent), and the score that boxes must
+    exceed (any if absent). Boxes are two corners (y, x, y, x), or with `center` a center and sizes
+    (x, y, w, h). Outputs: rows of (image, class, box), padded with zeros to the maximum number; and
+    the number of valid rows, as a vector of one element. Of boxes with equal scores, the lower
+    index comes first (ONNX NonMaxSuppression; ties as in onnxruntime).
     """
 
     center: bool = False
@@ -676,12 +677,12 @@ class NonMaxSuppressionAttrs(OpAttrs):
 @op_type("RoiAlign", inputs=3, flops=cost.roi_flops, host=HostWork(numbers_of(outputs=8)))
 @dataclass(frozen=True, slots=True)
 class RoiAlignAttrs(OpAttrs):
-    """Sample x [N, C, H, W] in regions [R, 4] (x, y, x, y) of the images that input 2 [R] names.
+    """Sample x [N, C, H, W] in regions [R, 4] (x, y, x, y) of the images given by input 2 [R].
 
     Each of the size[0] · size[1] bins of a region is the mean of ratio² bilinear samples, or of as
-    many as the bin has pixels where `ratio` is 0; with `largest`, the largest weighted pixel that a
-    sample reads. `half_pixel` moves regions, times `scale`, by half a pixel; without it they are at
-    least one pixel wide (ONNX RoiAlign).
+    many as the bin has pixels if `ratio` is 0; with `largest`, it is the largest weighted pixel
+    read by a sample. `half_pixel` shifts regions, times `scale`, by half a pixel; without it they
+    are at least one pixel wide (ONNX RoiAlign).
     """
 
     size: tuple[int, int]
@@ -697,7 +698,7 @@ class RoiPoolAttrs(OpAttrs):
     """The maxima of x [N, C, H, W] in the bins of regions [R, 5] (image, x, y, x, y).
 
     Corners, times `scale`, are rounded to pixels, and belong to the region; bins may overlap, and
-    what has no pixels is 0 (ONNX MaxRoiPool).
+    bins without pixels are 0 (ONNX MaxRoiPool).
     """
 
     size: tuple[int, int]
@@ -709,9 +710,9 @@ class RoiPoolAttrs(OpAttrs):
 class DeformColumnsAttrs(OpAttrs):
     """im2col of a deformable convolution: [N, C · taps, positions].
 
-    Inputs: x [N, C, H, W]; offsets [N, groups · taps · 2, *places], (y, x) of each tap; factors
-    [N, groups · taps, *places] or none. Every tap reads x where it would without offsets, moved by
-    its offset; bilinear between pixels, zeros around x (ONNX DeformConv).
+    Inputs: x [N, C, H, W]; offsets [N, groups · taps · 2, *places], (y, x) of each tap; factors [N,
+    groups · taps, *places] or none. Every tap reads x at its regular position plus its offset;
+    bilinear between pixels, zeros around x (ONNX DeformConv).
     """
 
     kernel: tuple[int, int]
@@ -729,13 +730,13 @@ class DeformColumnsAttrs(OpAttrs):
 )
 @dataclass(frozen=True, slots=True)
 class LinearAttentionAttrs(OpAttrs):
-    """Attention by a state S [B, heads, D, E] that goes from step to step.
+    """Linear attention with a state S [B, heads, D, E] that is updated in each step.
 
     Inputs: queries [B, T, H · D], keys [B, T, heads · D], values [B, T, heads · E]; the first
-    state, zeros where absent; decays [B, T, heads] or [B, T, heads · D]; rates [B, T, heads] or
-    [B, T, 1]. In each step S becomes exp(decay) · S, then S + k ⊗ v, where with rates v is
-    rate · (v - kᵀ S) instead. Outputs: scale · qᵀ S of every step, [B, T, H · E], and the last S
-    (ONNX LinearAttention). A scale of 0 is 1 / √D.
+    state, zeros if absent; decays [B, T, heads] or [B, T, heads · D]; rates [B, T, heads] or [B, T,
+    1]. In each step S becomes exp(decay) · S, then S + k ⊗ v, where with rates v is replaced by
+    rate · (v - kᵀ S). Outputs: scale · qᵀ S of every step, [B, T, H · E], and the last S (ONNX
+    LinearAttention). A scale of 0 means 1 / √D.
     """
 
     query_heads: int
@@ -757,8 +758,8 @@ class CumSumAttrs(OpAttrs):
 class Col2ImAttrs(OpAttrs):
     """Image [N, C, *image] from blocks [N, C · elements, blocks]; overlaps are added.
 
-    Sizes of image and blocks are inputs 1 and 2 (content); without attributes steps are 1, pads 0
-    (ONNX Col2Im).
+    Sizes of image and blocks are inputs 1 and 2 (content); by default, steps are 1 and pads 0 (ONNX
+    Col2Im).
     """
 
     strides: tuple[int, ...] = ()
@@ -777,8 +778,9 @@ class Col2ImAttrs(OpAttrs):
 class DFTAttrs(OpAttrs):
     """Fourier transform along the axis that input 1 (content) gives, as in ONNX DFT.
 
-    Its length is input 2 (content), or follows from the axis. The last axis holds the 1 or 2 parts
-    of each number. Inverse and onesided, half of the elements are given, and the results are real.
+    The length is input 2 (content), by default that of the axis. The last axis holds the 1 or 2
+    parts of each number. With inverse and onesided, half of the elements are given, and the results
+    are real.
     """
 
     inverse: bool = False
@@ -799,11 +801,11 @@ class MelWeightMatrixAttrs(OpAttrs):
 @op_type("Rotary", inputs=3, flops=3, host=ROWS)
 @dataclass(frozen=True, slots=True)
 class RotaryAttrs(OpAttrs):
-    """Turn pairs of the first `width` columns of x [B, H, S, D]; the others stay.
+    """Rotate pairs of the first `width` columns of x [B, H, S, D]; the others are unchanged.
 
     Inputs: x, cosines and sines [B or 1, 1, S, width / 2 or width]. Pairs are `width` / 2 apart, or
-    side by side where `interleaved`: (a, b) becomes (a · cos - b · sin, b · cos + a · sin). Tables
-    of `width` columns have a number for every column, others one for every pair.
+    adjacent if `interleaved`: (a, b) becomes (a · cos - b · sin, b · cos + a · sin). Tables of
+    `width` columns have one entry per column, others one per pair.
     """
 
     width: int
@@ -815,10 +817,9 @@ class RotaryAttrs(OpAttrs):
 class LayerNormAttrs(OpAttrs):
     """Normalise over axes[axis:], then scale (input 1) and shift (input 2), both optional.
 
-    With `rms` the mean is not subtracted. scale and bias broadcast to the normalised axes.
-    Outputs: y, and
-    optionally mean and inverse standard deviation (ONNX LayerNormalization). x is multiplied by
-    `of_input` first, the scale of its codes; `ending` makes codes of y.
+    With `rms` the mean is not subtracted. scale and bias broadcast to the normalised axes. Outputs:
+    y, and optionally mean and inverse standard deviation (ONNX LayerNormalization). x is first
+    multiplied by `of_input`, its scale; `ending` quantises y.
     """
 
     axis: int = -1
@@ -844,7 +845,7 @@ class GroupNormAttrs(OpAttrs):
 @op_type("Scale", inputs=3, flops=2)
 @dataclass(frozen=True, slots=True)
 class ScaleAttrs(OpAttrs):
-    """y = act(x · scale[c] + bias[c]), c on axis 1: a BatchNorm that no conv absorbed."""
+    """y = act(x · scale[c] + bias[c]), c on axis 1: a BatchNorm not folded into a convolution."""
 
     activation: Activation = NO_ACTIVATION
 
@@ -855,7 +856,8 @@ class ImageToTensorAttrs(OpAttrs):
     """Images of any number type as floats [N, C, *S]: y = x · scale[c] + bias[c].
 
     x is [N, *S, C] with `channels_last`, else [N, C, *S]; with `single`, one image without N. scale
-    and bias are empty where they are 1 and 0, else they have a number for each of 1 to 4 channels.
+    and bias are empty if they are 1 and 0, otherwise they have one entry for each of 1 to 4
+    channels.
     """
 
     channels_last: bool = True
@@ -885,9 +887,9 @@ class LRNAttrs(OpAttrs):
 class PoolingAttrs(OpAttrs):
     """MAX, AVERAGE or LP pooling over x [N, C, *S]; output 1 of MAX is the int64 flat index.
 
-    `is_global` pools the whole spatial extent and ignores the rest. `p` is the norm of LP;
-    `storage_order` 1 makes MAX's indices column-major (ONNX MaxPool). With `ending`, of AVERAGE, x
-    is codes less their zero point, whose sums are exact; so is y.
+    `is_global` pools the whole spatial extent and ignores the window. `p` is the norm of LP;
+    `storage_order` 1 makes MAX's indices column-major (ONNX MaxPool). With `ending`, for AVERAGE, x
+    and y are quantised values minus their zero points, and sums are exact.
     """
 
     kind: str
@@ -910,9 +912,9 @@ class InterpAttrs(OpAttrs):
     """Resize; inputs x, roi?, scales?, sizes? (the last three are content), as in ONNX Resize.
 
     mode: nearest, linear, cubic. coordinate_mode: ONNX coordinate_transformation_mode. No axes: all
-    of them. `ending`: x is multiplied by `of_x` before it is resized, and becomes codes after that
-    (no cropping). `whole_lengths`: align_corners as PyTorch has it, where the last elements meet
-    whatever fraction scales leave (docs/decisions/resize-lengths.md).
+    of them. `ending`: x is multiplied by `of_x` before resizing and requantised afterwards (no
+    cropping). `whole_lengths`: align_corners as in PyTorch, where the last elements coincide
+    regardless of the rounding of scales (docs/decisions/resize-lengths.md).
     """
 
     mode: str = "nearest"
@@ -952,10 +954,10 @@ class AxisAttrs(OpAttrs):
 @op_type("Append", inputs=3, flops=0, host=COPY)
 @dataclass(frozen=True, slots=True)
 class AppendAttrs(OpAttrs):
-    """The first input with the second in it along `axis`, from where the third says.
+    """Write the second input into the first along `axis`, at the position in the third.
 
-    The third is one integer. On a device the first input is written where it lies, so nobody else
-    may read it. Nothing is written past its end.
+    The third input is one integer. On a device the first input is updated in place, so no other op
+    may read it. Writes stop at its end.
     """
 
     axis: int
@@ -964,14 +966,14 @@ class AppendAttrs(OpAttrs):
 @op_type("JoinPast", inputs=4, content=(3,), flops=0, host=COPY)
 @dataclass(frozen=True, slots=True)
 class JoinPastAttrs(OpAttrs):
-    """The rows of a cache after a run, and those of them that attention reads.
+    """Append new rows to a cache, and return the part that attention reads.
 
-    Inputs: the cache [B, G, P, D]; new rows [B, G, L, D]; how many rows of the cache precede the
-    new ones in each text, integers [B] or [B, 1]; the number T of rows of the longest text, the
-    new ones included (content). Outputs: the cache [B, G, max(P, T), D], in which each text has
-    its rows, the new ones right after them, then zeros; and its first T rows.
+    Inputs: the cache [B, G, P, D]; new rows [B, G, L, D]; the number of valid cache rows in each
+    sequence, integers [B] or [B, 1]; the length T of the longest sequence including the new rows
+    (content). Outputs: the cache [B, G, max(P, T), D], with the valid rows of each sequence,
+    directly followed by the new ones, then zeros; and its first T rows.
 
-    Where T = P + L, a batch of one is the cache followed by the new rows.
+    If T = P + L, a batch of one is the concatenation of the cache and the new rows.
     """
 
 
@@ -1086,7 +1088,7 @@ class CodeAttention:
     s = clip(rint((q · k) · scale), low, low + len(table) - 1); x = table[s - low]; p =
     clip(rint(softmax(x) / unit), *weights); y = clip(rint((p · v) · factor), *made) · decoded.
 
-    `later`, unless empty, has x for keys that come after the query, as `table` has it for others.
+    `later`, if not empty, replaces `table` for keys after the query.
     """
 
     low: float
@@ -1110,20 +1112,20 @@ class AttentionAttrs(OpAttrs):
     """softmax(scale · q kᵀ + mask) v.
 
     q [..., L, D], k [..., S, D], v [..., S, E]; the mask broadcasts to [..., L, S] or is absent. A
-    fifth input, one integer, is how many of the S keys there are, one at least: what follows
-    them, in the mask as well, is not read.
+    fifth input, one integer, is the number of valid keys, at least 1: keys beyond it, and their
+    mask, are not read.
 
-    A sixth input is a sink, which broadcasts to [..., 1, 1]: a score that takes part in the softmax
-    of every query, without a value. With `softcap` c, scores are c · tanh(scale · q kᵀ / c) before
+    A sixth input is a sink, which broadcasts to [..., 1, 1]: a score without a value that takes
+    part in every query's softmax. With `softcap` c, scores are c · tanh(scale · q kᵀ / c) before
     the mask is added.
 
-    With `causal`, query i sees keys 0..i only. With a `window` w, the last query sees the last w
-    keys only, and the one before it those that end one key earlier. With `zero_fully_masked`, a
-    query whose keys are all masked gets zeros (ONNX Attention 24); without it, the softmax over
-    -inf alone gives NaN.
+    With `causal`, query i sees only keys 0..i. With a `window` w, the last query sees only the last
+    w keys, and each earlier query a window that ends one key earlier. With `zero_fully_masked`, a
+    query whose keys are all masked gets zeros (ONNX Attention 24); otherwise, the softmax over only
+    -inf gives NaN.
 
-    With `codes`, operands are codes, sums exact, and `scale` makes codes of scores; there is no
-    mask, no fifth and sixth input, soft cap or window.
+    With `codes`, operands are quantised, sums are exact, and `scale` quantises the scores; mask,
+    fifth and sixth input, soft cap and window are not supported.
     """
 
     scale: float
@@ -1137,22 +1139,22 @@ class AttentionAttrs(OpAttrs):
 @op_type("CachedAttention", inputs=(8, 12), flops=cost.cached_attention_flops, host=SCATTERED)
 @dataclass(frozen=True, slots=True)
 class CachedAttentionAttrs(OpAttrs):
-    """A few rows of queries on a cache, to which their keys and values are added first.
+    """Attention of a few query rows over a cache, after appending their keys and values.
 
     Inputs: q [B, H, R, D], k [B, G, R, D], v [B, G, R, E], H a multiple of G; cosines and sines as
-    of Rotary, absent where `width` is 0; caches of keys [B, G, C, D] and values [B, G, C, E]; how
-    many rows they hold, one integer or [B]; a mask that broadcasts to [B, H, R, C], added to the
-    scores; a sink for every head, [H, 1, 1]; factors [D] for rows of q and of k, which with these
-    are first normalised: x / sqrt(mean(x²) + epsilon) · factors. q and k are turned (Rotary), k and
-    v appended (Append), then attended (Attention, with its `softcap` and `window`) by as many keys
-    as there are. Outputs: y [B, H, R, E], and the caches. On a device these are written where they
-    lie, so nobody else may read them.
+    of Rotary, absent if `width` is 0; caches of keys [B, G, C, D] and values [B, G, C, E]; their
+    number of valid rows, one integer or [B]; a mask that broadcasts to [B, H, R, C], added to the
+    scores; a sink for every head, [H, 1, 1]; optional factors [D] for the rows of q and of k, which
+    are then normalised first: x / sqrt(mean(x²) + epsilon) · factors. q and k are rotated (Rotary),
+    k and v appended (Append), and q attends to all valid keys (Attention, with its `softcap` and
+    `window`). Outputs: y [B, H, R, E], and the caches. On a device the caches are updated in place,
+    so no other op may read them.
 
-    Where [B] numbers of rows are given, one below 0 leaves the caches of its image as they are: the
-    queries attend to the new rows alone.
+    If the number of rows is given as [B], a negative one leaves the caches of its batch element
+    unchanged: its queries attend only to the new rows.
 
-    With `layout` "rows", q, k, v and y are [B, R, H or G, …]. With "packed", q is
-    [B, R, H·D + G·D + G·E], all three side by side, k and v are absent, and y is [B, R, H, E].
+    With `layout` "rows", q, k, v and y are [B, R, H or G, …]. With "packed", q is [B, R, H·D + G·D
+    + G·E], the three concatenated, k and v are absent, and y is [B, R, H, E].
     """
 
     scale: float
@@ -1166,7 +1168,7 @@ class CachedAttentionAttrs(OpAttrs):
 
 
 ATTENTION_AXES = 3
-"""Over how many axes the matrices of a StridedAttention are numbered."""
+"""Number of batch axes of a StridedAttention."""
 
 
 @op_type(
@@ -1179,11 +1181,11 @@ ATTENTION_AXES = 3
 class StridedAttentionAttrs(OpAttrs):
     """Attention between strided views of tensors; Attention is lowered to it.
 
-    A view addresses element (b0, b1, b2, row, column) of a tensor in plain order; it leaves out
-    the stride of the column, which is 1. Rows and columns are queries·depth (q), keys·depth (k),
-    keys·width (v), queries·keys (the mask, which is added) and queries·width (the result, whose
-    view covers the output). The fifth input is that of Attention; the sixth has a sink for every
-    matrix, in the order of the batch.
+    A view addresses element (b0, b1, b2, row, column) of a tensor in plain order; the stride of the
+    column is 1 and not stored. Rows and columns are queries·depth (q), keys·depth (k), keys·width
+    (v), queries·keys (the mask, which is added) and queries·width (the result, whose view covers
+    the output). The fifth input is that of Attention; the sixth has a sink per matrix, in batch
+    order.
     """
 
     batch: tuple[int, int, int]
@@ -1203,7 +1205,7 @@ class StridedAttentionAttrs(OpAttrs):
 
 
 RECURRENT_GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
-"""Cells of a Recurrent, and how many gates they have."""
+"""Cells of a Recurrent, and their numbers of gates."""
 
 RECURRENT_ACTIVATIONS = {"LSTM": 3, "GRU": 2, "RNN": 1}
 """Number of activations of a cell."""
@@ -1230,18 +1232,18 @@ _RECURRENT = HostWork(cost.recurrent_numbers, cost.recurrent_steps, 4e-10, blas=
 @op_type("Recurrent", inputs=(2, 7), flops=cost.recurrent_flops, host=_RECURRENT)
 @dataclass(frozen=True, slots=True)
 class RecurrentAttrs(OpAttrs):
-    """The steps of an LSTM, a GRU or an RNN, after the products with its input.
+    """The steps of an LSTM, GRU or RNN, after the products with its input.
 
-    Inputs: gates [T, B, D·G·H], what the input and all biases but the next add to each gate, gates
-    in ONNX's order (i o f c; z r h); weights [D, G·H, H]; bias [D, H], what the product in a GRU's
-    last gate gets before the reset; lengths [B]; first h and first c [D, B, H]; peepholes
-    [D, 3·H]. All but the first two may be absent. Outputs: every h [T, D, B, H], zeros past a
-    sequence's length, the last h and, of an LSTM, the last c [D, B, H].
+    Inputs: gates [T, B, D·G·H], the contribution of the input and of all biases but `bias`, with
+    gates in ONNX's order (i o f c; z r h); weights [D, G·H, H]; bias [D, H], added to the product
+    in a GRU's last gate before the reset; lengths [B]; first h and first c [D, B, H]; peepholes [D,
+    3·H]. All but the first two may be absent. Outputs: every h [T, D, B, H], zeros past a
+    sequence's length, the last h and, for an LSTM, the last c [D, B, H].
 
-    D is 2 with direction BIDIRECTIONAL. `activations` holds those of each direction in turn, of
-    RECURRENT_KINDS. A `clip` above 0 bounds what goes into them, but for an LSTM's cell on its way
-    out. `linear`: a GRU resets its product rather than its state. `coupled`: an LSTM forgets what
-    it does not take in. `batch_first` swaps the axes: [B, T, D·G·H], [B, T, D, H], [B, D, H].
+    D is 2 with direction BIDIRECTIONAL. `activations` lists those of each direction, of
+    RECURRENT_KINDS. A `clip` above 0 bounds their inputs, except for an LSTM's cell output.
+    `linear`: a GRU resets its product rather than its state. `coupled`: an LSTM's forget gate is
+    one minus its input gate. `batch_first` swaps the axes: [B, T, D·G·H], [B, T, D, H], [B, D, H].
     """
 
     cell: str
@@ -1263,7 +1265,7 @@ class RecurrentAttrs(OpAttrs):
 class RasterAttrs(OpAttrs):
     """Copy regions of the inputs into the output (MNN Raster); the rest is `fill`.
 
-    `region.origin` is the number of the input. Regions do not overlap in the output unless
+    `region.origin` is the index of the input. Regions do not overlap in the output unless
     `ordered`, in which case they are applied in list order.
     """
 

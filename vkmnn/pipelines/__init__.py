@@ -1,4 +1,4 @@
-"""Tasks above sessions: a picture in, an answer out. `vkmnn.pipeline` opens them."""
+"""Pipelines: sessions with pre- and postprocessing. `vkmnn.pipeline` opens them."""
 
 from __future__ import annotations
 

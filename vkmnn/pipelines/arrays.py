@@ -1,4 +1,4 @@
-"""The type of arrays that are computed with."""
+"""Type aliases for numpy arrays."""
 
 from __future__ import annotations
 
@@ -7,4 +7,4 @@ from typing import Any
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
-"""An array of numbers whose type checkers need not know."""
+"""A numpy array of numbers of any dtype."""

@@ -1,4 +1,4 @@
-"""The bases of pipelines: of all, and of those that take pictures."""
+"""Base classes: `Pipeline` for all pipelines, `PicturePipeline` for those on images."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ ResultT = TypeVar("ResultT", bound=Result[Any])
 Settings = Mapping[str, Any]
 
 _IN_FLIGHT = 2
-"""Frames that are on their way while another one is read."""
+"""Runs in flight while the next images are read."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """A run: pictures, where they lie, the inputs, and how many of the pictures count."""
+    """The images of one run, their placements, their inputs, and how many are not padding."""
 
     pictures: Sequence[Picture]
     placed: Sequence[Placed]
@@ -49,18 +49,18 @@ class _Group:
 
 
 class Pipeline(ABC):
-    """A network, or several, with what comes before and after; made by `vkmnn.pipeline`.
+    """One or several networks with pre- and postprocessing; created by `vkmnn.pipeline`.
 
     Args:
         options: the options.
 
     Attributes:
         task: the name of the task.
-        own: names of options that only this task has.
-        checks: of those whose names mean something else in other tasks.
-        settings: what calls may change: names and defaults.
-        notes: sentences on what had to be guessed.
-        about: what is written about its network.
+        own: names of options that are specific to the task.
+        checks: checks of options whose names have another meaning in other tasks.
+        settings: settings that calls may override: names and defaults.
+        notes: sentences on guessed properties.
+        about: the description of its network.
     """
 
     task: ClassVar[str] = ""
@@ -71,7 +71,7 @@ class Pipeline(ABC):
 
     @classmethod
     def variant(cls, loaded: Any) -> type[Pipeline]:
-        """Return the class for a network: tasks may have several kinds of them."""
+        """Return the class for a network: a task may have several."""
         del loaded
         return cls
 
@@ -82,17 +82,17 @@ class Pipeline(ABC):
         self._exclusive = threading.Lock()
 
     def guess(self, what: str, flags: str) -> None:
-        """Say what had to be guessed, and the options that change it."""
+        """Record a guess, and the options that override it."""
         note = f"{what}; choose with {flags}"
         self.notes.append(note)
         self.options.tell(note)
 
     def names(self, classes: int, known: Mapping[int, Sequence[str]] | None = None) -> list[str]:
-        """Return the labels: those of the options, of the files, or of a data set by their number.
+        """Return the labels: from the options or files, or of a data set with as many classes.
 
         Args:
-            classes: how many the network has; 0 for unknown.
-            known: the labels of data sets by their number.
+            classes: the network's number of classes; 0 if unknown.
+            known: the labels of data sets by number of classes.
         """
         given = self.options.labels
         if given is not None:
@@ -111,7 +111,7 @@ class Pipeline(ABC):
         return []
 
     def chosen(self, given: Settings) -> Settings:
-        """Return the settings of a call.
+        """Return the settings of one call.
 
         Raises:
             InvalidInputError: a name is not known.
@@ -124,18 +124,18 @@ class Pipeline(ABC):
 
     @abstractmethod
     def __call__(self, inputs: Any, **settings: Any) -> Any:
-        """Return the result for an input; a list of results for a list of inputs."""
+        """Return the result for an input, or a list of results for a list of inputs."""
 
     def alike(self, picture: Picture) -> Hashable:
-        """Return the key of pictures that `together` runs at once."""
+        """Return a key; `together` can run images with equal keys at once."""
         del picture
         return None
 
     def together(self, pictures: Sequence[Picture]) -> list[Any]:
-        """Return the result for each picture; threads may call it at once.
+        """Return the result for each image; threads may call it at once.
 
         Args:
-            pictures: of one key (`alike`), as many as are to run at once.
+            pictures: images with equal keys (`alike`), at most as many as run at once.
         """
         with self._exclusive:
             return [self(one) for one in pictures]
@@ -147,7 +147,7 @@ class Pipeline(ABC):
     @property
     @abstractmethod
     def device(self) -> str:
-        """The name of the device that it runs on."""
+        """The name of the device."""
 
     def __repr__(self) -> str:
         """Return task and device."""
@@ -168,7 +168,7 @@ class Pipeline(ABC):
 
 
 class PicturePipeline(Pipeline, Generic[ResultT]):
-    """A pipeline of one network that takes pictures.
+    """A pipeline with one image network.
 
     Args:
         loaded: the network.
@@ -176,7 +176,7 @@ class PicturePipeline(Pipeline, Generic[ResultT]):
     """
 
     usual: ClassVar[ImageProcessor] = ImageProcessor()
-    """How networks of the task want pictures where no file says it."""
+    """Default preprocessing, if no file describes one."""
 
     def __init__(self, loaded: Loaded, options: Options) -> None:
         super().__init__(options)
@@ -186,18 +186,19 @@ class PicturePipeline(Pipeline, Generic[ResultT]):
 
     @property
     def device(self) -> str:
-        """The name of the device that it runs on."""
+        """The name of the device."""
         return self.network.session.device.name
 
-    # --- what pictures become -------------------------------------------------------------------
+    # --- preprocessing
+    # ------------------------------------------------------------------------------
 
     def usual_processor(self, loaded: Loaded) -> ImageProcessor:
-        """Return the processor for a network whose files describe none."""
+        """Return the default processor for a network whose files describe none."""
         del loaded
         return self.usual
 
     def choose_processor(self, loaded: Loaded) -> ImageProcessor:
-        """Return the processor that the files describe, or the usual one, with the options."""
+        """Return the processor from the files, or else the default, with the options applied."""
         options, taken = self.options, input_of(loaded)
         found = processor_of(loaded.about)
         made = found[0] if found else self.usual_processor(loaded)
@@ -206,13 +207,13 @@ class PicturePipeline(Pipeline, Generic[ResultT]):
         wanted = options.size or taken.size
         if options.size and taken.size and options.size != taken.size:
             raise InvalidInputError(
-                f"the network takes pictures of {taken.size[0]}×{taken.size[1]} only",
-                hint="leave out size, or export the network with open sizes",
+                f"the network takes only images of {taken.size[0]}×{taken.size[1]}",
+                hint="leave out size, or export the network with dynamic sizes",
             )
         if wanted:
             made = _resized(made, wanted)
         if found is None and (None in (options.mean, options.std) or not wanted):
-            self.guess(f"no file says how pictures are prepared: {_described(made)}",
+            self.guess(f"no file describes the preprocessing: {_described(made)}",
                        "--size, --mean, --std and --channels")  # fmt: skip
         changed: dict[str, Any] = {}
         if options.channels:
@@ -224,15 +225,15 @@ class PicturePipeline(Pipeline, Generic[ResultT]):
     # --- runs -----------------------------------------------------------------------------------
 
     def __call__(self, inputs: Any, **settings: Any) -> Any:
-        """Return the result for a picture, or a list of them for a list of pictures.
+        """Return the result for an image, or a list of results for several images.
 
         Args:
-            inputs: a path, bytes, an image of PIL, an array [height, width, 3]; a list of these, a
-                folder of pictures, or a pattern: "photos/*.jpg".
+            inputs: a path, bytes, a PIL image, an array [height, width, 3]; a list of these, a
+                folder of images, or a pattern: "photos/*.jpg".
             settings: see `settings`.
 
         Raises:
-            InvalidInputError: a picture cannot be read, or a setting is not known.
+            InvalidInputError: an image cannot be read, or a setting is not known.
         """
         chosen = self.chosen(settings)
         several = listed(inputs)
@@ -242,15 +243,15 @@ class PicturePipeline(Pipeline, Generic[ResultT]):
 
     @property
     def _is_plain(self) -> bool:
-        """Whether a picture takes one run, and nothing else."""
+        """Whether an image takes a single run without further inputs."""
         return type(self)._flow is PicturePipeline._flow
 
     def alike(self, picture: Picture) -> Hashable:
-        """Return the key of pictures that `together` runs at once: their size as prepared."""
+        """Return a key; `together` can run images with equal keys at once: their prepared size."""
         return self.network.processor.placed(picture).canvas if self._is_plain else None
 
     def together(self, pictures: Sequence[Picture]) -> list[ResultT]:
-        """Return the result for each picture; threads may call it at once."""
+        """Return the result for each image; threads may call it at once."""
         if not self._is_plain:
             return super().together(pictures)
         chosen, most = self.chosen({}), self.network.batch or len(pictures)
@@ -259,27 +260,27 @@ class PicturePipeline(Pipeline, Generic[ResultT]):
             group = self._prepared(list(pictures[start : start + most]), chosen)
             runs.append((self.network.submit(group.feeds), group))
         for future, _ in runs:
-            future.exception()  # wait before the others are kept out
+            future.exception()  # wait before taking the lock
         with self._exclusive:
             return [one for run in runs for one in self._finished(*run, chosen)]
 
     def stream(self, source: Any, **settings: Any) -> Iterator[ResultT]:
-        """Yield the results for the frames of a film, a camera, or any iterable of pictures.
+        """Yield the results for the frames of a video, a camera, or any iterable of images.
 
-        While the device works on a frame, the next one is read.
+        The next frame is read while the device works on the current one.
 
         Args:
-            source: a film's path, the number of a camera, the path of an animated picture, or an
-                iterable of pictures.
+            source: the path of a video or an animated image, the number of a camera, or an iterable
+                of images.
             settings: as for a call.
 
         Raises:
-            MissingExtraError: films and cameras take the package `av`.
+            MissingExtraError: videos and cameras take the package `av`.
         """
         return self._flow(frames_of(source), self.chosen(settings))
 
     def _flow(self, pictures: Iterable[Picture], chosen: Settings) -> Iterator[ResultT]:
-        """Run pictures in groups, some of which are on their way at any time."""
+        """Run images in groups, several of them in flight."""
         waiting: deque[tuple[Future[list[Array]], _Group]] = deque()
         for group in self._groups(pictures, chosen):
             waiting.append((self.network.submit(group.feeds), group))
@@ -295,7 +296,7 @@ class PicturePipeline(Pipeline, Generic[ResultT]):
         return self.results(outputs, group.pictures, group.placed, chosen)[: group.count]
 
     def _groups(self, pictures: Iterable[Picture], chosen: Settings) -> Iterator[_Group]:
-        """Yield runs: pictures that lie alike, as many as the network or the options say."""
+        """Yield groups of equally placed images, as many as the network or the options allow."""
         most = self.network.batch or self.options.batch
         group: list[Picture] = []
         for picture in pictures:
@@ -314,7 +315,7 @@ class PicturePipeline(Pipeline, Generic[ResultT]):
         return processor.placed(one).canvas == processor.placed(other).canvas
 
     def _prepared(self, pictures: list[Picture], chosen: Settings) -> _Group:
-        """Return a run; a network with a fixed batch gets the last picture repeatedly."""
+        """Prepare a run; for a network with a fixed batch, the last image is repeated."""
         count = len(pictures)
         pictures = pictures + [pictures[-1]] * ((self.network.batch or count) - count)
         placed = [self.network.processor.placed(one) for one in pictures]
@@ -328,7 +329,7 @@ class PicturePipeline(Pipeline, Generic[ResultT]):
         return self.network.feeds(pictures, placed, {**arrays, **self.more_feeds(chosen, placed)})
 
     def more_feeds(self, chosen: Settings, placed: Sequence[Placed]) -> dict[str, Array]:
-        """Return further inputs of a run: prompts, for example."""
+        """Return the values of the network's other inputs: prompts, for example."""
         del chosen, placed
         return {}
 
@@ -340,7 +341,7 @@ class PicturePipeline(Pipeline, Generic[ResultT]):
         placed: Sequence[Placed],
         chosen: Settings,
     ) -> list[ResultT]:
-        """Return the result for each picture of a run."""
+        """Return the result for each image of a run."""
 
     def close(self) -> None:
         """Release device memory; the pipeline cannot be used afterwards."""
@@ -348,7 +349,7 @@ class PicturePipeline(Pipeline, Generic[ResultT]):
 
 
 def listed(inputs: Any) -> list[Any] | None:
-    """Return several inputs as a list, of a folder or a pattern too; None for a single one."""
+    """Return several inputs, a folder or a pattern as a list; None for a single input."""
     if isinstance(inputs, list | tuple):
         return list(inputs)
     if isinstance(inputs, str | Path) and "://" not in str(inputs) and Path(inputs).is_dir():
@@ -356,12 +357,12 @@ def listed(inputs: Any) -> list[Any] | None:
 
         found = sorted(one for one in Path(inputs).iterdir() if has_suffix(one, PICTURES))
         if not found:
-            raise InvalidInputError(f"the folder '{inputs}' holds no pictures")
+            raise InvalidInputError(f"the folder '{inputs}' contains no images")
         return list(found)
     if isinstance(inputs, str) and glob.has_magic(inputs) and not Path(inputs).exists():
         found_by = sorted(glob.glob(inputs, recursive=True))  # noqa: PTH207 - absolute ones too
         if not found_by:
-            raise InvalidInputError(f"'{inputs}' stands for no picture", hint="check the path")
+            raise InvalidInputError(f"'{inputs}' matches no images", hint="check the path")
         return list(found_by)
     if isinstance(inputs, np.ndarray) and inputs.ndim == 4:
         return list(inputs)
@@ -369,7 +370,7 @@ def listed(inputs: Any) -> list[Any] | None:
 
 
 def _resized(made: ImageProcessor, size: tuple[int, int]) -> ImageProcessor:
-    """Return a processor for another size of input; what is cut away keeps its share."""
+    """Return a processor for another input size; the cropped fraction stays the same."""
     fit = made.fit
     if fit.size == size:
         return made
@@ -387,7 +388,7 @@ def _normalisation(options: Options, made: ImageProcessor) -> dict[str, Any]:
 
 
 def _described(made: ImageProcessor) -> str:
-    """Return how pictures are prepared, as a person would say it."""
+    """Return a readable description of the preprocessing."""
     size = "×".join(map(str, made.fit.size)) if made.fit.size else "their own size"
     numbers = ["/".join(f"{one:.6g}" for one in pair) for pair in (made.mean, made.std)]
     scale = "pixel / 255" if abs(made.scale * 255 - 1) < 1e-6 else f"pixel × {made.scale:.6g}"

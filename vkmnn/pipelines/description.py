@@ -1,4 +1,4 @@
-"""What the files of a model say about it: metadata, JSON files beside it, lists of labels."""
+"""A model's description in its files: metadata, JSON files next to it, lists of labels."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _MAX_TEXT = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What is written about a network.
+    """Everything that a model's files say about its network.
 
     Attributes:
         name: the model's name, for messages.
-        folder: where the files beside it lie; None for a model that is no file.
+        folder: the folder of the model's file; None for a model in memory.
         file: the model's file.
         properties: metadata of the model's file.
         config: config.json: transformers', timm's, diffusers'.
-        processor: preprocessor_config.json, or its part about pictures.
+        processor: preprocessor_config.json, or its section on images.
     """
 
     name: str = "the model"
@@ -45,11 +45,11 @@ class Description:
     processor: Section = field(default_factory=lambda: Section(Path(_PROCESSORS[0]), {}))
 
     def value(self, key: str) -> Any:
-        """Return a property of the file as a Python value: numbers, lists, dictionaries, text."""
+        """Return a metadata property as a Python value: numbers, lists, dictionaries, strings."""
         return parsed(self.properties.get(key))
 
     def labels(self) -> tuple[tuple[str, ...], str]:
-        """Return the names of classes and the place that has them; empty ones if none has."""
+        """Return the class names and their source; both empty if there are none."""
         for key in _LABEL_KEYS:
             names = label_names(self.value(key))
             if names:
@@ -73,15 +73,15 @@ class Description:
 def describe(
     path: Path | None, properties: Mapping[str, str], name: str = "the model"
 ) -> Description:
-    """Return what is written about a model.
+    """Collect the description of a model.
 
     Args:
-        path: its file or folder; files beside it, or above a folder `onnx`, are read.
+        path: its file or folder; files next to it, or above a folder `onnx`, are read.
         properties: metadata of the file.
-        name: its name where it is no file.
+        name: its name if it has no file.
 
     Raises:
-        ModelFileError: a file beside the model is damaged.
+        ModelFileError: a file next to the model is damaged.
     """
     if path is None:
         return Description(name, properties=properties)
@@ -101,7 +101,7 @@ def _first(folders: Sequence[Path], names: Sequence[str]) -> Section:
 
 
 def _attached(path: Path) -> tuple[str, ...]:
-    """Return the labels that TFLite's metadata attach to a model: a text in a zip at its end."""
+    """Return the labels that TFLite's metadata attach to a model, in a zip archive at its end."""
     try:
         with zipfile.ZipFile(path) as attached:
             texts = [one for one in attached.infolist() if one.filename.endswith(".txt")]
@@ -113,14 +113,14 @@ def _attached(path: Path) -> tuple[str, ...]:
 
 
 def _mapping(section: Section, key: str) -> Any:
-    """Return a list or an object of a JSON file; None where it is something else."""
+    """Return the list or object in a JSON file; None for other content."""
     if section.is_list(key):
         return section.texts(key)
     return section.section(key).names() if key in section else None
 
 
 def parsed(text: str | None) -> Any:
-    """Return a text as JSON or a Python literal has it, else the text; nothing is executed."""
+    """Return a string parsed as JSON or as a Python literal, else unchanged; executes nothing."""
     if text is None or len(text) > _MAX_TEXT:
         return text
     for read in (json.loads, ast.literal_eval):
@@ -132,7 +132,7 @@ def parsed(text: str | None) -> Any:
 
 
 def label_names(value: Any) -> tuple[str, ...]:
-    """Return names in order from a list, a dictionary by number, or lines of text."""
+    """Return names in order from a list, a dictionary by index, or lines of text."""
     if isinstance(value, str):
         lines = value.splitlines() if "\n" in value else value.split(",")
         return tuple(line.strip() for line in lines) if len(lines) > 1 else ()
@@ -157,21 +157,27 @@ _SYNSET = re.compile(r"n\d{8}\s+")
 
 
 def read_labels(path: Path) -> tuple[str, ...]:
-    """Return the names in a file: a JSON list or object, or one a line.
+    """Return the names in a file: a JSON list or object, or one name per line.
 
     Raises:
         InvalidInputError: there is no such file, or it holds no names.
     """
     if not path.is_file():
-        raise InvalidInputError(f"no such file: '{path}'", hint="a text with one label a line")
+        raise InvalidInputError(
+            f"no such file: '{path}'", hint="a text file with one label per line"
+        )
     try:
         text = read_text(path, _MAX_TEXT)
     except ModelFileError as error:
-        raise InvalidInputError(error.message, hint="a text with one label a line") from error
+        raise InvalidInputError(
+            error.message, hint="a text file with one label per line"
+        ) from error
     found = parsed(text) if text.lstrip()[:1] in "[{" else text.splitlines()
     while isinstance(found, list) and found and not str(found[-1]).strip():
         found.pop()
     names = label_names(found)
     if not names:
-        raise InvalidInputError(f"'{path}' holds no labels", hint="a text with one label a line")
+        raise InvalidInputError(
+            f"'{path}' holds no labels", hint="a text file with one label per line"
+        )
     return tuple(_SYNSET.sub("", name).strip() for name in names)

@@ -1,4 +1,4 @@
-"""Frames of films, cameras and animated pictures."""
+"""Frames of videos, cameras and animated images."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _BITS = 8_000_000
-"""Bits in a second of films that are written."""
+"""Bit rate of written videos, in bits per second."""
 _CAMERAS = {"linux": ("/dev/video{}", "v4l2"), "darwin": ("{}", "avfoundation"),
             "win32": ("video={}", "dshow")}  # fmt: skip
-"""File and format of a camera, by platform."""
+"""Device file and format of cameras, by platform."""
 
 
 def frames_of(source: Any) -> Iterator[Picture]:
-    """Yield the frames of a film, a camera, an animated picture or an iterable of pictures.
+    """Yield the frames of a video, a camera, an animated image or an iterable of images.
 
     Raises:
         InvalidInputError: it cannot be read.
-        MissingExtraError: the package for it is not installed.
+        MissingExtraError: the required package is not installed.
     """
     if isinstance(source, str | Path) and has_suffix(source, PICTURES):
         yield from _animated(Path(source))
@@ -38,12 +38,12 @@ def frames_of(source: Any) -> Iterator[Picture]:
     else:
         raise InvalidInputError(
             f"{type(source).__name__} has no frames",
-            hint="pass a film's path, a camera's number, or an iterable of pictures",
+            hint="pass a video's path, a camera's number, or an iterable of images",
         )
 
 
 def is_animated(path: Path) -> bool:
-    """Tell whether a picture has several frames; False where it cannot be read."""
+    """Return whether an image has several frames; False if it cannot be read."""
     if path.suffix.lower() not in (".gif", ".png", ".webp"):
         return False
     try:
@@ -60,40 +60,40 @@ def _animated(path: Path) -> Iterator[Picture]:
                 image.seek(number)
                 yield Picture(rgb_of(image.copy()), f"{path.stem}-{number:05d}")
     except (OSError, EOFError, SyntaxError, ValueError) as error:
-        raise InvalidInputError(f"'{path}' cannot be read as a picture: {error}") from error
+        raise InvalidInputError(f"'{path}' cannot be read as an image: {error}") from error
 
 
 def _film(source: str | Path | int) -> Iterator[Picture]:
-    av: Any = need("av", "reading films and cameras", "video")
+    av: Any = need("av", "reading videos and cameras", "video")
     text, kind = str(source), None
     if isinstance(source, int):
         place, kind = _CAMERAS.get(sys.platform, _CAMERAS["linux"])
         text = place.format(source)
     elif not Path(text).exists():
-        raise InvalidInputError(f"no such file: '{text}'", hint="give the path of a film")
+        raise InvalidInputError(f"no such file: '{text}'", hint="give the path of a video")
     try:
         with av.open(text, format=kind) as container:
             if not container.streams.video:
-                raise InvalidInputError(f"'{text}' has no pictures")
+                raise InvalidInputError(f"'{text}' has no images")
             for number, frame in enumerate(container.decode(video=0)):
                 pixels = frame.to_ndarray(format="rgb24")
                 yield Picture(pixels, f"{Path(text).stem}-{number:05d}")
     except (av.FFmpegError, OSError, ValueError) as error:
         raise InvalidInputError(
-            f"'{text}' cannot be read as a film: {error}", hint="check that it is a film, and whole"
+            f"'{text}' cannot be read as a video: {error}", hint="check that it is a complete video"
         ) from error
 
 
 class FilmWriter:
-    """Writes pictures as a film.
+    """Writer of videos.
 
     Args:
-        path: the film.
-        like: a film whose rate of frames it takes, if it is one.
+        path: the video file.
+        like: the source; if it is a video, its frame rate is used.
     """
 
     def __init__(self, path: Path, like: str | Path) -> None:
-        self._av: Any = need("av", "writing films", "video")
+        self._av: Any = need("av", "writing videos", "video")
         self._path = path
         try:
             self._container = self._av.open(str(path), "w")
@@ -103,7 +103,7 @@ class FilmWriter:
         self._stream: Any = None
 
     def add(self, image: Any) -> None:
-        """Append a picture; all have the size of the first, to an even number of pixels."""
+        """Append an image; all have the size of the first, cropped to even numbers of pixels."""
         if self._stream is None:
             self._stream = self._container.add_stream("mpeg4", rate=self._rate)
             self._stream.width, self._stream.height = (side + side % 2 for side in image.size)
@@ -117,14 +117,14 @@ class FilmWriter:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Finish the film."""
+        """Finish the video."""
         if self._stream is not None:
             self._container.mux(self._stream.encode())
         self._container.close()
 
 
 def _rate_of(av: Any, film: str | Path) -> Any:
-    """Return the frames in a second; 25 where nothing says it."""
+    """Return the frames per second; 25 if unknown."""
     if not has_suffix(film, FILMS):
         return 25
     with av.open(str(film)) as container:

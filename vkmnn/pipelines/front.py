@@ -1,4 +1,4 @@
-"""Preparing pictures on the device: nodes before a network that resize, place and normalise."""
+"""Preprocessing on the device: nodes before the network that resize, place and normalise."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ from vkmnn.pipelines.placing import Placed
 from vkmnn.pipelines.resampling import LINEAR
 
 PICTURES = "vkmnn.pictures"
-"""The input of pictures, uint8 [n, height, width, channels], in place of the network's own."""
+"""Name of the image input, uint8 [n, height, width, channels], in place of the network's own."""
 SIZES, PADS, CUTS = "vkmnn.resized", "vkmnn.pads", "vkmnn.cuts"
-"""Inputs that say where a picture lies, where the device resizes it."""
+"""Inputs with the placement of an image, if the device resizes it."""
 _TAG = "vkmnn.front/"
-_ALL = 1 << 30  # an end behind every axis
+_ALL = 1 << 30  # end indices of all axes
 _MODES = {LINEAR: ("linear", 0), "nearest": ("nearest", 0), "bilinear": ("linear", 1),
           "bicubic": ("cubic", 1)}  # fmt: skip
-_CUBIC = -0.5  # PIL's; ONNX's default is -0.75
+_CUBIC = -0.5  # as in PIL; ONNX's default is -0.75
 
 
 def can_resize(processor: ImageProcessor) -> bool:
-    """Tell whether Resize has the filter."""
+    """Return whether Resize supports the filter."""
     return processor.filter in _MODES
 
 
 def with_front(
     graph: Graph, taken: PictureInput, processor: ImageProcessor, resizes: bool
 ) -> Graph:
-    """Return a network that takes pictures of 8 bits, channels last.
+    """Return a network that takes 8-bit images, channels last.
 
     Args:
         graph: the network.
-        taken: its input of pictures, of floats.
-        processor: how pictures are normalised, and resized.
-        resizes: whether pictures come as they are, and are resized and placed here.
+        taken: its image input, of floats.
+        processor: how images are resized and normalised.
+        resizes: whether the device resizes and places images at their original size.
     """
     before = _front(taken, processor, resizes)
     inputs = [info for info in graph.inputs if info.name != taken.name]
@@ -99,7 +99,7 @@ def _by_channel(values: Array, channels: int) -> Array:
 
 
 def _placed(scope: Scope, value: str, processor: ImageProcessor) -> str:
-    """Resize to whole numbers of 0 to 255, as on the host; cut or pad."""
+    """Resize to integers from 0 to 255, as on the host; crop or pad."""
     mode, smooth = _MODES[processor.filter]
     made = _node(scope, "Transpose", [value], perm=[0, 3, 1, 2])
     attributes: dict[str, Any] = {"cubic_coeff_a": _CUBIC} if mode == "cubic" else {}
@@ -126,7 +126,7 @@ def _placed(scope: Scope, value: str, processor: ImageProcessor) -> str:
 
 
 def placing_feeds(placed: Placed, channels: int) -> dict[str, Array]:
-    """Return the values of the inputs that say where a picture lies."""
+    """Return the values of the inputs with an image's placement."""
     rows, columns = placed.window
     top, left = placed.offset
     starts = [0, rows.start - top, columns.start - left, 0]

@@ -1,4 +1,4 @@
-"""The task of a model, from its files or from the shapes of its outputs."""
+"""Detection of a model's task from its files or from the shapes of its outputs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from vkmnn.pipelines.texts.inputs import TEXT_VECTORS, takes_text
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """A task, why, and whether a file says so."""
+    """A task, the reason for it, and whether a file states it."""
 
     task: str
     reason: str
@@ -36,7 +36,7 @@ ULTRALYTICS: Mapping[str, str] = {
     "pose": "pose-estimation",
     "obb": "object-detection",
 }
-"""Tasks by the words of ultralytics' metadata."""
+"""Tasks by ultralytics' metadata."""
 
 ARCHITECTURES: Sequence[tuple[str, str]] = (
     ("ForImageClassification", "image-classification"),
@@ -53,7 +53,7 @@ ARCHITECTURES: Sequence[tuple[str, str]] = (
     ("ForMaskedImageModeling", "image-feature-extraction"),
     ("ForSequenceClassification", "text-classification"),
 )
-"""Tasks by the ends of names in `architectures` of config.json."""
+"""Tasks by the suffixes of names in `architectures` of config.json."""
 
 CARD_TAGS: Mapping[str, str] = {
     "image-classification": "image-classification",
@@ -76,7 +76,7 @@ _MOST_CARD = 1 << 20
 
 
 class UnknownTaskError(InvalidInputError):
-    """Nothing says what a network is for."""
+    """The task of a network cannot be determined."""
 
     tasks: Sequence[str] = ("classify", "detect", "segment", "pose", "depth", "upscale", "embed")
     likely = "classify"
@@ -94,10 +94,10 @@ def said_by_folder(model: Any) -> Guess | None:
 
 
 def guess_task(loaded: Loaded, options: Options) -> Guess:
-    """Return the task of a network that takes pictures or a text.
+    """Return the task of an image or text network.
 
     Raises:
-        InvalidInputError: nothing says it, and its outputs are like no known ones.
+        InvalidInputError: no file states it, and the outputs match no known task.
     """
     said = _said(loaded.about)
     if said is not None:
@@ -111,7 +111,7 @@ def guess_task(loaded: Loaded, options: Options) -> Guess:
         return found
     shapes = ", ".join(f"{arg.name} {arg.shape}" for arg in loaded.outputs)
     raise UnknownTaskError(
-        f"nothing says what '{loaded.about.name}' is for; its outputs are {shapes}",
+        f"cannot determine the task of '{loaded.about.name}'; its outputs are {shapes}",
         hint=f"name the task: {', '.join(UnknownTaskError.tasks)}",
     )
 
@@ -135,7 +135,7 @@ def _by_shapes(signature: Signature) -> Guess | None:
 
 
 def _said(about: Description) -> Guess | None:
-    """Return the task that files name."""
+    """Return the task that the files state."""
     if "character" in about.properties:
         return Guess("optical-character-recognition", "the characters in its metadata", True)
     word = about.properties.get("task", "")
@@ -146,7 +146,7 @@ def _said(about: Description) -> Guess | None:
         for end, task in ARCHITECTURES:
             if name.endswith(end):
                 return Guess(task, str(about.config.path), True)
-    if "pretrained_cfg" in about.config:  # timm's models classify
+    if "pretrained_cfg" in about.config:  # timm's models are classifiers
         return Guess("image-classification", str(about.config.path), True)
     card = about.folder / "README.md" if about.folder else None
     if card is not None and card.is_file():
@@ -167,7 +167,7 @@ def _named(*words: str) -> Callable[[Signature], bool]:
 
 
 def _scores(signature: Signature) -> bool:
-    """One table of scores [n, classes], alone or beside features."""
+    """One table of scores [n, classes], alone or with features."""
     found = [one for one in signature.outputs if _is_scores(one)]
     return bool(found) and len(signature.outputs) <= 2
 
@@ -179,7 +179,7 @@ def _is_scores(one: Output) -> bool:
 
 
 def _vectors(signature: Signature) -> bool:
-    """A table that is called an embedding, or ArcFace's for pictures of 112 pixels."""
+    """A table named as an embedding, or ArcFace's for images of 112 pixels."""
     named = signature.named("embed", "feature", "pooler_output", "last_hidden_state")
     faces = signature.size == (112, 112) and _scores(signature) and not signature.classes
     return named is not None or faces
@@ -196,13 +196,13 @@ def _faces(signature: Signature) -> bool:
 
 
 def _things(signature: Signature) -> bool:
-    """A table of boxes beside prototypes of masks."""
+    """A table of boxes, with prototypes of masks."""
     ranks = sorted(one.rank for one in signature.outputs)
     return ranks == [3, 4] and prototypes(signature) is not None
 
 
 def _simcc(signature: Signature) -> bool:
-    """Two tables [n, points, ..], whose lengths are multiples of width and height."""
+    """Two tables [n, points, ..], whose lengths are multiples of the width and height."""
     if len(signature.outputs) != 2 or any(one.rank != 3 for one in signature.outputs):
         return False
     if signature.named("simcc"):
@@ -219,12 +219,12 @@ def _simcc(signature: Signature) -> bool:
 
 
 def _maps(signature: Signature) -> list[Output]:
-    """Return outputs of four axes."""
+    """Return the outputs with four axes."""
     return [one for one in signature.outputs if one.rank == 4]
 
 
 def _heat(signature: Signature) -> bool:
-    """Maps [n, points, ..] of a quarter of a size of people: higher than wide."""
+    """Heat maps [n, points, ..] at a quarter of a portrait-format input size."""
     found = _maps(signature)
     if len(found) != 1 or signature.size is None or len(signature.outputs) != 1:
         return False
@@ -247,7 +247,7 @@ def _depth(signature: Signature) -> bool:
 
 
 def _pictures(signature: Signature) -> bool:
-    """A picture: three channels, or one of a multiple of the size."""
+    """An image: three channels, or one at a multiple of the input size."""
     found = _maps(signature)
     if len(found) != 1 or len(signature.outputs) != 1 or signature.classes:
         return False
@@ -262,7 +262,7 @@ def _pictures(signature: Signature) -> bool:
 
 
 def _classes(signature: Signature) -> bool:
-    """Scores of several classes, or the class, for each pixel."""
+    """Scores of several classes, or the class index, for each pixel."""
     if any(one.integer and one.rank in (3, 4) for one in signature.outputs):
         return True
     return any((one.shape[1] or 2) > 1 and one.shape[2] != 1 for one in _maps(signature))
@@ -270,19 +270,19 @@ def _classes(signature: Signature) -> bool:
 
 SHAPES: Sequence[tuple[str, str, Callable[[Signature], bool]]] = (
     ("zero-shot-image-classification", "its output logits_per_image", _named("logits_per_image")),
-    ("face-detection", "its outputs, which are like those of detectors of faces", _faces),
-    ("pose-estimation", "its outputs, a row and a column for each point", _simcc),
-    ("image-segmentation", "its masks of queries", _queries),
-    ("instance-segmentation", "its outputs, a table and prototypes of masks", _things),
-    ("object-detection", "its outputs, which are like a detector's", _detects),
+    ("face-detection", "its outputs, which match a face detector", _faces),
+    ("pose-estimation", "its outputs, two coordinate vectors per point", _simcc),
+    ("image-segmentation", "its query masks", _queries),
+    ("instance-segmentation", "its outputs, a table and mask prototypes", _things),
+    ("object-detection", "its outputs, which match a detector", _detects),
     ("depth-estimation", "the name of its output", _named("depth", "disparity")),
     ("image-matting", "the name of its output", _named("alpha", "matte", "pha", "foreground")),
     ("pose-estimation", "the name of its output", _named("heatmap", "keypoint")),
     ("image-feature-extraction", "its output, a vector", _vectors),
     ("image-classification", "its single table of scores", _scores),
-    ("pose-estimation", "its output, a map for each point", _heat),
-    ("depth-estimation", "its output, a number for each pixel", _depth),
-    ("image-to-image", "its output, a picture", _pictures),
-    ("image-segmentation", "its output, scores for each pixel", _classes),
+    ("pose-estimation", "its output, a heat map per point", _heat),
+    ("depth-estimation", "its output, a number per pixel", _depth),
+    ("image-to-image", "its output, an image", _pictures),
+    ("image-segmentation", "its output, scores per pixel", _classes),
 )
-"""Tasks by what outputs look like, in the order in which they are tried."""
+"""Tasks by the shapes of outputs, in the order in which they are tried."""

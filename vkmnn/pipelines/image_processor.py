@@ -1,4 +1,4 @@
-"""From a picture to the array that a network takes."""
+"""Preprocessing: from an image to the network's input array."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from vkmnn.pipelines.placing import Fit, Placed, place
 from vkmnn.pipelines.resampling import resize
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-_GREY = np.array([19595, 38470, 7471], np.uint32)  # of 2 ** 16, as PIL has it
+_GREY = np.array([19595, 38470, 7471], np.uint32)  # as in PIL, out of 2 ** 16
 
 
 @dataclass(frozen=True, slots=True)
 class ImageProcessor:
-    """How pictures become inputs: (pixel * scale - mean) / std, after the resize.
+    """Preprocessing of images: resize, then (pixel * scale - mean) / std.
 
     Attributes:
-        fit: how they get their size.
-        filter: how they are resized; see `resampling`.
-        scale: factor of pixels of 0 to 255.
-        mean: by channel, of scaled values.
+        fit: how images are fitted to the network's size.
+        filter: the resize filter; see `resampling`.
+        scale: factor for pixels from 0 to 255.
+        mean: by channel, subtracted from scaled values.
         std: by channel.
         channels: "rgb", "bgr" or "grey".
-        fill: the value of padding, of 0 to 255.
+        fill: the value of padding, from 0 to 255.
     """
 
     fit: Fit = Fit()
@@ -39,22 +39,22 @@ class ImageProcessor:
     fill: tuple[int, ...] = (0,)
 
     def with_size(self, size: tuple[int, int]) -> ImageProcessor:
-        """Return a processor of another size of the network's input."""
+        """Return the processor for another size of the network's input."""
         return replace(self, fit=replace(self.fit, size=size))
 
     @property
     def factors(self) -> tuple[Array, Array]:
-        """Factor and summand by channel, float32: the value is pixel * factor + summand."""
+        """Return factor and offset by channel, float32: the value is pixel * factor + offset."""
         mean, std = np.array(self.mean, np.float64), np.array(self.std, np.float64)
         factor = np.broadcast_to(self.scale / std, np.broadcast_shapes(mean.shape, std.shape))
         return factor.astype(np.float32), (-mean / std).astype(np.float32)
 
     def placed(self, picture: Picture) -> Placed:
-        """Return where the picture will lie in the network's input."""
+        """Return the placement of an image in the network's input."""
         return place(self.fit, picture.height, picture.width)
 
     def pixels(self, picture: Picture, placed: Placed) -> Array:
-        """Return the canvas with the picture: uint8 [height, width, channels]."""
+        """Return the canvas with the image: uint8 [height, width, channels]."""
         small = resize(self.ordered(picture.pixels), *placed.resized, self.filter)
         if placed.offset == (0, 0) and placed.canvas == placed.resized:
             return np.ascontiguousarray(small)
@@ -69,7 +69,7 @@ class ImageProcessor:
         return canvas
 
     def ordered(self, pixels: Array) -> Array:
-        """Return pixels of RGB in the network's order of channels."""
+        """Return RGB pixels in the network's channel order."""
         if self.channels == "bgr":
             return np.ascontiguousarray(pixels[:, :, ::-1])
         if self.channels == "grey":
@@ -78,7 +78,7 @@ class ImageProcessor:
         return pixels
 
     def normalised(self, pixels: Array) -> Array:
-        """Return pixels of 0 to 255 as the network takes them: float32, channels last."""
+        """Return pixels from 0 to 255 normalised for the network: float32, channels last."""
         factor, summand = self.factors
         made: Array = pixels.astype(np.float32) * factor + summand
         return made

@@ -1,4 +1,4 @@
-"""Networks of a pipeline: opened, described, and run on pictures."""
+"""The networks of a pipeline: loaded, described, and run on images."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Model = Any
 
 _MODELS = (".onnx", ".vkmnn", ".mnn", ".tflite", ".pb", ".caffemodel", ".ort")
 PROBE = (320, 320)
-"""Size of pictures that open networks are tried on."""
+"""Image size for probing networks of dynamic size."""
 Outputs = Mapping[str, Array]
 
 _PREFERRED = ("model.onnx", "onnx/model.onnx")
@@ -36,7 +36,7 @@ _PREFERRED = ("model.onnx", "onnx/model.onnx")
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A network that is read and not opened: what is needed to choose how to open it.
+    """A network that has been read but not opened, to decide how to open it.
 
     Attributes:
         network: the network, without optimisation.
@@ -52,7 +52,7 @@ class Loaded:
 
 
 def local_file(model: str | Path) -> Path:
-    """Return the file of a network on this machine; names of the hub and addresses are downloaded.
+    """Return the local file of a network; Hub names and URLs are downloaded.
 
     Raises:
         ModelFileError: there is none, or several.
@@ -77,7 +77,7 @@ def local_file(model: str | Path) -> Path:
 
 
 def load(model: Model, options: Options) -> Loaded:
-    """Read a network and what is written about it.
+    """Read a network and its description.
 
     Raises:
         ModelError: the file is missing, damaged or not a model.
@@ -105,7 +105,7 @@ def load(model: Model, options: Options) -> Loaded:
 def open_session(
     loaded: Loaded, options: Options, graph: Any = None, **shapes: Any
 ) -> InferenceSession:
-    """Open a session on a loaded network, or on a graph made of it."""
+    """Open a session on a loaded network, or on a graph derived from it."""
     model: Any = loaded.network.source if graph is None else graph
     return InferenceSession(
         model,
@@ -121,7 +121,7 @@ def open_session(
 
 
 def probed_outputs(loaded: Loaded, processor: ImageProcessor, options: Options) -> Outputs:
-    """Return the outputs for a black picture: their shapes, where the model leaves them open."""
+    """Return the outputs for a black image, to learn shapes that the model leaves dynamic."""
     pixels = np.zeros((*(processor.fit.size or PROBE), 3), np.uint8)
     network = PictureNetwork(loaded, processor, options)
     try:
@@ -134,16 +134,16 @@ def probed_outputs(loaded: Loaded, processor: ImageProcessor, options: Options) 
 
 
 class PictureNetwork:
-    """A network that takes pictures, with its processor.
+    """An image network with its processor.
 
     Args:
         loaded: the network.
-        processor: how it wants pictures.
-        options: where and how it runs.
+        processor: its preprocessing.
+        options: device and settings of the session.
 
     Attributes:
-        taken: its input of pictures.
-        processor: how it gets them.
+        taken: its image input.
+        processor: its preprocessing.
         session: the open session.
     """
 
@@ -154,9 +154,9 @@ class PictureNetwork:
         for name, values in (("mean", processor.mean), ("std", processor.std)):
             if len(values) not in (1, self.taken.channels):
                 raise InvalidInputError(
-                    f"there are {len(values)} numbers for {name}, and pictures have "
+                    f"there are {len(values)} numbers for {name}, but images have "
                     f"{plural(self.taken.channels, 'channel')}",
-                    hint="give one number, or one for each channel",
+                    hint="give one number, or one per channel",
                 )
         self.processor = processor
         self.about = loaded.about
@@ -174,7 +174,7 @@ class PictureNetwork:
             if resizes and not front.can_resize(processor):
                 raise InvalidInputError(
                     f'preprocess="device" has no filter "{processor.filter}"',
-                    hint='leave it at "auto": pictures are resized on the host',
+                    hint='use "auto", which resizes on the host',
                 )
             graph = front.with_front(loaded.network.source, self.taken, processor, resizes)
             self.session = open_session(loaded, options, graph)
@@ -182,7 +182,7 @@ class PictureNetwork:
 
     @property
     def batch(self) -> int | None:
-        """Pictures in a run; None where any number goes."""
+        """Images per run; None if any number is allowed."""
         return 1 if self._place == "device" else self.taken.batch
 
     def feeds(
@@ -191,9 +191,9 @@ class PictureNetwork:
         """Return the inputs of a run.
 
         Args:
-            pictures: as many as `batch` says, which lie alike.
-            placed: where they lie.
-            more: further inputs.
+            pictures: at most `batch` images, all placed equally.
+            placed: their placements.
+            more: values of other inputs.
         """
         feeds = {**self._companions(placed, more), **more}
         if self._place == "device":
@@ -223,8 +223,7 @@ class PictureNetwork:
                 continue
             if arg.name not in COMPANIONS:
                 raise InvalidInputError(
-                    f"the network has an input '{arg.name}' beside its pictures, whose value is "
-                    "not known",
+                    f"the network has another input '{arg.name}', whose value is unknown",
                     hint=f"give it: feeds={{'{arg.name}': array}}",
                 )
             made[arg.name] = COMPANIONS[arg.name](placed, arg)
@@ -235,7 +234,7 @@ class PictureNetwork:
         return dict(zip(self.outputs, self.session.run(None, feeds), strict=True))
 
     def submit(self, feeds: Mapping[str, Array]) -> Future[list[Array]]:
-        """Start a run; its result are the outputs in order."""
+        """Start a run; its result is the list of outputs in order."""
         return self.session.submit(feeds)
 
     def close(self) -> None:
@@ -244,11 +243,11 @@ class PictureNetwork:
 
 
 class NoPicturesError(InvalidInputError):
-    """A network has no input that takes pictures."""
+    """A network has no image input."""
 
 
 def input_of(loaded: Loaded) -> PictureInput:
-    """Return the input that takes pictures.
+    """Return the image input.
 
     Raises:
         NoPicturesError: there is none.
@@ -257,7 +256,7 @@ def input_of(loaded: Loaded) -> PictureInput:
     if taken is None:
         shapes = ", ".join(f"{arg.name} {arg.shape}" for arg in loaded.inputs)
         raise NoPicturesError(
-            f"'{loaded.about.name}' takes no pictures: {plural(len(loaded.inputs), 'input')} "
+            f"'{loaded.about.name}' has no image input: {plural(len(loaded.inputs), 'input')} "
             f"({shapes})",
             hint="run it on arrays: vkmnn.load(model), or vkmnn run model -i x=x.npy",
         )

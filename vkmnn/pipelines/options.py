@@ -1,4 +1,4 @@
-"""The options of a pipeline, checked once, and what it had to guess."""
+"""The options of a pipeline, validated once, and its guesses."""
 
 from __future__ import annotations
 
@@ -16,29 +16,30 @@ from vkmnn.schedule_config import OnOverflow, PrecisionName, Unsupported
 _log = logging.getLogger(__name__)
 
 Check = Callable[[str, Any], Any]
-"""Returns a value of a name in the type that is used; raises InvalidInputError."""
+"""Converts the value of an option to its type; raises InvalidInputError."""
 PLACES = ("auto", "device", "host")
-"""Where pictures are prepared: "auto" resizes on the host and normalises on the device."""
+"""Where images are prepared: "auto" resizes on the host and normalises on the device."""
 CHANNELS = ("rgb", "bgr")
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options of a pipeline by name; None leaves the choice to the model's files.
+    """Options of a pipeline by name; None defers to the model's files.
 
     Attributes:
         device: as for `InferenceSession`, like `precision`, `budget`, `unsupported`, `driver`,
             `validation` and `on_overflow`.
-        labels: names of classes in order, or a file that lists them.
-        threshold: the least score of a result.
-        size: height and width of the network's pictures.
-        mean: subtracted from values, by channel; of 0 to 1, or of 0 to 255 where one exceeds 1.
-        std: divides what remains, in the same unit.
-        channels: "rgb" or "bgr", the order that the network expects.
+        labels: class names in order, or a file that lists them.
+        threshold: the lowest score to report.
+        size: height and width of the network's input.
+        mean: subtracted from values, by channel; in units of 0 to 1, or of 0 to 255 if any exceeds
+            1.
+        std: divides the difference, in the same units.
+        channels: the channel order that the network expects, "rgb" or "bgr".
         preprocess: "auto", "device" or "host".
-        batch: pictures in one run, where the network leaves that open.
-        tell: called with each sentence on what had to be guessed; by default it is logged.
-        more: options of single tasks.
+        batch: images per run, if the network's batch size is dynamic.
+        tell: called with a sentence on each guess; by default it is logged.
+        more: options that are specific to a task.
     """
 
     device: str | int = "auto"
@@ -60,7 +61,7 @@ class Options:
     more: Mapping[str, Any] = field(default_factory=dict)
 
     def take(self, name: str, default: Any) -> Any:
-        """Return an option of a single task."""
+        """Return a task-specific option."""
         found = self.more.get(name)
         return default if found is None else found
 
@@ -74,10 +75,10 @@ def checked_options(
     task: str,
     checks: Mapping[str, Check] | None = None,
 ) -> Options:
-    """Return options by their names.
+    """Return options validated by their names.
 
     Args:
-        given: as the caller wrote them.
+        given: the options from the caller.
         own: the names of the task's own options.
         task: its name, for messages.
         checks: of the task's own options.
@@ -99,10 +100,10 @@ def checked_options(
 
 
 def checked_settings(given: Mapping[str, Any], checks: Mapping[str, Check]) -> dict[str, Any]:
-    """Return options or settings of a task, checked by their names.
+    """Return options or settings of a task, validated by their names.
 
     Raises:
-        InvalidInputError: a value makes no sense.
+        InvalidInputError: a value is not valid.
     """
     known = {**_CHECKS, **SETTINGS, **checks}
     return {
@@ -131,7 +132,7 @@ def _numbers(name: str, value: Any) -> tuple[float, ...]:
         found = ()
     if not found or (name == "std" and not all(found)):
         raise InvalidInputError(
-            f"{name}={value!r} is not a list of numbers, one for each channel",
+            f"{name}={value!r} is not a list of numbers, one per channel",
             hint="for example mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)",
         )
     return found
@@ -156,20 +157,20 @@ def _one_of(*words: str) -> Callable[[str, Any], str]:
 
 def _count(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= 4096:
-        raise InvalidInputError(f"{name}={value!r} is not a whole number from 1 to 4096")
+        raise InvalidInputError(f"{name}={value!r} is not an integer from 1 to 4096")
     return value
 
 
 def _positive(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 100:
-        raise InvalidInputError(f"{name}={value!r} is not a number above 0")
+        raise InvalidInputError(f"{name}={value!r} is not a positive number")
     return float(value)
 
 
 def number_of_pixels(name: str, value: Any) -> int:
     """Return a whole number of pixels, 0 or more."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 1 << 15:
-        raise InvalidInputError(f"{name}={value!r} is not a whole number of pixels")
+        raise InvalidInputError(f"{name}={value!r} is not a non-negative integer number of pixels")
     return value
 
 
@@ -179,7 +180,7 @@ def _labels(name: str, value: Any) -> Any:
     if not isinstance(value, Sequence) or not all(isinstance(one, str) for one in value):
         raise InvalidInputError(
             f"{name}={value!r} is neither a list of names nor a file",
-            hint="a text with one label a line, or labels=['cat', 'dog']",
+            hint="a text file with one label per line, or labels=['cat', 'dog']",
         )
     return value
 
@@ -194,7 +195,7 @@ SETTINGS: Mapping[str, Check] = {
     "growth": _positive,
     "activation": _one_of(*ACTIVATIONS),
 }
-"""Checks of settings that mean the same in all tasks."""
+"""Checks of settings with the same meaning in all tasks."""
 
 _CHECKS: Mapping[str, Check] = {
     "labels": _labels,

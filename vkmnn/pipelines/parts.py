@@ -1,4 +1,4 @@
-"""Models of several networks: a folder or a dictionary, each network by its role."""
+"""Models with several networks: a folder or a dictionary, each network by its role."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ FOLDERS: Sequence[tuple[str, Mapping[str, str], Sequence[str]]] = (
     ("zero-shot-image-classification", CLIP, ("pictures", "texts")),
     ("mask-generation", SAM, ("encoder", "decoder")),
 )
-"""Tasks of folders: the patterns of their files by role, and the roles that tell them."""
+"""Tasks of folders: file patterns by role, and the roles that identify the task."""
 
 _SUFFIXES = (".onnx", ".vkmnn", ".mnn", ".tflite")
 Roles = Mapping[str, str]
-"""Patterns of file names, by role."""
+"""File patterns by role."""
 
 
 def find_parts(model: Model, roles: Roles, task: str) -> dict[str, Model]:
     """Return the networks of a model by their roles.
 
     Args:
-        model: a dictionary of networks by role, or a folder; other models have no role.
-        roles: what files of a folder are called.
-        task: for messages.
+        model: a dictionary of networks by role, or a folder; other models yield no roles.
+        roles: patterns of the folder's files by role.
+        task: its name, for messages.
 
     Raises:
-        InvalidInputError: a role is not known.
+        InvalidInputError: a role is unknown.
         ModelFileError: the folder holds none of these files, or several for a role.
     """
     if isinstance(model, Mapping):
@@ -73,10 +73,10 @@ def find_parts(model: Model, roles: Roles, task: str) -> dict[str, Model]:
 def load_parts(
     model: Model, roles: Roles, needed: Sequence[str], options: Options, task: str
 ) -> dict[str, Loaded]:
-    """Return the networks of a model by their roles, loaded.
+    """Load the networks of a model by their roles.
 
     Raises:
-        ModelFileError: one that is needed is missing.
+        ModelFileError: a required one is missing.
         ModelError: as `load`.
     """
     found = find_parts(model, roles, task)
@@ -84,14 +84,14 @@ def load_parts(
     if missing:
         names = ", ".join(f"'{role}'" for role in needed)
         raise ModelFileError(
-            f"'{task}' takes the networks {names}; '{missing[0]}' is missing",
-            hint="pass a dictionary of paths, or a folder whose files have such names",
+            f"'{task}' needs the networks {names}; '{missing[0]}' is missing",
+            hint="pass a dictionary of paths, or a folder whose file names contain them",
         )
     return {role: load(each, options) for role, each in found.items()}
 
 
 def task_of_parts(model: Model) -> str | None:
-    """Return the task of a folder or dictionary by the names of its networks; None for others."""
+    """Return the task of a folder or dictionary by its networks' roles; None for other models."""
     for task, roles, telling in FOLDERS:
         if isinstance(model, Mapping):
             known = set(model) <= set(roles) and set(telling) <= set(model)

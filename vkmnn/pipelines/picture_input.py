@@ -1,4 +1,4 @@
-"""The input of a network that takes pictures: its layout, and the inputs that come with it."""
+"""A network's image input: its layout, and its companion inputs."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _KINDS = "fui"
 
 @dataclass(frozen=True, slots=True)
 class PictureInput:
-    """An input of pictures.
+    """The image input of a network.
 
     Attributes:
         name: its name.
-        dtype: numpy's name of its elements.
+        dtype: numpy's name of its element type.
         layout: "nchw", "nhwc", "chw" or "hwc".
         channels: 1 or 3.
-        height: rows; None where the network leaves them open.
-        width: columns, likewise.
-        batch: pictures in a run; None where the network leaves that open.
-        quantization: scale and zero point of quantised values.
+        height: rows; None if dynamic.
+        width: columns; None if dynamic.
+        batch: images per run; None if dynamic.
+        quantization: scale and zero point if quantised.
     """
 
     name: str
@@ -41,16 +41,16 @@ class PictureInput:
 
     @property
     def size(self) -> tuple[int, int] | None:
-        """Height and width, where the network fixes both."""
+        """Height and width if both are static."""
         return (self.height, self.width) if self.height and self.width else None
 
     def arranged(self, pictures: Array) -> Array:
-        """Return pictures [n, height, width, channels] in the network's layout."""
+        """Return images [n, height, width, channels] in the network's layout."""
         made = np.moveaxis(pictures, 3, 1) if "chw" in self.layout else pictures
         return np.ascontiguousarray(made if self.layout[0] == "n" else made[0])
 
     def cast(self, values: Array) -> Array:
-        """Return real values in the input's type, quantised where it says so."""
+        """Convert real values to the input's type, quantised if necessary."""
         kind = np.dtype(self.dtype)
         if self.quantization is not None and kind.kind in "ui":
             scale, zero = self.quantization
@@ -62,7 +62,7 @@ class PictureInput:
 
 
 def picture_input(args: Sequence[NodeArg]) -> PictureInput | None:
-    """Return the input that takes pictures; None where no input looks like one."""
+    """Return the image input; None if no input looks like one."""
     found = [one for one in map(_as_picture, args) if one is not None]
     return found[0] if found else None
 
@@ -101,11 +101,11 @@ def _layout(inner: Sequence[int | None], names: Sequence[str]) -> str | None:
 
 
 Companion = Callable[[Sequence[Placed], NodeArg], Array]
-"""Returns the value of an input from where the pictures of a run lie."""
+"""Computes the value of an input from the placements of a run's images."""
 
 
 def _mask(placed: Sequence[Placed], arg: NodeArg) -> Array:
-    """Ones where the canvas shows the picture (DETR); all ones where its size is another."""
+    """Ones where the canvas shows the image (DETR); all ones if its size differs."""
     canvas = placed[0].canvas
     sides = [one for one in (arg.shape or ())[1:] if isinstance(one, int)]
     if len(sides) == 2 and tuple(sides) != canvas:
@@ -129,7 +129,7 @@ def _canvas(placed: Sequence[Placed], arg: NodeArg) -> Array:
 
 
 def _factors(placed: Sequence[Placed], arg: NodeArg) -> Array:
-    """Height and width after the resize, over those before (PaddleDetection)."""
+    """Ratios of height and width after to before the resize (PaddleDetection)."""
     pairs = [np.array(one.resized) / np.array(one.original) for one in placed]
     return np.array(pairs, arg.dtype)
 
@@ -144,4 +144,4 @@ COMPANIONS: Mapping[str, Companion] = {
     "im_size": _canvas,
     "scale_factor": _factors,
 }
-"""Inputs beside the pictures that follow from where these lie, by name."""
+"""Inputs that follow from the placements of images, by name."""

@@ -1,4 +1,4 @@
-"""Pictures from files, bytes, arrays and PIL, as RGB of 8 bits."""
+"""Images from files, bytes, arrays and PIL, as 8-bit RGB."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _BAD = (
     *(OSError, SyntaxError, ValueError, EOFError, KeyError, IndexError, TypeError),
     *(AttributeError, MemoryError, OverflowError, RuntimeError, struct.error, zlib.error),
 )
-"""What PIL raises for files that are damaged or hostile."""
+"""Exceptions that PIL raises for damaged or hostile files."""
 _ANIMATED = ("GIF", "PNG", "WEBP", "TIFF", "AVIF")
-"""Formats whose further frames are another picture; those of MPO show the same."""
+"""Formats whose further frames are other images; those of MPO show the same one."""
 _WIDE = ("I;16", "I;16B", "I;16L", "I;16N")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Picture:
-    """A picture as a network's input and as the background of results.
+    """An image as a network's input and as the background of results.
 
     Attributes:
         pixels: uint8 [height, width, 3], RGB.
@@ -52,7 +52,7 @@ class Picture:
         return int(self.pixels.shape[1])
 
     def image(self) -> Image.Image:
-        """Return it as PIL has pictures."""
+        """Return it as a PIL image."""
         made: Image.Image = pil().fromarray(self.pixels)
         return made
 
@@ -63,19 +63,19 @@ def pil() -> Any:
     Raises:
         MissingExtraError: pillow is not installed.
     """
-    return need("PIL.Image", "reading pictures", "images")
+    return need("PIL.Image", "reading images", "images")
 
 
 def read_picture(source: Any) -> Picture:
-    """Read a picture.
+    """Read an image.
 
     Args:
-        source: a path, bytes, a file, an image of PIL, or an array: [height, width] or [height,
-            width, 1, 3 or 4] of uint8 or uint16, or of floats from 0 to 1.
+        source: a path, bytes, a file object, a PIL image, or an array: [height, width] or [height,
+            width, 1, 3 or 4] of uint8, uint16, or floats from 0 to 1.
 
     Raises:
-        InvalidInputError: there is no such file, it is damaged, has several frames, or is not a
-            picture.
+        InvalidInputError: the file does not exist, is damaged, has several frames, or is not an
+            image.
         MissingExtraError: pillow is not installed.
     """
     if isinstance(source, Picture):
@@ -83,15 +83,15 @@ def read_picture(source: Any) -> Picture:
     if isinstance(source, str | Path):
         return _from_file(Path(source), str(source))
     if isinstance(source, bytes | bytearray | memoryview):
-        return Picture(_decoded(BytesIO(bytes(source)), "the picture"))
+        return Picture(_decoded(BytesIO(bytes(source)), "the image"))
     if hasattr(source, "read"):
-        return Picture(_decoded(source, "the picture"), str(getattr(source, "name", "")))
+        return Picture(_decoded(source, "the image"), str(getattr(source, "name", "")))
     if hasattr(source, "getbands"):
-        return Picture(_pixels(source, "the picture"), Path(getattr(source, "filename", "")).name)
+        return Picture(_pixels(source, "the image"), Path(getattr(source, "filename", "")).name)
     if hasattr(source, "__array__"):
         return Picture(_from_array(np.asarray(source)))
     raise InvalidInputError(
-        f"{type(source).__name__} is not a picture",
+        f"{type(source).__name__} is not an image",
         hint="pass a path, bytes, a PIL image or an array [height, width, 3] of uint8",
     )
 
@@ -99,13 +99,13 @@ def read_picture(source: Any) -> Picture:
 def _from_file(path: Path, text: str) -> Picture:
     if "://" in text:
         raise InvalidInputError(
-            f"'{text}' is an address, and nothing is downloaded",
-            hint="download the picture first",
+            f"'{text}' is a URL; images are not downloaded",
+            hint="download the image first",
         )
     try:
         if not path.is_file():
             what = "is not a file" if path.exists() else "does not exist"
-            raise InvalidInputError(f"'{text}' {what}", hint="give the path of a picture")
+            raise InvalidInputError(f"'{text}' {what}", hint="give the path of an image")
         return Picture(_decoded(path, f"'{path}'"), path.name)
     except (OSError, ValueError) as error:
         raise InvalidInputError(f"'{text}' cannot be read: {error}") from error
@@ -114,7 +114,7 @@ def _from_file(path: Path, text: str) -> Picture:
 def _decoded(source: Any, what: str) -> Array:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # large pictures and odd metadata are no news
+            warnings.simplefilter("ignore")  # no warnings about large images and odd metadata
             with pil().open(source) as image:
                 return _pixels(image, what)
     except VkmnnError:
@@ -124,8 +124,8 @@ def _decoded(source: Any, what: str) -> Array:
             raise
         reason = str(error).split("\n")[0]
         raise InvalidInputError(
-            f"{what} cannot be read as a picture: {reason}",
-            hint="check that it is a picture, and whole",
+            f"{what} cannot be read as an image: {reason}",
+            hint="check that it is a complete image",
         ) from error
 
 
@@ -140,14 +140,14 @@ def _pixels(image: Any, what: str) -> Array:
         return rgb_of(image)
     except _BAD as error:
         raise InvalidInputError(
-            f"{what} cannot be read as a picture: {error}",
-            hint="check that it is a picture, and whole",
+            f"{what} cannot be read as an image: {error}",
+            hint="check that it is a complete image",
         ) from error
 
 
 def rgb_of(image: Any) -> Array:
-    """Return an image of PIL as uint8 [height, width, 3], turned as its EXIF data say."""
-    turned = need("PIL.ImageOps", "reading pictures", "images").exif_transpose(image)
+    """Return a PIL image as uint8 [height, width, 3], in its EXIF orientation."""
+    turned = need("PIL.ImageOps", "reading images", "images").exif_transpose(image)
     image = image if turned is None else turned
     if image.mode in _WIDE or image.mode in ("I", "F"):
         return _from_array(np.asarray(image))
@@ -158,12 +158,12 @@ def rgb_of(image: Any) -> Array:
 
 def _from_array(array: Array) -> Array:
     if array.ndim == 3 and array.shape[2] not in (1, 3, 4) and array.shape[0] in (1, 3, 4):
-        array = np.moveaxis(array, 0, 2)  # tensors of torchvision
+        array = np.moveaxis(array, 0, 2)  # torchvision's tensors
     if array.ndim == 2:
         array = array[:, :, None]
     if array.ndim != 3 or array.shape[2] not in (1, 3, 4) or not array.size:
         raise InvalidInputError(
-            f"an array of shape {list(array.shape)} is not a picture",
+            f"an array of shape {list(array.shape)} is not an image",
             hint="pass [height, width, 3]; for several, a list of them",
         )
     values = _eight_bits(array[:, :, : min(array.shape[2], 3)])
@@ -171,7 +171,7 @@ def _from_array(array: Array) -> Array:
 
 
 def _eight_bits(array: Array) -> Array:
-    """Return values of another type in 0 to 255."""
+    """Return values of another type scaled to 0 to 255."""
     kind, values = array.dtype.kind, array
     if array.dtype == np.uint8:
         return array
@@ -181,13 +181,13 @@ def _eight_bits(array: Array) -> Array:
         low, high = float(np.min(values)), float(np.max(values))
         if not (low >= 0 and high <= 1):
             raise InvalidInputError(
-                f"a picture of floats has values from 0 to 1, not from {low:.6g} to {high:.6g}",
-                hint="divide by the largest, or pass uint8",
+                f"float images must have values from 0 to 1, not from {low:.6g} to {high:.6g}",
+                hint="scale it to 0 to 1, or pass uint8",
             )
         return np.rint(values.astype(np.float64) * 255).astype(np.uint8)
     if kind not in "iu" or int(values.min()) < 0 or int(values.max()) > 65535:
         raise InvalidInputError(
-            f"a picture of {array.dtype} has values from 0 to 255, or to 65535 with 16 bits",
+            f"an image of {array.dtype} has values from 0 to 255, or to 65535 with 16 bits",
             hint="pass uint8",
         )
     if array.dtype != np.uint16 and int(values.max()) <= 255:

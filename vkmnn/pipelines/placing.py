@@ -1,4 +1,4 @@
-"""Where a picture lies in a network's input: resized, then placed on a canvas that cuts or pads."""
+"""Placement of an image in a network's input: resized, then put on a canvas that crops or pads."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ Size = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """How a picture gets the network's size.
+    """How an image is fitted to the network's size.
 
     Attributes:
         how: a key of `FITS`.
-        size: the canvas, or what `how` makes of it.
+        size: the canvas, or the target size for `how`.
         edge: length of the shortest edge, or of the longest one for "longest"; 0 for unused.
-        longest: bound of the longest edge for "edges"; 0 for none.
+        longest: upper bound of the longest edge for "edges"; 0 for none.
         multiple: heights and widths are multiples of it.
-        enlarge: whether small pictures are scaled up.
+        enlarge: whether small images are scaled up.
     """
 
     how: str = "stretch"
@@ -37,12 +37,12 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A picture in a network's input.
+    """The placement of an image in a network's input.
 
     Attributes:
-        original: its size.
+        original: the image's size.
         resized: its size after the resize.
-        offset: row and column of its first pixel on the canvas; negative where it is cut.
+        offset: row and column of its first pixel on the canvas; negative if it is cropped.
         canvas: size of the network's input.
     """
 
@@ -53,7 +53,7 @@ class Placed:
 
     @property
     def window(self) -> tuple[slice, slice]:
-        """The part of the canvas that the picture covers."""
+        """The part of the canvas that the image covers."""
         rows, columns = (
             slice(max(first, 0), min(first + count, whole))
             for first, count, whole in zip(self.offset, self.resized, self.canvas, strict=True)
@@ -61,7 +61,7 @@ class Placed:
         return rows, columns
 
     def to_picture(self, points: Array) -> Array:
-        """Return points (x, y) of the input as points of the picture.
+        """Map points (x, y) of the input to the image.
 
         Args:
             points: float [..., 2], in pixels of the input.
@@ -70,7 +70,7 @@ class Placed:
         return (points.astype(np.float64) - offset) * self._scale
 
     def to_input(self, points: Array) -> Array:
-        """Return points (x, y) of the picture as points of the input."""
+        """Map points (x, y) of the image to the input."""
         offset = np.array([self.offset[1], self.offset[0]], np.float64)
         return points.astype(np.float64) / self._scale + offset
 
@@ -80,14 +80,14 @@ class Placed:
         return np.array([whole / max(part, 1) for whole, part in pairs], np.float64)
 
     def boxes(self, boxes: Array) -> Array:
-        """Return boxes (left, top, right, bottom) of the input in the picture, within it."""
+        """Map boxes (left, top, right, bottom) of the input to the image, clipped to it."""
         corners = self.to_picture(boxes.reshape(-1, 2, 2)).reshape(-1, 4)
         height, width = self.original
         return np.clip(corners, 0, np.array([width, height, width, height], np.float64))
 
 
 def place(fit: Fit, height: int, width: int) -> Placed:
-    """Return where a picture of a size lies."""
+    """Return the placement of an image of a size."""
     return FITS[fit.how](fit, height, width)
 
 
@@ -97,7 +97,7 @@ def _stretch(fit: Fit, height: int, width: int) -> Placed:
 
 
 def _shortest(fit: Fit, height: int, width: int) -> Placed:
-    """Scale the shortest edge to a length and cut the centre out (transformers, torchvision)."""
+    """Scale the shortest edge to a length and crop the centre (transformers, torchvision)."""
     edge = fit.edge or min(fit.size or (height, width))
     short, long = min(height, width), max(height, width)
     other = int(edge * long / short)
@@ -108,7 +108,7 @@ def _shortest(fit: Fit, height: int, width: int) -> Placed:
 
 
 def _centre(fit: Fit, height: int, width: int) -> Placed:
-    """Cut the centre out at the picture's own scale."""
+    """Crop the centre without scaling."""
     canvas = fit.size or (height, width)
     rows, columns = (
         -((have - want) // 2) for have, want in zip((height, width), canvas, strict=True)
@@ -117,7 +117,7 @@ def _centre(fit: Fit, height: int, width: int) -> Placed:
 
 
 def _cropped(fit: Fit, height: int, width: int) -> Placed:
-    """Scale to `edge` rows and `longest` columns, and cut the centre out."""
+    """Scale to `edge` rows and `longest` columns, and crop the centre."""
     resized = fit.edge, fit.longest
     canvas = fit.size or resized
     rows, columns = (-((have - want) // 2) for have, want in zip(resized, canvas, strict=True))
@@ -125,7 +125,7 @@ def _cropped(fit: Fit, height: int, width: int) -> Placed:
 
 
 def _letterbox(fit: Fit, height: int, width: int) -> Placed:
-    """Scale the picture into the canvas, in the middle of it (ultralytics)."""
+    """Scale the image to fit into the canvas, centred (ultralytics)."""
     canvas = fit.size or (height, width)
     ratio = min(canvas[0] / height, canvas[1] / width)
     if not fit.enlarge:
@@ -138,7 +138,7 @@ def _letterbox(fit: Fit, height: int, width: int) -> Placed:
 
 
 def _corner(fit: Fit, height: int, width: int) -> Placed:
-    """Scale the picture into the canvas, at its top left (YOLOX, SCRFD)."""
+    """Scale the image to fit into the canvas, at its top left (YOLOX, SCRFD)."""
     canvas = fit.size or (height, width)
     ratio = min(canvas[0] / height, canvas[1] / width)
     resized = max(int(height * ratio), 1), max(int(width * ratio), 1)
@@ -167,13 +167,13 @@ def _edges(fit: Fit, height: int, width: int) -> Placed:
     else:
         resized = int((exact or edge) * height / width), edge
     size = fit.size or resized
-    if size[0] < resized[0] or size[1] < resized[1]:  # the network's size is fixed, and smaller
+    if size[0] < resized[0] or size[1] < resized[1]:  # the network's size is static, and smaller
         return _corner(fit, height, width)
     return Placed((height, width), resized, (0, 0), size)
 
 
 def _multiple(fit: Fit, height: int, width: int) -> Placed:
-    """Scale by the side that changes least, to multiples of a number (DPT)."""
+    """Scale by the side that changes less, to multiples of a number (DPT)."""
     want = fit.size or (height, width)
     ratios = want[0] / height, want[1] / width
     ratio = min(ratios, key=lambda one: abs(1 - one))
@@ -186,17 +186,17 @@ def _multiple(fit: Fit, height: int, width: int) -> Placed:
 
 
 def _padded(fit: Fit, height: int, width: int) -> Placed:
-    """Keep the picture, and pad it below and on the right to multiples of a number."""
+    """Keep the image's size, and pad it below and on the right to multiples of a number."""
     up = fit.multiple
-    if fit.size and (fit.size[0] < height or fit.size[1] < width):  # the network's, and smaller
+    if fit.size and (fit.size[0] < height or fit.size[1] < width):  # static and smaller
         return _corner(fit, height, width)
     canvas = fit.size or (math.ceil(height / up) * up, math.ceil(width / up) * up)
     return Placed((height, width), (height, width), (0, 0), canvas)
 
 
 def _limited(fit: Fit, height: int, width: int) -> Placed:
-    """Scale to multiples of a number, the longest edge at most a length (PaddleOCR)."""
-    if fit.size:  # the network's own
+    """Scale to multiples of a number, with a bound on the longest edge (PaddleOCR)."""
+    if fit.size:  # the network's own size
         return _stretch(fit, height, width)
     ratio = min(fit.longest / max(height, width), 1.0) if fit.longest else 1.0
     if fit.edge and min(height, width) * ratio < fit.edge:
@@ -210,7 +210,7 @@ def _limited(fit: Fit, height: int, width: int) -> Placed:
 
 
 def _line(fit: Fit, height: int, width: int) -> Placed:
-    """Scale a line of text to `edge` rows, and pad it on the right (PaddleOCR)."""
+    """Scale a text line to `edge` rows, and pad it on the right (PaddleOCR)."""
     rows = fit.edge
     columns = math.ceil(rows * width / height)
     whole = max(columns, fit.longest)
@@ -232,4 +232,4 @@ FITS: Mapping[str, Callable[[Fit, int, int], Placed]] = {
     "limited": _limited,
     "line": _line,
 }
-"""The ways of fitting by name."""
+"""The fitting methods by name."""

@@ -1,4 +1,4 @@
-"""Image processors from what a model's files say."""
+"""Image processors from a model's files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LARGEST = 1 << 15
 _KINDS = ("image_processor_type", "feature_extractor_type")
 _HALF = (0.5, 0.5, 0.5)
 
-# Processors of transformers: what their classes do without saying so in the file.
+# transformers' processors: defaults of the classes that the file does not state.
 _RESAMPLE: Mapping[str, int] = {
     "ConvNext": 3, "CLIP": 3, "Bit": 3, "Blip": 3, "SiglipI": 3, "DPT": 3, "DeiT": 3,
     "Perceiver": 3, "Levit": 3, "EfficientNet": 0, "MobileNet": 2, "ViTMatte": 3, "Chinese": 3,
@@ -30,7 +30,7 @@ _PADDED = ("VitMatte", "Swin2SR")
 
 
 def processor_of(about: Description) -> tuple[ImageProcessor, str] | None:
-    """Return the processor that the files describe, and the file that does; None if none does."""
+    """Return the processor that the files describe, and its file; None if none does."""
     for read in (_transformers, _ultralytics, _timm):
         found = read(about)
         if found is not None:
@@ -89,7 +89,7 @@ def _normalisation(said: Section, kind: str) -> tuple[float, tuple[float, ...], 
     if shift:
         mean = tuple(one + shift for one in mean)
     if kind.startswith("EfficientNet") and said.flag("include_top"):
-        std = tuple(one * one for one in std)  # normalised a second time, without a mean
+        std = tuple(one * one for one in std)  # normalised a second time, without mean
     return scale, mean, std
 
 
@@ -132,7 +132,7 @@ def _unresized(said: Section, kind: str) -> Fit:
 
 
 def _convnext(said: Section, sizes: Mapping[str, int]) -> Fit:
-    """Below 384 pixels, the shortest edge is larger than the square that is cut out of it."""
+    """Below 384 pixels, the shortest edge is longer than the cropped square."""
     edge = sizes.get("shortest_edge") or (_square(sizes) or (384, 384))[0]
     if edge >= 384:
         return Fit("stretch", (edge, edge))
@@ -150,7 +150,7 @@ def _dpt(said: Section, sizes: Mapping[str, int]) -> Fit:
 
 
 def _sizes(said: Section, key: str) -> dict[str, int]:
-    """Return the lengths of a size: a number is the shortest edge, or both sides."""
+    """Return edge lengths from a size: a number is the shortest edge, or both sides."""
     if key not in said:
         return {}
     if said.is_list(key):
@@ -168,7 +168,7 @@ def _sizes(said: Section, key: str) -> dict[str, int]:
 
 
 def _bounded(said: Section, key: str, sizes: dict[str, int]) -> dict[str, int]:
-    """Return sizes that pictures can have."""
+    """Return sizes within the limits for images."""
     if not all(0 < one <= _LARGEST for one in sizes.values()):
         raise said.wrong(key, f"sizes from 1 to {_LARGEST}")
     return sizes

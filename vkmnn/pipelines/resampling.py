@@ -1,4 +1,4 @@
-"""Resizing pictures of 8 bits: PIL's filters, and bilinear without smoothing as OpenCV has it."""
+"""Resizing of 8-bit images: PIL's filters, and OpenCV's bilinear filter without antialiasing."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ FILTERS: Mapping[int, str] = {
     4: "box",
     5: "hamming",
 }
-"""PIL's filters by the numbers that preprocessor_config.json has; all but "nearest" smooth."""
+"""PIL's filters by their numbers in preprocessor_config.json; all but "nearest" antialias."""
 
 LINEAR = "linear"
-"""Bilinear without smoothing, as OpenCV's INTER_LINEAR."""
+"""Bilinear without antialiasing, like OpenCV's INTER_LINEAR."""
 
 
 def resize(pixels: Array, height: int, width: int, by: str) -> Array:
-    """Return a picture in another size.
+    """Resize an image.
 
     Args:
         pixels: uint8 [rows, columns, channels].
         height: rows of the result.
         width: its columns.
-        by: `LINEAR`, or a filter's name.
+        by: `LINEAR`, or the name of a filter.
     """
     if pixels.shape[:2] == (height, width):
         return pixels
@@ -42,7 +42,7 @@ def resize(pixels: Array, height: int, width: int, by: str) -> Array:
 
 
 def _linear(pixels: Array, height: int, width: int) -> Array:
-    """Interpolate between the two nearest rows and columns, half-pixel centres, rounded."""
+    """Interpolate linearly between adjacent rows and columns, half-pixel centres, rounded."""
     below, above, share = _neighbours(pixels.shape[0], height)
     wide = pixels[below].astype(np.float32) * (1 - share)[:, None, None]
     wide += pixels[above].astype(np.float32) * share[:, None, None]
@@ -61,7 +61,7 @@ _PLAIN: Mapping[str, Callable[[Array, int, int], Array]] = {LINEAR: _linear}
 
 
 def enlarge(values: Array, height: int, width: int) -> Array:
-    """Return maps of floats in another size, bilinear with half-pixel centres.
+    """Resize maps of floats, bilinear with half-pixel centres.
 
     Args:
         values: float [..., rows, columns].

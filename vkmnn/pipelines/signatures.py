@@ -1,4 +1,4 @@
-"""What is known of a network's outputs before its first run."""
+"""The signature of a network's outputs before its first run."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from vkmnn.pipelines.placing import Fit
 def signature_of(
     loaded: Loaded, options: Options, classes: int, enough: Callable[[Signature], bool]
 ) -> Signature:
-    """Return what a network returns.
+    """Return the signature of a network.
 
-    Where that is not enough, and the model leaves shapes open, it is run once on a black picture.
+    If the declared shapes are not enough and are dynamic, the model is run once on a black image.
 
     Args:
         loaded: the network.
-        options: where it would run, and on which size.
-        classes: how many classes files or options name; 0 for unknown.
-        enough: tells whether what the model declares says what is wanted.
+        options: device and image size of the run.
+        classes: the number of class names in files or options; 0 if unknown.
+        enough: returns whether the declared outputs suffice.
     """
     size = options.size or input_of(loaded).size
     properties = loaded.about.properties
@@ -34,6 +34,6 @@ def signature_of(
         return declared
     try:
         computed = probed_outputs(loaded, ImageProcessor(Fit("stretch", size)), options)
-    except VkmnnError:  # it does not take the guessed size: what is declared has to do
+    except VkmnnError:  # the network rejects the guessed size: the declared shapes must do
         return declared
     return Signature(computed_outputs(computed), size or PROBE, classes, properties)

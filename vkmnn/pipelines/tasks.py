@@ -1,4 +1,4 @@
-"""The tasks by name, and `pipeline`, which opens one."""
+"""Tasks by name, and `pipeline`, which opens them."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from vkmnn.sources.locate import task_model
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A task.
+    """A pipeline task.
 
     Attributes:
-        name: as transformers.pipeline has it, where it has the task.
+        name: the name in transformers.pipeline, if it has the task.
         aliases: shorter names.
-        module: where its pipeline is.
+        module: the module of its pipeline.
         kind: the class of the pipeline.
-        takes: what the pipeline is opened on: a loaded "network", or a "folder", the model as it
-            was given.
-        says: what it returns, for lists.
-        on: what it is called with: a "picture", a "text" or a "sound".
+        takes: argument of the pipeline: a loaded "network", or a "folder", the model as the caller
+            passed it.
+        says: description of the result, for lists.
+        on: the kind of input: a "picture", a "text" or a "sound".
     """
 
     name: str
@@ -47,23 +47,23 @@ _TEXTS = "vkmnn.pipelines.texts"
 
 TASKS: Sequence[Task] = (
     Task("image-classification", ("classify",), f"{_VISION}.classify", "Classify", "network",
-         "the likeliest classes"),
+         "the most likely classes"),
     Task("object-detection", ("detect",), f"{_VISION}.detect", "Detect", "network",
-         "boxes around things"),
+         "boxes around objects"),
     Task("image-segmentation", ("segment", "semantic-segmentation"), f"{_VISION}.segment",
          "Segment", "network", "the class of each pixel"),
     Task("instance-segmentation", ("instances",), f"{_VISION}.segment", "SegmentThings", "network",
-         "the pixels of each thing"),
+         "the pixels of each object"),
     Task("mask-generation", ("sam",), f"{_VISION}.prompted", "Prompted", "folder",
-         "the thing at a point or in a box"),
+         "the object at a point or in a box"),
     Task("image-matting", ("matte", "matting"), f"{_VISION}.matte", "CutOut", "network",
          "the foreground"),
     Task("depth-estimation", ("depth",), f"{_VISION}.matte", "Depths", "network",
-         "how far away each pixel is"),
+         "the depth of each pixel"),
     Task("pose-estimation", ("pose", "keypoint-detection"), f"{_VISION}.pose", "PoseOf", "network",
          "keypoints of people"),
     Task("image-to-image", ("upscale", "super-resolution"), f"{_VISION}.upscale", "Upscale",
-         "network", "a larger or restored picture"),
+         "network", "a larger or restored image"),
     Task("optical-character-recognition", ("ocr",), f"{_VISION}.ocr", "ReadText", "folder",
          "lines of text"),
     Task("face-detection", ("face", "faces"), f"{_VISION}.faces", "Faces", "folder",
@@ -71,9 +71,9 @@ TASKS: Sequence[Task] = (
     Task("image-feature-extraction", ("embed",), f"{_VISION}.embed", "Embed",
          "network", "a vector"),
     Task("zero-shot-image-classification", ("zero-shot", "clip"), f"{_VISION}.embed", "ZeroShot",
-         "folder", "which of some words fits"),
+         "folder", "the best of several text labels"),
     Task("text-classification", ("classify-text", "sentiment-analysis"), f"{_TEXTS}.classify",
-         "ClassifyText", "network", "the likeliest classes of a text", "text"),
+         "ClassifyText", "network", "the most likely classes of a text", "text"),
     Task("feature-extraction", ("embed-text", "sentence-similarity"), f"{_TEXTS}.embed",
          "EmbedText", "network", "the vector of a text", "text"),
 )  # fmt: skip
@@ -84,14 +84,14 @@ _BY_NAME = {name: task for task in TASKS for name in (task.name, *task.aliases)}
 
 _TWINS = (("image-classification", "text-classification"),
           ("image-feature-extraction", "feature-extraction"))  # fmt: skip
-"""Tasks that do the same with pictures and with texts: each one's names serve for both."""
+"""Tasks that do the same with images and with texts: each one's names serve for both."""
 
 
 def task_of(name: str) -> Task:
     """Return a task by its name or alias.
 
     Raises:
-        InvalidInputError: there is none of that name.
+        InvalidInputError: no task has this name.
     """
     found = _BY_NAME.get(name.lower().replace("_", "-"))
     if found is None:
@@ -104,10 +104,10 @@ def pipeline(task: str | None, model: Any, **options: Any) -> Pipeline:
     """Open a model for a task: `vkmnn.pipeline("detect", "yolo11n.onnx")("street.jpg")`.
 
     Args:
-        task: its name, such as "object-detection" or "detect"; None or "auto" to tell it from the
-            model's files and outputs.
-        model: a path, a folder or zip archive, an address, a name of the hub, serialised bytes or
-            an onnx.ModelProto; for tasks of several networks, a folder or a dictionary of them.
+        task: its name, for example "object-detection" or "detect"; None or "auto" to detect it from
+            the model's files and outputs.
+        model: a path, a folder or zip archive, a URL, a name on the Hub, serialised bytes or an
+            onnx.ModelProto; for tasks with several networks, a folder or a dictionary of them.
         options: `device`, `precision`, `labels`, `threshold`, `size`, `mean`, `std`, `channels`,
             `preprocess`, `batch`, and options of the task; see docs/pipelines.md.
 
@@ -115,9 +115,9 @@ def pipeline(task: str | None, model: Any, **options: Any) -> Pipeline:
         A pipeline: call it with an input or a list of them.
 
     Raises:
-        InvalidInputError: there is no such task or option, or the model does not fit the task.
+        InvalidInputError: the task or an option does not exist, or the model does not fit the task.
         ModelError: the model is missing or damaged.
-        MissingExtraError: a package of the task is not installed.
+        MissingExtraError: a package that the task needs is not installed.
     """
     if isinstance(model, Mapping):
         model = {role: task_model(one) for role, one in model.items()}

@@ -1,4 +1,4 @@
-"""Cutting regions out of pictures: rectangles, and what a linear map makes of them."""
+"""Regions cut out of images: rectangles, and affine warps."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import numpy as np
 from vkmnn.pipelines.arrays import Array
 
 Back = Callable[[Array], Array]
-"""Turns points (x, y) of a region into points of the picture."""
+"""Maps points (x, y) of a region to points of the image."""
 
 
 def warp(pixels: Array, matrix: Array, size: tuple[int, int], fill: int | None = 0) -> Array:
-    """Return a picture whose pixel (x, y) is the picture's at matrix · (x, y, 1), bilinear.
+    """Return an image whose pixel (x, y) is the source's at matrix · (x, y, 1), bilinear.
 
     Args:
         pixels: uint8 [rows, columns, channels].
-        matrix: [2, 3], from the result to the picture, between centres of pixels.
+        matrix: [2, 3], from the result to the image, between pixel centres.
         size: rows and columns of the result.
-        fill: the value outside the picture; None repeats its edge.
+        fill: the value outside the image; None repeats its edge.
     """
     y, x = np.mgrid[: size[0], : size[1]].astype(np.float64)
     places = np.stack([x, y, np.ones_like(x)], -1) @ matrix.T
@@ -44,13 +44,13 @@ def warp(pixels: Array, matrix: Array, size: tuple[int, int], fill: int | None =
 def crop_region(
     pixels: Array, corners: Sequence[float], size: tuple[int, int], padding: float
 ) -> tuple[Array, Back]:
-    """Return the region around a box in the shape of a network's input, and the way back.
+    """Return the region around a box in the shape of a network's input, and the inverse map.
 
     Args:
-        pixels: the picture.
+        pixels: the image.
         corners: left, top, right and bottom of the box.
         size: rows and columns of the result.
-        padding: side of the region over that of the box.
+        padding: ratio of the region's side to the box's.
     """
     left, top, right, bottom = corners
     width, height = max(right - left, 1.0), max(bottom - top, 1.0)
@@ -64,9 +64,9 @@ def crop_region(
 
 
 def similarity(source: Array, target: Array) -> Array:
-    """Return the [2, 3] matrix of the turn, scale and shift that bring points nearest to others.
+    """Return the [2, 3] similarity transform that best maps points onto others.
 
-    The least squares are Umeyama's (1991).
+    Least squares by Umeyama's method (1991).
 
     Args:
         source: [n, 2].

@@ -1,5 +1,5 @@
-"""Where models come from: paths, addresses, names of the hub, zip archives and folders.
+"""Sources of models: paths, URLs, names on the Hub, zip archives and folders.
 
-Every face calls `locate.model_file` or `locate.model_folder` and then reads files of this machine.
-The rule by which a text names a download is docs/decisions/model-names.md.
+All front ends call `locate.model_file` or `locate.model_folder` and then read local files.
+docs/decisions/model-names.md defines which strings name a download.
 """

@@ -1,4 +1,4 @@
-"""The files that belong to a model's file: external data, weights, further parts."""
+"""Companion files of a model file: external data, weights, further parts."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from vkmnn.errors import ModelError, ModelFileError
 
 MAX_FILES = 1000
 _LARGEST_TABLE = 256 << 20
-"""Larger .vkmnn files hold their weights themselves."""
+"""Larger .vkmnn files contain their weights."""
 
 _PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 _CAFFE = {".prototxt": ".caffemodel", ".caffemodel": ".prototxt"}
 
 
 class Companion(NamedTuple):
-    """A file beside another: its path from there, with slashes, and whether it must exist."""
+    """A companion file: its path relative to the model, and whether it is required."""
 
     path: str
     needed: bool
 
 
 def companions(file: Path) -> list[Companion]:
-    """Return the files that belong to a model's file, which has been downloaded.
+    """Return the companion files of a model file that has been downloaded.
 
     Raises:
         ModelFileError: it names files outside its folder, or too many.
@@ -36,7 +36,7 @@ def companions(file: Path) -> list[Companion]:
         _check(one.path, file)
         found[one.path] = one
         if len(found) > MAX_FILES:
-            raise ModelFileError(f"'{file.name}' has its data in more than {MAX_FILES} files")
+            raise ModelFileError(f"'{file.name}' has external data in more than {MAX_FILES} files")
     return list(found.values())
 
 
@@ -44,7 +44,7 @@ def _check(name: str, file: Path) -> None:
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or re.search(r"[\\:\0]", name) or not path.name:
         raise ModelFileError(
-            f"'{file.name}' has its data in '{name[:200]}', outside its folder",
+            f"'{file.name}' has external data in '{name[:200]}', outside its folder",
             hint="the file may be malicious",
         )
 
@@ -54,7 +54,7 @@ def _onnx(file: Path) -> Iterator[Companion]:
 
     try:
         names = external_names(file)
-    except ModelError:  # whoever opens it says what is wrong
+    except ModelError:  # opening the file reports the error
         return
     for name in names:
         yield Companion(name, True)
@@ -82,7 +82,7 @@ def _mnn(file: Path) -> Iterator[Companion]:
 
 
 def _gguf(file: Path) -> Iterator[Companion]:
-    """The other parts of a model in several files."""
+    """Return the other parts of a split GGUF file."""
     match = _PART.search(file.name)
     if match is not None:
         stem, count = file.name[: match.start()], int(match[2])

@@ -1,4 +1,4 @@
-"""Repositories of the hub, by huggingface_hub and in its cache."""
+"""Repositories on the Hugging Face Hub, through huggingface_hub and its cache."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 _WHAT = "loading a model from the hub"
 _SMALL = ("*.json", "*.jinja", "*.txt", "*.model")
-"""What is fetched with any model: configurations, labels, vocabularies."""
+"""Files fetched with every model: configurations, labels, vocabularies."""
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _LISTED = 12
@@ -28,10 +28,9 @@ _LISTED = 12
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """A commit of a repository, and the bytes of its files by their paths; None if unknown.
+    """A commit of a repository, and the sizes of its files in bytes by path; None if unknown.
 
-    `cached` is the folder with the files that are on this machine, where nothing is asked of the
-    hub.
+    `cached` is the folder of the local files if the Hub must not be asked.
     """
 
     name: HubName
@@ -40,55 +39,55 @@ class Repository:
     cached: Path | None = None
 
     def networks(self) -> list[str]:
-        """Return the files that hold a network each."""
+        """Return the files that each hold a network."""
         from vkmnn.converter.foreign import READ
 
         files = [name for name in sorted(self.files) if name.lower().endswith(READ)]
         return [*files, *gguf_variants(self.files).values()]
 
     def is_language_model(self) -> bool:
-        """Return whether the repository is a language model's or an embedding model's."""
+        """Return whether the repository contains a language model or an embedding model."""
         from vkmnn.converter.foreign import holds_language_model
 
         return any(holds_language_model(self._top(one)) for one in ("", self.name.file))
 
     def is_described(self) -> bool:
-        """Return whether a network is built from what the repository says: config and weights."""
+        """Return whether a network is built from the repository's config and weights."""
         weights = any(name.endswith(".safetensors") for name in self._top(self.name.file))
         return weights and not self.networks() and self.is_language_model()
 
     def is_pipeline(self) -> bool:
-        """Return whether the repository is a pipeline of diffusers."""
+        """Return whether the repository is a diffusers pipeline."""
         from vkmnn.converter.foreign import is_pipeline
 
         return is_pipeline(self.files)
 
     def size(self, file: str) -> int | None:
-        """Return the bytes of a network with its external data; None if unknown."""
+        """Return the size of a network with its external data in bytes; None if unknown."""
         sizes = [self.files[one] for one in (file, *self._data_of([file]))]
         return None if None in sizes else sum(size or 0 for size in sizes)
 
     def _top(self, folder: str) -> list[str]:
-        """Return the files in a folder of the repository, and in its folder onnx."""
+        """Return the files in a folder of the repository and in its subfolder onnx."""
         start = f"{folder}/" if folder else ""
         inner = [name.removeprefix(start) for name in self.files if name.startswith(start)]
         return [name for name in inner if "/" not in name.removeprefix("onnx/")]
 
     def _data_of(self, files: Iterable[str]) -> list[str]:
-        """Return the files that hold the data of others, by their names."""
+        """Return the names of files that hold other files' external data."""
         starts = tuple(f"{file}{mark}" for file in files for mark in ("_data", ".data", ".weight"))
         return [name for name in self.files if starts and name.startswith(starts)]
 
-    # --- the choice --------------------------------------------------------------------------
+    # --- selection -----------------------------------------------------------------------------
 
     def network(self, of_task: bool = False) -> str:
-        """Return the file of the network that the name means.
+        """Return the file of the network that the name refers to.
 
         Args:
-            of_task: whether a network of a language model will do.
+            of_task: whether a network of a language model is acceptable.
 
         Raises:
-            ModelFileError: there is none, or there are several and the name leaves the choice.
+            ModelFileError: there is none, or the name matches several.
         """
         files = self.networks()
         wanted = self.name.file
@@ -128,7 +127,7 @@ class Repository:
         return ModelFileError(f"'{self.name}' {what}", hint=f"one of its networks: {listed}")
 
     def is_one_network(self) -> bool:
-        """Return whether the name means one network, or variants of one."""
+        """Return whether the name refers to one network, or to variants of one."""
         if self.names_network():
             return True
         whole = self.is_pipeline() or _has(self.files, "genai_config.json")
@@ -136,17 +135,17 @@ class Repository:
         return not whole and bool(files) and plain_of(files) is not None
 
     def plain(self) -> str | None:
-        """Return "fp32" where the repository has networks in full precision, else None."""
+        """Return "fp32" if the repository has networks in full precision, else None."""
         roles = (role_of(name) for name in self.networks())
         return "fp32" if any(role is not None and role[1] == "" for role in roles) else None
 
     def names_network(self) -> bool:
-        """Return whether the name is that of a network's file, and not of a whole model's."""
+        """Return whether the name refers to a network's file rather than to a whole model."""
         file = self.name.file
         return file in self.networks() and not file.endswith(".gguf")
 
     def variant(self) -> str | None:
-        """Return the variant that the name asks for, as "q4" or as a file; None for no variant."""
+        """Return the variant that the name selects: "q4", a file, or None."""
         file = self.name.file
         if not file or self._within(self.files, file) or file.endswith(".gguf"):
             return None
@@ -154,13 +153,13 @@ class Repository:
         return (role[1] or "fp32") if role else file
 
     def parts(self, variant: str | None) -> list[str]:
-        """Return the files of a model that is more than a network: a language model, a pipeline.
+        """Return the files of a model with several networks: a language model or a pipeline.
 
         Args:
-            variant: which files, "q4" for example; None for the best.
+            variant: the variant of the files, "q4" for example; None for the preferred one.
 
         Raises:
-            InvalidInputError: there is no such variant.
+            InvalidInputError: the variant does not exist.
         """
         there = self._within(self.files, self.name.file) or list(self.files)
         small = [name for name in there if any(fnmatchcase(name, one) for one in _SMALL)]
@@ -202,7 +201,7 @@ class Repository:
         return list(there)
 
     def _parts_of(self, file: str, there: Iterable[str]) -> list[str]:
-        """Return the further parts of a GGUF file in several."""
+        """Return the other parts of a split GGUF file."""
         match = re.fullmatch(r"(.*-)\d{5}(-of-\d{5}\.gguf)", file)
         if match is None:
             return []
@@ -214,28 +213,28 @@ def _has(files: Iterable[str], name: str) -> bool:
 
 
 def open_repository(name: HubName) -> Repository:
-    """Return the files that a repository has at a revision; offline, those that are cached.
+    """Return a revision of a repository with its files; offline, those that are cached.
 
     Raises:
-        ModelFileError: there is no such repository or revision, or it cannot be reached.
+        ModelFileError: the repository or revision does not exist, or cannot be reached.
         MissingExtraError: huggingface_hub is not installed.
     """
     hub = need("huggingface_hub", _WHAT, "hub")
     cached = _cached(name)
     if environment.offline() or hub.constants.HF_HUB_OFFLINE:
         if cached is None:
-            reason = "it is not in the hub's cache, and nothing may be downloaded"
+            reason = "it is not in the Hub's cache, and downloads are disabled"
             raise _refused(name, reason, "unset HF_HUB_OFFLINE and VKMNN_OFFLINE, or pass a folder")
         return cached
     if cached is not None and name.revision == cached.commit and name.file in cached.files:
-        return cached  # a commit does not change
+        return cached  # commits are immutable
     try:
         found = hub.HfApi().model_info(
             name.repository, revision=name.revision or None, files_metadata=True
         )
-    except Exception as error:  # huggingface_hub's own errors have no common class
+    except Exception as error:  # huggingface_hub's own errors have no common base class
         if cached is not None and _unreachable(error):
-            _log.warning("the hub cannot be reached, its cache is used: %s", _first_line(error))
+            _log.warning("the Hub cannot be reached, using its cache: %s", _first_line(error))
             return cached
         raise _refused(name, _first_line(error)) from error
     files = {one.rfilename: one.size for one in found.siblings or ()}
@@ -243,7 +242,7 @@ def open_repository(name: HubName) -> Repository:
 
 
 def _cached(name: HubName) -> Repository | None:
-    """Return what the hub's cache has of a repository."""
+    """Return the part of a repository that is in the Hub's cache."""
     constants = need("huggingface_hub.constants", _WHAT, "hub")
     folder = Path(constants.HF_HUB_CACHE) / f"models--{name.repository.replace('/', '--')}"
     revision = name.revision or "main"
@@ -262,7 +261,7 @@ def _cached(name: HubName) -> Repository | None:
 
 
 def download(repository: Repository, files: Collection[str]) -> Path:
-    """Return the folder with these files of a repository, which are fetched where missing.
+    """Download the missing files of a repository and return their folder.
 
     Raises:
         ModelFileError: one cannot be downloaded.
@@ -284,13 +283,13 @@ def download(repository: Repository, files: Collection[str]) -> Path:
         folder = hub.snapshot_download(
             name.repository, revision=name.revision or None, allow_patterns=patterns
         )
-    except Exception as error:  # huggingface_hub's own errors have no common class
+    except Exception as error:  # huggingface_hub's own errors have no common base class
         raise _refused(name, _first_line(error)) from error
     return Path(folder)
 
 
 def download_network(repository: Repository, file: str) -> Path:
-    """Return the file of a network, with its external data and the small files around it.
+    """Download a network with its external data and small files, and return its file.
 
     Raises:
         ModelFileError: as `download`; or it names data outside its folder.
@@ -309,7 +308,7 @@ def download_network(repository: Repository, file: str) -> Path:
 
 
 def _unreachable(error: Exception) -> bool:
-    """Return whether an error says nothing about the repository, only about the way to it."""
+    """Return whether an error concerns the connection rather than the repository."""
     answer = getattr(error, "response", None)
     return answer is None or answer.status_code >= 500
 
@@ -319,7 +318,7 @@ _REASONS = {
     "GatedRepoError": "its owners grant access to people who ask for it on its page",
     "RepositoryNotFoundError": "there is no such repository, or it is private",
 }
-"""Reasons by the classes of huggingface_hub's errors, the particular before the general."""
+"""Reasons by class of huggingface_hub's errors, specific ones before general ones."""
 
 
 def _first_line(error: Exception) -> str:
@@ -330,7 +329,7 @@ def _first_line(error: Exception) -> str:
 
 def _refused(name: HubName, reason: str, hint: str = "") -> ModelFileError:
     return ModelFileError(
-        f"'{name}' cannot be downloaded from the hub: {reason}",
+        f"'{name}' cannot be downloaded from the Hub: {reason}",
         hint=hint
         or f"check the name ({HUB}owner/name:file@revision), the network, and HF_TOKEN "
         "for models that ask for a login; or pass a folder",

@@ -1,6 +1,6 @@
-"""From what a caller passes for a model to files of this machine.
+"""Resolution of a caller's model argument to local files.
 
-An existing path takes a look at the disk and no further import.
+Resolving an existing path costs one file system access and no further import.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _LISTED = 8
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """A model on this machine.
+    """A local model.
 
     Attributes:
         path: its file or folder.
-        commit: the commit of a hub's model, or "".
-        variant: which of its variants was asked for; None for the best.
+        commit: the commit of a model from the Hub, or "".
+        variant: the requested variant; None for the preferred one.
     """
 
     path: Path
@@ -36,17 +36,17 @@ class Located:
 
 
 def model_file(model: T, report: Any = None) -> T | Path:
-    """Return the file of the network that a caller means, or what another front end reads.
+    """Return the file of the network that a caller passes, or the input for other readers.
 
     Args:
-        model: a path; an address or a name of the hub, which is downloaded once; a zip archive; a
-            folder with one network, or with one and its variants. Anything else is returned as it
-            is: protobufs, bytes, and what its reader refuses with a reason.
-        report: is told the bytes that an address has sent, and how many there are.
+        model: a path; a URL or a name on the Hub, which is downloaded once; a zip archive; a folder
+            with one network, or with one and its variants. Anything else is returned unchanged:
+            protobufs, bytes, and values that their reader will refuse with a reason.
+        report: called with the bytes received from a URL, and the total.
 
     Raises:
         ModelFileError: it cannot be downloaded or unpacked, or holds several networks.
-        BudgetError: it is larger than `VKMNN_MAX_DOWNLOAD`.
+        BudgetError: it exceeds `VKMNN_MAX_DOWNLOAD`.
         MissingExtraError: huggingface_hub is needed and not installed.
     """
     if not isinstance(model, str | os.PathLike):
@@ -64,7 +64,7 @@ def model_file(model: T, report: Any = None) -> T | Path:
 
 
 def _exists(path: Path) -> bool:
-    """Return whether a path exists; a name that no file can have is for its reader to refuse."""
+    """Return whether a path exists; impossible file names are left for their reader to refuse."""
     try:
         return path.exists()
     except (OSError, ValueError):
@@ -87,7 +87,7 @@ def _network_of(name: HubName | Url, report: Any) -> Path:
 
 
 def _opened(path: Path) -> Path:
-    """Return the only network of a folder or an archive; other files, and other folders, as is."""
+    """Return the only network of a folder or archive; other files and folders unchanged."""
     folder = _unpacked(path)
     return folder if not _is_folder(folder) else _only(folder) or folder
 
@@ -108,7 +108,7 @@ def _is_folder(path: Path) -> bool:
 
 
 def _only(folder: Path) -> Path | None:
-    """Return the only network of a folder; None where the folder is a model of another kind."""
+    """Return the only network of a folder; None if the folder holds another kind of model."""
     from vkmnn.converter.foreign import MODELS, READ, kind_of_folder
     from vkmnn.sources.variants import plain_of
 
@@ -136,19 +136,19 @@ def _only(folder: Path) -> Path | None:
 def model_folder(
     model: str | os.PathLike[str], revision: str | None = None, variant: str | None = None
 ) -> Located:
-    """Return the folder of a model of several files, or its GGUF file, which needs no others.
+    """Return the folder of a model with several files, or a self-contained GGUF file.
 
     Args:
-        model: a folder, a model's file in one, an address of a GGUF file or a zip archive, or a
-            name of the hub, `owner/name`, which is downloaded unless the hub's cache has it.
-            `HF_HUB_OFFLINE`, `HF_HOME` and `HF_TOKEN` hold, as for all programs that use the hub.
-        revision: a commit, tag or branch of the hub's model.
-        variant: which files are wanted, "q4" for example; the best by default.
+        model: a folder, a model's file in one, the URL of a GGUF file or a zip archive, or a name
+            on the Hub, `owner/name`, which is downloaded unless it is in the Hub's cache.
+            `HF_HUB_OFFLINE`, `HF_HOME` and `HF_TOKEN` apply, as in all programs that use the Hub.
+        revision: a commit, tag or branch on the Hub.
+        variant: the variant of the files, "q4" for example; the preferred one by default.
 
     Raises:
-        ModelFileError: there is no such folder, or the hub does not have it.
-        InvalidInputError: a revision of a folder on this machine, or there is no such variant.
-        BudgetError: it is larger than `VKMNN_MAX_DOWNLOAD`.
+        ModelFileError: the folder does not exist, here or on the Hub.
+        InvalidInputError: a revision of a folder on this machine, or the variant does not exist.
+        BudgetError: it exceeds `VKMNN_MAX_DOWNLOAD`.
         MissingExtraError: huggingface_hub is needed and not installed.
     """
     from vkmnn.sources.names import HUB, HubName, is_there, read_name, with_revision
@@ -160,13 +160,13 @@ def model_folder(
         if name is None:
             raise ModelFileError(
                 f"there is no folder '{model}'",
-                hint="name a folder, or a model of the hub: owner/name",
+                hint="give a folder, or a model on the Hub: owner/name",
             )
     if isinstance(name, HubName):
         return _folder_of(with_revision(name, revision), variant)
     if revision is not None:
         raise InvalidInputError(
-            f"'{model}' is not a model of the hub: it has no revisions",
+            f"'{model}' is not a model on the Hub, so it has no revisions",
             hint=f"leave out the revision, or write {HUB}owner/name",
         )
     path = _unpacked(_network_of(name, None) if name is not None else path)
@@ -186,15 +186,15 @@ def _folder_of(name: HubName, variant: str | None) -> Located:
 
 
 def locate(model: str, variant: str | None = None, report: Any = None) -> Located:
-    """Return the file of a network, or the folder of a model of several files, as a name means.
+    """Resolve a name to the file of a network, or to the folder of a model with several files.
 
     Args:
-        model: a path, an address, or a name of the hub.
-        variant: of a language model, which files; the best by default.
+        model: a path, a URL, or a name on the Hub.
+        variant: variant of a language model's files; the preferred one by default.
         report: as for `model_file`.
 
     Raises:
-        ModelFileError: there is no such file.
+        ModelFileError: the file does not exist.
         VkmnnError: as `model_file` and `model_folder`.
     """
     from vkmnn.converter.foreign import has_model_suffix
@@ -231,11 +231,11 @@ def _located(
 
 
 def task_model(model: T, report: Any = None) -> T | Path:
-    """Return the file or folder of a model for a task, which may take several networks.
+    """Return the file or folder of a model for a task, which may need several networks.
 
     Args:
-        model: as for `model_file`; folders stay as they are, and of a repository with several
-            networks, a folder with one variant of each is returned.
+        model: as for `model_file`; folders are returned unchanged, and for a repository with
+            several networks, a folder with one variant of each.
         report: as for `model_file`.
 
     Raises:
@@ -260,11 +260,11 @@ def task_model(model: T, report: Any = None) -> T | Path:
 
 
 def pull(model: str, variant: str | None = None, report: Any = None) -> Located:
-    """Download a model, an address's anew, and say where it is.
+    """Download a model and return its location; URLs are always downloaded again.
 
     Args:
-        model: an address, or a name of the hub.
-        variant: of a language model, which files.
+        model: a URL, or a name on the Hub.
+        variant: variant of a language model's files.
         report: as for `model_file`.
 
     Raises:
@@ -276,7 +276,7 @@ def pull(model: str, variant: str | None = None, report: Any = None) -> Located:
     name = None if is_there(Path(os.fspath(model))) else read_name(model)
     if name is None:
         raise InvalidInputError(
-            f"'{model}' is a path, not an address or a name of the hub",
+            f"'{model}' is a path, not a URL or a name on the Hub",
             hint=f"write https://…, owner/name, or {HUB}owner/name",
         )
     return _located(name, variant, report, again=True)

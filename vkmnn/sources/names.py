@@ -1,4 +1,4 @@
-"""The names of models that are not on this machine: addresses, and names of the hub."""
+"""Names of remote models: URLs, and names on the Hub."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vkmnn.errors import InvalidInputError, ModelFileError
 
 HUB = "hf://"
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
-"""Hosts of which http:// is as safe as https://."""
+"""Hosts for which http:// is as safe as https://."""
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _PART = r"[A-Za-z0-9_][\w.-]*"
@@ -28,11 +28,11 @@ _NAME_FORM = "hf://owner/name, hf://owner/name:file or hf://owner/name:file@revi
 
 @dataclass(frozen=True, slots=True)
 class HubName:
-    """A model of the hub.
+    """The name of a model on the Hub.
 
     Attributes:
         repository: `owner/name`.
-        file: a file of the repository, a folder, or a variant such as "q4"; "" leaves the choice.
+        file: a file or folder of the repository, or a variant such as "q4"; "" if not specified.
         revision: a commit, tag or branch; "" for the newest.
     """
 
@@ -41,21 +41,21 @@ class HubName:
     revision: str = ""
 
     def __str__(self) -> str:
-        """Return the name as it is typed."""
+        """Return the name as users type it."""
         revision = f"@{self.revision}" if self.revision else ""
         return f"{self.repository}{f':{self.file}' if self.file else ''}{revision}"
 
 
 @dataclass(frozen=True, slots=True)
 class Url:
-    """An address of a file; `sha256` is the digest that its content must have, or "" ."""
+    """The URL of a file; `sha256` is the required digest of its content, or ""."""
 
     address: str
     sha256: str = ""
 
     @property
     def filename(self) -> str:
-        """The last part of the address's path, as a file's name."""
+        """The last component of the URL's path, as a file name."""
         last = unquote(urlsplit(self.address).path).rpartition("/")[2]
         name = re.sub(r"[^\w.+-]", "_", last).lstrip(".")[-150:]
         return name or "model"
@@ -65,7 +65,7 @@ def is_there(path: Path) -> bool:
     """Return whether a path exists.
 
     Raises:
-        ModelFileError: no file can have this name, or a folder on the way cannot be read.
+        ModelFileError: the name is not valid for files, or a parent folder cannot be read.
     """
     try:
         return path.exists()
@@ -77,22 +77,22 @@ def is_there(path: Path) -> bool:
 
 
 def is_download(model: object) -> bool:
-    """Return whether a model is named by an address or a name of the hub, not by a path.
+    """Return whether a model is named by a URL or a name on the Hub rather than by a path.
 
     Raises:
-        ModelFileError: it is neither, and looks like one.
+        ModelFileError: it is an invalid URL or name.
     """
     if not isinstance(model, str):
         return False
     try:
         there = Path(model).exists()
-    except (OSError, ValueError):  # no file can have this name: its reader says so
+    except (OSError, ValueError):  # impossible file name: its reader reports it
         return False
     return not there and read_name(model) is not None
 
 
 def title_of(model: str | os.PathLike[str]) -> str:
-    """Return what a model is called where nobody names it: the last part, without a suffix."""
+    """Return the default title of a model: the last component without suffix."""
     name = read_name(model) if isinstance(model, str) and not is_there(Path(model)) else None
     if isinstance(name, HubName):
         return name.repository.rpartition("/")[2]
@@ -101,11 +101,11 @@ def title_of(model: str | os.PathLike[str]) -> str:
 
 
 def read_name(text: str) -> HubName | Url | None:
-    """Return what a text names; None for a path. An existing path must be excluded before.
+    """Parse a URL or a Hub name; None for a path. Callers must exclude existing paths first.
 
     Raises:
-        ModelFileError: the text is an address or a hub's name that is not valid, or could be a
-            name and a path with a typing error.
+        ModelFileError: the string is an invalid URL or Hub name, or could be either a name or
+            a mistyped path.
     """
     if text.startswith(HUB):
         return _hub_name(text.removeprefix(HUB), text)
@@ -117,7 +117,7 @@ def read_name(text: str) -> HubName | Url | None:
     owner = match["repository"].partition("/")[0]
     if Path(owner).is_dir():
         raise ModelFileError(
-            f"there is no file or folder '{text}'",
+            f"no such file or folder: '{text}'",
             hint=f"there is a folder '{owner}' here, so this is read as a path; write {HUB}{text} "
             "for the model of the hub",
         )
@@ -125,23 +125,23 @@ def read_name(text: str) -> HubName | Url | None:
 
 
 def with_revision(name: HubName, revision: str | None) -> HubName:
-    """Return the name with a revision that was given beside it.
+    """Return the name with a separately specified revision.
 
     Raises:
-        InvalidInputError: the name has another one.
+        InvalidInputError: the name already has a different one.
     """
     if revision is None or revision == name.revision:
         return name
     if name.revision:
         raise InvalidInputError(
-            f"'{name}' has the revision '{name.revision}', and '{revision}' was given, too",
+            f"'{name}' has the revision '{name.revision}', but '{revision}' was also given",
             hint="give one of them",
         )
     return HubName(name.repository, name.file, revision)
 
 
 def _is_file_name(text: str) -> bool:
-    """Return whether a text ends as files do that hold models: it is a path then."""
+    """Return whether a string has the suffix of a model file, and is thus a path."""
     from vkmnn.converter.foreign import has_model_suffix
 
     return has_model_suffix(text)
@@ -153,7 +153,7 @@ def _hub_name(text: str, shown: str) -> HubName:
         if match else [".."]  # fmt: skip
     if match is None or ".." in parts:
         raise ModelFileError(
-            f"'{shown[:200]}' is not the name of a model of the hub", hint=f"write {_NAME_FORM}"
+            f"'{shown[:200]}' is not a valid name of a model on the Hub", hint=f"write {_NAME_FORM}"
         )
     file = (match["file"] or "").strip("/")
     return HubName(match["repository"], file, match["revision"] or "")
@@ -165,11 +165,11 @@ def _address(text: str) -> Url | HubName:
         host = parts.hostname or ""
         _ = parts.port
     except ValueError as error:
-        raise ModelFileError(f"'{text[:200]}' is not a valid address: {error}") from error
+        raise ModelFileError(f"'{text[:200]}' is not a valid URL: {error}") from error
     if "@" in parts.netloc:  # not shown: it may be a password
         raise ModelFileError(
-            f"the address of '{host}' has a user's name in it",
-            hint="leave it out; models of the hub are authorised by HF_TOKEN",
+            f"the URL for '{host}' contains a user name",
+            hint="leave it out; access to the Hub is authorised by HF_TOKEN",
         )
     check_scheme(text)
     page = _PAGE.fullmatch(unquote(parts.path))
@@ -183,17 +183,17 @@ def _address(text: str) -> Url | HubName:
     digest = _DIGEST.fullmatch(parts.fragment)
     if parts.fragment and digest is None:
         raise ModelFileError(
-            f"'#{parts.fragment[:100]}' at the end of an address is not a digest",
-            hint="write #sha256= and its 64 digits, or leave it out",
+            f"'#{parts.fragment[:100]}' at the end of a URL is not a digest",
+            hint="write #sha256= and 64 hexadecimal digits, or leave it out",
         )
     return Url(parts._replace(fragment="").geturl(), digest[1].lower() if digest else "")
 
 
 def check_scheme(address: str) -> None:
-    """Refuse addresses other than https://, and http:// of this machine.
+    """Refuse URLs other than https://, and http:// on this machine.
 
     Raises:
-        ModelFileError: it is another one.
+        ModelFileError: the URL has another scheme.
     """
     parts = urlsplit(address)
     local = parts.scheme.lower() == "http" and (parts.hostname or "") in LOOPBACK
@@ -201,5 +201,5 @@ def check_scheme(address: str) -> None:
         what = f"{parts.scheme}://" if parts.hostname else "an address without a host"
         raise ModelFileError(
             f"'{address[:200]}' is not downloaded: {what} is not supported",
-            hint="give an address that begins with https://, or the path of the downloaded file",
+            hint="give a URL that begins with https://, or the path of the downloaded file",
         )

@@ -1,4 +1,4 @@
-"""Files of addresses, downloaded once into the cache."""
+"""Files from URLs, downloaded once into the cache."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from vkmnn.sources.names import Url, check_scheme
 _log = logging.getLogger(__name__)
 
 Report = Callable[[int, int], None]
-"""Is told how many bytes there are, and of how many; the second number is 0 if unknown."""
+"""Called with the bytes received and the total, which is 0 if unknown."""
 
 _TIMEOUT_S = 30.0
 _CHUNK = 1 << 20
@@ -43,23 +43,23 @@ _REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class _Missing:
-    """What a server answers for a file that is not there."""
+    """The server's response for a file that does not exist."""
 
     reason: str
 
 
 def fetch(url: Url, report: Report | None = None, *, again: bool = False) -> Path:
-    """Return the file of an address, with the files that belong to it beside it.
+    """Return the local file of a URL, with its companion files next to it.
 
     Args:
-        url: the address. What was downloaded before is used without a question to the server.
-        report: is told about progress.
-        again: download it anew.
+        url: the URL. Cached downloads are used without asking the server.
+        report: called with the progress.
+        again: download it again.
 
     Raises:
         ModelFileError: it cannot be downloaded, the content has another digest, is a web page, or
             names files outside its folder.
-        BudgetError: it is larger than `VKMNN_MAX_DOWNLOAD`.
+        BudgetError: it exceeds `VKMNN_MAX_DOWNLOAD`.
     """
     folder = _folder_of(url)
     file = folder / url.filename
@@ -68,7 +68,7 @@ def fetch(url: Url, report: Report | None = None, *, again: bool = False) -> Pat
         return file
     if environment.offline():
         raise ModelFileError(
-            f"'{url.address}' is not in the cache, and nothing may be downloaded",
+            f"'{url.address}' is not in the cache, and downloads are disabled",
             hint="unset VKMNN_OFFLINE and HF_HUB_OFFLINE, or give a path",
         )
     try:
@@ -78,8 +78,8 @@ def fetch(url: Url, report: Report | None = None, *, again: bool = False) -> Pat
                 done.touch()
     except OSError as error:
         raise ModelFileError(
-            f"'{url.address}' cannot be kept: {error}",
-            hint="check the space on the disk, and the folder VKMNN_CACHE_DIR",
+            f"'{url.address}' cannot be stored: {error}",
+            hint="check the disk space and the folder VKMNN_CACHE_DIR",
         ) from error
     return file
 
@@ -115,7 +115,7 @@ def _fetch_all(url: Url, file: Path, report: Report | None) -> None:
 
 
 def _beside(address: str, name: str) -> str:
-    """Return the address of a file beside another; a query, such as a signature, stays."""
+    """Return the URL of a sibling file, with the same query, a signature for example."""
     parts = urlsplit(address)
     path = urljoin(parts.path, quote(name))
     return urlunsplit((parts.scheme, parts.netloc, path, parts.query, ""))
@@ -163,7 +163,7 @@ def _store(answer: Any, url: Url, target: Path, room: int, report: Report | None
 
 
 def _check_start(head: bytes, url: Url) -> None:
-    """Refuse web pages, and the like, that servers send in place of files."""
+    """Refuse web pages and similar content that servers send instead of files."""
     from vkmnn.converter.foreign import mistaken_download
 
     kind = mistaken_download(head)
@@ -177,13 +177,14 @@ def _check_end(url: Url, count: int, total: int, digest: str) -> None:
     if url.sha256 and url.sha256 != digest:
         raise ModelFileError(
             f"'{url.address}' has the digest sha256={digest}, not {url.sha256}",
-            hint="the file has changed, or is not the one that you mean",
+            hint="the file has changed, or is a different one",
         )
 
 
 def _refused(address: str, reason: str) -> ModelFileError:
     return ModelFileError(
-        f"'{address}' cannot be downloaded: {reason}", hint="check the address and the network"
+        f"'{address}' cannot be downloaded: {reason}",
+        hint="check the URL and the network connection",
     )
 
 
@@ -195,7 +196,7 @@ def _too_large(address: str, what: str) -> BudgetError:
 
 
 class _Redirects(HTTPRedirectHandler):
-    """Follows redirections to addresses that may be downloaded, and to no others."""
+    """Follows redirects to permitted URLs only."""
 
     def redirect_request(
         self, req: Request, fp: IO[bytes], code: int, msg: str, headers: Any, newurl: str

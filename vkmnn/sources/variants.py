@@ -1,4 +1,4 @@
-"""Which of several files is taken: variants of one network, by the ends of their names."""
+"""Selection among variants of a network, by file name suffix."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from pathlib import PurePosixPath
 
 PREFERRED = ("q4f16", "fp16", "q4", "", "quantized", "int8", "uint8", "bnb4", "q8",
              "Q4_K_M", "Q4_0", "Q8_0")  # fmt: skip
-"""Variants of language models in order of preference; "" has no suffix and is mostly fp32."""
+"""Variants of language models in order of preference; "" has no suffix and is usually fp32."""
 
 NETWORK = re.compile(r"(?P<stem>[a-z][a-z_]*?)(?:_(?P<variant>q4f16|q4|q8|q2|q2f16|q1|fp16|fp32|"
                      r"int8|uint8|int4|quantized|bnb4|optimized))?\.onnx")  # fmt: skip
-"""The file of a network as Optimum names it: its role, and the variant."""
+"""Optimum's names of network files: role and variant."""
 
 _SPLIT = re.compile(r"-(?P<number>\d{5})-of-\d{5}(?=\.gguf$)")
 
 
 def role_of(name: str) -> tuple[str, str] | None:
-    """Return the role and the variant of a file, "" for fp32; None for other files."""
+    """Return role and variant of a file, "" for fp32; None for other files."""
     match = NETWORK.fullmatch(PurePosixPath(name).name)
     if match is None:
         return None
@@ -27,9 +27,9 @@ def role_of(name: str) -> tuple[str, str] | None:
 
 
 def gguf_variants(names: Iterable[str]) -> dict[str, str]:
-    """Return GGUF files by the ends of their names; of split ones, the first.
+    """Return GGUF files by the suffixes of their names; of split files, the first part.
 
-    What llama.cpp reads beside a model of text, projectors of pictures, is left out.
+    Image projectors, which llama.cpp loads in addition to a text model, are left out.
     """
     files = [
         name
@@ -44,12 +44,12 @@ def gguf_variants(names: Iterable[str]) -> dict[str, str]:
 
 
 def preferred(variants: Collection[str]) -> str:
-    """Return the variant of a language model that is taken where none is asked for."""
+    """Return the preferred variant of a language model."""
     return next((one for one in PREFERRED if one in variants), next(iter(variants)))
 
 
 def plain_of(names: Collection[str]) -> str | None:
-    """Return the file of which all others are variants: their names begin with its name."""
+    """Return the base file: the names of all others start with its name."""
     if len(names) == 1:
         return next(iter(names))
     stems = {name: PurePosixPath(name).name.rpartition(".")[0] for name in names}
@@ -60,7 +60,7 @@ def plain_of(names: Collection[str]) -> str | None:
 
 
 def named(names: Collection[str], wanted: str) -> list[str]:
-    """Return the files that a caller means: of this path, this name, or this variant."""
+    """Return the files that match a path, a name, or a variant."""
     if wanted in names:
         return [wanted]
     for means in (

@@ -1,4 +1,4 @@
-"""Zip archives of models, unpacked into the cache within bounds."""
+"""Zip archives of models, unpacked into the cache within limits."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from vkmnn.runtime import environment
 
 MAX_MEMBERS = 10_000
 MAX_RATIO = 100
-"""How many times larger than the archive its content may be; weights shrink by 2 to 4 times."""
+"""Maximum ratio of unpacked size to archive size; weights shrink by a factor of 2 to 4."""
 
 _FREE = 64 << 20
-"""Bytes that an archive may always hold."""
+"""Unpacked size that is always allowed, in bytes."""
 _CHUNK = 1 << 20
 _WAIT_S = 3600.0
 _ENCRYPTED = 1
 
 
 def is_archive(path: Path) -> bool:
-    """Return whether a file is a zip archive of models, and not one of PyTorch's, for example."""
+    """Return whether a file is a zip archive of models, unlike PyTorch's zip files."""
     if path.suffix.lower() != ".zip" or not path.is_file():
         return False
     from vkmnn.converter.foreign import is_plain_zip
@@ -38,11 +38,12 @@ def is_archive(path: Path) -> bool:
 
 
 def unpacked(path: Path) -> Path:
-    """Return the folder with the content of an archive; it is unpacked once.
+    """Unpack an archive once, and return the folder with its content.
 
     Raises:
         ModelFileError: it is damaged, encrypted, or names files outside its folder.
-        BudgetError: it holds too many files or bytes, or is compressed as no model is.
+        BudgetError: it holds too many files or bytes, or its compression ratio is
+            implausible for a model.
     """
     try:
         status = path.stat()
@@ -65,13 +66,13 @@ def unpacked(path: Path) -> Path:
     except OSError as error:
         raise ModelFileError(
             f"'{path}' cannot be unpacked: {error}",
-            hint="check the space on the disk, and the folder VKMNN_CACHE_DIR",
+            hint="check the disk space and the folder VKMNN_CACHE_DIR",
         ) from error
     return _inner(folder)
 
 
 def _inner(folder: Path) -> Path:
-    """Return the folder that is the only content of a folder, or the folder itself."""
+    """Return the only subfolder of a folder, or the folder itself."""
     found = list(folder.iterdir())
     return _inner(found[0]) if len(found) == 1 and found[0].is_dir() else folder
 
@@ -92,11 +93,11 @@ def _unpack(path: Path, folder: Path, nbytes: int) -> None:
 
 
 def _check(path: Path, members: list[zipfile.ZipInfo], nbytes: int) -> int:
-    """Check an archive's table of contents; return how many bytes may be unpacked."""
+    """Check an archive's table of contents; return the number of bytes that may be unpacked."""
     if len(members) > MAX_MEMBERS:
         raise BudgetError(
             f"'{path}' holds {len(members):,} files, {MAX_MEMBERS:,} at most are unpacked",
-            hint="unpack it yourself and give the model inside",
+            hint="unpack it yourself and pass the model inside",
         )
     room = min(environment.max_download(), max(_FREE, MAX_RATIO * nbytes))
     if sum(one.file_size for one in members) > room:
@@ -114,17 +115,17 @@ def _check(path: Path, members: list[zipfile.ZipInfo], nbytes: int) -> int:
 
 def _too_large(path: Path) -> BudgetError:
     return BudgetError(
-        f"'{path}' holds more bytes than are unpacked of an archive of its size",
-        hint="if you trust it, unpack it yourself and give the model inside; at most "
+        f"'{path}' exceeds the unpacked size allowed for its archive size",
+        hint="if you trust it, unpack it yourself and pass the model inside; at most "
         f"{MAX_RATIO} times its size is unpacked, and what VKMNN_MAX_DOWNLOAD allows",
     )
 
 
 def _relative(path: Path, member: zipfile.ZipInfo) -> Path:
-    """Return where a member goes, in the folder.
+    """Return the path of a member relative to the folder.
 
     Raises:
-        ModelFileError: it would lie outside, is a link or the like, or is encrypted.
+        ModelFileError: it would be outside, is not a regular file, or is encrypted.
     """
     name = member.orig_filename
     parts = re.split(r"[/\\]", name)
@@ -137,12 +138,12 @@ def _relative(path: Path, member: zipfile.ZipInfo) -> Path:
     mode = member.external_attr >> 16
     if mode and not stat.S_ISREG(mode) and stat.S_IFMT(mode):
         raise ModelFileError(
-            f"'{path}' holds '{name[:200]}', which is a link or a device and not a file",
+            f"'{path}' holds '{name[:200]}', which is a link or a device rather than a file",
             hint="the archive may be malicious",
         )
     if member.flag_bits & _ENCRYPTED:
         raise ModelFileError(
-            f"'{path}' is encrypted", hint="unpack it yourself and give the model inside"
+            f"'{path}' is encrypted", hint="unpack it yourself and pass the model inside"
         )
     return Path(*parts)
 
@@ -150,7 +151,7 @@ def _relative(path: Path, member: zipfile.ZipInfo) -> Path:
 def _extract(
     archive: zipfile.ZipFile, member: zipfile.ZipInfo, target: Path, room: int, path: Path
 ) -> int:
-    """Write a member, whatever size its header states; return the bytes that may follow."""
+    """Write a member, whatever size its header states; return the remaining budget in bytes."""
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with archive.open(member) as source, target.open("xb") as file:
         while chunk := source.read(_CHUNK):

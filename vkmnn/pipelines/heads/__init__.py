@@ -1,1 +1,1 @@
-"""Decoding of what networks return; heads are recognised by the shapes of their outputs."""
+"""Decoders of network outputs ("heads"), recognised by the shapes of the outputs."""

@@ -1,4 +1,4 @@
-"""Boxes as heads return them, before weak and double ones are dropped."""
+"""Boxes from a head, before suppression."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from vkmnn.pipelines.arrays import Array
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Boxes of one picture.
+    """Candidate boxes of one image.
 
     Attributes:
         boxes: float [n, 4]: left, top, right, bottom in pixels of the network's input, or of the
-            picture where `in_picture`.
+            image if `in_picture`.
         scores: [n], from 0 to 1.
         classes: [n].
-        extra: what else belongs to each box, [n, k]: coefficients of masks, keypoints.
-        unique: whether the network has dropped overlapping boxes.
-        in_picture: whether boxes are in pixels of the picture.
-        count: how many classes there are; 0 where only their numbers come out.
-        turned: whether `extra` has centre, size and angle of turned boxes.
+        extra: other values of each box, [n, k]: mask coefficients, keypoints.
+        unique: whether the network has already suppressed overlapping boxes.
+        in_picture: whether boxes are in pixels of the image.
+        count: the number of classes; 0 if the network returns only class indices.
+        turned: whether `extra` holds centre, size and angle of rotated boxes.
     """
 
     boxes: Array
@@ -34,7 +34,7 @@ class Candidates:
     turned: bool = False
 
     def chosen(self, which: Array) -> Candidates:
-        """Return those of an index or a mask."""
+        """Return the candidates of an index or a mask."""
         extra = None if self.extra is None else self.extra[which]
         return Candidates(
             self.boxes[which],
@@ -67,7 +67,7 @@ def softmax(values: Array, axis: int = -1) -> Array:
 
 
 def best_of(boxes: Array, scores: Array, extra: Array | None = None) -> Candidates:
-    """Return each box with its best class.
+    """Return each box with its highest-scoring class.
 
     Args:
         boxes: [n, 4].

@@ -13,12 +13,12 @@ refrigerator|book|clock|vase|scissors|teddy bear|hair drier|toothbrush""".replac
         "|"
     )
 )
-"""The 80 classes, without gaps."""
+"""The 80 classes with contiguous indices."""
 
 _GAPS = frozenset({0, 12, 26, 29, 30, 45, 66, 68, 69, 71, 83})
 _NAMES = iter(COCO)
 COCO_IDS = tuple("" if number in _GAPS else next(_NAMES) for number in range(91))
-"""The same by their numbers in the data set, from 1 to 90, with gaps."""
+"""The classes by their numbers in the data set, from 1 to 90, with gaps."""
 
 VOC = tuple(
     """aeroplane|bicycle|bird|boat|bottle|bus|car|cat|chair|cow|diningtable|dog|horse|motorbike|
@@ -27,4 +27,4 @@ person|pottedplant|sheep|sofa|train|tvmonitor""".replace("\n", "").split("|")
 """The 20 classes of Pascal VOC."""
 
 BY_COUNT = {len(COCO): COCO, len(COCO_IDS): COCO_IDS, 90: COCO_IDS[1:], len(VOC): VOC}
-"""The classes that a network with so many of them was most likely trained on."""
+"""The most likely classes by their number."""

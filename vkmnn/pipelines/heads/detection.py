@@ -1,4 +1,4 @@
-"""The heads of detectors: a table of how to recognise and how to decode them."""
+"""The heads of detectors: a table of how to recognise and decode them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vkmnn.pipelines.placing import Fit
 from vkmnn.pipelines.resampling import LINEAR
 
 Decode = Callable[[Mapping[str, Array], Signature], Sequence[Candidates]]
-"""Returns the candidates of each picture of a run."""
+"""Returns the candidates of each image of a run."""
 
 _LETTERBOX = ImageProcessor(Fit("letterbox", (640, 640)), LINEAR, fill=(114,))
 _YOLOX = ImageProcessor(Fit("corner", (640, 640)), LINEAR, 1.0, channels="bgr", fill=(114,))
@@ -34,15 +34,15 @@ _BYTES = ImageProcessor(Fit("stretch", (320, 320)), "bilinear", 1.0)
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A kind of detector.
+    """A type of detector head.
 
     Attributes:
-        name: whose head it is.
-        matches: whether a network's outputs are like it.
-        decode: reads them.
-        usual: how such networks want pictures, where no file says it.
-        first: number of the first class that has a name; 1 where 0 is the background.
-        names: its classes where no file names them and their number is not known.
+        name: the detector's name.
+        matches: returns whether a network's outputs have its form.
+        decode: decodes the outputs.
+        usual: the default preprocessing, if no file describes one.
+        first: index of the first class with a name; 1 if 0 is the background.
+        names: default class names if no file has any and their number is unknown.
     """
 
     name: str
@@ -77,9 +77,9 @@ HEADS: Sequence[Head] = (
     Head("YOLOX", yolo.is_yolox, yolo.table, _YOLOX),
     Head("YOLO", yolo.is_table, yolo.table, _LETTERBOX),
 )
-"""In the order in which they are tried: special ones first."""
+"""All heads in matching order: specific ones first."""
 
 
 def head_of(signature: Signature) -> Head | None:
-    """Return the head that a network has; None if no head is like it."""
+    """Return the head of a network; None if no head matches."""
     return next((head for head in HEADS if head.matches(signature)), None)

@@ -1,4 +1,4 @@
-"""Heads of detection transformers: DETR, RT-DETR and their like."""
+"""Heads of detection transformers: DETR, RT-DETR and similar ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vkmnn.pipelines.heads.candidates import Candidates, best_of, corners_of, si
 from vkmnn.pipelines.heads.signature import Output, Signature
 
 _BY_SOFTMAX = (92, 126)
-"""Classes of COCO with "no object" as the last: DETR's, YOLOS'."""
+"""COCO's classes with "no object" as the last: DETR's and YOLOS'."""
 
 
 def _pair(signature: Signature) -> tuple[Output, Output] | None:
@@ -29,10 +29,10 @@ def is_logits(signature: Signature) -> bool:
 
 
 def logits(outputs: Mapping[str, Array], signature: Signature) -> list[Candidates]:
-    """Decode centres and sizes as parts of the input; classes by softmax or sigmoid.
+    """Decode centres and sizes as fractions of the input; classes by softmax or sigmoid.
 
-    DETR has one class more than it names, "no object", and softmax over all of them. Others score
-    each class by itself.
+    DETR has an additional class, "no object", and softmax over all classes. Others score each class
+    independently.
     """
     found = _pair(signature)
     assert found is not None
@@ -59,7 +59,7 @@ def is_decoded(signature: Signature) -> bool:
 
 
 def decoded(outputs: Mapping[str, Array], signature: Signature) -> list[Candidates]:
-    """Decode corners in pixels of the picture, whose size is an input (RT-DETR, D-FINE)."""
+    """Decode corners in pixels of the image, whose size is an input (RT-DETR, D-FINE)."""
     names = [signature.named(one) for one in ("labels", "boxes", "scores")]
     labels, boxes, scores = (outputs[one.name] for one in names if one is not None)
     return [

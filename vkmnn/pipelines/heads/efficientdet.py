@@ -1,4 +1,4 @@
-"""Heads of EfficientDet: with suppression inside, and raw by level."""
+"""Heads of EfficientDet: with built-in suppression, and raw by level."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BASE = 4.0
 
 
 def is_final(signature: Signature) -> bool:
-    """One output [n, rows, 7]: picture, top, left, bottom, right, score, class from 1."""
+    """One output [n, rows, 7]: image, top, left, bottom, right, score, class from 1."""
     return (
         len(signature.outputs) == 1
         and signature.outputs[0].like(None, None, 7)
@@ -48,7 +48,7 @@ def _levels(signature: Signature) -> tuple[list[Output], list[Output], int] | No
         if any((one.shape[axis] or 1) % _ANCHORS for one in signature.outputs):
             continue
         boxes = [one for one in signature.outputs if one.shape[axis] == 4 * _ANCHORS]
-        if len(boxes) == 10:  # as many classes as a box has sides; scores come first
+        if len(boxes) == 10:  # as many classes as a box has coordinates; scores come first
             named = [one for one in boxes if "box" in one.name.lower()]
             boxes = named if len(named) == 5 else boxes[5:]
         if len(boxes) == 5:
@@ -57,7 +57,7 @@ def _levels(signature: Signature) -> tuple[list[Output], list[Output], int] | No
 
 
 def is_raw(signature: Signature) -> bool:
-    """Scores and boxes of five levels, nine anchors a cell."""
+    """Scores and boxes of five levels, nine anchors per cell."""
     return _levels(signature) is not None
 
 

@@ -15,25 +15,25 @@ _POINTS = 5
 
 
 def _by_columns(outputs: Mapping[str, Array], columns: int) -> list[Array]:
-    """Return the outputs of so many columns, the most rows first: [n, rows, columns]."""
+    """Return the outputs with this many columns, most rows first: [n, rows, columns]."""
     found = [one.astype(np.float32) for one in outputs.values() if one.shape[-1] == columns]
     shaped = [one.reshape(-1, *one.shape[-2:]) for one in found if one.ndim in (2, 3)]
     return sorted(shaped, key=lambda one: -one.shape[1])
 
 
 def is_scrfd(outputs: Mapping[str, Array]) -> bool:
-    """Scores, distances and points of each grid: three outputs a stride."""
+    """Scores, distances and points of each grid: three outputs per stride."""
     counts = [len(_by_columns(outputs, one)) for one in (1, 4, 2 * _POINTS)]
     return counts in ([3, 3, 3], [3, 3, 0])
 
 
 def is_yunet(outputs: Mapping[str, Array]) -> bool:
-    """Two scores, boxes and points of each grid: four outputs a stride."""
+    """Two scores, boxes and points of each grid: four outputs per stride."""
     return [len(_by_columns(outputs, one)) for one in (1, 4, 2 * _POINTS)] == [6, 3, 3]
 
 
 def scrfd(outputs: Mapping[str, Array], size: tuple[int, int]) -> list[Candidates]:
-    """Decode distances from centres of cells, in strides (SCRFD, two anchors a cell)."""
+    """Decode distances from cell centres, in strides (SCRFD, two anchors per cell)."""
     scores, boxes, points = (_by_columns(outputs, one) for one in (1, 4, 2 * _POINTS))
     parts = []
     for level, stride in enumerate(_STRIDES):
@@ -47,7 +47,7 @@ def scrfd(outputs: Mapping[str, Array], size: tuple[int, int]) -> list[Candidate
 
 
 def yunet(outputs: Mapping[str, Array], size: tuple[int, int]) -> list[Candidates]:
-    """Decode places within cells and logarithms of sizes (YuNet)."""
+    """Decode offsets within cells and logarithms of sizes (YuNet)."""
     classes, objects = (
         sorted(
             (

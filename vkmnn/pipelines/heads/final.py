@@ -1,4 +1,4 @@
-"""Heads with suppression inside: boxes, scores and classes are outputs of their own."""
+"""Heads with built-in suppression: boxes, scores and classes are separate outputs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def is_tensorflow(signature: Signature) -> bool:
 
 
 def tensorflow(outputs: Mapping[str, Array], signature: Signature) -> list[Candidates]:
-    """Decode top, left, bottom, right as parts of the input; classes count from 1."""
+    """Decode top, left, bottom, right as fractions of the input; classes count from 1."""
     found = [signature.named(one) for one in _TENSORFLOW]
     boxes, scores, classes = (outputs[one.name] for one in found if one is not None)
     counts = _counts(outputs, signature, len(boxes), boxes.shape[1])
@@ -53,7 +53,7 @@ def tensorflow(outputs: Mapping[str, Array], signature: Signature) -> list[Candi
 def _counts(
     outputs: Mapping[str, Array], signature: Signature, pictures: int, most: int
 ) -> list[int]:
-    """Return how many rows count, where an output says it."""
+    """Return the number of valid rows, if an output gives it."""
     one = signature.named("num")
     if one is None:
         return [most] * pictures
@@ -61,7 +61,7 @@ def _counts(
 
 
 def is_tflite(signature: Signature) -> bool:
-    """Four outputs: boxes [n, rows, 4], classes and scores [n, rows], and how many count [n]."""
+    """Four outputs: boxes [n, rows, 4], classes and scores [n, rows], and counts [n]."""
     ranks = [one.rank for one in signature.outputs]
     return (
         len(ranks) == 4
@@ -72,7 +72,7 @@ def is_tflite(signature: Signature) -> bool:
 
 
 def tflite(outputs: Mapping[str, Array], signature: Signature) -> list[Candidates]:
-    """Decode top, left, bottom, right as parts of the input; classes are whole numbers."""
+    """Decode top, left, bottom, right as fractions of the input; classes are integers."""
     boxes = next(outputs[one.name] for one in signature.outputs if one.rank == 3)
     pair = [outputs[one.name] for one in signature.outputs if one.rank == 2]
     counts = next(outputs[one.name] for one in signature.outputs if one.rank == 1)
@@ -88,7 +88,7 @@ def _is_whole(values: Array) -> bool:
     return bool(np.all(values == np.rint(values)))
 
 
-# --- EfficientNMS: how many, boxes, scores, classes -----------------------------------------------
+# --- EfficientNMS: counts, boxes, scores, classes ------------------------------------------------
 
 
 def is_counted(signature: Signature) -> bool:
@@ -132,7 +132,7 @@ def _selected(signature: Signature) -> tuple[Output, Output, Output] | None:
 
 
 def yolov3(outputs: Mapping[str, Array], signature: Signature) -> list[Candidates]:
-    """Decode top, left, bottom, right in pixels of the picture, whose size is an input."""
+    """Decode top, left, bottom, right in pixels of the image, whose size is an input."""
     found = _selected(signature)
     assert found is not None
     boxes, scores, rows = (outputs[one.name] for one in found)
@@ -149,7 +149,7 @@ def yolov3(outputs: Mapping[str, Array], signature: Signature) -> list[Candidate
 
 
 def is_ssd(signature: Signature) -> bool:
-    """Boxes [n, rows, 4], classes [n, rows] of integers, scores [n, rows]."""
+    """Boxes [n, rows, 4], integer classes [n, rows], scores [n, rows]."""
     boxes, scores = signature.find(None, None, 4, integer=False), signature.find(None, None)
     classes = signature.find(None, None, integer=True)
     return (
@@ -165,7 +165,7 @@ def _has_original(signature: Signature) -> bool:
 
 
 def ssd(outputs: Mapping[str, Array], signature: Signature) -> list[Candidates]:
-    """Decode corners as parts of the input."""
+    """Decode corners as fractions of the input."""
     boxes = next(outputs[one.name] for one in signature.outputs if one.rank == 3)
     pair = [one for one in signature.outputs if one.rank == 2]
     classes = next(outputs[one.name] for one in pair if one.integer)
@@ -178,7 +178,7 @@ def ssd(outputs: Mapping[str, Array], signature: Signature) -> list[Candidates]:
 
 
 def is_torchvision(signature: Signature) -> bool:
-    """Boxes [rows, 4], classes [rows] of integers, scores [rows], of one picture."""
+    """Boxes [rows, 4], integer classes [rows], scores [rows], of one image."""
     boxes, classes = signature.find(None, 4, integer=False), signature.find(None, integer=True)
     return len(signature.outputs) >= 3 and boxes is not None and classes is not None
 
@@ -197,13 +197,13 @@ def torchvision(outputs: Mapping[str, Array], signature: Signature) -> list[Cand
 
 
 def is_paddle(signature: Signature) -> bool:
-    """Rows (class, score, left, top, right, bottom) [rows, 6] and how many of each picture [n]."""
+    """Rows (class, score, left, top, right, bottom) [rows, 6] and the count per image [n]."""
     table = signature.find(None, 6, integer=False)
     return table is not None and len(signature.outputs) in (1, 2)
 
 
 def paddle(outputs: Mapping[str, Array], signature: Signature) -> list[Candidates]:
-    """Decode corners in pixels of the picture."""
+    """Decode corners in pixels of the image."""
     one, count = signature.find(None, 6, integer=False), signature.find(None, integer=True)
     assert one is not None
     table = outputs[one.name]

@@ -1,4 +1,4 @@
-"""Connected regions of a map, and the least rectangles around them (DBNet)."""
+"""Connected regions of a map, and their minimum-area rectangles (DBNet)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from vkmnn.pipelines.arrays import Array
 
 
 def regions_of(mask: Array) -> list[Array]:
-    """Return the outer points of each region of a mask: x and y, int64 [n, 2].
+    """Return the boundary points of each region of a mask: x and y, int64 [n, 2].
 
-    Pixels that touch at a corner belong together. The points are the ends of the region's rows.
+    Pixels that touch at a corner are connected. The points are the ends of the region's rows.
 
     Args:
         mask: bool [rows, columns].
@@ -78,10 +78,10 @@ def _turn(a: Array, b: Array, c: Array) -> float:
 
 
 def least_rectangle(points: Array) -> tuple[Array, float, float]:
-    """Return the rectangle of the least area around points: corners [4, 2], and both sides.
+    """Return the minimum-area rectangle around points: corners [4, 2], and both sides.
 
-    Corners begin at the top left and go round with the clock. One side of the least rectangle
-    lies on a side of the hull.
+    Corners start at the top left and run clockwise. One side of the rectangle is collinear with a
+    side of the hull.
     """
     hull = hull_of(points).astype(np.float64)
     sides = np.roll(hull, -1, 0) - hull
@@ -117,7 +117,7 @@ def grown(corners: Array, by: float) -> Array:
 
 
 def mean_within(values: Array, corners: Array) -> float:
-    """Return the mean of a map within a convex polygon, its edge included."""
+    """Return the mean of a map within a convex polygon, including its boundary."""
     height, width = values.shape
     left, top = np.clip(np.floor(corners.min(0)), 0, (width - 1, height - 1)).astype(int)
     right, bottom = np.clip(np.ceil(corners.max(0)), 0, (width - 1, height - 1)).astype(int)
@@ -136,15 +136,15 @@ def text_boxes(
     """Return the rectangles around text: corners [4, 2] in the map, and scores (DBNet).
 
     Args:
-        chances: [rows, columns], from 0 to 1.
+        chances: probabilities [rows, columns].
         threshold: pixels above it are text.
-        least: boxes whose mean is below it are dropped.
-        growth: the map shows the middle of each line; its box is moved outwards by area · growth
-            / perimeter.
+        least: boxes with a lower mean are dropped.
+        growth: the map shows only the core of each line; its box is expanded by area · growth /
+            perimeter.
     """
     found = []
     ink = chances > threshold
-    wide = ink.copy()  # dilated by a square of two pixels, which joins what nearly touches
+    wide = ink.copy()  # dilate by a 2 × 2 square to join nearly touching regions
     wide[1:] |= ink[:-1]
     wide[:, 1:] |= wide[:, :-1].copy()
     for points in regions_of(wide):
@@ -161,15 +161,15 @@ def text_boxes(
 
 
 _SMALLEST = 3.0
-"""Sides of boxes in pixels of the map, at least."""
+"""Minimum side of a box, in pixels of the map."""
 
 
 def spelt(chances: Array, characters: list[str]) -> tuple[str, float]:
     """Return the text of a line and its mean score, by the best class of each column (CTC).
 
     Args:
-        chances: [columns, classes]; class 0 is the blank.
-        characters: by class, from 0 on.
+        chances: probabilities [columns, classes]; class 0 is the blank.
+        characters: the character of each class, from 0 on.
     """
     best = chances.argmax(1)
     new = np.concatenate([[True], best[1:] != best[:-1]]) & (best != 0)

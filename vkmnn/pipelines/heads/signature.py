@@ -1,4 +1,4 @@
-"""Names and shapes of outputs, by which heads are recognised."""
+"""Names and shapes of outputs, used to recognise heads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Shape = tuple[int | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """An output: its name, its shape as far as it is known, and whether it has integers."""
+    """An output: its name, its shape as far as it is known, and whether it is an integer tensor."""
 
     name: str
     shape: Shape
@@ -22,7 +22,7 @@ class Output:
 
     @property
     def is_open(self) -> bool:
-        """Whether a size other than the first is not known."""
+        """Whether any size but the first is unknown."""
         return None in self.shape[1:]
 
     @property
@@ -31,7 +31,7 @@ class Output:
         return len(self.shape)
 
     def like(self, *shape: int | None) -> bool:
-        """Tell whether the shape is this one; None stands for any size, known or not."""
+        """Return whether the shape matches; None matches any size, known or not."""
         return self.rank == len(shape) and all(
             want is None or have == want for have, want in zip(self.shape, shape, strict=True)
         )
@@ -39,12 +39,12 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What is known of a network when its head is looked for.
+    """Properties of a network used to find its head.
 
     Attributes:
         outputs: its outputs.
-        size: height and width of its input, where they are known.
-        classes: how many classes its files name; 0 for unknown.
+        size: height and width of its input, if known.
+        classes: the number of class names in its files; 0 if unknown.
         properties: metadata of its file.
     """
 
@@ -54,14 +54,14 @@ class Signature:
     properties: Mapping[str, str] = field(default_factory=dict)
 
     def find(self, *shape: int | None, integer: bool | None = None) -> Output | None:
-        """Return the first output of a shape."""
+        """Return the first output of a given shape."""
         for one in self.outputs:
             if one.like(*shape) and integer in (None, one.integer):
                 return one
         return None
 
     def named(self, *words: str) -> Output | None:
-        """Return the first output whose name contains one of these, in their order."""
+        """Return the first output whose name contains one of the words, in the words' order."""
         for word in words:
             for one in self.outputs:
                 if word in one.name.lower():
@@ -70,7 +70,7 @@ class Signature:
 
 
 def declared_outputs(args: Iterable[NodeArg]) -> tuple[Output, ...]:
-    """Return the outputs as the model declares them; those of unknown rank are left out."""
+    """Return the outputs as the model declares them; those of unknown rank are omitted."""
     return tuple(
         Output(
             arg.name,

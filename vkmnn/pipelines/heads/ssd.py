@@ -1,4 +1,4 @@
-"""Raw heads of single-shot detectors: offsets from prior boxes, and scores with a background."""
+"""Raw heads of single-shot detectors: offsets from prior boxes, and scores including background."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from vkmnn.pipelines.heads.signature import Output, Signature
 from vkmnn.pipelines.heads.yolo import in_pixels
 
 _CENTRE, _SIZE = 0.1, 0.2
-"""Variances: offsets of centres and of sizes are scaled by them."""
+"""Variances that scale the offsets of centres and of sizes."""
 
 
 def _vgg(sides: tuple[int, ...], steps: tuple[int, ...], sizes: tuple[float, ...],
          ratios: tuple[tuple[int, ...], ...], pixels: int) -> Array:  # fmt: skip
-    """Return centre and size of the priors of SSD on VGG, as parts of the picture."""
+    """Return centre and size of the priors of SSD on VGG, as fractions of the image."""
     made = []
     for level, side in enumerate(sides):
         least, most = sizes[level] / pixels, sizes[level + 1] / pixels
@@ -67,7 +67,7 @@ def _mobilenet() -> Array:
 
 
 PRIORS: Mapping[int, Callable[[], Array]] = {8732: _ssd300, 24564: _ssd512, 1917: _mobilenet}
-"""Prior boxes by their number."""
+"""Prior boxes by the number of them."""
 
 
 def _pair(signature: Signature) -> tuple[Output, Output] | None:
@@ -84,7 +84,7 @@ def _pair(signature: Signature) -> tuple[Output, Output] | None:
 
 
 def is_raw(signature: Signature) -> bool:
-    """Offsets [n, priors, 4] or [n, 4, priors], scores alike, of a known number of priors."""
+    """Offsets [n, priors, 4] or [n, 4, priors], scores likewise, for a known number of priors."""
     return _pair(signature) is not None
 
 

@@ -1,4 +1,4 @@
-"""Suppression of boxes that overlap surer ones."""
+"""Non-maximum suppression."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MAX_CANDIDATES = 30_000
 
 
 def overlaps(box: Array, others: Array) -> Array:
-    """Return the area common to a box and each other one, over that of both (IoU).
+    """Return the intersection over union (IoU) of a box and each of the others.
 
     Args:
         box: [4], left, top, right, bottom.
@@ -25,19 +25,19 @@ def overlaps(box: Array, others: Array) -> Array:
 
 
 def suppress(boxes: Array, scores: Array, classes: Array, most_overlap: float, most: int) -> Array:
-    """Return the indices of the boxes that stay, the surest first.
+    """Return the indices of the remaining boxes, highest score first.
 
     Args:
         boxes: float [n, 4], left, top, right, bottom.
         scores: [n].
         classes: [n]; boxes of different classes do not suppress each other.
-        most_overlap: boxes that overlap a surer one by more are dropped.
-        most: how many stay at most.
+        most_overlap: boxes with a greater overlap with a box of higher score are dropped.
+        most: maximum number of remaining boxes.
     """
     order = np.argsort(-scores, kind="stable")[:MAX_CANDIDATES]
     if not len(order):
         return order
-    spread = float(np.abs(boxes[order]).max()) * 2 + 1  # boxes of two classes never meet
+    spread = float(np.abs(boxes[order]).max()) * 2 + 1  # boxes of different classes never overlap
     apart = boxes[order].astype(np.float64) + (classes[order].astype(np.float64) * spread)[:, None]
     left = np.arange(len(order))
     kept: list[int] = []

@@ -1,4 +1,4 @@
-"""Boxes that are turned by an angle: ultralytics' task `obb`."""
+"""Rotated boxes: ultralytics' task `obb`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from vkmnn.pipelines.arrays import Array
 
 
 def outlines(extra: Array) -> Array:
-    """Return the corners of turned boxes, [n, 4, 2].
+    """Return the corners of rotated boxes, [n, 4, 2].
 
     Args:
         extra: [n, 5]: centre x and y, width, height, and the angle in radians.
@@ -23,13 +23,13 @@ def outlines(extra: Array) -> Array:
 
 
 def around(extra: Array) -> Array:
-    """Return the upright boxes around turned ones, [n, 4]."""
+    """Return the axis-aligned boxes around rotated ones, [n, 4]."""
     corners = outlines(extra)
     return np.concatenate([corners.min(1), corners.max(1)], 1)
 
 
 def likeness(one: Array, other: Array) -> Array:
-    """Return how alike turned boxes are, from 0 to 1, as [n, m]: Hellinger's of their Gaussians.
+    """Return the similarity of rotated boxes, [n, m] from 0 to 1, by Gaussians' Hellinger distance.
 
     Args:
         one: [n, 5].
@@ -62,14 +62,14 @@ _MOST = 2000
 def suppress_turned(
     extra: Array, scores: Array, classes: Array, most_overlap: float, most: int
 ) -> Array:
-    """Return the indices of the turned boxes that no surer one of their class is too like.
+    """Return the indices of rotated boxes after suppression within each class.
 
     Args:
         extra: [n, 5].
         scores: [n].
         classes: [n].
-        most_overlap: the greatest likeness that stays.
-        most: how many stay at most.
+        most_overlap: the greatest similarity that is allowed.
+        most: maximum number of remaining boxes.
     """
     order = np.argsort(-scores, kind="stable")[:_MOST]
     alike = likeness(extra[order], extra[order]) >= most_overlap

@@ -1,7 +1,7 @@
-"""Heads of the YOLO family that return one table of boxes.
+"""YOLO heads with one table of boxes.
 
-The layouts are those of the exporters: rows are boxes, or columns are. Boxes are centre x, centre
-y, width and height in pixels of the input.
+The layout depends on the exporter: boxes are rows, or columns. A box is centre x, centre y, width
+and height in pixels of the input.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from vkmnn.pipelines.heads.turned import around
 STRIDES = (8, 16, 32)
 _GRIDS = (STRIDES, (*STRIDES, 64), (16, 32))
 _COLUMNS = (84, 85, 116, 117)
-"""Numbers of each box, with COCO's 80 classes."""
+"""Values per box, with COCO's 80 classes."""
 _MASKS = 32
-"""Coefficients of masks for each box of networks with prototypes."""
+"""Mask coefficients per box in networks with prototypes."""
 _END = 6
 _MAX_FINAL = 1000
 
 
 def cells(size: tuple[int, int] | None, strides: Sequence[int] = STRIDES) -> int:
-    """Return how many cells the grids of these strides have; 0 for an unknown size."""
+    """Return the number of grid cells for these strides; 0 for an unknown size."""
     if size is None:
         return 0
     return sum(-(-size[0] // one) * -(-size[1] // one) for one in strides)
@@ -47,7 +47,7 @@ def prototypes(signature: Signature) -> Output | None:
 
 
 def extra_columns(signature: Signature) -> int:
-    """Return how many numbers follow the scores of each box."""
+    """Return the number of values after the scores of each box."""
     masks = prototypes(signature)
     if masks is not None:
         return int(masks.shape[1] or _MASKS)
@@ -58,7 +58,7 @@ def extra_columns(signature: Signature) -> int:
     return 1 if task == "obb" else 0
 
 
-# --- with suppression inside ----------------------------------------------------------------------
+# --- with built-in suppression ------------------------------------------------------------------
 
 
 def is_end_to_end(signature: Signature) -> bool:
@@ -71,7 +71,7 @@ def is_end_to_end(signature: Signature) -> bool:
 
 
 def end_to_end(outputs: Mapping[str, Array], signature: Signature) -> list[Candidates]:
-    """Decode rows that are sorted out already; empty ones have a score of 0."""
+    """Decode rows after suppression; empty ones have a score of 0."""
     one = table_output(signature)
     assert one is not None
     made = []
@@ -84,7 +84,7 @@ def end_to_end(outputs: Mapping[str, Array], signature: Signature) -> list[Candi
 
 
 def is_rows(signature: Signature) -> bool:
-    """Rows (picture, left, top, right, bottom, class, score) of all pictures: YOLOv7."""
+    """Rows (image, left, top, right, bottom, class, score) of all images: YOLOv7."""
     return (
         len(signature.outputs) == 1
         and signature.outputs[0].rank == 2
@@ -103,11 +103,11 @@ def rows(outputs: Mapping[str, Array], signature: Signature) -> list[Candidates]
     ]
 
 
-# --- boxes and scores apart -----------------------------------------------------------------------
+# --- separate boxes and scores ------------------------------------------------------------------
 
 
 def is_pair(signature: Signature) -> bool:
-    """Boxes [n, rows, 4] or [n, rows, 1, 4], and scores [n, rows, classes] or turned."""
+    """Boxes [n, rows, 4] or [n, rows, 1, 4], and scores [n, rows, classes] or transposed."""
     return _pair(signature) is not None
 
 
@@ -123,7 +123,7 @@ def _pair(signature: Signature) -> tuple[Output, Output] | None:
 
 
 def pair(outputs: Mapping[str, Array], signature: Signature) -> list[Candidates]:
-    """Decode corners in pixels, or as parts of the input's size (YOLO-NAS, YOLOv4, PP-YOLOE)."""
+    """Decode corners in pixels, or as fractions of the input size (YOLO-NAS, YOLOv4, PP-YOLOE)."""
     found = _pair(signature)
     assert found is not None
     boxes = outputs[found[0].name].astype(np.float32)
@@ -140,7 +140,7 @@ def pair(outputs: Mapping[str, Array], signature: Signature) -> list[Candidates]
 
 
 def is_table(signature: Signature) -> bool:
-    """A table [n, rows, columns] of boxes, either way round."""
+    """A table [n, rows, columns] of boxes, or its transpose."""
     one = table_output(signature)
     if one is None or None in one.shape[1:] or len(signature.outputs) > 5:
         return False
@@ -156,7 +156,7 @@ def is_table(signature: Signature) -> bool:
 
 
 def is_yolox(signature: Signature) -> bool:
-    """A table with one box a cell, and an objectness: YOLOX's, or YOLOv6's."""
+    """A table with one box per cell, and an objectness: YOLOX's, or YOLOv6's."""
     one = table_output(signature)
     if not is_table(signature) or one is None or signature.size is None:
         return False
@@ -166,7 +166,7 @@ def is_yolox(signature: Signature) -> bool:
 
 
 def table(outputs: Mapping[str, Array], signature: Signature) -> list[Candidates]:
-    """Decode a table with or without an objectness, of cells or of pixels."""
+    """Decode a table with or without objectness, in cells or pixels."""
     one = table_output(signature)
     assert one is not None
     values = outputs[one.name].astype(np.float32)
@@ -174,7 +174,7 @@ def table(outputs: Mapping[str, Array], signature: Signature) -> list[Candidates
         values = values.transpose(0, 2, 1)
     extra, objectness = extra_columns(signature), has_objectness(values, signature, one)
     scores = values[:, :, 4 + objectness : values.shape[2] - extra]
-    if objectness:  # networks of a single class may have no column for it
+    if objectness:  # networks with a single class may have no column for it
         scores = scores * values[:, :, 4:5] if scores.shape[2] else values[:, :, 4:5]
     boxes = _decoded(values[:, :, :4], signature) if objectness else values[:, :, :4]
     further = values[:, :, values.shape[2] - extra :] if extra else None
@@ -195,7 +195,7 @@ def table(outputs: Mapping[str, Array], signature: Signature) -> list[Candidates
 
 
 def is_turned(shape: Sequence[int], signature: Signature) -> bool:
-    """Tell whether the columns of a table are boxes: YOLOv8's way round."""
+    """Return whether the boxes are columns, as in YOLOv8."""
     rows, columns = shape[1], shape[2]
     classes, extra = signature.classes, extra_columns(signature)
     if classes:
@@ -206,10 +206,10 @@ def is_turned(shape: Sequence[int], signature: Signature) -> bool:
 
 
 def has_objectness(values: Array, signature: Signature, one: Output) -> bool:
-    """Tell whether the fifth column says how likely there is anything.
+    """Return whether the fifth column is an objectness.
 
-    The number of classes decides where files name them. Otherwise tables of columns (YOLOv8) have
-    none, and tables of rows (YOLOv5, YOLOX) do.
+    If files name the classes, their number decides. Otherwise boxes in columns (YOLOv8) have none,
+    and boxes in rows (YOLOv5, YOLOX) have one.
     """
     features = values.shape[2] - extra_columns(signature)
     if signature.classes:
@@ -223,9 +223,9 @@ def has_objectness(values: Array, signature: Signature, one: Output) -> bool:
 
 
 def _decoded(boxes: Array, signature: Signature) -> Array:
-    """Return centres and sizes in pixels, also where they are still those of cells (YOLOX).
+    """Return centres and sizes in pixels, also if they are relative to cells (YOLOX).
 
-    Centres of decoded boxes lie near their cells; those of cells lie near 0.
+    Decoded centres are close to their cells; raw ones are close to 0.
     """
     size = signature.size
     strides = next(
@@ -253,7 +253,7 @@ def _cells(size: tuple[int, int], strides: Sequence[int]) -> tuple[Array, Array]
 
 
 def in_pixels(boxes: Array, signature: Signature) -> Array:
-    """Return boxes in pixels of the input; some exporters write parts of its size."""
+    """Return boxes in pixels of the input; some exporters write fractions of its size."""
     if signature.size is None or not boxes.size or float(np.abs(boxes).max()) > 2:
         return boxes
     height, width = signature.size

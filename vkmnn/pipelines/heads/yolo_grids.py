@@ -1,4 +1,4 @@
-"""Heads of the YOLO family that return grids of raw numbers, which anchors turn into boxes."""
+"""YOLO heads with grids of raw values, decoded with anchors."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ ANCHORS = (
     ((30, 61), (62, 45), (59, 119)),
     ((116, 90), (156, 198), (373, 326)),
 )
-"""Width and height of YOLOv3's and YOLOv5's anchors, by grid from the finest on."""
+"""Width and height of YOLOv3's and YOLOv5's anchors, by grid, the finest first."""
 V4_ANCHORS = (
     ((12, 16), (19, 36), (40, 28)),
     ((36, 75), (76, 55), (72, 146)),
     ((142, 110), (192, 243), (459, 401)),
 )
-"""Those of YOLOv4 and YOLOv7."""
+"""Anchors of YOLOv4 and YOLOv7."""
 TINY_ANCHORS = (
     ((10, 14), (23, 27), (37, 58)),
     ((81, 82), (135, 169), (344, 319)),
 )
-"""Those of the tiny networks, with two grids, of strides 16 and 32."""
+"""Anchors of the tiny networks, with two grids of strides 16 and 32."""
 V2_ANCHORS = ((1.08, 1.19), (3.42, 4.41), (6.63, 11.38), (9.42, 5.11), (16.62, 10.52))
-"""Those of YOLOv2 on VOC, in cells."""
+"""Anchors of YOLOv2 on VOC, in cells."""
 _V4_REACH = (1.2, 1.1, 1.05)
 _Anchors = Sequence[Sequence[tuple[float, float]]]
 
@@ -59,7 +59,7 @@ def _is_grid(sides: Sequence[int | None], signature: Signature) -> bool:
 
 
 def _grids(signature: Signature, axis: int) -> list[Output]:
-    """Return the outputs that are grids with their anchors on an axis, the finest first."""
+    """Return the grid outputs with the anchors as an axis, the finest first."""
     found = []
     for one in signature.outputs:
         if one.integer:
@@ -77,7 +77,7 @@ def _grids(signature: Signature, axis: int) -> list[Output]:
 
 
 def _flat(one: Output, signature: Signature) -> bool:
-    """Tell whether channels are three anchors' numbers: 255 for COCO."""
+    """Return whether channels combine three anchors: 255 for COCO."""
     each = (one.shape[1] or 0) // 3
     if signature.classes:
         return each == 5 + signature.classes
@@ -85,7 +85,7 @@ def _flat(one: Output, signature: Signature) -> bool:
 
 
 def _anchors(signature: Signature, count: int, usual: _Anchors) -> _Anchors:
-    """Return the anchors of the metadata, or the usual ones, in pixels."""
+    """Return the anchors from the metadata, or the default ones, in pixels."""
     said = parsed(signature.properties.get("anchors"))
     try:
         pairs = np.array(said, np.float64).reshape(count, 3, 2)

@@ -1,1 +1,1 @@
-"""What pipelines return: objects that print, draw, save and describe themselves."""
+"""Results of pipelines: objects that can be printed, drawn, saved and serialised."""

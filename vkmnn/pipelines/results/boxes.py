@@ -1,4 +1,4 @@
-"""Boxes around things: the result of a detection."""
+"""Boxes around objects: the result of detection."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A rectangle in a picture, in its pixels, and what is in it.
+    """A rectangle in the image, in pixels, and its label.
 
-    `outline` has the corners (x, y) of a rectangle that is turned; the box is around it.
+    For a rotated rectangle, `outline` holds its corners (x, y), and the box is the bounding box.
     """
 
     label: Label
@@ -55,7 +55,7 @@ class Box:
 
 
 class Boxes(Result[Box]):
-    """The boxes of a picture, the surest first."""
+    """The boxes in an image, highest score first."""
 
     columns = ("label", "score", "left", "top", "right", "bottom")
 
@@ -76,11 +76,11 @@ class Boxes(Result[Box]):
         }
 
     def draw(self) -> Image.Image:
-        """Return the picture with boxes and labels."""
+        """Return the image with boxes and labels."""
         from vkmnn.pipelines.results.drawing import Canvas, colour_of
 
         canvas = Canvas(drawn(self))
-        for box in reversed(self.items):  # the surest on top
+        for box in reversed(self.items):  # highest score on top
             colour = colour_of(box.label.index)
             if box.outline:
                 canvas.polygon(np.array(box.outline), colour)
@@ -103,6 +103,6 @@ def boxes_of(corners: Array, scores: Array, classes: Array, names: Sequence[str]
 
 
 def label_of(index: int, score: float, names: Sequence[str]) -> Label:
-    """Return the label of a class; classes without a name are called by their number."""
+    """Return the label of a class; unnamed classes are named by their index."""
     name = names[index] if 0 <= index < len(names) else str(index)
     return Label(name, score, index)

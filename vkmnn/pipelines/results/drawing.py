@@ -1,4 +1,4 @@
-"""Drawing on pictures, legible on light and dark."""
+"""Drawing on images, legible on light and dark backgrounds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _GOLDEN = 0.61803398875
 
 
 def colour_of(index: int) -> Colour:
-    """Return the colour of a class: neighbouring numbers differ clearly."""
+    """Return the colour of a class; adjacent indices differ clearly."""
     hue = (0.98 + index * _GOLDEN) % 1
     red, green, blue = colorsys.hsv_to_rgb(hue, 0.75 if index % 2 else 0.9, 0.95)
     return round(red * 255), round(green * 255), round(blue * 255)
@@ -31,10 +31,10 @@ def ink_on(colour: Colour) -> Colour:
 
 
 class Canvas:
-    """A picture that is drawn on.
+    """An image to draw on.
 
     Args:
-        picture: the background, which stays as it is.
+        picture: the background, which is not modified.
     """
 
     def __init__(self, picture: Picture) -> None:
@@ -49,7 +49,7 @@ class Canvas:
             self._font = fonts.load_default()
 
     def box(self, corners: Sequence[float], colour: Colour) -> None:
-        """Outline a rectangle; a dark line beside the coloured one shows on any ground."""
+        """Outline a rectangle; a dark line next to the coloured one shows on any background."""
         left, top, right, bottom = corners
         right, bottom = max(left, right), max(top, bottom)
         wide = self.thickness
@@ -76,7 +76,7 @@ class Canvas:
         self._draw.ellipse((x - size, y - size, x + size, y + size), fill=colour)
 
     def tag(self, x: float, y: float, text: str, colour: Colour) -> None:
-        """Write a text on a ground of a colour, above a point or within the picture."""
+        """Write text on a coloured background, above a point or within the image."""
         text = self._writable(text)
         left, top, right, bottom = self._draw.textbbox((0, 0), text, font=self._font)
         pad = max(self.thickness, 2)
@@ -93,7 +93,7 @@ class Canvas:
         return float(bottom - top + 2 * max(self.thickness, 2) + 1)
 
     def _writable(self, text: str) -> str:
-        """Return a text that the font can write."""
+        """Return a string restricted to the font's characters."""
         try:
             self._draw.textbbox((0, 0), text, font=self._font)
         except (UnicodeError, ValueError):

@@ -31,10 +31,10 @@ class Keypoints:
     """The keypoints of one person or face.
 
     Attributes:
-        points: float64 [n, 2], x and y in the picture.
+        points: float64 [n, 2], x and y in the image.
         scores: float32 [n].
-        box: the box around it, where the network has found one.
-        embedding: numbers that tell faces apart, where they were asked for.
+        box: the box around it, if the network returns one.
+        embedding: a vector that distinguishes faces, if requested.
     """
 
     points: Array
@@ -44,7 +44,7 @@ class Keypoints:
 
     @property
     def names(self) -> Sequence[str]:
-        """The names of the points; numbers where they are not usual ones."""
+        """The names of the points; numbers if they are not standard ones."""
         return _NAMES.get(len(self.points)) or [str(one) for one in range(len(self.points))]
 
     @property
@@ -57,7 +57,7 @@ class Keypoints:
         return f"{len(self.points)} points {self.score:.2f}"
 
     def similarity(self, other: Keypoints) -> float:
-        """Return how alike two faces are: the cosine between their embeddings."""
+        """Return the similarity of two faces: the cosine of their embeddings."""
         if self.embedding is None or other.embedding is None:
             return float("nan")
         return float(self.embedding @ other.embedding)
@@ -77,7 +77,7 @@ class Keypoints:
 
 
 class Poses(Result[Keypoints]):
-    """The people or faces in a picture, the surest first.
+    """The people or faces in an image, highest score first.
 
     Attributes:
         least: points below this score are not drawn.
@@ -87,7 +87,7 @@ class Poses(Result[Keypoints]):
     least = 0.3
 
     def rows(self) -> list[tuple[str, ...]]:
-        """Return label, score, box and the number of points that are sure."""
+        """Return label, score, box and the number of confident points of each."""
         return [
             (
                 one.box.label.name if one.box else "person",
@@ -99,7 +99,7 @@ class Poses(Result[Keypoints]):
         ]
 
     def arrays(self) -> dict[str, Array]:
-        """Return points [n, k, 2], scores [n, k]; boxes [n, 4] and embeddings where they exist."""
+        """Return points [n, k, 2] and scores [n, k]; boxes [n, 4] and embeddings if available."""
         made = {
             "points": np.array([one.points for one in self.items], np.float32),
             "scores": np.array([one.scores for one in self.items], np.float32),
@@ -113,7 +113,7 @@ class Poses(Result[Keypoints]):
         return made
 
     def draw(self) -> Image.Image:
-        """Return the picture with points, limbs and boxes."""
+        """Return the image with points, limbs and boxes."""
         from vkmnn.pipelines.results.drawing import Canvas, colour_of
 
         canvas = Canvas(drawn(self))

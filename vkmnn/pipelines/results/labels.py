@@ -21,9 +21,9 @@ class Label:
     """A class and its score.
 
     Attributes:
-        name: its name, or its number as a text.
-        score: from 0 to 1, unless the network's own numbers were asked for.
-        index: its number.
+        name: its name, or its index as a string.
+        score: from 0 to 1, unless raw outputs were requested.
+        index: its index.
     """
 
     name: str
@@ -35,12 +35,12 @@ class Label:
         return f"{self.name} {self.score:.2f}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return label and score, as transformers has them, and the number of the class."""
+        """Return label and score, as in transformers, and the class index."""
         return {"label": self.name, "score": round(self.score, 6), "index": self.index}
 
 
 class Labels(Result[Label]):
-    """The likeliest classes of a picture, the likeliest first.
+    """The most likely classes of an image, in descending order.
 
     Attributes:
         scores: the scores of all classes, float32 [classes].
@@ -50,15 +50,15 @@ class Labels(Result[Label]):
     scores: Array
 
     def rows(self) -> list[tuple[str, ...]]:
-        """Return name, score and number of each."""
+        """Return name, score and index of each."""
         return [(one.name, f"{one.score:.4f}", str(one.index)) for one in self.items]
 
     def arrays(self) -> dict[str, Array]:
-        """Return the scores of all classes, and the numbers of the likeliest."""
+        """Return the scores of all classes, and the indices of the most likely."""
         return {"scores": self.scores, "top": np.array([one.index for one in self.items], np.int64)}
 
     def draw(self) -> Image.Image:
-        """Return the picture with the labels in its top left corner."""
+        """Return the image with the labels in its top left corner."""
         from vkmnn.pipelines.results.drawing import Canvas, colour_of
 
         canvas = Canvas(drawn(self))
@@ -72,7 +72,7 @@ class Labels(Result[Label]):
 
 
 def drawn(result: Result[Any]) -> Picture:
-    """Return the picture of a result."""
+    """Return the image of a result."""
     if result.picture is None:
-        raise InvalidInputError("the result has no picture to draw on")
+        raise InvalidInputError("the result has no image to draw on")
     return result.picture

@@ -1,4 +1,4 @@
-"""Results that are pictures themselves: depth, mattes, enlarged pictures."""
+"""Results that are images themselves: depth, mattes, enlarged images."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _STOPS = ((0, 0, 4), (87, 16, 110), (188, 55, 84), (249, 142, 9), (252, 255, 164
 
 
 class Depth(Result[float]):
-    """The depth of each pixel, or its inverse, as the network has it.
+    """The depth of each pixel, or its inverse, as the network returns it.
 
     Attributes:
-        depth: float32 [height, width] of the picture.
+        depth: float32 [height, width] of the image.
     """
 
     columns = ("value", "number")
@@ -32,12 +32,12 @@ class Depth(Result[float]):
         self.depth = depth
 
     def rows(self) -> list[tuple[str, ...]]:
-        """Return the least, the mean and the greatest value."""
+        """Return the minimum, mean and maximum."""
         names = ("least", "mean", "greatest")
         return [(name, f"{one:.4g}") for name, one in zip(names, self.items, strict=True)]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the size and the least, the mean and the greatest value."""
+        """Return the size, minimum, mean and maximum."""
         least, mean, greatest = self.items
         return {"size": list(self.depth.shape), "min": least, "mean": mean, "max": greatest}
 
@@ -46,7 +46,7 @@ class Depth(Result[float]):
         return {"depth": self.depth}
 
     def draw(self) -> Image.Image:
-        """Return the values as colours, dark for the least."""
+        """Return the values as colours, dark for the lowest."""
         span = self.items[2] - self.items[0]
         parts = (self.depth - self.items[0]) / (span or 1)
         at = np.linspace(0, 1, len(_STOPS))
@@ -56,10 +56,10 @@ class Depth(Result[float]):
 
 
 class Matte(Result[float]):
-    """How much of each pixel belongs to the foreground.
+    """The opacity of each pixel: how much of it is foreground.
 
     Attributes:
-        alpha: float32 [height, width] of the picture, from 0 to 1.
+        alpha: float32 [height, width] of the image, from 0 to 1.
     """
 
     columns = ("foreground",)
@@ -69,11 +69,11 @@ class Matte(Result[float]):
         self.alpha = alpha
 
     def rows(self) -> list[tuple[str, ...]]:
-        """Return the share of the foreground."""
+        """Return the fraction of foreground."""
         return [(f"{self.items[0]:.1%}",)]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the size and the share of the foreground."""
+        """Return the size and the fraction of foreground."""
         return {"size": list(self.alpha.shape), "foreground": round(self.items[0], 6)}
 
     def arrays(self) -> dict[str, Array]:
@@ -81,7 +81,7 @@ class Matte(Result[float]):
         return {"alpha": self.alpha}
 
     def draw(self) -> Image.Image:
-        """Return the foreground on a transparent ground."""
+        """Return the foreground on a transparent background."""
         alpha = np.rint(self.alpha * 255).astype(np.uint8)
         pixels = np.concatenate([drawn(self).pixels, alpha[:, :, None]], 2)
         made: Image.Image = pil().fromarray(pixels)
@@ -89,7 +89,7 @@ class Matte(Result[float]):
 
 
 class Enlarged(Result[int]):
-    """The picture that a network has made of another one.
+    """The output image of a network.
 
     Attributes:
         pixels: uint8 [height, width, 3].
@@ -114,13 +114,13 @@ class Enlarged(Result[int]):
         return {"pixels": self.pixels}
 
     def draw(self) -> Image.Image:
-        """Return the picture."""
+        """Return the image."""
         made: Image.Image = pil().fromarray(self.pixels)
         return made
 
 
 class Embedding(Result[float]):
-    """Numbers that stand for a picture or a text: alike ones lie near each other.
+    """A vector that represents an image or a text: similar inputs have similar vectors.
 
     Attributes:
         vector: float32 [n], of length 1.
@@ -133,7 +133,7 @@ class Embedding(Result[float]):
         self.vector = vector
 
     def rows(self) -> list[tuple[str, ...]]:
-        """Return how many numbers there are, and the first of them."""
+        """Return the number of elements, and the first of them."""
         return [(str(len(self.vector)), ", ".join(f"{one:.4f}" for one in self.vector[:6]) + " …")]
 
     def arrays(self) -> dict[str, Array]:
@@ -141,5 +141,5 @@ class Embedding(Result[float]):
         return {"vector": self.vector}
 
     def similarity(self, other: Embedding) -> float:
-        """Return the cosine of the angle to another one: 1 for the same direction."""
+        """Return the cosine similarity to another embedding: 1 for the same direction."""
         return float(self.vector @ other.vector)

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Mask:
-    """The pixels of a thing or of a class.
+    """The pixels of an object or of a class.
 
     Attributes:
-        label: what it is.
-        pixels: bool [height, width] of the picture.
-        box: the box around a thing, where the network has found one.
+        label: the class.
+        pixels: bool [height, width] of the image.
+        box: the box around an object, if the network returns one.
     """
 
     label: Label
@@ -33,21 +33,21 @@ class Mask:
 
     @property
     def area(self) -> int:
-        """How many pixels it has."""
+        """The number of pixels."""
         return int(self.pixels.sum())
 
     def __str__(self) -> str:
-        """Return the label and the share of the picture."""
+        """Return the label and the covered fraction of the image."""
         return f"{self.label} {self.area / max(self.pixels.size, 1):.1%}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return label, score, area and runs of pixels as COCO has them, column by column."""
+        """Return label, score, area and COCO's run lengths, column by column."""
         made = {**self.label.to_dict(), "area": self.area, "mask": runs_of(self.pixels)}
         return made if self.box is None else {**made, "box": self.box.to_dict()["box"]}
 
 
 def runs_of(pixels: Array) -> dict[str, Any]:
-    """Return lengths of runs, from one of zeros on, in columns (COCO's uncompressed RLE)."""
+    """Return run lengths in column order, starting with zeros (COCO's uncompressed RLE)."""
     flat = pixels.T.reshape(-1).astype(np.int8)
     changes = np.flatnonzero(np.diff(flat)) + 1
     counts = np.diff(np.concatenate([[0], changes, [len(flat)]])).tolist()
@@ -55,17 +55,17 @@ def runs_of(pixels: Array) -> dict[str, Any]:
 
 
 class Masks(Result[Mask]):
-    """The things or classes in a picture.
+    """The objects or classes in an image.
 
     Attributes:
-        classes: int64 [height, width], the class of each pixel, -1 for none; None for things.
+        classes: int64 [height, width], the class of each pixel, -1 for none; None for objects.
     """
 
     columns = ("label", "score", "pixels", "share")
     classes: Array | None = None
 
     def rows(self) -> list[tuple[str, ...]]:
-        """Return label, score, number of pixels and their share of each."""
+        """Return label, score, number of pixels and covered fraction of each."""
         return [
             (one.label.name, f"{one.label.score:.3f}", str(one.area),
              f"{one.area / max(one.pixels.size, 1):.1%}")
@@ -82,7 +82,7 @@ class Masks(Result[Mask]):
         return made if self.classes is None else {**made, "map": self.classes}
 
     def draw(self) -> Image.Image:
-        """Return the picture with tinted masks, boxes and labels."""
+        """Return the image with tinted masks, boxes and labels."""
         from vkmnn.pipelines.results.drawing import Canvas, colour_of
 
         canvas = Canvas(drawn(self))
@@ -99,7 +99,7 @@ class Masks(Result[Mask]):
 
 
 def _place(mask: Mask) -> tuple[float, float]:
-    """Return where the label goes: the box's corner, or the middle of the pixels."""
+    """Return the position of the label: the box's corner, or the middle of the pixels."""
     if mask.box is not None:
         return mask.box.left, mask.box.top
     rows, columns = np.nonzero(mask.pixels)
@@ -110,12 +110,12 @@ def _place(mask: Mask) -> tuple[float, float]:
 
 
 def from_map(classes: Array, scores: Array | None, names: Sequence[str]) -> list[Mask]:
-    """Return a mask for each class of a map, the largest first.
+    """Return a mask for each class in a map, the largest first.
 
     Args:
         classes: int [height, width].
-        scores: of each pixel's class, where they are known.
-        names: of the classes.
+        scores: the score of each pixel's class, if known.
+        names: names of the classes.
     """
     found, counts = np.unique(classes, return_counts=True)
     made = []

@@ -1,4 +1,4 @@
-"""The base of results, and the files that they are saved to."""
+"""The base class of results, and writers for the files they are saved to."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Result(Generic[T_co]):
-    """What a pipeline says about one input: a sequence of items.
+    """The result of a pipeline for one input: a sequence of items.
 
     Args:
         items: labels, boxes, lines of text …
-        picture: what they are about, where that is a picture.
+        picture: the input, if it is an image.
 
     Attributes:
         columns: names of the columns of `rows`.
-        suffix: of files that it is saved to where nothing names one, and there is no picture.
+        suffix: default suffix of the result's file, if it has no image.
     """
 
     columns: ClassVar[tuple[str, ...]] = ()
@@ -62,7 +62,7 @@ class Result(Generic[T_co]):
         return [(str(item),) for item in self.items]
 
     def to_dict(self) -> Any:
-        """Return what JSON holds: lists, dictionaries, numbers, text."""
+        """Return JSON-compatible values: lists, dictionaries, numbers, strings."""
         return [_plain(item) for item in self.items]
 
     def to_json(self, indent: int | None = 2) -> str:
@@ -78,21 +78,21 @@ class Result(Generic[T_co]):
         return "\n".join("\t".join(row) for row in self.rows())
 
     def draw(self) -> Image.Image:
-        """Return the picture with the items drawn on it.
+        """Return the image with the items drawn on it.
 
         Raises:
-            InvalidInputError: there is no picture.
+            InvalidInputError: the result has no image.
         """
         raise InvalidInputError(f"{type(self).__name__} cannot be drawn", hint="save it as .json")
 
     def save(self, path: str | Path) -> Path:
-        """Save it: a picture with the items, or .json, .npz or .txt, by the suffix.
+        """Save the result: an image with the items, or .json, .npz or .txt, by the suffix.
 
         Returns:
             The path.
 
         Raises:
-            InvalidInputError: no file of that suffix holds such a result, or it cannot be written.
+            InvalidInputError: the suffix does not fit the result, or the file cannot be written.
         """
         target = Path(path)
         write = saver_of(target)
@@ -119,7 +119,7 @@ def _save_picture(result: Result[Any], path: Path) -> None:
 
 
 def image_format(path: Path) -> str:
-    """Return PIL's name of the format that a suffix stands for; raises KeyError for others."""
+    """Return PIL's name of the format of a suffix; raises KeyError for unknown suffixes."""
     return str(pil().registered_extensions()[path.suffix.lower()])
 
 
@@ -149,14 +149,14 @@ SAVERS: Mapping[str, Saver] = {
     ".npz": _save_arrays,
     ".txt": _save_text,
 }
-"""Who writes a result, by the suffix of the file."""
+"""Writers of results by file suffix."""
 
 
 def saver_of(path: Path) -> Saver:
-    """Return who writes files of a suffix.
+    """Return the writer for files of a suffix.
 
     Raises:
-        InvalidInputError: nobody does.
+        InvalidInputError: there is no writer for the suffix.
     """
     found = SAVERS.get(path.suffix.lower())
     if found is None:

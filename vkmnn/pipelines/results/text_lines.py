@@ -1,4 +1,4 @@
-"""Lines of text in a picture."""
+"""Lines of text in an image."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class TextLine:
     """A line of text.
 
     Attributes:
-        text: what it says.
+        text: its text.
         score: from 0 to 1.
         corners: float64 [4, 2]: x and y of the top left, top right, bottom right and bottom left.
     """
@@ -40,19 +40,19 @@ class TextLine:
 
 
 class TextLines(Result[TextLine]):
-    """The lines of text in a picture, from top to bottom."""
+    """The lines of text in an image, from top to bottom."""
 
     columns = ("text", "score", "left", "top")
 
     def rows(self) -> list[tuple[str, ...]]:
-        """Return text, score and the left and top ends of each."""
+        """Return text, score, left and top of each."""
         return [
             (one.text, f"{one.score:.3f}", *(f"{side:.0f}" for side in one.corners.min(0)))
             for one in self.items
         ]
 
     def text(self) -> str:
-        """Return the text, one line below the other."""
+        """Return the text, one line per row."""
         return "\n".join(one.text for one in self.items)
 
     def arrays(self) -> dict[str, Array]:
@@ -64,7 +64,7 @@ class TextLines(Result[TextLine]):
         }
 
     def draw(self) -> Image.Image:
-        """Return the picture with each line outlined and written above."""
+        """Return the image with each line outlined and its text above it."""
         from vkmnn.pipelines.results.drawing import Canvas, colour_of
 
         canvas = Canvas(drawn(self))

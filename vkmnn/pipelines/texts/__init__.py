@@ -1,1 +1,1 @@
-"""Tasks that take texts."""
+"""Text tasks."""

@@ -1,4 +1,4 @@
-"""Text classification: the likeliest classes of a text."""
+"""Text classification: the most likely classes of a text."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _BY_PROBLEM = {
     "single_label_classification": "softmax",
     "regression": "none",
 }
-"""What makes scores of logits, by `problem_type` of config.json."""
+"""Functions from logits to scores, by `problem_type` of config.json."""
 
 
 class ClassifyText(TextPipeline[Labels]):
-    """Says which classes a text belongs to."""
+    """Classifies texts."""
 
     task = "text-classification"
     own: ClassVar[tuple[str, ...]] = (*TextPipeline.own, "top", "activation")
@@ -43,7 +43,7 @@ class ClassifyText(TextPipeline[Labels]):
         self._names: list[str] | None = None
 
     def result(self, outputs: Mapping[str, Array], kept: Array, chosen: Settings) -> Labels:
-        """Return the likeliest classes."""
+        """Return the most likely classes."""
         logits = next((one for name, one in outputs.items() if "logit" in name.lower()), None)
         if logits is None:
             logits = next(iter(outputs.values()))
@@ -63,7 +63,7 @@ class ClassifyText(TextPipeline[Labels]):
         return made
 
     def _chosen_activation(self, classes: int) -> str:
-        """Return how logits become scores: as the files say, else as transformers does."""
+        """Return the activation for logits: from the files, else transformers' default."""
         if self._activation is None:
             said = self.about.config.text("problem_type")
             self._activation = _BY_PROBLEM.get(said, "softmax" if classes > 1 else "sigmoid")

@@ -1,4 +1,4 @@
-"""Vectors of texts: those of similar meaning lie near each other."""
+"""Text embeddings: texts of similar meaning have similar vectors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vkmnn.pipelines.results.maps import Embedding
 from vkmnn.pipelines.texts.text_pipeline import TextPipeline
 
 _POOLED = ("sentence_embedding", "text_embeds", "pooled_embedding")
-"""Outputs that are one vector already."""
+"""Outputs that are already a single vector."""
 _HIDDEN = ("last_hidden_state", "token_embeddings", "hidden")
 
 POOLINGS: Mapping[str, Callable[[Array], Array]] = {
@@ -27,7 +27,7 @@ POOLINGS: Mapping[str, Callable[[Array], Array]] = {
     "max": lambda rows: rows.max(0),
     "last": lambda rows: rows[-1],
 }
-"""One vector from those of the tokens, by name."""
+"""Poolings of token vectors into one vector, by name."""
 
 _FLAGS = {
     "pooling_mode_cls_token": "cls",
@@ -36,7 +36,7 @@ _FLAGS = {
     "pooling_mode_max_tokens": "max",
     "pooling_mode_lasttoken": "last",
 }
-"""Poolings by the keys of 1_Pooling/config.json, as sentence-transformers writes it."""
+"""Poolings by the keys of sentence-transformers' 1_Pooling/config.json."""
 
 
 def _pooling(name: str, value: object) -> str:
@@ -48,7 +48,7 @@ def _pooling(name: str, value: object) -> str:
 
 
 class EmbedText(TextPipeline[Embedding]):
-    """Turns texts into vectors of length 1."""
+    """Embeds texts as unit vectors."""
 
     task = "feature-extraction"
     own: ClassVar[tuple[str, ...]] = (*TextPipeline.own, "pooling")
@@ -84,7 +84,7 @@ class EmbedText(TextPipeline[Embedding]):
         return POOLINGS[self._pooling](tables[name][0][kept].astype(np.float32))
 
     def _said_pooling(self) -> str:
-        """Return the pooling that the files name; the mean where none does."""
+        """Return the pooling from the files; the mean by default."""
         said = said_pooling(self.about)
         if said is None:
             self.guess("no file says how vectors of tokens become one: their mean is taken",
@@ -93,10 +93,10 @@ class EmbedText(TextPipeline[Embedding]):
 
 
 def said_pooling(about: Description) -> str | None:
-    """Return the pooling that sentence-transformers' files name; None where they name none.
+    """Return the pooling from sentence-transformers' files; None if they have none.
 
     Raises:
-        InvalidInputError: they name several, which are joined, or layers behind the pooling.
+        InvalidInputError: they concatenate several poolings, or add layers after the pooling.
     """
     if about.folder is None:
         return None

@@ -1,4 +1,4 @@
-"""Inputs of networks that take tokens."""
+"""Inputs of networks on tokens."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ TOKENS = "input_ids"
 _INPUTS = (TOKENS, "attention_mask", "token_type_ids", "position_ids")
 TYPES = {"tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(bool)": np.bool_,
          "tensor(float)": np.float32, "tensor(float16)": np.float16}  # fmt: skip
-"""Types of these inputs."""
+"""Element types of these inputs."""
 TEXT_VECTORS = ("sentence_embedding", "last_hidden_state", "token_embeddings", "text_embeds")
-"""Outputs that are vectors of a text, or of its tokens."""
+"""Outputs with the vectors of a text, or of its tokens."""
 
 
 def takes_text(loaded: Loaded) -> bool:
-    """Return whether a network takes tokens and nothing beside what comes with them."""
+    """Return whether a network takes only tokens and their companion inputs."""
     names = {arg.name for arg in loaded.inputs}
     return TOKENS in names and names <= set(_INPUTS)
 
 
 def check_inputs(loaded: Loaded) -> None:
-    """Refuse networks that do not take tokens alone.
+    """Refuse networks with other inputs than tokens.
 
     Raises:
-        InvalidInputError: the network takes something else.
+        InvalidInputError: the network has other inputs.
     """
     if takes_text(loaded) and all(arg.type in TYPES for arg in loaded.inputs):
         return

@@ -1,4 +1,4 @@
-"""A network that takes tokens, with its tokenizer."""
+"""A network on tokens, with its tokenizer."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from vkmnn.pipelines.options import Options
 from vkmnn.pipelines.texts.inputs import TOKENS, TYPES, check_inputs
 
 _SHIFTED = ("roberta", "xlm-roberta", "camembert", "mpnet", "xlm-roberta-xl", "longformer")
-"""Models whose positions begin after the padding token: two of them are no token's."""
+"""Models whose positions start after the padding token: two positions belong to no token."""
 _ENDLESS = 1 << 20
-"""`model_max_length` of tokenizers without a limit is a number far above this."""
+"""Tokenizers without a limit have a `model_max_length` far above this."""
 
 
 class TextNetwork:
-    """A network that takes the tokens of a text.
+    """A network on the tokens of a text.
 
     Args:
         loaded: the network.
-        options: where and how it runs.
+        options: device and settings of the session.
 
     Raises:
-        InvalidInputError: it has an input that is not known of text encoders.
-        ModelFileError: there is no tokenizer beside it.
+        InvalidInputError: it has an input that text encoders lack.
+        ModelFileError: there is no tokenizer next to it.
     """
 
     def __init__(self, loaded: Loaded, options: Options) -> None:
@@ -48,14 +48,14 @@ class TextNetwork:
         self._outputs = [arg.name for arg in self.session.get_outputs()]
 
     def run(self, text: Any, truncate: bool) -> tuple[dict[str, Array], Array]:
-        """Return the outputs for a text, and which of their rows are its tokens.
+        """Return the outputs for a text, and a mask of the rows that belong to its tokens.
 
         Args:
             text: the text.
-            truncate: drop the end of a text that is too long.
+            truncate: cut off the end of a text that is too long.
 
         Raises:
-            InvalidInputError: it is not a text, it has no tokens, or too many of them.
+            InvalidInputError: it is not a string, or has no tokens, or too many.
         """
         tokens = self._tokens(text, truncate)
         size = self._fixed or next(
@@ -97,14 +97,14 @@ class TextNetwork:
 
 
 def _fixed_length(inputs: Sequence[NodeArg]) -> int | None:
-    """Return the number of tokens where the network fixes it."""
+    """Return the number of tokens if it is static."""
     shape = next(arg.shape for arg in inputs if arg.name == TOKENS)
     length = shape[-1] if shape else None
     return length if isinstance(length, int) else None
 
 
 def _capacity(config: Section, folder: Path, fixed: int | None) -> int:
-    """Return how many tokens a text may have; 0 for any number."""
+    """Return the maximum number of tokens of a text; 0 if unlimited."""
     positions = config.number("max_position_embeddings")
     if config.text("model_type") in _SHIFTED and positions > 2:
         positions -= 2

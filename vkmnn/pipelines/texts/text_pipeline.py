@@ -1,4 +1,4 @@
-"""The base of pipelines that take texts into a single network."""
+"""Base class of pipelines with one text network."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ ResultT = TypeVar("ResultT", bound=Result[Any])
 
 
 def is_flag(name: str, value: Any) -> bool:
-    """Return true or false; raises InvalidInputError for anything else."""
+    """Return a boolean; raises InvalidInputError for other values."""
     if not isinstance(value, bool):
         raise InvalidInputError(f"{name}={value!r} is neither true nor false")
     return value
 
 
 class TextPipeline(Pipeline, Generic[ResultT]):
-    """A pipeline of one network that takes a text.
+    """A pipeline with one text network.
 
     Args:
         loaded: the network.
@@ -43,7 +43,7 @@ class TextPipeline(Pipeline, Generic[ResultT]):
 
     @property
     def device(self) -> str:
-        """The name of the device that it runs on."""
+        """The name of the device."""
         return self.network.session.device.name
 
     def __call__(self, inputs: Any, **settings: Any) -> Any:
@@ -54,7 +54,7 @@ class TextPipeline(Pipeline, Generic[ResultT]):
             settings: see `settings`.
 
         Raises:
-            InvalidInputError: a text is empty or too long, or a setting is not known.
+            InvalidInputError: a text is empty or too long, or a setting is unknown.
         """
         chosen = self.chosen(settings)
         if not isinstance(inputs, list | tuple):
@@ -71,7 +71,7 @@ class TextPipeline(Pipeline, Generic[ResultT]):
 
         Args:
             outputs: the outputs by name.
-            kept: which rows are tokens of the text, bool [tokens].
+            kept: mask of the rows that are tokens of the text, bool [tokens].
             chosen: the settings.
         """
 

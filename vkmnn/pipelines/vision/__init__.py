@@ -1,1 +1,1 @@
-"""Tasks on pictures, one module each."""
+"""Image tasks, one module each."""

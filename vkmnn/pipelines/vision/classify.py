@@ -1,4 +1,4 @@
-"""Image classification: the likeliest classes of a picture."""
+"""Image classification: the most likely classes of an image."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LOGITS_NAMES = ("logit", "score", "prob", "output", "class")
 
 
 class Classify(PicturePipeline[Labels]):
-    """Says which classes a picture belongs to."""
+    """Classifies images."""
 
     task = "image-classification"
     own: ClassVar[tuple[str, ...]] = ("top", "activation", "feeds")
@@ -48,7 +48,7 @@ class Classify(PicturePipeline[Labels]):
         placed: Sequence[Placed],
         chosen: Settings,
     ) -> list[Labels]:
-        """Return the likeliest classes of each picture."""
+        """Return the most likely classes of each image."""
         rows = self._rows(outputs, len(pictures))
         scores = self._activated(rows)
         if self._names is None:
@@ -59,10 +59,10 @@ class Classify(PicturePipeline[Labels]):
         ]
 
     def _labels_of(self, classes: int) -> list[str]:
-        """Return the names of classes; ImageNet's where there are as many."""
+        """Return the class names; ImageNet's if the number of classes matches."""
         imagenet = read_labels(_IMAGENET) if classes in (1000, 1001) else ()
         names = self.names(classes, {1000: imagenet, 1001: ("background", *imagenet)})
-        if len(names) == 1000 and classes == 1001:  # TensorFlow's begin with a background
+        if len(names) == 1000 and classes == 1001:  # TensorFlow's start with a background class
             names.insert(0, "background")
         return names
 
@@ -74,7 +74,7 @@ class Classify(PicturePipeline[Labels]):
         return found
 
     def _rows(self, outputs: Mapping[str, Array], count: int) -> Array:
-        """Return the output of scores as [pictures, classes]."""
+        """Return the output with the scores as [images, classes]."""
         found = {
             name: array
             for name, array in outputs.items()
@@ -86,14 +86,14 @@ class Classify(PicturePipeline[Labels]):
         if not name:
             shapes = ", ".join(f"{key} {list(np.shape(one))}" for key, one in outputs.items())
             raise InvalidInputError(
-                f"no output has a score for each class: {shapes}",
+                f"no output has one score per class: {shapes}",
                 hint="choose another task: --task",
             )
         array = found[name].reshape(count, -1)
         return self._real(name, array)
 
     def _real(self, name: str, array: Array) -> Array:
-        """Return scores as float32; quantised values by their scale, or as parts of 255."""
+        """Return real-valued scores; quantised values by their scale, or divided by 255."""
         if array.dtype.kind == "f":
             return array.astype(np.float32)
         arg = next(one for one in self.network.session.get_outputs() if one.name == name)
@@ -101,20 +101,20 @@ class Classify(PicturePipeline[Labels]):
         return np.asarray((array.astype(np.float32) - zero) * np.float32(scale))
 
     def _activated(self, rows: Array) -> Array:
-        """Return probabilities; softmax where the network has not applied it already."""
+        """Return probabilities; applies softmax unless the network has."""
         if self._activation is None:
             self._activation = self._detected(rows)
         return ACTIVATIONS[self._activation](rows)
 
     def _detected(self, rows: Array) -> str:
-        """Tell logits from probabilities by their range and sum."""
+        """Distinguish logits from probabilities by their range and sum."""
         if self.about.config.text("problem_type") == "multi_label_classification":
             return "sigmoid"
         within = bool(np.all(rows >= 0) and np.all(rows <= 1 + 1e-3))
         if within and np.allclose(rows.sum(1), 1, atol=2e-2):
             return "none"
         if within:
-            self.guess("the scores lie between 0 and 1 without adding up to 1: they are shown as "
+            self.guess("the scores are between 0 and 1 but do not add up to 1: they are shown as "
                        "they are", "--activation softmax|sigmoid|none")  # fmt: skip
             return "none"
         return "softmax"
@@ -125,4 +125,4 @@ ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {
     "sigmoid": sigmoid,
     "none": lambda rows: rows,
 }
-"""What makes probabilities of scores, by name."""
+"""Functions from scores to probabilities, by name."""

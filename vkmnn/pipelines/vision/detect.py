@@ -1,4 +1,4 @@
-"""Object detection: boxes around things."""
+"""Object detection: boxes around objects."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _BACKGROUNDS = ("background", "__background__", "???", "unlabeled", "n/a", "")
 
 
 class Detecting(PicturePipeline[ResultT]):
-    """The base of tasks that find things."""
+    """Base class of tasks that detect objects."""
 
     own: ClassVar[tuple[str, ...]] = ("overlap", "most", "head", "feeds")
 
@@ -48,11 +48,11 @@ class Detecting(PicturePipeline[ResultT]):
 
     @property
     def labels(self) -> list[str]:
-        """The names of classes by their numbers, known from the first run on."""
+        """The class names by index, known after the first run."""
         return self._labels or []
 
     def usual_processor(self, loaded: Loaded) -> ImageProcessor:
-        """Return the processor that goes with the network's head."""
+        """Return the default processor of the network's head."""
         found = signature_of(
             loaded, self.options, self.classes_named(loaded), lambda one: head_of(one) is not None
         )
@@ -62,7 +62,7 @@ class Detecting(PicturePipeline[ResultT]):
         return head.usual
 
     def classes_named(self, loaded: Loaded) -> int:
-        """Return how many classes options or files name."""
+        """Return the number of class names in options or files."""
         given = self.options.labels
         if given is not None and not isinstance(given, str):
             return len(list(given)) if not hasattr(given, "suffix") else 0
@@ -71,7 +71,7 @@ class Detecting(PicturePipeline[ResultT]):
     def candidates(
         self, outputs: Mapping[str, Array], placed: Sequence[Placed], chosen: Settings
     ) -> list[Candidates]:
-        """Return what is left in each picture, the surest first."""
+        """Return the boxes of each image after suppression, highest score first."""
         signature = Signature(
             computed_outputs(outputs),
             placed[0].canvas,
@@ -87,7 +87,7 @@ class Detecting(PicturePipeline[ResultT]):
         return found
 
     def _names(self, head: Head, count: int) -> list[str]:
-        """Return labels by the numbers that the head gives."""
+        """Return labels by the head's class indices."""
         names = self.names(count, {**BY_COUNT, 0: head.names})
         if head.first and names and names[0].lower() not in _BACKGROUNDS:
             names.insert(0, "background")
@@ -95,7 +95,7 @@ class Detecting(PicturePipeline[ResultT]):
 
 
 class Detect(Detecting[Boxes]):
-    """Finds things and says where they are."""
+    """Detects objects and their boxes."""
 
     task = "object-detection"
 
@@ -106,7 +106,7 @@ class Detect(Detecting[Boxes]):
         placed: Sequence[Placed],
         chosen: Settings,
     ) -> list[Boxes]:
-        """Return the boxes in each picture."""
+        """Return the boxes in each image."""
         found = self.candidates(outputs, placed, chosen)
         made = []
         for one, where, picture in zip(found, placed, pictures, strict=False):
@@ -123,7 +123,7 @@ class Detect(Detecting[Boxes]):
 
 
 def in_picture(found: Candidates, placed: Placed) -> Array:
-    """Return boxes in pixels of the picture, within it."""
+    """Return boxes in pixels of the image, clipped to it."""
     if not found.in_picture:
         return placed.boxes(found.boxes)
     height, width = placed.original
@@ -131,7 +131,7 @@ def in_picture(found: Candidates, placed: Placed) -> Array:
 
 
 def _settled(found: Candidates, chosen: Settings) -> Candidates:
-    """Drop weak and double boxes."""
+    """Drop boxes with low scores, and duplicates."""
     strong = found.chosen(found.scores > chosen["threshold"])
     if strong.unique:
         return strong.chosen(np.argsort(-strong.scores, kind="stable")[: int(chosen["most"])])
@@ -144,9 +144,9 @@ def _settled(found: Candidates, chosen: Settings) -> Candidates:
 
 
 def unknown_head(loaded: Loaded) -> InvalidInputError:
-    """Return the error for outputs that no head is like."""
+    """Return the error for outputs that match no head."""
     shapes = ", ".join(f"{arg.name} {arg.shape}" for arg in loaded.outputs)
     return InvalidInputError(
-        f"no known detector has outputs like those of '{loaded.about.name}': {shapes}",
+        f"no known detector matches the outputs of '{loaded.about.name}': {shapes}",
         hint="choose another task (--task), or run the network on arrays: vkmnn.load(model)",
     )

@@ -1,4 +1,4 @@
-"""Embeddings of pictures, and of texts by CLIP and its successors; classes named in words."""
+"""Embeddings of images, and of text with CLIP and its successors; zero-shot classification."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _PICTURE_OUTPUTS = ("image_embeds", "image_embedding", "embed", "pooler_output",
 _TEXT_OUTPUTS = ("text_embeds", "text_embedding", "embed", "pooler_output")
 _LENGTH = 77
 _SCALE = 100.0
-"""CLIP's factor of cosines, where config.json does not say it: exp(logit_scale_init_value)."""
+"""CLIP's scale of cosines, if config.json lacks it: exp(logit_scale_init_value)."""
 
 
 def vector_of(outputs: Mapping[str, Array], names: Sequence[str], count: int) -> Array:
-    """Return one vector of length 1 for each input: [count, n].
+    """Return one unit vector for each input: [count, n].
 
-    A table for each input (hidden states) stands for its first row, the class token.
+    A table per input (hidden states) is represented by its first row, the class token.
     """
     tables = {name: one for name, one in outputs.items() if one.ndim >= 2 and len(one) == count}
     chosen = [name for word in names for name in tables if word in name.lower()]
@@ -43,7 +43,7 @@ def vector_of(outputs: Mapping[str, Array], names: Sequence[str], count: int) ->
     if not name:
         shapes = ", ".join(f"{key} {list(one.shape)}" for key, one in outputs.items())
         raise InvalidInputError(
-            f"no output is a vector for each input: {shapes}", hint="choose another task: --task"
+            f"no output is one vector per input: {shapes}", hint="choose another task: --task"
         )
     array = tables[name]
     if array.ndim == 3 and array.shape[1] > 1:
@@ -54,7 +54,7 @@ def vector_of(outputs: Mapping[str, Array], names: Sequence[str], count: int) ->
 
 
 class Embed(PicturePipeline[Embedding]):
-    """Turns pictures into vectors: alike ones lie near each other."""
+    """Embeds images: similar ones have similar vectors."""
 
     task = "image-feature-extraction"
     own: ClassVar[tuple[str, ...]] = ("feeds",)
@@ -63,7 +63,7 @@ class Embed(PicturePipeline[Embedding]):
     )
 
     def usual_processor(self, loaded: Loaded) -> ImageProcessor:
-        """Return ArcFace's processor for pictures of 112 pixels."""
+        """Return ArcFace's processor for images of 112 pixels."""
         sides = {112, None}
         arg = loaded.inputs[0]
         if arg.shape is not None and set(arg.shape[2:]) <= sides and 112 in arg.shape:
@@ -78,18 +78,18 @@ class Embed(PicturePipeline[Embedding]):
         placed: Sequence[Placed],
         chosen: Settings,
     ) -> list[Embedding]:
-        """Return the vector of each picture."""
+        """Return the vector of each image."""
         vectors = vector_of(outputs, _PICTURE_OUTPUTS, len(pictures))
         return [Embedding(one, picture) for one, picture in zip(vectors, pictures, strict=True)]
 
 
 class ZeroShot(PicturePipeline[Labels]):
-    """Compares pictures with labels in words: CLIP, SigLIP.
+    """Compares images with text labels: CLIP, SigLIP.
 
     Args:
-        model: a folder with networks for pictures and for texts and a tokenizer.json; or one whose
-            single network takes both.
-        options: the options; `labels` are the words.
+        model: a folder with networks for images and text and a tokenizer.json; or one with a single
+            network for both.
+        options: the options; `labels` are the text labels.
     """
 
     task = "zero-shot-image-classification"
@@ -122,7 +122,7 @@ class ZeroShot(PicturePipeline[Labels]):
         }
 
     def _flow(self, pictures: Iterable[Picture], chosen: Settings) -> Iterator[Labels]:
-        """Check the labels, and give a network that takes both the texts too."""
+        """Check the labels, and pass them to a network with inputs for both images and text."""
         if not chosen["labels"]:
             raise InvalidInputError(
                 "there are no labels to choose from",
@@ -139,7 +139,7 @@ class ZeroShot(PicturePipeline[Labels]):
         return tuple(map(str, given))
 
     def more_feeds(self, chosen: Settings, placed: Sequence[Placed]) -> dict[str, Array]:
-        """Return tokens, where the network takes them beside the pictures."""
+        """Return tokens, if the network takes them together with the images."""
         if self._texts is not None:
             return {}
         names = {arg.name for arg in self.loaded.inputs}
@@ -159,16 +159,16 @@ class ZeroShot(PicturePipeline[Labels]):
         return {"input_ids": ids, "attention_mask": mask}
 
     def embed_texts(self, sentences: Sequence[str]) -> Array:
-        """Return the vectors of sentences, [n, size], of length 1.
+        """Return the unit vectors of sentences, [n, size].
 
         Raises:
-            InvalidInputError: the network takes texts only together with pictures.
+            InvalidInputError: the network takes text only together with images.
         """
         key = tuple(sentences)
         if self._cached is not None and self._cached[0] == key:
             return self._cached[1]
         if self._texts is None:
-            raise InvalidInputError("this network takes texts only together with pictures")
+            raise InvalidInputError("this network takes text only together with images")
         names = {arg.name for arg in self._texts.get_inputs()}
         feeds = {n: a for n, a in self._tokens(sentences).items() if n in names}
         outputs = [arg.name for arg in self._texts.get_outputs()]
@@ -184,7 +184,7 @@ class ZeroShot(PicturePipeline[Labels]):
         placed: Sequence[Placed],
         chosen: Settings,
     ) -> list[Labels]:
-        """Return the labels of each picture, the most fitting first."""
+        """Return the labels of each image, best match first."""
         words = self._words(chosen)
         table = outputs.get("logits_per_image")
         if table is None:
@@ -209,7 +209,7 @@ class ZeroShot(PicturePipeline[Labels]):
 
 def _folder_of(model: Model) -> Path:
     if not isinstance(model, str | Path):
-        raise InvalidInputError("a model of pictures and texts is a folder", hint="pass its path")
+        raise InvalidInputError("a model of images and text must be a folder", hint="pass its path")
     path = Path(model)
     return path if path.is_dir() else path.parent
 
@@ -220,9 +220,9 @@ def _tokenizer(folder: Path) -> Any:
                  if one.is_file()), None)  # fmt: skip
     if path is None:
         raise ModelFileError(
-            f"'{folder}' has no tokenizer.json, by which labels become tokens",
-            hint="download the whole folder of the model",
+            f"'{folder}' has no tokenizer.json to tokenise the labels",
+            hint="download the model's whole folder",
         )
-    made = need("tokenizers", "labels in words").Tokenizer.from_file(str(path))
+    made = need("tokenizers", "text labels").Tokenizer.from_file(str(path))
     made.enable_truncation(_LENGTH)
     return made

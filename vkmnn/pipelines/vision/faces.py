@@ -1,4 +1,4 @@
-"""Faces: where they are, and numbers that tell them apart."""
+"""Faces: detection, and embeddings that distinguish them."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ TEMPLATE = np.array(
     [[38.2946, 51.6963], [73.5318, 51.5014], [56.0252, 71.7366], [41.5493, 92.3655],
      [70.7299, 92.2041]]
 )  # fmt: skip
-"""Where the five points of a face lie in the 112×112 pixels that ArcFace takes."""
+"""Positions of the five points of a face in ArcFace's 112×112 input."""
 _SCRFD = ImageProcessor(Fit("corner", (640, 640)), LINEAR, 1 / 128, (127.5 / 128,) * 3, (1.0,) * 3)
 _YUNET = ImageProcessor(Fit("corner", (640, 640)), LINEAR, 1.0, channels="bgr")
 _ARCFACE = ImageProcessor(Fit("stretch", (112, 112)), LINEAR, 1 / 255, (0.5,) * 3, (0.5,) * 3)
 
 
 class Faces(PicturePipeline[Poses]):
-    """Finds faces, and with a second network their embeddings.
+    """Detects faces and, with a second network, computes their embeddings.
 
     Args:
         model: a detector, or a folder or dictionary of `detector` and `embedder`.
@@ -50,8 +50,8 @@ class Faces(PicturePipeline[Poses]):
         parts = find_parts(model, FACES, self.task) or {"detector": _single(model)}
         if "detector" not in parts:
             raise InvalidInputError(
-                "the folder has a network for embeddings and none that finds faces",
-                hint="use the task embed on pictures of single faces",
+                "the folder has a network for embeddings but no face detector",
+                hint="use the task embed on images of single faces",
             )
         super().__init__(load(parts["detector"], options), options)
         least = 0.5 if options.threshold is None else options.threshold
@@ -62,7 +62,7 @@ class Faces(PicturePipeline[Poses]):
             self._embedder = PictureNetwork(load(parts["embedder"], own), _ARCFACE, own)
 
     def usual_processor(self, loaded: Loaded) -> ImageProcessor:
-        """Return YuNet's processor for networks of four outputs a grid, else SCRFD's."""
+        """Return YuNet's processor for networks with four outputs per grid, else SCRFD's."""
         return _YUNET if len(loaded.outputs) == 12 else _SCRFD
 
     def results(
@@ -72,7 +72,7 @@ class Faces(PicturePipeline[Poses]):
         placed: Sequence[Placed],
         chosen: Settings,
     ) -> list[Poses]:
-        """Return the faces in each picture."""
+        """Return the faces in each image."""
         if faces.is_yunet(outputs):
             found = faces.yunet(outputs, placed[0].canvas)
         elif faces.is_scrfd(outputs):
@@ -80,7 +80,7 @@ class Faces(PicturePipeline[Poses]):
         else:
             shapes = ", ".join(f"{name} {list(one.shape)}" for name, one in outputs.items())
             raise InvalidInputError(
-                f"no known detector of faces has such outputs: {shapes}",
+                f"no known face detector has these outputs: {shapes}",
                 hint="choose another task: --task",
             )
         made = []
@@ -120,12 +120,12 @@ def _single(model: Model) -> Model:
 
 
 def aligned(pixels: Array, points: Array, side: int = 112) -> Array:
-    """Return a face turned and scaled so that its five points lie where ArcFace wants them."""
+    """Return a face transformed so that its five points match ArcFace's template."""
     matrix = similarity(points, TEMPLATE * (side / 112))
     return warp(pixels, inverse(matrix), (side, side))
 
 
 def normalised(vector: Array) -> Array:
-    """Return a vector of length 1."""
+    """Return a vector scaled to length 1."""
     made = vector.astype(np.float32)
     return np.asarray(made / max(float(np.linalg.norm(made)), 1e-12))

@@ -1,4 +1,4 @@
-"""Mattes: the foreground of a picture."""
+"""Mattes and depth maps: one value per pixel of an image."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vkmnn.pipelines.vision.segment import on_picture
 
 
 def single_map(outputs: Mapping[str, Array], what: str) -> Array:
-    """Return the first output with one value for each pixel: [n, rows, columns].
+    """Return the first output with one value per pixel: [n, rows, columns].
 
     Raises:
         InvalidInputError: there is none.
@@ -30,12 +30,12 @@ def single_map(outputs: Mapping[str, Array], what: str) -> Array:
             return array
     shapes = ", ".join(f"{name} {list(one.shape)}" for name, one in outputs.items())
     raise InvalidInputError(
-        f"no output has {what} for each pixel: {shapes}", hint="choose another task: --task"
+        f"no output has {what} per pixel: {shapes}", hint="choose another task: --task"
     )
 
 
 class CutOut(PicturePipeline[Matte]):
-    """Cuts the foreground out of a picture."""
+    """Cuts the foreground out of images."""
 
     task = "image-matting"
     own: ClassVar[tuple[str, ...]] = ("feeds",)
@@ -48,7 +48,7 @@ class CutOut(PicturePipeline[Matte]):
         placed: Sequence[Placed],
         chosen: Settings,
     ) -> list[Matte]:
-        """Return the matte of each picture."""
+        """Return the matte of each image."""
         maps = single_map(outputs, "an opacity").astype("float32")
         if maps.min() < -0.01 or maps.max() > 1.01:
             maps = sigmoid(maps)
@@ -59,7 +59,7 @@ class CutOut(PicturePipeline[Matte]):
 
 
 class Depths(PicturePipeline[Depth]):
-    """Estimates how far away each pixel is."""
+    """Estimates the depth of each pixel."""
 
     task = "depth-estimation"
     own: ClassVar[tuple[str, ...]] = ("feeds",)
@@ -74,7 +74,7 @@ class Depths(PicturePipeline[Depth]):
         placed: Sequence[Placed],
         chosen: Settings,
     ) -> list[Depth]:
-        """Return the depth of each picture."""
+        """Return the depth of each image."""
         maps = single_map(outputs, "a depth").astype("float32")
         return [
             Depth(on_picture(one, where, picture), picture)

@@ -1,4 +1,4 @@
-"""Text in pictures: lines are found, turned upright and read, each by a network."""
+"""Text in images: one network each to detect, to orient and to recognise lines."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ _PAGE = ImageProcessor(
 )  # fmt: skip
 _LINE = ImageProcessor(Fit("line", None, 48, 320, 32), LINEAR, 1 / 255, _HALF, _HALF, "bgr", (127,))
 _TALL = 1.5
-"""Lines that are so much higher than wide are turned by a quarter."""
+"""Lines whose height exceeds their width by this factor are rotated by 90°."""
 _ROW = 10
-"""Pixels by which lines of a row may differ in height."""
+"""Largest difference in height between lines of a row, in pixels."""
 
 
 class _Part(PicturePipeline[TextLines]):
-    """A network of OCR; guesses about its pictures are no news, as all such networks are alike."""
+    """A network of OCR; preprocessing guesses are not reported, as all of these networks agree."""
 
     def __init__(self, loaded: Loaded, options: Options) -> None:
         super().__init__(loaded, replace(options, tell=len))
 
 
 class FindLines(_Part):
-    """Finds lines of text: DBNet."""
+    """Detects lines of text: DBNet."""
 
     task = "text-detection"
     usual = _PAGE
@@ -61,10 +61,10 @@ class FindLines(_Part):
         placed: Sequence[Placed],
         chosen: Settings,
     ) -> list[TextLines]:
-        """Return the lines of each picture, without their text, from top to bottom."""
+        """Return the lines of each image, without their text, from top to bottom."""
         maps = next((one for one in outputs.values() if one.ndim == 4), None)
         if maps is None:
-            raise InvalidInputError("the network for detection has no map of text")
+            raise InvalidInputError("the detection network has no text map")
         chances = maps[:, 0].astype(np.float32)
         chances = sigmoid(chances) if chances.min() < -0.01 or chances.max() > 1.01 else chances
         made = []
@@ -81,13 +81,13 @@ class FindLines(_Part):
 
 
 class ReadLines(_Part):
-    """Reads pictures of single lines: CRNN, SVTR."""
+    """Recognises images of single lines: CRNN, SVTR."""
 
     task = "text-recognition"
     usual = _LINE
 
     def choose_processor(self, loaded: Loaded) -> ImageProcessor:
-        """Return a processor for the network's height of lines."""
+        """Return a processor for the network's line height."""
         made = super().choose_processor(loaded)
         taken = input_of(loaded)
         rows = taken.height or (self.options.size or (48, 0))[0]
@@ -101,10 +101,10 @@ class ReadLines(_Part):
         placed: Sequence[Placed],
         chosen: Settings,
     ) -> list[TextLines]:
-        """Return the text of each picture."""
+        """Return the text of each image."""
         table = next((one for one in outputs.values() if one.ndim == 3), None)
         if table is None:
-            raise InvalidInputError("the network for recognition has no table of characters")
+            raise InvalidInputError("the recognition network has no table of characters")
         if len(table) != len(pictures):  # columns first
             table = table.transpose(1, 0, 2)
         sums = table.sum(2)
@@ -119,7 +119,7 @@ class ReadLines(_Part):
         return made
 
     def characters(self, classes: int) -> list[str]:
-        """Return the characters by class: a blank, those of the dictionary, mostly a space."""
+        """Return the characters by class: a blank, the dictionary, usually a space."""
         said = self.about.properties.get("character", "").split("\n")
         names = [line.rstrip("\r") for line in said] if len(said) > 1 else self.names(classes)
         while len(names) > classes - 1 and names and not names[-1]:
@@ -128,14 +128,14 @@ class ReadLines(_Part):
             return names
         if len(names) not in (classes - 1, classes - 2):
             raise InvalidInputError(
-                f"the network tells {classes} characters apart, and {len(names)} are named",
-                hint="pass its dictionary: labels=path, one character a line",
+                f"the network distinguishes {classes} characters, but {len(names)} are named",
+                hint="pass its dictionary: labels=path, one character per line",
             )
         return ["", *names, *([" "] if len(names) == classes - 2 else [])]
 
 
 class TurnLines(_Part):
-    """Says whether pictures of lines are upside down."""
+    """Detects lines that are upside down."""
 
     task = "text-direction"
     usual = _LINE
@@ -154,7 +154,7 @@ class TurnLines(_Part):
         placed: Sequence[Placed],
         chosen: Settings,
     ) -> list[TextLines]:
-        """Return "180" with its score for each picture."""
+        """Return "180" with its score for each image."""
         table = next(one for one in outputs.values() if one.ndim == 2)
         return [
             TextLines([TextLine("180", float(row[1]), np.zeros((4, 2)))], picture)
@@ -163,11 +163,12 @@ class TurnLines(_Part):
 
 
 class ReadText(Pipeline):
-    """Reads the text in pictures.
+    """Reads the text in images.
 
     Args:
         model: a folder or dictionary of `detection`, `recognition` and, if lines may be upside
-            down, `direction`; or a single network, for pictures of single lines or to find lines.
+            down, `direction`; or a single network that detects lines or recognises images of single
+            lines.
         options: the options; `labels` is the dictionary of characters.
     """
 
@@ -201,7 +202,7 @@ class ReadText(Pipeline):
 
     @property
     def device(self) -> str:
-        """The name of the device that it runs on."""
+        """The name of the device."""
         return next(one.device for one in self._parts)
 
     @property
@@ -209,9 +210,9 @@ class ReadText(Pipeline):
         return [one for one in (self._find, self._read, self._turn) if one is not None]
 
     def __call__(self, inputs: object, **settings: object) -> TextLines | list[TextLines]:
-        """Return the lines of a picture, or a list for a list of pictures.
+        """Return the lines of an image, or a list for a list of images.
 
-        Lines whose score is below the setting `least` are left out.
+        Lines with a score below the setting `least` are left out.
         """
         chosen = self.chosen(settings)
         several = listed(inputs)
@@ -220,7 +221,7 @@ class ReadText(Pipeline):
         return [self._lines(read_picture(one), chosen) for one in several]
 
     def stream(self, source: object, **settings: object) -> Iterator[TextLines]:
-        """Yield the lines of each frame of a film, a camera or an iterable of pictures."""
+        """Yield the lines of each frame of a video, a camera or an iterable of images."""
         chosen = self.chosen(settings)
         for frame in frames_of(source):
             yield self._lines(frame, chosen)
@@ -256,23 +257,23 @@ class ReadText(Pipeline):
 
 
 _SURE = 0.9
-"""Score from which on a line is turned."""
+"""Lowest score at which a line is rotated."""
 
 
 def _role_of(loaded: Loaded) -> str:
-    """Return the role of a single network by the rank of its output."""
+    """Return the role of a single network, from the rank of its output."""
     ranks = {len(arg.shape or ()) for arg in loaded.outputs}
     named = [role for role, rank in (("detection", 4), ("recognition", 3)) if rank in ranks]
     if not named:
         raise InvalidInputError(
-            f"'{loaded.about.name}' neither finds lines of text nor reads them",
+            f"'{loaded.about.name}' neither detects nor recognises lines of text",
             hint="pass a dictionary: {'detection': path, 'recognition': path, 'direction': path}",
         )
     return named[0]
 
 
 def cut(pixels: Array, corners: Array) -> Array:
-    """Return the picture within four corners; high ones are turned by a quarter."""
+    """Return the image within four corners; tall ones are rotated by 90°."""
     width = max(np.linalg.norm(corners[1] - corners[0]), np.linalg.norm(corners[2] - corners[3]))
     height = max(np.linalg.norm(corners[3] - corners[0]), np.linalg.norm(corners[2] - corners[1]))
     size = max(int(height), 1), max(int(width), 1)
@@ -283,7 +284,7 @@ def cut(pixels: Array, corners: Array) -> Array:
 
 
 def in_reading_order(lines: Iterable[TextLine]) -> list[TextLine]:
-    """Return lines from top to bottom, and those of a row from left to right."""
+    """Return lines from top to bottom, and within a row from left to right."""
     left = sorted(lines, key=lambda one: (one.corners[0, 1], one.corners[0, 0]))
     for end in range(1, len(left)):
         for at in range(end, 0, -1):

@@ -1,4 +1,4 @@
-"""Poses: keypoints of people, from detectors that find them and networks for a single person."""
+"""Poses: keypoints of people, by detectors and by single-person networks."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from vkmnn.pipelines.vision.detect import Detecting, in_picture
 from vkmnn.pipelines.warping import crop_region
 
 _PADDING = 1.25
-"""Side of the region that networks for a single person get, over that of the box."""
+"""Ratio of the region's side to the box's, for single-person networks."""
 
 
 class FindPoses(Detecting[Poses]):
-    """Finds people and their keypoints: YOLO-pose."""
+    """Detects people and their keypoints: YOLO-pose."""
 
     task = "pose-estimation"
 
@@ -40,7 +40,7 @@ class FindPoses(Detecting[Poses]):
         placed: Sequence[Placed],
         chosen: Settings,
     ) -> list[Poses]:
-        """Return the people in each picture."""
+        """Return the people in each image."""
         made = []
         for one, where, picture in zip(
             self.candidates(outputs, placed, chosen), placed, pictures, strict=True
@@ -48,7 +48,7 @@ class FindPoses(Detecting[Poses]):
             boxes = boxes_of(in_picture(one, where), one.scores, one.classes, self.labels)
             if one.extra is None and boxes:
                 raise InvalidInputError(
-                    f"'{self.about.name}' finds things but has no keypoints",
+                    f"'{self.about.name}' detects objects but has no keypoints",
                     hint="choose another task: --task detect",
                 )
             extra = np.zeros((0, 3)) if one.extra is None else one.extra
@@ -59,7 +59,7 @@ class FindPoses(Detecting[Poses]):
 
     @property
     def _numbers(self) -> int:
-        """How many numbers each point has: x and y, and mostly how visible it is."""
+        """Return the values per point: x and y, and usually visibility."""
         shape = parsed(self.about.properties.get("kpt_shape"))
         return int(shape[1]) if isinstance(shape, list | tuple) and len(shape) == 2 else 3
 
@@ -71,7 +71,7 @@ def _keypoints(row: Array, box: Box, placed: Placed) -> Keypoints:
 
 
 class PoseOf(PicturePipeline[Poses]):
-    """Finds the keypoints of one person, or of one in each box: RTMPose, ViTPose, HRNet."""
+    """Finds the keypoints of one person, or of one per box: RTMPose, ViTPose, HRNet."""
 
     task = "pose-estimation"
     own: ClassVar[tuple[str, ...]] = ("boxes", "feeds")
@@ -81,7 +81,7 @@ class PoseOf(PicturePipeline[Poses]):
 
     @classmethod
     def variant(cls, loaded: Loaded) -> type[Pipeline]:
-        """Return the class for networks that find people where there is a single table."""
+        """Return the class for detectors if the output is a single table."""
         ranks = [len(arg.shape or ()) for arg in loaded.outputs]
         return FindPoses if ranks == [3] else cls
 
@@ -90,13 +90,13 @@ class PoseOf(PicturePipeline[Poses]):
         self.settings = {"boxes": options.take("boxes", None)}
 
     def choose_processor(self, loaded: Loaded) -> ImageProcessor:
-        """Return a processor that keeps the shape of people."""
+        """Return a processor that keeps the aspect ratio of people."""
         made = super().choose_processor(loaded)
         size = made.fit.size or input_of(loaded).size or (256, 192)
         return replace(made, fit=Fit("letterbox", size), filter=LINEAR)
 
     def _flow(self, pictures: Iterable[Picture], chosen: Settings) -> Iterator[Poses]:
-        """Run the regions around boxes; without any, whole pictures."""
+        """Run the regions around boxes; without boxes, whole images."""
         if chosen["boxes"] is None:
             yield from super()._flow(pictures, chosen)
             return
@@ -117,7 +117,7 @@ class PoseOf(PicturePipeline[Poses]):
         placed: Sequence[Placed],
         chosen: Settings,
     ) -> list[Poses]:
-        """Return the person in each picture."""
+        """Return the person in each image."""
         points, scores = keypoints_of(outputs, placed[0].canvas)
         return [
             Poses([Keypoints(where.to_picture(one), score)], picture)
@@ -142,7 +142,7 @@ def keypoints_of(outputs: Mapping[str, Array], size: tuple[int, int]) -> tuple[A
         size: height and width of the input.
 
     Raises:
-        InvalidInputError: there are neither.
+        InvalidInputError: neither exists.
     """
     maps = next((one for one in outputs.values() if one.ndim == 4), None)
     if maps is not None:
@@ -162,7 +162,7 @@ def keypoints_of(outputs: Mapping[str, Array], size: tuple[int, int]) -> tuple[A
 
 
 def _from_maps(maps: Array, size: tuple[int, int]) -> tuple[Array, Array]:
-    """Return the highest points, moved a quarter of a pixel towards the higher neighbour."""
+    """Return the maxima, moved a quarter of a pixel towards the higher neighbour."""
     n, k, rows, columns = maps.shape
     flat = maps.reshape(n, k, -1)
     best = flat.argmax(2)

@@ -1,4 +1,4 @@
-"""Masks by points and boxes: SAM and its successors."""
+"""Masks from points and boxes: SAM and its successors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SMALL = 256
 
 
 class Prompted(PicturePipeline[Masks]):
-    """Finds the thing that points or boxes mean.
+    """Segments the object that points or boxes select.
 
     Args:
         model: a folder or dictionary of `encoder` and `decoder`.
@@ -54,9 +54,9 @@ class Prompted(PicturePipeline[Masks]):
     def _flow(self, pictures: Iterable[Picture], chosen: Settings) -> Iterator[Masks]:
         if not chosen["points"] and not chosen["boxes"]:
             raise InvalidInputError(
-                "nothing says which thing is meant",
+                "no point or box selects an object",
                 hint="pass points=[(x, y), …] or boxes=[(left, top, right, bottom), …] in pixels "
-                "of the picture; --set 'points=[[120, 80]]'",
+                "of the image; --set 'points=[[120, 80]]'",
             )
         yield from super()._flow(pictures, chosen)
 
@@ -67,7 +67,7 @@ class Prompted(PicturePipeline[Masks]):
         placed: Sequence[Placed],
         chosen: Settings,
     ) -> list[Masks]:
-        """Return a mask for all points together, and one for each box."""
+        """Return one mask for all points together, and one for each box."""
         made = []
         for number, (picture, where) in enumerate(zip(pictures, placed, strict=True)):
             codes = {name: one[number : number + 1] for name, one in outputs.items()}
@@ -86,14 +86,14 @@ class Prompted(PicturePipeline[Masks]):
         placed: Placed,
         chosen: Settings,
     ) -> list[Mask]:
-        """Return the masks for one prompt: the best, or all."""
+        """Return the masks for one prompt: the best, or all of them."""
         args = {arg.name: arg for arg in self.decoder.get_inputs()}
         feeds = {}
         for name, arg in args.items():
             value = _value(name, codes, points, labels, picture)
             if value is None:
                 raise InvalidInputError(
-                    f"the decoder has an input '{name}', whose value is not known"
+                    f"the decoder has an input '{name}', whose value is unknown"
                 )
             feeds[name] = value.astype(arg.dtype)
         names = [arg.name for arg in self.decoder.get_outputs()]
@@ -118,7 +118,7 @@ def _named(found: Mapping[str, Array], *words: str) -> Array:
             if word in name:
                 return array
     raise InvalidInputError(
-        f"the decoder has no output like '{words[-1]}': {', '.join(found)}",
+        f"the decoder has no output named like '{words[-1]}': {', '.join(found)}",
         hint="export it as SAM's authors or optimum do",
     )
 
@@ -126,8 +126,8 @@ def _named(found: Mapping[str, Array], *words: str) -> Array:
 def prompts(chosen: Settings, placed: Placed) -> Iterator[tuple[Array, Array]]:
     """Yield points [n, 2] of the canvas and their labels [n] for each prompt.
 
-    Labels are 1 for the thing, 0 for what is not part of it, 2 and 3 for the corners of a box, and
-    -1 for a point that pads.
+    Labels are 1 for the object, 0 for the background, 2 and 3 for the corners of a box, and -1 for
+    padding.
     """
     points = _pairs(chosen["points"] or [], 2, "points")
     if len(points):
@@ -148,7 +148,7 @@ def _pairs(value: Any, count: int, name: str) -> Array:
     except (TypeError, ValueError):
         raise InvalidInputError(
             f"{name}={value!r} is not a list of {count} numbers each",
-            hint="x and y in pixels of the picture, from its left and top",
+            hint="x and y in pixels of the image, from its top left corner",
         ) from None
     return made
 
@@ -156,7 +156,7 @@ def _pairs(value: Any, count: int, name: str) -> Array:
 def _value(
     name: str, codes: Mapping[str, Array], points: Array, labels: Array, picture: Picture
 ) -> Array | None:
-    """Return the value of an input of the decoder by its name."""
+    """Return the value of a decoder input by its name."""
     known: dict[str, Array] = {
         "point_coords": points[None],
         "point_labels": labels[None],

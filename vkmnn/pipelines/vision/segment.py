@@ -1,4 +1,4 @@
-"""Segmentation: the class of each pixel, or the pixels of each thing."""
+"""Segmentation: the class of each pixel, or the pixels of each object."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _SETS = {**BY_COUNT, 21: ("background", *VOC)}
 
 
 def uncovered(maps: Array, placed: Placed) -> Array:
-    """Return the part of maps that shows the picture.
+    """Return the part of maps that shows the image.
 
     Args:
         maps: [..., rows, columns], of the whole canvas at any scale.
-        placed: where the picture lies on the canvas.
+        placed: the image's placement on the canvas.
     """
     rows, columns = maps.shape[-2:]
     scale = rows / placed.canvas[0], columns / placed.canvas[1]
@@ -46,7 +46,7 @@ def uncovered(maps: Array, placed: Placed) -> Array:
 
 
 def on_picture(maps: Array, placed: Placed, picture: Picture) -> Array:
-    """Return maps of the canvas in the picture's size; what was cut away has the value 0."""
+    """Resize maps of the canvas to the image; the cropped part has the value 0."""
     part = uncovered(maps, placed)
     whole = placed.offset[0] >= 0 and placed.offset[1] >= 0
     if whole:
@@ -68,7 +68,7 @@ def on_picture(maps: Array, placed: Placed, picture: Picture) -> Array:
 
 
 class Segment(PicturePipeline[Masks]):
-    """Says the class of each pixel."""
+    """Classifies each pixel."""
 
     task = "image-segmentation"
     own: ClassVar[tuple[str, ...]] = ("feeds",)
@@ -76,7 +76,7 @@ class Segment(PicturePipeline[Masks]):
 
     @classmethod
     def variant(cls, loaded: Loaded) -> type[Pipeline]:
-        """Return the class for things where the network finds them: a table beside prototypes."""
+        """Return the class for instances if the network has a table and prototypes."""
         ranks = sorted(len(arg.shape or ()) for arg in loaded.outputs)
         names = {arg.name for arg in loaded.outputs}
         return SegmentThings if ranks == [3, 4] and not names & _OF_QUERIES else cls
@@ -92,7 +92,7 @@ class Segment(PicturePipeline[Masks]):
         placed: Sequence[Placed],
         chosen: Settings,
     ) -> list[Masks]:
-        """Return the classes in each picture, the largest first."""
+        """Return the classes in each image, the largest first."""
         logits, is_map = self._logits(outputs)
         if self._names is None:
             self._names = self.names(0 if is_map else logits.shape[1], _SETS)
@@ -121,7 +121,7 @@ class Segment(PicturePipeline[Masks]):
         if not ranked:
             shapes = ", ".join(f"{key} {list(np.shape(one))}" for key, one in outputs.items())
             raise InvalidInputError(
-                f"no output has a value for each pixel: {shapes}",
+                f"no output has a value per pixel: {shapes}",
                 hint="choose another task: --task",
             )
         named = [one for name, one in outputs.items() if name in ("logits", "out") and one.ndim > 2]
@@ -145,7 +145,7 @@ def _best(logits: Array) -> tuple[Array, Array]:
 
 
 def _by_queries(outputs: Mapping[str, Array]) -> Array | None:
-    """Return scores [n, classes, rows, columns] of MaskFormer's and its successors' queries."""
+    """Return scores [n, classes, rows, columns] from the queries of MaskFormer and similar ones."""
     classes = outputs.get("class_queries_logits", outputs.get("logits"))
     masks = outputs.get("masks_queries_logits", outputs.get("pred_masks"))
     if classes is None or masks is None or classes.ndim != 3 or masks.ndim != 4:
@@ -154,7 +154,7 @@ def _by_queries(outputs: Mapping[str, Array]) -> Array | None:
 
 
 class SegmentThings(Detecting[Masks]):
-    """Finds things and says which pixels are theirs."""
+    """Detects objects and their pixels."""
 
     task = "instance-segmentation"
 
@@ -165,7 +165,7 @@ class SegmentThings(Detecting[Masks]):
         placed: Sequence[Placed],
         chosen: Settings,
     ) -> list[Masks]:
-        """Return the things in each picture, the surest first."""
+        """Return the objects in each image, highest score first."""
         found = self.candidates(outputs, placed, chosen)
         made = []
         for number, (one, where, picture) in enumerate(zip(found, placed, pictures, strict=True)):
@@ -185,12 +185,12 @@ class SegmentThings(Detecting[Masks]):
         placed: Placed,
         picture: Picture,
     ) -> Array:
-        """Return the masks of things, bool [n, height, width]."""
+        """Return the masks of objects, bool [n, height, width]."""
         if found.extra is None or not len(found.boxes):
             shape = len(found.boxes), picture.height, picture.width
             if len(found.boxes):
                 raise InvalidInputError(
-                    f"'{self.about.name}' finds things but has no masks: "
+                    f"'{self.about.name}' detects objects but has no masks: "
                     f"{[one.shape for one in computed_outputs(outputs)]}",
                     hint="choose another task: --task detect",
                 )

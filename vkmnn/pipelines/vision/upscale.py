@@ -1,4 +1,4 @@
-"""Pictures into pictures: super-resolution in tiles, restoration, style."""
+"""Image to image: super-resolution in tiles, restoration, style transfer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Tile = tuple[int, int, Array]
 
 
 class Upscale(PicturePipeline[Enlarged]):
-    """Enlarges or restores pictures, tile by tile; tiles overlap and are blended."""
+    """Enlarges or restores images, tile by tile; overlapping tiles are blended."""
 
     task = "image-to-image"
     own: ClassVar[tuple[str, ...]] = ("tile", "overlap", "feeds")
@@ -39,12 +39,12 @@ class Upscale(PicturePipeline[Enlarged]):
         self._luma = taken.channels == 1
 
     def choose_processor(self, loaded: Loaded) -> ImageProcessor:
-        """Return a processor that leaves pictures at their size."""
+        """Return a processor that keeps the size of images."""
         made = super().choose_processor(loaded)
         return replace(made, fit=replace(made.fit, how="padded", size=None))
 
     def _flow(self, pictures: Iterable[Picture], chosen: Settings) -> Iterator[Enlarged]:
-        """Cut pictures into tiles, run these, and blend them."""
+        """Cut images into tiles, run these, and blend the results."""
         for picture in pictures:
             tiles = _tiles(picture.pixels, self._tile, self._overlap(chosen))
             yield self._blended(picture, list(tiles), chosen)
@@ -58,7 +58,7 @@ class Upscale(PicturePipeline[Enlarged]):
         return overlap
 
     def _blended(self, picture: Picture, tiles: Sequence[Tile], chosen: Settings) -> Enlarged:
-        """Return the sum of enlarged tiles, by weights that fall towards their edges."""
+        """Return the sum of enlarged tiles, with weights that decrease towards their edges."""
         whole, weights = np.zeros((1, 1, 3), np.float32), np.zeros((1, 1, 1), np.float32)
         made = super()._flow((Picture(tile) for _, _, tile in tiles), chosen)
         for number, ((top, left, tile), one) in enumerate(zip(tiles, made, strict=True)):
@@ -82,18 +82,18 @@ class Upscale(PicturePipeline[Enlarged]):
         placed: Sequence[Placed],
         chosen: Settings,
     ) -> list[Enlarged]:
-        """Return what the network makes of each tile."""
+        """Return the network's output for each tile."""
         array = next((one for one in outputs.values() if one.ndim == 4), None)
         if array is None or (array.shape[1] not in (1, 3) and array.shape[3] not in (1, 3)):
             shapes = ", ".join(f"{name} {list(one.shape)}" for name, one in outputs.items())
             raise InvalidInputError(
-                f"no output is a picture: {shapes}", hint="choose another task: --task"
+                f"no output is an image: {shapes}", hint="choose another task: --task"
             )
         channels_first = array.shape[1] in (1, 3)
         made = array.astype(np.float32).transpose(0, 2, 3, 1) if channels_first else array
         processor = self.network.processor
         factor, summand = processor.factors
-        pixels = (made - summand) / factor  # results are in the unit of inputs
+        pixels = (made - summand) / factor  # outputs have the same units as inputs
         pixels = np.rint(pixels).clip(0, 255).astype(np.uint8)
         if not self._luma:
             return [Enlarged(_ordered(one, processor), picture)
@@ -109,7 +109,7 @@ def _ordered(pixels: Array, processor: ImageProcessor) -> Array:
 
 
 def _coloured(luma: Array, picture: Picture) -> Array:
-    """Return a picture of a network that enlarges brightness alone; colours are interpolated."""
+    """Return the image of a network that enlarges only luminance; colours are interpolated."""
     image = pil()
     size = luma.shape[1], luma.shape[0]
     large = picture.image().convert("YCbCr").resize(size, image.Resampling.BICUBIC)
@@ -119,7 +119,7 @@ def _coloured(luma: Array, picture: Picture) -> Array:
 
 
 def _starts(length: int, tile: int, overlap: int) -> list[int]:
-    """Return where tiles begin; the last one ends with the picture."""
+    """Return the first pixels of tiles; the last tile ends at the image's edge."""
     if length <= tile:
         return [0]
     count = -(-(length - overlap) // (tile - overlap))
@@ -127,7 +127,7 @@ def _starts(length: int, tile: int, overlap: int) -> list[int]:
 
 
 def _tiles(pixels: Array, tile: tuple[int, int], overlap: int) -> Iterator[Tile]:
-    """Yield the tiles of a picture; small pictures are mirrored at their edges."""
+    """Yield the tiles of an image; small images are mirrored at their edges."""
     height, width = pixels.shape[:2]
     missing = max(tile[0] - height, 0), max(tile[1] - width, 0)
     if any(missing):

@@ -1,8 +1,9 @@
 """Matrix products and convolutions.
 
-`problem` has their sizes; `job` adds the tensors and an `epilogue`; `weights` and `operands` the
-forms in which kernels read these. `traits` names what crosses kernels; `target` is what kernels
-are ranked for: a device, and the traits that a job needs and allows. `family` says what a family
-of kernels is, and `families/` has one module each. `rewrites/` turns convolutions into faster
-ones. `encode` is what operators call: rank over all families, let the encoder choose, record.
+`problem` holds the sizes of a product or convolution; `job` adds tensors and an `epilogue`;
+`weights` and `operands` define packed forms. `traits` names features that apply to several kernels;
+`target` is the context of a ranking: a device, and the traits that a job needs and allows. `family`
+is the interface of a kernel family, and `families/` has one module for each. `rewrites/` replaces
+convolutions with faster ones. `encode` is the entry point of operators: it ranks all families, lets
+the encoder choose, and records.
 """

@@ -19,7 +19,7 @@ from vkmnn.vulkan.quantized.byte_codes import code_spec, shifts_of, with_shifts
 
 @dataclass(slots=True)
 class Binding:
-    """Bindings and constants of a kernel.
+    """Bindings and constants of a kernel dispatch.
 
     Attributes:
         tensors: x or a, weights or b, bias, residual, y.
@@ -35,7 +35,7 @@ class Binding:
 def bind_convolution(job: ConvJob, kernel: ConvKernel, encoder: VulkanEncoder) -> Binding:
     """Pack the weights of a convolution for a kernel, and return its bindings."""
     problem, group = job.problem, job.problem.weight_groups
-    # Where channels are single, all groups are one, and input channels are not in blocks.
+    # For single channels, all groups count as one, and input channels are not blocked.
     single = problem.grouping != "blocks"
     blocks = problem.outputs if single else ceil_div(problem.outputs, 4)
     epilogue, call = job.epilogue, job.epilogue.call
@@ -71,7 +71,7 @@ def bind_convolution(job: ConvJob, kernel: ConvKernel, encoder: VulkanEncoder) -
         **_weight_spec(job.weights.shift),
         **code_spec(x=job.x, residual=epilogue.residual, y=job.y),
     }
-    # Kernels whose loop is little else make floats of bytes faster with constants.
+    # Short loops convert bytes to floats faster with specialization constants.
     shifted = epilogue.requantize is not None and any(shifts) and not single
     if shifted or (epilogue.dynamic and job.x.codes is not None):
         spec = with_shifts(spec)
@@ -83,7 +83,7 @@ def bind_convolution(job: ConvJob, kernel: ConvKernel, encoder: VulkanEncoder) -
 
 
 def _out_sizes(job: ConvJob) -> dict[str, Any]:
-    """Return the parameters that tell where a pixel of a block of channels goes."""
+    """Return the parameters that locate a pixel of a channel block in the output."""
     problem = job.problem
     if not job.plain_y:
         return {"out_block": problem.out_block, "out_stride": problem.out_strides}
@@ -139,11 +139,11 @@ def bind_matmul(
 def bind_rowwise(
     job: MatMulJob, operands: tuple[Operand, Operand], encoder: VulkanEncoder
 ) -> Binding:
-    """Return the bindings of a kernel that can normalise rows and gate columns."""
+    """Return the bindings of a kernel that supports row normalisation and gated columns."""
     bound, norms = bind_matmul(job, operands, encoder), job.norms
     bound.sizes["epsilon"] = norms.epsilon if norms else 0.0
     bound.sizes["mean"] = 1.0 / max(job.problem.k, 1)
-    if norms or job.gated:  # kernels of bytes and integers know neither
+    if norms or job.gated:  # byte and integer kernels support neither
         bound.spec["NORMED"] = norms is not None
         bound.spec["CENTERED"] = norms is not None and norms.centered
         bound.spec["GATED"] = job.gated
@@ -151,7 +151,7 @@ def bind_rowwise(
 
 
 def alignment(job: MatMulJob) -> Literal[1, 4]:
-    """Return the elements that kernels may store at once: gated columns leave two of four."""
+    """Return the elements that kernels may store at once: gating keeps two of four columns."""
     return 4 if job.problem.n % 4 == 0 and not job.gated else 1
 
 

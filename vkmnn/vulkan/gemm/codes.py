@@ -1,4 +1,4 @@
-"""Packed weights in the order of kernels, 32 columns by 32 values at a time (`codes.glsl.j2`)."""
+"""Packed weights in kernel order, 32 columns by 32 values at a time (`codes.glsl.j2`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vkmnn.ir import Array, DType
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 
 PANEL = 32
-"""Columns side by side."""
+"""Columns per panel."""
 CHUNK = 32
 """Values of a column per chunk."""
 HALF = 16
@@ -27,11 +27,11 @@ class CodeForm:
     """Format of packed weights for kernels.
 
     Attributes:
-        bits: of a code; 16 and 32 are floats.
-        block: codes that share a scale.
-        depth: codes of a column.
-        columns: how many, of an expert.
-        experts: matrices one after the other, each in panels of its own.
+        bits: per value; 16 and 32 are floats.
+        block: values that share a scale.
+        depth: values per column.
+        columns: number of columns per expert.
+        experts: number of consecutive matrices, each with its own panels.
     """
 
     bits: int
@@ -42,7 +42,7 @@ class CodeForm:
 
     @property
     def key(self) -> str:
-        """The name of the form, as model files have it."""
+        """The name of the form in model files."""
         return f"{self!r}:{self.experts}" if self.experts > 1 else f"{self!r}"
 
     @property
@@ -52,28 +52,28 @@ class CodeForm:
 
     @property
     def chunks(self) -> int:
-        """Chunks that share a scale, one where they have two."""
+        """Chunks that share a scale; 1 if a chunk holds two blocks."""
         return max(1, self.block // CHUNK)
 
     @property
     def blocks(self) -> int:
-        """Rounds of the loop over blocks."""
+        """Iterations of the loop over blocks."""
         return ceil_div(self.depth, self.chunks * CHUNK)
 
     @property
     def panels(self) -> int:
-        """Panels of an expert's columns, the last one filled up."""
+        """Panels of columns per expert, rounded up."""
         return ceil_div(self.columns, PANEL)
 
     @property
     def fits(self) -> bool:
-        """Whether kernels have a loop for this block size."""
+        """Whether kernels support this block size."""
         return self.half or self.block % CHUNK == 0
 
 
 @dataclass(frozen=True, slots=True)
 class PackedCodes:
-    """Weights on the device; the values again in place of absent scales or zeros."""
+    """Weights on the device; the values buffer stands in for absent scales or zeros."""
 
     codes: Tensor
     scales: Tensor
@@ -84,14 +84,14 @@ class PackedCodes:
 def pack_codes(
     form: CodeForm, codes: Tensor, scales: Tensor, zeros: Tensor | None, encoder: VulkanEncoder
 ) -> PackedCodes:
-    """Return weights as kernels read them; tables and products share them.
+    """Return weights in kernel order, shared by tables and products.
 
     Args:
-        form: their sizes.
+        form: sizes and format.
         codes: constant uint8 [columns, blocks, bytes].
         scales: constant [columns, blocks].
         zeros: constant uint8 [columns, blocks], or None.
-        encoder: takes the constants.
+        encoder: uploads the constants.
     """
     key = f"codes:{form.key}"
     packed = _packed(form, codes, key, encoder)
@@ -112,7 +112,7 @@ def pack_codes(
 
 
 def pack_floats(form: CodeForm, weights: Tensor, encoder: VulkanEncoder) -> PackedCodes:
-    """Return weights that are floats [experts, columns, depth] in the order of codes."""
+    """Return float weights [experts, columns, depth] in kernel order."""
     key = f"floats:{form.key}"
     packed = _packed(form, weights, key, encoder)
     return PackedCodes(packed, packed, packed, {})
@@ -132,7 +132,7 @@ def _packed(form: CodeForm, weights: Tensor, key: str, encoder: VulkanEncoder) -
 def _half_numbers(
     form: CodeForm, scales: Tensor, zeros: Tensor | None, encoder: VulkanEncoder
 ) -> Tensor:
-    """Return words of two float16: scales of two columns, or scale and zero of one."""
+    """Return words of two float16 each: scales of two columns, or scale and zero of one."""
     key = f"halves:{form.key}"
     if zeros is None:
         return encoder.constant(scales, key, lambda array: _pairs(array, form), full=True)
@@ -147,7 +147,7 @@ def _half_numbers(
 
 
 def _padded(array: Array, form: CodeForm, width: int) -> Array:
-    """Return rows [panels · 32, width] of columns that fill whole panels."""
+    """Return rows [panels · 32, width], padded to whole panels."""
     rows = array.reshape(form.experts, form.columns, -1)
     whole = form.panels * PANEL
     if rows.shape[1:] != (whole, width):
@@ -166,7 +166,7 @@ def _codes(array: Array, form: CodeForm) -> Array:
         array = np.ascontiguousarray(array).view(np.uint8)
     row_bytes = form.blocks * form.chunks * CHUNK * form.bits // 8
     plain = _padded(array, form, row_bytes)
-    # Sixteen bytes at a time, whatever they are: copies of single bytes take three times as long.
+    # Sixteen bytes at a time, whatever their type: copying single bytes takes three times as long.
     sixteens = np.ascontiguousarray(plain).view(np.complex128)
     split = sixteens.reshape(-1, LANES, 4, row_bytes // (4 * form.bits), form.bits // 4)
     moved: Array = np.ascontiguousarray(split.transpose(0, 3, 4, 2, 1))
@@ -194,7 +194,7 @@ def _float_zeros(array: Array, form: CodeForm) -> Array:
 
 
 def _zeros(array: Array, form: CodeForm) -> Array:
-    """Return a word for the four columns of a lane, of two blocks where zeros have 4 bits."""
+    """Return one word for a lane's four columns; for two blocks if zeros have 4 bits."""
     values = _by_lane(array, form).astype(np.uint32)
     shifts = np.arange(4, dtype=np.uint32) * form.bits
     words = np.bitwise_or.reduce(values << shifts, axis=-1)

@@ -1,9 +1,9 @@
 """Tiles of cooperative matrices: a table, ranked by predicted time.
 
-Operands are float16, summed in float32, or signed bytes, summed in whole numbers of 32 bits.
+Operands are float16 with float32 sums, or signed bytes with int32 sums.
 
-Convolutions are products too, as in `shared_tiles`. docs/decisions/gemm-families.md
-says where the numbers come from.
+Convolutions are treated as products, as in `shared_tiles`. The constants are explained in
+docs/decisions/gemm-families.md.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from vkmnn.vulkan.gemm.problem import Gemm
 from vkmnn.vulkan.gemm.split import parts_of, used_parts
 
 VECTOR_BYTES = 16
-"""Operands are loaded, and padded along k, in uvec4s."""
+"""Operands are loaded, and padded along k, in units of uvec4."""
 VECTOR = 8
-"""Elements of one in float16."""
+"""float16 elements per unit."""
 
 _FEATURES = frozenset(
     {
@@ -38,7 +38,7 @@ FEATURES = _FEATURES | {"float16", "storage16"}
 """Fragment sizes of float16 matrices that kernels use."""
 BYTE_FEATURES = _FEATURES | {"int8"}
 """Fragment sizes of signed-byte matrices that kernels use."""
-# By the bytes of an element of the operands.
+# Keys: bytes per operand element.
 _KINDS = {
     1: ("i8", "i8", "i32", "i32", "subgroup"),
     2: ("f16", "f16", "f32", "f32", "subgroup"),
@@ -47,10 +47,10 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class Matrix(MatrixSize):
-    """Sizes of cooperative matrices that a device may list."""
+    """Sizes of cooperative matrices that a device may support."""
 
     def runs_on(self, info: DeviceInfo) -> bool:
-        """Return whether a device lists these sizes, and sums in four bytes."""
+        """Return whether a device supports these sizes with 32-bit sums."""
         smallest, largest = info.limits.subgroup_size_range
         return smallest <= self.subgroup <= largest and any(
             (shape.m, shape.n, shape.k) == (self.m, self.n, self.k)
@@ -62,14 +62,14 @@ class Matrix(MatrixSize):
 LARGE_MATRIX = Matrix(16, 16, 16, 32)
 """NVIDIA, AMD."""
 XE2_MATRIX = Matrix(8, 16, 16, 16)
-"""Intel from Xe2 on."""
+"""Intel, Xe2 and later."""
 XE_MATRIX = Matrix(8, 8, 16, 8)
-"""Intel before that."""
+"""Intel before Xe2."""
 LLVMPIPE_MATRIX = Matrix(8, 8, 8, 8)
-"""Mesa's llvmpipe from 26 on, where vectors have 256 bits."""
+"""Mesa's llvmpipe 26 and later, with 256-bit vectors."""
 
 LARGE_BYTES = Matrix(16, 16, 32, 32, 1)
-"""NVIDIA, for signed bytes; the others as above."""
+"""NVIDIA, for signed bytes; the sizes above also exist for bytes."""
 AMD_BYTES = Matrix(16, 16, 16, 32, 1)
 XE2_BYTES = Matrix(8, 16, 32, 16, 1)
 XE_BYTES = Matrix(8, 8, 32, 8, 1)
@@ -78,7 +78,7 @@ LLVMPIPE_BYTES = Matrix(8, 8, 8, 8, 1)
 
 @dataclass(frozen=True, slots=True)
 class CoopTile(CoopTileSize):
-    """A tile of results by cooperative matrices, and what it costs."""
+    """A tile of results by cooperative matrices, with its cost model."""
 
     step: kernels.MatmulCoopStep
     groups: int = 1
@@ -91,39 +91,39 @@ class CoopTile(CoopTileSize):
 
     @property
     def splits(self) -> bool:
-        """Whether a kernel with split K exists; not for bytes."""
+        """Whether a split-K kernel exists; not for bytes."""
         return self.groups > 1 and self.matrix.element_bytes > 1
 
     @property
     def registers(self) -> int:
-        """Estimated registers of an invocation: its sums, and what it loads and multiplies."""
+        """Estimated registers per invocation: sums, loads and operands."""
         return min(self.sums + (64 if self.sums < 64 else 90), MAX_REGISTERS)
 
     @property
     def sums(self) -> int:
-        """Results that an invocation holds."""
+        """Results per invocation."""
         return self.sub_rows * self.sub_columns // self.matrix.subgroup
 
     @property
     def shared_bytes(self) -> int:
-        """Shared memory of a workgroup."""
+        """Shared memory per workgroup, in bytes."""
         return max(self.buffers * self.stage_bytes, VECTOR_BYTES * self.sum_row) + 16
 
     @property
     def norm_bytes(self) -> int:
-        """Shared memory for the normalisation of rows: their mean and inverse deviation."""
+        """Shared memory for row normalisation, in bytes: means and inverse deviations."""
         return 8 * self.rows
 
     @property
     def part_elements(self) -> int:
-        """Numbers that a workgroup leaves of a tile that is shared; room for idle invocations."""
+        """Elements that a workgroup writes of a split tile, including idle invocations."""
         bands = self.sub_rows // self.matrix.m
         lines = max(1, self.invocations // (self.columns // 4))
         items = bands * ceil_div(self.rows, bands * lines)
         return max(self.rows * self.columns, 4 * self.invocations * items)
 
     def fits(self, info: DeviceInfo) -> bool:
-        """Return whether a device has the memory, the registers and the invocations."""
+        """Return whether the device has enough memory, registers and invocations."""
         limits = info.limits
         room = min(limits.max_workgroup_invocations, limits.max_workgroup_size[0])
         shared = self.shared_bytes + self.norm_bytes
@@ -132,12 +132,12 @@ class CoopTile(CoopTileSize):
         return shared <= limits.max_shared_memory and self.invocations <= room
 
     def workgroups(self, gemm: Gemm) -> int:
-        """Return how many tiles a product has."""
+        """Return the number of tiles of a product."""
         down, across = ceil_div(gemm.rows, self.rows), ceil_div(gemm.columns, self.columns)
         return down * across * gemm.batches
 
     def done(self, gemm: Gemm) -> int:
-        """Return the multiplications of a product's tiles, padding included."""
+        """Return the multiplications of a product's tiles, including padding."""
         results = self.workgroups(gemm) * self.rows * self.columns
         return results * self.steps(gemm.k) * self.step
 
@@ -146,27 +146,26 @@ class CoopTile(CoopTileSize):
         return ceil_div(k, self.step)
 
 
-# Of adding up an element and its square, instructions counted twice, as multiply-adds are.
+# Cost of summing an element and its square; an instruction counts two, like a multiply-add.
 MOMENT_FLOPS = 6.5
 
-# RDNA3 holds operands of matrices twice, so that of 128 sums up to 131 registers are spilled
-# (docs/gpu-compilers.md).
+# RDNA3 stores matrix operands twice, so 128 sums spill up to 131 registers (docs/gpu-compilers.md).
 MAX_SUMS_AMD = 64
 
-# Tiles of one size lie side by side, the largest first: of two that are expected to take the same
-# time, it reads less.
+# Tiles of equal size are adjacent, largest first: for equal predicted times, the larger one reads
+# less memory.
 TILES: tuple[tuple[CoopTile, ...], ...] = (
     (CoopTile(128, 128, 64, 64, 64),),
     (CoopTile(64, 128, 64, 32, 64),),
     (CoopTile(64, 64, 64, 32, 32), CoopTile(64, 64, 128, 32, 32, 2)),
     (CoopTile(64, 32, 128, 32, 32, 4),),
-    # For a few hundred rows and columns, of which powers of two leave some in another wave of
+    # For a few hundred rows and columns, where power-of-two tiles would need another wave of
     # workgroups.
     (CoopTile(48, 96, 64, 48, 32),),
     (CoopTile(64, 48, 96, 64, 16, 2), CoopTile(48, 64, 96, 16, 64, 2)),
     (CoopTile(32, 48, 128, 32, 48, 4),),
     (CoopTile(32, 32, 128, 16, 16, 2), CoopTile(32, 32, 256, 32, 32, 8)),
-    # For a short K.
+    # For short K.
     (CoopTile(32, 32, 64, 16, 16), CoopTile(32, 32, 32, 16, 16)),
     # For few columns.
     (CoopTile(64, 16, 64, 16, 16),),
@@ -184,7 +183,7 @@ def _small(matrix: Matrix, sub_columns: int) -> tuple[tuple[CoopTile, ...], ...]
 _SHORT = (CoopTile(32, 32, 32, 16, 16, 1, XE_MATRIX),)
 
 
-# By matrix; the first that a device has is taken.
+# By matrix; the first one that the device supports is used.
 TILES_OF: dict[Matrix, tuple[tuple[CoopTile, ...], ...]] = {
     LARGE_MATRIX: TILES,
     XE2_MATRIX: _small(XE2_MATRIX, 32),
@@ -210,12 +209,12 @@ BYTE_TILES_OF: dict[Matrix, tuple[tuple[CoopTile, ...], ...]] = {
     XE_BYTES: _small(XE_BYTES, 16),
     LLVMPIPE_BYTES: _small(LLVMPIPE_BYTES, 16),
 }
-"""The same for signed bytes."""
+"""Tiles for signed bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class CoopKernel:
-    """A tile; K split over `parts` workgroups, of which the last to arrive adds."""
+    """A tile; K is split over `parts` workgroups, and the last one to finish adds the parts."""
 
     tile: CoopTile
     parts: int = 1
@@ -227,20 +226,20 @@ class CoopKernel:
         return 1 if self.parts > 1 else 0
 
     def walk(self, gemm: Gemm) -> dict[str, Any]:
-        """Return the parameters that say how workgroups go over a gemm."""
+        """Return the parameters of the workgroups' order over a gemm."""
         steps = ceil_div(self.tile.steps(gemm.k), self.parts)
         return {"tiles": self.tile.workgroups(gemm), "steps": steps, "parts": self.parts}
 
 
 def matrix_of(info: DeviceInfo) -> Matrix | None:
-    """Return the matrices that the kernels use on a device, None where there are no kernels."""
+    """Return the matrices that the kernels use on a device; None if unsupported."""
     if not info.features >= FEATURES:
         return None
     return next((matrix for matrix in TILES_OF if matrix.runs_on(info)), None)
 
 
 def byte_matrix_of(info: DeviceInfo) -> Matrix | None:
-    """Return the matrices of signed bytes that the kernels use on a device, None without any."""
+    """Return the signed-byte matrices that the kernels use on a device; None if unsupported."""
     if not info.features >= BYTE_FEATURES:
         return None
     return next((matrix for matrix in BYTE_TILES_OF if matrix.runs_on(info)), None)
@@ -252,11 +251,11 @@ def _has_kinds(shape: CooperativeMatrixShape, element_bytes: int) -> bool:
 
 
 def rank_coop(gemm: Gemm, info: DeviceInfo, weight_bytes: int = 0) -> list[CoopKernel]:
-    """Return the kernels that fit the device, the likely fastest first; all of them last.
+    """Return the kernels that fit the device, fastest prediction first; all of them last.
 
     Args:
-        gemm: what to compute.
-        info: the device; without the matrices there are no kernels.
+        gemm: the sizes.
+        info: the device; without matrices, no kernels are returned.
         weight_bytes: of all constants of the network.
     """
     return [kernel for _, kernel in timed_coop(gemm, info, weight_bytes)]
@@ -271,12 +270,12 @@ def timed_coop(
     of_bytes: bool = False,
     word_flops: float = 0.0,
 ) -> list[tuple[float, CoopKernel]]:
-    """Return the same with predicted microseconds, more where a tile pads.
+    """Return kernels with predicted microseconds, including the cost of padding.
 
-    Of the ways to share a tile's K by workgroups, the fastest; and one more, so that every kernel
-    is offered, as if it took forever. `needed` are the multiplications of the problem, where
-    `gemm` is filled up. `of_bytes`: the operands are signed bytes, not float16.
-    `word_flops`: as of `coop_cost`.
+    For each tile, only the fastest K split has its predicted time; one further split gets an
+    infinite cost, so that every kernel is offered. `needed`: multiplications of the problem if
+    `gemm` is padded. `of_bytes`: operands are signed bytes, not float16. `word_flops`: as for
+    `coop_cost`.
     """
     matrix = byte_matrix_of(info) if of_bytes else matrix_of(info)
     if matrix is None or gemm.k == 0:
@@ -284,8 +283,9 @@ def timed_coop(
 
     least = needed or gemm.work
     if matrix.m // 2 <= gemm.rows < matrix.m:
-        # Every tile fills up the only matrix: no reason to take loops over vectors, which took
-        # longer. With fewer rows than half of it, these stay ahead where memory takes the time.
+        # Every tile pads to the only matrix size, which is no reason to prefer vector loops: they
+        # took longer. With fewer rows than half a matrix, vector loops are faster when
+        # memory-bound.
         least = least * matrix.m // gemm.rows
 
     def timed(kernel: CoopKernel) -> tuple[float, CoopKernel]:
@@ -320,19 +320,19 @@ def coop_cost(
     keeps: bool = False,
     word_flops: float = 0.0,
 ) -> Cost:
-    """Return the predicted time of a kernel; other arguments as of `rank_coop`.
+    """Return the predicted time of a kernel; other arguments as for `rank_coop`.
 
     Args:
         kernel: a tile.
-        gemm: what to compute.
+        gemm: the sizes.
         info: the device.
         weight_bytes: of all constants of the network.
         normed: the kernel normalises the rows of the left operand.
-        keeps: and stores them.
-        word_flops: the left operand is float32, of which making a word of bytes takes that.
+        keeps: it also stores the normalised rows.
+        word_flops: for a float32 left operand, the cost of packing a word of bytes.
     """
     tile, size = kernel.tile, kernel.tile.matrix.element_bytes
-    # Every subgroup reads its rows and columns of a step from shared memory.
+    # In each step, every subgroup reads its rows and columns from shared memory.
     reads = tile.invocations // tile.matrix.subgroup * (tile.sub_rows + tile.sub_columns)
     tiling = Tiling(
         tiles=tile.workgroups(gemm),
@@ -341,7 +341,7 @@ def coop_cost(
         left_bytes=(4 if word_flops else size) * tile.rows * tile.step,
         right_bytes=size * tile.columns * tile.step,
         staged_bytes=size * tile.step * (reads / tile.groups + tile.rows + tile.columns),
-        flops=size * tile.rows * tile.columns * tile.step,  # bytes go twice as fast
+        flops=size * tile.rows * tile.columns * tile.step,  # bytes run at twice the rate
         results=tile.rows * tile.columns,
         invocations=tile.invocations,
         registers=tile.registers,

@@ -1,4 +1,4 @@
-"""Convolutions in registers of CPU devices: how fast each tile is, as measured."""
+"""Measured speed of register-tiled convolutions on CPU devices."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ TileFamily = Literal["rotate", "tile", "channels"]
 
 @dataclass(frozen=True, slots=True)
 class CpuTile:
-    """A shape of the implicit GEMM, and the GFLOP/s of one core that it reaches when it is full.
+    """A tile of the implicit GEMM, and its GFLOP/s on one core when full.
 
-    `panel` blocks of four output channels.
+    `panel`: blocks of four output channels.
     """
 
     family: TileFamily
@@ -30,8 +30,7 @@ class CpuTile:
     speed: float
 
 
-# By the invocations that run at once, measured on lavapipe (Mesa 22.3, Sapphire Rapids); only the
-# ratios matter.
+# By concurrent invocations, measured on lavapipe (Mesa 22.3, Sapphire Rapids); only ratios matter.
 CPU_TILES: dict[CpuLanes, tuple[CpuTile, ...]] = {
     8: (
         CpuTile("rotate", 32, 8, 42.0),
@@ -58,21 +57,21 @@ CPU_TILES: dict[CpuLanes, tuple[CpuTile, ...]] = {
         CpuTile("channels", 1, 16, 8.0),
     ),
 }
-# What storing a result costs, in rounds of the loop over channel blocks: sixteen lanes are stored
-# one by one like eight, out of registers that take longer to reach.
+# Cost of storing a result, in iterations of the loop over channel blocks: sixteen lanes are stored
+# one at a time like eight, from registers that are slower to access.
 STORE_ROUNDS = {8: 6, 16: 22}
 
 
 def tiles_of(
     family: TileFamily, problem: ConvProblem, target: Target
 ) -> list[tuple[float, CpuTile]]:
-    """Return the tiles of a family with their microseconds: totals of `cpu_cost`."""
+    """Return the tiles of a family with predicted microseconds: totals of `cpu_cost`."""
     info = target.info
     lanes, cores, start = cpu_lanes(info), cores_of(info), class_of(info).start_us
     rounds, walks = _walks(lanes, problem.outputs, problem.in_blocks, problem.taps, problem.group)
     pixels, stored = problem.pixels, STORE_ROUNDS[lanes]
     found = []
-    # Written out, as planning does this for every convolution of a new input shape.
+    # Inlined, because planning repeats this for every convolution of a new input shape.
     for tile, step, work, speed in walks[family]:
         us = -(-pixels // step) * step * work / speed / 1000 / cores
         stores = us * stored / rounds
@@ -81,7 +80,7 @@ def tiles_of(
 
 
 def cpu_tile(family: TileFamily, pixels: int, panel: int, target: Target) -> CpuTile:
-    """Return the row of a tile; of one that was not measured, the slowest of its family."""
+    """Return the row of a tile; for unmeasured tiles, the slowest of the family."""
     rows = [row for row in CPU_TILES[cpu_lanes(target.info)] if row.family == family]
     measured = (row for row in rows if (row.pixels, row.panel) == (pixels, panel))
     return next(measured, CpuTile(family, pixels, panel, min(row.speed for row in rows)))
@@ -101,9 +100,9 @@ def min_nanoseconds(problem: ConvProblem, lanes: CpuLanes, rotations: Sequence[i
     """Return the nanoseconds of the fastest tile on one core.
 
     Args:
-        problem: sizes.
-        lanes: the invocations that run at once.
-        rotations: subgroup sizes with which rotation kernels run.
+        problem: the sizes.
+        lanes: number of concurrent invocations.
+        rotations: subgroup sizes that support rotation kernels.
     """
     _, walks = _walks(lanes, problem.outputs, problem.in_blocks, problem.taps, problem.group)
     pixels = problem.pixels
@@ -124,9 +123,9 @@ _Walks = dict[TileFamily, list[tuple[CpuTile, int, int, float]]]
 def _walks(
     lanes: CpuLanes, outputs: int, in_blocks: int, taps: int, group: int
 ) -> tuple[int, _Walks]:
-    """Return the rounds of the loops, and the derived values of every tile but its pixels.
+    """Return loop iterations, and the derived values of each tile except its pixels.
 
-    That is how many pixels are computed at a time, the operations that each takes, and the speed.
+    The derived values are pixels computed at once, operations per pixel, and speed.
     """
     rounds = _rounds(taps, in_blocks, lanes)
     walks: _Walks = {"rotate": [], "tile": [], "channels": []}
@@ -143,5 +142,5 @@ def _walk(tile: CpuTile, lanes: CpuLanes, outputs: int, rounds: int, group: int)
 
 
 def _rounds(taps: int, in_blocks: int, lanes: CpuLanes) -> int:
-    # On lavapipe the loop over channel blocks takes one round more than there are.
+    # On lavapipe, the loop over channel blocks runs one extra iteration.
     return taps * (in_blocks + 1) + STORE_ROUNDS[lanes]

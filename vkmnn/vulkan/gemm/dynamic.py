@@ -16,7 +16,7 @@ from vkmnn.shaders import kernels
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 
 MIDDLE = 128
-"""Offset of quantised values stored as bytes."""
+"""Offset of values quantised to bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,9 @@ class Dynamic:
     """Quantisation of an operand, and the factors for the product.
 
     `scale`, `point`: one number each. `constants`: factors by channel, then biases, in whole vec4s.
-    `ends`: what kernels bind as the bias, made of all these: zeros in place of biases, the factors
-    times the scale, the biases, and what makes numbers of codes as bytes. `activation` comes last.
+    `ends`: the kernel's bias binding, derived from all of these: zeros in place of biases, factors
+    times the scale, the biases, and the constants that dequantise bytes. `activation` is applied
+    last.
     """
 
     scale: Tensor
@@ -48,7 +49,7 @@ class Dynamic:
         activation: Activation,
         encoder: VulkanEncoder,
     ) -> Dynamic:
-        """Return the quantisation by a scale and a zero point."""
+        """Return the quantisation for a scale and a zero point."""
         blocks = ceil_div(channels, 4)
         packed = np.zeros((2, 4 * blocks), np.float32)
         for row, tensor in zip(packed, (factor, bias), strict=True):
@@ -63,9 +64,9 @@ class Dynamic:
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """Quantised values in tiles: number of ivec4s, rows, fours along K, constants of the kernel.
+    """Quantised values in tiles: number of ivec4s, rows, fours along K, and kernel constants.
 
-    Where they lie as the numbers do, `vectors` are the fours of all.
+    If the values are in the original order, `vectors` counts all vec4s.
     """
 
     count: int
@@ -83,7 +84,7 @@ def code_numbers(x: Tensor, dynamic: Dynamic, encoder: VulkanEncoder) -> Tensor:
 
 
 def code_words(x: Tensor, dynamic: Dynamic, encoder: VulkanEncoder) -> Tensor:
-    """Return quantised values as bytes, four to a word, in the order of the input."""
+    """Return quantised values as bytes, four to a word, in input order."""
     vectors = _vectors(x)
     count = ceil_div(vectors, 4)
     made = replace(encoder.scratch(16 * count, full=True), codes=0)
@@ -92,7 +93,7 @@ def code_words(x: Tensor, dynamic: Dynamic, encoder: VulkanEncoder) -> Tensor:
 
 
 def code_tiles(x: Tensor, dynamic: Dynamic, tiles: Tiles, encoder: VulkanEncoder) -> Tensor:
-    """Return quantised rows as words of four, tile by tile."""
+    """Return quantised rows as words of four bytes, tile by tile."""
     made = encoder.scratch(4 * tiles.count, DType.INT32)
     _dispatch("tile", x, made, dynamic, tiles, encoder)
     return made

@@ -1,4 +1,4 @@
-"""Records products and convolutions: rank over all families, let the encoder choose, record."""
+"""Recording of products and convolutions: rank all families, let the encoder choose, record."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ families.load_all()
 def encode(job: ConvJob | MatMulJob, encoder: VulkanEncoder, more: Trait = Trait.NONE) -> None:
     """Record a product or a convolution; kernels must also support `more`.
 
-    With a kernel that must cut a window into parts, the residual joins before the activation.
+    If the kernel must split the window, the residual is added before the activation.
     """
     problem: Any = job.problem
     if problem.is_empty:
@@ -48,7 +48,7 @@ def kernels_for(
     problem: MatMulProblem, target: Target, encoder: VulkanEncoder
 ) -> list[MatMulKernel]: ...
 def kernels_for(problem: Any, target: Target, encoder: VulkanEncoder) -> list[Any]:
-    """Return the kernels that can solve a problem, in the order in which they are offered."""
+    """Return the kernels that can solve a problem, in the order offered to the encoder."""
     return encoder.once(
         ("kernels", len(FAMILIES), problem, target),
         lambda: _ordered(rank(problem, target), target),
@@ -58,7 +58,7 @@ def kernels_for(problem: Any, target: Target, encoder: VulkanEncoder) -> list[An
 def plain_end_us(problem: ConvProblem | MatMulProblem, encoder: VulkanEncoder) -> float | None:
     """Return the additional time of the best kernel that reads or stores plain float32.
 
-    None: no kernel does. On CPU devices that never pays: their best kernels do not.
+    None if no kernel does. This never pays on CPU devices: their best kernels do not support it.
     """
     times = []
     any_problem: Any = problem
@@ -75,10 +75,10 @@ def plain_end_us(problem: ConvProblem | MatMulProblem, encoder: VulkanEncoder) -
 
 
 def _named(problem: Hashable, target: Target) -> Hashable:
-    """Return the tuner's name of a problem, traits included."""
+    """Return the tuner's name for a problem, including traits."""
     return (target.traits, problem) if target.traits else problem
 
 
 def _ordered(ranked: list[F], target: Target) -> list[F]:
-    """Return the kernels in the order in which they are offered."""
+    """Return the kernels in the order offered to the encoder."""
     return spread(ranked) if target.gpu else ranked

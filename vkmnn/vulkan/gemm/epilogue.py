@@ -13,18 +13,18 @@ from vkmnn.vulkan.gemm.requantize import Requantize
 from vkmnn.vulkan.quantized.byte_codes import Shifts
 
 Ending = Activation | Requantize | Dynamic
-"""An activation; or requantisation; or dequantisation by a range that a run finds."""
+"""An activation, a requantisation, or a dequantisation with a range computed in the run."""
 
 
-@dataclass(slots=True)  # not frozen, which takes twice as long: plans make hundreds
+@dataclass(slots=True)  # not frozen, which would take twice as long: plans create hundreds
 class Epilogue:
-    """A bias, a residual, and how sums end.
+    """A bias, a residual, and the ending of sums.
 
     Args:
-        bias: one element per output channel, or column.
+        bias: one element per output channel or column.
         residual: a tensor of y's shape.
-        mode: how the residual is taken in: of RESIDUAL_KINDS.
-        ending: what follows.
+        mode: how the residual is combined: of RESIDUAL_KINDS.
+        ending: the final operation.
     """
 
     bias: Tensor | None = None
@@ -34,17 +34,17 @@ class Epilogue:
 
     @property
     def requantize(self) -> Requantize | None:
-        """The ending, if it requantises."""
+        """The ending, if it is a requantisation."""
         return self.ending if isinstance(self.ending, Requantize) else None
 
     @property
     def dynamic(self) -> Dynamic | None:
-        """The ending, if x was quantised by a range that a run finds."""
+        """The ending, if x was quantised with a range computed in the run."""
         return self.ending if isinstance(self.ending, Dynamic) else None
 
     @property
     def activation(self) -> Activation:
-        """The activation, none where sums are requantised."""
+        """The activation; none if sums are requantised."""
         ending = self.ending
         if isinstance(ending, Requantize):
             return NO_ACTIVATION
@@ -52,7 +52,7 @@ class Epilogue:
 
     @property
     def call(self) -> ActivationCall:
-        """The activation's call, or that of another ending."""
+        """The GLSL call of the activation, or of another ending."""
         ending = self.ending
         return ending.call if isinstance(ending, Requantize) else call_of(self.activation)
 
@@ -63,12 +63,12 @@ class Epilogue:
         return {**spec, **Dynamic.SPEC} if isinstance(self.ending, Dynamic) else spec
 
     def bound_bias(self, channels: int, encoder: VulkanEncoder, shifts: Shifts) -> Tensor | None:
-        """Return the bias binding: with factors and bounds, if the ending needs them.
+        """Return the bias binding, with factors and bounds if the ending needs them.
 
         Args:
             channels: all output channels, or columns.
-            encoder: takes constants.
-            shifts: as of `Requantize.pack`.
+            encoder: uploads constants.
+            shifts: as for `Requantize.pack`.
         """
         ending = self.ending
         if isinstance(ending, Requantize):

@@ -1,7 +1,8 @@
 """The interface of a kernel family: it ranks itself, packs its operands, and records itself.
 
 A family is a frozen dataclass; its instances are the kernels that the rules rank, the tuner
-measures and the shader tests walk through, by their `repr`. It lives in a module of `families/`.
+measures and the shader tests iterate over, identified by `repr`. Each is defined in a module of
+`families/`.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ P = TypeVar("P", contravariant=True)
 J = TypeVar("J", contravariant=True)
 F = TypeVar("F", bound="Kernel[Any, Any]")
 
-# Kernels of a family that come before the rest where they are to be measured.
+# Kernels per family that are measured before the rest.
 OF_A_FAMILY = 3
 
 
 @cache
 def kernel_of(family: type[F], *fields: Any) -> F:
-    """Return the kernel of a family with these values, the same every time: rankings need many."""
+    """Return the kernel with these values, cached, since rankings need many."""
     return family(*fields)
 
 
@@ -48,21 +49,21 @@ class Place(IntEnum):
     """Tier of a kernel among those for a problem; the first tier is preferred."""
 
     MADE_FOR_IT = 0
-    """The problem is of the kind that the kernel was written for."""
+    """Written for this kind of problem."""
     TIMED = 1
-    """Its predicted time decides."""
+    """Ranked by predicted time."""
     SPARE = 2
     """Known to be slower: for the tuner and the tests."""
     EMULATED = 3
     """Relies on features that the device emulates: for the tuner and the tests."""
 
 
-@dataclass(slots=True)  # not frozen, which takes twice as long: rankings make dozens
+@dataclass(slots=True)  # not frozen, which would take twice as long: rankings create dozens
 class Bid(Generic[K]):
     """A candidate kernel and its tier.
 
-    Within a place, the lowest `cost` comes first: the microseconds that the kernel is expected to
-    take (`vulkan/cost/`), with the dispatches that it needs beside its own.
+    Within a tier, the lowest `cost` comes first: the predicted microseconds (`vulkan/cost/`),
+    including additional dispatches.
     """
 
     kernel: K
@@ -72,39 +73,40 @@ class Bid(Generic[K]):
 
 @dataclass(frozen=True, slots=True)
 class Apart:
-    """Two dispatches, where one kernel could do both."""
+    """Two dispatches, as an alternative to one fused kernel."""
 
 
 MARGIN = 1.1
-"""How much longer two dispatches must be expected to take than one kernel that does both.
+"""Required speed-up of a fused kernel over two dispatches.
 
-These kernels have not been timed on a GPU."""
+The fused kernels have not been timed on a GPU.
+"""
 
 
 class Kernel(ABC, Generic[P, J]):
-    """A kernel that solves problems of type P; a job J is a problem with its tensors.
+    """A kernel for problems of type P; a job J is a problem with its tensors.
 
-    Families derive from `ConvKernel` or `MatMulKernel`, which say how weights are packed.
+    Families derive from `ConvKernel` or `MatMulKernel`, which define the packing of weights.
     """
 
     family: ClassVar[str]
-    """Stands before the fields in the names that people read: `rotate_32_8`."""
+    """Prefix of the display name, before the fields: `rotate_32_8`."""
     solves: ClassVar[type]
-    """The type P."""
+    """The problem type P."""
     supports: ClassVar[Trait] = Trait.NONE
-    """What problems and jobs may need."""
+    """Traits that problems and jobs may need."""
     requires: ClassVar[Trait] = Trait.NONE
-    """What they must need or allow."""
+    """Traits that they must need or allow."""
     dtypes: ClassVar[frozenset[str]] = frozenset(FLOATS)
-    """How the operands may be stored: of FLOAT_BYTES, or "i32"."""
+    """Supported storage of operands: of FLOAT_BYTES, or "i32"."""
 
     @classmethod
     @abstractmethod
     def rank(cls, problem: P, target: Target) -> Iterable[Bid[Kernel[P, J]]]:
-        """Return the kernels of the family that can solve a problem with traits that fit."""
+        """Return the family's kernels that can solve a problem with matching traits."""
 
     def predict(self, problem: P, target: Target) -> Expected | None:
-        """Return what the last dispatch is expected to take, None where nothing is known."""
+        """Return the predicted time of the last dispatch; None if unknown."""
         return None
 
     @abstractmethod
@@ -113,26 +115,26 @@ class Kernel(ABC, Generic[P, J]):
 
 
 class ConvKernel(Kernel[ConvProblem, ConvJob]):
-    """A kernel for convolutions, and the form in which it reads the weights."""
+    """A kernel for convolutions, and its packed form of weights."""
 
     solves = ConvProblem
 
     @property
     @abstractmethod
     def panel(self) -> int:
-        """Blocks of four output channels that lie side by side in the packed weights."""
+        """Adjacent blocks of four output channels in the packed weights."""
 
     @property
     def form(self) -> str:
-        """Names the form of the packed weights: kernels of one form share them."""
+        """Name of the packed form of the weights, shared by kernels with the same form."""
         return f"blocked:{self.panel}"
 
     def pack(self, w: Array, group: int) -> Array:
-        """Return weights [O, C/group, taps] as the kernel reads them."""
+        """Return weights [O, C/group, taps] in the kernel's form."""
         return pack_panels(w, self.panel, group)
 
     def elements(self, problem: ConvProblem) -> int:
-        """Return how many elements `pack` makes; 0 keeps packed weights out of model files."""
+        """Return the number of elements of `pack`; 0 keeps packed weights out of model files."""
         if type(self).pack is not ConvKernel.pack:
             return 0
         depth, groups = problem.in_blocks * 4, problem.weight_groups
@@ -140,12 +142,12 @@ class ConvKernel(Kernel[ConvProblem, ConvJob]):
 
 
 class MatMulKernel(Kernel[MatMulProblem, MatMulJob]):
-    """A kernel for matrix products, and the form in which it reads the operands."""
+    """A kernel for matrix products, and its packed forms of operands."""
 
     solves = MatMulProblem
 
     def pack(self, job: MatMulJob, encoder: VulkanEncoder) -> tuple[Operand, Operand]:
-        """Return both operands as the kernel reads them: rows of vec4s along k, and panels."""
+        """Return both operands in the kernel's form: rows of vec4s along k, and panels."""
         return left_operand(job, encoder), right_operand(job, encoder, PANEL)
 
 
@@ -156,7 +158,7 @@ def kernel_family(family: type[F]) -> type[F]:
     """Register a family of kernels by the name of its class.
 
     Raises:
-        PluginError: the name is taken, or the class is not a whole family.
+        PluginError: the name is in use, or the class is incomplete.
     """
     bases = getattr(family, "__mro__", ())
     frozen = getattr(getattr(family, "__dataclass_params__", None), "frozen", False)
@@ -181,7 +183,7 @@ def rank(problem: ConvProblem, target: Target) -> list[ConvKernel]: ...
 @overload
 def rank(problem: MatMulProblem, target: Target) -> list[MatMulKernel]: ...
 def rank(problem: ConvProblem | MatMulProblem, target: Target) -> list[Any]:
-    """Return the kernels that can solve a problem, the likely fastest first."""
+    """Return the kernels that can solve a problem, fastest prediction first."""
     needs = problem.needs | target.needs
     dtype = problem.dtype if problem.dtype != "f32" else target.element
     solved: type = type(problem)
@@ -209,9 +211,9 @@ def _suited(
 
 
 def spread(ranked: Sequence[F]) -> list[F]:
-    """Return kernels with a few of each family before the rest, the likely fastest still first.
+    """Return kernels with a few of each family first, each part by predicted time.
 
-    Who measures the first ones so meets every family: a prediction may be wrong about all of one.
+    Measuring the first ones then covers every family: predictions may be wrong for a whole family.
     """
     taken: Counter[str] = Counter()
     late: list[bool] = []

@@ -1,10 +1,10 @@
-"""Constants for float16 arithmetic: divided by powers of two, so that no sum of a step overflows.
+"""Constants for float16 arithmetic, scaled by powers of two so that no step's sum overflows.
 
-Of every column (an output channel, over all its phases), the largest magnitude becomes less than
-1 / (2 · depth), with `depth` products in a step: their partial sums never exceed half of the
-largest number of the left operand, which float16 holds. Sums are multiplied by the same power
-afterwards. It changes no digit of a weight, but of those that become smaller than 2^-14, the
-smallest normal float16: these count less than 2^-8 of the largest weight of their column.
+In every column (an output channel, over all its phases), the largest magnitude is scaled below 1 /
+(2 · depth), with `depth` products per step: partial sums never exceed half of the largest number of
+the left operand, which float16 can represent. Sums are multiplied by the same power afterwards.
+Scaling is exact except for weights that fall below 2^-14, the smallest normal float16: these are
+less than 2^-8 of the largest weight of their column.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from vkmnn.vulkan.gemm.operands import PANEL, Operand, pack_right, right_matrice
 from vkmnn.vulkan.gemm.weights import Weights
 
 _LARGEST = FLOATS["f16"].largest
-# Exponents of the largest number of a column: what is smaller counts as nothing.
+# Exponent range of a column's largest number: smaller columns count as zero.
 MIN_EXPONENT, MAX_EXPONENT = -60, 16
 
 
 def exponents_of(columns: Array, depth: int) -> Array:
-    """Return the exponents of the powers of two by which columns are divided.
+    """Return the exponents of the powers of two that columns are divided by.
 
-    Infinities and NaNs are left out: what they make is the same with any power.
+    Infinities and NaNs are ignored: scaling does not change their results.
 
     Args:
         columns: floats [columns, anything].
-        depth: how many products are added up in float16.
+        depth: number of products summed in float16.
 
     Returns:
         int32 [columns].
@@ -47,22 +47,22 @@ def exponents_of(columns: Array, depth: int) -> Array:
 
 
 def divided(columns: Array, exponents: Array) -> Array:
-    """Return columns [columns, anything] divided by powers of two; as float16, they are clamped."""
+    """Return columns [columns, anything] divided by powers of two, clamped to float16's range."""
     inside = np.where(np.isfinite(columns), np.clip(columns, -_LARGEST, _LARGEST), columns)
     made: Array = np.ldexp(inside.astype(np.float32), np.negative(exponents)[:, None])
     return made
 
 
 def half_weights(job: ConvJob, depth: int) -> tuple[Weights, Weights]:
-    """Return constant weights of a convolution divided by powers of two, and these, as views.
+    """Return a convolution's constant weights divided by powers of two, and the powers, as views.
 
-    The powers are one for each output channel, the same for all phases, in float32.
+    There is one power per output channel, the same for all phases, in float32.
     """
     problem, before = job.problem, job.weights.view
     groups, phases = problem.group, len(problem.phases) or 1
 
     def channels(w: Array) -> Array:
-        """Return weights as [output channels, all that belongs to one]."""
+        """Return weights as [output channels, all other axes]."""
         apart = w.reshape(groups, phases, problem.outputs, prod(w.shape[1:]))
         together: Array = apart.swapaxes(1, 2).reshape(groups * problem.outputs, -1)
         return together
@@ -85,9 +85,9 @@ def half_weights(job: ConvJob, depth: int) -> tuple[Weights, Weights]:
 
 
 def half_right(job: MatMulJob, depth: int, encoder: VulkanEncoder) -> tuple[Operand, Tensor]:
-    """Return a constant right operand as panels, divided by powers of two, and these.
+    """Return a constant right operand as panels divided by powers of two, and the powers.
 
-    The powers are one for each column, the same for all matrices; zeros fill their last vec4.
+    There is one power per column, the same for all matrices, padded with zeros to whole vec4s.
     """
     problem, transposed = job.problem, job.transposed_b
     stride = ceil_div(problem.k, 4) * 4 * PANEL

@@ -1,4 +1,4 @@
-"""The jobs: a problem together with the tensors that it reads and writes."""
+"""Jobs: problems together with the tensors that they read and write."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from vkmnn.vulkan.gemm.traits import Trait
 from vkmnn.vulkan.gemm.weights import Weights
 
 
-@dataclass(slots=True)  # not frozen, which takes twice as long: plans make hundreds
+@dataclass(slots=True)  # not frozen, which would take twice as long: plans create hundreds
 class ConvJob:
     """A convolution to record.
 
-    `x`, `y` and the residual lie in NC4HW4. With a `Requantize` ending, all tensors hold quantised
-    values, with a `Dynamic` one x does. With `plain_x` or `plain_y`, that tensor is plain float32;
-    x then has at most four channels. `pooled`: of x, the maxima of 3 x 3 texels are read, at the
-    problem's strides and pads, and the window is one tap.
+    `x`, `y` and the residual are in NC4HW4. With a `Requantize` ending, all tensors hold quantised
+    values; with a `Dynamic` one, only x does. With `plain_x` or `plain_y`, that tensor is plain
+    float32; x then has at most four channels. `pooled`: kernels read the maxima of 3 x 3 texels of
+    x, with the problem's strides and pads, and the window is one tap.
     """
 
     problem: ConvProblem
@@ -33,7 +33,7 @@ class ConvJob:
 
     @property
     def plain_io(self) -> bool:
-        """Whether it reads or stores what the host has."""
+        """Whether it reads or stores tensors in the host's format."""
         return self.plain_x or self.plain_y
 
     @property
@@ -43,13 +43,13 @@ class ConvJob:
 
     @property
     def needs(self) -> Trait:
-        """What kernels must support."""
+        """Traits that kernels must support."""
         needs = Trait.INT8_WEIGHTS if self.int8_weights else Trait.NONE
         return needs | Trait.PLAIN_IO if self.plain_io else needs
 
     @property
     def allows(self) -> Trait:
-        """What kernels may make use of."""
+        """Traits that kernels may use."""
         allows = Trait.NONE if self.weights.tensor.value is None else Trait.FP16_MATH
         dots = self.weights.shift == 0 and self.x.codes is not None
         return allows | Trait.INT8_DOT if dots else allows
@@ -57,10 +57,10 @@ class ConvJob:
 
 @dataclass(frozen=True, slots=True)
 class RowNorms:
-    """What a kernel does to rows of the left operand: `centered` ones lose their mean first.
+    """Normalisation of the left operand's rows; `centered` subtracts the mean first.
 
-    `gain` and `shift` are constants, one number for each column of the rows, and `rows` is where
-    normalised rows are a result as well: these three are for `gemm/normed.py` alone.
+    `gain` and `shift` are constants, one number per column, and `rows` receives the normalised rows
+    if they are also a result: these three are only for `gemm/normed.py`.
     """
 
     epsilon: float
@@ -72,10 +72,9 @@ class RowNorms:
 
 @dataclass(frozen=True, slots=True)
 class Dots:
-    """Operands whose quantised values are signed bytes, and what is added to those of each.
+    """Operands whose quantised values are signed bytes, with the shift of each.
 
-    `point`: one number that makes the left operand's values numbers from 0 to 255; `left` is not
-    known then.
+    `point`: one number that shifts the left operand's values to 0 to 255, if `left` is unknown.
     """
 
     left: int
@@ -85,13 +84,13 @@ class Dots:
 
 @dataclass(frozen=True, slots=True)
 class Int8Operands:
-    """How bytes stand for the operands of a product: each number is a byte plus a shift.
+    """Byte representation of a product's operands: each value is a byte plus a shift.
 
     Args:
-        weights: the shift of the right operand, a constant that kernels read as bytes; None where
-            they read floats.
-        activations: the shift of the left operand, where kernels are to read it as bytes.
-        dots: both operands for dot products of bytes; None where one of them may not fit.
+        weights: the shift of the constant right operand, which kernels read as bytes; None if they
+            read floats.
+        activations: the shift of the left operand, if kernels may read it as bytes.
+        dots: both operands for byte dot products; None if one of them may not fit.
     """
 
     weights: int | None = None
@@ -100,13 +99,13 @@ class Int8Operands:
 
     @property
     def needs(self) -> Trait:
-        """What kernels must support."""
+        """Traits that kernels must support."""
         needs = Trait.NONE if self.weights is None else Trait.INT8_WEIGHTS
         return needs if self.activations is None else needs | Trait.INT8_ACTIVATIONS
 
     @property
     def allows(self) -> Trait:
-        """What kernels may make use of."""
+        """Traits that kernels may use."""
         allows = Trait.SIGNED_WEIGHTS if self.weights == 0 else Trait.NONE
         return allows if self.dots is None else allows | Trait.INT8_DOT
 
@@ -120,9 +119,9 @@ class MatMulJob:
 
     `transposed_a`, `transposed_b`: the last two axes of that operand are swapped. `norms` and
     `gated` (of every four columns, two gate the others) are for kernels that support them.
-    `plain_y`: y is float32 where the operands are float16. With a `Requantize` ending, all tensors
-    hold quantised values; with a `Dynamic` one, `a` does, or where kernels read bytes, the numbers
-    that become such values.
+    `plain_y`: y is float32 while the operands are float16. With a `Requantize` ending, all tensors
+    hold quantised values; with a `Dynamic` one, `a` does or, if kernels read bytes, the values
+    before quantisation.
     """
 
     problem: MatMulProblem
@@ -145,7 +144,7 @@ class MatMulJob:
 
     @property
     def needs(self) -> Trait:
-        """What kernels must support."""
+        """Traits that kernels must support."""
         needs = Trait.NONE if self.int8 is NO_INT8 else self.int8.needs
         if self.plain_y:
             needs |= Trait.PLAIN_IO
@@ -155,6 +154,6 @@ class MatMulJob:
 
     @property
     def allows(self) -> Trait:
-        """What kernels may make use of."""
+        """Traits that kernels may use."""
         allows = Trait.FP16_MATH if self.problem.constant else Trait.NONE
         return allows if self.int8 is NO_INT8 else allows | self.int8.allows

@@ -1,4 +1,4 @@
-"""Convolutions in registers: an invocation goes round a loop over the taps."""
+"""Convolutions in registers: each invocation loops over the taps."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ GPU_LOCAL = 64
 
 @dataclass(frozen=True, slots=True)
 class LoopKernel(ConvKernel):
-    """Records one dispatch, or several that add up where loops would grow too long.
+    """Records one dispatch, or several accumulating ones if loops would be too long.
 
     Attributes:
-        pixels: that an invocation computes; of rotations, a workgroup.
-        local: invocations of a workgroup.
+        pixels: per invocation; for rotations, per workgroup.
+        local: invocations per workgroup.
     """
 
     pixels: int
@@ -38,22 +38,22 @@ class LoopKernel(ConvKernel):
 
     @abstractmethod
     def inner_rounds(self, problem: ConvProblem) -> int:
-        """Return how often an invocation goes round the loop inside the taps; 0 without one."""
+        """Return the iterations of an invocation's loop inside the taps; 0 without one."""
 
     @abstractmethod
     def call(self, job: ConvJob, encoder: VulkanEncoder) -> ShaderCall:
-        """Return what to dispatch."""
+        """Return the shader call of the dispatch."""
 
     def across(self) -> int:
-        """Return how many of the invocations of a workgroup compute pixels side by side."""
+        """Return the number of adjacent pixels computed across a workgroup's invocations."""
         return self.local
 
     def tiles(self, problem: ConvProblem) -> int:
-        """Return the number of workgroups that the pixels take."""
+        """Return the number of workgroups for the pixels."""
         return ceil_div(problem.pixels, self.pixels * self.across())
 
     def record(self, job: ConvJob, encoder: VulkanEncoder) -> None:
-        """Record the dispatches; with several, the residual must be added at the beginning."""
+        """Record the dispatches; if there are several, the first adds the residual."""
         problem = job.problem
         *parts, last = split_taps(problem.kernel, self.inner_rounds(problem))
         assert not parts or job.epilogue.mode == "ADD_BEFORE"

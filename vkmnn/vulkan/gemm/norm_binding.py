@@ -1,4 +1,4 @@
-"""What kernels take that see whole rows of their left operand, and may normalise them."""
+"""Additional bindings of kernels that can normalise whole rows of their left operand."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from vkmnn.vulkan.gemm.job import MatMulJob, RowNorms
 
 @dataclass(frozen=True, slots=True)
 class NormBinding:
-    """What comes after the tensors, parameters and specialization constants of all products.
+    """Bindings, parameters and constants appended to those of all products.
 
-    `kept` and `kept_spec` are for kernels that may store the normalised rows, too.
+    `kept` and `kept_spec` are for kernels that can also store the normalised rows.
     """
 
     folded: Tensor
@@ -30,7 +30,7 @@ class NormBinding:
 
     @classmethod
     def of(cls, job: MatMulJob, bound: Binding, encoder: VulkanEncoder) -> NormBinding:
-        """Return what goes with a job; bindings that it leaves out get any buffer."""
+        """Return the additional bindings of a job; unused ones get any buffer."""
         norms, unused = job.norms, bound.tensors[1]
         if norms is None:
             sizes = {"epsilon": 0.0, "mean": 1.0}
@@ -51,10 +51,10 @@ class NormBinding:
 
 
 def _folded(job: MatMulJob, norms: RowNorms, encoder: VulkanEncoder) -> Tensor:
-    """Return for every four columns the sums of their weights, and the shift by the weights.
+    """Return, for every four columns, the sums of their weights, and the shift times the weights.
 
-    Kept in float32: means far from zero cancel only against sums of the very weights, rounded as
-    those are that the kernel multiplies.
+    In float32: means far from zero only cancel against sums of the same rounded weights that the
+    kernel multiplies.
     """
     problem, element = job.problem, encoder.element
     gain, shift = _numbers(norms.gain), _numbers(norms.shift)

@@ -1,7 +1,7 @@
-"""A normalisation and the product after it, in one dispatch.
+"""A normalisation fused with the product after it, in one dispatch.
 
-The kernel adds up rows and their squares while it stages them, and normalises its sums at the end.
-docs/decisions/normed-products.md says when, and what that does to the results.
+The kernel accumulates rows and their squares while staging them, and normalises its sums at the
+end. docs/decisions/normed-products.md explains when it is used, and the effect on results.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ VEC4 = 4
 
 @dataclass(frozen=True, slots=True)
 class NormedProblem:
-    """A product of normalised rows; `keeps`: they are a result of it, too."""
+    """A product of normalised rows; `keeps`: the rows are also a result."""
 
     product: MatMulProblem
     centered: bool
@@ -50,7 +50,7 @@ class NormedProblem:
 
     @property
     def fits(self) -> bool:
-        """Whether there may be a kernel: one matrix of constants, and rows of whole vec4s."""
+        """Return whether a kernel may exist: one constant matrix, and rows of whole vec4s."""
         product = self.product
         return (
             product.constant
@@ -63,13 +63,13 @@ class NormedProblem:
 
 @dataclass(frozen=True, slots=True)
 class NormedCoop:
-    """One dispatch; every workgroup sees the whole K."""
+    """One dispatch; every workgroup processes the whole K."""
 
     tile: CoopTile
     family: ClassVar[str] = "coop"
 
     def predict(self, problem: NormedProblem, target: Target) -> Expected:
-        """Return the time that it is expected to take."""
+        """Return the predicted time."""
         gemm = problem.product.gemm
         cost = coop_cost(
             CoopKernel(self.tile),
@@ -88,13 +88,13 @@ class NormedCoop:
 
 @dataclass(frozen=True, slots=True)
 class NormedShared:
-    """One dispatch of tiles in shared memory; rows lose a pivot before they are multiplied."""
+    """One dispatch of shared memory tiles; a pivot is subtracted from rows before the product."""
 
     tile: Tile
     family: ClassVar[str] = "shared"
 
     def predict(self, problem: NormedProblem, target: Target) -> Expected:
-        """Return the time that it is expected to take."""
+        """Return the predicted time."""
         gemm, info = problem.product.gemm, target.info
         sizes = target.weight_bytes, target.element_bytes
         cost = shared_cost(SharedKernel(self.tile), gemm, info, *sizes, normed=True)
@@ -112,9 +112,9 @@ Candidate = NormedKernel | Apart
 def normed_kernels(
     problem: NormedProblem, target: Target, *, emulated: bool = False
 ) -> list[NormedKernel]:
-    """Return the kernels for both, the likely fastest first.
+    """Return the fused kernels, fastest prediction first.
 
-    `emulated`: those as well that devices without shared memory of their own emulate.
+    `emulated`: include those that rely on emulated shared memory.
     """
     if not problem.fits:
         return []
@@ -137,7 +137,7 @@ def _coop_kernels(problem: NormedProblem, target: Target) -> list[NormedCoop]:
 
 
 def _shared_kernels(problem: NormedProblem, target: Target, emulated: bool) -> list[NormedShared]:
-    """Return none for rows that are a result, too: these kernels do not store them."""
+    """Return the shared-memory kernels; none if the rows are a result, which they cannot store."""
     if problem.keeps or not (target.gpu or emulated):
         return []
     room = room_of(target.info)
@@ -148,14 +148,14 @@ def _shared_kernels(problem: NormedProblem, target: Target, emulated: bool) -> l
 def candidates_of(
     problem: NormedProblem, target: Target, encoder: VulkanEncoder
 ) -> list[Candidate]:
-    """Return the ways to compute both, the likely fastest first; empty where there is but one."""
+    """Return the fused and separate candidates by predicted time; empty if only one exists."""
 
     def find() -> list[Candidate]:
         kernels = normed_kernels(problem, target, emulated=encoder.offers_all)
         if not kernels:
             return []
         us = kernels[0].predict(problem, target).cost.total
-        # Where the matrices' rounding is at stake, one dispatch must be faster by a margin.
+        # Since the matrices' rounding affects results, fusion must be faster by a margin.
         us *= MARGIN if isinstance(kernels[0], NormedCoop) else 1.0
         faster = target.gpu and us < _apart_us(problem, target, encoder)
         return [*kernels, Apart()] if faster else [Apart(), *kernels]
@@ -164,7 +164,7 @@ def candidates_of(
 
 
 def _apart_us(problem: NormedProblem, target: Target, encoder: VulkanEncoder) -> float:
-    """Return what a normalisation, the gap after it and the product are expected to take."""
+    """Return the predicted time of the separate normalisation and product, with the gap between."""
     product = problem.product
     rows = pass_cost(2 * target.element_bytes * product.m * product.k, target.info, product.m)
     expected = kernels_for(product, target, encoder)[0].predict(product, target)

@@ -1,4 +1,4 @@
-"""Operands of matrix products, packed unless kernels can read them where they lie."""
+"""Operands of matrix products, packed unless kernels can read them in place."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from vkmnn.vulkan.gemm.weights import words_of
 from vkmnn.vulkan.storage import CodeElement, WeightElement, kernel_dtype
 
 PANEL = 8
-"""Vec4s of columns of the right operand that lie together when packed, unless a kernel differs."""
+"""Adjacent vec4s of columns in the packed right operand, unless a kernel differs."""
 EIGHT = 8
-"""Elements of the uvec4s that kernels of cooperative matrices read along k."""
+"""Elements of the uvec4s along k that cooperative matrix kernels read."""
 
 
 def weight_element(job: ConvJob | MatMulJob, encoder: VulkanEncoder) -> WeightElement:
@@ -29,12 +29,12 @@ def weight_element(job: ConvJob | MatMulJob, encoder: VulkanEncoder) -> WeightEl
 
 
 def product_element(job: MatMulJob, encoder: VulkanEncoder) -> CodeElement:
-    """Return the element of a product's kernels: that of codes where a tensor holds them."""
+    """Return the element of a product's kernels; quantised if any tensor is."""
     return "c8" if job.int8.activations is not None else weight_element(job, encoder)
 
 
 def conv_element(job: ConvJob, encoder: VulkanEncoder) -> CodeElement:
-    """Return the element of a convolution's kernels: that of codes where a tensor holds them."""
+    """Return the element of a convolution's kernels; quantised if any tensor is."""
     coded = [
         t for t in (job.x, job.epilogue.residual, job.y) if t is not None and t.codes is not None
     ]
@@ -43,14 +43,14 @@ def conv_element(job: ConvJob, encoder: VulkanEncoder) -> CodeElement:
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A matrix operand as kernels read it; all strides count vec4s, or uvec4s of float16.
+    """A matrix operand in a kernel's form; all strides count vec4s, or uvec4s of float16.
 
     Attributes:
-        tensor: holds it.
-        row: from one row to the next.
-        batch: from one matrix to the next.
-        step: left: from four elements along k to the next four.
-        panel: right: from one panel to the next.
+        tensor: the operand's tensor.
+        row: stride from one row to the next.
+        batch: stride from one matrix to the next.
+        step: left: stride between groups of four along k.
+        panel: right: stride from one panel to the next.
     """
 
     tensor: Tensor
@@ -65,8 +65,8 @@ def left_operand(job: MatMulJob, encoder: VulkanEncoder, *, by_blocks: bool = Fa
 
     Args:
         job: the product.
-        encoder: takes the packing.
-        by_blocks: block of four along k by block, the rows of a block side by side.
+        encoder: records the packing.
+        by_blocks: blocks of four along k, with the rows of a block adjacent.
     """
     a, problem, transposed = job.a, job.problem, job.transposed_a
     m, k = problem.m, problem.k
@@ -75,7 +75,7 @@ def left_operand(job: MatMulJob, encoder: VulkanEncoder, *, by_blocks: bool = Fa
     row, step = (1, m) if by_blocks else (k4, 1)
     matrices = problem.matrices[0]
     if a.value is not None:
-        # Not the operand's own matrices: those of a batch that shares b are one with more rows.
+        # A batch that shares b counts as one matrix with more rows.
         sizes = (k, m) if transposed else (m, k)
         packed = encoder.constant(
             a,
@@ -104,9 +104,9 @@ def left_operand(job: MatMulJob, encoder: VulkanEncoder, *, by_blocks: bool = Fa
 
 
 def right_operand(job: MatMulJob, encoder: VulkanEncoder, panel: int) -> Operand:
-    """Return the right operand as panels of `panel` vec4s along the columns, or its own rows.
+    """Return the right operand in panels of `panel` vec4s along the columns, or its plain rows.
 
-    A constant that multiplies normalised rows is multiplied by their factors.
+    A constant that multiplies normalised rows is scaled by their gain.
     """
     b, problem, transposed, shift = job.b, job.problem, job.transposed_b, job.int8.weights
     gain = job.norms.gain if job.norms else None
@@ -150,9 +150,10 @@ def right_operand(job: MatMulJob, encoder: VulkanEncoder, panel: int) -> Operand
 
 
 def left_tiles(job: MatMulJob, rows: int, lanes: int, encoder: VulkanEncoder) -> Operand:
-    """Return the left operand's codes as words of four along k, tile by tile of `rows` rows.
+    """Return the quantised left operand as words of four along k, in tiles of `rows` rows.
 
-    Strides count ivec4s, whose words are of rows `lanes` apart; `row` is from one tile to the next.
+    Strides count ivec4s, whose words belong to rows `lanes` apart; `row` is the stride between
+    tiles.
     """
     a, problem = job.a, job.problem
     assert job.int8.activations is not None
@@ -183,7 +184,7 @@ def left_tiles(job: MatMulJob, rows: int, lanes: int, encoder: VulkanEncoder) ->
 def right_fours(job: MatMulJob, panel: int, encoder: VulkanEncoder) -> Operand:
     """Return a constant right operand of bytes as ivec4s: words of four columns, four along k.
 
-    Its strides count them: a panel has `panel` for every four along k.
+    Strides count ivec4s: a panel has `panel` for every four along k.
     """
     problem, shift = job.problem, job.int8.weights
     assert shift is not None
@@ -207,7 +208,7 @@ def right_fours(job: MatMulJob, panel: int, encoder: VulkanEncoder) -> Operand:
 def right_words(job: MatMulJob, encoder: VulkanEncoder) -> Operand:
     """Return a constant right operand of bytes as words of four along k, panel by panel.
 
-    Its strides count ivec4s, the words of four columns: a panel has eight for every four along k.
+    Strides count ivec4s with the words of four columns: a panel has eight for every four along k.
     """
     problem, shift = job.problem, job.int8.weights
     assert shift is not None
@@ -229,7 +230,7 @@ def right_words(job: MatMulJob, encoder: VulkanEncoder) -> Operand:
 
 
 def lies_by_rows(tensor: Tensor, rows: int, k: int, across: bool) -> bool:
-    """Return whether `rows_of` needs no dispatch; its arguments."""
+    """Return whether `rows_of` needs no dispatch; arguments as there."""
     return tensor.value is not None or (k % EIGHT == 0 and not (across and rows > 1))
 
 
@@ -242,16 +243,16 @@ def rows_of(
     encoder: VulkanEncoder,
     gain: Tensor | None = None,
 ) -> Operand:
-    """Return matrices as rows along k of whole uvec4s of float16, packed unless they lie so.
+    """Return matrices as rows along k of whole float16 uvec4s, packed unless already in this form.
 
     Args:
-        tensor: holds `matrices` matrices.
-        rows: of a matrix, as the kernel sees it.
-        k: elements of a row.
-        across: neighbours along k lie `rows` apart, not side by side.
-        matrices: how many matrices the tensor holds.
-        encoder: takes the packing.
-        gain: a constant of `k` numbers, by which a constant is multiplied.
+        tensor: the matrices.
+        rows: rows per matrix, as the kernel sees it.
+        k: elements per row.
+        across: whether elements adjacent in k are `rows` apart rather than contiguous.
+        matrices: number of matrices in the tensor.
+        encoder: records the packing.
+        gain: `k` constant numbers that a constant is multiplied by.
     """
     k8 = ceil_div(k, EIGHT)
 
@@ -268,7 +269,7 @@ def rows_of(
         if gain is None:
             words = matrices * rows * k8 * EIGHT
             packed = encoder.constant(tensor, key, pack, words=words)
-        else:  # not in files: the key would have to change with the gain
+        else:  # not in files: the key would depend on the gain
             packed = encoder.constant(tensor, f"{key}:{gain.name}", pack)
     elif lies_by_rows(tensor, rows, k, across):
         packed = tensor
@@ -330,7 +331,7 @@ def _right_constant(array: Array, transposed: bool, width: int, shift: int | Non
 
 
 def _padded(matrices: Array, padding: Sequence[tuple[int, int]]) -> Array:
-    """Return matrices with zeros, in the order in which they lie: that copies whole rows."""
+    """Return matrices padded with zeros in memory order, which copies whole rows."""
     if matrices.flags.c_contiguous:
         return np.pad(matrices, padding)
     rows = np.pad(matrices.swapaxes(1, 2), [padding[axis] for axis in (0, 2, 1)])
@@ -339,7 +340,7 @@ def _padded(matrices: Array, padding: Sequence[tuple[int, int]]) -> Array:
 
 
 def pack_right(array: Array, transposed: bool, width: int) -> Array:
-    """Return a right operand as [batch, panels, k, columns of a panel], filled up with zeros."""
+    """Return a right operand as [batch, panels, k, columns of a panel], padded with zeros."""
     matrices = right_matrices(array, transposed)
     padding = ((0, 0), (0, -matrices.shape[1] % 4), (0, -matrices.shape[2] % width))
     padded = _padded(matrices, padding) if any(map(any, padding)) else matrices

@@ -1,6 +1,6 @@
-"""Maximum pooling and the 1 x 1 convolution after it, in one dispatch of tiles in shared memory.
+"""Maximum pooling fused with the 1 x 1 convolution after it, in shared memory tiles.
 
-A workgroup stages the maximum of 3 x 3 texels where it would stage one. SqueezeNets and Inceptions
+A workgroup stages the maximum of 3 x 3 texels instead of a single texel. SqueezeNets and Inceptions
 pool before they squeeze (Iandola et al. 2016, Szegedy et al. 2015).
 """
 
@@ -24,13 +24,13 @@ from vkmnn.vulkan.gemm.shared_tiles import SharedKernel, Tile, listed_shared, ro
 from vkmnn.vulkan.gemm.target import Target
 from vkmnn.vulkan.splitting.spatial import Triple
 
-# Invocations of a workgroup of the pooling alone, each of which makes two pixels.
+# Workgroup size of a separate pooling; each invocation computes two pixels.
 POOL_PIXELS = 128
 
 
 @dataclass(frozen=True, slots=True)
 class PooledProblem:
-    """A convolution of one tap, and where the windows of 3 x 3 lie whose maxima it reads."""
+    """A convolution with one tap that reads the maxima of 3 x 3 windows, and their positions."""
 
     product: ConvProblem
     in_size: Triple
@@ -39,12 +39,12 @@ class PooledProblem:
 
     @property
     def fused(self) -> ConvProblem:
-        """Both as one convolution, whose pixels are windows."""
+        """The fused convolution, with windows as pixels."""
         return replace(self.product, in_size=self.in_size, stride=self.stride, pad=self.pad)
 
     @property
     def fits(self) -> bool:
-        """Whether there is a kernel: planes, one tap, and an edge in every window."""
+        """Return whether a kernel exists: planar, one tap, no window outside the input."""
         one, zero = (1, 1, 1), (0, 0, 0)
         product = self.product
         flat = self.in_size[0] == self.stride[0] == product.out_size[0] == 1 and self.pad[0] == 0
@@ -70,7 +70,7 @@ class PooledShared:
     family: ClassVar[str] = "shared"
 
     def predict(self, problem: PooledProblem, target: Target) -> Expected:
-        """Return the time that it is expected to take."""
+        """Return the predicted time."""
         gemm = problem.product.gemm()
         sizes = target.weight_bytes, target.element_bytes
         kernel = SharedKernel(self.tile)
@@ -78,7 +78,7 @@ class PooledShared:
         return Expected(cost, problem.product.work, self.tile.done(gemm))
 
     def record(self, problem: PooledProblem, job: ConvJob, encoder: VulkanEncoder) -> None:
-        """Record the dispatch of a job whose x is what is pooled."""
+        """Record the dispatch of a job whose x is the input of the pooling."""
         ConvShared(self.tile).record(replace(job, problem=problem.fused, pooled=True), encoder)
 
 
@@ -88,7 +88,7 @@ Candidate = PooledShared | Apart
 def candidates_of(
     problem: PooledProblem, target: Target, encoder: VulkanEncoder
 ) -> list[Candidate]:
-    """Return the ways to compute both, the likely fastest first; empty where there is one alone."""
+    """Return the fused and separate candidates by predicted time; empty if only one exists."""
 
     def find() -> list[Candidate]:
         listed = listed_shared(problem.product.gemm().k, room_of(target.info), narrow=True)
@@ -109,7 +109,7 @@ def candidates_of(
 
 
 def _apart_us(problem: PooledProblem, target: Target, encoder: VulkanEncoder) -> float:
-    """Return what a pooling, the gap after it and the convolution are expected to take."""
+    """Return the predicted time of the separate pooling and convolution, with the gap between."""
     product, info = problem.product, target.info
     blocks = product.batch * product.in_blocks
     _, down, along = problem.in_size

@@ -1,6 +1,6 @@
-"""The problems: matrix products and convolutions by their sizes, all that rules look at.
+"""Problems: matrix products and convolutions by their sizes, the only input of rules.
 
-The tuner keeps what it measured by their `repr`.
+The tuner stores measurements under their `repr`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from vkmnn.vulkan.gemm.traits import Trait
 from vkmnn.vulkan.splitting.spatial import Triple
 
 MAX_BATCH_AXES = 3
-"""Batch axes over which kernels of matrix products go."""
+"""Maximum batch axes of matrix product kernels."""
 
 Grouping = Literal["blocks", "depthwise", "odd"]
 GROUPING_TRAITS: dict[Grouping, Trait] = {
@@ -40,12 +40,12 @@ class Gemm:
 
     @property
     def work(self) -> int:
-        """How many numbers are multiplied."""
+        """The number of multiplications."""
         return self.rows * self.columns * self.k * self.batches
 
     @property
     def pays_packing(self) -> bool:
-        """Whether a CPU device gains more than it loses when the left operand is rewritten."""
+        """Whether rewriting the left operand is worthwhile on a CPU device."""
         many = self.rows > PACKING_ROWS and self.columns >= PACKING_COLUMNS
         return many and self.work >= PACKING_WORK
 
@@ -54,9 +54,10 @@ class Gemm:
 class MatMulProblem:
     """A matrix product: batch axes with each operand's presence, rows, columns, inner size.
 
-    `dtype` is the type of both operands in shaders. `plain`: the left operand could be read where
-    it lies, as vec4s along k. `by_rows`: both could, or are constants, as rows along k of eight
-    elements at a time. `constant`: the right operand is, so that it is packed only once.
+    `dtype` is the type of both operands in shaders. `plain`: the left operand can be read in place,
+    as vec4s along k. `by_rows`: both can be read in place, or are constants, as rows along k in
+    units of eight elements. `constant`: the right operand is constant, so that it is packed only
+    once.
     """
 
     batch: tuple[int, ...]
@@ -73,7 +74,7 @@ class MatMulProblem:
     what: ClassVar[str] = "matmul"
     """The kind of choice between its kernels."""
     needs: ClassVar[Trait] = Trait.NONE
-    """What kernels must support besides what jobs need."""
+    """Traits that the problem itself needs, in addition to the job's."""
 
     @property
     def is_empty(self) -> bool:
@@ -82,12 +83,12 @@ class MatMulProblem:
 
     @property
     def gemm(self) -> Gemm:
-        """The sizes alone."""
+        """The sizes only."""
         return Gemm(self.m, self.n, self.k, prod(self.batch))
 
     @property
     def matrices(self) -> tuple[int, int]:
-        """How many matrices each operand holds."""
+        """The number of matrices of each operand."""
         a, b = (
             prod(size for size, here in zip(self.batch, present, strict=True) if here)
             for present in (self.a_batch, self.b_batch)
@@ -100,11 +101,12 @@ class ConvProblem:
     """A convolution of channel-blocked tensors; spatial triples are (depth, height, width).
 
     inputs and outputs are channels of one group. `out_size` is the grid of pixels to compute; pixel
-    (n, z, y, x) goes to texel `out_offset + (n, z, y, x) · out_strides` of a channel block of
-    `out_block` texels: so a transposed convolution writes one of its phases. `pad` may be negative.
+    (n, z, y, x) is written to texel `out_offset + (n, z, y, x) · out_strides` of a channel block of
+    `out_block` texels, so that a transposed convolution can write one of its phases. `pad` may be
+    negative.
 
-    `phases`: several convolutions at once that differ only in weights, pads and first texel: by how
-    much the pads of each fall short of `pad`, and how far from `out_offset` it begins.
+    `phases`: several convolutions at once that differ only in weights, pads and first texel: the
+    decrease of each phase's pads from `pad`, and its offset from `out_offset`.
     """
 
     batch: int
@@ -127,22 +129,22 @@ class ConvProblem:
     dtype: ClassVar[str] = "f32"
     """The type of x and the weights in shaders."""
 
-    # What rankings ask for many times is worked out once.
+    # Derived values that rankings read many times.
     pixels: int = field(init=False, repr=False, compare=False)
-    """Number of pixels to compute, over all images, of each phase."""
+    """Number of pixels to compute, over all images, per phase."""
     channels: int = field(init=False, repr=False, compare=False)
     """Output channels of all groups."""
     taps: int = field(init=False, repr=False, compare=False)
     """Elements of the window."""
     in_blocks: int = field(init=False, repr=False, compare=False)
-    """Blocks of four input channels of a group."""
+    """Blocks of four input channels per group."""
     weight_groups: int = field(init=False, repr=False, compare=False)
-    """Groups of weights: every group has some for each phase."""
+    """Groups of weights: each group has one per phase."""
     grouping: Grouping = field(init=False, repr=False, compare=False)
-    """Where groups begin: with a channel block, with every channel, or elsewhere."""
+    """Where groups start: at a channel block, at every channel, or elsewhere."""
 
     def __post_init__(self) -> None:
-        """Work out what follows from the sizes."""
+        """Compute the derived values."""
         inputs, outputs, group = self.inputs, self.outputs, self.group
         _set_pixels(self, self.batch * prod(self.out_size))
         _set_channels(self, group * outputs)
@@ -158,7 +160,7 @@ class ConvProblem:
 
     @property
     def needs(self) -> Trait:
-        """What kernels must support besides what jobs need."""
+        """Traits that the problem itself needs, in addition to the job's."""
         trait = GROUPING_TRAITS[self.grouping]
         return trait | Trait.PHASES if self.phases else trait
 
@@ -169,7 +171,7 @@ class ConvProblem:
 
     @property
     def padded(self) -> bool:
-        """True when some tap of some pixel lies outside the input."""
+        """Whether any tap of any pixel is outside the input."""
         for lack, _ in self.phases or (((0, 0, 0), 0),):
             for i, size in enumerate(self.in_size):
                 pad = self.pad[i] - lack[i]
@@ -182,14 +184,14 @@ class ConvProblem:
 
     @property
     def work(self) -> int:
-        """How many numbers are multiplied."""
+        """The number of multiplications."""
         return self.pixels * self.outputs * self.weight_groups * self.inputs * self.taps
 
     def gemm(self, vector: int = 4) -> Gemm:
         """Return the convolution as a matrix product.
 
-        Pixels are the rows, groups and phases the batches, and k counts the input channels of every
-        tap, filled up to a multiple of `vector`.
+        Rows are pixels, batches are groups and phases, and k counts the input channels of every
+        tap, padded to a multiple of `vector`.
         """
         k = self.taps * ceil_div(self.inputs, vector) * vector
         return Gemm(self.pixels, self.outputs, k, self.weight_groups)

@@ -1,4 +1,4 @@
-"""How sums of codes end: what kernels multiply them by, where they cut them off."""
+"""Requantisation epilogue: scale, add the residual, round, clamp."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.quantized.byte_codes import Shifts
 
 SPEC = {"ACTIVATION": kernels.Activation.REQUANTIZE.value}
-_UNIT = 4  # the row of a second rounding that is divided by
+_UNIT = 4  # the row of a second rounding that holds the divisor
 
 
 @dataclass(frozen=True, slots=True)
 class Requantize:
-    """What sums are multiplied by, by channel; the bounds of codes; what a residual does.
+    """Requantisation: factors by channel, bounds, and the treatment of a residual.
 
-    `taken`: bounds of the codes that are multiplied. `table`: what becomes of codes from `first`
-    on; `again`: how they are rounded a second time (`QuantizedMatMulAttrs`).
+    `taken`: bounds of the quantised operand. `table`: maps quantised values, from `first` on;
+    `again`: constants of a second rounding (`QuantizedMatMulAttrs`).
     """
 
     factor: Tensor
@@ -46,17 +46,17 @@ class Requantize:
         table: Tensor | None,
         again: Tensor | None = None,
     ) -> Requantize:
-        """Return the requantisation that a quantised convolution or product ends with."""
+        """Return the requantisation at the end of a quantised convolution or product."""
         rounding = attrs.low, attrs.high, attrs.add, attrs.scale, attrs.taken
         return cls(factor, *rounding, table, attrs.first, again)
 
     @property
     def call(self) -> ActivationCall:
-        """What kernels are given in place of an activation."""
+        """The GLSL call that takes the place of an activation."""
         return self.call_with({})
 
     def call_with(self, spec: Mapping[str, int]) -> ActivationCall:
-        """Return the same with further constants."""
+        """Return the call with further constants."""
         more: dict[str, int] = {}
         if self.table is not None:
             more["TABLE"] = len(_value(self.table))
@@ -66,7 +66,7 @@ class Requantize:
 
     @property
     def residual_mode(self) -> str:
-        """How a residual is taken in."""
+        """How a residual is combined."""
         return "ADD_AFTER" if self.add else "ADD_BEFORE"
 
     def pack(
@@ -77,12 +77,11 @@ class Requantize:
         more: tuple[str, Array] | None = None,
         shifts: Shifts = (0, 0, 0),
     ) -> Tensor:
-        """Return what kernels bind as the bias: that, the factors, and what comes after rounding.
+        """Return the bias binding: the bias, the factors, and the constants after rounding.
 
-        Biases and factors fill whole vec4s; then come the scales, the bounds of a sum, with the
-        first code of the table, and `shifts`; what rounds again, by channel; the table, a vec4 for
-        each number.
-        `more` is added to the biases, whole numbers with a name.
+        Biases and factors are padded to whole vec4s; they are followed by the scales, the bounds of
+        a sum, with the table's first value, and `shifts`; the second rounding, by channel; the
+        table, one vec4 per entry. `more` is added to the biases: integers with a cache key.
         """
         width = ceil_div(channels, 4) * 4
         packed = np.zeros((2 * width + 12,), np.float32)
@@ -104,7 +103,7 @@ class Requantize:
         return encoder.literal(name, np.concatenate(parts))
 
     def _after(self, width: int, channels: int) -> list[Array]:
-        """Return what comes after the numbers."""
+        """Return the constants after the factors."""
         parts: list[Array] = []
         if self.again is not None:
             rows = np.zeros((7, width), np.float32)

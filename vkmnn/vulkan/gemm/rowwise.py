@@ -1,4 +1,4 @@
-"""Products that normalise their rows and gate their columns, in dispatches of their own."""
+"""Row normalisation, product and column gating as separate dispatches."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def encode_stages(job: MatMulJob, encoder: VulkanEncoder, gain: Tensor | None = 
 
 
 def encode_gate(x: Tensor, y: Tensor, activation: Activation, encoder: VulkanEncoder) -> None:
-    """Record what lets two of every four columns of x gate the others."""
+    """Record the dispatch in which two of every four columns of x gate the others."""
     call, count = call_of(activation), prod(y.shape) // 2
     shader = kernels.gate_columns(element=encoder.element, load=encoder.load)
     params = kernels.GateColumnsParams(count=count, act_alpha=call.alpha, act_beta=call.beta)

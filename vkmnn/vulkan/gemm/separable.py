@@ -1,8 +1,8 @@
-"""A depthwise convolution and the projection that follows it, in one dispatch.
+"""A depthwise convolution fused with the projection after it, in one dispatch.
 
-MobileNets are made of them (Howard et al. 2017, Sandler et al. 2018). A workgroup computes the
-first for its pixels into shared memory, chunk by chunk of channels, and multiplies.
-docs/decisions/separable.md says when, and what that is expected to gain.
+MobileNets consist of these (Howard et al. 2017, Sandler et al. 2018). A workgroup computes the
+depthwise part of its pixels into shared memory, one chunk of channels at a time, and multiplies.
+docs/decisions/separable.md explains when it is used, and the expected gain.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from vkmnn.vulkan.gemm.target import Target
 from vkmnn.vulkan.gemm.weights import bias_tensor, pack_channels, pack_panels, packed_elements
 
 VEC4_BYTES = 16
-# Taps of a window, whose loop is unrolled, and those whose loads are on their way at once.
+# Taps of a window, whose loop is unrolled, and taps whose loads are issued together.
 MAX_TAPS = 49
 TAPS_A_WAIT = 9
-# Blocks of channels that an invocation makes at once, and lines of a round of the product.
+# Channel blocks that an invocation computes at once, and unrolled iterations of the product.
 BLOCKS, LINES = 2, 4
-# Registers of an invocation besides its sums, at a guess.
+# Estimated registers per invocation besides its sums.
 REGISTERS = 64
-# No workgroup takes more of shared memory, so that others fit beside it.
+# Limit of shared memory per workgroup, so that several are resident.
 MAX_SHARED = 49_152
-# How many kernels are offered beside the fastest of each number of rows.
+# Number of kernels offered besides the fastest one for each number of rows.
 OFFERED = 3
 
-# What the product reaches of the device's rate, by pixels of an invocation.
+# Fraction of the device's peak rate that the product reaches, by pixels per invocation.
 EFFICIENCY = {8: 0.93, 4: 0.65}
 ROWS: tuple[kernels.ConvSeparableRows, ...] = (8, 4)
 PIXELS = (4, 8, 16, 32)
@@ -52,7 +52,7 @@ LOCALS = (128, 256)
 
 @dataclass(frozen=True, slots=True)
 class SeparableProblem:
-    """A depthwise convolution, and the product of its channels for every pixel."""
+    """A depthwise convolution, and a product over its channels for every pixel."""
 
     depthwise: ConvProblem
     projection: ConvProblem
@@ -64,12 +64,12 @@ class SeparableProblem:
 
     @property
     def inner_blocks(self) -> int:
-        """Blocks of four of them."""
+        """Blocks of four inner channels."""
         return ceil_div(self.inner, 4)
 
     @property
     def fits(self) -> bool:
-        """Whether there is a kernel for the two: planes, a small window, one tap."""
+        """Return whether a kernel exists: planar, a small window, and a projection of one tap."""
         first, second = self.depthwise, self.projection
         flat = first.kernel[0] == first.in_size[0] == first.out_size[0] == 1 and first.pad[0] == 0
         one_tap = second.kernel == second.stride == (1, 1, 1) and second.pad == (0, 0, 0)
@@ -90,11 +90,11 @@ class SeparableKernel:
     """One dispatch.
 
     Attributes:
-        rows: pixels of which an invocation adds up four columns.
-        pixels: of a tile.
-        columns: blocks of four of a tile.
-        local: invocations of a workgroup.
-        chunk: blocks of channels that are in shared memory at once.
+        rows: pixels per invocation, with four columns each.
+        pixels: per tile.
+        columns: blocks of four per tile.
+        local: invocations per workgroup.
+        chunk: channel blocks in shared memory at once.
     """
 
     rows: kernels.ConvSeparableRows
@@ -111,27 +111,27 @@ class SeparableKernel:
 
     @property
     def room(self) -> int:
-        """Vec4s of shared memory."""
+        """Shared memory in vec4s."""
         return max(self.chunk * self.pixels, self.local * self.rows)
 
     def workgroups(self, problem: SeparableProblem) -> int:
-        """Return how many tiles there are."""
+        """Return the number of tiles."""
         blocks = ceil_div(problem.projection.channels, 4)
         return ceil_div(problem.depthwise.pixels, self.pixels) * ceil_div(blocks, self.columns)
 
     def chunks(self, problem: SeparableProblem) -> int:
-        """Return the chunks of all channels."""
+        """Return the number of chunks."""
         return ceil_div(problem.inner_blocks, self.chunk)
 
     def waits(self, problem: SeparableProblem) -> int:
-        """Return how often an invocation waits for the loads of a chunk."""
+        """Return the number of load stalls of an invocation per chunk."""
         items = ceil_div(self.chunk * self.pixels, BLOCKS * self.local)
         return items * ceil_div(problem.depthwise.taps, TAPS_A_WAIT)
 
     def rounds(self, problem: SeparableProblem) -> int:
-        """Return how often an invocation goes round its loops.
+        """Return the loop iterations of an invocation.
 
-        A loop of lavapipe counts the round in which it finds out that it is done.
+        On lavapipe, a loop's terminating iteration counts.
         """
         made = ceil_div(self.chunk * self.pixels, BLOCKS * self.local)
         made *= 2 + problem.depthwise.taps + problem.depthwise.kernel[1]
@@ -140,7 +140,7 @@ class SeparableKernel:
         return self.chunks(problem) * a_chunk + results + 2
 
     def predict(self, problem: SeparableProblem, target: Target) -> Expected:
-        """Return the time that it is expected to take."""
+        """Return the predicted time."""
         taps, lines = problem.depthwise.taps, LINES * self.chunk
         workgroups, chunks = self.workgroups(problem), self.chunks(problem)
         made, sums = self.pixels * lines * taps, self.pixels * lines * 4 * self.columns
@@ -218,7 +218,7 @@ class SeparableKernel:
         }
 
     def _tensors(self, first: ConvJob, second: ConvJob, encoder: VulkanEncoder) -> list[Tensor]:
-        """Return what the kernel binds; both weights have forms that other kernels use, too."""
+        """Return the bound tensors; both weights use packed forms shared with other kernels."""
         one, two = first.problem, second.problem
         taps = first.weights.packed(
             f"single:{one.weight_groups}",
@@ -243,14 +243,14 @@ Candidate = SeparableKernel | Apart
 def separable_kernels(
     problem: SeparableProblem, target: Target, apart_us: float
 ) -> list[Candidate]:
-    """Return the ways to compute the two, the likely fastest first.
+    """Return the fused candidates and the alternative, fastest prediction first.
 
     Args:
-        problem: what to compute.
-        target: where.
-        apart_us: what two dispatches are expected to take, and the gap between them.
+        problem: the sizes.
+        target: the device.
+        apart_us: predicted time of two dispatches and the gap between them.
     """
-    if not target.gpu:  # what it is made of is emulated: for the tuner and the tests
+    if not target.gpu:  # shared memory is emulated: for the tuner and the tests
         return [Apart(), *(k for rows in ROWS for k in islice(_kernels(problem, target, rows), 1))]
     timed: list[tuple[float, float, SeparableKernel]] = []
     for kernel in (kernel for rows in ROWS for kernel in _kernels(problem, target, rows)):
@@ -264,7 +264,7 @@ def separable_kernels(
 
 
 def _some(found: Sequence[SeparableKernel], count: int) -> list[SeparableKernel]:
-    """Return the first ones, and the first of each number of rows."""
+    """Return the first kernels, and the first for each number of rows."""
     first = {kernel.rows: kernel for kernel in reversed(found)}
     return [k for n, k in enumerate(found) if n < count or k in first.values()]
 
@@ -272,7 +272,7 @@ def _some(found: Sequence[SeparableKernel], count: int) -> list[SeparableKernel]
 def _kernels(
     problem: SeparableProblem, target: Target, rows: kernels.ConvSeparableRows
 ) -> Iterator[SeparableKernel]:
-    """Yield what fits the device and comes out even, with chunks as large as they may be."""
+    """Yield kernels that fit the device without remainders, with the largest possible chunks."""
     limits = target.info.limits
     room = min(limits.max_shared_memory, MAX_SHARED) // VEC4_BYTES
     most = min(limits.max_workgroup_invocations, limits.max_workgroup_size[0])
@@ -294,7 +294,7 @@ def _kernels(
 def candidates_of(
     problem: SeparableProblem, target: Target, encoder: VulkanEncoder
 ) -> list[Candidate]:
-    """Return the ways to compute the two; empty where there is none but two dispatches."""
+    """Return the candidates; empty if two dispatches are the only one."""
 
     def find() -> list[Candidate]:
         apart_us = class_of(target.info).gap_us

@@ -1,7 +1,7 @@
-"""Which tile in shared memory computes a product on a GPU: a table, ranked by time.
+"""Selection of shared memory tiles on GPUs: a table, ranked by predicted time.
 
-Convolutions are products, too: pixels are the rows, taps times input channels the inner axis.
-docs/decisions/gemm-families.md says where the numbers come from.
+Convolutions are treated as products: rows are pixels, the inner axis is taps times input channels.
+The constants are explained in docs/decisions/gemm-families.md.
 """
 
 from __future__ import annotations
@@ -23,39 +23,39 @@ from vkmnn.vulkan.encoder import ceil_div
 from vkmnn.vulkan.gemm.problem import Gemm
 from vkmnn.vulkan.gemm.split import parts_of, used_parts
 
-# What split-K keeps in shared memory besides the tiles, in whole vec4s.
+# Shared memory for split-K besides the tiles, in whole vec4s.
 ARRIVAL_BYTES = 16
-# Registers of an invocation besides its sums, at a guess: all, or those besides what it loads.
+# Estimated registers per invocation besides its sums: in total, or besides its loads.
 REGISTERS = 48
 REGISTERS_BESIDE_LOADS = 24
 SUBGROUP = 32
-# What a vec4 of an operand costs, in multiplications and additions that could be made meanwhile:
-# finding it, loading it, storing it; more of it in the left operand of a product, whose numbers go
-# to banks of shared memory that conflict, and among pixels where subgroups load parts of lines.
+# Cost of a vec4 of an operand, in multiply-adds that could be executed meanwhile: locating, loading
+# and storing it; higher for the left operand of a product, because of bank conflicts, and for
+# pixels if subgroups load partial lines.
 LOAD_FLOPS = 48
 ROW_FLOPS = 32
 STRADDLING_FLOPS = 64
-# Where steps do not end with K or there are pads, zeroing it where it counts as none; and, of the
-# left operand, taking the pivot off and adding it up and its squares.
+# Cost of zeroing a vec4 beyond K or in padding; and, for the left operand, of subtracting the pivot
+# and accumulating it and its squares.
 ZERO_FLOPS = 8
 MOMENT_FLOPS = 24
-# The same of a maximum of 3 x 3: for each further vec4, finding it, its maximum and that of its
-# magnitude; at the end, whether there was a NaN.
+# Cost of a 3 x 3 maximum: per further vec4, locating it, its maximum and the maximum magnitude; at
+# the end, the check for NaN.
 POOLED_FLOPS = 8 * 28 + 24
 POOLED_LOADS = 9
-# Workgroups that share tiles fill a device, and not many times over.
+# Workgroups that share tiles fill the device, but not many times over.
 MAX_SPLIT_WAVES = 3
-# What of `core_flops` is reached, by results of an invocation: with fewer, operands are read more
-# often from shared memory. Loads are counted apart, so that it may be more than one.
+# Fraction of `core_flops` reached, by results per invocation: fewer results read operands from
+# shared memory more often. Loads are counted separately, so that it may exceed one.
 EFFICIENCY = {(8, 8): 1.17, (8, 4): 1.03, (4, 4): 1.03}
-# Of float16 arithmetic, for each vec4 of results: what is converted and added in float32 at the
-# end of a step, in vec4s of products.
+# For float16 arithmetic, cost per vec4 of results of converting and adding in float32 at the end of
+# a step, in vec4s of products.
 HALF_CLOSING = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Tile(SharedTile):
-    """A tile of results in shared memory, and what it costs."""
+    """A tile of results in shared memory, with its cost model."""
 
     @property
     def name(self) -> kernels.ConvSharedTile:
@@ -64,118 +64,117 @@ class Tile(SharedTile):
 
     @property
     def results(self) -> int:
-        """How many results a tile has."""
+        """The number of results of a tile."""
         return self.rows * self.columns
 
     @property
     def splits(self) -> bool:
-        """Whether several workgroups may share K, too."""
+        """Whether several workgroups may also share K."""
         return 1 < self.groups <= SMALL
 
     @property
     def chained(self) -> int:
-        """How many products kernels of float16 arithmetic add up before they add in float32."""
+        """Number of products that float16 kernels add up before adding in float32."""
         return self.depth // self.groups
 
     @property
     def vectors(self) -> int:
-        """Vec4s that a workgroup loads for a step; where one is too few, whole subgroups rest."""
+        """Vec4s that a workgroup loads per step; with too few of them, subgroups idle."""
         return self.depth // 4 * (self.rows + self.columns)
 
     @property
     def straddles(self) -> bool:
-        """Whether subgroups that load neighbouring rows end in the middle of a line of them."""
+        """Whether subgroups that load adjacent rows end in the middle of a cache line."""
         return self.rows > SUBGROUP and self.rows % SUBGROUP != 0
 
     @property
     def loads(self) -> int:
-        """Vec4s that an invocation loads for a step."""
+        """Vec4s that an invocation loads per step."""
         vectors = (self.depth // 4 * self.rows, self.depth * self.columns // 4)
         return sum(ceil_div(count, self.invocations) for count in vectors)
 
     @property
     def registers(self) -> int:
-        """Registers of an invocation, at a guess."""
+        """Estimated registers per invocation."""
         down, across = self.each
         return down * across + max(REGISTERS, REGISTERS_BESIDE_LOADS + 4 * self.loads)
 
     @property
     def staged_bytes(self) -> int:
-        """What goes through shared memory in a step, in and out.
+        """Bytes that pass through shared memory per step, in and out.
 
-        Every invocation reads its rows and columns. Groups that share a subgroup read different
-        ones, which cost it twice as long as the same ones do.
+        Every invocation reads its rows and columns. Groups in the same subgroup read different
+        ones, which takes twice as long as reading the same ones.
         """
         reads = self.members * sum(self.each) * (2 if self.members < SUBGROUP else 1)
         return 4 * self.depth * (reads + self.rows + self.columns)
 
     def shared_bytes(self, buffers: int) -> int:
-        """Shared memory of a workgroup."""
+        """Shared memory per workgroup, in bytes."""
         return buffers * self.stage * VEC4_BYTES + ARRIVAL_BYTES
 
     def half_bytes(self, buffers: int) -> int:
-        """Shared memory of a workgroup that stages float16; groups meet in float32."""
+        """Shared memory per workgroup with float16 staging, in bytes; groups add in float32."""
         return self.shared_bytes(buffers) // 2 + self.met * VEC4_BYTES + ARRIVAL_BYTES
 
     def buffers(self, info: DeviceInfo) -> int:
-        """Return how many buffers fit into shared memory; 0 where the tile does not fit at all."""
+        """Return the number of buffers that fit into shared memory; 0 if the tile does not fit."""
         return self.buffers_in(room_of(info))
 
     def buffers_in(self, room: tuple[int, int]) -> int:
-        """Return the same for a device of which only `room_of` is known."""
+        """Return the number of buffers for a device described only by `room_of`."""
         invocations, shared = room
         if self.invocations > invocations:
             return 0
         return next((n for n in (2, 1) if self.shared_bytes(n) <= shared), 0)
 
     def grid(self, gemm: Gemm) -> tuple[int, int]:
-        """Return how many tiles there are down and across."""
+        """Return the number of tiles down and across."""
         return ceil_div(gemm.rows, self.rows), ceil_div(gemm.columns, self.columns)
 
     def done(self, gemm: Gemm) -> int:
-        """Return how many numbers the tiles of a product multiply, with what fills them up."""
+        """Return the multiplications of a product's tiles, including padding."""
         down, across = self.grid(gemm)
         return down * across * gemm.batches * self.results * self.steps(gemm.k) * self.depth
 
     def steps(self, k: int) -> int:
-        """Return how many steps an inner axis takes."""
+        """Return the number of steps along an inner axis."""
         return ceil_div(k, self.depth)
 
     def has_tail(self, k: int) -> bool:
-        """Return whether the last step ends beyond the inner axis."""
+        """Return whether the last step extends past the inner axis."""
         return k % self.depth != 0
 
     def iterations(self, k: int) -> int:
-        """Return how often an invocation goes round its loops.
+        """Return the loop iterations of an invocation.
 
-        A loop of lavapipe counts the round in which it finds out that it is done.
+        On lavapipe, a loop's terminating iteration counts.
         """
         return self.steps(k) * (self.depth // self.groups // 4 + 2) + 1
 
 
 def room_of(info: DeviceInfo) -> tuple[int, int]:
-    """Return the most invocations, and bytes of shared memory, that a workgroup may have."""
+    """Return the maximum invocations and bytes of shared memory per workgroup."""
     limits = info.limits
     invocations = min(limits.max_workgroup_invocations, limits.max_workgroup_size[0])
     return invocations, limits.max_shared_memory
 
 
-# The largest first; then those whose K is shared by groups of invocations, and by workgroups on
-# top of these.
+# Largest first; then tiles whose K is shared by groups of invocations, and also by workgroups.
 TILES = (
     *(Tile(128, 128), Tile(128, 64), Tile(64, 64), Tile(32, 32), Tile(64, 32, 2)),
     *(Tile(40, 32, 8), Tile(32, 32, 8), Tile(16, 16, 8), Tile(16, 16, 16)),
 )
-# For convolutions of few output channels, where invocations need not lie along rows.
+# For convolutions with few output channels, where invocations need not span rows.
 NARROW = (Tile(128, 16), Tile(128, 16, 2))
-# Those with kernels of float16 arithmetic.
+# Tiles with float16 kernels.
 HALF_TILES = (Tile(128, 64), Tile(64, 64), Tile(32, 32), Tile(64, 32, 2))
 HALF_NARROW = (Tile(128, 16),)
 
 
 @dataclass(frozen=True, slots=True)
 class SharedKernel:
-    """Tiles in shared memory; K split over `parts` workgroups, of which the last to arrive adds."""
+    """Tiles in shared memory; K is split over `parts` workgroups; the last to finish adds up."""
 
     tile: Tile
     parts: int = 1
@@ -184,7 +183,7 @@ class SharedKernel:
     """Whether the arithmetic of a step is float16."""
 
     def buffers(self, info: DeviceInfo) -> int:
-        """Return how many buffers fit into shared memory; 0 where the tile does not fit at all."""
+        """Return the number of buffers that fit into shared memory; 0 if the tile does not fit."""
         if not self.half:
             return self.tile.buffers(info)
         invocations, shared = room_of(info)
@@ -198,13 +197,13 @@ class SharedKernel:
         return 1 if self.parts > 1 else 0
 
     def walk(self, gemm: Gemm) -> dict[str, Any]:
-        """Return the parameters that say how workgroups go over a gemm."""
+        """Return the parameters of the workgroups' order over a gemm."""
         steps = ceil_div(self.tile.steps(gemm.k), self.parts)
         return {"tiles": workgroups(self.tile, gemm), "steps": steps, "parts": self.parts}
 
 
 def workgroups(tile: Tile, gemm: Gemm) -> int:
-    """Return how many tiles a product has."""
+    """Return the number of tiles of a product."""
     down, across = tile.grid(gemm)
     return down * across * gemm.batches
 
@@ -212,13 +211,13 @@ def workgroups(tile: Tile, gemm: Gemm) -> int:
 def rank_shared(
     gemm: Gemm, info: DeviceInfo, weight_bytes: int = 0, element_bytes: int = 4
 ) -> list[SharedKernel]:
-    """Return the kernels that fit the device, the likely fastest first; all of them last.
+    """Return the kernels that fit the device, fastest prediction first; all of them last.
 
     Args:
-        gemm: what to compute.
+        gemm: the sizes.
         info: the device.
         weight_bytes: of all constants of the network.
-        element_bytes: of an element in memory.
+        element_bytes: bytes per element in memory.
     """
     return [kernel for _, kernel in timed_shared(gemm, info, weight_bytes, element_bytes)]
 
@@ -234,14 +233,15 @@ def timed_shared(
     padded: bool = False,
     kind: type[SharedKernel] | None = None,
 ) -> list[tuple[float, SharedKernel]]:
-    """Return the same with the microseconds that each is expected to take, more where it pads.
+    """Return kernels with predicted microseconds, including the cost of padding.
 
-    Of the ways to share a tile's K by workgroups, the fastest; and one more, so that every kernel
-    is offered, as if it took forever. `kind`: a class of kernels other than `SharedKernel`.
+    For each tile, only the fastest K split has its predicted time; one further split gets an
+    infinite cost, so that every kernel is offered. `kind`: a class of kernels other than
+    `SharedKernel`.
     """
     make = kind or SharedKernel
     if gemm.k == 0:
-        return []  # there is nothing to load a first step from
+        return []  # no first step to load
 
     def timed(kernel: SharedKernel) -> tuple[float, SharedKernel]:
         sizes = weight_bytes, element_bytes
@@ -270,14 +270,15 @@ def timed_shared(
 
 @lru_cache(maxsize=512)
 def listed_shared(k: int, room: tuple[int, int], *, narrow: bool) -> tuple[SharedKernel, ...]:
-    """Return a kernel of every tile that fits a device, and one that splits K, as they come.
+    """Return, for each tile that fits a device, a kernel and one with split K, unranked.
 
-    Kept, as nothing about rows changes it, and devices that emulate shared memory ask every time.
+    Cached, because the result does not depend on rows, and devices that emulate shared memory ask
+    every time.
 
     Args:
         k: the length of the inner axis.
-        room: what `room_of` says of the device.
-        narrow: list the tiles for few output channels, too.
+        room: the result of `room_of` for the device.
+        narrow: whether to include the tiles for few output channels.
     """
     listed: list[SharedKernel] = []
     tiles = (*TILES, *NARROW) if narrow else TILES
@@ -303,11 +304,11 @@ def shared_cost(
     normed: bool = False,
     pooled: bool = False,
 ) -> Cost:
-    """Return the time that a kernel is expected to take; arguments as of `rank_shared`.
+    """Return the predicted time of a kernel; arguments as for `rank_shared`.
 
-    `pixels`: the rows are those of a convolution. `padded`: of what is loaded, some counts as zero,
-    wherever steps end. `normed`: it normalises the rows of the left operand. `pooled`: they are
-    maxima of 3 x 3 others.
+    `pixels`: the rows are pixels of a convolution. `padded`: some loaded values count as zero,
+    wherever steps end. `normed`: the kernel normalises the rows of the left operand. `pooled`: the
+    rows are 3 x 3 maxima.
     """
     tile = kernel.tile
     flops = LOAD_FLOPS + (ZERO_FLOPS if padded or tile.has_tail(gemm.k) else 0)
@@ -318,7 +319,7 @@ def shared_cost(
     vectors = tile.rows * tile.depth // 4
     buffers, half = kernel.buffers(info), kernel.half
     device = class_of(info)
-    # Next to float32: products, and what closes a step.
+    # Relative to float32: products, and the end of a step.
     products = device.core_flops / device.half_flops
     pace = products + HALF_CLOSING / tile.chained if half else 1.0
     tiling = Tiling(

@@ -1,4 +1,4 @@
-"""Dispatches of kernels that go over tiles, and split-K: workgroups that share a tile."""
+"""Dispatches over tiles, and split-K: several workgroups per tile."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from vkmnn.runtime.recorder import linear_groups
 from vkmnn.runtime.shader import Shader
 from vkmnn.vulkan.encoder import Params, VulkanEncoder, ceil_div
 
-# No part has less of K, and no tile more parts.
+# Minimum K per part, and maximum parts per tile.
 MIN_PART = 256
 MAX_PARTS = 8
 
 
 def parts_of(steps: int, k: int) -> Iterator[int]:
-    """Yield how many workgroups may share a tile with `steps` steps along an axis of k."""
+    """Yield the possible numbers of workgroups per tile with `steps` steps along an axis of k."""
     for parts in range(2, min(MAX_PARTS, k // MIN_PART) + 1):
         if used_parts(steps, parts) == parts:
             yield parts
 
 
 def used_parts(steps: int, parts: int) -> int:
-    """Return how many parts have steps to do when all but the last have the same number."""
+    """Return the number of parts with work, if all but the last have the same number of steps."""
     return ceil_div(steps, ceil_div(steps, max(1, min(parts, steps))))
 
 
@@ -37,20 +37,20 @@ def dispatch_tiles(
     parts: int,
     part_elements: int,
 ) -> None:
-    """Record a dispatch of a workgroup per tile, or of `parts` workgroups.
+    """Record a dispatch with one workgroup per tile, or with `parts` workgroups.
 
-    Of several, each leaves its part of the sums in memory, and the last to arrive adds them
+    With several, each stores its partial sums in memory, and the last one to finish adds them
     (`include/last_arriver.glsl.j2`).
 
     Args:
         shader: the kernel.
-        tensors: what it binds, without what the split needs.
+        tensors: its bindings, without those of the split.
         params: its parameters.
-        spec: its specialization.
-        encoder: takes the dispatch.
-        tiles: of the whole product.
-        parts: workgroups that share a tile.
-        part_elements: float32 numbers of one part.
+        spec: its specialization constants.
+        encoder: records the dispatch.
+        tiles: number of tiles of the whole product.
+        parts: workgroups per tile.
+        part_elements: float32 numbers per part.
     """
     workspace: list[Tensor] = []
     if parts > 1:

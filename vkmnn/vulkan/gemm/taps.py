@@ -1,4 +1,4 @@
-"""Windows split into parts to limit loop counts; phases of transposed convolutions."""
+"""Windows split into parts to limit loop lengths; phases of transposed convolutions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Part:
     count: Triple
 
     def problem(self, whole: ConvProblem) -> ConvProblem:
-        """Return the convolution by these taps alone."""
+        """Return the convolution restricted to these taps."""
         if self.count == whole.kernel:
             return whole
         pad = tuple(
@@ -35,7 +35,7 @@ class Part:
         return replace(whole, kernel=self.count, pad=(pad[0], pad[1], pad[2]))
 
     def weights(self, whole: Weights, kernel: Triple) -> Weights:
-        """Return the weights of these taps, of a window of the size `kernel`."""
+        """Return the weights of these taps from a window of the size `kernel`."""
         if self.count == kernel:
             return whole
         depth, height, width = (
@@ -46,20 +46,20 @@ class Part:
 
 
 def loop_rounds(kernel: Triple, inner: int) -> int:
-    """Return how often an invocation goes round its loops: once per tap, and `inner` times in it.
+    """Return the loop iterations of an invocation: one per tap, with `inner` iterations each.
 
-    A loop counts the round in which it finds out that it is done.
+    A loop's terminating iteration counts.
     """
     return prod(kernel) * (1 + (inner + 1 if inner else 0)) + 1
 
 
 @lru_cache(maxsize=512)
 def split_taps(kernel: Triple, inner: int) -> tuple[Part, ...]:
-    """Cut a window so that the loops over each part stay under MAX_LOOP_ROUNDS.
+    """Split a window so that the loops over each part stay under MAX_LOOP_ROUNDS.
 
     Args:
         kernel: taps per axis.
-        inner: rounds of the loop inside the taps.
+        inner: iterations of the loop inside the taps.
     """
 
     def cut(part: Part) -> Iterator[Part]:
@@ -76,7 +76,7 @@ def split_taps(kernel: Triple, inner: int) -> tuple[Part, ...]:
 
 
 def places(phases: Sequence[tuple[Triple, int]]) -> Array:
-    """Return the distance of each phase from the first texel, which follows its taps."""
+    """Return the distance of each phase from the first texel, stored after its taps."""
     table = np.zeros((len(phases), 4), np.int32)
     table[:, 0] = [place for _, place in phases]
     return table

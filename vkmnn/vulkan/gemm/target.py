@@ -1,4 +1,4 @@
-"""The target of a ranking: device, storage and loads of floats, and a job's traits."""
+"""The target of a ranking: device, float storage and loads, and a job's traits."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from vkmnn.vulkan.storage import FLOAT_BYTES
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """All inputs of rules besides the problem.
+    """All inputs of ranking rules besides the problem.
 
     Args:
         info: the device.
-        element: how floats are stored.
-        load: how kernels should load.
-        loads: how they may load.
-        weight_bytes: of all constants of the network. Targets that differ only in these are equal
-            unless one is `cold`: constants that depend on the input shape change them a little.
-        needs: what kernels must support.
-        allows: what they may make use of.
+        element: storage of floats.
+        load: preferred way of loading floats.
+        loads: allowed ways of loading floats.
+        weight_bytes: size of all constants of the network. Targets that differ only in it are equal
+            unless one is `cold`, since constants that depend on the input shape vary slightly.
+        needs: traits that kernels must support.
+        allows: traits that kernels may use.
     """
 
     info: DeviceInfo = field(hash=False)

@@ -1,4 +1,4 @@
-"""Traits: what a job needs of a kernel, or allows it, beyond a product of floats."""
+"""Traits: properties of a job that kernels must support, or may use, beyond float products."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from enum import Flag, auto
 
 
 class Trait(Flag):
-    """Features that cross kernels: problems and jobs need or allow them, families support them.
+    """Properties that problems and jobs need or allow, and families support.
 
-    A family is asked for kernels if it supports all that is needed, and all that it requires is
+    A family is considered if it supports all needed traits, and if all traits it requires are
     needed or allowed.
     """
 
@@ -18,18 +18,19 @@ class Trait(Flag):
     INT8_ACTIVATIONS = auto()
     """The left operand of a product is read as bytes."""
     INT8_DOT = auto()
-    """Dot products of bytes can multiply the operands.
+    """Byte dot products can multiply the operands.
 
-    Of a convolution, weights are signed bytes and x holds bytes; of a product, both operands are
-    whole numbers that bytes hold."""
+    For a convolution, weights are signed bytes and x holds bytes; for a product, both operands are
+    integers that fit bytes.
+    """
     SIGNED_WEIGHTS = auto()
-    """The bytes of a product's right operand are its numbers, without a shift."""
+    """The right operand of a product consists of signed bytes without a shift."""
     INT32_SUM = auto()
-    """Sums are whole numbers of 32 bits."""
+    """Sums are 32-bit integers."""
     FP16_MATH = auto()
-    """The arithmetic may be float16; the weights, or the right operand, are constant."""
+    """Arithmetic may be float16; the weights, or the right operand, are constant."""
     PLAIN_IO = auto()
-    """The kernel reads or stores plain float32, as the host does."""
+    """The kernel reads or stores plain float32, the host's format."""
     NORM_ROWS = auto()
     """Rows of the left operand are normalised."""
     GATED = auto()
@@ -37,7 +38,7 @@ class Trait(Flag):
     DEPTHWISE = auto()
     """Every channel of a convolution is a group."""
     ODD_GROUPS = auto()
-    """Groups of a convolution start inside blocks of four channels."""
+    """Groups of a convolution start within blocks of four channels."""
     PHASES = auto()
     """Several convolutions at once that differ only in weights, pads and first texel."""
 

@@ -1,4 +1,4 @@
-"""Weights of convolutions: how they are seen, and the forms in which kernels read them."""
+"""Weights of convolutions: views, and packed forms for kernels."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 BYTE = np.iinfo(np.int8)
 
 
-@dataclass(slots=True)  # not frozen, which takes twice as long: plans make hundreds
+@dataclass(slots=True)  # not frozen, which would take twice as long: plans create hundreds
 class Weights:
-    """The weights of a convolution: a tensor, and how to see it as [O, C/group, kd, kh, kw].
+    """The weights of a convolution: a tensor with its view as [O, C/group, kd, kh, kw].
 
-    `key` names the view; `view` must only move elements. `shift`: they are constants that kernels
-    read as bytes, four to a word, and add this to; None for floats.
+    `key` names the view; `view` must only move elements. `shift`: the weights are constants that
+    kernels read as bytes, four to a word, and add this to; None for floats.
     """
 
     tensor: Tensor
@@ -31,7 +31,7 @@ class Weights:
     shift: int | None = None
 
     def seen_as(self, key: str, view: Callable[[Array], Array]) -> Weights:
-        """Return the weights seen in another way, on top of this one."""
+        """Return the weights with a further view on top of this one."""
         before = self.view
         key = f"{self.key}:{key}"
         return Weights(self.tensor, key, lambda plain: view(before(plain)), self.shift)
@@ -43,15 +43,15 @@ class Weights:
     def packed(
         self, form: str, pack: Callable[[Array], Array], encoder: VulkanEncoder, elements: int = 0
     ) -> Tensor:
-        """Return the weights in the form that a kernel reads.
+        """Return the weights in a packed form.
 
         Constants are packed once; computed weights in every run, on the device.
 
         Args:
-            form: names the form.
-            pack: makes it from weights [O, C/group, taps]; must only move elements and add zeros.
-            encoder: takes the packing.
-            elements: how many it makes, 0 where that is not known.
+            form: name of the packed form.
+            pack: packs weights [O, C/group, taps]; must only move elements and add zeros.
+            encoder: records the packing.
+            elements: number of packed elements; 0 if unknown.
         """
 
         def repack(plain: Array) -> Array:
@@ -69,7 +69,7 @@ class Weights:
             )
         if self.tensor.value is not None:
             return encoder.constant(self.tensor, key, repack, words=elements)
-        # Packing the numbers of the elements shows where each of them goes.
+        # Packing element indices shows the destination of each element.
         count = prod(self.tensor.shape)
         numbers = np.arange(1, count + 1, dtype=np.int32).reshape(self.tensor.shape)
         table = repack(numbers) - 1
@@ -86,7 +86,7 @@ class Weights:
 def shift_of(tensor: Tensor) -> int | None:
     """Return the shift from bytes to a tensor's values; None if bytes cannot represent them.
 
-    It is 0 unless some lie outside signed bytes, as codes less an odd zero point do.
+    It is 0 unless some values are outside the range of signed bytes, as with an odd zero point.
     """
     values = tensor.value
     if values is None or values.dtype.kind not in "iu":
@@ -105,21 +105,21 @@ def words_of(values: Array, shift: int) -> Array:
 
 
 def packed_elements(groups: int, outputs: int, depth: int, taps: int, panel: int) -> int:
-    """Return the packed elements of `outputs` rows of `depth` elements in a group."""
+    """Return the packed elements of `outputs` rows of `depth` elements per group."""
     return groups * ceil_div(outputs, 4 * panel) * 4 * panel * depth * taps
 
 
 def pack_panels(w: Array, panel: int, group: int) -> Array:
     """Pack weights [O, C/group, taps] as [group][panels][tap][C/group][panel][4].
 
-    In every group, output channels fill whole panels of `panel` blocks of four, and input channels
-    whole blocks of four, both with zeros.
+    In every group, output channels are padded to whole panels of `panel` blocks of four, and input
+    channels to whole blocks of four, with zeros.
     """
     return _pack(w, panel, group, ceil_div(w.shape[1], 4) * 4)
 
 
 def pack_channels(w: Array) -> Array:
-    """Pack weights [O, C/group, taps] as [O / 4][tap][C/group][4], all groups as one."""
+    """Pack weights [O, C/group, taps] as [O / 4][tap][C/group][4], with all groups as one."""
     return _pack(w, 1, 1, w.shape[1])
 
 
@@ -132,14 +132,14 @@ def _pack(w: Array, panel: int, groups: int, depth: int) -> Array:
     if (outputs, inputs) != (panels * width, depth):
         padded = np.zeros((groups, panels * width, depth, taps), w.dtype)
         padded[:, :outputs, :inputs] = w.reshape(groups, outputs, inputs, taps)
-    # A view: the copy to the device's memory puts the elements in order.
+    # A view: the copy to device memory reorders the elements.
     split = padded.reshape(groups, panels, width, depth, taps)
     ordered: Array = split.transpose(0, 1, 4, 3, 2)
     return ordered
 
 
 def bias_tensor(bias: Tensor | None, channels: int, encoder: VulkanEncoder) -> Tensor:
-    """Return the bias; zeros where there is none."""
+    """Return the bias; zeros if absent."""
     if bias is not None:
         return bias
     return encoder.zeros(channels)

@@ -19,7 +19,7 @@ from vkmnn.vulkan.gemm.weights import Weights
 
 
 def encode_wide(job: ConvJob, encoder: VulkanEncoder) -> None:
-    """Record one with integer sums if it ranks first, else two with parts of the weights."""
+    """Record one convolution with integer sums if it ranks first, else two with split weights."""
     rest = by_whole_winograd(job, encoder)
     if rest is None or 0 in (job.problem.pixels, job.problem.channels):
         return

@@ -1,6 +1,6 @@
 """Quantised convolutions and products by cooperative matrices of signed bytes.
 
-Of products, the right operand is a constant whose numbers are signed bytes.
+The right operand of products is a constant of signed bytes.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from vkmnn.vulkan.gemm.traits import Trait
 from vkmnn.vulkan.gemm.weights import packed_elements, words_of
 from vkmnn.vulkan.splitting.spatial import Triple
 
-# Blocks of four channels whose bytes are a uvec4.
+# Channel blocks per uvec4 of bytes.
 BLOCKS = 4
 
 
 @kernel_family
 @dataclass(frozen=True, slots=True)
 class ConvCodesCoop(CoopKernel, ConvKernel):
-    """Quantised convolutions by matrices of bytes; k counts fours of channel blocks."""
+    """Quantised convolutions with byte matrices; k counts groups of four channel blocks."""
 
     supports = Trait.INT8_WEIGHTS | Trait.INT32_SUM
     requires = Trait.INT8_DOT
@@ -78,15 +78,15 @@ class ConvCodesCoop(CoopKernel, ConvKernel):
 
     @property
     def form(self) -> str:
-        """The single form of all tiles."""
+        """The single packed form of all tiles."""
         return "codes_coop"
 
     def pack(self, w: Array, group: int) -> Array:
-        """Return weights as `pack_rows` does; input channels fill whole uvec4s of bytes."""
+        """Return weights as `pack_rows` does; input channels are padded to whole uvec4s."""
         return pack_rows(w, group, VECTOR_BYTES)
 
     def elements(self, problem: ConvProblem) -> int:
-        """Return how many elements the packed weights have."""
+        """Return the number of elements of the packed weights."""
         depth = ceil_div(problem.inputs, VECTOR_BYTES) * VECTOR_BYTES
         return packed_elements(problem.weight_groups, problem.outputs, depth, problem.taps, 1)
 
@@ -128,8 +128,8 @@ def tap_table(
 ) -> Array:
     """Return the tap table of `conv_codes_coop`, an entry per four channel blocks of a tap.
 
-    That is: distance in texels, how many of the blocks there are, depth, height · 65536 + width.
-    Cached, since plans share what they upload by the array's identity.
+    Columns: distance in texels, number of valid blocks, depth, height · 65536 + width. Cached,
+    since plans share uploads by the array's identity.
     """
     positions = np.indices(kernel).reshape(3, -1).T * np.array(dilation)
     _, height, width = in_size
@@ -149,7 +149,7 @@ def tap_table(
 @kernel_family
 @dataclass(frozen=True, slots=True)
 class MatMulCodesCoop(CoopKernel, MatMulKernel):
-    """Quantised products by constants, by matrices of bytes."""
+    """Quantised products with constants, by byte matrices."""
 
     supports = Trait.INT8_WEIGHTS
     requires = Trait.INT8_DOT | Trait.SIGNED_WEIGHTS
@@ -208,14 +208,14 @@ class MatMulCodesCoop(CoopKernel, MatMulKernel):
         )
 
 
-# Larger tiles would hold more of both operands in registers than there are.
+# Larger tiles would exceed the registers.
 MAX_ROWS = 64
-# Of finding and loading four numbers, and of making a word of them.
+# Cost of locating and loading four numbers, and of packing them into a word.
 _MADE_FLOPS = LOAD_FLOPS + WORD_FLOPS
 
 
 def _byte_rows(job: MatMulJob, encoder: VulkanEncoder) -> Operand:
-    """Return a constant right operand as rows along k of whole uvec4s of bytes."""
+    """Return a constant right operand as rows along k, padded to whole uvec4s of bytes."""
     problem, across = job.problem, job.transposed_b
     k16 = ceil_div(problem.k, VECTOR_BYTES)
 

@@ -1,4 +1,4 @@
-"""Cooperative matrices: float16 operands, float32 sums, in the shapes that the device lists."""
+"""Cooperative matrices: float16 operands, float32 sums, in the sizes that the device supports."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from vkmnn.vulkan.gemm.traits import Trait
 from vkmnn.vulkan.gemm.weights import packed_elements
 from vkmnn.vulkan.splitting.spatial import Triple
 
-# A table of taps takes 16 bytes per eight products of an output: no more than a few megabytes.
+# The tap table takes 16 bytes per eight products of an output: limited to a few megabytes.
 MAX_TAP_PAIRS = 1 << 18
 # A multiple of the pairs of each step.
 STEP_PAIRS = lcm(*(tile.step // VECTOR for same in TILES for tile in same))
-# Depths, heights and widths of taps have 16 bits.
+# Depth, height and width of taps are stored in 16 bits.
 MAX_TAP = 1 << 15
-# Lies outside of every input.
+# A position outside of every input.
 NOWHERE = 1 << 30
 
 
@@ -119,7 +119,7 @@ class ConvCoop(CoopKernel, ConvKernel):
 
     @classmethod
     def rank(cls, problem: ConvProblem, target: Target) -> Iterator[Bid[ConvKernel]]:
-        """Rank by `coop_tiles`, where the table of taps holds the window."""
+        """Rank by `coop_tiles`, if the tap table can represent the window."""
         gemm = problem.gemm(VECTOR)
         lacks = [lack for lack, _ in problem.phases] or [(0, 0, 0)]
         reach = [
@@ -146,15 +146,15 @@ class ConvCoop(CoopKernel, ConvKernel):
 
     @property
     def form(self) -> str:
-        """The single form of all tiles."""
+        """The single packed form of all tiles."""
         return "coop"
 
     def pack(self, w: Array, group: int) -> Array:
-        """Return weights as `pack_rows` does; input channels fill whole pairs of blocks."""
+        """Return weights as `pack_rows` does; input channels are padded to pairs of blocks."""
         return pack_rows(w, group, VECTOR)
 
     def elements(self, problem: ConvProblem) -> int:
-        """Return how many elements the packed weights have."""
+        """Return the number of elements of the packed weights."""
         depth = ceil_div(problem.inputs, VECTOR) * VECTOR
         return packed_elements(problem.weight_groups, problem.outputs, depth, problem.taps, 1)
 
@@ -201,7 +201,7 @@ def _packing_us(problem: MatMulProblem, target: Target) -> float:
 def pack_rows(w: Array, group: int, vector: int) -> Array:
     """Pack weights [O, C/group, taps] as [group][O/group][tap][C/group].
 
-    Output channels fill whole blocks of four, input channels a multiple of `vector`, with zeros.
+    Output channels are padded to whole blocks of four, input channels to a multiple of `vector`.
     """
     _, inputs, taps = w.shape
     outputs = w.shape[0] // group
@@ -230,10 +230,10 @@ def tap_table(
 ) -> Array:
     """Return the tap table of `conv_coop`, an entry per pair of channel blocks of a tap.
 
-    That is: distance in texels, from there to the second block (0: there is none), depth, height
-    · 65536 + width. After the last pair are enough that lie outside for the longest step. Several
-    phases have a table each, followed by how far each lies from the first texel. Cached, since
-    plans share what they upload by the array's identity.
+    Columns: distance in texels, distance to the second block (0 if there is none), depth, height ·
+    65536 + width. After the last pair, entries outside the input fill up the longest step. Phases
+    have one table each, followed by each phase's distance from the first texel. Cached, since plans
+    share uploads by the array's identity.
     """
     if phases:
         alone = (kernel, dilation, in_size, blocks, in_block)

@@ -1,4 +1,4 @@
-"""Quantised convolutions and products in shared memory, by dot products of four bytes."""
+"""Quantised convolutions and products in shared memory, with four-byte dot products."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ from vkmnn.vulkan.gemm.traits import Trait
 from vkmnn.vulkan.gemm.weights import pack_panels
 
 TILES: tuple[kernels.ConvDotTile, ...] = ("64x64", "32x32")
-# Sums of products of bytes fit into 32 bits, and loops stay short, up to this inner axis.
+# Up to this inner axis, sums of byte products fit 32 bits, and loops stay short.
 MAX_K = 1 << 16
-# Below, a tile is empty for the most part.
+# Below this size, a tile is mostly empty.
 MIN_K, MIN_OUTPUTS = 64, 16
-# Words along K of a step, and what they hold.
+# Words along K per step, and values per word.
 DEPTH, WORD = 16, 4
 
 
@@ -65,7 +65,7 @@ class ConvDot(ConvKernel):
 
     @classmethod
     def rank(cls, problem: ConvProblem, target: Target) -> Iterator[Bid[ConvKernel]]:
-        """Rank quantised convolutions: first if the device has dot instructions."""
+        """Rank quantised convolutions; first if the device has dot product instructions."""
         if "integer_dot" not in target.info.features:
             return
         gemm = problem.gemm()
@@ -80,7 +80,7 @@ class ConvDot(ConvKernel):
             yield Bid(kernel, place, us)
 
     def predict(self, problem: ConvProblem, target: Target) -> Expected:
-        """Return the time of its tiles, whose words an invocation finds and loads one by one."""
+        """Return the predicted time of the tiles, whose words are loaded one at a time."""
         gemm, tiles = problem.gemm(), self._tiles(problem)
         size = DotTile.parse(self.tile)
         rows, columns, each, invocations = size.rows, size.columns, size.each, size.invocations
@@ -120,7 +120,7 @@ class ConvDot(ConvKernel):
 
     @property
     def form(self) -> str:
-        """Words along K, not along output channels."""
+        """Words along K rather than along output channels."""
         return f"dot:{self.panel}"
 
     def pack(self, w: Array, group: int) -> Array:
@@ -161,7 +161,7 @@ class ConvDot(ConvKernel):
 
 
 def worth(gemm: Gemm) -> bool:
-    """Return whether tiles of bytes are full for the most part."""
+    """Return whether byte tiles are mostly full."""
     return gemm.k >= MIN_K and gemm.columns >= MIN_OUTPUTS
 
 
@@ -182,12 +182,11 @@ def offsets_of(job: ConvJob, encoder: VulkanEncoder) -> Tensor:
 # --- products -------------------------------------------------------------------------------------
 
 PRODUCT_TILES = (Tile(64, 64), Tile(32, 32), Tile(32, 32, 4))
-# Words along K that a group of invocations takes in a step.
+# Words along K per step of a group of invocations.
 LINES = 8
-# What an invocation does to make a word of four floats: two multiplications, four additions, and
-# what puts bytes together.
+# Cost of packing four floats into a word: two multiplications, four additions, and the packing.
 WORD_FLOPS = 16
-# Up to this much shared memory, the smallest there is, tiles have two buffers.
+# Up to this size, the guaranteed minimum of shared memory, tiles are double-buffered.
 TWO_BUFFERS = 16 << 10
 
 
@@ -204,7 +203,7 @@ class MatMulDot(MatMulKernel):
 
     @classmethod
     def rank(cls, problem: MatMulProblem, target: Target) -> Iterator[Bid[MatMulKernel]]:
-        """Rank quantised products: by time if the device has dot instructions."""
+        """Rank quantised products; by time if the device has dot product instructions."""
         if "integer_dot" not in target.info.features:
             return
         if not 0 < problem.k <= MAX_K:
@@ -221,7 +220,7 @@ class MatMulDot(MatMulKernel):
             yield Bid(kernel, place, cost)
 
     def predict(self, problem: MatMulProblem, target: Target) -> Expected:
-        """Return the predicted time of its tiles: constants take a byte each, other values four."""
+        """Return the predicted time of the tiles: a byte per constant element, four otherwise."""
         gemm = problem.gemm
         return Expected(self._cost(gemm, target), gemm.work, self._done(gemm))
 
@@ -304,7 +303,7 @@ class MatMulDot(MatMulKernel):
 
 
 def sums_of(job: MatMulJob, encoder: VulkanEncoder) -> Tensor:
-    """Return the sums of a constant right operand along K, by column, in whole vec4s a matrix."""
+    """Return the column sums along K of a constant right operand, padded to vec4s per matrix."""
 
     def sums(array: Array) -> Array:
         matrices = right_matrices(array, job.transposed_b)

@@ -1,8 +1,8 @@
-"""Few rows by a matrix: bound by the loads of the matrix.
+"""Products of few rows and a matrix, bound by loading the matrix.
 
-Decoder steps and classifiers are such; so are convolutions that make one pixel, as in
-squeeze-and-excitation blocks: the window is a vector, and the weights are a matrix. A pixel lies in
-NC4HW4 as a plain vector does.
+Examples are decoder steps, classifiers, and convolutions with a single output pixel, as in
+squeeze-and-excitation blocks: the window is a vector, and the weights are a matrix. A pixel in
+NC4HW4 has the order of a plain vector.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ from vkmnn.vulkan.gemm.target import Target
 from vkmnn.vulkan.gemm.traits import Trait
 from vkmnn.vulkan.gemm.weights import packed_elements
 
-# The kernels, by the rows that they have room for.
+# The kernels, by their maximum number of rows.
 ROWS: tuple[kernels.MatmulGemvRows, ...] = (1, 4, 8)
-# Vec4s of a row that a workgroup takes.
+# Vec4s of a row per workgroup.
 WIDTHS = (1, 2, 4, 8)
-# Steps along K whose loads an invocation has on their way together.
+# Steps along K whose loads an invocation issues together.
 STEPS = (1, 2)
-# Bytes that caches move at a time.
+# Bytes per cache transfer.
 SECTOR = 32
 
 
 @dataclass(frozen=True, slots=True)
 class GemvKernel:
-    """`rows` rows; `width` vec4s of a row and `local` invocations a workgroup."""
+    """`rows` rows; `width` vec4s of a row and `local` invocations per workgroup."""
 
     rows: kernels.MatmulGemvRows
     width: int
@@ -59,11 +59,11 @@ class GemvKernel:
 
     @property
     def spec(self) -> dict[str, int | bool]:
-        """The specialization of the workgroup."""
+        """The specialization constants of the workgroup."""
         return {"WIDTH": self.width, "local_size_x": self.local}
 
     def steps(self, gemm: Gemm, encoder: VulkanEncoder) -> int:
-        """Return how many steps along K an invocation loads for at once."""
+        """Return the number of steps along K whose loads an invocation issues together."""
         if _rounds(gemm, self.width, self.local) < 2:
             return STEPS[0]
         ranked = STEPS[::-1] if is_gpu(encoder.info) else STEPS
@@ -90,7 +90,7 @@ def timed_gemv(
     )
     timed = []
     for width in WIDTHS:
-        # No more invocations than there are vec4s of K, but one for each result.
+        # At most one invocation per vec4 of K, but at least one per result.
         useful = max(ceil_div(gemm.k, 4), rows) * width
         local = next((n for n in (256, 128) if n <= room and n <= useful), 64)
         cost = gemv_cost(gemm, (rows, width, local), info, element_bytes, cold)
@@ -108,18 +108,18 @@ def gemv_cost(
     """Return the predicted time of a kernel.
 
     Args:
-        gemm: what to compute.
+        gemm: the sizes.
         sizes: rows, width and local of the kernel.
         info: the device.
-        element_bytes: of an element in memory.
-        cold: the network's weights do not stay in the caches.
+        element_bytes: bytes per element in memory.
+        cold: whether the network's weights exceed the caches.
     """
     rows, width, local = sizes
     gpu = is_gpu(info)
     steps = STEPS[-1] if gpu else STEPS[0]
     rounds = ceil_div(_rounds(gemm, width, local), steps)
-    # Caches move whole sectors: narrow panels leave some of theirs to others. The fewer invocations
-    # lie along a row, the more of them an instruction looks for, one after the other.
+    # Caches transfer whole sectors, so narrow panels load data of other workgroups. With fewer
+    # invocations along a row, an instruction accesses more sectors, one after the other.
     row_bytes = max(4 * width * element_bytes, SECTOR) * (1 + 1 / width if gpu else 1)
     loop = Loop(
         workgroups=ceil_div(gemm.columns, 4 * width) * gemm.batches,
@@ -132,7 +132,7 @@ def gemv_cost(
         shared_bytes=2 * rows * local * VEC4_BYTES,
         weight_bytes=gemm.columns * gemm.k * gemm.batches * element_bytes,
         efficiency=LOADED_RATE if gpu else 1.0,
-        # The tree adds one row after the other.
+        # The tree reduction handles one row at a time.
         closing=rows if gpu else 0,
     )
     return loop_cost(loop, info, cold or loop.weight_bytes > HUGE_BYTES)
@@ -156,18 +156,18 @@ def _place(target: Target) -> Place:
 @kernel_family
 @dataclass(frozen=True, slots=True)
 class MatMulGemv(GemvKernel, MatMulKernel):
-    """Few rows by a matrix: neighbours load neighbours, invocations share K, a tree adds."""
+    """Few rows by a matrix: coalesced loads, K split across invocations, tree reduction."""
 
     supports = Trait.INT8_WEIGHTS | Trait.PLAIN_IO | Trait.NORM_ROWS | Trait.GATED
 
     @classmethod
     def rank(cls, problem: MatMulProblem, target: Target) -> Iterator[Bid[MatMulKernel]]:
-        """Take products of few rows."""
+        """Accept products with few rows."""
         for cost, sizes in _timed(problem.gemm, target):
             yield Bid(cls(*sizes), _place(target), cost)
 
     def predict(self, problem: MatMulProblem, target: Target) -> Expected:
-        """Return the time of the loads."""
+        """Return the predicted time of the loads."""
         gemm = problem.gemm
         return Expected(self.time(gemm, target), gemm.work, gemm.work)
 
@@ -199,16 +199,16 @@ class ConvGemv(GemvKernel, ConvKernel):
 
     @classmethod
     def rank(cls, problem: ConvProblem, target: Target) -> Iterator[Bid[ConvKernel]]:
-        """Take convolutions whose window is the whole input."""
+        """Accept convolutions whose window covers the whole input."""
         whole = problem.kernel == problem.in_size and problem.pad == (0, 0, 0)
         alone = problem.pixels == problem.out_block == 1 and problem.batch == problem.group == 1
-        # The kernel knows no lanes past the last channel.
+        # The kernel does not mask lanes past the last channel.
         if whole and alone and problem.outputs % 4 == 0:
             for cost, sizes in _timed(problem.gemm(), target):
                 yield Bid(cls(*sizes), _place(target), cost)
 
     def predict(self, problem: ConvProblem, target: Target) -> Expected:
-        """Return the time of the loads."""
+        """Return the predicted time of the loads."""
         return Expected(self.time(problem.gemm(), target), problem.work, problem.work)
 
     @property
@@ -232,7 +232,7 @@ class ConvGemv(GemvKernel, ConvKernel):
         return split
 
     def elements(self, problem: ConvProblem) -> int:
-        """Return how many elements the packed weights have."""
+        """Return the number of elements of the packed weights."""
         outputs, depth = problem.weight_groups * problem.outputs, 4 * problem.in_blocks
         return packed_elements(1, outputs, depth, problem.taps, PANEL)
 

@@ -85,7 +85,7 @@ class ConvHalf(SharedConv):
 
     @classmethod
     def rank(cls, problem: ConvProblem, target: Target) -> Iterable[Bid[ConvKernel]]:
-        """Rank by `shared_tiles`, where the table of taps is not too long."""
+        """Rank by `shared_tiles`, if the tap table is not too long."""
         gemm = problem.gemm()
         if gemm.k > 4 * MAX_TAP_BLOCKS:
             return ()

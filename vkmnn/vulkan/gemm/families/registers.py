@@ -1,4 +1,4 @@
-"""Tiles in registers alone: no shared memory, no feature, and the only ones for integers."""
+"""Tiles in registers only: no shared memory or optional feature; the only ones for integers."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ from vkmnn.vulkan.gemm.problem import ConvProblem, MatMulProblem
 from vkmnn.vulkan.gemm.target import Target
 from vkmnn.vulkan.gemm.traits import Trait
 
-# (pixels, channel blocks) per invocation, largest first: reuse in registers against invocations.
+# (pixels, channel blocks) per invocation, largest first: reuse in registers versus parallelism.
 GPU_TILES: tuple[tuple[kernels.ConvTilePixels, kernels.ConvTileBlocks], ...] = (
     (8, 2),
     (4, 2),
     (4, 1),
     (1, 1),
 )
-# The part of a multiprocessor's rate that operands from caches feed.
+# Fraction of a multiprocessor's peak rate when operands come from caches.
 GPU_EFFICIENCY = 0.35
 
 
@@ -78,7 +78,7 @@ class ConvTile(LoopKernel):
             problem,
             ceil_div(problem.pixels, self.pixels * GPU_LOCAL) * panels,
             (self.pixels, self.blocks),
-            # All invocations read the same weights, and pixels of their own.
+            # All invocations read the same weights, and different pixels.
             4 * self.blocks + self.pixels * min(GPU_LOCAL, ceil_div(problem.pixels, self.pixels)),
             target,
         )
@@ -109,7 +109,7 @@ class ConvTile(LoopKernel):
 @kernel_family
 @dataclass(frozen=True, slots=True)
 class ConvTileChannels(LoopKernel):
-    """The same for few pixels: the invocations of a workgroup own channel blocks."""
+    """Tiles for few pixels: the invocations of a workgroup have different channel blocks."""
 
     pixels: kernels.ConvTilePixels
     family = "channels"
@@ -137,7 +137,7 @@ class ConvTileChannels(LoopKernel):
             problem,
             ceil_div(problem.pixels, self.pixels) * panels,
             (self.pixels, 1),
-            # All invocations read the same pixels, and weights of their own.
+            # All invocations read the same pixels, and different weights.
             self.pixels + 4 * min(GPU_LOCAL, channels),
             target,
         )
@@ -146,7 +146,7 @@ class ConvTileChannels(LoopKernel):
 
     @property
     def panel(self) -> int:
-        """A channel block for each invocation."""
+        """One channel block per invocation."""
         return self.local
 
     def across(self) -> int:
@@ -174,7 +174,8 @@ class ConvTileChannels(LoopKernel):
 class MatMulTile(MatMulKernel):
     """An invocation computes `rows` rows of two vec4s.
 
-    `by_blocks`: the left operand lies in blocks of four along k, the rows of a block side by side.
+    `by_blocks`: the left operand is stored in blocks of four along k, with the rows of a block
+    adjacent.
     """
 
     rows: kernels.MatmulTileTile
@@ -185,12 +186,12 @@ class MatMulTile(MatMulKernel):
 
     @classmethod
     def rank(cls, problem: MatMulProblem, target: Target) -> Iterator[Bid[MatMulKernel]]:
-        """Prefer several rows where there are any."""
+        """Prefer several rows if there are any."""
         rows: tuple[kernels.MatmulTileTile, ...] = (8, 1) if problem.m > 1 else (1, 8)
         for count in rows:
             kernel = cls(count)
             yield Bid(kernel, Place.TIMED, kernel.predict(problem, target).cost.total)
-        # No device is known that gains: for the tuner, and for tests of the packing.
+        # No known device benefits: for the tuner, and for tests of the packing.
         yield Bid(cls(8, True), Place.SPARE)
 
     def predict(self, problem: MatMulProblem, target: Target) -> Expected:
@@ -241,13 +242,13 @@ class MatMulTile(MatMulKernel):
 def _loop(
     problem: ConvProblem, workgroups: int, tile: tuple[int, int], loads: int, target: Target
 ) -> Loop:
-    """Return the work of the loop on a GPU.
+    """Return the cost of the loop on a GPU.
 
     Args:
         problem: the convolution.
-        workgroups: of the dispatch.
-        tile: pixels and channel blocks of an invocation.
-        loads: blocks of four that a workgroup loads in a round, those that all share once.
+        workgroups: number of workgroups in the dispatch.
+        tile: pixels and channel blocks per invocation.
+        loads: blocks of four that a workgroup loads per iteration; shared ones count once.
         target: the device.
     """
     pixels, blocks = tile

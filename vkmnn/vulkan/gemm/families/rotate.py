@@ -1,6 +1,6 @@
-"""Rotation: operands in registers, exchanged by subgroup shuffles; for CPU devices.
+"""Rotation: operands in registers, exchanged by subgroup shuffles, for CPU devices.
 
-Shared memory and barriers are emulated there and cost ten times as much.
+CPU devices emulate shared memory and barriers, at ten times the cost.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ from vkmnn.vulkan.gemm.problem import ConvProblem, Gemm, MatMulProblem
 from vkmnn.vulkan.gemm.target import Target
 from vkmnn.vulkan.gemm.traits import Trait
 
-# Time of a tile by its rows, on llvmpipe with subgroups of eight and of sixteen.
+# Time of a tile by its rows, on llvmpipe with subgroups of eight and sixteen.
 ROTATE_COST: dict[CpuLanes, dict[kernels.MatmulRotateRows, float]] = {
     8: {32: 32.0, 40: 40.0, 16: 18.0, 8: 14.0},
     16: {64: 64.0, 32: 33.0, 16: 19.0},
 }
-# Rewriting the left operand in blocks of k takes a dispatch, and then makes a product 1.1 to 1.4
-# times faster: a tile's rows share cache lines, and do not fall on the same lines of the cache.
+# Rewriting the left operand in blocks of k costs one dispatch and makes the product 1.1 to 1.4
+# times faster: a tile's rows share cache lines, and do not map to the same cache sets.
 PACKED, UNPACKED = 0.8, 1.1
-# What a core computes in a microsecond.
+# Operations of one core per microsecond.
 ROTATE_FLOPS: dict[CpuLanes, float] = {8: 42_000.0, 16: 52_000.0}
-# Comes after what runs with the device's own subgroups.
+# Ranked after kernels with the device's own subgroup size.
 OTHER_LANES_US = 1e9
 
 
 @kernel_family
 @dataclass(frozen=True, slots=True)
 class ConvRotate(LoopKernel):
-    """A workgroup is a subgroup of `local`, and computes `pixels` pixels of as many blocks."""
+    """A workgroup is one subgroup of `local`, computing `pixels` pixels of as many blocks."""
 
     pixels: kernels.ConvRotateRows
     local: kernels.ConvRotateLanes
@@ -89,7 +89,7 @@ class ConvRotate(LoopKernel):
 
     @property
     def panel(self) -> int:
-        """A channel block for each invocation."""
+        """One channel block per invocation."""
         return self.local
 
     def across(self) -> int:
@@ -111,9 +111,10 @@ class ConvRotate(LoopKernel):
 @kernel_family
 @dataclass(frozen=True, slots=True)
 class MatMulRotate(MatMulKernel):
-    """A workgroup is a subgroup of `lanes`, and computes `rows` rows of as many vec4s.
+    """A workgroup is one subgroup of `lanes`, computing `rows` rows of as many vec4s.
 
-    `by_blocks`: the left operand lies in blocks of four along k, the rows of a block side by side.
+    `by_blocks`: the left operand is stored in blocks of four along k, with the rows of a block
+    adjacent.
     """
 
     rows: kernels.MatmulRotateRows
@@ -139,7 +140,7 @@ class MatMulRotate(MatMulKernel):
             for number, width in enumerate(lanes):
                 for rows in ROTATE_COST[width]:
                     kernel = kernel_of(cls, rows, width, by_blocks)
-                    # What runs with the device's own subgroups comes first.
+                    # Kernels with the device's own subgroup size come first.
                     cost = start + kernel.busy_us(gemm, cores) + number * OTHER_LANES_US
                     yield Bid(kernel, place, cost)
 
@@ -150,7 +151,7 @@ class MatMulRotate(MatMulKernel):
         return Expected(Cost(class_of(info).start_us, arithmetic=us), gemm.work, gemm.work)
 
     def busy_us(self, gemm: Gemm, cores: int) -> float:
-        """Return the same without the start."""
+        """Return the predicted time without the launch."""
         panel = 4 * self.lanes
         columns = ceil_div(gemm.columns, panel) * panel * gemm.batches
         rows = ceil_div(gemm.rows, self.rows) * ROTATE_COST[self.lanes][self.rows]
@@ -184,6 +185,6 @@ class MatMulRotate(MatMulKernel):
             gemm.batches,
         )
         params = kernels.MatmulRotateParams(**bound.sizes)
-        # Kernels of codes bind the residual twice, which may be words or vectors.
+        # Kernels for quantised values bind the residual twice: as words and as vectors.
         twice = [bound.tensors[3]] if job.int8.activations is not None else []
         encoder.dispatch(shader, [*bound.tensors, *twice], params, groups, bound.spec)

@@ -1,7 +1,7 @@
-"""Winograd's F(4, 3) along quantised rows, in registers; for CPU devices.
+"""Winograd's F(4, 3) along rows of quantised values, in registers, for CPU devices.
 
-A window three wide takes half the products, and nothing but the sums is kept: weights stay bytes,
-and no dispatch or memory is added. Sums of 32-bit integers make it exact
+A window of width three takes half the products, and only sums are stored: weights stay bytes,
+without additional dispatches or memory. 32-bit integer sums make it exact
 (`docs/decisions/quantized-graphs.md`).
 """
 
@@ -28,7 +28,7 @@ from vkmnn.vulkan.gemm.weights import pack_panels, packed_elements
 TAPS, PIXELS = 3, 4
 """Pixels and taps of F(4, 3)."""
 READ = PIXELS + TAPS - 1
-# Nanoseconds of one core, on the scale of `CPU_TILES`: a round of the loop, and what follows it.
+# Nanoseconds on one core, on the scale of `CPU_TILES`: one loop iteration, and the epilogue.
 ROUND_NS, STORE_NS = 175.0, 600.0
 
 
@@ -75,17 +75,17 @@ class ConvRow(ConvKernel):
 
     @property
     def tiles(self) -> int:
-        """Half as many tiles as channel blocks: longer loops do not fit the decode cache."""
+        """Half as many tiles as channel blocks: longer loops exceed the decode cache."""
         return self.lanes // 2
 
     @property
     def panel(self) -> int:
-        """A channel block for each invocation."""
+        """One channel block per invocation."""
         return self.lanes
 
     @property
     def form(self) -> str:
-        """Words of the three taps of a row side by side."""
+        """Words with the three adjacent taps of a row."""
         return f"row:{self.lanes}"
 
     def pack(self, w: Array, group: int) -> Array:
@@ -97,7 +97,7 @@ class ConvRow(ConvKernel):
         return ordered
 
     def elements(self, problem: ConvProblem) -> int:
-        """Return the packed elements: as many as for other kernels."""
+        """Return the number of packed elements: the same as for other kernels."""
         depth, taps = problem.in_blocks * 4, problem.kernel[0] * problem.kernel[1] * TAPS
         return packed_elements(problem.group, problem.outputs, depth, taps, self.panel)
 
@@ -129,18 +129,18 @@ class ConvRow(ConvKernel):
 
 
 def in_rows(problem: ConvProblem) -> bool:
-    """Return whether windows are three wide with stride one, and loops short enough."""
+    """Return whether windows have width three and stride one, and loops are short enough."""
     step = problem.kernel[2], problem.stride[2], problem.dilation[2]
     return step == (TAPS, 1, 1) and rounds_of(problem) <= MAX_LOOP_ROUNDS
 
 
 def rounds_of(problem: ConvProblem) -> int:
-    """Return how often the loops go round, with the last round of each."""
+    """Return the loop iterations, including the terminating one of each loop."""
     return problem.kernel[0] * problem.kernel[1] * (problem.in_blocks + 1)
 
 
 def tiled(problem: ConvProblem) -> ConvProblem:
-    """Return the problem with tiles for pixels: each reads one window."""
+    """Return the problem with tiles instead of pixels: each reads one window."""
     depth, height, width = problem.out_size
     return replace(
         problem,

@@ -1,4 +1,4 @@
-"""Tiles in shared memory: both operands staged, for float32 arithmetic on GPUs."""
+"""Tiles in shared memory: both operands are staged, for float32 arithmetic on GPUs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from vkmnn.vulkan.splitting.spatial import Triple
 
 K = TypeVar("K", covariant=True)
 
-# A table of taps takes 16 bytes per four products of an output: no more than a few megabytes.
+# The tap table takes 16 bytes per four products of an output: limited to a few megabytes.
 MAX_TAP_BLOCKS = 1 << 18
 
 
@@ -54,7 +54,7 @@ MAX_TAP_BLOCKS = 1 << 18
 def _emulated(
     kind: Callable[[Tile, int], K], k: int, room: tuple[int, int], narrow: bool
 ) -> tuple[Bid[K], ...]:
-    """Return some kernels for devices that emulate shared memory, where speed does not matter."""
+    """Return a few kernels for devices that emulate shared memory, where speed does not matter."""
     listed = listed_shared(k, room, narrow=narrow)
     made = (kind(kernel.tile, kernel.parts) for kernel in listed)
     return tuple(Bid(kernel, Place.EMULATED, cost) for cost, kernel in enumerate(made))
@@ -92,9 +92,9 @@ def kernels_of(
     pixels: bool = False,
     padded: bool = False,
 ) -> list[Bid[Any]]:
-    """Return the kernels of another class than those below, by time.
+    """Return the kernels of a class other than those below, by time.
 
-    On devices that emulate shared memory they come last, as those do.
+    On devices that emulate shared memory, they also come last.
     """
     device = target.info, target.weight_bytes, target.element_bytes
     timed = timed_shared(gemm, *device, tiles, pixels=pixels, padded=padded, kind=kind)
@@ -152,7 +152,7 @@ class MatMulShared(SharedKernel, MatMulKernel):
 
 @dataclass(frozen=True, slots=True)
 class SharedConv(SharedKernel, ConvKernel):
-    """Convolutions as implicit GEMM by tiles in shared memory, of any arithmetic."""
+    """Implicit GEMM convolutions by tiles in shared memory, for any arithmetic."""
 
     @property
     def panel(self) -> int:
@@ -200,11 +200,11 @@ class ConvShared(SharedConv):
 
     @classmethod
     def rank(cls, problem: ConvProblem, target: Target) -> Iterable[Bid[ConvKernel]]:
-        """Rank by `shared_tiles`, where the table of taps is not too long."""
+        """Rank by `shared_tiles`, if the tap table is not too long."""
         gemm = problem.gemm()
         if gemm.k > 4 * MAX_TAP_BLOCKS:
             return ()
-        padded = target.gpu and problem.padded  # decides nothing elsewhere, and takes a while
+        padded = target.gpu and problem.padded  # irrelevant elsewhere, and slow
         return _timed(cls, gemm, target, pixels=True, padded=padded)
 
     def predict(self, problem: ConvProblem, target: Target) -> Expected:
@@ -265,8 +265,8 @@ def tap_table(
 ) -> Array:
     """Return (depth, height, width, distance in texels) of each channel block of each tap.
 
-    Several phases have a table each, followed by how far each lies from the first texel. Cached,
-    since plans share what they upload by the array's identity.
+    Phases have one table each, followed by each phase's distance from the first texel. Cached,
+    since plans share uploads by the array's identity.
     """
     if phases:
         alone = (kernel, dilation, in_size, blocks, in_block)

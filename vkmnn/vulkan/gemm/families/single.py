@@ -21,9 +21,9 @@ from vkmnn.vulkan.gemm.target import Target
 from vkmnn.vulkan.gemm.traits import Trait
 from vkmnn.vulkan.gemm.weights import pack_channels, packed_elements
 
-# Taps whose loads are on their way at once.
+# Taps whose loads are issued together.
 TAPS_A_WAIT = 4
-# Pixels of an invocation, the faster first on CPU devices.
+# Pixels per invocation, fastest first on CPU devices.
 DEPTHWISE_PIXELS: tuple[kernels.ConvDepthwisePixels, ...] = (4, 1)
 STRIPS: tuple[kernels.ConvStripPixels, ...] = (4, 2, 1)
 
@@ -37,20 +37,20 @@ class SingleKernel(LoopKernel):
 
     @property
     def panel(self) -> int:
-        """One."""
+        """Always one."""
         return 1
 
     @property
     def form(self) -> str:
-        """All families of this module share their weights."""
+        """All families of this module share the packed weights."""
         return "single"
 
     def pack(self, w: Array, group: int) -> Array:
-        """Return the weights, all groups as one."""
+        """Return the weights, with all groups as one."""
         return pack_channels(w)
 
     def elements(self, problem: ConvProblem) -> int:
-        """Return how many elements the weights have, all groups as one."""
+        """Return the number of weights, with all groups as one."""
         outputs = problem.weight_groups * problem.outputs
         return packed_elements(1, outputs, problem.inputs, problem.taps, 1)
 
@@ -59,15 +59,15 @@ class SingleKernel(LoopKernel):
         return 0
 
     def waits(self, problem: ConvProblem) -> int:
-        """Return how often an invocation waits for loads."""
+        """Return the number of load stalls of an invocation."""
         return max(2, problem.taps * problem.inputs // TAPS_A_WAIT)
 
     def cost(self, problem: ConvProblem, target: Target, elsewhere: float) -> float:
-        """Return the predicted microseconds on GPUs, else measured ones."""
+        """Return the predicted microseconds on GPUs, measured ones elsewhere."""
         return self.predict(problem, target).cost.total if target.gpu else elsewhere
 
     def predict(self, problem: ConvProblem, target: Target) -> Expected:
-        """Return the time: all channels of a block at once, tap by tap."""
+        """Return the predicted time: all channels of a block at once, tap by tap."""
         blocks = ceil_div(problem.channels, 4)
         taps = problem.taps * problem.inputs
         waits = self.waits(problem)
@@ -102,7 +102,7 @@ class ConvDepthwise(SingleKernel):
 
     @classmethod
     def rank(cls, problem: ConvProblem, target: Target) -> Iterator[Bid[ConvKernel]]:
-        """Rank by time on GPUs; elsewhere more pixels per invocation rank first."""
+        """Rank by time on GPUs; elsewhere, more pixels per invocation rank first."""
         for number, pixels in enumerate(DEPTHWISE_PIXELS):
             kernel = kernel_of(cls, pixels, _local(target))
             yield Bid(kernel, Place.TIMED, kernel.cost(problem, target, 1.0 + number))
@@ -118,14 +118,14 @@ class ConvDepthwise(SingleKernel):
 @kernel_family
 @dataclass(frozen=True, slots=True)
 class ConvStrip(SingleKernel):
-    """The same for usual windows, unrolled: an invocation computes a strip of a row."""
+    """Unrolled kernels for common windows: an invocation computes a strip of a row."""
 
     pixels: kernels.ConvStripPixels
     family = "strip"
 
     @classmethod
     def rank(cls, problem: ConvProblem, target: Target) -> Iterator[Bid[ConvKernel]]:
-        """Take windows of 3 x 3 and 5 x 5; first where it is not a GPU."""
+        """Accept windows of 3 x 3 and 5 x 5; first except on GPUs."""
         if not _is_usual(problem):
             return
         for pixels in (8,) if target.load == "texel" else STRIPS:
@@ -137,7 +137,7 @@ class ConvStrip(SingleKernel):
         return 1
 
     def tiles(self, problem: ConvProblem) -> int:
-        """Return the workgroups; a strip does not go beyond its row."""
+        """Return the workgroups; strips do not cross rows."""
         width = problem.out_size[2]
         strips = problem.pixels // width * ceil_div(width, self.pixels)
         return ceil_div(strips, self.local)
@@ -171,7 +171,7 @@ class ConvGather(SingleKernel):
 
     @classmethod
     def rank(cls, problem: ConvProblem, target: Target) -> Iterator[Bid[ConvKernel]]:
-        """Offer the only kernel that there is."""
+        """Offer the only kernel."""
         yield Bid(kernel_of(cls, 1, _local(target)), Place.MADE_FOR_IT)
 
     def inner_rounds(self, problem: ConvProblem) -> int:

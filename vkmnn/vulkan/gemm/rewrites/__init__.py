@@ -1,4 +1,4 @@
-"""Convolutions that are faster as other ones: each rewrite asks the encoder whether to be made."""
+"""Rewrites of convolutions into faster ones; each asks the encoder whether to apply."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from vkmnn.vulkan.gemm.rewrites.winograd import by_winograd
 from vkmnn.vulkan.gemm.rewrites.winograd_codes import by_whole_winograd
 
 EXACT_REWRITES = (as_dense, fold_taps)
-"""They only move elements: sums of codes stay exact."""
+"""Rewrites that only move elements: integer sums stay exact."""
 
 REWRITES = (*EXACT_REWRITES, by_winograd)
-"""In this order; each returns the convolution that remains, None where it has recorded all."""
+"""In order; each returns the remaining convolution, or None if it has recorded everything."""
 
 CODE_REWRITES = (*EXACT_REWRITES, by_whole_winograd)
-"""The same for codes."""
+"""Rewrites for quantised values."""
 
 STEPS = {Activation: REWRITES, Requantize: CODE_REWRITES, Dynamic: EXACT_REWRITES}
-"""By how sums end."""
+"""Rewrites by the ending of sums."""
 
 
 def rewrite(job: ConvJob, encoder: VulkanEncoder) -> ConvJob | None:
-    """Record what rewrites need, and return the convolution that remains, if one does."""
+    """Record the rewrites' dispatches, and return the remaining convolution, if there is one."""
     rest: ConvJob | None = job
     for step in STEPS[type(job.epilogue.ending)]:
         rest = step(rest, encoder) if rest else None

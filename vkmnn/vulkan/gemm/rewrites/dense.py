@@ -1,4 +1,4 @@
-"""Grouped convolutions as dense ones, with zeros for the weights between groups."""
+"""Grouped convolutions as dense ones, with zero weights between groups."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from vkmnn.vulkan.gemm.job import ConvJob
 from vkmnn.vulkan.gemm.problem import ConvProblem
 from vkmnn.vulkan.gemm.weights import Weights
 
-# Nanoseconds of one core for a result of four channels, and for each of its taps and terms, when
-# single channels are gathered, measured on lavapipe.
+# Nanoseconds on one core per result of four channels, and per tap and term, for gathered single
+# channels, measured on lavapipe.
 RESULT_NS = 30.0
 TAP_NS = 4.0
 TERM_NS = 2.2
@@ -24,8 +24,8 @@ TERM_NS = 2.2
 def choose_dense(problem: ConvProblem, weights: Weights, encoder: VulkanEncoder) -> bool:
     """Return whether to compute a grouped convolution as a dense one.
 
-    That is more products, of a kernel that is many times faster on CPU devices where groups do not
-    fall on channel blocks, or leave its tiles empty.
+    A dense kernel computes more products but is many times faster on CPU devices if groups do not
+    align with channel blocks, or leave tiles empty.
     """
     if problem.group == 1 or problem.grouping == "depthwise" or weights.tensor.value is None:
         return False
@@ -59,7 +59,7 @@ def dense_weights(w: Array, group: int) -> Array:
 
 
 def as_dense(job: ConvJob, encoder: VulkanEncoder) -> ConvJob:
-    """Return the convolution without groups, where that is chosen."""
+    """Return the convolution without groups, if that is chosen."""
     problem, weights = job.problem, job.weights
     if not choose_dense(problem, weights, encoder):
         return job

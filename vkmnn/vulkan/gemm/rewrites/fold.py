@@ -1,7 +1,8 @@
-"""Convolutions of one input channel: four taps of a row as the channels of one.
+"""Convolutions with one input channel: four taps of a row become four channels.
 
-A texel of such a tensor holds one value and three zeros. A pass that puts four neighbours there
-leaves a quarter of the taps: a window of 5 x 5 becomes one of 5 x 2 with four channels.
+A texel of a single-channel tensor holds one value and three zeros. A pass that stores four
+neighbours in each texel reduces the taps to a quarter: a 5 x 5 window becomes 5 x 2 with four
+channels.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from vkmnn.vulkan.gemm.cpu_tiles import min_nanoseconds
 from vkmnn.vulkan.gemm.job import ConvJob
 from vkmnn.vulkan.gemm.problem import ConvProblem
 
-# Nanoseconds of one core for a pixel of the pass, measured on lavapipe, and for its dispatch.
+# Nanoseconds on one core per pixel of the pass, and per dispatch, measured on lavapipe.
 FOLD_NS = 10.0
 DISPATCH_NS = 25_000.0
 
 
 def choose_fold(problem: ConvProblem, encoder: VulkanEncoder) -> bool:
-    """Return whether to fold the taps of a convolution: where that saves time on CPU devices."""
+    """Return whether to fold the taps of a convolution: if that saves time on a CPU device."""
     columns = problem.kernel[2]
     fits = problem.inputs == problem.group == 1 and problem.outputs > 1 and columns > 1
     if not fits or 0 in (*problem.in_size, problem.pixels):
@@ -41,7 +42,7 @@ def choose_fold(problem: ConvProblem, encoder: VulkanEncoder) -> bool:
 
 
 def folded_problem(problem: ConvProblem) -> ConvProblem:
-    """Return the convolution of four channels; rows begin with their padding, and end in it."""
+    """Return the convolution of four channels; rows include their padding at both ends."""
     depth, height, columns = problem.kernel
     taps = ceil_div(columns, 4)
     step = 4 * problem.dilation[2]
@@ -57,7 +58,7 @@ def folded_problem(problem: ConvProblem) -> ConvProblem:
 
 
 def fold_weights(w: Array) -> Array:
-    """Return weights [O, 1, kd, kh, kw] as [O, 4, kd, kh, kw / 4], rounded up with zeros."""
+    """Return weights [O, 1, kd, kh, kw] as [O, 4, kd, kh, kw / 4], padded with zeros."""
     padded = np.pad(w, ((0, 0),) * 4 + ((0, -w.shape[4] % 4),))
     split = padded.reshape(*padded.shape[:4], padded.shape[4] // 4, 4)
     folded: Array = split[:, 0].transpose(0, 4, 1, 2, 3)
@@ -65,7 +66,7 @@ def fold_weights(w: Array) -> Array:
 
 
 def fold_taps(job: ConvJob, encoder: VulkanEncoder) -> ConvJob:
-    """Record the pass where it is chosen, and return the convolution that remains."""
+    """Record the pass if it is chosen, and return the remaining convolution."""
     problem = job.problem
     if job.x.codes is not None or not choose_fold(problem, encoder):
         return job

@@ -1,4 +1,4 @@
-"""Winograd's transforms in whole numbers, as matrices, and what their sums can reach.
+"""Integer Winograd transforms as matrices, and bounds of their sums.
 
 They match `include/winograd.glsl.j2`, which computes those of the data and of the results.
 """
@@ -15,16 +15,16 @@ from vkmnn.ir import Array
 from vkmnn.vulkan.encoder import ceil_div
 
 EXACT = 1 << 24
-"""Sums of whole numbers up to this size are exact in float32, in any order."""
+"""Integer sums up to this magnitude are exact in float32, in any order."""
 
 _Floats = npt.NDArray[np.float32]
 
-# Results stand m · m times too large in 32 bits before they are shifted.
+# In 32 bits, results are m · m times too large before the shift.
 LARGEST_SUM = 1 << 26
-# Pairs of channels whose weights are transformed at a time, so that they stay in the caches.
+# Pairs of channels whose weights are transformed at once, so that they stay in the caches.
 PAIRS = 2048
 
-# Of the sums: adding up more would take longer than the products that are saved.
+# Maximum parts of the sums: adding more would take longer than the saved products.
 MAX_PARTS = 64
 
 _REAL = (0, 1, 2, 5)
@@ -32,7 +32,7 @@ _REAL = (0, 1, 2, 5)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Form:
-    """F(m, 3): what each product takes of a tile, [products, (m + 2)²], and a window, [, 9]."""
+    """F(m, 3): factors of each product for a tile, [products, (m + 2)²], and a window, [, 9]."""
 
     data: _Floats
     weights: _Floats
@@ -40,18 +40,18 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The least and the greatest code; pads are zeros."""
+    """Bounds of quantised values; pads are zeros."""
 
     low: float
     high: float
 
     @property
     def center(self) -> int:
-        """What codes are taken less of, so that sums are as small as they can be."""
+        """The offset that minimises the magnitude of sums."""
         return int(max(self.high, 0) + min(self.low, 0)) // 2
 
     def reach(self, rows: _Floats) -> Array:
-        """Return by how much sums of centered codes with these factors can differ from zero."""
+        """Return the maximum magnitude of sums of centred values with these factors."""
         high, low = max(self.high, 0) - self.center, self.center - min(self.low, 0)
         above, below = np.maximum(rows, 0).sum(1), np.maximum(0 - rows, 0).sum(1)
         reached: Array = np.maximum(above * high + below * low, above * low + below * high)
@@ -59,12 +59,12 @@ class Bounds:
 
 
 def _complex(re: _Floats, im: _Floats, weights: bool) -> list[_Floats]:
-    """Return the factors of three real products that make a complex one (Karatsuba)."""
+    """Return the factors of three real products that form a complex one (Karatsuba)."""
     return [re, im - re, re + im] if weights else [re + im, re, im]
 
 
 def _rows(matrix: list[list[int]], weights: bool) -> _Floats:
-    """Return the factors of all products in two dimensions, from those in one.
+    """Return the two-dimensional factors of all products, from one-dimensional ones.
 
     Of six rows, the fourth and the fifth are the real and the imaginary part at the point i.
     """
@@ -112,13 +112,13 @@ FORMS = {
 
 
 def fewest_parts(w: Array, form: Form, bounds: Bounds, least: int = 1) -> int:
-    """Return into how few parts of the input channels exact sums can be cut.
+    """Return the fewest parts of the input channels that make sums exact.
 
     Args:
-        w: whole numbers [O, C, 1, 3, 3].
-        form: of the transforms.
-        bounds: of the codes.
-        least: the least number, which some of the output channels have shown.
+        w: integers [O, C, 1, 3, 3].
+        form: the transforms.
+        bounds: of the quantised values.
+        least: a lower bound, from a subset of the output channels.
 
     Returns:
         A divisor of the blocks of four input channels; 0 where none is enough.
@@ -141,7 +141,7 @@ def fewest_parts(w: Array, form: Form, bounds: Bounds, least: int = 1) -> int:
 
 
 def _reached(filters: Array, parts: int, reach: Array) -> float:
-    # Exact: up to EXACT, sums are whole numbers in float32, and larger ones stay larger than it.
+    # Up to EXACT, integer sums are exact in float32, and larger ones remain larger than EXACT.
     rows = filters.reshape(-1, filters.shape[2] // parts)
     sums = (rows @ np.ones(rows.shape[1], np.float32)).reshape(len(reach), -1).max(1)
     return float((sums.astype(np.float64) * reach).max())
@@ -163,7 +163,7 @@ def transform_whole(w: Array, form: Form, parts: int) -> Array:
 
 
 def _transformed(w: Array, form: Form) -> Iterator[tuple[int, Array]]:
-    """Yield a few rows of filters at a time: the first's number, [products, rows, C]."""
+    """Yield a few rows of filters at a time: index of the first, and [products, rows, C]."""
     outputs, inputs = w.shape[:2]
     step = max(1, PAIRS // inputs)
     for first in range(0, outputs, step):

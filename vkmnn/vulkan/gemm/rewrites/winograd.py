@@ -1,8 +1,8 @@
-"""Convolution with 3x3 windows by Winograd's minimal filtering: fewer products, two transforms.
+"""3 x 3 convolution by Winograd's minimal filtering: fewer products, two transforms.
 
-F(m, 3) makes m x m results from (m + 2) x (m + 2) products instead of 9 m x m (Lavin and Gray,
-"Fast Algorithms for Convolutional Neural Networks", 2015). For the products, each of the (m + 2)²
-positions is a group of a convolution of one tap over the tiles.
+F(m, 3) computes m x m results from (m + 2) x (m + 2) products instead of 9 m x m (Lavin and Gray,
+"Fast Algorithms for Convolutional Neural Networks", 2015). Each of the (m + 2)² positions is a
+group of a one-tap convolution over the tiles.
 """
 
 from __future__ import annotations
@@ -46,22 +46,22 @@ WEIGHT_MATRIX = {
     ),
 }
 
-# Nanoseconds of one core for a tile of a channel block, (input, output), measured on lavapipe, by
-# the invocations that run at once; and for two dispatches more.
+# Nanoseconds on one core per tile and channel block, (input, output), measured on lavapipe, by
+# concurrent invocations; and for the two additional dispatches.
 TRANSFORM_NS = {
     8: {2: (86.0, 51.0), 4: (225.0, 135.0)},
     16: {2: (290.0, 95.0), 4: (700.0, 330.0)},
 }
 DISPATCH_NS = 50_000.0
-# Sums of transformed values are a little less exact: worth it for a clear gain only.
+# Sums of transformed values are slightly less exact, which only a clear gain justifies.
 MIN_GAIN = 1.2
-# Pairs of channels whose weights are transformed at a time: a product so small takes one thread of
-# the BLAS library, which others, packing other weights, are not made to wait for.
+# Pairs of channels whose weights are transformed at once: products this small use a single BLAS
+# thread, so that concurrent packing of other weights does not wait.
 TRANSFORM_PAIRS = 512
 
 
 def gemm_problem(problem: ConvProblem, m: int) -> ConvProblem:
-    """Return the products of F(m, 3) as a grouped convolution of one tap over all tiles."""
+    """Return the products of F(m, 3) as a grouped one-tap convolution over all tiles."""
     return product_problem(problem, m, (m + 2) ** 2, problem.in_blocks)
 
 
@@ -92,7 +92,7 @@ def tile_grid(problem: ConvProblem, m: int) -> tuple[int, int]:
 
 
 def has_filters(problem: ConvProblem, weights: Weights) -> bool:
-    """Return whether all windows are constants of 3 x 3, without steps and groups."""
+    """Return whether all windows are constant and 3 x 3, without strides and groups."""
     return (
         problem.kernel == (1, 3, 3)
         and problem.group == 1
@@ -107,8 +107,8 @@ def has_filters(problem: ConvProblem, weights: Weights) -> bool:
 def choose_winograd(problem: ConvProblem, weights: Weights, encoder: VulkanEncoder) -> int:
     """Return the m of F(m, 3) if that is faster than a direct convolution, else 0.
 
-    On GPUs that is where products take long: a layer of a small batch is bound by latency, and two
-    dispatches more cost more than the products that they save. There, float16 has faster kernels.
+    On GPUs, it pays if products dominate: a layer with a small batch is latency-bound, and two
+    additional dispatches cost more than the saved products. There, float16 has faster kernels.
     """
     info = encoder.info
     if not has_filters(problem, weights) or "texel" not in encoder.loads:
@@ -135,7 +135,7 @@ def _largest(product: ConvProblem) -> int:
 def _cpu_costs(
     problem: ConvProblem, products: Mapping[int, ConvProblem], lanes: CpuLanes
 ) -> dict[int, float]:
-    """Return the nanoseconds of one core that F(m, 3) takes, for m = 0 a direct convolution."""
+    """Return the nanoseconds of F(m, 3) on one core; m = 0 is a direct convolution."""
     costs = {0: min_nanoseconds(problem, lanes, (lanes,))}
     blocks = problem.in_blocks, ceil_div(problem.outputs, 4)
     for m, product in products.items():
@@ -149,11 +149,11 @@ def _cpu_costs(
 def _gpu_costs(
     problem: ConvProblem, products: Mapping[int, ConvProblem], info: DeviceInfo
 ) -> dict[int, float]:
-    """Return the microseconds that F(m, 3) takes on a GPU, for m = 0 a direct convolution."""
+    """Return the microseconds of F(m, 3) on a GPU; m = 0 is a direct convolution."""
     costs = {0: _product_us(problem.gemm(), info, padded=problem.padded)}
     for m, product in products.items():
         values = product.group * product.pixels
-        # The product reads and writes what the transforms write and read.
+        # The product reads and writes the transforms' tensors.
         before = 4 * (problem.batch * prod(problem.in_size) + 2 * values) * product.inputs
         after = 4 * (problem.pixels + 2 * values) * product.outputs
         groups = ceil_div(product.pixels, GPU_LOCAL)
@@ -172,7 +172,7 @@ def _product_us(gemm: Gemm, info: DeviceInfo, *, padded: bool = False) -> float:
 def transform_weights(w: Array, m: int) -> Array:
     """Return G g G' of weights [O, C, 1, 3, 3] as [(m + 2)² · O', C, 1, 1, 1], O' whole blocks."""
     outputs, inputs = w.shape[:2]
-    # The rows of g ⊗ g, times the nine taps of every pair of channels: matrix products over a few
+    # The rows of g ⊗ g times the nine taps of every pair of channels: matrix products over a few
     # pairs at a time, so that their float64 results stay in the caches.
     both = np.kron(WEIGHT_MATRIX[m], WEIGHT_MATRIX[m])
     transformed = np.zeros((len(both), ceil_div(outputs, 4) * 4, inputs), np.float32)
@@ -186,7 +186,7 @@ def transform_weights(w: Array, m: int) -> Array:
 
 
 def by_winograd(job: ConvJob, encoder: VulkanEncoder) -> ConvJob | None:
-    """Record the three dispatches where that is chosen; return the convolution where it is not."""
+    """Record the three dispatches if that is chosen, else return the convolution."""
     m = choose_winograd(job.problem, job.weights, encoder)
     if not m:
         return job
@@ -197,7 +197,7 @@ def by_winograd(job: ConvJob, encoder: VulkanEncoder) -> ConvJob | None:
     before = encoder.scratch(positions * problem.in_blocks * tiles * 4, full=True)
     after = encoder.scratch(positions * out_blocks * tiles * 4, full=True)
     transform_input(job, m, before, encoder)
-    # Transforms multiply by up to 100: float32 between them, whatever the tensors are.
+    # Transforms multiply by up to 100, so the intermediate tensors are always float32.
     with encoder.in_full():
         transformed = job.weights.seen_as(f"winograd{m}", lambda w: transform_weights(w, m))
         encode(ConvJob(gemm_problem(problem, m), transformed, before, after), encoder)
@@ -211,7 +211,7 @@ def by_winograd(job: ConvJob, encoder: VulkanEncoder) -> ConvJob | None:
 def transform_input(
     job: ConvJob, m: int, before: Tensor, encoder: VulkanEncoder, center: float | None = None
 ) -> None:
-    """Record the dispatch that makes `before`: in whole numbers, of codes less their center."""
+    """Record the dispatch that computes `before`: for quantised values, in integers, centred."""
     problem = job.problem
     params = kernels.WinogradInParams(
         batch=problem.batch,
@@ -235,7 +235,7 @@ def transform_output(
     element: kernels.WinogradOutElement,
     encoder: VulkanEncoder,
 ) -> None:
-    """Record the dispatch that makes y of products and bias; `ending` says how sums end."""
+    """Record the dispatch that computes y from products and bias, with the ending of sums."""
     problem = job.problem
     params = kernels.WinogradOutParams(
         batch=problem.batch,
@@ -254,7 +254,7 @@ def transform_output(
 def tile_workgroups(
     problem: ConvProblem, m: int, blocks: int, encoder: VulkanEncoder
 ) -> tuple[tuple[int, int, int], dict[str, float]]:
-    """Return the workgroups of an invocation per tile and channel block, and their size."""
+    """Return the workgroup count, one invocation per tile and channel block, and size."""
     info = encoder.info
     local = GPU_LOCAL if is_gpu(info) else cpu_lanes(info)
     groups = ceil_div(problem.batch * prod(tile_grid(problem, m)), local)

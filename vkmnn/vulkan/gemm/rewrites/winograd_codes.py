@@ -1,11 +1,12 @@
-"""Winograd's minimal filtering of codes, in whole numbers: the sums that a convolution defines.
+"""Exact Winograd minimal filtering of quantised values in integers.
 
-Transformed codes and weights are whole numbers: G stands without its divisors, which the last
-transform takes back as shifts. Products and their sums are exact in float32 up to 2^24: where all
-input channels might reach more, each part of them makes a sum, and these add up in 32 bits.
+Transformed values and weights are integers: G is used without its divisors, which the last
+transform undoes by shifts. Products and their sums are exact in float32 up to 2^24: if the sum over
+all input channels might exceed that, the channels are split into parts, whose sums are added in 32
+bits.
 
-F(2, 3) has the points 0, 1 and -1. F(4, 3) has i and -i besides, where 2 and -2 would take numbers
-too large for such sums: 46 real products make 16 results (Meng and Brothers, "Efficient Winograd
+F(2, 3) uses the points 0, 1 and -1. F(4, 3) adds i and -i, since 2 and -2 would produce numbers too
+large for exact sums: 46 real products yield 16 results (Meng and Brothers, "Efficient Winograd
 Convolution via Integer Arithmetic", 2019).
 """
 
@@ -41,21 +42,21 @@ from vkmnn.vulkan.gemm.rewrites.winograd import (
 from vkmnn.vulkan.gemm.traits import Trait
 from vkmnn.vulkan.quantized.byte_codes import code_spec
 
-# Nanoseconds of one core for a tile of a channel block, (input, output), measured on lavapipe, by
-# the invocations that run at once; and what each further part of the sums adds to the latter.
+# Nanoseconds on one core per tile and channel block, (input, output), measured on lavapipe, by
+# concurrent invocations; and the output cost of each further part of the sums.
 TRANSFORM_NS = {
     8: {2: (95.0, 51.0), 4: (261.0, 205.0)},
     16: {2: (320.0, 95.0), 4: (820.0, 500.0)},
 }
 PART = 1.0
-# Transformed weights take seven times the memory and more: worth it for a clear gain only.
+# Transformed weights take at least seven times the memory, which only a clear gain justifies.
 MIN_GAIN = 1.1
-# Output channels whose weights are looked at first.
+# Output channels whose weights are examined first.
 FEW = 8
 
 
 def by_whole_winograd(job: ConvJob, encoder: VulkanEncoder) -> ConvJob | None:
-    """Record the three dispatches where that is chosen; return the convolution where it is not."""
+    """Record the three dispatches if that is chosen, else return the convolution."""
     ranked = rank_whole(job, encoder)
     m = encoder.choose("winograd", ("codes", job.problem), ranked) if ranked else 0
     parts = count_parts(job, m, encoder, job.problem.outputs) if m else 0
@@ -102,11 +103,11 @@ def _product(problem: ConvProblem, m: int, parts: int) -> ConvProblem:
 
 
 def rank_whole(job: ConvJob, encoder: VulkanEncoder) -> list[int]:
-    """Return the m of F(m, 3) and 0 for a direct convolution, the expected fastest first.
+    """Return the m of F(m, 3), and 0 for direct convolution, fastest prediction first.
 
-    It takes memory that a network of codes is there to save, and somebody who has allowed for it.
-    GPUs have dot products, and only devices that rotate have been measured: elsewhere the direct
-    one comes first.
+    Winograd needs the memory that quantisation is meant to save, so the user must have allowed for
+    it. GPUs have dot products, and only devices with rotation kernels were measured: elsewhere,
+    direct convolution comes first.
     """
     info, problem = encoder.info, job.problem
     if not encoder.spacious:
@@ -120,7 +121,7 @@ def rank_whole(job: ConvJob, encoder: VulkanEncoder) -> list[int]:
         return [0, *FORMS]
     costs = {0: _direct_nanoseconds(job, lanes) / MIN_GAIN}
     costs |= {m: _nanoseconds(problem, m, 1, lanes) for m in FORMS}
-    # Counting parts takes all weights: only where they decide, after a few have shown their least.
+    # Counting parts reads all weights: only if it matters, after a few have given a lower bound.
     steps = {m: [FEW, problem.outputs] for m in FORMS}
     while left := steps.get(first := min(costs, key=costs.__getitem__)):
         parts = count_parts(job, first, encoder, left.pop(0))
@@ -131,9 +132,9 @@ def rank_whole(job: ConvJob, encoder: VulkanEncoder) -> list[int]:
 
 
 def count_parts(job: ConvJob, m: int, encoder: VulkanEncoder, outputs: int) -> int:
-    """Return into how many parts of the input channels sums are cut, 0 where none is exact.
+    """Return the number of parts of the input channels; 0 if none makes sums exact.
 
-    Only the first `outputs` output channels are looked at.
+    Only the first `outputs` output channels are examined.
     """
     requantize = job.epilogue.requantize
     assert requantize is not None
@@ -146,7 +147,7 @@ def count_parts(job: ConvJob, m: int, encoder: VulkanEncoder, outputs: int) -> i
         w = weights.view(value)[:outputs]
         return ref(value), fewest_parts(w, FORMS[m], Bounds(*taken), least) if least else 0
 
-    # Names are not enough: weights may follow from shapes, and be others in the next plan.
+    # Names are not enough: weights may depend on shapes, and differ in the next plan.
     key = ("winograd", weights.key, job.problem.inputs, id(value), m, taken, outputs)
     counted, parts = encoder.once(key, find)
     return parts if counted() is value else find()[1]
@@ -159,7 +160,7 @@ def _largest(problem: ConvProblem, m: int, parts: int) -> int:
 
 
 def _direct_nanoseconds(job: ConvJob, lanes: CpuLanes) -> float:
-    """Return what a direct convolution takes on one core."""
+    """Return the nanoseconds of a direct convolution on one core."""
     tiles = min_nanoseconds(job.problem, lanes, (lanes,))
     if lanes != 8 or Trait.INT8_DOT not in job.allows or not in_rows(job.problem):
         return tiles
@@ -167,7 +168,7 @@ def _direct_nanoseconds(job: ConvJob, lanes: CpuLanes) -> float:
 
 
 def _nanoseconds(problem: ConvProblem, m: int, parts: int, lanes: CpuLanes) -> float:
-    """Return what F(m, 3) takes on one core."""
+    """Return the nanoseconds of F(m, 3) on one core."""
     before, after = TRANSFORM_NS[lanes][m]
     tiles = problem.batch * prod(tile_grid(problem, m))
     blocks = problem.in_blocks, ceil_div(problem.outputs, 4)
