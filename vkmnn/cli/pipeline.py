@@ -126,7 +126,9 @@ def _opened(
     try:
         return pipeline(tasks.task, model, **given)
     except NoPicturesError as error:
-        error.message = f"'{inputs.files[0]}' is a picture, and {error.message}"
+        file = inputs.files[0]
+        what = "sound" if has_suffix(file, SOUNDS) else "picture"
+        error.message = f"'{file}' is a {what}, and {error.message}"
         raise
     except UnknownTaskError as error:
         files = " ".join(f"-i {one}" for one in inputs.files[:1])

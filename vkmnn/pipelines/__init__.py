@@ -11,6 +11,7 @@ from vkmnn.pipelines.results.labels import Label, Labels
 from vkmnn.pipelines.results.maps import Depth, Embedding, Enlarged, Matte
 from vkmnn.pipelines.results.masks import Mask, Masks
 from vkmnn.pipelines.results.result import Result
+from vkmnn.pipelines.results.sounds import Segment, Segments, Transcript
 from vkmnn.pipelines.results.text_lines import TextLine, TextLines
 from vkmnn.pipelines.tasks import TASKS, Task, pipeline, task_of
 
@@ -33,9 +34,12 @@ __all__ = [
     "Pipeline",
     "Poses",
     "Result",
+    "Segment",
+    "Segments",
     "Task",
     "TextLine",
     "TextLines",
+    "Transcript",
     "pipeline",
     "read_picture",
     "task_of",

@@ -52,6 +52,7 @@ ARCHITECTURES: Sequence[tuple[str, str]] = (
     ("SiglipModel", "zero-shot-image-classification"),
     ("ForMaskedImageModeling", "image-feature-extraction"),
     ("ForSequenceClassification", "text-classification"),
+    ("WhisperForConditionalGeneration", "automatic-speech-recognition"),
 )
 """Tasks by the ends of names in `architectures` of config.json."""
 
@@ -67,6 +68,7 @@ CARD_TAGS: Mapping[str, str] = {
     "zero-shot-image-classification": "zero-shot-image-classification",
     "text-classification": "text-classification",
     "feature-extraction": "feature-extraction",
+    "automatic-speech-recognition": "automatic-speech-recognition",
     "sentence-similarity": "feature-extraction",
 }
 """Tasks by `pipeline_tag` of a model card."""

@@ -44,6 +44,7 @@ class Task:
 
 _VISION = "vkmnn.pipelines.vision"
 _TEXTS = "vkmnn.pipelines.texts"
+_SOUNDS = "vkmnn.pipelines.sounds"
 
 TASKS: Sequence[Task] = (
     Task("image-classification", ("classify",), f"{_VISION}.classify", "Classify", "network",
@@ -76,6 +77,8 @@ TASKS: Sequence[Task] = (
          "ClassifyText", "network", "the likeliest classes of a text", "text"),
     Task("feature-extraction", ("embed-text", "sentence-similarity"), f"{_TEXTS}.embed",
          "EmbedText", "network", "the vector of a text", "text"),
+    Task("automatic-speech-recognition", ("transcribe", "asr", "speech-to-text"),
+         f"{_SOUNDS}.transcribe", "Transcribe", "folder", "what is said, and when", "sound"),
 )  # fmt: skip
 """All tasks."""
 
