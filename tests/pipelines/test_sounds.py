@@ -8,13 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper
 
 import vkmnn
 from tests.llm.test_seq2seq import speech_folder
+from tests.pipelines.networks import model_of
 from vkmnn.errors import InvalidInputError
 from vkmnn.llm.generation import Generated
 from vkmnn.pipelines import Segment, Transcript
+from vkmnn.pipelines.sounds.activity import padded
 from vkmnn.pipelines.sounds.reading import read_sound, resampled
 from vkmnn.pipelines.sounds.timestamps import Timestamps, pieces_of
 
@@ -194,3 +198,55 @@ def test_transcripts_are_saved(tmp_path: Path) -> None:
     read = json.loads((tmp_path / "a.json").read_text())
     assert read["chunks"][1]["timestamp"] == [3661.25, 3662]
     assert np.load(tmp_path / "a.npz")["times"].shape == (2, 2)
+
+
+def detector(path: Path, *, one_state: bool) -> Path:
+    """Save a network whose probability is the loudness of a window, and whose state counts runs."""
+    states = {"state": ("stateN", (2, 1, 128))} if one_state else {
+        "h": ("hn", (2, 1, 64)), "c": ("cn", (2, 1, 64))}  # fmt: skip
+    nodes = [
+        helper.make_node("Abs", ["input"], ["loud"]),
+        helper.make_node("ReduceMax", ["loud"], ["output"], axes=[1], keepdims=1),
+        *(helper.make_node("Add", [name, "one"], [out]) for name, (out, _) in states.items()),
+    ]
+    inputs: dict[str, Any] = {"input": (TensorProto.FLOAT, [None, None]),
+                              "sr": (TensorProto.INT64, [])}  # fmt: skip
+    outputs: dict[str, Any] = {"output": (TensorProto.FLOAT, [None, 1])}
+    for name, (out, (layers, _, wide)) in states.items():
+        inputs[name] = TensorProto.FLOAT, [layers, None, wide]
+        outputs[out] = TensorProto.FLOAT, [layers, None, wide]
+    model = model_of(nodes, inputs, outputs, {"one": np.ones(1, np.float32)})
+    onnx.save(model, path)
+    return path
+
+
+@pytest.mark.parametrize("one_state", [True, False])
+@pytest.mark.parametrize("rate", [16_000, 8_000])
+def test_speech_is_where_the_network_hears_it(tmp_path: Path, one_state: bool, rate: int) -> None:
+    sound = np.zeros(rate * 2, np.float32)
+    sound[rate // 2 : rate] = 0.9
+    sound[rate + rate // 50 : rate + rate // 2] = 0.9  # a pause of 0.02 s is none
+    sound[rate * 9 // 5 : rate * 9 // 5 + 100] = 0.9  # a click
+    path = detector(tmp_path / "vad.onnx", one_state=one_state)
+    said: list[str] = []
+    with vkmnn.pipeline(None, path, device="cpu", rate=rate, tell=said.append) as pipe:
+        assert pipe.task == "voice-activity-detection"
+        assert len(said) == 1
+        found = pipe(write_wave(tmp_path / "a.wav", sound, rate))
+        assert len(pipe(sound * 0.4)) == 0
+        assert len(pipe(sound * 0.4, threshold=0.3, least_speech=0.01)) == 2
+        with pytest.raises(InvalidInputError, match="number of seconds"):
+            pipe(sound, padding=-1)
+    with pytest.raises(InvalidInputError, match="neither 16000 nor 8000"):
+        vkmnn.pipeline("vad", path, device="cpu", rate=44_100)
+    assert len(found) == 1
+    assert found.segments[0].start == pytest.approx(0.47, abs=0.04)
+    assert found.segments[0].end == pytest.approx(1.53, abs=0.04)
+    found.save(tmp_path / "out.json")
+
+
+def test_parts_do_not_meet() -> None:
+    made = padded([(0.01, 1), (1.02, 2)], 2.01, 0.1)
+    assert [(one.start, one.end) for one in made] == [
+        (0.0, pytest.approx(1.01)), (pytest.approx(1.01), pytest.approx(2.01)),
+    ]  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +69,7 @@ CARD_TAGS: Mapping[str, str] = {
     "text-classification": "text-classification",
     "feature-extraction": "feature-extraction",
     "automatic-speech-recognition": "automatic-speech-recognition",
+    "voice-activity-detection": "voice-activity-detection",
     "sentence-similarity": "feature-extraction",
 }
 """Tasks by `pipeline_tag` of a model card."""
@@ -106,6 +107,8 @@ def guess_task(loaded: Loaded, options: Options) -> Guess:
         return said
     if takes_text(loaded):
         return _of_text(loaded)
+    if hears_voices({arg.name for arg in loaded.inputs}):
+        return Guess("voice-activity-detection", "its inputs, a sound, its rate and a state")
     classes = len(loaded.about.labels()[0])
     signature = signature_of(loaded, options, classes, lambda one: _by_shapes(one) is not None)
     found = _by_shapes(signature)
@@ -129,6 +132,15 @@ def _of_text(loaded: Loaded) -> Guess:
     raise InvalidInputError(
         f"nothing says what '{loaded.about.name}' does with a text; its outputs are {names}",
         hint="name the task: text-classification, feature-extraction; vkmnn.llm.load generates",
+    )
+
+
+def hears_voices(inputs: Collection[str]) -> bool:
+    """Return whether inputs are those of Silero's networks: a rate, and a state or two."""
+    return (
+        "sr" in inputs
+        and len(inputs) < 5
+        and ("state" in inputs or ("h" in inputs and "c" in inputs))
     )
 
 

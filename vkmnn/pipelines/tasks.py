@@ -79,6 +79,8 @@ TASKS: Sequence[Task] = (
          "EmbedText", "network", "the vector of a text", "text"),
     Task("automatic-speech-recognition", ("transcribe", "asr", "speech-to-text"),
          f"{_SOUNDS}.transcribe", "Transcribe", "folder", "what is said, and when", "sound"),
+    Task("voice-activity-detection", ("vad",), f"{_SOUNDS}.activity", "VoiceActivity", "network",
+         "when somebody speaks", "sound"),
 )  # fmt: skip
 """All tasks."""
 
