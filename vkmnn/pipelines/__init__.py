@@ -13,6 +13,7 @@ from vkmnn.pipelines.results.masks import Mask, Masks
 from vkmnn.pipelines.results.result import Result
 from vkmnn.pipelines.results.sounds import Segment, Segments, Transcript
 from vkmnn.pipelines.results.text_lines import TextLine, TextLines
+from vkmnn.pipelines.results.texts import Written
 from vkmnn.pipelines.tasks import TASKS, Task, pipeline, task_of
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "TextLine",
     "TextLines",
     "Transcript",
+    "Written",
     "pipeline",
     "read_picture",
     "task_of",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -77,6 +78,12 @@ TASKS: Sequence[Task] = (
          "ClassifyText", "network", "the likeliest classes of a text", "text"),
     Task("feature-extraction", ("embed-text", "sentence-similarity"), f"{_TEXTS}.embed",
          "EmbedText", "network", "the vector of a text", "text"),
+    Task("translation", ("translate",), f"{_TEXTS}.generate", "Translate", "folder",
+         "a text in another language", "text"),
+    Task("summarization", ("summarize",), f"{_TEXTS}.generate", "Summarize", "folder",
+         "a shorter text", "text"),
+    Task("text2text-generation", ("text2text",), f"{_TEXTS}.generate", "TextToText", "folder",
+         "a text that answers one", "text"),
     Task("automatic-speech-recognition", ("transcribe", "asr", "speech-to-text"),
          f"{_SOUNDS}.transcribe", "Transcribe", "folder", "what is said, and when", "sound"),
     Task("voice-activity-detection", ("vad",), f"{_SOUNDS}.activity", "VoiceActivity", "network",
@@ -86,6 +93,8 @@ TASKS: Sequence[Task] = (
 
 _BY_NAME = {name: task for task in TASKS for name in (task.name, *task.aliases)}
 
+
+_PAIR = re.compile(r"translation_(\w+)_to_(\w+)")
 
 _TWINS = (("image-classification", "text-classification"),
           ("image-feature-extraction", "feature-extraction"))  # fmt: skip
@@ -124,6 +133,9 @@ def pipeline(task: str | None, model: Any, **options: Any) -> Pipeline:
         ModelError: the model is missing or damaged.
         MissingExtraError: a package of the task is not installed.
     """
+    pair = _PAIR.fullmatch(task or "")
+    if pair is not None:  # as transformers names the languages
+        task, options = "translation", {"source": pair[1], "target": pair[2], **options}
     if isinstance(model, Mapping):
         model = {role: task_model(one) for role, one in model.items()}
     model = task_model(model)

@@ -110,7 +110,9 @@ class VoiceActivity(Pipeline):
         count = -(-len(samples) // self._window)
         whole = np.zeros(self._context + count * self._window, np.float32)
         whole[self._context : self._context + len(samples)] = samples
-        states = {name: np.zeros(_shape(self._args[name]), np.float32) for name in self._states}
+        states: dict[str, Array] = {
+            name: np.zeros(_shape(self._args[name]), np.float32) for name in self._states
+        }
         made = np.empty(count, np.float32)
         for number in range(count):
             start = number * self._window

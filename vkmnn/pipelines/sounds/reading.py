@@ -40,7 +40,7 @@ def read_sound(source: Any, rate: int) -> Array:
         samples, own = source
     else:
         samples, own = source, rate
-    if isinstance(own, bool) or not isinstance(own, int | np.integer) or not _in_range(own):
+    if not _in_range(own):
         raise InvalidInputError(
             f"a rate of {own!r} samples per second", hint="give (samples, rate): (array, 16000)"
         )
@@ -49,7 +49,9 @@ def read_sound(source: Any, rate: int) -> Array:
 
 
 def _in_range(rate: Any) -> bool:
-    return bool(_RATES[0] <= rate <= _RATES[1])
+    """Return whether a rate is a whole number that sounds have."""
+    whole = isinstance(rate, int | np.integer) and not isinstance(rate, bool)
+    return whole and bool(_RATES[0] <= rate <= _RATES[1])
 
 
 def _mono(samples: Any) -> Array:
@@ -75,11 +77,13 @@ def _scaled(values: Array) -> Array:
 
 
 def _read(source: str | Path | bytes | bytearray) -> tuple[Array, int]:
-    raw = isinstance(source, bytes | bytearray)
-    name = "the sound" if raw else f"'{source}'"
-    if not raw and not Path(str(source)).is_file():
-        raise InvalidInputError(f"no such file: {name}", hint="check the path")
-    data: Any = io.BytesIO(bytes(source)) if raw else str(source)  # type: ignore[arg-type]
+    data: Any
+    if isinstance(source, bytes | bytearray):
+        name, data = "the sound", io.BytesIO(bytes(source))
+    else:
+        name, data = f"'{source}'", str(source)
+        if not Path(source).is_file():
+            raise InvalidInputError(f"no such file: {name}", hint="check the path")
     try:
         with wave.open(data, "rb") as file:
             return _of_wave(file, name)
@@ -87,7 +91,7 @@ def _read(source: str | Path | bytes | bytearray) -> tuple[Array, int]:
         pass
     except OSError as error:
         raise InvalidInputError(f"{name} cannot be read: {error}") from error
-    if raw:
+    if isinstance(data, io.BytesIO):
         data.seek(0)
     soundfile = need("soundfile", f"reading {name}", "audio")
     try:

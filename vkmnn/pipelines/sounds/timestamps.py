@@ -77,7 +77,7 @@ class Timestamps:
 
 def without(logits: Array, banned: Any) -> Array:
     """Return logits without some tokens."""
-    made = logits.copy()
+    made: Array = logits.copy()
     made[banned] = -np.inf
     return made
 

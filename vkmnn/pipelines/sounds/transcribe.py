@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
 from vkmnn.errors import InvalidInputError, nearest
-from vkmnn.llm import load_seq2seq
-from vkmnn.llm.seq2seq import Seq2SeqModel
 from vkmnn.llm.spectrogram import RATE
 from vkmnn.pipelines.arrays import Array
 from vkmnn.pipelines.base import Pipeline, Settings
 from vkmnn.pipelines.options import Check, Options, is_flag
 from vkmnn.pipelines.results.sounds import Segment, Transcript
+from vkmnn.pipelines.seq2seq import open_seq2seq
 from vkmnn.pipelines.sounds.reading import read_sound
 from vkmnn.pipelines.sounds.timestamps import STEP, Timestamps, pieces_of, without
 
@@ -161,21 +159,3 @@ def _numbers(section: Any, key: str) -> dict[str, int]:
         return {}
     inner = section.section(key)
     return {name: inner.number(name) for name in inner.keys()}  # noqa: SIM118 - it is no dictionary
-
-
-def open_seq2seq(model: Any, options: Options, task: str, capacity: int) -> Seq2SeqModel:
-    """Open an encoder with its decoder for a task.
-
-    Raises:
-        InvalidInputError: the model is no folder.
-        VkmnnError: as `vkmnn.llm.load_seq2seq`.
-    """
-    if not isinstance(model, str | Path):
-        raise InvalidInputError(f"a model of '{task}' is a folder", hint="pass its path")
-    return load_seq2seq(
-        model,
-        options.device,
-        capacity=capacity,
-        precision=options.precision,
-        on_overflow=options.on_overflow,
-    )
