@@ -259,8 +259,8 @@ TaskOption = Annotated[
     str | None,
     typer.Option(
         "--task",
-        help="For pictures: classify, detect, segment, pose, depth, upscale, ocr, … For texts: "
-        "classify-text, embed-text. Default: told from the model.",
+        help="For pictures: classify, detect, segment, pose, depth, upscale, ocr, … For sounds and "
+        "texts: transcribe, vad, classify-text, translate, … Default: told from the model.",
     ),
 ]
 LabelsOption = Annotated[

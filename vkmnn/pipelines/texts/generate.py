@@ -106,7 +106,7 @@ class TextToText(Pipeline):
         banned = [*self._never, *repeated(there, self._ngram)]
         if before + len(there) < self._least:
             banned += self.model.layout.eos
-        made = logits.copy()
+        made: Array = logits.copy()
         made[[one for one in banned if one < len(made)]] = -np.inf
         return made
 
