@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Cli
+from tests.pipelines.test_sounds import tone, whisper, write_wave
 from tests.pipelines.test_texts import encoder
 
 pytest.importorskip("tokenizers")
@@ -53,3 +54,15 @@ def test_a_task_that_is_named(cli: Cli, tmp_path: Path) -> None:
     result = cli("run", tmp_path, "-i", "a text", "--task", "detect", "-d", "cpu")
     assert result.status == 1
     assert "is for pictures, sounds and texts" in result.err
+
+
+def test_speech_becomes_subtitles(cli: Cli, tmp_path: Path) -> None:
+    folder = whisper(tmp_path / "whisper")
+    path = write_wave(tmp_path / "talk.wav", tone(8000, 16_000), 16_000)
+    out = tmp_path / "out.srt"
+    result = cli("run", folder, "-i", path, "-o", out, "-d", "cpu", "--set", "language=en")
+    assert result.status == 0
+    assert "automatic-speech-recognition" in result.out
+    assert " --> " in out.read_text()
+    result = cli("run", folder, "-i", path, "-i", path, "-o", tmp_path / "all", "-d", "cpu")
+    assert [one.name for one in (tmp_path / "all").iterdir()] == ["talk.srt"]

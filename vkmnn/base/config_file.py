@@ -89,6 +89,10 @@ class Section:
         """Return the object, checking that all its values are strings."""
         return {key: self.text(key) for key in self._values if key in self}
 
+    def keys(self) -> list[str]:
+        """Return the keys that have a value."""
+        return [key for key in self._values if key in self]
+
     def named(self, key: str, name: str, value: str) -> dict[str, str]:
         """Return a list of objects as a dictionary from one string member to another."""
         found = self._read(key, _NOTHING, _objects, "a list of objects")

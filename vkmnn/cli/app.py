@@ -259,8 +259,8 @@ TaskOption = Annotated[
     str | None,
     typer.Option(
         "--task",
-        help="For images: classify, detect, segment, pose, depth, upscale, ocr, … For text: "
-        "classify-text, embed-text. Default: detected from the model.",
+        help="For images: classify, detect, segment, pose, depth, upscale, ocr, … For sounds and "
+        "text: transcribe, vad, classify-text, translate, … Default: detected from the model.",
     ),
 ]
 LabelsOption = Annotated[

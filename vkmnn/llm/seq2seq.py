@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,8 @@ _log = logging.getLogger(__name__)
 
 _PAIRS = {"past_key_values.*.decoder.key": "present.*.decoder.key",
           "past_key_values.*.decoder.value": "present.*.decoder.value"}  # fmt: skip
+Guide = Callable[[Array, Sequence[int]], Array]
+"""Returns the logits to select a token by, from the network's and the tokens so far."""
 _SOURCES = ("input_ids", "input_features", "input_values")
 
 
@@ -144,16 +146,56 @@ class Seq2SeqModel(Closing):
         """
         begin = list(prompt) if prompt is not None else self._beginning()
         sampling = Sampling(temperature, top_k, top_p, repetition_penalty, seed)
+        return self.guided(source, begin, max_tokens, sampling)
+
+    def guided(
+        self,
+        source: Any,
+        prompt: Sequence[int] | None = None,
+        max_tokens: int | None = None,
+        sampling: Sampling | None = None,
+        guide: Guide | None = None,
+    ) -> Generated:
+        """Generate text whose tokens another function may rule out.
+
+        Args:
+            source: as for `generate`, like `prompt` and `max_tokens`.
+            prompt: the decoder's first tokens.
+            max_tokens: maximum tokens.
+            sampling: how tokens are selected; None for the likeliest.
+            guide: gets the logits, float32 [vocabulary], and the tokens after the prompt so far;
+                returns the logits to select by.
+
+        Raises:
+            VkmnnError: as `generate`.
+        """
+        begin = list(prompt) if prompt is not None else self._beginning()
+        arguments = (source, max_tokens, begin, sampling or Sampling(temperature=0.0), guide)
         try:
-            return self._generated(source, max_tokens, begin, sampling)
+            return self._generated(*arguments)
         except StateLostError as error:  # another device has been opened
             _log.warning("the text is generated again: %s", error.message)
         self._state, self._pairs = self._next.state(self.capacity)
         self._warm = False
-        return self._generated(source, max_tokens, begin, sampling)
+        return self._generated(*arguments)
+
+    @property
+    def hears(self) -> bool:
+        """Whether the encoder takes spectrograms."""
+        return self._source == "input_features"
+
+    @property
+    def seconds(self) -> float:
+        """The duration of a sound that an encoder of speech takes at a time; 30 for Whisper."""
+        return self._bands_and_frames()[1] / FRAMES
 
     def _generated(
-        self, source: Any, max_tokens: int | None, begin: list[int], sampling: Sampling
+        self,
+        source: Any,
+        max_tokens: int | None,
+        begin: list[int],
+        sampling: Sampling,
+        guide: Guide | None,
     ) -> Generated:
         sampler = Sampler(sampling)
         most = self.capacity - len(begin)
@@ -168,7 +210,10 @@ class Seq2SeqModel(Closing):
         result = Generated(prompt_tokens=len(begin))
         logits = made["logits"]
         while True:
-            token = sampler.sample(np.asarray(logits)[0, -1], [*begin, *result.tokens])
+            scores = np.asarray(logits)[0, -1]
+            if guide is not None:
+                scores = guide(scores.astype(np.float32), result.tokens)
+            token = sampler.sample(scores, [*begin, *result.tokens])
             if token in self.layout.eos:
                 result.finish_reason = "stop"
                 break
@@ -209,10 +254,15 @@ class Seq2SeqModel(Closing):
 
     def _heard(self, samples: Array) -> Array:
         """Return the spectrogram of a sound, in the encoder's size."""
+        bands, frames = self._bands_and_frames()
+        return log_mel(samples, bands, frames / FRAMES)
+
+    def _bands_and_frames(self) -> tuple[int, int]:
+        """Return the size of the encoder's spectrograms."""
         shape = self._encoder.inputs[self._source].shape or ()
         bands, frames = (size if isinstance(size, int) else usual
                          for size, usual in zip(shape[1:3], (80, 3000), strict=True))  # fmt: skip
-        return log_mel(samples, bands, frames / FRAMES)
+        return bands, frames
 
     def _hidden(self, feeds: Mapping[str, Any]) -> Array:
         made = self._encoder.run(feeds)

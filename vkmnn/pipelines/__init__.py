@@ -11,7 +11,9 @@ from vkmnn.pipelines.results.labels import Label, Labels
 from vkmnn.pipelines.results.maps import Depth, Embedding, Enlarged, Matte
 from vkmnn.pipelines.results.masks import Mask, Masks
 from vkmnn.pipelines.results.result import Result
+from vkmnn.pipelines.results.sounds import Segment, Segments, Transcript
 from vkmnn.pipelines.results.text_lines import TextLine, TextLines
+from vkmnn.pipelines.results.texts import Written
 from vkmnn.pipelines.tasks import TASKS, Task, pipeline, task_of
 
 __all__ = [
@@ -33,9 +35,13 @@ __all__ = [
     "Pipeline",
     "Poses",
     "Result",
+    "Segment",
+    "Segments",
     "Task",
     "TextLine",
     "TextLines",
+    "Transcript",
+    "Written",
     "pipeline",
     "read_picture",
     "task_of",

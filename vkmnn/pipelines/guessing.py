@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,13 @@ ARCHITECTURES: Sequence[tuple[str, str]] = (
     ("SiglipModel", "zero-shot-image-classification"),
     ("ForMaskedImageModeling", "image-feature-extraction"),
     ("ForSequenceClassification", "text-classification"),
+    ("MarianMTModel", "translation"),
+    ("M2M100ForConditionalGeneration", "translation"),
+    *(
+        (f"{kind}ForConditionalGeneration", "text2text-generation")
+        for kind in ("T5", "Bart", "Pegasus", "LongT5", "BlenderbotSmall", "Blenderbot")
+    ),
+    ("WhisperForConditionalGeneration", "automatic-speech-recognition"),
 )
 """Tasks by the suffixes of names in `architectures` of config.json."""
 
@@ -67,10 +74,17 @@ CARD_TAGS: Mapping[str, str] = {
     "zero-shot-image-classification": "zero-shot-image-classification",
     "text-classification": "text-classification",
     "feature-extraction": "feature-extraction",
+    "automatic-speech-recognition": "automatic-speech-recognition",
+    "translation": "translation",
+    "summarization": "summarization",
+    "text2text-generation": "text2text-generation",
+    "voice-activity-detection": "voice-activity-detection",
     "sentence-similarity": "feature-extraction",
 }
 """Tasks by `pipeline_tag` of a model card."""
 
+_GENERAL = "text2text-generation"
+"""A task of architectures that serve for several: a card says more."""
 _TAG = re.compile(r"^pipeline_tag:\s*['\"]?([\w-]+)", re.MULTILINE)
 _MOST_CARD = 1 << 20
 
@@ -104,6 +118,8 @@ def guess_task(loaded: Loaded, options: Options) -> Guess:
         return said
     if takes_text(loaded):
         return _of_text(loaded)
+    if hears_voices({arg.name for arg in loaded.inputs}):
+        return Guess("voice-activity-detection", "its inputs, a sound, its rate and a state")
     classes = len(loaded.about.labels()[0])
     signature = signature_of(loaded, options, classes, lambda one: _by_shapes(one) is not None)
     found = _by_shapes(signature)
@@ -130,6 +146,15 @@ def _of_text(loaded: Loaded) -> Guess:
     )
 
 
+def hears_voices(inputs: Collection[str]) -> bool:
+    """Return whether inputs are those of Silero's networks: a rate, and a state or two."""
+    return (
+        "sr" in inputs
+        and len(inputs) < 5
+        and ("state" in inputs or ("h" in inputs and "c" in inputs))
+    )
+
+
 def _by_shapes(signature: Signature) -> Guess | None:
     return next((Guess(task, why) for task, why, matches in SHAPES if matches(signature)), None)
 
@@ -141,6 +166,14 @@ def _said(about: Description) -> Guess | None:
     word = about.properties.get("task", "")
     if word in ULTRALYTICS:
         return Guess(ULTRALYTICS[word], "the model's metadata", True)
+    named = _by_architecture(about)
+    if named is not None and named.task != _GENERAL:
+        return named
+    return _by_card(about) or named
+
+
+def _by_architecture(about: Description) -> Guess | None:
+    """Return the task that config.json names."""
     named = about.config.texts("architectures") if about.config.is_list("architectures") else []
     for name in named:
         for end, task in ARCHITECTURES:
@@ -148,15 +181,19 @@ def _said(about: Description) -> Guess | None:
                 return Guess(task, str(about.config.path), True)
     if "pretrained_cfg" in about.config:  # timm's models are classifiers
         return Guess("image-classification", str(about.config.path), True)
-    card = about.folder / "README.md" if about.folder else None
-    if card is not None and card.is_file():
-        try:
-            tag = _TAG.search(read_text(card, _MOST_CARD))
-        except ModelFileError:
-            tag = None
-        if tag and tag[1] in CARD_TAGS:
-            return Guess(CARD_TAGS[tag[1]], str(card), True)
     return None
+
+
+def _by_card(about: Description) -> Guess | None:
+    """Return the task that the model's card names."""
+    card = about.folder / "README.md" if about.folder else None
+    if card is None or not card.is_file():
+        return None
+    try:
+        tag = _TAG.search(read_text(card, _MOST_CARD))
+    except ModelFileError:
+        tag = None
+    return Guess(CARD_TAGS[tag[1]], str(card), True) if tag and tag[1] in CARD_TAGS else None
 
 
 # --- by the shapes of outputs ---------------------------------------------------------------------

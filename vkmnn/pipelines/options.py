@@ -174,6 +174,13 @@ def number_of_pixels(name: str, value: Any) -> int:
     return value
 
 
+def is_flag(name: str, value: Any) -> bool:
+    """Return true or false."""
+    if not isinstance(value, bool):
+        raise InvalidInputError(f"{name}={value!r} is neither true nor false")
+    return value
+
+
 def _labels(name: str, value: Any) -> Any:
     if isinstance(value, str | Path):
         return value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -44,6 +45,7 @@ class Task:
 
 _VISION = "vkmnn.pipelines.vision"
 _TEXTS = "vkmnn.pipelines.texts"
+_SOUNDS = "vkmnn.pipelines.sounds"
 
 TASKS: Sequence[Task] = (
     Task("image-classification", ("classify",), f"{_VISION}.classify", "Classify", "network",
@@ -76,11 +78,23 @@ TASKS: Sequence[Task] = (
          "ClassifyText", "network", "the most likely classes of a text", "text"),
     Task("feature-extraction", ("embed-text", "sentence-similarity"), f"{_TEXTS}.embed",
          "EmbedText", "network", "the vector of a text", "text"),
+    Task("translation", ("translate",), f"{_TEXTS}.generate", "Translate", "folder",
+         "a text in another language", "text"),
+    Task("summarization", ("summarize",), f"{_TEXTS}.generate", "Summarize", "folder",
+         "a shorter text", "text"),
+    Task("text2text-generation", ("text2text",), f"{_TEXTS}.generate", "TextToText", "folder",
+         "a text that answers one", "text"),
+    Task("automatic-speech-recognition", ("transcribe", "asr", "speech-to-text"),
+         f"{_SOUNDS}.transcribe", "Transcribe", "folder", "what is said, and when", "sound"),
+    Task("voice-activity-detection", ("vad",), f"{_SOUNDS}.activity", "VoiceActivity", "network",
+         "when somebody speaks", "sound"),
 )  # fmt: skip
 """All tasks."""
 
 _BY_NAME = {name: task for task in TASKS for name in (task.name, *task.aliases)}
 
+
+_PAIR = re.compile(r"translation_(\w+)_to_(\w+)")
 
 _TWINS = (("image-classification", "text-classification"),
           ("image-feature-extraction", "feature-extraction"))  # fmt: skip
@@ -119,6 +133,9 @@ def pipeline(task: str | None, model: Any, **options: Any) -> Pipeline:
         ModelError: the model is missing or damaged.
         MissingExtraError: a package that the task needs is not installed.
     """
+    pair = _PAIR.fullmatch(task or "")
+    if pair is not None:  # as transformers names the languages
+        task, options = "translation", {"source": pair[1], "target": pair[2], **options}
     if isinstance(model, Mapping):
         model = {role: task_model(one) for role, one in model.items()}
     model = task_model(model)

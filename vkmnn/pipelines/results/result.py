@@ -77,6 +77,10 @@ class Result(Generic[T_co]):
         """Return it as text."""
         return "\n".join("\t".join(row) for row in self.rows())
 
+    def subtitles(self, suffix: str) -> str:
+        """Return it as a file of subtitles; raises ValueError if it has no times."""
+        raise ValueError(f"{type(self).__name__} has no times for '{suffix}'")
+
     def draw(self) -> Image.Image:
         """Return the image with the items drawn on it.
 
@@ -86,7 +90,7 @@ class Result(Generic[T_co]):
         raise InvalidInputError(f"{type(self).__name__} cannot be drawn", hint="save it as .json")
 
     def save(self, path: str | Path) -> Path:
-        """Save the result: an image with the items, or .json, .npz or .txt, by the suffix.
+        """Save the result by suffix: an image, .json, .npz or .txt; speech as .srt or .vtt too.
 
         Returns:
             The path.
@@ -141,6 +145,12 @@ def _save_arrays(result: Result[Any], path: Path) -> None:
         np.savez(file, **arrays)  # type: ignore[arg-type]
 
 
+def _save_subtitles(result: Result[Any], path: Path) -> None:
+    made = result.subtitles(path.suffix.lower())
+    with replacing(path) as file:
+        file.write(made.encode())
+
+
 Saver = Callable[[Result[Any], Path], None]
 
 SAVERS: Mapping[str, Saver] = {
@@ -148,6 +158,7 @@ SAVERS: Mapping[str, Saver] = {
     ".json": _save_json,
     ".npz": _save_arrays,
     ".txt": _save_text,
+    **dict.fromkeys((".srt", ".vtt"), _save_subtitles),
 }
 """Writers of results by file suffix."""
 
@@ -162,6 +173,6 @@ def saver_of(path: Path) -> Saver:
     if found is None:
         raise InvalidInputError(
             f"results are not saved as '{path.suffix or path.name}'",
-            hint="end the name in .png, .jpg, .json, .npz or .txt",
+            hint="end the name in .png, .jpg, .json, .npz or .txt; .srt or .vtt for speech",
         )
     return found

@@ -6,22 +6,14 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, Generic, TypeVar
 
-from vkmnn.errors import InvalidInputError
 from vkmnn.pipelines.arrays import Array
 from vkmnn.pipelines.base import Pipeline, Settings
 from vkmnn.pipelines.networks import Loaded
-from vkmnn.pipelines.options import Check, Options
+from vkmnn.pipelines.options import Check, Options, is_flag
 from vkmnn.pipelines.results.result import Result
 from vkmnn.pipelines.texts.text_network import TextNetwork
 
 ResultT = TypeVar("ResultT", bound=Result[Any])
-
-
-def is_flag(name: str, value: Any) -> bool:
-    """Return a boolean; raises InvalidInputError for other values."""
-    if not isinstance(value, bool):
-        raise InvalidInputError(f"{name}={value!r} is neither true nor false")
-    return value
 
 
 class TextPipeline(Pipeline, Generic[ResultT]):

@@ -1,0 +1,1 @@
+"""Tasks that take or make sounds."""
