@@ -76,7 +76,8 @@ def command(line: str) -> Console:
     from vkmnn.cli.app import run_cli
 
     nowhere, printed = io.StringIO(), io.StringIO()
-    before = [(one, one.file, one.width) for one in (console.out, console.err)]
+    # Their file is the present sys.stdout unless one was set; `file` does not tell which.
+    before = [(one, one._file, one._width) for one in (console.out, console.err)]
     for one, _, _ in before:
         one.record, one.file, one.width = True, nowhere, WIDTH
     try:
@@ -84,7 +85,7 @@ def command(line: str) -> Console:
             assert run_cli(shlex.split(line)[1:]) == 0, line
     finally:
         texts = [one.export_text(styles=True) for one, _, _ in before]
-        for one, one.file, one.width in before:
+        for one, one._file, one._width in before:
             one.record = False
     text = "\n".join(part.strip("\n") for part in (printed.getvalue(), *texts) if part.strip())
     recorded = Console(record=True, width=WIDTH, file=nowhere)

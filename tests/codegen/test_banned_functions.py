@@ -39,7 +39,9 @@ _PAIRS = frozenset({"packHalf2x16", "unpackHalf2x16"})
 ALLOWED = {
     "attention_coop.comp.j2": _PAIRS,  # and what is rounded there before
     "attention_tile.comp.j2": _PAIRS,
+    "code_weights.glsl.j2": {"unpackHalf2x16"},  # weights of experts in float16
     "codes.glsl.j2": {"unpackHalf2x16"},  # scales and zero points of packed weights
+    "codes_rows.glsl.j2": {"unpackHalf2x16"},
     "moments.glsl.j2": _PAIRS,
     "plain.glsl.j2": _PAIRS,  # what is rounded there before
 }

@@ -339,7 +339,7 @@ def test_tensors() -> None:
         (((2,), np.float32, (1, 2), CAFFE), "no elements of type"),
         (((2,), MNN.Halide_Type_Float, (1, 2), 7), "7 is not an order of axes"),
         (((-1,), MNN.Halide_Type_Float, CAFFE), "not the shape"),
-        (((2,), MNN.Halide_Type_Float), "not made of 2 arguments"),
+        (((2,), MNN.Halide_Type_Float), "cannot be created from 2 arguments"),
     ],
 )
 def test_tensors_that_cannot_be(arguments: tuple[Any, ...], text: str) -> None:

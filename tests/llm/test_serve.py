@@ -347,4 +347,4 @@ def test_what_has_begun_is_finished_at_the_end(models: Models) -> None:
 
 def test_the_command_names_a_missing_model(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_cli(["serve", "no folder"]) == 1
-    assert "there is no folder" in capsys.readouterr().err
+    assert "no such file or folder" in capsys.readouterr().err

@@ -425,7 +425,7 @@ def test_caches_of_another_model_are_refused(
             model.session(tmp_path / "text.npz")
     del arrays[name]
     np.savez(tmp_path / "text.npz", **arrays)
-    with pytest.raises(InvalidInputError, match="the caches are"):
+    with pytest.raises(InvalidInputError, match="rows are needed for"):
         model.session(tmp_path / "text.npz")
 
 

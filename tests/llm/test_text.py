@@ -12,7 +12,8 @@ import pytest
 
 from tests.llm.tiny import TEMPLATE, TEXT, write_tokenizer
 from vkmnn import InvalidInputError, MissingExtraError, ModelFileError
-from vkmnn.llm import extras, templates
+from vkmnn.base import extras
+from vkmnn.llm import templates
 from vkmnn.llm.sampling import Sampler, Sampling, drafted
 from vkmnn.llm.text import Detokenizer, Stops, Tokenizer
 

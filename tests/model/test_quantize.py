@@ -486,7 +486,7 @@ def test_bad_options(net: Path, tmp_path: Path, options: dict[str, Any], message
     with pytest.raises(InvalidInputError, match=r"does not end with \.onnx"):
         vkmnn.quantize(net, tmp_path / "q.vkmnn")
     for write in (vkmnn.quantize, vkmnn.convert):
-        with pytest.raises(InvalidInputError, match=r"the path to write is .*, not NoneType"):
+        with pytest.raises(InvalidInputError, match=r"the path to write must be .*, not NoneType"):
             write(net, None)  # type: ignore[arg-type]
     with pytest.raises(InvalidInputError, match="cannot be written"):
         vkmnn.quantize(net, tmp_path / "nowhere" / "q.onnx")

@@ -94,7 +94,13 @@ LEFT = {
         [
             *("Append", "ArgMax", "ArgMin", "BitCast", "CachedAttention", "Cast", "Col2Im"),
             *("CumProd", "CumSum", "DFT", "Deconvolution", "DeformColumns", "Det"),
-            *("DynamicQuantizeConvolution", "DynamicQuantizeMatMul", "DynamicRange", "Gather"),
+            *(
+                "DynamicQuantizeConvolution",
+                "DynamicQuantizeMatMul",
+                "DynamicRange",
+                "ExpertMatMul",
+            ),
+            *("Gather",),
             *("GatherElements", "GatherNBits", "GatherND", "GridSample", "Interp", "LRN"),
             *("LinearAttention", "MatMulNBits", "NonMaxSuppression", "OneHot"),
             *("QuantizedConvolution", "QuantizedMatMul", "Raster", "Recurrent", "Reduction"),

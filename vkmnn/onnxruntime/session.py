@@ -20,7 +20,13 @@ from vkmnn.core.session import Session as CoreSession
 from vkmnn.ir import Array, DType, TensorInfo
 from vkmnn.onnxruntime.binding import IOBinding
 from vkmnn.onnxruntime.enums import GraphOptimizationLevel
-from vkmnn.onnxruntime.errors import Fail, InvalidArgument, NoSuchFile, translated
+from vkmnn.onnxruntime.errors import (
+    Fail,
+    InvalidArgument,
+    InvalidProtobuf,
+    NoSuchFile,
+    translated,
+)
 from vkmnn.onnxruntime.options import RunOptions, SessionOptions
 from vkmnn.onnxruntime.providers import CPU, VULKAN, Chosen, choose
 from vkmnn.onnxruntime.values import OrtValue, type_name
@@ -114,6 +120,9 @@ class InferenceSession(Session):
         if path is not None and "://" not in path and _is_missing(Path(path)):
             text = f"Load model from {path} failed:Load model {path} failed. File doesn't exist"
             raise NoSuchFile(text)
+        if path is not None and Path(path).is_dir() and not Path(path, "saved_model.pb").exists():
+            # An unchanged program may try a folder and expect to be refused.
+            raise InvalidProtobuf(f"Load model from {path} failed:Protobuf parsing failed.")
         level = self._options.graph_optimization_level
         with translated(path):
             network, opened, overridable = OverridableInputs.open(
