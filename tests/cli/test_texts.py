@@ -53,7 +53,7 @@ def test_a_task_that_is_named(cli: Cli, tmp_path: Path) -> None:
     assert len(json.loads(result.out)["results"][0]["result"]) == 8
     result = cli("run", tmp_path, "-i", "a text", "--task", "detect", "-d", "cpu")
     assert result.status == 1
-    assert "is for pictures, sounds and texts" in result.err
+    assert "is for images, sounds and texts" in result.err
 
 
 def test_speech_becomes_subtitles(cli: Cli, tmp_path: Path) -> None:

@@ -689,8 +689,10 @@ def test_every_face_takes_every_name(site: Site, face: str) -> None:
     site.files["/net.onnx"] = network()
     folder_of(Path("folder"), "net.onnx")
     archive(Path("net.zip"), {"net.onnx": network()})
-    for model in (f"{site.address}/net.onnx", "folder", "net.zip"):
+    for model in (f"{site.address}/net.onnx", "net.zip"):
         FACES[face](model)
+    if face != "onnxruntime":  # refuses folders, as onnxruntime does
+        FACES[face]("folder")
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,8 @@ def test_numpy_stores_elements_that_it_has_no_arithmetic_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A row is all that the numpy backend needs: bfloat16, as an extension type."""
-    row = FloatStorage("bf16", np.dtype(ml_dtypes.bfloat16), ("", "", ""), whole=256)
+    row = FloatStorage("bf16", "bfloat16", 2, ("", "", ""), whole=256)
+    assert row.dtype == np.dtype(ml_dtypes.bfloat16)
     monkeypatch.setitem(FLOATS, "bf16", row)
     rng = np.random.default_rng(3)
     x, w = (rng.standard_normal(shape, dtype=np.float32) for shape in ((5, 16), (16, 8)))

@@ -120,7 +120,7 @@ class InferenceSession(Session):
         if path is not None and "://" not in path and _is_missing(Path(path)):
             text = f"Load model from {path} failed:Load model {path} failed. File doesn't exist"
             raise NoSuchFile(text)
-        if path is not None and Path(path).is_dir() and not Path(path, "saved_model.pb").exists():
+        if path is not None and _is_plain_folder(Path(path)):
             # An unchanged program may try a folder and expect to be refused.
             raise InvalidProtobuf(f"Load model from {path} failed:Protobuf parsing failed.")
         level = self._options.graph_optimization_level
@@ -361,6 +361,13 @@ class InferenceSession(Session):
         path = f"{self._options.profile_file_prefix}{stamp}.json"
         profile.to_chrome_trace(path)
         return path
+
+
+def _is_plain_folder(path: Path) -> bool:
+    try:
+        return path.is_dir() and not (path / "saved_model.pb").exists()
+    except (OSError, ValueError):
+        return False  # the front end reports the error
 
 
 def _is_missing(path: Path) -> bool:
