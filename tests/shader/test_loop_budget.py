@@ -62,6 +62,7 @@ SHORT_BECAUSE = {
     "lrn": f"{EXECUTIONS}/lrn.py:MAX_LOOP_ROUNDS",
     "matmul_codes": f"{EXECUTIONS}/packed.py:MAX_DEPTH",
     "matmul_codes_coop": "vkmnn/vulkan/gemm/families/codes_coop.py:MAX_K",
+    "matmul_codes_dot": f"{EXECUTIONS}/packed.py:MAX_DEPTH",
     "matmul_codes_row": f"{EXECUTIONS}/packed.py:MAX_DEPTH",
     "matmul_coop": f"{EXECUTIONS}/matmul.py:MAX_K",
     "matmul_dot": "vkmnn/vulkan/gemm/families/dot.py:MAX_K",

@@ -2195,6 +2195,47 @@ def matmul_codes_coop(
     Quantised product by cooperative matrices of signed bytes, summed in 32-bit integers.
     """
 
+MatmulCodesDotBits: TypeAlias = Literal[4, 8]
+MatmulCodesDotColumns: TypeAlias = Literal[32, 8]
+MatmulCodesDotElement: TypeAlias = Literal["f32", "f16"]
+
+class MatmulCodesDotParams(Params):
+    rows: Final[int]
+    columns: Final[int]
+    k4: Final[int]
+    blocks: Final[int]
+    chunks: Final[int]
+    act_alpha: Final[float]
+    act_beta: Final[float]
+    epsilon: Final[float]
+    mean: Final[float]
+    def __init__(
+        self,
+        *,
+        rows: int,
+        columns: int,
+        k4: int,
+        blocks: int,
+        chunks: int,
+        act_alpha: float,
+        act_beta: float,
+        epsilon: float,
+        mean: float,
+    ) -> None: ...
+
+def matmul_codes_dot(
+    *,
+    bits: MatmulCodesDotBits,
+    columns: MatmulCodesDotColumns,
+    element: MatmulCodesDotElement,
+) -> Shader:
+    """
+    Rows of floats by packed weights of `bits` bits, by integer dot products of four bytes. A
+    chunk of 32 elements of the row becomes integers of 16 bits, which are two signed bytes each
+    ("limbs"), times a power of two: the weights stay as they are in their words, and sums of a
+    block are exact.
+    """
+
 MatmulCodesRowBits: TypeAlias = Literal[4, 8]
 MatmulCodesRowElement: TypeAlias = Literal["f32", "f16"]
 

@@ -136,6 +136,7 @@ def _float_numbers(bits: int) -> Iterator[Case]:
 
 @shader_cases("matmul_codes")
 @shader_cases("matmul_codes_row")
+@shader_cases("matmul_codes_dot")
 def matmul_codes(variant: Variant) -> Iterator[Case]:
     """Broken panels and chunks, blocks of one and two chunks and of half a one, epilogues."""
     bits = int(variant.axes["bits"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from math import prod
-from typing import cast
+from typing import TypeAlias, cast
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.runtime.shader import Shader
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.cost.devices import cores_of
-from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, is_gpu, rotate_lanes
+from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, has_fast_dots, is_gpu, rotate_lanes
 from vkmnn.vulkan.encoder import Params, VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.float_rules import FloatOperands, FloatRule
@@ -35,6 +35,8 @@ MAX_DEPTH = CHUNK * MAX_LOOP_ROUNDS
 UNPACK_ROWS = {True: 17, False: 25}
 # Unless they exceed this size, as those of a large vocabulary do.
 UNPACK_BYTES = 1 << 28
+DOT_WORKGROUPS = 3
+"""Workgroups of a multiprocessor that compute a row by dot products."""
 ROW_COLUMNS = 8
 """Columns of a single row per workgroup, if there are few of them."""
 
@@ -53,6 +55,14 @@ class RowCodes:
 
 
 @dataclass(frozen=True, slots=True)
+class DotCodes:
+    """A kernel for one row by integer dot products; a workgroup computes groups of columns."""
+
+    columns: kernels.MatmulCodesDotColumns
+    workgroups: int
+
+
+@dataclass(frozen=True, slots=True)
 class Unpacked:
     """The weights unpacked to floats in temporary memory, then a float product."""
 
@@ -63,6 +73,9 @@ class CodesProblem:
 
     rows: int
     form: CodeForm
+
+
+CodesWay: TypeAlias = CodesKernel | RowCodes | DotCodes | Unpacked
 
 
 @vulkan_execution("MatMulNBits")
@@ -123,7 +136,7 @@ class MatMulNBitsExecution(VulkanExecution[MatMulNBitsAttrs]):
         encode_stages(replace(job, norms=norms, gated=attrs.gated), encoder, gain)
 
     def _encode_codes(
-        self, kernel: CodesKernel | RowCodes, packed: PackedCodes, encoder: VulkanEncoder
+        self, kernel: CodesKernel | RowCodes | DotCodes, packed: PackedCodes, encoder: VulkanEncoder
     ) -> None:
         form, job = self._form, self._job(packed.codes, self.operand(0))
         left = left_operand(job, encoder)
@@ -167,7 +180,7 @@ class MatMulNBitsExecution(VulkanExecution[MatMulNBitsAttrs]):
 
 
 def _call(
-    kernel: CodesKernel | RowCodes, form: CodeForm, rows: int, encoder: VulkanEncoder
+    kernel: CodesKernel | RowCodes | DotCodes, form: CodeForm, rows: int, encoder: VulkanEncoder
 ) -> tuple[Shader, Callable[..., Params], tuple[int, int, int]]:
     """Return the dispatch: the shader, its parameters, the workgroups."""
     bits, element = _bits(form), encoder.element
@@ -175,6 +188,9 @@ def _call(
         shader = kernels.matmul_codes_row(bits=bits, element=element)
         groups = (PANEL // ROW_COLUMNS, form.panels, 1)
         return shader, kernels.MatmulCodesRowParams, groups
+    if isinstance(kernel, DotCodes):
+        shader = kernels.matmul_codes_dot(bits=bits, columns=kernel.columns, element=element)
+        return shader, kernels.MatmulCodesDotParams, (kernel.workgroups, rows, 1)
     shader = kernels.matmul_codes(bits=bits, rows=kernel.rows, lanes=kernel.lanes, element=element)
     groups = (form.panels, ceil_div(rows, kernel.rows), 1)
     return shader, kernels.MatmulCodesParams, groups
@@ -182,7 +198,7 @@ def _call(
 
 def candidates_of(
     problem: CodesProblem, encoder: VulkanEncoder
-) -> list[CodesKernel | RowCodes | Unpacked]:
+) -> list[CodesWay]:
     """Return the ways to compute a product, the likely fastest first."""
     info, form = encoder.info, problem.form
     lanes: list[kernels.MatmulCodesLanes] = [0]
@@ -196,17 +212,33 @@ def candidates_of(
     order = sorted(sizes, key=lambda rows: (ceil_div(problem.rows, rows), rows))
     if not is_gpu(info) and problem.rows > 1:
         order = [4, 8, 1]  # eight rows do not fit the registers of CPU devices
-    found: list[CodesKernel | RowCodes | Unpacked] = [
+    found: list[CodesWay] = [
         CodesKernel(rows, width) for width in lanes for rows in order if width or shared
     ]
+    # Measured on an H100: faster if panels leave multiprocessors idle, otherwise slower.
+    few = is_gpu(info) and form.panels <= cores_of(info)
     if problem.rows == 1 and shared:
-        # Measured on an H100: faster if panels leave multiprocessors idle, otherwise slower.
-        few = is_gpu(info) and form.panels <= cores_of(info)
         found.insert(0 if few else len(found), RowCodes())
+    if shared and "integer_dot" in info.features:
+        fast = problem.rows == 1 and is_gpu(info) and has_fast_dots(info)
+        dots = [_dot_codes(columns, form, info) for columns in ((8, 32) if few else (32, 8))]
+        at = 0 if fast else len(found)
+        found[at:at] = dots
     many = problem.rows >= UNPACK_ROWS[is_gpu(info)]
     small = form.depth * form.columns * 4 <= UNPACK_BYTES
     found.insert(0 if many and small else len(found), Unpacked())
     return found
+
+
+def _dot_codes(
+    columns: kernels.MatmulCodesDotColumns, form: CodeForm, info: DeviceInfo
+) -> DotCodes:
+    """Return the kernel with as many workgroups as a device runs at once."""
+    groups = ceil_div(form.columns, columns)
+    most = info.limits.max_workgroup_count[0]
+    at_once = min(DOT_WORKGROUPS * cores_of(info) if is_gpu(info) else groups, most)
+    rounds = max(ceil_div(groups, at_once), 1)
+    return DotCodes(columns, ceil_div(groups, rounds))
 
 
 @vulkan_execution("GatherNBits")
