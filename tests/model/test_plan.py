@@ -428,3 +428,28 @@ def test_no_vulkan_is_needed() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "predicted" in done.stdout
+
+
+@pytest.mark.parametrize(("bits", "columns"), [(4, 11264), (8, 4099)])
+def test_prompts_unpack_weights_as_matrices_read_them(bits: int, columns: int) -> None:
+    """No transposition between: quantised values lie along K, as cooperative matrices read them."""
+    codes = np.zeros((columns, 64, 4 * bits), np.uint8)
+    node = onnx.helper.make_node(
+        "MatMulNBits", ["x", "codes", "scales"], ["y"], domain="com.microsoft", K=2048, N=columns,
+        bits=bits, block_size=32,
+    )  # fmt: skip
+    kind = onnx.TensorProto.FLOAT
+    graph = onnx.helper.make_graph(
+        [node], "g",
+        [onnx.helper.make_tensor_value_info("x", kind, (128, 2048))],
+        [onnx.helper.make_tensor_value_info("y", kind, (128, columns))],
+        [onnx.numpy_helper.from_array(codes, "codes"),
+         onnx.numpy_helper.from_array(np.ones((columns, 64), np.float32), "scales")],
+    )  # fmt: skip
+    opsets = [onnx.helper.make_opsetid("", 21), onnx.helper.make_opsetid("com.microsoft", 1)]
+    made = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    given = {"x": np.zeros((128, 2048), np.float32)}
+    steps = plan_for(load_network(made), "nvidia-h200", "normal", given, places=True).forecast.steps
+    names = [step.kernel for step in steps if not step.kernel.startswith("convert")]
+    assert [name.split("_")[:2] for name in names] == [["unpack", "codes"], ["matmul", "coop"]]
+    assert f"unpack_codes_{bits}_columns" in names[0]

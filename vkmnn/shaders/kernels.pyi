@@ -3810,7 +3810,7 @@ def unary(*, form: UnaryForm, element: UnaryElement, load: UnaryLoad) -> Shader:
     """
 
 UnpackCodesBits: TypeAlias = Literal[4, 8]
-UnpackCodesForm: TypeAlias = Literal["matrix", "rows"]
+UnpackCodesForm: TypeAlias = Literal["matrix", "columns", "rows"]
 UnpackCodesAligned: TypeAlias = Literal[1, 4]
 UnpackCodesElement: TypeAlias = Literal["f32", "f16"]
 UnpackCodesLoad: TypeAlias = Literal["buffer", "texel"]

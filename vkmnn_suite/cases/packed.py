@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import chain, product
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,8 @@ _PRODUCTS: tuple[tuple[Shape, int, int, int], ...] = (
     ((0,), 32, 8, 32),
     ((1,), 4196, 37, 64),
     ((1,), 2204, 37, 16),
+    ((2,), 80, 35, 16),
+    ((3,), 72, 33, 16),
 )
 _CLAMP = Activation("CLIP", -40.0, 50.0)
 
@@ -179,7 +181,9 @@ def gate_columns(variant: Variant) -> Iterator[Case]:
 def unpack_codes(variant: Variant) -> Iterator[Case]:
     """Rows of a table, or the whole matrix of a product."""
     bits = int(variant.axes["bits"])
-    return tables(bits) if variant.axes["form"] == "rows" else products(bits)
+    if variant.axes["form"] == "rows":
+        return tables(bits)
+    return chain(products(bits), _float_numbers(bits))
 
 
 @op_cases

@@ -12,7 +12,7 @@ import pytest
 from tests.op.vulkan.harness import device, run_graph
 from vkmnn.cpu_fallback.registry import AnyArray
 from vkmnn.ir.ops import MatMulNBitsAttrs
-from vkmnn.runtime.device_profiles import load_profile
+from vkmnn.runtime.device import open_profile
 from vkmnn.testing.case import op_case
 from vkmnn.vulkan.cost.devices import cores_of
 from vkmnn.vulkan.encoder import VulkanEncoder
@@ -103,7 +103,7 @@ def test_sizes_of_rows(size: float) -> None:
 def test_devices_with_dot_products_take_them_for_one_row(
     profile: str, panels: int, rows: int, first: DotCodes | None
 ) -> None:
-    info = load_profile(profile)
+    info = open_profile(profile).info
     encoder = cast(VulkanEncoder, SimpleNamespace(info=info, loads=("buffer",)))
     found = candidates_of(CodesProblem(rows, CodeForm(4, 32, 2048, 32 * panels)), encoder)
     if first is None:

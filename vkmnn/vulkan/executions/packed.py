@@ -24,9 +24,10 @@ from vkmnn.vulkan.encoder import Params, VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.float_rules import FloatOperands, FloatRule
 from vkmnn.vulkan.gemm.codes import CHUNK, PANEL, CodeForm, PackedCodes, pack_codes
+from vkmnn.vulkan.gemm.encode import reads_rows
 from vkmnn.vulkan.gemm.epilogue import Epilogue
 from vkmnn.vulkan.gemm.job import MatMulJob, RowNorms
-from vkmnn.vulkan.gemm.operands import left_operand
+from vkmnn.vulkan.gemm.operands import left_operand, lies_by_rows
 from vkmnn.vulkan.gemm.problem import MatMulProblem
 from vkmnn.vulkan.gemm.rowwise import encode_stages
 
@@ -119,21 +120,30 @@ class MatMulNBitsExecution(VulkanExecution[MatMulNBitsAttrs]):
     def _encode_unpacked(self, packed: PackedCodes, encoder: VulkanEncoder) -> None:
         form, attrs = self._form, self.attrs
         weights = encoder.scratch(form.depth * form.columns)
-        words = ceil_div(form.depth * form.bits, 32)
+        job = self._job(weights, self.operand(0))
+        ways: list[kernels.UnpackCodesForm] = ["matrix"]
+        rows = replace(job, problem=replace(job.problem, by_rows=True), transposed_b=True)
+        if lies_by_rows(weights, form.columns, form.depth, across=False):
+            ways.insert(0 if reads_rows(rows, encoder) else 1, "columns")
+        way = encoder.choose("unpacked", CodesProblem(self._rows, form), ways)
+        along = way == "columns"
         shader = kernels.unpack_codes(
             bits=_bits(form),
-            form="matrix",
-            aligned=4 if form.columns % 4 == 0 else 1,
+            form=way,
+            aligned=4 if along or form.columns % 4 == 0 else 1,
             element=encoder.element,
-            load=encoder.load,
+            load="buffer" if along else encoder.load,
         )
-        params = _unpack_params(form, words * ceil_div(form.columns, 4))
+        words = ceil_div(form.depth * form.bits, 32)
+        count = form.vectors if along else words * ceil_div(form.columns, 4)
+        params = _unpack_params(form, count)
         tensors = [packed.codes, packed.scales, packed.zeros, weights]
-        encoder.dispatch_linear(shader, tensors, params, params.count, packed.spec)
-        job = self._job(weights, self.operand(0))
+        encoder.dispatch_linear(shader, tensors, params, count, packed.spec)
         gain = self.optional(6)
         norms = None if gain is None else RowNorms(attrs.epsilon)
-        encode_stages(replace(job, norms=norms, gated=attrs.gated), encoder, gain)
+        encode_stages(
+            replace(rows if along else job, norms=norms, gated=attrs.gated), encoder, gain
+        )
 
     def _encode_codes(
         self, kernel: CodesKernel | RowCodes | DotCodes, packed: PackedCodes, encoder: VulkanEncoder
@@ -196,9 +206,7 @@ def _call(
     return shader, kernels.MatmulCodesParams, groups
 
 
-def candidates_of(
-    problem: CodesProblem, encoder: VulkanEncoder
-) -> list[CodesWay]:
+def candidates_of(problem: CodesProblem, encoder: VulkanEncoder) -> list[CodesWay]:
     """Return the ways to compute a product, the likely fastest first."""
     info, form = encoder.info, problem.form
     lanes: list[kernels.MatmulCodesLanes] = [0]

@@ -66,6 +66,11 @@ class CodeForm:
         return ceil_div(self.columns, PANEL)
 
     @property
+    def vectors(self) -> int:
+        """Groups of four words that hold the values of all panels."""
+        return self.panels * self.blocks * self.chunks * self.bits * PANEL // 4
+
+    @property
     def fits(self) -> bool:
         """Whether kernels support this block size."""
         return self.half or self.block % CHUNK == 0

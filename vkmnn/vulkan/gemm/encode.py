@@ -55,6 +55,13 @@ def kernels_for(problem: Any, target: Target, encoder: VulkanEncoder) -> list[An
     )
 
 
+def reads_rows(job: MatMulJob, encoder: VulkanEncoder) -> bool:
+    """Return whether the best kernel for a product reads its right operand as rows along k."""
+    target = Target.of(encoder, job.needs, job.allows)
+    found = [] if job.problem.is_empty else kernels_for(job.problem, target, encoder)
+    return bool(found) and found[0].reads_rows
+
+
 def plain_end_us(problem: ConvProblem | MatMulProblem, encoder: VulkanEncoder) -> float | None:
     """Return the additional time of the best kernel that reads or stores plain float32.
 

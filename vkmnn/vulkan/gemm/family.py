@@ -145,6 +145,8 @@ class MatMulKernel(Kernel[MatMulProblem, MatMulJob]):
     """A kernel for matrix products, and its packed forms of operands."""
 
     solves = MatMulProblem
+    reads_rows: ClassVar[bool] = False
+    """Whether the right operand is read as rows along k, so that others are transposed first."""
 
     def pack(self, job: MatMulJob, encoder: VulkanEncoder) -> tuple[Operand, Operand]:
         """Return both operands in the kernel's form: rows of vec4s along k, and panels."""

@@ -52,6 +52,7 @@ class MatMulCoop(CoopKernel, MatMulKernel):
     """Products by cooperative matrices."""
 
     supports = Trait.PLAIN_IO
+    reads_rows = True
     dtypes = frozenset({"f16"})
 
     @classmethod
