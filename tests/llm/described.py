@@ -102,6 +102,32 @@ CONFIGS: dict[str, dict[str, Any]] = {
                 "tie_word_embeddings": True, "use_sliding_window": False},
     "smollm3_own": {"model_type": "smollm3", "num_hidden_layers": 3, "rope_theta": 10000.0,
                     "no_rope_layers": [0, 1, 1], "use_sliding_window": False},
+    "granite": {"model_type": "granite", "rope_theta": 10000.0, "embedding_multiplier": 12.0,
+                "attention_multiplier": 0.2, "residual_multiplier": 0.25, "logits_scaling": 8.0},
+    "olmo2": {"model_type": "olmo2", "rope_theta": 10000.0},
+    "ernie4_5": {"model_type": "ernie4_5", "rope_theta": 10000.0, "tie_word_embeddings": True},
+    "glm": {"model_type": "glm", "rope_theta": 10000.0, "partial_rotary_factor": 0.5,
+            "attention_bias": True},
+    "glm4": {"model_type": "glm4", "rope_theta": 10000.0, "partial_rotary_factor": 0.5,
+             "attention_bias": True},
+    "cohere": {"model_type": "cohere", "rope_theta": 10000.0, "logit_scale": 0.25,
+               "layer_norm_eps": 1e-5, "tie_word_embeddings": True, "use_qk_norm": False},
+    "cohere2": {"model_type": "cohere2", "rope_theta": 10000.0, "logit_scale": 0.25,
+                "num_hidden_layers": 4, "sliding_window": 8, "layer_norm_eps": 1e-5,
+                "tie_word_embeddings": True},
+    "stablelm": {"model_type": "stablelm", "rope_theta": 10000.0, "partial_rotary_factor": 0.25,
+                 "layer_norm_eps": 1e-5, "use_qkv_bias": True},
+    "stablelm_parallel": {"model_type": "stablelm", "rope_theta": 10000.0,
+                          "partial_rotary_factor": 0.25, "layer_norm_eps": 1e-5,
+                          "use_parallel_residual": True},
+    "phi": {"model_type": "phi", "rope_theta": 10000.0, "partial_rotary_factor": 0.5,
+            "layer_norm_eps": 1e-5, "num_key_value_heads": 4, "hidden_act": "gelu_new"},
+    "starcoder2": {"model_type": "starcoder2", "rope_theta": 10000.0, "norm_epsilon": 1e-5,
+                   "sliding_window": 8, "use_bias": True, "hidden_act": "gelu_pytorch_tanh",
+                   "tie_word_embeddings": True},
+    "starcoder2_plain": {"model_type": "starcoder2", "rope_theta": 10000.0, "norm_epsilon": 1e-5,
+                         "sliding_window": None, "use_bias": True,
+                         "hidden_act": "gelu_pytorch_tanh", "tie_word_embeddings": True},
     "wide": {"model_type": "llama", **_WIDE, "rope_theta": 10000.0},
     "wide_qwen2": {"model_type": "qwen2", **_WIDE, "rope_theta": 1e6,
                    "tie_word_embeddings": True},
@@ -150,30 +176,82 @@ def _expert_tensors(config: Mapping[str, Any]) -> list[tuple[str, tuple[int, ...
     ]  # fmt: skip
 
 
+_FUSED_QKV = ("phi3",)
+_FUSED_GATES = ("phi3", "glm", "glm4")
+_UNGATED = {"phi": ("fc1", "fc2"), "starcoder2": ("c_fc", "c_proj")}
+_LAYER_NORM = ("cohere", "cohere2", "stablelm", "phi", "starcoder2")
+"""Families whose norms subtract the mean; all but Cohere's have biases."""
+_FURTHER_NORMS = {
+    **dict.fromkeys(("gemma2", "gemma3_text"), ("pre_feedforward_layernorm",
+                                                "post_feedforward_layernorm")),
+    "olmo2": ("post_feedforward_layernorm",),
+    "glm4": ("post_self_attn_layernorm", "post_mlp_layernorm"),
+}  # fmt: skip
+
+
+def _norm(kind: str, name: str, width: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    yield f"{name}.weight", (width,)
+    if kind in _LAYER_NORM and not kind.startswith("cohere"):
+        yield f"{name}.bias", (width,)
+
+
+def _norms(config: Mapping[str, Any], part: str) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield the norms of a layer."""
+    kind, width, depth = (config[key] for key in ("model_type", "hidden_size", "head_dim"))
+    if kind in ("qwen3", "qwen3_moe", "gemma3_text", "olmo2"):
+        for one, heads in (("q", "attention"), ("k", "key_value")):
+            count = config[f"num_{heads}_heads"] if kind == "olmo2" else 1
+            yield f"{part}.self_attn.{one}_norm.weight", (count * depth,)
+    parallel = kind in ("cohere", "cohere2", "phi") or config.get("use_parallel_residual")
+    if not parallel:
+        yield from _norm(kind, f"{part}.post_attention_layernorm", width)
+    for one in _FURTHER_NORMS.get(kind, ()):
+        yield f"{part}.{one}.weight", (width,)
+
+
+def _attention_shapes(
+    config: Mapping[str, Any], part: str
+) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield the matrices of attention, with biases where the family has some, and of gates."""
+    kind, width, depth = (config[key] for key in ("model_type", "hidden_size", "head_dim"))
+    wide, narrow = (config[f"num_{one}_heads"] * depth for one in ("attention", "key_value"))
+    biased = config.get("attention_bias") or kind in ("qwen2", "qwen2_moe", "phi", "starcoder2")
+    if kind in _FUSED_QKV:
+        yield f"{part}.self_attn.qkv_proj.weight", (wide + 2 * narrow, width)
+    for one, size in (("q", wide), ("k", narrow), ("v", narrow)) if kind not in _FUSED_QKV else ():
+        yield f"{part}.self_attn.{one}_proj.weight", (size, width)
+        if biased or config.get("use_qkv_bias"):
+            yield f"{part}.self_attn.{one}_proj.bias", (size,)
+    if kind not in (*MIXTURES, "gpt_oss"):
+        yield from _gate_shapes(config, part)
+    last = "dense" if kind == "phi" else "o_proj"
+    yield f"{part}.self_attn.{last}.weight", (width, wide)
+    if biased and kind not in ("qwen2", "qwen2_moe", "glm", "glm4"):
+        yield f"{part}.self_attn.{last}.bias", (width,)
+
+
+def _gate_shapes(config: Mapping[str, Any], part: str) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield the first matrices of a feed-forward part without experts."""
+    kind, width, inner = (config[key] for key in ("model_type", "hidden_size", "intermediate_size"))
+    first, _ = _UNGATED.get(kind, ("", ""))
+    names = [(first, inner)] if first else [("gate_proj", inner), ("up_proj", inner)]
+    if kind in _FUSED_GATES:
+        names = [("gate_up_proj", 2 * inner)]
+    for name, rows in names:
+        yield f"{part}.mlp.{name}.weight", (rows, width)
+        if config.get("mlp_bias") or first:
+            yield f"{part}.mlp.{name}.bias", (rows,)
+
+
 def _shapes(config: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Yield the weights of a model by transformers' names, with their shapes."""
-    kind, width, inner = (config[key] for key in ("model_type", "hidden_size", "intermediate_size"))
-    depth = config["head_dim"]
-    wide, narrow = (config[f"num_{part}_heads"] * depth for part in ("attention", "key_value"))
+    kind, width = config["model_type"], config["hidden_size"]
     yield "model.embed_tokens.weight", (VOCABULARY, width)
     for layer in range(config["num_hidden_layers"]):
         part = f"model.layers.{layer}"
-        yield f"{part}.input_layernorm.weight", (width,)
-        if kind == "phi3":
-            yield f"{part}.self_attn.qkv_proj.weight", (wide + 2 * narrow, width)
-            yield f"{part}.mlp.gate_up_proj.weight", (2 * inner, width)
-        else:
-            for one, size in (("q", wide), ("k", narrow), ("v", narrow)):
-                yield f"{part}.self_attn.{one}_proj.weight", (size, width)
-                if kind in ("qwen2", "qwen2_moe") or config.get("attention_bias"):
-                    yield f"{part}.self_attn.{one}_proj.bias", (size,)
-            for one in ("gate", "up") if kind not in (*MIXTURES, "gpt_oss") else ():
-                yield f"{part}.mlp.{one}_proj.weight", (inner, width)
-                if config.get("mlp_bias"):
-                    yield f"{part}.mlp.{one}_proj.bias", (inner,)
-        yield f"{part}.self_attn.o_proj.weight", (width, wide)
-        if config.get("attention_bias"):
-            yield f"{part}.self_attn.o_proj.bias", (width,)
+        if kind != "olmo2":
+            yield from _norm(kind, f"{part}.input_layernorm", width)
+        yield from _attention_shapes(config, part)
         if kind == "gpt_oss":
             yield f"{part}.self_attn.sinks", (config["num_attention_heads"],)
             for name, shape in _expert_tensors(config):
@@ -181,20 +259,17 @@ def _shapes(config: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
         elif kind in MIXTURES:
             yield from _experts(config, part)
         else:
-            yield f"{part}.mlp.down_proj.weight", (width, inner)
-        if config.get("mlp_bias"):
-            yield f"{part}.mlp.down_proj.bias", (width,)
-        if kind in ("qwen3", "qwen3_moe", "gemma3_text"):
-            yield f"{part}.self_attn.q_norm.weight", (depth,)
-            yield f"{part}.self_attn.k_norm.weight", (depth,)
-        norms = ["post_attention"]
-        if kind in ("gemma2", "gemma3_text"):
-            norms += ["pre_feedforward", "post_feedforward"]
-        for one in norms:
-            yield f"{part}.{one}_layernorm.weight", (width,)
-    yield "model.norm.weight", (width,)
+            down = f"{part}.mlp.{_UNGATED.get(kind, ('', 'down_proj'))[1]}"
+            yield f"{down}.weight", (width, config["intermediate_size"])
+            if config.get("mlp_bias") or kind in _UNGATED:
+                yield f"{down}.bias", (width,)
+        yield from _norms(config, part)
+    last = "final_layernorm" if kind == "phi" else "norm"
+    yield from _norm(kind, f"model.{last}", width)
     if not config["tie_word_embeddings"]:
         yield "lm_head.weight", (VOCABULARY, width)
+    if kind == "phi":
+        yield "lm_head.bias", (VOCABULARY,)
 
 
 def weights_of(name: str, seed: int = 0) -> Arrays:
@@ -276,7 +351,7 @@ def write_folder(
     return folder
 
 
-_OF_FILES = ("wide", "wide_qwen2", "qwen3_full", "gemma2_plain", "gpt_oss")
+_OF_FILES = ("wide", "wide_qwen2", "qwen3_full", "gemma2_plain", "gpt_oss", "starcoder2_plain")
 FOLDERS: dict[str, tuple[str, str, int]] = {
     **{name: (name, "F32", 1) for name in CONFIGS if name not in _OF_FILES},
     "llama_f16": ("llama", "F16", 1),
@@ -350,7 +425,7 @@ def _text(text: str) -> bytes:
     return struct.pack("<Q", len(data)) + data
 
 
-SANDWICHED = ("gemma2", "gemma3_text", "gpt_oss")
+SANDWICHED = ("gemma2", "gemma3_text", "gpt_oss", "olmo2")
 """Families whose GGUF files name the norm after attention so."""
 Stored = tuple[str, tuple[int, ...], bytes]
 
@@ -386,6 +461,9 @@ GGUF_NAMES = {
     "mlp.shared_expert.down_proj": "ffn_down_shexp", "w1": "ffn_gate", "w3": "ffn_up",
     "mlp.router": "ffn_gate_inp", "mlp.gate_exps": "ffn_gate_exps",
     "mlp.up_exps": "ffn_up_exps", "mlp.down_exps": "ffn_down_exps",
+    "self_attn.dense": "attn_output", "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down",
+    "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down", "model.final_layernorm": "output_norm",
+    "post_self_attn_layernorm": "post_attention_norm", "post_mlp_layernorm": "post_ffw_norm",
     "w2": "ffn_down", "gate_proj": "ffn_gate", "up_proj": "ffn_up", "down_proj": "ffn_down",
 }  # fmt: skip
 
@@ -414,10 +492,16 @@ def paired(values: npt.NDArray[Any], heads: int) -> npt.NDArray[Any]:
 
 _ARCHITECTURES = {"gemma3_text": "gemma3", "mistral": "llama", "mixtral": "llama",
                   "gpt_oss": "gpt-oss", "qwen2_moe": "qwen2moe",
-                  "qwen3_moe": "qwen3moe"}  # fmt: skip
+                  "qwen3_moe": "qwen3moe", "glm": "chatglm", "cohere": "command-r",
+                  "phi": "phi2"}  # fmt: skip
 
 
-WINDOWED = ("gemma2", "gemma3_text", "phi3", "gpt_oss")
+WINDOWED = ("gemma2", "gemma3_text", "phi3", "gpt_oss", "cohere2")
+
+
+_FACTORS = {"embedding_multiplier": "embedding_scale", "residual_multiplier": "residual_scale",
+            "attention_multiplier": "attention.scale", "logits_scaling": "logit_scale",
+            "logit_scale": "logit_scale"}  # fmt: skip
 
 
 def gguf_keys(name: str) -> dict[str, Any]:
@@ -435,7 +519,8 @@ def gguf_keys(name: str) -> dict[str, Any]:
         f"{kind}.attention.head_count_kv": config["num_key_value_heads"],
         f"{kind}.attention.key_length": config["head_dim"],
         f"{kind}.attention.value_length": config["head_dim"],
-        f"{kind}.attention.layer_norm_rms_epsilon": config["rms_norm_eps"],
+        f"{kind}.attention.layer_norm_{'' if config['model_type'] in _LAYER_NORM else 'rms_'}"
+        "epsilon": config["rms_norm_eps"],
         f"{kind}.rope.freq_base": float(config.get("rope_theta", rope.get("rope_theta", 10000.0))),
     }  # fmt: skip
     if config.get("sliding_window") and config["model_type"] in WINDOWED:
@@ -444,12 +529,16 @@ def gguf_keys(name: str) -> dict[str, Any]:
                          ("final_logit_softcapping", "final_logit_softcapping")):  # fmt: skip
         if ours in config:
             keys[f"{kind}.{theirs}"] = config[ours]
+    for ours, theirs in _FACTORS.items():
+        if ours in config:
+            keys[f"{kind}.{theirs}"] = config[ours]
     if "num_experts_per_tok" in config:
         keys[f"{kind}.expert_used_count"] = config["num_experts_per_tok"]
-    if kind == "phi3":
+    if "partial_rotary_factor" in config:
         keys[f"{kind}.rope.dimension_count"] = int(
             config["head_dim"] * config["partial_rotary_factor"]
         )
+    if kind == "phi3":
         original = config["original_max_position_embeddings"]
         keys[f"{kind}.rope.scaling.original_context_length"] = original
         factor = config["max_position_embeddings"] / original
@@ -477,13 +566,18 @@ FILES: dict[str, tuple[str, str]] = {
     "gpt_oss_mxfp4": ("gpt_oss", "MXFP4"), "mixtral_q4_0": ("mixtral", "Q4_0"),
     "qwen2_moe_q8_0": ("qwen2_moe", "Q8_0"),
     "qwen3_moe_q4_1": ("qwen3_moe", "Q4_1"),
+    **{f"{name}_q8_0": (name, "Q8_0") for name in
+       ("granite", "olmo2", "glm4", "cohere", "cohere2", "phi")},
+    "starcoder2_q8_0": ("starcoder2_plain", "Q8_0"),
+    "ernie4_5_f16": ("ernie4_5", "F16"), "glm_bf16": ("glm", "BF16"),
+    "stablelm_q4_0": ("stablelm", "Q4_0"), "stablelm_parallel_f32": ("stablelm_parallel", "F32"),
     **{f"{name}_q8_0": (name, "Q8_0") for name in ("qwen3_full", "phi3", "yarn", "llama3")},
     **{f"{name}_q4_0": (name, "Q4_0") for name in ("gemma", "gemma2_plain", "gemma3")},
 }  # fmt: skip
 """Files with an oracle: the model, and the type of its matrices."""
 
 
-PAIRED = ("llama", "mistral", "mixtral", "smollm3")
+PAIRED = ("llama", "mistral", "mixtral", "smollm3", "granite")
 """Families whose queries and keys converters to GGUF put in pairs."""
 
 

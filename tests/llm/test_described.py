@@ -438,6 +438,11 @@ def test_types_that_are_not_read_are_all_named(tmp_path: Path) -> None:
     ({"partial_rotary_factor": 2.0}, "partial_rotary_factor"),
     ({"quantization_config": {"quant_method": "gptq"}}, "gptq"),
     ({"layer_types": ["full_attention"]}, "layer_types"),
+    ({"hidden_act": "gelu_new"}, "hidden_act"),
+    ({"model_type": "granite", "logits_scaling": 0.0}, "logits_scaling"),
+    ({"model_type": "cohere", "use_qk_norm": True}, "use_qk_norm"),
+    ({"model_type": "stablelm", "qk_layernorm": True}, "qk_layernorm"),
+    ({"model_type": "phi", "hidden_act": "silu"}, "hidden_act"),
 ])  # fmt: skip
 def test_configurations_that_make_no_sense(
     changes: dict[str, Any], said: str, tmp_path: Path

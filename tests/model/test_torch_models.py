@@ -14,8 +14,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import vkmnn
+from vkmnn.cli.app import app
 from vkmnn.errors import ConversionError, InvalidInputError, ModelFileError
 
 pytestmark = pytest.mark.torch
@@ -377,6 +379,92 @@ def test_traced_files_with_integers_as_inputs(tmp_path: Path) -> None:
     torch.jit.save(torch.jit.trace(module, torch.zeros(2, 4, dtype=torch.int64)), path)
     session = vkmnn.InferenceSession(path, input_shapes={"words": (2, 4)})
     check(session, module, torch.randint(0, 11, (2, 4)))
+
+
+class Masked(nn.Module):
+    """Takes indices, a mask of whole numbers, one of truths, a subscript and floats."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(11, 6)
+
+    def forward(self, ids: Tensor, mask: Tensor, keep: Tensor, at: Tensor, by: Tensor) -> Tensor:
+        x = self.words(ids.unsqueeze(0)[0]) * by
+        scores = (1.0 - mask[:, None, :].to(torch.float32)) * -1e4
+        x = torch.softmax(x @ x.transpose(1, 2) + scores, -1) @ x
+        return x.masked_fill(keep.unsqueeze(-1), 0.0)[:, at]
+
+
+@pytest.mark.parametrize("scripted", [False, True])
+def test_types_of_script_inputs_follow_from_their_uses(
+    scripted: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    module = Masked().eval()
+    args = (
+        torch.randint(0, 11, (2, 4)),
+        torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0]]),
+        torch.tensor([[True, False, False, True]] * 2),
+        torch.tensor([2, 0]),
+        torch.rand(1),
+    )
+    names = ["ids", "mask", "keep", "at", "by"]
+    stream = io.BytesIO()
+    torch.jit.save(torch.jit.script(module) if scripted else torch.jit.trace(module, args), stream)
+    shapes = {name: tuple(arg.shape) for name, arg in zip(names, args, strict=True)}
+    with caplog.at_level(logging.WARNING, "vkmnn"):
+        session = vkmnn.InferenceSession(stream.getvalue(), "cpu", input_shapes=shapes)
+    types = [one.dtype for one in session.get_inputs()]
+    assert types == ["int64", "int64", "bool", "int64", "float32"]
+    assert "guesses: 'by' is float32 (" in caplog.text
+    [y] = session.run(None, {name: arg.numpy() for name, arg in zip(names, args, strict=True)})
+    torch.testing.assert_close(torch.from_numpy(y), module(*args), rtol=1e-4, atol=1e-4)
+
+
+def test_script_inputs_have_the_type_of_the_weights(caplog: pytest.LogCaptureFixture) -> None:
+    stream = io.BytesIO()
+    module = Cnn().eval().double()
+    torch.jit.save(torch.jit.trace(module, torch.rand(1, 3, 8, 8).double()), stream)
+    with caplog.at_level(logging.WARNING, "vkmnn"):
+        session = vkmnn.InferenceSession(
+            stream.getvalue(), "cpu", input_shapes={"image": (1, 3, 8, 8)}
+        )
+    assert [one.dtype for one in session.get_inputs()] == ["float64"]
+    assert "guesses" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("command", "printed"),
+    [
+        (["run", "MODEL", "-d", "cpu", "-s", "2,3,8,8"], "[2, 5]"),
+        (["run", "MODEL", "-d", "cpu", "-i", "image=FILE"], "[3, 5]"),
+        (["run", "MODEL", "-d", "cpu", "-s", "image=2,3,8,8", "--compare", "cpu"], "[2, 5]"),
+        (["info", "MODEL", "-s", "image=2,3,8,8"], "FLOP per run with image [2, 3, 8, 8]"),
+        (["plan", "MODEL", "-s", "image=2,3,8,8", "--as", "nvidia-h200", "--alone"], "cnn.pt"),
+        (["compare", "MODEL", "-d", "cpu", "--with", "cpu", "-i", "image=FILE"], "[3, 5]"),
+        (["convert", "MODEL", "OUT", "-s", "image=2,3,8,8"], "cnn.vkmnn"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_commands_pass_shapes_on(command: list[str], printed: str, tmp_path: Path) -> None:
+    places = {name: tmp_path / file for name, file in
+              {"MODEL": "cnn.pt", "FILE": "x.npy", "OUT": "cnn.vkmnn"}.items()}  # fmt: skip
+    torch.jit.save(torch.jit.trace(Cnn().eval(), torch.randn(1, 3, 8, 8)), places["MODEL"])
+    np.save(places["FILE"], np.ones((3, 3, 8, 8), np.float32))
+    words = [
+        re.sub("MODEL|FILE|OUT", lambda found: str(places[found[0]]), word) for word in command
+    ]
+    done = CliRunner().invoke(app, words, catch_exceptions=False, env={"COLUMNS": "200"})
+    assert done.exit_code == 0, done.output
+    assert printed in done.output
+
+
+def test_commands_say_how_to_give_shapes(tmp_path: Path) -> None:
+    path = tmp_path / "cnn.pt"
+    torch.jit.save(torch.jit.trace(Cnn().eval(), torch.randn(1, 3, 8, 8)), path)
+    with pytest.raises(ConversionError, match="--shape image=1,3,224,224"):
+        CliRunner().invoke(app, ["run", str(path)], catch_exceptions=False)
+    with pytest.raises(InvalidInputError, match="there is no input and no dimension 'y'"):
+        CliRunner().invoke(app, ["run", str(path), "-s", "y=1,3,8,8"], catch_exceptions=False)
 
 
 def test_scripted_modules_have_control_flow() -> None:

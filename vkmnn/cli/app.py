@@ -480,6 +480,14 @@ def convert(
             "open, and sessions plan for both sizes when they open.",
         ),
     ] = None,
+    shape: Annotated[
+        list[str] | None,
+        option(
+            "--shape",
+            help="Shape of an input where the file states none, as in TorchScript's: "
+            "x=1,3,224,224 (repeatable).",
+        ),
+    ] = None,
     tuned: Annotated[
         bool,
         typer.Option("--tuned", help="Include the measurements of `vkmnn tune` on this device."),
@@ -511,7 +519,10 @@ def convert(
 
     options = (precision_name(precision), unsupported_name(unsupported))
     check_targets(None, onnx)
-    convert_model(model, output, *options, external_data, sizes or [], tuned, packed, device)
+    shapes = shape or []
+    convert_model(
+        model, output, *options, external_data, sizes or [], shapes, tuned, packed, device
+    )
     if onnx is not None:
         export_network(load_network(output).graph, onnx, {})
 

@@ -13,6 +13,7 @@ from rich.text import Text
 from vkmnn.base.whole_files import check_writable
 from vkmnn.cli import pages
 from vkmnn.cli.console import document, heading, note, out, progress, shape_text, show, table
+from vkmnn.cli.feeds import shapes_to_open
 from vkmnn.cli.run import RunOptions, session_feeds, tell_assumed
 from vkmnn.cli.saving import saving
 from vkmnn.comparison import ONNXRUNTIME, Comparison, TensorRow, check_reference, compare
@@ -65,7 +66,10 @@ def compare_models(
         with saving("page cannot be written", "--html", html):
             check_writable(html)
     check_reference(against, model)
-    with InferenceSession(model, CPU_DEVICE, unsupported=options.unsupported) as session:
+    shapes = shapes_to_open(model, options.shapes, options.inputs)
+    with InferenceSession(
+        model, CPU_DEVICE, unsupported=options.unsupported, input_shapes=shapes
+    ) as session:
         fed = session_feeds(session, options)
     tell_assumed(fed.notes)
 

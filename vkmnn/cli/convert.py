@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vkmnn.cli.console import bytes_text, document, interruptible, note, waiting
+from vkmnn.cli.feeds import shapes_to_open
 from vkmnn.errors import InvalidInputError
 from vkmnn.opening.saving import convert
 from vkmnn.schedule_config import PrecisionName, Unsupported
@@ -18,6 +19,7 @@ def convert_model(
     unsupported: Unsupported,
     external: bool,
     sizes: Sequence[str],
+    shapes: Sequence[str],
     tuned: bool,
     packed: bool,
     device: str,
@@ -31,6 +33,7 @@ def convert_model(
             precision=precision,
             external_data=external,
             sizes=fixed,
+            input_shapes=shapes_to_open(model, shapes),
             tuned=tuned,
             packed=packed,
             device=device,

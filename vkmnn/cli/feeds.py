@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from vkmnn.cli.literals import FILLERS, USAGE, Given, parse_value, read_npz
 from vkmnn.errors import InvalidInputError, ShapeError, nearest
 from vkmnn.inference_session import NodeArg
 from vkmnn.ir import Array
+from vkmnn.opening import unstated_inputs
 
 Dims = Sequence[int | str | None]
 
@@ -195,6 +197,31 @@ def picture_sizes(outputs: Sequence[NodeArg]) -> tuple[int, ...]:
     if len(shapes) == 1 and shapes[0] is not None and len(shapes[0]) == 2:
         return PICTURE_SIZES[::-1]
     return PICTURE_SIZES
+
+
+def shapes_to_open(
+    model: Path, shapes: Sequence[str], inputs: Sequence[str] = ()
+) -> dict[str, tuple[int, ...]]:
+    """Return the shapes that opening a model takes: of inputs for which its file states none.
+
+    Args:
+        model: the file.
+        shapes: `--shape` options.
+        inputs: `--input` options; arrays among them have a shape.
+
+    Raises:
+        InvalidInputError: an option makes no sense.
+        ModelFileError: the file cannot be read.
+    """
+    names = unstated_inputs(model)
+    if not names:
+        return {}
+    found = parse_sizes(shapes, dict.fromkeys(names)).inputs
+    args = [NodeArg(name, "tensor(double)", None, "float64") for name in names]
+    for name, given in _parse_values(inputs, args).items():
+        if given.array is not None:
+            found.setdefault(name, given.array.shape)
+    return found
 
 
 def make_feeds(

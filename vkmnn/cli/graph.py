@@ -10,7 +10,7 @@ from rich.text import Text
 from vkmnn.base.whole_files import check_writable
 from vkmnn.cli import pages
 from vkmnn.cli.console import note, out, shape_text, waiting
-from vkmnn.cli.feeds import Sizes, settle
+from vkmnn.cli.feeds import Sizes, settle, shapes_to_open
 from vkmnn.cli.graph_page import Drawn, graph_page
 from vkmnn.cli.run import RunOptions, session_feeds, tell_assumed
 from vkmnn.cli.saving import saving
@@ -48,8 +48,11 @@ def write_page(model: Path, options: RunOptions, html: Path, profiled: bool) -> 
         html: the page to write.
         profiled: whether to run and measure it.
     """
-    network = load_network(model)
-    with InferenceSession(model, options.device, precision=options.precision) as session:
+    shapes = shapes_to_open(model, options.shapes, options.inputs)
+    network = load_network(model, shapes=shapes)
+    with InferenceSession(
+        model, options.device, precision=options.precision, input_shapes=shapes
+    ) as session:
         fed = session_feeds(session, options)
         tell_assumed(fed.notes)
         inputs = ", ".join(f"{name} {shape_text(x.shape)}" for name, x in fed.arrays.items())
@@ -65,8 +68,8 @@ def write_page(model: Path, options: RunOptions, html: Path, profiled: bool) -> 
                 raise
             note(f"where ops run is not shown: {error.message}")
         device = session.device.name
-    shapes = {name: array.shape for name, array in fed.arrays.items()}
-    drawn = Drawn(network, shapes_of(network.graph, shapes), placement, profile)
+    fitted = {name: array.shape for name, array in fed.arrays.items()}
+    drawn = Drawn(network, shapes_of(network.graph, fitted), placement, profile)
     text = graph_page(drawn, model.name, f"on {device}; inputs {inputs}")
     with saving(*_PAGE, html):
         pages.write(text, html)

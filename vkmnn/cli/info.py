@@ -26,7 +26,7 @@ from vkmnn.cli.console import (
     table,
     waiting,
 )
-from vkmnn.cli.feeds import Sizes, parse_sizes, settle
+from vkmnn.cli.feeds import Sizes, parse_sizes, settle, shapes_to_open
 from vkmnn.cli.graph import export_network
 from vkmnn.converter.foreign import LANGUAGE_MODEL, kind_of_folder
 from vkmnn.converter.onnx import OnnxFrontEnd
@@ -121,7 +121,7 @@ def _totals(count: int, nbytes: Mapping[str, int]) -> dict[str, Any]:
 
 def _describe_graph(path: Path, shapes: Sequence[str], tensors: bool, onnx: Path | None) -> bool:
     """Print a description of a model that is not ONNX's."""
-    net = load_network(path)
+    net = load_network(path, shapes=shapes_to_open(path, shapes))
     source = net.source
     heading(path.name)
     producer = source.metadata.producer or "unknown"

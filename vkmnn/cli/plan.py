@@ -25,7 +25,7 @@ from vkmnn.cli.console import (
     table,
     time_text,
 )
-from vkmnn.cli.feeds import make_feeds, picture_sizes
+from vkmnn.cli.feeds import make_feeds, picture_sizes, shapes_to_open
 from vkmnn.cli.plan_page import TERMS, write_plan_page
 from vkmnn.cli.run import tell_assumed
 from vkmnn.cli.saving import saving
@@ -103,7 +103,7 @@ def plan_model(
     if html is not None:
         with saving("page cannot be written", "--html", html):
             check_writable(html)
-    network = load_network(model)
+    network = load_network(model, shapes=shapes_to_open(model, shapes))
     args, outputs = (
         [
             NodeArg(

@@ -31,7 +31,7 @@ from vkmnn.cli.console import (
     table,
     time_text,
 )
-from vkmnn.cli.feeds import Feeds, fitting_feeds, make_feeds
+from vkmnn.cli.feeds import Feeds, fitting_feeds, make_feeds, shapes_to_open
 from vkmnn.cli.reference import Reference, reference_for
 from vkmnn.cli.saving import saving
 from vkmnn.comparison import difference
@@ -106,6 +106,7 @@ def opened(model: Path, options: RunOptions, fed: Feeds | None = None) -> Iterat
                     progress=progress,
                     unsupported=options.unsupported,
                     on_overflow=options.on_overflow,
+                    input_shapes=shapes_to_open(model, options.shapes, options.inputs),
                 )
             )
             fed = fed or session_feeds(session, options)

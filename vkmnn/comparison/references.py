@@ -12,7 +12,14 @@ from vkmnn.base.records import dataclass
 from vkmnn.core.backends import named_backend
 from vkmnn.discovery import load_plugins
 from vkmnn.errors import HostError, InvalidInputError, MissingExtraError, VkmnnError
-from vkmnn.opening import CPU_DEVICE, Network, front_end_of, load_network, open_session
+from vkmnn.opening import (
+    CPU_DEVICE,
+    Network,
+    front_end_of,
+    load_network,
+    open_session,
+    unstated_inputs,
+)
 from vkmnn.runtime import environment
 from vkmnn.runtime.device import enumerate_devices
 from vkmnn.runtime.selection import select
@@ -91,7 +98,13 @@ def reference_for(
     if is_onnxruntime(name):
         return onnxruntime_of(model)
     if name == CPU_DEVICE:
-        plain = load_network(model, optimised=False, unsupported=unsupported)
+        unstated = unstated_inputs(model)
+        shapes = {
+            info.name: info.shape
+            for info in network.source.inputs
+            if info.name in unstated and info.shape is not None
+        }
+        plain = load_network(model, shapes=shapes, optimised=False, unsupported=unsupported)
         return Reference("numpy, node by node", values_of(plain, ScheduleConfig(device=name)))
     config = ScheduleConfig(device=name)
     opened = open_session(network, config)

@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from vkmnn.arguments import check_feeds
 from vkmnn.comparison.references import Reference, check_reference, reference_for, values_of
 from vkmnn.comparison.rows import Comparison, TensorRow, compared
 from vkmnn.errors import InvalidInputError
 from vkmnn.ir import Graph, Op
-from vkmnn.opening import Network, load_network, open_session
+from vkmnn.opening import Network, load_network, open_session, unstated_inputs
 from vkmnn.schedule_config import (
     PRECISIONS,
     PrecisionName,
@@ -68,7 +70,8 @@ def compare(
     allowed = usual_tolerance(name) if tolerance is None else tolerance
     model = model_file(model)
     check_reference(against, model)
-    network = load_network(model, unsupported=unsupported)
+    unstated = {name: np.shape(feeds[name]) for name in unstated_inputs(model) if name in feeds}
+    network = load_network(model, shapes=unstated, unsupported=unsupported)
     graph = network.graph
     checked = check_feeds({info.name: info for info in graph.inputs}, feeds, graph.types)
     config = ScheduleConfig(device=device, precision=name)

@@ -79,6 +79,14 @@ class FrontEnd(ABC):
             ModelFileError: the file does not exist, or it is not such a model.
         """
 
+    def unstated(self, model: Any) -> tuple[str, ...]:
+        """Return the inputs whose shapes callers must give, since the model states none.
+
+        Raises:
+            ModelFileError: as `read`.
+        """
+        return ()
+
     @abstractmethod
     def convert(self, source: Any, conversion: Conversion) -> Graph:
         """Return the graph of a model that `read` returned: valid, with all constants.

@@ -10,7 +10,7 @@ from vkmnn.opening.device import (
     possible_precision,
 )
 from vkmnn.opening.fastest import is_fastest
-from vkmnn.opening.front_ends import front_end_of
+from vkmnn.opening.front_ends import front_end_of, unstated_inputs
 from vkmnn.opening.load import load_network, network_of
 from vkmnn.opening.network import InputShapes, Network
 from vkmnn.opening.session import OpenSession, open_model, open_session
@@ -30,4 +30,5 @@ __all__ = [
     "open_model",
     "open_session",
     "possible_precision",
+    "unstated_inputs",
 ]

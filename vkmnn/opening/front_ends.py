@@ -65,6 +65,12 @@ def front_end_of(model: object) -> FrontEnd | None:
     return found
 
 
+def unstated_inputs(model: object) -> tuple[str, ...]:
+    """Return the inputs whose shapes callers must give, since the model states none."""
+    found = front_end_of(model)
+    return found.unstated(model) if found else ()
+
+
 def _usual_front_end() -> FrontEnd:
     from vkmnn.converter.onnx import OnnxFrontEnd
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from vkmnn.arguments import target_path
+from vkmnn.arguments import checked_input_shapes, target_path
 from vkmnn.base.budget import Budget
 from vkmnn.errors import InvalidInputError, nearest
 from vkmnn.ir import MAX_PLANNED_SIZES, Graph
@@ -38,6 +38,7 @@ def convert(
     precision: PrecisionName = "high",
     external_data: bool = False,
     sizes: Mapping[str, int | Sequence[int]] | None = None,
+    input_shapes: Mapping[str, Sequence[int | str | None]] | None = None,
     tuned: bool = False,
     packed: bool = False,
     device: str | int = "auto",
@@ -54,6 +55,7 @@ def convert(
         external_data: weights go to a second file, PATH.data.
         sizes: sizes of named dimensions. One size is fixed; several leave the dimension open, and
             sessions plan for each of them when they open.
+        input_shapes: shapes in place of the file's, as for `InferenceSession`.
         tuned: store the measurements of `tune` on the device "auto" for the shapes that are fixed
             or planned for; sessions on the same device use them.
         packed: also store the weights in the forms that the kernels of `device` read, for the
@@ -73,9 +75,12 @@ def convert(
     from vkmnn.converter.native.write import WriteOptions, write_model
 
     target = target_path(path, SUFFIX)
+    shapes = checked_input_shapes(input_shapes)
     half = PRECISIONS[precision_name(precision)] != "high"
     if sizes:
-        source = load_network(model, budget, optimised=False, unsupported=unsupported).source
+        source = load_network(
+            model, budget, shapes=shapes, optimised=False, unsupported=unsupported
+        ).source
         listed = {
             name: tuple(size) if isinstance(size, Sequence) else (size,)
             for name, size in sizes.items()
@@ -86,7 +91,7 @@ def convert(
         planned = {name: several for name, several in listed.items() if len(several) > 1}
         network = replace(network, graph=replace(network.graph, planned_sizes=planned))
     else:
-        network = load_network(model, budget, unsupported=unsupported)
+        network = load_network(model, budget, shapes=shapes, unsupported=unsupported)
     graph = _with_measured(network) if tuned else network.graph
     if packed:
         graph = _with_packed(graph, target.parent, half, device, budget)

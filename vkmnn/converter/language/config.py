@@ -24,8 +24,21 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
                 "rope_scaling": {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0,
                                  "beta_slow": 1.0, "truncate": False,
                                  "original_max_position_embeddings": 4096}},
+    "olmo2": {"rms_norm_eps": 1e-5},
+    "ernie4_5": {"rms_norm_eps": 1e-5, "rope_theta": 500000.0},
+    "glm": {"rms_norm_eps": 1.5625e-07, "head_dim": 128, "partial_rotary_factor": 0.5},
+    "glm4": {"rms_norm_eps": 1.5625e-07, "head_dim": 128, "partial_rotary_factor": 0.5},
+    "cohere": {"logit_scale": 0.0625, "layer_norm_eps": 1e-5},
+    "cohere2": {"logit_scale": 0.0625, "layer_norm_eps": 1e-5, "sliding_window": 4096},
+    "stablelm": {"layer_norm_eps": 1e-5, "partial_rotary_factor": 0.25},
+    "phi": {"layer_norm_eps": 1e-5, "partial_rotary_factor": 0.5},
+    "starcoder2": {"norm_epsilon": 1e-5},
 }  # fmt: skip
 """Defaults that files omit: transformers only writes values that differ from them."""
+_EPSILONS = ("rms_norm_eps", "layer_norm_eps", "norm_epsilon")
+_TANH = ("gelu_pytorch_tanh", "gelu_new", "gelu_fast")
+_REFUSED = ("use_bidirectional_attention", "use_qk_norm", "qk_layernorm")
+"""Switches that add parts to layers which are not built."""
 _NORMALISED = ("mixtral", "gpt_oss")
 """Families in which the shares of the chosen experts always add up to 1."""
 _FULL, _SLIDING = "full_attention", "sliding_attention"
@@ -79,10 +92,7 @@ class _Config:
         layers = self._size("num_hidden_layers", most=_DEEPEST)
         width, heads = self._size("hidden_size"), self._size("num_attention_heads")
         depth = self._size("head_dim", width // heads)
-        if section.text("hidden_act") not in ("", "silu", "gelu", "gelu_pytorch_tanh"):
-            raise section.wrong("hidden_act", "silu or gelu_pytorch_tanh")
-        if section.flag("use_bidirectional_attention"):
-            raise section.wrong("use_bidirectional_attention", "false")
+        self._check()
         sliding = self._sliding(layers)
         ropes = self._ropes(depth)
         window = section.number("sliding_window")
@@ -96,13 +106,18 @@ class _Config:
             kv_heads=self._size("num_key_value_heads", heads),
             depth=depth,
             context=section.number("max_position_embeddings"),
-            epsilon=section.real("rms_norm_eps", 1e-6),
-            scale=(root if root > 0 else depth) ** -0.5,
+            epsilon=next((section.real(one) for one in _EPSILONS if one in section), 1e-6),
+            scale=section.real("attention_multiplier", (root if root > 0 else depth) ** -0.5),
             ropes=tuple(
                 ropes[one] if turned else None
-                for one, turned in zip(sliding, self._turned(layers), strict=True)
+                for one, turned in zip(sliding, self._turned(sliding), strict=True)
             ),
             windows=tuple(window if one and window else -1 for one in sliding),
+            embedding_scale=section.real(
+                "embedding_multiplier", width**0.5 if self._traits.scaled else 1.0
+            ),
+            residual_scale=section.real("residual_multiplier", 1.0),
+            logit_scale=self._logit_scale(),
             score_cap=section.real("attn_logit_softcapping"),
             logit_cap=section.real("final_logit_softcapping"),
             experts=experts,
@@ -111,6 +126,24 @@ class _Config:
             if self._traits.limit
             else self._traits,
         )
+
+    def _check(self) -> None:
+        """Refuse values that the layers of the family do not have here."""
+        section = self._section
+        known = ("silu",) if self._traits.activation == "silu" else _TANH
+        if self._traits.scaled:  # Gemma's true activation has another key
+            known = ("silu", "gelu", *_TANH)
+        if section.text("hidden_act", known[0]) not in known:
+            raise section.wrong("hidden_act", " or ".join(known))
+        for one in _REFUSED:
+            if section.flag(one):
+                raise section.wrong(one, "false")
+
+    def _logit_scale(self) -> float:
+        divisor = self._section.real("logits_scaling", 1.0)
+        if divisor == 0:
+            raise self._section.wrong("logits_scaling", "a number other than 0")
+        return self._section.real("logit_scale", 1.0) / divisor
 
     def _mixes(self) -> bool:
         return any(key in self._section for key in ("num_local_experts", "num_experts"))
@@ -130,9 +163,12 @@ class _Config:
         pattern = section.number("sliding_window_pattern") or self._traits.pattern
         return [pattern == 0 or (pattern > 0 and (one + 1) % pattern != 0) for one in range(layers)]
 
-    def _turned(self, layers: int) -> list[bool]:
+    def _turned(self, sliding: list[bool]) -> list[bool]:
         """Tell which layers have a rotary embedding."""
         section, every = self._section, self._traits.unturned
+        layers = len(sliding)
+        if self._traits.near_only:
+            return sliding
         if not every:
             return [True] * layers
         if "no_rope_layers" in section:  # called so, but 1 says that a layer has one

@@ -96,23 +96,39 @@ def architecture_of_keys(
         kv_heads=_heads(section, f"{name}.attention.head_count_kv", heads),
         depth=depth,
         context=section.number(f"{name}.context_length"),
-        epsilon=section.real(f"{name}.attention.layer_norm_rms_epsilon", 1e-6),
+        epsilon=section.real(
+            f"{name}.attention.layer_norm_{'' if traits.layer_norm else 'rms_'}epsilon",
+            1e-5 if traits.layer_norm else 1e-6,
+        ),
         scale=section.real(f"{name}.attention.scale", root**-0.5),
         ropes=tuple(
             None
-            if traits.unturned and (layer + 1) % traits.unturned == 0
+            if (traits.unturned and (layer + 1) % traits.unturned == 0)
+            or (traits.near_only and not one)
             else local
             if one
             else rope
             for layer, one in enumerate(sliding)
         ),
         windows=tuple(window if one else -1 for one in sliding),
+        embedding_scale=section.real(
+            f"{name}.embedding_scale", width**0.5 if traits.scaled else 1.0
+        ),
+        residual_scale=section.real(f"{name}.residual_scale", 1.0),
+        logit_scale=_logit_scale(section, f"{name}.logit_scale", family),
         score_cap=section.real(f"{name}.attn_logit_softcapping"),
         logit_cap=section.real(f"{name}.final_logit_softcapping"),
         experts=section.number(f"{name}.expert_used_count"),
         normalised=family != "qwen2_moe",
         traits=traits,
     )
+
+
+def _logit_scale(section: Section, key: str, family: str) -> float:
+    scale = section.real(key, 1.0)
+    if scale == 0:
+        raise section.wrong(key, "a number other than 0")
+    return 1 / scale if family == "granite" else scale
 
 
 def _heads(section: Section, key: str, default: int = 0) -> int:

@@ -8,6 +8,9 @@ from collections.abc import Iterable
 _WHOLE = {
     "embed_tokens.weight": "token_embd.weight",
     "norm.weight": "output_norm.weight",
+    "norm.bias": "output_norm.bias",
+    "final_layernorm.weight": "output_norm.weight",
+    "final_layernorm.bias": "output_norm.bias",
     "lm_head.weight": "output.weight",
     "lm_head.bias": "output.bias",
 }
@@ -18,6 +21,7 @@ _OF_LAYER = {
     "self_attn.v_proj": "attn_v",
     "self_attn.qkv_proj": "attn_qkv",
     "self_attn.o_proj": "attn_output",
+    "self_attn.dense": "attn_output",
     "self_attn.q_norm": "attn_q_norm",
     "self_attn.k_norm": "attn_k_norm",
     "post_attention_layernorm": "ffn_norm",
@@ -25,7 +29,13 @@ _OF_LAYER = {
     "mlp.up_proj": "ffn_up",
     "mlp.gate_up_proj": "ffn_gate_up",
     "mlp.down_proj": "ffn_down",
+    "mlp.c_fc": "ffn_up",
+    "mlp.c_proj": "ffn_down",
+    "mlp.fc1": "ffn_up",
+    "mlp.fc2": "ffn_down",
     "pre_feedforward_layernorm": "ffn_norm",
+    "post_self_attn_layernorm": "post_attention_norm",
+    "post_mlp_layernorm": "post_ffw_norm",
     "post_feedforward_layernorm": "post_ffw_norm",
     "block_sparse_moe.gate": "ffn_gate_inp",
     "mlp.gate": "ffn_gate_inp",
@@ -54,7 +64,7 @@ def plain_names(names: Iterable[str]) -> dict[str, str]:
     Weights of parts that do not generate text are left out.
     """
     given = [name for name in names if not _IGNORED.search(name)]
-    sandwiched = any(".pre_feedforward_layernorm." in name for name in given)
+    sandwiched = any(".post_feedforward_layernorm." in name for name in given)
     return {name: _plain(name, sandwiched) for name in given}
 
 
@@ -64,7 +74,7 @@ def _plain(name: str, sandwiched: bool) -> str:
     if match is None:
         return _WHOLE.get(short, name)
     part = match["part"]
-    # After attention if there is also a norm before the gates, else that one itself.
+    # After attention if there is also a norm after the gates, else the one before them.
     if sandwiched and part == "post_attention_layernorm":
         known: str | None = "post_attention_norm"
     elif (expert := _EXPERT.fullmatch(part)) and expert["part"] in _OF_EXPERT:

@@ -87,7 +87,7 @@ class NetworkBuilder:
         plan = self._architecture
         self._front()
         x = self._embedded()
-        y = self._norm(x, "blk.0.attn_norm")
+        y = x if plan.traits.normed_after else self._norm(x, "blk.0.attn_norm")
         for layer in range(plan.layers):
             x, y = self._layer(layer, x, y)
         self._logits(y)
@@ -238,10 +238,13 @@ class NetworkBuilder:
                            wide=1, centred=1)  # fmt: skip
         else:
             x = self._node("Gather", [self._floats(table, "token_embd"), "input_ids"], "embedded")
-        if plan.traits.scaled:
-            root = self._constant("root_width", np.sqrt(plan.width), np.float32)
-            x = self._node("Mul", [x, root], "embedded_scaled")
-        return x
+        return self._scaled(x, plan.embedding_scale, "embedded_scaled")
+
+    def _scaled(self, x: str, factor: float, name: str) -> str:
+        if factor == 1.0:
+            return x
+        by = self._constant(f"factor_{factor!r}", factor, np.float32)
+        return self._node("Mul", [x, by], name)
 
     def _floats(self, tensor: StoredTensor, name: str, order: Array | None = None,
                 add: float = 0.0) -> str:  # fmt: skip
@@ -267,14 +270,18 @@ class NetworkBuilder:
 
     def _norm(self, x: str, name: str, skip: str = "") -> str:
         """Add a normalisation; with `skip`, of the sum, which becomes `{name}.sum`."""
-        plan, gain = self._architecture, self._gain(name, self._architecture.width)
+        plan, factors = self._architecture, [self._gain(name, self._architecture.width)]
+        kind = "LayerNormalization" if plan.traits.layer_norm else "SimplifiedLayerNormalization"
+        if plan.traits.layer_norm and self._has(f"{name}.bias"):
+            bias = self._tensor(f"{name}.bias", (plan.width,))
+            factors.append(self._initializer(f"{name}.bias", np.float32, bias.shape, bias.floats))
         if not skip:
-            return self._node("SimplifiedLayerNormalization", [x, gain], name, axis=-1,
-                              epsilon=plan.epsilon, stash_type=1)  # fmt: skip
+            return self._node(kind, [x, *factors], name, axis=-1, epsilon=plan.epsilon,
+                              stash_type=1)  # fmt: skip
         from onnx import helper
 
         node = helper.make_node(
-            "SkipSimplifiedLayerNormalization", [x, skip, gain],
+            f"Skip{kind}", [x, skip, *factors],
             [name, "", "", f"{name}.sum"], f"/{name}", domain=_MICROSOFT, epsilon=plan.epsilon,
         )  # fmt: skip
         self._nodes.append(node)
@@ -378,15 +385,27 @@ class NetworkBuilder:
     def _layer(self, layer: int, x: str, y: str) -> tuple[str, str]:
         """Add a layer to the stream x with its normalised form y; return both after it."""
         plan, name = self._architecture, f"blk.{layer}"
-        y = self._attention(layer, y)
+        attended = self._attention(layer, y)
         if self._has(f"{name}.post_attention_norm.weight"):
-            y = self._norm(y, f"{name}.post_attention_norm")
-        y = self._norm(x, f"{name}.ffn_norm", y)
-        x = f"{name}.ffn_norm.sum"
-        y = self._gates(name, y)
-        if self._has(f"{name}.post_ffw_norm.weight"):
-            y = self._norm(y, f"{name}.post_ffw_norm")
-        after = "output_norm" if layer + 1 == plan.layers else f"blk.{layer + 1}.attn_norm"
+            attended = self._norm(attended, f"{name}.post_attention_norm")
+        attended = self._scaled(attended, plan.residual_scale, f"{name}.attn_scaled")
+        last = layer + 1 == plan.layers
+        if plan.traits.parallel and not self._has(f"{name}.ffn_norm.weight"):
+            y = self._node("Add", [attended, self._gates(name, y)], f"{name}.both_parts")
+        elif plan.traits.normed_after:
+            x = self._node("Add", [x, attended], f"{name}.attn_sum")
+            y = self._norm(self._gates(name, x), f"{name}.post_ffw_norm")
+            if not last:
+                x = self._node("Add", [x, y], f"{name}.sum")
+                return x, x
+        else:
+            y = self._norm(x, f"{name}.ffn_norm", attended)
+            x = f"{name}.ffn_norm.sum"
+            y = self._gates(name, y)
+            if self._has(f"{name}.post_ffw_norm.weight"):
+                y = self._norm(y, f"{name}.post_ffw_norm")
+            y = self._scaled(y, plan.residual_scale, f"{name}.ffn_scaled")
+        after = "output_norm" if last else f"blk.{layer + 1}.attn_norm"
         return f"{after}.sum", self._norm(x, after, y)
 
     def _attention(self, layer: int, y: str) -> str:
@@ -394,28 +413,33 @@ class NetworkBuilder:
 
         plan, name = self._architecture, f"blk.{layer}"
         wide, narrow = plan.heads * plan.depth, plan.kv_heads * plan.depth
+        rope = plan.ropes[layer]
         places = {"q": (0, wide), "k": (wide, narrow), "v": (wide + narrow, narrow)}
         pieces = []
         for part, (start, count) in places.items():
             order = None
             if self._pairs and part != "v":
-                order = _unpaired(count // plan.depth, plan.depth)
+                turned = rope.width if rope else plan.depth
+                order = _unpaired(count // plan.depth, plan.depth, turned)
             if self._has(f"{name}.attn_qkv.weight"):
                 size = (wide + 2 * narrow, plan.width)
                 pieces.append(self._piece(f"{name}.attn_qkv", size, (start, count), order))
             else:
                 pieces.append(self._piece(f"{name}.attn_{part}", (count, plan.width), order=order))
-        if _alike(pieces):
+        norms, whole = [], plan.traits.normed_after
+        if _alike(pieces) and not whole:
             parts = [self._multiplied(y, f"{name}.attn_all", pieces), "", ""]
         else:
             parts = [self._multiplied(y, f"{name}.attn_{part}", [piece])
                      for part, piece in zip(places, pieces, strict=True)]  # fmt: skip
-        norms = []
-        if self._has(f"{name}.attn_q_norm.weight"):
+        if whole:
+            parts = [self._whole_norm(part, f"{name}.attn_{kind}_norm", size)
+                     for part, kind, size in zip(parts, "qk", (wide, narrow), strict=False)
+                     ] + parts[2:]  # fmt: skip
+        elif self._has(f"{name}.attn_q_norm.weight"):
             norms = [self._gain(f"{name}.attn_{part}_norm", plan.depth) for part in "qk"]
         past = [f"past_key_values.{layer}.{part}" for part in ("key", "value")]
         outputs = [f"{name}.attn", f"present.{layer}.key", f"present.{layer}.value"]
-        rope = plan.ropes[layer]
         tables = self._tables_of(rope) if rope else ["", ""]
         inputs = [*parts, *past, "seqlens_k", "total", *tables]
         sinks = f"{name}.attn_sinks"
@@ -436,6 +460,11 @@ class NetworkBuilder:
         self._nodes.append(node)
         return self._product(outputs[0], f"{name}.attn_output", (plan.width, wide))
 
+    def _whole_norm(self, x: str, name: str, width: int) -> str:
+        """Add the normalisation of all heads together."""
+        return self._node("SimplifiedLayerNormalization", [x, self._gain(name, width)], name,
+                          axis=-1, epsilon=self._architecture.epsilon, stash_type=1)  # fmt: skip
+
     def _tables_of(self, rope: Rope) -> list[str]:
         if rope not in self._tables:
             suffix = len(self._tables) or ""
@@ -451,6 +480,8 @@ class NetworkBuilder:
 
     def _gates(self, name: str, y: str) -> str:
         """Add the feed-forward part of a layer."""
+        if not self._architecture.traits.gated:
+            return self._ungated(name, y)
         if not self._has(f"{name}.ffn_gate_inp.weight"):
             return self._gated(name, y)
         mixed = self._mixed(name, y)
@@ -460,6 +491,14 @@ class NetworkBuilder:
         gate = self._shared_gate(f"{name}.ffn_gate_inp_shexp", y)
         weighted = self._node("Mul", [shared, gate], f"{name}.shared")
         return self._node("Add", [mixed, weighted], f"{name}.both")
+
+    def _ungated(self, name: str, y: str) -> str:
+        """Add gelu(up(y)), and the product after it."""
+        width = self._architecture.width
+        inner = self._rows(f"{name}.ffn_up.weight")
+        up = self._product(y, f"{name}.ffn_up", (inner, width))
+        act = self._node("Gelu", [up], f"{name}.act", approximate="tanh")
+        return self._product(act, f"{name}.ffn_down", (width, inner))
 
     def _shared_gate(self, name: str, y: str) -> str:
         """Add the share of the expert that all tokens go through."""
@@ -596,6 +635,7 @@ class NetworkBuilder:
         name = "output" if self._has("output.weight") else "token_embd"
         vocabulary = self._tensor("token_embd.weight").shape[0]
         scores = self._product(y, name, (vocabulary, plan.width))
+        scores = self._scaled(scores, plan.logit_scale, "logits_scaled")
         if plan.logit_cap:
             cap = self._constant("logit_cap", plan.logit_cap, np.float32)
             small = self._node("Div", [scores, cap], "logits_small")
@@ -632,7 +672,9 @@ def _ordered(array: Array, order: Array | None) -> Array:
     return array if order is None else array[order]
 
 
-def _unpaired(heads: int, depth: int) -> Array:
-    """Return the permutation from interleaved pairs to halves of each head."""
-    places = np.arange(heads * depth).reshape(heads, depth // 2, 2)
-    return np.asarray(places.transpose(0, 2, 1).reshape(-1))
+def _unpaired(heads: int, depth: int, turned: int) -> Array:
+    """Return the permutation from interleaved pairs to halves of each head's first elements."""
+    places = np.arange(heads * depth).reshape(heads, depth)
+    pairs = places[:, :turned].reshape(heads, turned // 2, 2)
+    halves = pairs.transpose(0, 2, 1).reshape(heads, turned)
+    return np.concatenate([halves, places[:, turned:]], axis=1).reshape(-1)

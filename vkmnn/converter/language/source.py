@@ -25,8 +25,8 @@ _FACTORS = ("rope_freqs", "rope_factors_short", "rope_factors_long")
 MOST_POSITIONS = 1 << 18
 """Rows of the rotary tables if the length of texts is unknown."""
 _MOST_FACTORS = 1 << 16
-_PAIRED = ("llama", "smollm3")
-"""Architectures of GGUF files that hold the rotary halves of queries and keys in pairs."""
+_PAIRED = ("llama", "smollm3", "granite")
+"""Further architectures of GGUF files that hold the rotary halves of queries and keys in pairs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,14 @@ def _of_folder(folder: Path) -> LanguageSource:
     weights = {names[name]: one for name, one in tensors.items() if name in names}
     rest = {names[name]: one for name, one in others.items() if name in names}
     return LanguageSource(
-        folder, "safetensors", plan, weights, rest, {}, one_more=FAMILIES[plan.family].one_more
+        folder,
+        "safetensors",
+        plan,
+        weights,
+        rest,
+        {},
+        pairs=plan.traits.paired,
+        one_more=FAMILIES[plan.family].one_more,
     )
 
 
@@ -144,5 +151,5 @@ def _of_gguf(file: Gguf) -> LanguageSource:
     if plan.family == "gpt_oss":  # it calls the norm before the experts after attention
         weights = {one.replace(".post_attention_norm.", ".ffn_norm."): tensor
                    for one, tensor in weights.items()}  # fmt: skip
-    pairs = file.keys.get("general.architecture") in _PAIRED
+    pairs = plan.traits.paired or file.keys.get("general.architecture") in _PAIRED
     return LanguageSource(file.path, "GGUF", plan, weights, file.others, file.keys, pairs=pairs)

@@ -15,7 +15,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator
 from io import BytesIO
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 from vkmnn.converter.torch.expressions import is_size
 from vkmnn.converter.torch.packages import PROGRAM, need_torch
@@ -37,7 +37,7 @@ _DAMAGES = (
 Kind = Literal["program", "script"]
 
 
-def kind_of_archive(stream: BytesIO) -> Kind | None:
+def kind_of_archive(stream: IO[bytes]) -> Kind | None:
     """Return what an archive holds; None for weights alone, and for other archives."""
     try:
         with zipfile.ZipFile(stream) as archive:

@@ -55,6 +55,21 @@ class TorchFrontEnd(FrontEnd):
         load = load_program if archive == "program" else load_script
         return load(stream, what, name)
 
+    def unstated(self, model: Any) -> tuple[str, ...]:
+        if isinstance(model, str | os.PathLike):
+            from vkmnn.converter.torch.archive import kind_of_archive
+
+            try:
+                with Path(os.fspath(model)).open("rb") as file:
+                    if kind_of_archive(file) != "script":
+                        return ()
+            except OSError:
+                return ()  # `read` says why
+        source = self.read(model)
+        if not isinstance(source, Script) or source.args is not None:
+            return ()
+        return tuple(one.name for one in source.module.forward.schema.arguments[1:])
+
     def convert(self, source: Any, conversion: Conversion) -> Graph:
         from vkmnn.converter.torch.exported import convert_program
         from vkmnn.converter.torch.scripted import convert_script

@@ -11,43 +11,25 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from io import BytesIO
-from itertools import islice, product
 from typing import Any
 
 from vkmnn.converter.front_end import Conversion
 from vkmnn.converter.onnx import OnnxFrontEnd
+from vkmnn.converter.torch.arguments import Arguments, arguments_of
 from vkmnn.converter.torch.exported import convert_program
 from vkmnn.converter.torch.exporting import exporting
 from vkmnn.converter.torch.packages import need_torch
 from vkmnn.converter.torch.sources import Program, Script
-from vkmnn.errors import ConversionError, InvalidInputError
+from vkmnn.errors import ConversionError
 from vkmnn.ir import Graph
 
 _LOG = logging.getLogger(__name__)
 _OPSET = 17
-_OPEN_BATCH, _OPEN = 2, 32
-"""Sizes of example arguments for sizes that are left open: on the first axis, and on others."""
-
-Road = Callable[[Any, "Arguments", Script, Conversion], Graph]
-
-
-class Arguments:
-    """Example arguments of a module.
-
-    Attributes:
-        names: of its inputs.
-        tensors: the arguments.
-        open: names of sizes that are open, by input and axis.
-    """
-
-    def __init__(
-        self, names: list[str], tensors: tuple[Any, ...], open_sizes: dict[str, dict[int, str]]
-    ) -> None:
-        self.names, self.tensors, self.open = names, tensors, open_sizes
+Road = Callable[[Any, Arguments, Script, Conversion], Graph]
 
 
 def convert_script(source: Script, conversion: Conversion) -> Graph:
@@ -64,7 +46,7 @@ def convert_script(source: Script, conversion: Conversion) -> Graph:
         warnings.simplefilter("ignore")  # that TorchScript is deprecated
         _refuse_written(torch, module)
         with conversion.meter.paused():
-            arguments = _arguments(torch, module, source, conversion)
+            arguments = arguments_of(torch, module, source, conversion)
         refusals = []
         for name, road in _ROADS.items():
             try:
@@ -208,70 +190,3 @@ def _nodes(block: Any) -> Iterator[Any]:
         yield node
         for inner in node.blocks():
             yield from _nodes(inner)
-
-
-def _arguments(torch: Any, module: Any, source: Script, conversion: Conversion) -> Arguments:
-    """Return example arguments: those of the caller, or tensors of the shapes that are given."""
-    formal = module.forward.schema.arguments[1:]
-    names = [one.name for one in formal]
-    needed = [one.name for one in formal if not one.has_default_value()]
-    if source.args is not None:
-        if not len(needed) <= len(source.args) <= len(names):
-            raise InvalidInputError(
-                f"the module takes {len(needed)} arguments, not {len(source.args)}",
-                hint=f"its arguments: {', '.join(names)}",
-            )
-        return Arguments(names[: len(source.args)], tuple(source.args), {})
-    shapes = conversion.shapes
-    missing = [name for name in needed if name not in shapes]
-    if missing:
-        example = ", ".join(f"{name!r}: (1, 3, 224, 224)" for name in needed)
-        raise ConversionError(
-            f"a TorchScript file does not state the shapes of its inputs: {', '.join(missing)}",
-            hint=f"give them: input_shapes={{{example}}}; or the arguments: "
-            "vkmnn.torch.compile(torch.jit.load(FILE), args)",
-        )
-    given = [name for name in names if name in shapes]
-    if given != names[: len(given)]:
-        raise ConversionError(
-            "shapes of optional inputs are given without those before them",
-            hint=f"its inputs in order: {', '.join(names)}",
-        )
-    sizes = {
-        name: [
-            dim if isinstance(dim, int) else (_OPEN if axis else _OPEN_BATCH)
-            for axis, dim in enumerate(shapes[name])
-        ]
-        for name in given
-    }
-    named = {
-        name: {
-            axis: dim or f"{name}_{axis}"
-            for axis, dim in enumerate(shapes[name])
-            if not isinstance(dim, int)
-        }
-        for name in given
-    }
-    tensors = _tensors(torch, module, list(sizes.values()))
-    return Arguments(given, tensors, {name: axes for name, axes in named.items() if axes})
-
-
-def _tensors(torch: Any, module: Any, sizes: Sequence[Sequence[int]]) -> tuple[Any, ...]:
-    """Return tensors that the module takes: of floats, or where it needs them of integers."""
-    first = None
-    for types in islice(product((torch.float32, torch.int64, torch.bool), repeat=len(sizes)), 81):
-        tensors = tuple(
-            torch.ones(*one, dtype=kind) for one, kind in zip(sizes, types, strict=True)
-        )
-        try:
-            with torch.no_grad():
-                module(*tensors)
-        except Exception as error:  # noqa: BLE001 - torch raises errors of any type
-            first = first or error
-            continue
-        return tensors
-    lines = [line for line in str(first).splitlines() if "Error" in line] or [str(first)[:200]]
-    raise ConversionError(
-        f"the TorchScript module takes no arguments of these shapes: {lines[-1].strip()[:200]}",
-        hint="give its arguments: vkmnn.torch.compile(torch.jit.load(FILE), args)",
-    )
