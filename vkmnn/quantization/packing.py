@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from hashlib import blake2b
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from vkmnn.ir import Array
-from vkmnn.quantization.model import graphs_of
+from vkmnn.quantization.model import FLOAT_TYPES, graphs_of
 from vkmnn.quantization.report import FloatNode, Progress
 from vkmnn.quantization.scheme import Scheme
 
@@ -22,13 +23,39 @@ points.
 """
 
 _FLOATS = {np.dtype(np.float32), np.dtype(np.float16)}
-_FLOAT_TYPES = {1, 10, 11, 16}  # TensorProto.DataType
 _MIN_ELEMENTS = 256
 _CONTRIB = "com.microsoft"
 
 
+class CachedPack:
+    """A packer that packs every matrix once.
+
+    Args:
+        pack: the packer.
+    """
+
+    def __init__(self, pack: Pack) -> None:
+        self._pack = pack
+        self._made: dict[bytes, tuple[Array, Array, Array]] = {}
+
+    def __call__(
+        self, matrix: Array, bits: int, block: int, symmetric: bool
+    ) -> tuple[Array, Array, Array]:
+        """Return the packed form of a matrix."""
+        digest = blake2b(np.ascontiguousarray(matrix).data, digest_size=16)
+        digest.update(repr((matrix.shape, bits, block, symmetric)).encode())
+        key = digest.digest()
+        if key not in self._made:
+            self._made[key] = self._pack(matrix, bits, block, symmetric)
+        return self._made[key]
+
+
 def pack_weights(
-    model: onnx.ModelProto, scheme: Scheme, pack: Pack, progress: Progress
+    model: onnx.ModelProto,
+    scheme: Scheme,
+    pack: Pack,
+    progress: Progress,
+    left: Mapping[str, str],
 ) -> tuple[list[str], list[FloatNode]]:
     """Replace constant weights of a model by packed ones, in place.
 
@@ -37,11 +64,12 @@ def pack_weights(
         scheme: how.
         pack: quantises a matrix in blocks along K.
         progress: called after each node.
+        left: the nodes that stay in float, and why.
 
     Returns:
         The names of the quantised nodes, and those that stayed in float.
     """
-    packer = _Packer(model, scheme, pack)
+    packer = _Packer(model, scheme, pack, left)
     graphs = list(graphs_of(model.graph))
     candidates = {node.name for graph in graphs for node in graph.node if packer.has_weights(node)}
     done = 0
@@ -62,8 +90,10 @@ def pack_weights(
 class _Packer:
     """State of packing a model: its constants and their packed forms."""
 
-    def __init__(self, model: onnx.ModelProto, scheme: Scheme, pack: Pack) -> None:
-        self.model, self.scheme, self._pack = model, scheme, pack
+    def __init__(
+        self, model: onnx.ModelProto, scheme: Scheme, pack: Pack, left: Mapping[str, str]
+    ) -> None:
+        self.model, self.scheme, self._pack, self._left = model, scheme, pack, left
         self.packed: list[str] = []
         self.in_float: list[FloatNode] = []
         graphs = list(graphs_of(model.graph))
@@ -90,8 +120,8 @@ class _Packer:
 
         kept = onnx.NodeProto()
         kept.CopyFrom(node)
-        if node.name in self.scheme.exclude:
-            reason = "excluded"
+        if node.name in self._left:
+            reason = self._left[node.name]
         elif (rule := _RULES.get(node.op_type)) is None:
             reason = f"there is no form of {node.op_type} with packed weights"
         else:
@@ -186,7 +216,7 @@ class _Packer:
         found = self._find(name)
         return (
             found is not None
-            and found[0].data_type in _FLOAT_TYPES
+            and found[0].data_type in FLOAT_TYPES
             and prod(found[0].dims) >= _MIN_ELEMENTS
         )
 

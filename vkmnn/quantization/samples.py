@@ -1,0 +1,183 @@
+"""Samples for calibration and comparison: arrays, and files of pictures, texts and arrays."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vkmnn.base.records import dataclass
+from vkmnn.errors import InvalidInputError, plural
+from vkmnn.ir import TensorInfo
+from vkmnn.quantization.calibration import Calibration, Sample, as_arrays, read_samples
+from vkmnn.quantization.sample_files import Entry, is_arrays, list_entries
+
+_KEPT_BYTES = 256 << 20
+"""Bytes of the samples that stay in memory."""
+LABELS = ("labels", "label")
+"""Names of arrays of class numbers that accompany inputs."""
+
+Tell = Callable[[str], object]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reading:
+    """How samples are read.
+
+    Attributes:
+        model: the model as the caller passed it, for the pipeline that prepares pictures and texts.
+        inputs: its inputs.
+        most: maximum number of samples.
+        task: the task of the pipeline; None to detect it.
+        options: options of the pipeline, such as `size` and `mean`.
+        device: the device on which the pipeline opens.
+        tell: called with sentences on assumptions.
+    """
+
+    model: Any
+    inputs: Sequence[TensorInfo]
+    most: int
+    task: str | None
+    options: Mapping[str, Any]
+    device: str | int
+    tell: Tell
+
+
+class Samples(Sequence[Sample]):
+    """Samples that are read when they are asked for; a limited number stays in memory.
+
+    Args:
+        count: number of samples.
+        read: returns one by its number.
+        labels: class numbers of each sample's rows; None without labels.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        read: Callable[[int], Sample],
+        labels: Sequence[Sequence[int]] | None = None,
+    ) -> None:
+        self._count, self._read, self.labels = count, read, labels
+        self._kept: OrderedDict[int, Sample] = OrderedDict()
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return self._count
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return a sample, or several as `Samples`."""
+        if isinstance(index, slice):
+            numbers = range(self._count)[index]
+            labels = self.labels
+            return Samples(
+                len(numbers),
+                lambda place: self[numbers[place]],
+                None if labels is None else [labels[number] for number in numbers],
+            )
+        if not 0 <= index < self._count:
+            raise IndexError(index)
+        if index not in self._kept:
+            self._keep(index, self._read(index))
+        self._kept.move_to_end(index)
+        return self._kept[index]
+
+    def _keep(self, index: int, sample: Sample) -> None:
+        self._kept[index] = sample
+        self._bytes += _nbytes(sample)
+        while self._bytes > _KEPT_BYTES and len(self._kept) > 1:
+            self._bytes -= _nbytes(self._kept.popitem(last=False)[1])
+
+    def __iter__(self) -> Iterator[Sample]:
+        """Yield the samples."""
+        return (self[index] for index in range(self._count))
+
+    def spread(self, most: int) -> Samples:
+        """Return at most `most` samples, spread over all."""
+        step = -(-self._count // most) if self._count else 1
+        made: Samples = self[::step]
+        return made
+
+
+def _nbytes(sample: Sample) -> int:
+    return sum(array.nbytes for array in sample.values())
+
+
+@contextmanager
+def open_samples(data: Calibration, how: Reading) -> Iterator[Samples]:
+    """Yield the samples of calibration data.
+
+    Args:
+        data: arrays by the names of inputs; or a file, a folder or a pattern: pictures (.jpg, …),
+            texts (.txt, .jsonl), arrays (.npz, .npy).
+        how: how they are read.
+
+    Raises:
+        InvalidInputError: the data cannot be read, or does not fit the model.
+        MissingExtraError: a package that reads pictures or texts is not installed.
+    """
+    if not isinstance(data, str | Path) or is_arrays(data):
+        yield _bounded(*_with_labels(as_arrays(data, how.inputs), how.inputs), how)
+        return
+    entries = list_entries(data, how.most, how.tell)
+    kind = entries[0].kind
+    if kind == "arrays":
+        yield _bounded(*_of_array_files(entries, how), how)
+        return
+    from vkmnn.quantization.media import media_samples
+
+    with media_samples(kind, entries, how) as samples:
+        yield samples
+
+
+def _with_labels(
+    arrays: Mapping[str, Any], inputs: Sequence[TensorInfo]
+) -> tuple[list[Sample], list[list[int]] | None]:
+    """Return samples of arrays, and their class numbers if an array that is no input has them."""
+    names = {info.name for info in inputs}
+    given = next((name for name in LABELS if name in arrays and name not in names), None)
+    samples = read_samples({name: one for name, one in arrays.items() if name != given}, inputs)
+    if given is None:
+        return samples, None
+    labels = np.asarray(arrays[given])
+    if labels.dtype.kind not in "iu" or labels.ndim != 1 or labels.size % len(samples):
+        raise InvalidInputError(
+            f"'{given}' is {labels.dtype} {list(labels.shape)}",
+            hint=f"give a class number for each of the {len(samples)} samples: int64 "
+            f"[{len(samples)}]",
+        )
+    return samples, labels.reshape(len(samples), -1).tolist()
+
+
+def _of_array_files(
+    entries: Sequence[Entry], how: Reading
+) -> tuple[list[Sample], list[list[int]] | None]:
+    """Return the samples of several files with arrays, or of rows with values by input."""
+    samples: list[Sample] = []
+    labels: list[list[int]] = []
+    for entry in entries:
+        arrays = as_arrays(entry.value, how.inputs)
+        found, named = _with_labels(arrays, how.inputs)
+        samples += found
+        labels += named or []
+        if len(samples) >= how.most:
+            break
+    return samples, labels if len(labels) == len(samples) else None
+
+
+def _bounded(
+    samples: list[Sample], labels: list[list[int]] | None, how: Reading
+) -> Samples:
+    made = Samples(len(samples), samples.__getitem__, labels)
+    fewer = made.spread(how.most)
+    if len(fewer) < len(made):
+        how.tell(
+            f"{len(fewer)} of {plural(len(made), 'sample')} are used, spread over all; choose "
+            "with --samples"
+        )
+    return fewer
