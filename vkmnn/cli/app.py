@@ -517,11 +517,11 @@ def convert(
 
 
 CalibrateOption = Annotated[
-    Path | None,
+    str | None,
     option(
         "--calibrate",
         metavar="DATA",
-        help="A .npz file with an array for every input; its first axis counts the samples.",
+        help="A folder, pattern or file of pictures, texts (.txt, .jsonl) or arrays (.npz, .npy).",
     ),
 ]
 SymbolSizeOption = Annotated[
@@ -537,11 +537,23 @@ SymbolSizeOption = Annotated[
 
 @app.command()
 def quantize(
-    model: ModelArgument,
+    model: ModelName,
     output: Annotated[
-        Path, typer.Argument(metavar="OUTPUT", help="The .onnx file to write.", show_default=False)
-    ],
-    weights: Annotated[str, option("--weights", help='"int8" or "int4".', show_default=False)],
+        Path | None,
+        typer.Argument(
+            metavar="OUTPUT", help="The .onnx file or folder to write; or --output.",
+            show_default=False,
+        ),
+    ] = None,
+    output_option: Annotated[
+        Path | None, option("--output", help="The .onnx file to write; for language models, a folder.")
+    ] = None,
+    weights: Annotated[
+        str | None, option("--weights", help='"int8" (default) or "int4".', show_default=False)
+    ] = None,
+    bits: Annotated[
+        int | None, typer.Option("--bits", help="8 or 4, the same as --weights int8 or int4.")
+    ] = None,
     block: Annotated[
         int, option("--block", help="Weights that share a scale: 16, 32, 64, 128, 256.")
     ] = 32,
@@ -556,6 +568,20 @@ def quantize(
         option("--activations", help='"int8" or "uint8"; takes --calibrate.'),
     ] = None,
     calibrate: CalibrateOption = None,
+    samples: Annotated[
+        int, typer.Option("--samples", help="Samples to read, at most, spread over all.")
+    ] = 200,
+    target: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--target",
+            help="Accuracy to keep, on samples held out: top1>=99%, accuracy>=, drop<=, cosine>=, "
+            "psnr>=, rms<=; the most sensitive nodes stay in float (repeatable).",
+        ),
+    ] = None,
+    sensitivity: Annotated[
+        bool, typer.Option("--sensitivity", help="Rank the nodes by the error that each causes.")
+    ] = False,
     method: Annotated[
         str, typer.Option("--method", help="How to compute ranges: minmax, entropy or percentile.")
     ] = "minmax",
@@ -575,20 +601,32 @@ def quantize(
     device: DeviceOption = "auto",
     sizes: SymbolSizeOption = None,
     seed: SeedOption = 0,
+    task: TaskOption = None,
+    labels: LabelsOption = None,
+    mean: MeanOption = None,
+    std: StdOption = None,
+    channels: ChannelsOption = None,
+    more: MoreOption = None,
+    html: Annotated[Path | None, typer.Option("--html", help="Write a page for a browser.")] = None,
     json: JsonOption = False,
 ) -> None:
     """Write a model with narrow weights.
 
-    Reports the savings and the loss of accuracy.
+    Reports the savings and the loss of accuracy. Folders of language models and GGUF files become
+    folders.
     """
-    from vkmnn.cli.quantize import quantize_model
+    from vkmnn.cli.media_inputs import TaskOptions
+    from vkmnn.cli.quantize import Wanted, quantize_model
 
+    wanted = Wanted(model, output, output_option, weights, bits, sizes or [], html)
     options = {
-        "weights": weights,
         "block": block,
         "symmetric": not zero_points,
         "activations": activations,
         "calibration": calibrate,
+        "samples": samples,
+        "target": target,
+        "sensitivity": sensitivity,
         "method": method,
         "per_channel": not per_tensor,
         "exclude": exclude or (),
@@ -596,8 +634,10 @@ def quantize(
         "compare": compare,
         "device": device,
         "seed": seed,
+        "task": task,
     }
-    quantize_model(model, output, sizes or [], options)
+    tasks = TaskOptions(task, labels, None, None, mean, std, channels, None, more or [])
+    quantize_model(wanted, options, tasks)
 
 
 VariantOption = Annotated[

@@ -44,20 +44,25 @@ def pack(
     if importance is not None:
         padded = np.zeros(blocks * block, np.float32)
         padded[:depth] = importance
-        weights = _tempered(padded.reshape(blocks, block))
+        weights = tempered(padded.reshape(blocks, block))
     codes = np.empty(rows.shape, np.uint8)
     scales = np.empty(len(rows), np.float32)
-    zeros = np.full(len(rows), 1 << bits - 1, np.uint8)
+    zeros = np.empty(len(rows), np.uint8)
     for start in range(0, len(rows), _ROWS):
         part = slice(start, start + _ROWS)
         x = rows[part]
         w = None if weights is None else weights[np.arange(start, start + len(x)) % blocks]
-        if symmetric:
-            scales[part] = scale_of(x, bits, w)
-        else:
-            scales[part], zeros[part] = _scale_and_zero(x, bits, w)
+        scales[part], zeros[part] = scale_and_zero(x, bits, symmetric, w)
         codes[part] = round_to(x, scales[part], zeros[part], bits)
     return packed(codes, scales, zeros, columns, bits)
+
+
+def plain_pack(
+    matrix: Array, bits: int, block: int, symmetric: bool, weight: str
+) -> tuple[Array, Array, Array]:
+    """Return a matrix as `pack` quantises it if nothing is known of its inputs."""
+    del weight
+    return pack(matrix, bits, block, symmetric)
 
 
 def packed(
@@ -94,7 +99,23 @@ def round_to(x: Array, scales: Array, zeros: Array, bits: int) -> Array:
     return np.asarray(np.clip(np.nan_to_num(made), 0, (1 << bits) - 1).astype(np.uint8))
 
 
-def scale_of(x: Array, bits: int, weights: Array | None = None) -> Array:
+def scale_and_zero(
+    x: Array, bits: int, symmetric: bool, weights: Array | None
+) -> tuple[Array, Array]:
+    """Return the scales float32 and zero points uint8 of blocks [blocks, block].
+
+    Args:
+        x: the numbers.
+        bits: 4 or 8.
+        symmetric: the middle value is the zero point of all.
+        weights: weights of the numbers' squared errors [blocks, block]; None for equal ones.
+    """
+    if symmetric:
+        return _scale(x, bits, weights), np.full(len(x), 1 << bits - 1, np.uint8)
+    return _scale_and_zero(x, bits, weights)
+
+
+def _scale(x: Array, bits: int, weights: Array | None) -> Array:
     """Return the scales of blocks [blocks, block] without zero points, float32 [blocks].
 
     The value of the largest magnitude usually becomes the lowest one, which is one step further
@@ -154,7 +175,7 @@ def _zero(low: Array, scale: Array, top: int) -> Array:
     return np.asarray(np.clip(np.rint(found), 0, top).astype(np.uint8))
 
 
-def _tempered(importance: Array) -> Array:
+def tempered(importance: Array) -> Array:
     """Return positive importance with a mean of one in every block."""
     mean = importance.mean(1, keepdims=True)
     made = np.where(mean > 0, importance / np.where(mean > 0, mean, 1), 1)

@@ -79,7 +79,7 @@ def _numbers(pipe: Pipeline, entries: Sequence[Entry], how: Reading) -> list[int
         return None
     shown = ", ".join(f"{name} {number}" for number, name in enumerate(texts[:3]))
     how.tell(
-        f"{plural(len(texts), 'class', 'classes')} are numbered in the order of their names: {shown}"
-        f"{', …' if len(texts) > 3 else ''}; choose with --labels FILE"
+        f"{plural(len(texts), 'class', 'classes')} are numbered in the order of their names: "
+        f"{shown}{', …' if len(texts) > 3 else ''}; choose with --labels FILE"
     )
     return [texts.index(str(one)) for one in labels]

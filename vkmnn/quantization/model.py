@@ -51,7 +51,7 @@ def load(model: str | Path | bytes | onnx.ModelProto) -> onnx.ModelProto:
 
         proto = inliner.inline_local_functions(proto)
     proto = _current(proto)
-    _name_nodes(proto)
+    name_nodes(proto)
     return proto
 
 
@@ -147,7 +147,8 @@ def _current(proto: onnx.ModelProto) -> onnx.ModelProto:
         ) from error
 
 
-def _name_nodes(proto: onnx.ModelProto) -> None:
+def name_nodes(proto: onnx.ModelProto) -> None:
+    """Give every node a name of its own."""
     taken: set[str] = set()
     nodes = [node for graph in graphs_of(proto.graph) for node in graph.node]
     named = {node.name for node in nodes}

@@ -98,6 +98,8 @@ class Reached:
         held_out: samples on which they were measured, and which calibration did not see.
         full: the values if every node were quantised.
         full_bytes: bytes of the constants if every node were quantised.
+        predicted_us: predicted time of a run of the "float" model, of the "full"y quantised one,
+            and of the "chosen" one; empty without a profile, or where it cannot be planned.
     """
 
     targets: Mapping[str, float]
@@ -105,6 +107,7 @@ class Reached:
     held_out: int
     full: Mapping[str, float]
     full_bytes: int
+    predicted_us: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)

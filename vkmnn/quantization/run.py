@@ -12,21 +12,29 @@ from typing import TYPE_CHECKING, Any
 from vkmnn.arguments import checked_number, target_path
 from vkmnn.base.records import dataclass
 from vkmnn.converter.onnx.stored import stored_by_type
-from vkmnn.errors import InvalidInputError, nearest
+from vkmnn.errors import (
+    BudgetError,
+    ConversionError,
+    InvalidInputError,
+    PlacementError,
+    nearest,
+)
 from vkmnn.quantization import model as models
 from vkmnn.quantization import sensitivity as sensitivities
 from vkmnn.quantization import tools
 from vkmnn.quantization.accuracy import Reference, on_device
 from vkmnn.quantization.advice import advice_for, refuse_quantized
-from vkmnn.quantization.blocks import pack
-from vkmnn.quantization.calibration import Calibration, Sizes, random_sample
+from vkmnn.quantization.blocks import plain_pack
+from vkmnn.quantization.calibration import Calibration, Sample, Sizes, random_sample
 from vkmnn.quantization.candidates import Candidate, Quantiser, StaticQuantiser, WeightQuantiser
+from vkmnn.quantization.language.folders import is_language_model
+from vkmnn.quantization.language.run import quantize_language
 from vkmnn.quantization.report import LayerError, Measured, Progress, Quantized, Reached, Size
 from vkmnn.quantization.samples import Reading, Samples, Tell, open_samples
 from vkmnn.quantization.scheme import ActivationType, Method, Scheme, WeightType
 from vkmnn.quantization.search import Search
 from vkmnn.quantization.targets import Target, read_targets, values_of
-from vkmnn.sources.locate import model_file
+from vkmnn.sources.locate import model_file, task_model
 
 if TYPE_CHECKING:
     import onnx
@@ -63,6 +71,7 @@ def quantize(
     sensitivity: bool = False,
     task: str | None = None,
     options: Mapping[str, Any] | None = None,
+    profile: str | None = None,
     tell: Tell | None = None,
 ) -> Quantized:
     """Quantise the weights of a model, and with `activations` also its activations, as ONNX.
@@ -100,6 +109,7 @@ def quantize(
         sensitivity: measure the error that each node causes if it alone is quantised.
         task: the task by which pictures and texts are prepared; None to detect it.
         options: options of `vkmnn.pipeline` for them: `size`, `mean`, `std`, `channels`, `labels`.
+        profile: the profile of a device on which the time of a run is predicted, with a target.
         tell: called with sentences on what was assumed about samples.
 
     Raises:
@@ -117,9 +127,15 @@ def quantize(
     scheme = Scheme(weights, block, symmetric, activations, method, per_channel, tuple(exclude))
     scheme.check()
     report, notes = progress or _say_nothing, list[str]()
+    model = task_model(model)
+    if isinstance(model, str | Path) and is_language_model(Path(model)):
+        _check_language(scheme, calibration, target, sensitivity)
+        return quantize_language(
+            Path(model), path, scheme, calibration, samples, device, report, tell or _hear_nothing
+        )
     job = _Job(
         target_path(path, ".onnx"), scheme, read_targets(target), sensitivity, compare, device,
-        report, notes,
+        profile, report, notes,
     )  # fmt: skip
     job.check(calibration)
     tools.need_tools()
@@ -152,6 +168,23 @@ def quantize(
     return job.run(model, proto, chosen, external_data, made_up=made_up)
 
 
+def _check_language(
+    scheme: Scheme, calibration: object, target: object, sensitivity: bool
+) -> None:
+    """Raise InvalidInputError for an option that is not for language models."""
+    for what, given, hint in (
+        ("activations", scheme.activations, "weights are quantised, in int4 or int8"),
+        ("target", target, "the perplexity is reported: --calibrate text.txt"),
+        ("sensitivity", sensitivity, "the perplexity is reported: --calibrate text.txt"),
+    ):
+        if given:
+            raise InvalidInputError(f"{what} is not for language models", hint=hint)
+    if not isinstance(calibration, str | Path | None):
+        raise InvalidInputError(
+            "a language model is calibrated by text", hint="give the path of a .txt file"
+        )
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Job:
     """One quantisation: what is wanted, and where it goes."""
@@ -162,6 +195,7 @@ class _Job:
     sensitivity: bool
     compare: bool
     device: str | int
+    profile: str | None
     report: Progress
     notes: list[str]
 
@@ -207,9 +241,10 @@ class _Job:
             ranked: Sequence[LayerError] = rank() if self.sensitivity else ()
             if self.targets:
                 held: Samples = samples[1::2]
-                chosen, measured, reached, ranked = self._searched(
+                chosen, measured, reached, found = self._searched(
                     quantiser, full, held, folder, lambda: ranked or rank()
                 )
+                ranked = ranked or found
                 compared = held
             else:
                 chosen, reached = full, None
@@ -241,7 +276,7 @@ class _Job:
     def _quantiser(self, proto: onnx.ModelProto, samples: Samples, folder: Path) -> Quantiser:
         if self.scheme.activations:
             return StaticQuantiser(proto, self.scheme, samples, folder, self.report)
-        return WeightQuantiser(proto, self.scheme, pack)
+        return WeightQuantiser(proto, self.scheme, plain_pack)
 
     def _ranked(
         self, quantiser: Quantiser, full: Candidate, samples: Samples, folder: Path
@@ -279,14 +314,37 @@ class _Job:
 
         search = Search(quantiser, self.targets, reference, folder, self.report)
         found = search.run(full, order, check if self.compare else None)
+        protos = {"float": quantiser.proto, "full": full.proto, "chosen": found.candidate.proto}
         reached = Reached(
             {str(one): values_of([one], found.measured)[one.name] for one in self.targets},
             found.left,
             len(reference),
             found.full,
             sum(size.nbytes for size in _sizes(full.proto).values()),
+            self._predicted(protos, held[0], folder),
         )
         return found.candidate, found.measured, reached, ranked
+
+    def _predicted(
+        self, protos: Mapping[str, onnx.ModelProto], sample: Sample, folder: Path
+    ) -> dict[str, float]:
+        """Return the predicted microseconds of a run of each model."""
+        if self.profile is None:
+            return {}
+        from vkmnn.opening import load_network
+        from vkmnn.opening.planned import plan_for
+
+        made = {}
+        for name, proto in protos.items():
+            path = folder / "planned.onnx"
+            models.save(proto, path, models.is_large(proto))
+            try:
+                plan = plan_for(load_network(path), self.profile, "high", sample, places=False)
+            except (ConversionError, PlacementError, BudgetError) as error:
+                self.notes.append(f"the time cannot be predicted: {error.message}")
+                return {}
+            made[name] = plan.forecast.predicted_us
+        return made
 
     def _measured(self, reference: Reference, candidate: Candidate, folder: Path) -> Measured:
         """Compare a model on the device with the float model."""

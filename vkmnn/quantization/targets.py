@@ -108,7 +108,7 @@ def _target(text: str) -> Target:
     if metric.highest is not None and not -metric.highest <= bound <= metric.highest:
         raise InvalidInputError(
             f"'{text.strip()}': {name} is at most {metric.highest:g}",
-            hint=f"write {number}%" if metric.share and bound <= 100 else "for example cosine>=0.99",
+            hint=f"write {number}%" if metric.share and bound <= 100 else "cosine>=0.99",
         )
     return Target(name.lower(), bound)
 
