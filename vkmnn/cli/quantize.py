@@ -39,6 +39,7 @@ from vkmnn.converter.foreign import kind_of_folder
 from vkmnn.errors import InvalidInputError, plural
 from vkmnn.inference_session import NodeArg
 from vkmnn.quantization import Quantized, Size, quantize
+from vkmnn.quantization.advice import refuse_formats
 from vkmnn.quantization.language import is_language_model
 from vkmnn.quantization.model import inputs_of, load
 
@@ -149,6 +150,7 @@ def _of_network(
     model: Path, wanted: Wanted, options: Mapping[str, Any], tasks: TaskOptions
 ) -> dict[str, Any]:
     """Return the options that only networks have: preprocessing, and shapes of random inputs."""
+    refuse_formats(model)
     sizes = list(wanted.sizes)
     if options["calibration"] is not None:  # a size of pictures, not of random inputs
         given = [one for one in sizes if "=" not in one and "," not in one]
@@ -179,8 +181,8 @@ def _of_device(options: Mapping[str, Any]) -> str:
     if not slow:
         return ""
     return (
-        f"{slow[0]} has no instructions for integer dot products: 8-bit activations do not make the "
-        "network faster there; weights alone (without --activations) take as little memory"
+        f"{slow[0]} has no instructions for integer dot products: 8-bit activations do not make "
+        "the network faster there; weights alone (without --activations) take as little memory"
     )
 
 

@@ -70,9 +70,7 @@ def costs(made: Quantized) -> Iterable[str]:
     names = ", ".join(one.name for one in reached.left[:6])
     more = f", … ({len(reached.left) - 6} more)" if len(reached.left) > 6 else ""
     yield f"{plural(len(reached.left), 'node')} stay in float: {names}{more}"
-    yield (
-        f"that makes the weights {bytes_text(size)} instead of {bytes_text(reached.full_bytes)}"
-    )
+    yield (f"that makes the weights {bytes_text(size)} instead of {bytes_text(reached.full_bytes)}")
     if reached.predicted_us:
         chosen, full, before = (
             time_text(reached.predicted_us[name] / 1e6) for name in ("chosen", "full", "float")

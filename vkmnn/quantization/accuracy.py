@@ -15,7 +15,7 @@ from vkmnn.inference_session import InferenceSession
 from vkmnn.ir import Array
 from vkmnn.quantization.calibration import Sample
 from vkmnn.quantization.report import Measured, OutputAccuracy, Progress
-from vkmnn.quantization.samples import Samples
+from vkmnn.quantization.sample_list import Samples
 
 if TYPE_CHECKING:
     import onnx
@@ -169,7 +169,7 @@ def _classes(want: Array) -> int | None:
     axes = [axis for axis, size in enumerate(want.shape) if size > 1]
     if want.dtype.kind != "f" or want.ndim < 2 or not axes or not want.size:
         return None
-    return want.shape[axes[-1]]
+    return int(want.shape[axes[-1]])
 
 
 def _hits(rows: Array, labels: Sequence[int]) -> int:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from math import prod
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vkmnn.base.budget import size_text
+from vkmnn.converter.front_end import FRONT_ENDS
 from vkmnn.errors import InvalidInputError, plural
+from vkmnn.opening import front_end_of, load_network
 from vkmnn.quantization.model import graphs_of
 from vkmnn.quantization.report import Measured, Size
 from vkmnn.quantization.scheme import Scheme
@@ -23,16 +26,48 @@ _QUANTIZED = frozenset(
         *("MatMulNBits", "GatherBlockQuantized", "MatMulBnb4", "DynamicQuantizeMatMul"),
     }
 )
+_OWN_READERS = frozenset({"ONNX", "vkmnn", "GGUF and safetensors"})
+"""Front ends whose models are refused or read with their own words."""
 _CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
 _READ_WEIGHTS = _CONVOLUTIONS | {"MatMul", "Gemm", "Gather", "LSTM", "GRU", "RNN"}
 _FLOATS = frozenset({1, 10, 11, 16})  # TensorProto.DataType
 _MIN_ELEMENTS = 256
-_TINY = 64 << 10
+_TINY = 16 << 10
 """Bytes of weights below which quantisation gains nothing."""
 _LITTLE = 0.9
 _SAME, _ERROR = 0.9, 0.3
 """The share of equal top 1, and the relative error, beyond which much accuracy is lost."""
 _WORTH = 0.2  # the fraction of the weights' bytes above which int8 is recommended
+
+
+def refuse_formats(model: object) -> None:
+    """Refuse models of other formats than ONNX, and say whether they are quantised already.
+
+    Raises:
+        InvalidInputError: another front end than ONNX's recognises the model.
+        ModelError: the file is damaged.
+    """
+    if not isinstance(model, str | Path):
+        return
+    found = front_end_of(model)
+    name = next((name for name in FRONT_ENDS if type(found) is FRONT_ENDS[name]), "ONNX")
+    if name in _OWN_READERS:
+        return
+    graph = load_network(model, optimised=False).source
+    sizes = Counter[bool]()
+    for array in graph.constants.values():
+        if array.size >= _MIN_ELEMENTS:
+            sizes[array.dtype.itemsize == 1 and array.dtype.kind != "b"] += array.size
+    if sizes[True] > sizes[False]:
+        raise InvalidInputError(
+            f"'{model}' is a model of {name} that is already quantised (weights in 8 bits or "
+            "less); nothing was written",
+            hint="run it as it is, or quantise the float model that it was made from, as ONNX",
+        )
+    raise InvalidInputError(
+        f"'{model}' is a model of {name}, and quantize reads ONNX",
+        hint="export the model that it was made from as ONNX, and quantise that",
+    )
 
 
 def refuse_quantized(proto: onnx.ModelProto, activations: str | None = None) -> None:

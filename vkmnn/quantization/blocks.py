@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from vkmnn.ir import Array
+Array = np.ndarray[Any, np.dtype[Any]]
 
 _ROWS = 1 << 15
 """Blocks that are quantised at a time."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -121,10 +122,11 @@ def as_arrays(data: Calibration, inputs: Sequence[TensorInfo]) -> dict[str, Arra
     if isinstance(data, str | Path):
         return _read(Path(data), inputs)
     types = {info.name: info.dtype.numpy for info in inputs}
+    rows: Mapping[str, Any] = data
     try:
         return {
             name: one if isinstance(one, np.ndarray) else np.asarray(one, types.get(name))
-            for name, one in data.items()
+            for name, one in rows.items()
         }
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidInputError(f"the calibration data is no array: {error}", hint=_HINT) from error

@@ -14,7 +14,7 @@ from vkmnn.quantization import tools
 from vkmnn.quantization.packing import CachedPack, Pack, pack_weights
 from vkmnn.quantization.remaining import split_nodes
 from vkmnn.quantization.report import FloatNode, Progress
-from vkmnn.quantization.samples import Samples
+from vkmnn.quantization.sample_list import Samples
 from vkmnn.quantization.scheme import Scheme
 
 if TYPE_CHECKING:

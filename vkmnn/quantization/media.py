@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from vkmnn.errors import InvalidInputError, plural
 from vkmnn.pipelines import PicturePipeline, Pipeline, pipeline
 from vkmnn.pipelines.texts.text_pipeline import TextPipeline
 from vkmnn.quantization.calibration import Sample
 from vkmnn.quantization.sample_files import Entry
-from vkmnn.quantization.samples import Reading, Samples
+from vkmnn.quantization.sample_list import Reading, Samples
 
 
 @contextmanager
@@ -46,7 +47,7 @@ def media_samples(kind: str, entries: Sequence[Entry], how: Reading) -> Iterator
 
 
 def _pictures(
-    pipe: PicturePipeline[object], entries: Sequence[Entry], classes: Sequence[int] | None
+    pipe: PicturePipeline[Any], entries: Sequence[Entry], classes: Sequence[int] | None
 ) -> Samples:
     """Return samples of as many pictures as the network runs at once."""
     size = pipe.network.batch or 1

@@ -23,14 +23,15 @@ from vkmnn.quantization import model as models
 from vkmnn.quantization import sensitivity as sensitivities
 from vkmnn.quantization import tools
 from vkmnn.quantization.accuracy import Reference, on_device
-from vkmnn.quantization.advice import advice_for, refuse_quantized
+from vkmnn.quantization.advice import advice_for, refuse_formats, refuse_quantized
 from vkmnn.quantization.blocks import plain_pack
 from vkmnn.quantization.calibration import Calibration, Sample, Sizes, random_sample
 from vkmnn.quantization.candidates import Candidate, Quantiser, StaticQuantiser, WeightQuantiser
 from vkmnn.quantization.language.folders import is_language_model
 from vkmnn.quantization.language.run import quantize_language
 from vkmnn.quantization.report import LayerError, Measured, Progress, Quantized, Reached, Size
-from vkmnn.quantization.samples import Reading, Samples, Tell, open_samples
+from vkmnn.quantization.sample_list import Reading, Samples, Tell
+from vkmnn.quantization.samples import open_samples
 from vkmnn.quantization.scheme import ActivationType, Method, Scheme, WeightType
 from vkmnn.quantization.search import Search
 from vkmnn.quantization.targets import Target, read_targets, values_of
@@ -120,37 +121,24 @@ def quantize(
         InvalidInputError: an argument or the calibration data is not valid, with the input named;
             the model is quantised already; or the file cannot be written.
     """
-    if isinstance(exclude, str):
-        raise InvalidInputError(
-            f"exclude is a list of names, not {exclude!r}", hint=f"write ['{exclude}']"
-        )
-    scheme = Scheme(weights, block, symmetric, activations, method, per_channel, tuple(exclude))
-    scheme.check()
-    report, notes = progress or _say_nothing, list[str]()
+    stored = {"weights": weights, "block": block, "symmetric": symmetric, "method": method}
+    scheme = _scheme({**stored, "activations": activations, "per_channel": per_channel}, exclude)
+    report, hear = progress or _say_nothing, tell or _hear_nothing
     model = task_model(model)
     if isinstance(model, str | Path) and is_language_model(Path(model)):
-        _check_language(scheme, calibration, target, sensitivity)
-        return quantize_language(
-            Path(model), path, scheme, calibration, samples, device, report, tell or _hear_nothing
-        )
+        text = _text_of(scheme, calibration, target, sensitivity)
+        return quantize_language(Path(model), path, scheme, text, samples, device, report, hear)
     job = _Job(
         target_path(path, ".onnx"), scheme, read_targets(target), sensitivity, compare, device,
-        profile, report, notes,
+        profile, report, [], hear,
     )  # fmt: skip
     job.check(calibration)
     tools.need_tools()
     model = model_file(model)
-    proto = models.load(model)
-    refuse_quantized(proto, activations)
-    _check_excluded(proto, scheme.exclude)
-
-    def noted(text: str) -> None:
-        notes.append(text)
-        (tell or _hear_nothing)(text)
-
+    proto = _loaded(model, scheme)
     reading = Reading(
         model, models.inputs_of(proto), checked_number(samples, "samples", 1), task, options or {},
-        device, noted,
+        device, job.note,
     )  # fmt: skip
     if external_data is None:
         external_data = models.has_external_data(model)
@@ -159,19 +147,48 @@ def quantize(
     if calibration is not None:
         with open_samples(calibration, reading) as found:
             return job.run(model, proto, found, external_data, made_up=False)
-    made_up = job.wants_samples
-    random = [
-        random_sample(reading.inputs, sizes or {}, seed + index)
-        for index in range(_MADE_UP if made_up else 0)
-    ]
-    chosen = Samples(len(random), random.__getitem__)
-    return job.run(model, proto, chosen, external_data, made_up=made_up)
+    chosen = _random(reading, sizes or {}, seed, _MADE_UP if job.wants_samples else 0)
+    return job.run(model, proto, chosen, external_data, made_up=bool(chosen))
 
 
-def _check_language(
-    scheme: Scheme, calibration: object, target: object, sensitivity: bool
-) -> None:
-    """Raise InvalidInputError for an option that is not for language models."""
+def _scheme(stored: Mapping[str, Any], exclude: Sequence[str]) -> Scheme:
+    """Return the checked options of storage."""
+    if isinstance(exclude, str):
+        raise InvalidInputError(
+            f"exclude is a list of names, not {exclude!r}", hint=f"write ['{exclude}']"
+        )
+    scheme = Scheme(**stored, exclude=tuple(exclude))
+    scheme.check()
+    return scheme
+
+
+def _loaded(model: Model, scheme: Scheme) -> onnx.ModelProto:
+    """Return a model with its data.
+
+    Raises:
+        InvalidInputError: it is no float model in ONNX, or lacks an excluded node.
+    """
+    refuse_formats(model)
+    proto = models.load(model)
+    refuse_quantized(proto, scheme.activations)
+    _check_excluded(proto, scheme.exclude)
+    return proto
+
+
+def _random(reading: Reading, sizes: Sizes, seed: int, count: int) -> Samples:
+    """Return random samples."""
+    made = [random_sample(reading.inputs, sizes, seed + index) for index in range(count)]
+    return Samples(len(made), made.__getitem__)
+
+
+def _text_of(
+    scheme: Scheme, calibration: Calibration | None, target: object, sensitivity: bool
+) -> str | Path | None:
+    """Return the text that calibrates a language model.
+
+    Raises:
+        InvalidInputError: it is no file; or an option is not for language models.
+    """
     for what, given, hint in (
         ("activations", scheme.activations, "weights are quantised, in int4 or int8"),
         ("target", target, "the perplexity is reported: --calibrate text.txt"),
@@ -179,10 +196,11 @@ def _check_language(
     ):
         if given:
             raise InvalidInputError(f"{what} is not for language models", hint=hint)
-    if not isinstance(calibration, str | Path | None):
-        raise InvalidInputError(
-            "a language model is calibrated by text", hint="give the path of a .txt file"
-        )
+    if calibration is None or isinstance(calibration, str | Path):
+        return calibration
+    raise InvalidInputError(
+        "a language model is calibrated by text", hint="give the path of a .txt file"
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -198,6 +216,12 @@ class _Job:
     profile: str | None
     report: Progress
     notes: list[str]
+    hear: Tell
+
+    def note(self, text: str) -> None:
+        """Keep a sentence for the result, and pass it on."""
+        self.notes.append(text)
+        self.hear(text)
 
     @property
     def wants_samples(self) -> bool:
@@ -281,9 +305,7 @@ class _Job:
     def _ranked(
         self, quantiser: Quantiser, full: Candidate, samples: Samples, folder: Path
     ) -> list[LayerError]:
-        reference = self._reference(
-            quantiser, samples.spread(sensitivities.SAMPLES), folder
-        )
+        reference = self._reference(quantiser, samples.spread(sensitivities.SAMPLES), folder)
         return sensitivities.rank(quantiser, full, reference, folder, self.report)
 
     def _reference(self, quantiser: Quantiser, samples: Samples, folder: Path) -> Reference:

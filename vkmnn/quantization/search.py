@@ -74,6 +74,12 @@ class Search:
         Raises:
             TargetMissedError: no model with a quantised node meets them.
         """
+        if not full.quantized:
+            raise TargetMissedError(
+                "nothing in the model can be quantised, see the nodes in float without a target",
+                {},
+                "run the float model",
+            )
         measured = self._measured(full)
         values = values_of(self._targets, measured)
         if self._is_met(measured):
@@ -89,7 +95,7 @@ class Search:
             if self._is_met(measured):
                 return Found(candidate, tuple(left), measured, values)
             count = count + max(1, count // 4)
-        raise self._missed(len(order))
+        raise self._missed()
 
     def _fewest(self, order: Sequence[LayerError]) -> int:
         """Return how many of the first nodes have to stay in float; all if none is too few."""
@@ -132,13 +138,13 @@ class Search:
             self._best[name] = better(value, self._best.get(name, value))
         return all(one.is_met(values[one.name]) for one in self._targets)
 
-    def _missed(self, nodes: int) -> TargetMissedError:
+    def _missed(self) -> TargetMissedError:
         reached = ", ".join(f"{one.name} {one.text(self._best[one.name])}"
                             for one in self._targets)  # fmt: skip
         wanted = ", ".join(map(str, self._targets))
         return TargetMissedError(
             f"no model with a quantised node meets {wanted} on {len(self._reference)} held-out "
-            f"samples; the best has {reached} ({nodes} nodes tried); nothing was written",
+            f"samples; the best has {reached}; nothing was written",
             self._best,
             "lower the target, give more samples, or quantise less: 8 bits instead of 4, or "
             "weights without activations",

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from vkmnn.ir import Array
-from vkmnn.quantization.blocks import packed, round_to, scale_and_zero, tempered
+from vkmnn.quantization.blocks import Array, packed, round_to, scale_and_zero, tempered
 
 _DAMPING = 0.01
 """Share of the mean diagonal that is added to the moments."""
@@ -58,9 +57,7 @@ def pack_with_feedback(
             inside = upper[place, place + 1 : start + size]
             part[row + 1 : size] -= np.outer(inside, errors[row])
         rest[start + size : depth] -= upper[start : start + size, start + size :].T @ errors
-    return packed(
-        codes.reshape(-1, block), scales.reshape(-1), zeros.reshape(-1), columns, bits
-    )
+    return packed(codes.reshape(-1, block), scales.reshape(-1), zeros.reshape(-1), columns, bits)
 
 
 def _inverse_factor(moments: Array) -> Array:

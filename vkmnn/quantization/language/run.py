@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -228,5 +227,5 @@ def _moved(made: Path, target: Path) -> tuple[Path, ...]:
     """Move a finished folder to its place, and return its files."""
     if target.is_dir():
         target.rmdir()
-    os.replace(made, target)
+    made.replace(target)
     return tuple(sorted(path for path in target.rglob("*") if path.is_file()))

@@ -79,7 +79,7 @@ class Moments:
         return weight in self._products
 
     def of(self, weight: str) -> Array:
-        """Return the moments of a weight's inputs, float64 [K, K]; a part of all stays in memory."""
+        """Return the moments of a weight's inputs, float64 [K, K]; some stay in memory."""
         name = self._products[weight].input
         if name not in self._held:
             part = next(part for part in self._parts if name in part)
