@@ -13,6 +13,8 @@ import numpy as np
 from vkmnn.errors import InvalidInputError, plural
 from vkmnn.inference_session import InferenceSession
 from vkmnn.ir import Array
+from vkmnn.quantization import model as models
+from vkmnn.quantization import tools
 from vkmnn.quantization.calibration import Sample
 from vkmnn.quantization.report import Measured, OutputAccuracy, Progress
 from vkmnn.quantization.sample_list import Samples
@@ -94,6 +96,20 @@ class Reference:
         if not rows:
             return Measured(outputs)
         return Measured(outputs, right / rows, before / rows)
+
+
+def measure(proto: onnx.ModelProto, reference: Reference, folder: Path) -> Measured:
+    """Compare a model with the float model, by onnxruntime.
+
+    Args:
+        proto: the model, with its data.
+        reference: the float model's outputs.
+        folder: a folder for the model.
+    """
+    path = folder / "candidate.onnx"
+    models.save(proto, path, models.is_large(proto))
+    with tools.opened(path) as run:
+        return reference.measure(run)
 
 
 def _accuracy(name: str, expected: Sequence[Array], results: Sequence[Any]) -> OutputAccuracy:

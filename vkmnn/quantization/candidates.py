@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from vkmnn.base.records import dataclass
 from vkmnn.quantization import model as models
 from vkmnn.quantization import tools
+from vkmnn.quantization.accuracy import Reference, measure
+from vkmnn.quantization.equalise import equalised
 from vkmnn.quantization.packing import CachedPack, Pack, pack_weights
 from vkmnn.quantization.remaining import split_nodes
 from vkmnn.quantization.report import FloatNode, Progress
@@ -20,6 +22,8 @@ from vkmnn.quantization.scheme import Scheme
 if TYPE_CHECKING:
     import onnx
 
+_TRIED = 16
+"""Samples on which equalised ranges of channels are tried, at most."""
 _WIDE = 1e4  # from here on, steps of 8 bits are too large
 _MOVING = frozenset(
     {
@@ -134,17 +138,41 @@ class StaticQuantiser(Quantiser):
     ) -> None:
         super().__init__(proto, scheme)
         self._folder, self._external = folder, models.is_large(proto)
-        plain, self._ready = folder / "float.onnx", folder / "ready.onnx"
+        plain, ready = folder / "float.onnx", folder / "ready.onnx"
         progress("preparing", 0, 1)
         models.save(proto, plain, self._external)
-        tools.prepare(plain, self._ready, self._external)
-        self._prepared = models.load(self._ready)
-        models.save(self._prepared, self._ready, self._external)
-        masks = tools.ranges(self._ready, folder, samples[0], self._external)
+        tools.prepare(plain, ready, self._external)
+        self._prepared = models.load(ready)
+        models.save(self._prepared, ready, self._external)
+        masks = tools.ranges(ready, folder, samples[0], self._external)
         self._left = _around_masks(self._prepared, masks) | self._excluded()
+        ranges = tools.calibrate(ready, folder, scheme, samples, self._external, progress)
+        self._ready, self._ranges = ready, ranges
+        if scheme.per_channel and not self._external:
+            self._equalise(samples)
+
+    def _equalise(self, samples: Samples) -> None:
+        """Equalise the ranges of channels if that makes the model more accurate."""
+        few = samples.spread(_TRIED)
+        proto = equalised(self._prepared, few, tools.opened)
+        if proto is None:
+            return
+        with tools.opened(self._ready) as run:
+            reference = Reference(run, few, _silent)
+        before = self._ready, self._ranges, self._prepared
+        error = self._error(reference)
+        self._ready, self._prepared = self._folder / "equal.onnx", proto
+        models.save(proto, self._ready, external=False)
         self._ranges = tools.calibrate(
-            self._ready, folder, scheme, samples, self._external, progress
+            self._ready, self._folder, self.scheme, samples, False, _silent
         )
+        if self._error(reference) >= error:
+            self._ready, self._ranges, self._prepared = before
+
+    def _error(self, reference: Reference) -> float:
+        made = self.make({}, _silent)
+        outputs = measure(made.proto, reference, self._folder).outputs
+        return max((one.rms for one in outputs if one.rms is not None), default=0.0)
 
     @property
     def float_model(self) -> onnx.ModelProto:
@@ -174,6 +202,10 @@ class StaticQuantiser(Quantiser):
         proto = models.load(done)
         quantized, in_float = split_nodes(proto, excluded, tools.quantizable())
         return Candidate(proto, tuple(quantized), tuple(in_float))
+
+
+def _silent(what: str, done: int, total: int) -> None:
+    """Ignore progress."""
 
 
 def _around_masks(proto: onnx.ModelProto, ranges: Mapping[str, float]) -> dict[str, str]:

@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from vkmnn.base.records import dataclass
-from vkmnn.quantization.accuracy import Reference
+from vkmnn.quantization.accuracy import Reference, measure
 from vkmnn.quantization.candidates import Candidate, Quantiser
 from vkmnn.quantization.report import LayerError, Measured, Progress
-from vkmnn.quantization.sensitivity import measure
 from vkmnn.quantization.targets import METRICS, Target, TargetMissedError, values_of
 
 _PUT_BACK = 8
@@ -126,7 +125,7 @@ class Search:
         return self._quantiser.make({one.name: REASON for one in left}, lambda *_: None)
 
     def _measured(self, candidate: Candidate) -> Measured:
-        return measure(candidate, self._reference, self._folder)
+        return measure(candidate.proto, self._reference, self._folder)
 
     def _meets(self, left: Sequence[LayerError]) -> bool:
         return self._is_met(self._measured(self._made(left)))

@@ -6,24 +6,14 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from vkmnn.quantization import model as models
-from vkmnn.quantization import tools
-from vkmnn.quantization.accuracy import Reference
+from vkmnn.quantization.accuracy import Reference, measure
 from vkmnn.quantization.candidates import Candidate, Layer, Quantiser
-from vkmnn.quantization.report import LayerError, Measured, Progress
+from vkmnn.quantization.report import LayerError, Progress
 
 SECONDS = 300.0
 """Time after which no further node is measured."""
 SAMPLES = 16
 """Samples on which each node is measured, at most."""
-
-
-def measure(candidate: Candidate, reference: Reference, folder: Path) -> Measured:
-    """Compare a quantised model with the float model, by onnxruntime."""
-    path = folder / "candidate.onnx"
-    models.save(candidate.proto, path, models.is_large(candidate.proto))
-    with tools.opened(path) as run:
-        return reference.measure(run)
 
 
 def rank(
@@ -53,7 +43,7 @@ def rank(
         if number == 1 or time.monotonic() < end:
             left = dict.fromkeys((name for name in full.quantized if name != layer.name), "")
             alone = quantiser.make(left, _silent)
-            outputs = measure(alone, reference, folder).outputs
+            outputs = measure(alone.proto, reference, folder).outputs
             rms = max((one.rms for one in outputs if one.rms is not None), default=None)
             top1 = min((one.top1 for one in outputs if one.top1 is not None), default=None)
         errors[layer.name] = LayerError(layer.name, layer.op, layer.nbytes, rms, top1)
