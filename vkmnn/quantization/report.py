@@ -93,7 +93,7 @@ class Reached:
     """What a target required.
 
     Attributes:
-        targets: the targets as typed, and the values that the model reaches.
+        targets: the targets, such as "top1>=99%", and the values that the model reaches.
         left: nodes that stay in float to meet them, the most sensitive first.
         held_out: samples on which they were measured, and which calibration did not see.
         full: the values if every node were quantised.

@@ -22,7 +22,6 @@ def rank(
     reference: Reference,
     folder: Path,
     progress: Progress,
-    seconds: float = SECONDS,
 ) -> list[LayerError]:
     """Return the error of each node, the most sensitive first, those without a measurement last.
 
@@ -31,12 +30,11 @@ def rank(
         full: the model with all nodes quantised.
         reference: the float model's outputs.
         folder: a folder for models.
-        progress: called after each node.
-        seconds: time for all measurements. They go from both ends of the network inwards: the first
-            and the last nodes are usually the most sensitive.
+        progress: called after each node. The measurements go from both ends of the network inwards
+            while there is time: the first and the last nodes are usually the most sensitive.
     """
     layers = quantiser.layers(full)
-    end = time.monotonic() + seconds
+    end = time.monotonic() + SECONDS
     errors: dict[str, LayerError] = {}
     for number, layer in enumerate(_inwards(layers), 1):
         rms = top1 = None
