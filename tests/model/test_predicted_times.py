@@ -9,7 +9,7 @@ import pytest
 
 from tests.model.test_plan import TWELVE_LAYERS, planned, transformer
 from tests.model.yolov5s import yolov5s
-from vkmnn.cli.plan import plan_for
+from vkmnn.opening.planned import plan_for
 from vkmnn.opening import load_network
 from vkmnn.schedule_config import PrecisionName
 

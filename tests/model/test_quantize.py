@@ -17,7 +17,7 @@ from tests.onnxruntime_oracle import open_oracle
 from vkmnn.cli.app import run_cli
 from vkmnn.errors import InvalidInputError, MissingExtraError, ModelError, VkmnnError
 from vkmnn.quantization.accuracy import _accuracy
-from vkmnn.quantization.tools import pack
+from vkmnn.quantization.blocks import pack
 
 Array = np.ndarray[Any, Any]
 DOCS = Path(__file__).resolve().parents[2] / "docs"

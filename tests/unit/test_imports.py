@@ -101,12 +101,13 @@ ALLOWED: dict[str, set[str]] = {
     },
     "torch": {"errors", "ir", "converter", "inference_session", "arguments"},  # PyTorch's modules
     "serve": {"errors", "ir", "llm", "inference_session", "schedule_config", "sources"},
-    "quantization": {  # onnxruntime's tools
-        *("errors", "ir", "converter", "arguments", "inference_session", "sources"),
-    },
     "pipelines": {  # tasks: pictures, sounds and texts around sessions
         *("errors", "ir", "converter", "opening", "schedule_config", "inference_session"),
         *("sources", "llm"),
+    },
+    "quantization": {  # onnxruntime's tools; samples by pipelines, and language models
+        *("errors", "ir", "converter", "arguments", "inference_session", "sources"),
+        *("host", "opening", "llm", "pipelines"),
     },
     "batch": {"errors", "ir", "runtime", "inference_session", "pipelines"},  # many items
     "bench": {"errors", "ir", "runtime", "host"},

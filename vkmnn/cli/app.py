@@ -284,6 +284,7 @@ MeanOption = Annotated[
 ]
 StdOption = Annotated[str | None, typer.Option("--std", help="For images: divides the difference.")]
 ChannelsOption = Annotated[str | None, typer.Option("--channels", help="For images: rgb or bgr.")]
+HtmlOption = Annotated[Path | None, typer.Option("--html", help="Write a page for a browser.")]
 PreprocessOption = Annotated[
     str | None,
     typer.Option("--preprocess", help="Where images are preprocessed: auto, device or host."),
@@ -432,7 +433,7 @@ def compare(
     layers: Annotated[
         bool, typer.Option("--layers", help="Show every tensor, those that were fused away too.")
     ] = False,
-    html: Annotated[Path | None, typer.Option("--html", help="Write a page for a browser.")] = None,
+    html: HtmlOption = None,
     unsupported: Annotated[
         str,
         typer.Option(
@@ -528,11 +529,11 @@ def convert(
 
 
 CalibrateOption = Annotated[
-    Path | None,
+    str | None,
     option(
         "--calibrate",
         metavar="DATA",
-        help="A .npz file with an array for every input; its first axis counts the samples.",
+        help="A folder, pattern or file of pictures, texts (.txt, .jsonl) or arrays (.npz, .npy).",
     ),
 ]
 SymbolSizeOption = Annotated[
@@ -546,69 +547,113 @@ SymbolSizeOption = Annotated[
 ]
 
 
+QuantizedArgument = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="OUTPUT",
+        help="The .onnx file to write, or the folder of a language model; or --output.",
+        show_default=False,
+    ),
+]
+QuantizedOption = Annotated[
+    Path | None, option("--output", help="The .onnx file or the folder to write.")
+]
+WeightsOption = Annotated[
+    str | None, option("--weights", help='"int8" (default) or "int4".', show_default=False)
+]
+BitsOption = Annotated[
+    int | None, typer.Option("--bits", help="8 or 4, the same as --weights int8 or int4.")
+]
+BlockOption = Annotated[
+    int, option("--block", help="Weights that share a scale: 16, 32, 64, 128, 256.")
+]
+ZeroPointsOption = Annotated[
+    bool,
+    typer.Option("--zero-points", help="Store a zero point per block: more accurate, but larger."),
+]
+ActivationsOption = Annotated[
+    str | None, option("--activations", help='"int8" or "uint8"; takes --calibrate.')
+]
+SamplesOption = Annotated[
+    int, typer.Option("--samples", help="Samples to read, at most, spread over all.")
+]
+TargetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--target",
+        help="Accuracy to keep, on samples held out: top1>=99%, accuracy>=, drop<=, cosine>=, "
+        "psnr>=, rms<=; the most sensitive nodes stay in float (repeatable).",
+    ),
+]
+SensitivityOption = Annotated[
+    bool, typer.Option("--sensitivity", help="Rank the nodes by the error that each causes.")
+]
+MethodOption = Annotated[
+    str, typer.Option("--method", help="How to compute ranges: minmax, entropy or percentile.")
+]
+PerTensorOption = Annotated[
+    bool, typer.Option("--per-tensor", help="One scale for all channels (with --activations).")
+]
+ExcludeOption = Annotated[
+    list[str] | None, option("--exclude", help="Leave in float (repeatable).")
+]
+ExternalOption = Annotated[
+    bool, typer.Option("--external-data", help="Write the weights to OUTPUT.data.")
+]
+ComparedOption = Annotated[
+    bool, typer.Option("--compare/--no-compare", help="Run both models and compare.")
+]
+
+
 @app.command()
 def quantize(
-    model: ModelArgument,
-    output: Annotated[
-        Path, typer.Argument(metavar="OUTPUT", help="The .onnx file to write.", show_default=False)
-    ],
-    weights: Annotated[str, option("--weights", help='"int8" or "int4".', show_default=False)],
-    block: Annotated[
-        int, option("--block", help="Weights that share a scale: 16, 32, 64, 128, 256.")
-    ] = 32,
-    zero_points: Annotated[
-        bool,
-        typer.Option(
-            "--zero-points", help="Store a zero point per block: more accurate, but larger."
-        ),
-    ] = False,
-    activations: Annotated[
-        str | None,
-        option("--activations", help='"int8" or "uint8"; takes --calibrate.'),
-    ] = None,
+    model: ModelName,
+    output: QuantizedArgument = None,
+    output_option: QuantizedOption = None,
+    weights: WeightsOption = None,
+    bits: BitsOption = None,
+    block: BlockOption = 32,
+    zero_points: ZeroPointsOption = False,
+    activations: ActivationsOption = None,
     calibrate: CalibrateOption = None,
-    method: Annotated[
-        str, typer.Option("--method", help="How to compute ranges: minmax, entropy or percentile.")
-    ] = "minmax",
-    per_tensor: Annotated[
-        bool, typer.Option("--per-tensor", help="One scale for all channels (with --activations).")
-    ] = False,
-    exclude: Annotated[
-        list[str] | None,
-        option("--exclude", help="Leave in float (repeatable)."),
-    ] = None,
-    external_data: Annotated[
-        bool, typer.Option("--external-data", help="Write the weights to OUTPUT.data.")
-    ] = False,
-    compare: Annotated[
-        bool, typer.Option("--compare/--no-compare", help="Run both models and compare.")
-    ] = True,
+    samples: SamplesOption = 200,
+    target: TargetOption = None,
+    sensitivity: SensitivityOption = False,
+    method: MethodOption = "minmax",
+    per_tensor: PerTensorOption = False,
+    exclude: ExcludeOption = None,
+    external_data: ExternalOption = False,
+    compare: ComparedOption = True,
     device: DeviceOption = "auto",
     sizes: SymbolSizeOption = None,
     seed: SeedOption = 0,
+    task: TaskOption = None,
+    labels: LabelsOption = None,
+    mean: MeanOption = None,
+    std: StdOption = None,
+    channels: ChannelsOption = None,
+    more: MoreOption = None,
+    html: HtmlOption = None,
     json: JsonOption = False,
 ) -> None:
     """Write a model with narrow weights.
 
-    Reports the savings and the loss of accuracy.
+    Reports the savings and the loss of accuracy. Folders of language models and GGUF files become
+    folders.
     """
-    from vkmnn.cli.quantize import quantize_model
+    from vkmnn.cli.media_inputs import TaskOptions
+    from vkmnn.cli.quantize import Wanted, quantize_model
 
+    wanted = Wanted(model, output, output_option, weights, bits, sizes or [], html)
     options = {
-        "weights": weights,
-        "block": block,
-        "symmetric": not zero_points,
-        "activations": activations,
-        "calibration": calibrate,
-        "method": method,
-        "per_channel": not per_tensor,
-        "exclude": exclude or (),
-        "external_data": external_data or None,
-        "compare": compare,
-        "device": device,
-        "seed": seed,
-    }
-    quantize_model(model, output, sizes or [], options)
+        "block": block, "symmetric": not zero_points, "activations": activations,
+        "calibration": calibrate, "samples": samples, "target": target,
+        "sensitivity": sensitivity, "method": method, "per_channel": not per_tensor,
+        "exclude": exclude or (), "external_data": external_data or None, "compare": compare,
+        "device": device, "seed": seed, "task": task,
+    }  # fmt: skip
+    tasks = TaskOptions(task, labels, None, None, mean, std, channels, None, more or [])
+    quantize_model(wanted, options, tasks)
 
 
 VariantOption = Annotated[
@@ -1011,7 +1056,7 @@ def profile(
         Path | None,
         typer.Option("--trace", help="Write a trace for ui.perfetto.dev or chrome://tracing."),
     ] = None,
-    html: Annotated[Path | None, typer.Option("--html", help="Write a page for a browser.")] = None,
+    html: HtmlOption = None,
     seed: SeedOption = 0,
     json: JsonOption = False,
 ) -> None:
@@ -1044,7 +1089,7 @@ def plan(
     alone: Annotated[
         bool, typer.Option("--alone", help="Leave out the predictions for other profiles.")
     ] = False,
-    html: Annotated[Path | None, typer.Option("--html", help="Write a page for a browser.")] = None,
+    html: HtmlOption = None,
     json: JsonOption = False,
 ) -> None:
     """Predict how a model runs on another device.

@@ -84,6 +84,9 @@ METAVARS: Mapping[str, str] = {
     "--weights": "TYPE",
     "--with": "DEVICE",
     "--block": "N",
+    "--bits": "4|8",
+    "--samples": "N",
+    "--target": "MEASURE>=VALUE",
 }
 """Placeholders for option values in help; by default, the option's name in capitals."""
 

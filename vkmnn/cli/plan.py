@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,44 +28,19 @@ from vkmnn.cli.feeds import make_feeds, picture_sizes, shapes_to_open
 from vkmnn.cli.plan_page import TERMS, write_plan_page
 from vkmnn.cli.run import tell_assumed
 from vkmnn.cli.saving import saving
-from vkmnn.core.backend import MemoryUse
-from vkmnn.core.placement import Placement
 from vkmnn.errors import VkmnnError, plural
 from vkmnn.inference_session import NodeArg
 from vkmnn.ir import Array
-from vkmnn.opening import (
-    Network,
-    OpenDevice,
-    load_network,
-    open_session,
-    possible_precision,
-)
-from vkmnn.runtime.device import open_profile
+from vkmnn.opening import Network, load_network
+from vkmnn.opening.planned import Planned, plan_for
 from vkmnn.runtime.device_profiles import profile_names
-from vkmnn.schedule_config import (
-    PRECISIONS,
-    STORAGE,
-    STORES,
-    Precision,
-    PrecisionName,
-    ScheduleConfig,
-)
+from vkmnn.schedule_config import STORES, PrecisionName
 from vkmnn.vulkan.cost.devices import class_of, cores_of
-from vkmnn.vulkan.plan.forecast import Forecast, PlanningBackend
+from vkmnn.vulkan.plan.forecast import Forecast
 
 _WIDE = 130
 _DETAILS = ("groups", "waves", "padded")
 """Columns of dispatches that narrow terminals have no room for."""
-
-
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """A plan for a profile: predicted time, memory, and placement of its ops."""
-
-    forecast: Forecast
-    memory: MemoryUse
-    placement: Placement
-    precision: Precision
 
 
 class Prediction(NamedTuple):
@@ -132,41 +106,6 @@ def plan_model(
     _show(model.name, planned, facts)
     if html is not None:
         out.print(Text(f"saved {html}; open it in a browser"))
-
-
-def plan_for(
-    network: Network,
-    profile: str,
-    precision: PrecisionName,
-    feeds: Mapping[str, Array],
-    *,
-    places: bool,
-) -> Planned:
-    """Return the plan of a network for a profile.
-
-    Args:
-        network: the network.
-        profile: the name of a device profile.
-        precision: as of a session; a device without that storage plans in float32.
-        feeds: the inputs; their shapes count, and contents from which shapes are computed.
-        places: also place tensors, which packs the constants.
-    """
-    device = open_profile(profile)
-    try:
-        taken = possible_precision(PRECISIONS[precision], device.info)
-        element, arithmetic = STORAGE[taken]
-        backend = PlanningBackend(device, element, places, arithmetic=arithmetic)
-        opened = OpenDevice(backend, device.info, taken)
-        session = open_session(network, ScheduleConfig(precision=precision), opened).core
-        try:
-            session.run(feeds)
-            return Planned(
-                backend.forecast(), session.memory(), session.placement(), opened.precision
-            )
-        finally:
-            session.close()
-    finally:
-        device.close()
 
 
 def _others(

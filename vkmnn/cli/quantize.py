@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich.text import Text
 
+from vkmnn.base.whole_files import check_writable
+from vkmnn.cli import pages
 from vkmnn.cli.console import (
     bytes_text,
     document,
@@ -22,48 +25,165 @@ from vkmnn.cli.console import (
     table,
 )
 from vkmnn.cli.feeds import parse_sizes, picture_sizes, settle
+from vkmnn.cli.media_inputs import TaskOptions
+from vkmnn.cli.models import local_file, local_model
+from vkmnn.cli.pipeline import parsed_options
+from vkmnn.cli.quantize_report import (
+    quantize_page,
+    show_perplexities,
+    show_reached,
+    show_sensitivity,
+)
+from vkmnn.cli.saving import saving
 from vkmnn.converter.foreign import kind_of_folder
 from vkmnn.errors import InvalidInputError, plural
 from vkmnn.inference_session import NodeArg
-from vkmnn.quantization import OutputAccuracy, Quantized, Size, quantize
+from vkmnn.quantization import Quantized, Size, quantize
+from vkmnn.quantization.advice import refuse_formats
+from vkmnn.quantization.language import is_language_model
 from vkmnn.quantization.model import inputs_of, load
 
 _SHOWN = 12
+_PROFILE = "geforce-rtx-3060-laptop"
+"""The device for which times are predicted."""
 
 
-def quantize_model(
-    model: Path, output: Path, sizes: Sequence[str], options: Mapping[str, Any]
-) -> None:
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The model and the output of `vkmnn quantize`, as typed."""
+
+    model: str
+    output: Path | None
+    output_option: Path | None
+    weights: str | None
+    bits: int | None
+    sizes: Sequence[str]
+    html: Path | None
+
+    @property
+    def path(self) -> Path:
+        """The file or folder to write.
+
+        Raises:
+            InvalidInputError: there is none, or two.
+        """
+        given = [one for one in (self.output, self.output_option) if one is not None]
+        if len(given) != 1:
+            raise InvalidInputError(
+                "two outputs are named" if given else "no output is named",
+                hint=f"vkmnn quantize {self.model} -o small.onnx",
+            )
+        return given[0]
+
+    @property
+    def type(self) -> str | None:
+        """The type of weights; None for the default.
+
+        Raises:
+            InvalidInputError: --bits is not 4 or 8, or contradicts --weights.
+        """
+        if self.bits is None:
+            return self.weights
+        named = f"int{self.bits}"
+        if named not in ("int4", "int8") or self.weights not in (None, named):
+            raise InvalidInputError(
+                f"--bits {self.bits} contradicts --weights {self.weights}"
+                if self.weights
+                else f"--bits cannot be {self.bits}",
+                hint="4 or 8",
+            )
+        return named
+
+
+def quantize_model(wanted: Wanted, options: Mapping[str, Any], tasks: TaskOptions) -> None:
     """Quantise a model, and print sizes, accuracy and the parts that stay in float.
 
     Args:
-        model: an ONNX file.
-        output: the file to write.
-        sizes: sizes of named dimensions, as typed.
+        wanted: the model, and what to write.
         options: further arguments of `vkmnn.quantize`.
+        tasks: how pictures and texts are prepared.
     """
-    if model.is_dir():
-        raise _folder(model)
-    random = options["compare"] and options["calibration"] is None
-    fixed = _shapes(model, sizes, told=random) if random or sizes else {}
+    output, options = wanted.path, dict(options)
+    if wanted.html is not None:
+        with saving("page cannot be written", "--html", wanted.html):
+            check_writable(wanted.html)
+    model = local_model(wanted.model)
+    language = is_language_model(model)
+    if wanted.type is not None:
+        options["weights"] = wanted.type
+    elif language:
+        options["weights"] = "int4"
+    if not language:
+        model = local_file(wanted.model)
+        if model.is_dir():
+            raise _folder(model)
+        options |= _of_network(model, wanted, options, tasks)
     with interruptible(f"{output} was not written"), progress("reading the model") as report:
         made = quantize(
             model,
             output,
-            sizes=fixed,
             progress=lambda what, done, total: report(done, total, what),
+            tell=note,
             **options,
         )
     heading(f"{model.name} → {output.name}")
     out.print()
     _show_sizes(made.before, made.after)
     _show_nodes(made)
-    _show_accuracy(made.accuracy, made.samples, made.made_up)
+    show_sensitivity(made.sensitivity)
+    show_reached(made)
+    _show_accuracy(made)
+    show_perplexities(made.perplexities)
     if made.advice:
         note(made.advice)
     for path in made.files:
         note(f"{path}: {bytes_text(path.stat().st_size)}")
-    document("quantize", _facts(model, made))
+    facts = _facts(model, made)
+    if wanted.html is not None:
+        with saving("page cannot be written", "--html", wanted.html):
+            pages.write(quantize_page(made, model.name), wanted.html)
+        out.print(Text(f"saved {wanted.html}; open it in a browser"))
+    document("quantize", facts)
+
+
+def _of_network(
+    model: Path, wanted: Wanted, options: Mapping[str, Any], tasks: TaskOptions
+) -> dict[str, Any]:
+    """Return the options that only networks have: preprocessing, and shapes of random inputs."""
+    refuse_formats(model)
+    sizes = list(wanted.sizes)
+    if options["calibration"] is not None:  # a size of pictures, not of random inputs
+        given = [one for one in sizes if "=" not in one and "," not in one]
+        tasks = replace(tasks, size=given[-1] if given else None)
+        sizes = [one for one in sizes if one not in given]
+        if options["activations"] is None:
+            note("activations stay in float; --activations uint8 quantises them by these samples")
+    random = options["calibration"] is None and (options["compare"] or options["sensitivity"])
+    advice = _of_device(options)
+    if advice:
+        note(advice)
+    return {
+        "sizes": _shapes(model, sizes, told=random) if random or sizes else {},
+        "options": parsed_options(tasks),
+        "profile": _PROFILE if options["target"] else None,
+    }
+
+
+def _of_device(options: Mapping[str, Any]) -> str:
+    """Say where 8-bit activations do not make a network faster."""
+    from vkmnn.opening.device import CPU_DEVICE
+    from vkmnn.runtime.device import enumerate_devices
+    from vkmnn.vulkan.device_rules import has_fast_dots, is_gpu
+
+    if options["activations"] is None or options["device"] == CPU_DEVICE:
+        return ""
+    slow = [info.name for info in enumerate_devices() if is_gpu(info) and not has_fast_dots(info)]
+    if not slow:
+        return ""
+    return (
+        f"{slow[0]} has no instructions for integer dot products: 8-bit activations do not make "
+        "the network faster there; weights alone (without --activations) take as little memory"
+    )
 
 
 def _folder(model: Path) -> InvalidInputError:
@@ -113,11 +233,25 @@ def _facts(model: Path, made: Quantized) -> dict[str, Any]:
         "in_float": [
             {"name": node.name, "op": node.op, "reason": node.reason} for node in made.in_float
         ],
-        "outputs": [dataclasses.asdict(one) for one in made.accuracy],
+        "outputs": [_finite(dataclasses.asdict(one)) for one in made.accuracy],
         "samples": made.samples,
         "random": made.made_up,
         "advice": made.advice or None,
+        "labels": made.correct and {"quantized": made.correct[0], "float": made.correct[1]},
+        "sensitivity": [dataclasses.asdict(one) for one in made.sensitivity],
+        "target": made.reached and _finite(dataclasses.asdict(made.reached)),
+        "perplexity": {one.name: one.value for one in made.perplexities},
+        "notes": made.notes,
     }
+
+
+def _finite(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return facts without the infinite numbers, which JSON lacks."""
+    return {
+        name: None if isinstance(one, float) and not np.isfinite(one)
+        else _finite(one) if isinstance(one, dict) else one
+        for name, one in facts.items()
+    }  # fmt: skip
 
 
 def _show_sizes(before: Mapping[str, Size], after: Mapping[str, Size]) -> None:
@@ -146,20 +280,27 @@ def _show_nodes(made: Quantized) -> None:
     show(rows)
 
 
-def _show_accuracy(accuracy: Sequence[OutputAccuracy], samples: int, made_up: bool) -> None:
+def _show_accuracy(made: Quantized) -> None:
+    accuracy = made.accuracy
     if not accuracy:
         return
-    inputs = plural(samples, "random input" if made_up else "calibration sample")
-    heading(f"Difference from the float model on {inputs}")
-    if made_up:
+    kind = "random input" if made.made_up else "held-out sample" if made.reached else (
+        "calibration sample")  # fmt: skip
+    heading(f"Difference from the float model on {plural(made.samples, kind)}")
+    if made.made_up:
         note("random inputs say little about accuracy; --calibrate compares on real ones")
-    numbers = ("largest", "of the range", "same top 1")
+    numbers = ("largest", "of the range", "same top 1", "rms", "psnr")
     rows = table("output", *numbers, right=numbers)
     for one in accuracy[:_SHOWN]:
         top1 = "–" if one.top1 is None else f"{one.top1:.1%}"
         largest = f"{one.largest:.3g}" if np.isfinite(one.largest) else "not finite"
-        rows.add_row(Text(one.name), largest, f"{one.relative:.1e}", top1)
+        rms = "–" if one.rms is None else f"{one.rms:.1e}"
+        psnr = "–" if one.psnr is None or not np.isfinite(one.psnr) else f"{one.psnr:.1f} dB"
+        rows.add_row(Text(one.name), largest, f"{one.relative:.1e}", top1, rms, psnr)
     show(rows)
+    if made.correct is not None:
+        after, before = made.correct
+        out.print(Text(f"  correct by the labels: {after:.1%}, float {before:.1%}"))
     if len(accuracy) > _SHOWN:
         worst = max(accuracy, key=lambda one: one.relative)
         note(

@@ -48,8 +48,25 @@ def decoder_graph(
     Raises:
         VkmnnError: as `load_network`.
     """
-    graph = load_network(_prepared(model, fixed), budget, optimised=False).source
-    return _of_wanted_rows(graph, logits)
+    return _of_wanted_rows(plain_graph(model, budget, fixed), logits)
+
+
+def plain_graph(
+    model: Path | ModelFile,
+    budget: Budget | None = None,
+    fixed: Mapping[str, Array] = _FIXED,
+) -> Graph:
+    """Return a decoder with caches of all tokens and constants for some inputs, unoptimised.
+
+    Args:
+        model: an ONNX file, or its parsed content.
+        budget: limits of loading.
+        fixed: values of inputs that become constants.
+
+    Raises:
+        VkmnnError: as `load_network`.
+    """
+    return load_network(_prepared(model, fixed), budget, optimised=False).source
 
 
 def of_one_text(graph: Graph, roles: Mapping[str, str], caches: Collection[str]) -> Graph:

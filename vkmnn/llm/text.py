@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -70,6 +71,14 @@ class Tokenizer:
     def is_in(folder: Path, keys: Mapping[str, Any]) -> bool:
         """Return whether a folder, or a GGUF file with these keys, has a tokenizer."""
         return has_vocabulary(keys) if keys else (folder / "tokenizer.json").is_file()
+
+    def save(self, folder: Path) -> None:
+        """Write tokenizer.json and tokenizer_config.json, from which it can be read again."""
+        self._tokenizer.save(str(folder / "tokenizer.json"))
+        config = {f"{name}_token": self._config.special(f"{name}_token") for name in ("bos", "eos")}
+        config["chat_template"] = self._config.text("chat_template")
+        known = {name: one for name, one in config.items() if one}
+        (folder / "tokenizer_config.json").write_text(json.dumps(known, indent=2), "utf-8")
 
     @property
     def has_template(self) -> bool:

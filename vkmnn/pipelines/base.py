@@ -328,6 +328,22 @@ class PicturePipeline(Pipeline, Generic[ResultT]):
         arrays = {name: np.asarray(value) for name, value in dict(more).items()}
         return self.network.feeds(pictures, placed, {**arrays, **self.more_feeds(chosen, placed)})
 
+    def feeds(self, pictures: Sequence[Any]) -> dict[str, Array]:
+        """Return the network's inputs for images, as a call passes them; nothing runs.
+
+        Args:
+            pictures: what a call takes, at most as many as the network runs at once.
+
+        Raises:
+            InvalidInputError: an image cannot be read.
+        """
+        read = [self.part(read_picture(one)) for one in pictures]
+        return dict(self._prepared(read, self.chosen({})).feeds)
+
+    def part(self, picture: Picture) -> Picture:
+        """Return the part of an image that runs at once: all of it, unless it runs in tiles."""
+        return picture
+
     def more_feeds(self, chosen: Settings, placed: Sequence[Placed]) -> dict[str, Array]:
         """Return the values of the network's other inputs: prompts, for example."""
         del chosen, placed

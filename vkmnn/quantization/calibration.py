@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -35,7 +36,7 @@ def read_samples(data: Calibration, inputs: Sequence[TensorInfo]) -> list[Sample
         InvalidInputError: a file that cannot be read, an input that is missing or unknown, values
             of another type, that do not fit the shape, or that are not finite.
     """
-    arrays = _read(Path(data), inputs) if isinstance(data, str | Path) else dict(data)
+    arrays = as_arrays(data, inputs)
     names = [info.name for info in inputs]
     for name in arrays:
         if name not in names:
@@ -110,6 +111,25 @@ def _dims(info: TensorInfo, given: int | Sequence[int] | None, sizes: Sizes) -> 
         size = sizes.get(dim, 1) if isinstance(dim, str) else dim
         dims.append(size if isinstance(size, int) else 1)
     return tuple(dims)
+
+
+def as_arrays(data: Calibration, inputs: Sequence[TensorInfo]) -> dict[str, Array]:
+    """Return the arrays of a .npz or .npy file, or of a mapping in the types of the inputs.
+
+    Raises:
+        InvalidInputError: the file cannot be read, or values in lists are no numbers.
+    """
+    if isinstance(data, str | Path):
+        return _read(Path(data), inputs)
+    types = {info.name: info.dtype.numpy for info in inputs}
+    rows: Mapping[str, Any] = data
+    try:
+        return {
+            name: one if isinstance(one, np.ndarray) else np.asarray(one, types.get(name))
+            for name, one in rows.items()
+        }
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidInputError(f"the calibration data is no array: {error}", hint=_HINT) from error
 
 
 def _read(path: Path, inputs: Sequence[TensorInfo]) -> dict[str, Array]:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import onnx
 
 MIN_OPSET = 13  # the first with a scale per channel
+FLOAT_TYPES = frozenset({1, 10, 11, 16})
+"""Element types of floats, as TensorProto numbers them."""
 _LARGE = 3 << 29  # a protobuf ends at 2 GiB
 
 
@@ -49,7 +51,7 @@ def load(model: str | Path | bytes | onnx.ModelProto) -> onnx.ModelProto:
 
         proto = inliner.inline_local_functions(proto)
     proto = _current(proto)
-    _name_nodes(proto)
+    name_nodes(proto)
     return proto
 
 
@@ -120,6 +122,8 @@ def save(proto: onnx.ModelProto, path: Path, external: bool) -> list[Path]:
                 location=beside.name,
                 size_threshold=1024,
             )
+            # Saving has moved the data out of the model, which is needed again.
+            onnx.external_data_helper.load_external_data_for_model(proto, str(path.parent))
         else:
             path.write_bytes(proto.SerializeToString())
     except OSError as error:
@@ -143,7 +147,8 @@ def _current(proto: onnx.ModelProto) -> onnx.ModelProto:
         ) from error
 
 
-def _name_nodes(proto: onnx.ModelProto) -> None:
+def name_nodes(proto: onnx.ModelProto) -> None:
+    """Give every node a name of its own."""
     taken: set[str] = set()
     nodes = [node for graph in graphs_of(proto.graph) for node in graph.node]
     named = {node.name for node in nodes}

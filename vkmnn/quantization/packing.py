@@ -2,33 +2,79 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from hashlib import blake2b
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from vkmnn.ir import Array
-from vkmnn.quantization.model import graphs_of
+from vkmnn.quantization.model import FLOAT_TYPES, graphs_of
 from vkmnn.quantization.report import FloatNode, Progress
 from vkmnn.quantization.scheme import Scheme
 
 if TYPE_CHECKING:
     import onnx
 
-Pack = Callable[[Array, int, int, bool], tuple[Array, Array, Array]]
-"""Packer of a matrix [K, N] by bits, block and symmetry: values [N, blocks, bytes], scales, zero
-points.
-"""
+Packed = tuple[Array, Array, Array]
+
+
+class Pack(Protocol):
+    """Packer of a matrix."""
+
+    def __call__(
+        self, matrix: Array, bits: int, block: int, symmetric: bool, weight: str
+    ) -> Packed:
+        """Return values [N, blocks, bytes], scales and zero points of a matrix [K, N].
+
+        Args:
+            matrix: the numbers.
+            bits: bits of a value.
+            block: numbers along K that share a scale.
+            symmetric: no zero points.
+            weight: the constant that products multiply by the matrix; "" for a table.
+        """
+
+
+Read = Callable[["onnx.TensorProto"], Array]
+"""Returns the values of a constant."""
 
 _FLOATS = {np.dtype(np.float32), np.dtype(np.float16)}
-_FLOAT_TYPES = {1, 10, 11, 16}  # TensorProto.DataType
 _MIN_ELEMENTS = 256
 _CONTRIB = "com.microsoft"
 
 
+class CachedPack:
+    """A packer that packs every matrix once.
+
+    Args:
+        pack: the packer.
+    """
+
+    def __init__(self, pack: Pack) -> None:
+        self._pack = pack
+        self._made: dict[bytes, Packed] = {}
+
+    def __call__(
+        self, matrix: Array, bits: int, block: int, symmetric: bool, weight: str
+    ) -> Packed:
+        """Return the packed form of a matrix."""
+        digest = blake2b(np.ascontiguousarray(matrix).data, digest_size=16)
+        digest.update(repr((matrix.shape, bits, block, symmetric)).encode())
+        key = digest.digest()
+        if key not in self._made:
+            self._made[key] = self._pack(matrix, bits, block, symmetric, weight)
+        return self._made[key]
+
+
 def pack_weights(
-    model: onnx.ModelProto, scheme: Scheme, pack: Pack, progress: Progress
+    model: onnx.ModelProto,
+    scheme: Scheme,
+    pack: Pack,
+    progress: Progress,
+    left: Mapping[str, str],
+    read: Read | None = None,
 ) -> tuple[list[str], list[FloatNode]]:
     """Replace constant weights of a model by packed ones, in place.
 
@@ -37,11 +83,13 @@ def pack_weights(
         scheme: how.
         pack: quantises a matrix in blocks along K.
         progress: called after each node.
+        left: the nodes that stay in float, and why.
+        read: returns the values of a constant; None if its data is in the model.
 
     Returns:
         The names of the quantised nodes, and those that stayed in float.
     """
-    packer = _Packer(model, scheme, pack)
+    packer = _Packer(model, scheme, pack, left, read or _to_array)
     graphs = list(graphs_of(model.graph))
     candidates = {node.name for graph in graphs for node in graph.node if packer.has_weights(node)}
     done = 0
@@ -62,8 +110,16 @@ def pack_weights(
 class _Packer:
     """State of packing a model: its constants and their packed forms."""
 
-    def __init__(self, model: onnx.ModelProto, scheme: Scheme, pack: Pack) -> None:
-        self.model, self.scheme, self._pack = model, scheme, pack
+    def __init__(
+        self,
+        model: onnx.ModelProto,
+        scheme: Scheme,
+        pack: Pack,
+        left: Mapping[str, str],
+        read: Read,
+    ) -> None:
+        self.model, self.scheme, self._pack, self._left = model, scheme, pack, left
+        self._read = read
         self.packed: list[str] = []
         self.in_float: list[FloatNode] = []
         graphs = list(graphs_of(model.graph))
@@ -78,7 +134,7 @@ class _Packer:
 
     def has_weights(self, node: onnx.NodeProto) -> bool:
         """True for a node that is listed among the packed or among those in float."""
-        if node.op_type in ("MatMul", "Gemm"):
+        if node.op_type in ("MatMul", "Gemm", "FusedMatMul"):
             return True
         if node.domain not in ("", "ai.onnx") or node.op_type in _NO_WEIGHTS:
             return False
@@ -90,8 +146,8 @@ class _Packer:
 
         kept = onnx.NodeProto()
         kept.CopyFrom(node)
-        if node.name in self.scheme.exclude:
-            reason = "excluded"
+        if node.name in self._left:
+            reason = self._left[node.name]
         elif (rule := _RULES.get(node.op_type)) is None:
             reason = f"there is no form of {node.op_type} with packed weights"
         else:
@@ -105,11 +161,9 @@ class _Packer:
 
     def matrix(self, name: str) -> Array | str:
         """Return a constant weight, or the reason why it is not packed."""
-        from onnx import numpy_helper
-
         if (found := self._find(name)) is None:
             return "the operand that would be its weights is computed"
-        array = numpy_helper.to_array(found[0])
+        array = self._read(found[0])
         if array.dtype not in _FLOATS:
             return f"its weights are of {array.dtype}"
         if not np.isfinite(array).all():
@@ -135,7 +189,8 @@ class _Packer:
         if min(depth, columns) == 0 or columns * blocks * (block * bits // 8 + 4) >= matrix.nbytes:
             return f"in blocks of {block} its weights would take more than they do"
         floats = np.ascontiguousarray(matrix, np.float32)
-        codes, scales, zeros = self._pack(floats, bits, block, self.scheme.symmetric)
+        name = "" if what.startswith("table") else key
+        codes, scales, zeros = self._pack(floats, bits, block, self.scheme.symmetric, name)
         scales = scales.astype(matrix.dtype)
         if not np.isfinite(scales).all():
             return f"its scales are too large for {matrix.dtype}"
@@ -186,7 +241,7 @@ class _Packer:
         found = self._find(name)
         return (
             found is not None
-            and found[0].data_type in _FLOAT_TYPES
+            and found[0].data_type in FLOAT_TYPES
             and prod(found[0].dims) >= _MIN_ELEMENTS
         )
 
@@ -307,9 +362,33 @@ def _convolution(packer: _Packer, node: onnx.NodeProto) -> list[onnx.NodeProto] 
     return [decode, node]
 
 
+def _fused_matmul(packer: _Packer, node: onnx.NodeProto) -> list[onnx.NodeProto] | str:
+    from onnx import helper
+
+    values = {item.name: helper.get_attribute_value(item) for item in node.attribute}
+    others = {name: one for name, one in values.items() if name != "transB" and one}
+    if others.pop("alpha", 1.0) != 1 or others:
+        return "its operands are scaled or transposed"
+    weight = packer.matrix(node.input[1])
+    if isinstance(weight, str):
+        return weight
+    if weight.ndim != 2:
+        return f"its weights have {weight.ndim} dimensions"
+    turned = "transposed" if values.get("transB", 0) else ""
+    return _product(packer, node, weight.T if turned else weight, turned, node.output[0])
+
+
+def _to_array(tensor: onnx.TensorProto) -> Array:
+    from onnx import numpy_helper
+
+    found: Array = numpy_helper.to_array(tensor)
+    return found
+
+
 _RULES: dict[str, Callable[[_Packer, Any], list[Any] | str]] = {
     "MatMul": _matmul,
     "Gemm": _gemm,
+    "FusedMatMul": _fused_matmul,
     "Gather": _gather,
     "Conv": _convolution,
     "ConvTranspose": _convolution,

@@ -5,19 +5,24 @@ from __future__ import annotations
 import io
 import logging
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from vkmnn.errors import ConversionError, MissingExtraError
+from vkmnn.host.genuine import genuine_onnxruntime
+from vkmnn.host.sessions import session_options
 from vkmnn.ir import Array
 from vkmnn.quantization.calibration import Sample
 from vkmnn.quantization.report import Progress
 from vkmnn.quantization.scheme import Scheme
 
 _LOG = logging.getLogger(__name__)
+_AT_ONCE = 8
+"""Samples whose tensors the calibrator keeps at a time."""
 _HINT = "pip install 'vkmnn[quantize]'"
 
 
@@ -96,47 +101,95 @@ def ranges(model: Path, folder: Path, sample: Sample, external: bool) -> dict[st
     }
 
 
-def quantize_static(
+def calibrate(
     model: Path,
-    output: Path,
+    folder: Path,
     scheme: Scheme,
-    exclude: Sequence[str],
     samples: Sequence[Sample],
     external: bool,
     progress: Progress,
-) -> None:
-    """Quantise weights and activations with ranges measured on samples.
+) -> Any:
+    """Return the ranges of all tensors on samples, for `quantize_static`.
 
     Raises:
-        ConversionError: onnxruntime's tools cannot quantise the model.
+        ConversionError: onnxruntime cannot run the model.
     """
-    reader = _Reader(samples, progress)
-    with _quiet(), _explained("quantise the model"):
+    readers = [  # created here: they print progress to the output of now
+        _Reader(samples[start : start + _AT_ONCE], progress, start, len(samples))
+        for start in range(0, len(samples), _AT_ONCE)
+    ]
+    with _quiet(), _explained("measure the ranges"):
         from onnxruntime import quantization as tools
+        from onnxruntime.quantization import create_calibrator
 
-        weights = {"int8": tools.QuantType.QInt8, "int4": tools.QuantType.QInt4}
-        activations = {"int8": tools.QuantType.QInt8, "uint8": tools.QuantType.QUInt8}
         methods = {
             "minmax": tools.CalibrationMethod.MinMax,
             "entropy": tools.CalibrationMethod.Entropy,
             "percentile": tools.CalibrationMethod.Percentile,
         }
-        tools.quantize_static(
-            str(model),
-            str(output),
-            reader,
-            quant_format=tools.QuantFormat.QDQ,
-            per_channel=scheme.per_channel,
-            weight_type=weights[scheme.weights],
-            activation_type=activations[scheme.activations or "uint8"],
+        calibrator = create_calibrator(
+            model,
+            sorted(quantizable()),
+            augmented_model_path=str(folder / "augmented.onnx"),
             calibrate_method=methods[scheme.method],
-            nodes_to_exclude=list(exclude),
             use_external_data_format=external,
-            extra_options={
-                "ActivationSymmetric": scheme.activations == "int8",
-                "WeightSymmetric": True,
-            },
         )
+        for reader in readers:  # the tools keep all tensors of one
+            calibrator.collect_data(reader)
+        return calibrator.compute_data()
+
+
+def quantize_static(
+    model: Path, output: Path, scheme: Scheme, exclude: Sequence[str], ranges: Any, external: bool
+) -> None:
+    """Quantise weights and activations, given the ranges of tensors.
+
+    Raises:
+        ConversionError: onnxruntime's tools cannot quantise the model.
+    """
+    with _quiet(), _explained("quantise the model"):
+        from onnxruntime import quantization as tools
+        from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
+        from onnxruntime.quantization.quant_utils import load_model_with_shape_infer
+
+        weights = {"int8": tools.QuantType.QInt8, "int4": tools.QuantType.QInt4}
+        activations = {"int8": tools.QuantType.QInt8, "uint8": tools.QuantType.QUInt8}
+        quantizer = QDQQuantizer(
+            load_model_with_shape_infer(model),
+            scheme.per_channel,
+            False,
+            weights[scheme.weights],
+            activations[scheme.activations or "uint8"],
+            ranges,
+            [],
+            list(exclude),
+            sorted(quantizable()),
+            {"ActivationSymmetric": scheme.activations == "int8", "WeightSymmetric": True},
+        )
+        quantizer.quantize_model()
+        quantizer.model.save_model_to_file(str(output), external)
+
+
+@contextmanager
+def opened(model: Path | bytes) -> Iterator[Callable[[Sample], dict[str, Any]]]:
+    """Yield a model's runs by onnxruntime on the CPU: outputs by name.
+
+    Raises:
+        ConversionError: onnxruntime cannot run the model.
+    """
+    with _quiet(), _explained("open the model"):
+        runtime = genuine_onnxruntime()
+        source = model if isinstance(model, bytes) else str(model)
+        session = runtime.InferenceSession(
+            source, session_options(), providers=["CPUExecutionProvider"]
+        )
+        names = [one.name for one in session.get_outputs()]
+
+    def run(sample: Sample) -> dict[str, Any]:
+        with _quiet(), _explained("run the model"):
+            return dict(zip(names, session.run(None, sample), strict=True))
+
+    yield run
 
 
 def quantizable() -> set[str]:
@@ -149,17 +202,19 @@ def quantizable() -> set[str]:
 class _Reader:
     """onnxruntime's CalibrationDataReader."""
 
-    def __init__(self, samples: Sequence[Sample], progress: Progress) -> None:
+    def __init__(
+        self, samples: Sequence[Sample], progress: Progress, start: int = 0, total: int = 0
+    ) -> None:
         self._samples, self._progress, self._next = samples, progress, 0
+        self._start, self._total = start, total or len(samples)
         self._stdout = sys.stdout  # the tools' own output is discarded
 
     def get_next(self) -> Sample | None:
         """Return the next sample, or None after the last."""
         if self._next == len(self._samples):
-            self._report("quantising", 0, 1)
             return None
         self._next += 1
-        self._report("calibrating", self._next, len(self._samples))
+        self._report("calibrating", self._start + self._next, self._total)
         return self._samples[self._next - 1]
 
     def _report(self, what: str, done: int, total: int) -> None:

@@ -50,6 +50,16 @@ class TextNetwork:
     def run(self, text: Any, truncate: bool) -> tuple[dict[str, Array], Array]:
         """Return the outputs for a text, and a mask of the rows that belong to its tokens.
 
+        Raises:
+            InvalidInputError: as `feeds`.
+        """
+        feeds, kept = self.feeds(text, truncate)
+        made = self.session.run(None, feeds)
+        return dict(zip(self._outputs, made, strict=True)), kept
+
+    def feeds(self, text: Any, truncate: bool) -> tuple[dict[str, Array], Array]:
+        """Return the inputs for a text, and a mask of the rows that belong to its tokens.
+
         Args:
             text: the text.
             truncate: cut off the end of a text that is too long.
@@ -71,8 +81,7 @@ class TextNetwork:
             "position_ids": np.arange(size),
         }
         feeds = {arg.name: values[arg.name][None].astype(TYPES[arg.type]) for arg in self._inputs}
-        made = self.session.run(None, feeds)
-        return dict(zip(self._outputs, made, strict=True)), kept
+        return feeds, kept
 
     def _tokens(self, text: Any, truncate: bool) -> list[int]:
         tokens = self.tokenizer.encode(text)

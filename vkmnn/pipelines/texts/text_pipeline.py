@@ -57,6 +57,14 @@ class TextPipeline(Pipeline, Generic[ResultT]):
         outputs, kept = self.network.run(text, chosen["truncate"])
         return self.result(outputs, kept, chosen)
 
+    def feeds(self, text: str) -> dict[str, Array]:
+        """Return the network's inputs for a text, whose end is cut off if it is too long.
+
+        Raises:
+            InvalidInputError: the text is empty.
+        """
+        return self.network.feeds(text, truncate=True)[0]
+
     @abstractmethod
     def result(self, outputs: Mapping[str, Array], kept: Array, chosen: Settings) -> ResultT:
         """Return the result for the outputs of a run.

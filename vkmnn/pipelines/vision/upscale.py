@@ -49,6 +49,11 @@ class Upscale(PicturePipeline[Enlarged]):
             tiles = _tiles(picture.pixels, self._tile, self._overlap(chosen))
             yield self._blended(picture, list(tiles), chosen)
 
+    def part(self, picture: Picture) -> Picture:
+        """Return the tile in the middle."""
+        tiles = list(_tiles(picture.pixels, self._tile, self._overlap(self.settings)))
+        return Picture(tiles[len(tiles) // 2][2])
+
     def _overlap(self, chosen: Settings) -> int:
         overlap = int(chosen["overlap"])
         if not 0 <= overlap < min(self._tile):
