@@ -80,7 +80,7 @@ class Sampler(ABC):
             self.first = 0
         else:
             self.first = (steps - min(int(steps * strength), steps)) * self.order
-        if self.first >= len(self.timesteps):
+        if int(steps * strength) < 1 or self.first >= len(self.timesteps):
             raise InvalidInputError(
                 f"strength={strength} of {steps} steps is less than one step",
                 hint="choose more steps, or a larger strength",
