@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from tests.cli.conftest import Cli
+from tests.pipelines.networks import stripes
+from tests.pipelines.painters import painter_folder
 from tests.pipelines.test_sounds import tone, whisper, write_wave
 from tests.pipelines.test_texts import encoder
 
@@ -66,3 +70,39 @@ def test_speech_becomes_subtitles(cli: Cli, tmp_path: Path) -> None:
     assert " --> " in out.read_text()
     result = cli("run", folder, "-i", path, "-i", path, "-o", tmp_path / "all", "-d", "cpu")
     assert [one.name for one in (tmp_path / "all").iterdir()] == ["talk.srt"]
+
+
+def test_a_prompt_becomes_an_image(cli: Cli, tmp_path: Path) -> None:
+    folder = painter_folder(tmp_path / "painter")
+    given = ("--steps", "3", "--seed", "7", "--size", "8x16", "-d", "cpu")
+    pictures = []
+    for number, prompt in enumerate((("-i", "the cat"), ("--prompt", "the cat"))):
+        out = tmp_path / f"{number}.png"
+        result = cli("run", folder, *prompt, *given, "-o", out, "--json")
+        assert result.status == 0, result.err
+        found = json.loads(result.out)
+        assert found["task"] == "text-to-image"
+        assert found["results"][0]["result"] == [{"size": [8, 16], "seed": 7}]
+        pictures.append(np.asarray(Image.open(out)))
+    assert np.array_equal(*pictures)
+    other = cli("run", folder, "-i", "the cat", *given, "-o", tmp_path / "0.png",
+                "--negative", "red", "--guidance", "3")  # fmt: skip
+    assert other.status == 0
+    assert not np.array_equal(np.asarray(Image.open(tmp_path / "0.png")), pictures[0])
+
+
+def test_a_prompt_changes_an_image(cli: Cli, tmp_path: Path) -> None:
+    folder = painter_folder(tmp_path / "painter")
+    Image.fromarray(stripes(16, 24)).save(tmp_path / "in.png")
+    given = ("run", folder, "-i", tmp_path / "in.png", "-d", "cpu", "--steps", "4")
+    result = cli(*given, "--prompt", "a cat", "--strength", "0.5", "-o", tmp_path / "out.png")
+    assert result.status == 0, result.err
+    assert Image.open(tmp_path / "out.png").size == (24, 16)
+    result = cli(*given)
+    assert result.status == 1
+    assert "is a file, and 'text-to-image' takes a text" in result.err
+    result = cli("run", folder, "-i", "a text", "--prompt", "another", "-d", "cpu")
+    assert result.status == 1
+    assert "--input is a text" in result.err
+    result = cli("run", folder)
+    assert 'vkmnn run FOLDER -i "a prompt"' in " ".join(result.err.split())

@@ -12,6 +12,7 @@ from PIL import Image
 
 import vkmnn
 from tests.pipelines.networks import canned, stripes
+from tests.pipelines.painters import painter_folder
 from tests.pipelines.test_detect import ULTRALYTICS, yolov8
 from tests.pipelines.test_ocr import letters
 from vkmnn.pipelines import TASKS, task_of
@@ -26,6 +27,7 @@ def test_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Image.fromarray(stripes(240, 400)).save(tmp_path / "street.png")
     (tmp_path / "ocr").mkdir()
     letters(tmp_path / "ocr")
+    painter_folder(tmp_path / "sd")
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
     for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):

@@ -62,6 +62,10 @@ class Section:
         """Return a finite number."""
         return self._read(key, default, _real, "a number")
 
+    def limit(self, key: str, default: float) -> float:
+        """Return a number that may be infinite."""
+        return self._read(key, default, lambda found: _real(found, float("inf")), "a number")
+
     def reals(self, key: str) -> list[float]:
         """Return a list of finite numbers."""
         return self._read(key, [], lambda found: [_real(one) for one in _list(found)],
@@ -186,8 +190,8 @@ def _objects(value: Any) -> list[dict[str, Any]]:
     return [_object(one) for one in _list(value)]
 
 
-def _real(value: Any) -> float:
-    if type(value) not in (int, float) or not abs(value) <= _LARGEST_REAL:
+def _real(value: Any, most: float = _LARGEST_REAL) -> float:
+    if type(value) not in (int, float) or not abs(value) <= most:
         raise TypeError
     return float(value)
 

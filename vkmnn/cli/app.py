@@ -142,7 +142,7 @@ ToleranceOption = Annotated[
         help="Allowed difference, as a fraction of the range. Default: 1e-4, for float16 1e-2.",
     ),
 ]
-SeedOption = Annotated[int, typer.Option("--seed", help="Seed for random inputs.")]
+SeedOption = Annotated[int, typer.Option("--seed", help="Seed for random inputs and images.")]
 
 
 def _tell_version() -> None:
@@ -272,7 +272,11 @@ ThresholdOption = Annotated[
 ]
 SizeOption = Annotated[
     str | None,
-    typer.Option("--size", help="For images: network input size, 640 or 480x640 (rows first)."),
+    typer.Option(
+        "--size",
+        help="For images: the network's input size, or the size to paint: 640 or 480x640 (rows "
+        "first).",
+    ),
 ]
 MeanOption = Annotated[
     str | None,
@@ -292,6 +296,22 @@ PreprocessOption = Annotated[
 MoreOption = Annotated[
     list[str] | None,
     typer.Option("--set", help="For images: another option of the task: top=3 (repeatable)."),
+]
+PromptOption = Annotated[
+    str | None,
+    typer.Option("--prompt", help="Text to paint an image for; -i is then an image to change."),
+]
+NegativeOption = Annotated[
+    str | None, typer.Option("--negative", help="For prompts: text with what not to paint.")
+]
+StepsOption = Annotated[int | None, typer.Option("--steps", help="For prompts: number of steps.")]
+GuidanceOption = Annotated[
+    float | None,
+    typer.Option("--guidance", help="For prompts: how closely to follow them; up to 1: freely."),
+]
+StrengthOption = Annotated[
+    float | None,
+    typer.Option("--strength", help="For prompts with an image: from 0 to 1, how much to change."),
 ]
 
 
@@ -321,12 +341,17 @@ def run(
     channels: ChannelsOption = None,
     preprocess: PreprocessOption = None,
     more: MoreOption = None,
+    prompt: PromptOption = None,
+    negative: NegativeOption = None,
+    steps: StepsOption = None,
+    guidance: GuidanceOption = None,
+    strength: StrengthOption = None,
 ) -> None:
     """Run a model one or more times and show its outputs.
 
     Inputs that are images, videos or folders of images are preprocessed for the model, and the
     results are shown: labels, boxes, masks … So are sounds, and texts (-i "a text") if the model's
-    files or --task name a task for them.
+    files or --task name a task for them: translations, summaries, images (-o out.png) …
     """
     from vkmnn.cli.media_inputs import TaskOptions, is_for_pipeline
     from vkmnn.cli.models import local_file, local_model
@@ -339,7 +364,10 @@ def run(
         unsupported=unsupported_name(unsupported),
         on_overflow=on_overflow_name(on_overflow),
     )
-    tasks = TaskOptions(task, labels, threshold, size, mean, std, channels, preprocess, more or [])
+    tasks = TaskOptions(
+        task, labels, threshold, size, mean, std, channels, preprocess, more or [],
+        prompt, negative, steps, guidance, strength,
+    )  # fmt: skip
     if is_for_pipeline(options.inputs, tasks, model):
         from vkmnn.cli.pipeline import run_pipeline
 

@@ -17,6 +17,10 @@ _ARRAYS = frozenset({".npy", ".npz", ".json"})
 _NAMED = re.compile(r"[\w.:/-]+=")
 
 
+PAINTING = ("negative", "steps", "guidance", "strength")
+"""Options of text-to-image with the names of its settings."""
+
+
 @dataclass(frozen=True, slots=True)
 class TaskOptions:
     """Pipeline-only options of `vkmnn run`, as typed."""
@@ -30,11 +34,17 @@ class TaskOptions:
     channels: str | None = None
     preprocess: str | None = None
     more: Sequence[str] = ()
+    prompt: str | None = None
+    negative: str | None = None
+    steps: int | None = None
+    guidance: float | None = None
+    strength: float | None = None
 
     @property
     def given(self) -> list[str]:
         """The names of the given options."""
-        names = ("task", "labels", "threshold", "size", "mean", "std", "channels", "preprocess")
+        names = ("task", "labels", "threshold", "size", "mean", "std", "channels", "preprocess",
+                 *PAINTING, "prompt")  # fmt: skip
         return [f"--{name}" for name in names if getattr(self, name) is not None] + (
             ["--set"] if self.more else []
         )
@@ -129,7 +139,7 @@ def is_for_pipeline(inputs: Sequence[str], tasks: TaskOptions, model: str) -> bo
     Raises:
         InvalidInputError: pipeline options without an input for a pipeline.
     """
-    if read_inputs(inputs).files:
+    if tasks.prompt is not None or read_inputs(inputs).files:
         return True
     words = bool(inputs) and (bool(tasks.task) or all(map(_is_words, inputs)))
     if words and said_on(model, tasks.task) == "text":

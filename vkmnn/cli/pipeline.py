@@ -15,12 +15,12 @@ from typing import Any
 from rich.text import Text
 
 from vkmnn.base.media import FILMS, PICTURES, SOUNDS, has_suffix
-from vkmnn.cli.console import document, heading, note, out, show, table, time_text
+from vkmnn.cli.console import document, heading, note, out, progress, show, table, time_text
 from vkmnn.cli.literals import parse_value
-from vkmnn.cli.media_inputs import Inputs, TaskOptions, read_inputs
+from vkmnn.cli.media_inputs import PAINTING, Inputs, TaskOptions, read_inputs
 from vkmnn.cli.run import RunOptions
 from vkmnn.errors import InvalidInputError, plural
-from vkmnn.pipelines import Pipeline, Result, pipeline
+from vkmnn.pipelines import Pipeline, Result, pipeline, task_of
 from vkmnn.pipelines.films import FilmWriter, is_animated
 from vkmnn.pipelines.guessing import UnknownTaskError
 from vkmnn.pipelines.networks import NoPicturesError
@@ -28,6 +28,8 @@ from vkmnn.pipelines.results.result import saver_of
 
 _MOST_ROWS = 40
 _LONGEST_NAME = 40
+Job = tuple[str, Any, Mapping[str, Any]]
+"""A call: the name of its result, the input, settings."""
 
 
 def run_pipeline(
@@ -50,7 +52,8 @@ def run_pipeline(
         )
     inputs = read_inputs(options.inputs)
     if not inputs.files:
-        inputs = read_inputs(options.inputs, "text")
+        texts = options.inputs or [tasks.prompt or ""]
+        inputs = read_inputs(texts, "text")
     files = inputs.texts or list(chain.from_iterable(map(_expanded, inputs.files)))
     several = len(files) > 1 or any(Path(one).is_dir() for one in inputs.files)
     if output is not None:
@@ -76,25 +79,33 @@ def run_pipeline(
         heading(f"{model.name} on {pipe.device}: {pipe.task}")
         opened = time.perf_counter() - start
         facts: list[dict[str, Any]] = []
-        results = _of_texts(pipe, files) if inputs.texts else _results(pipe, files)
+        seed = {"seed": options.seed} if "seed" in pipe.settings else {}
+        if task_of(pipe.task).on == "text" and inputs.files and tasks.prompt is None:
+            raise InvalidInputError(
+                f"'{inputs.files[0]}' is a file, and '{pipe.task}' takes a text",
+                hint='-i "a text"; with an image to change: --prompt "a text"',
+            )
+        jobs = _jobs(files, tasks.prompt, bool(inputs.texts), seed)
+        results = _results(pipe, files) if streams else _of_jobs(pipe, jobs)
         _save(output, _shown(results, facts), several or streams, files)
         timed = options.repeat > 1 and not streams
-        spent = _timed(pipe, files[0], options.repeat) if timed else []
+        spent = _timed(pipe, jobs[0], options.repeat) if timed else []
         document("run", {
             "model": str(model), "device": pipe.device, "task": pipe.task, "notes": notes,
             "opened_s": opened, "results": facts, "runs_s": spent,
         })  # fmt: skip
 
 
-def _timed(pipe: Any, file: str, repeat: int) -> list[float]:
+def _timed(pipe: Any, job: Job, repeat: int) -> list[float]:
     """Return the seconds of repeated calls on an input, and print their median."""
     spent = []
+    name, given, settings = job
     for _ in range(repeat):
         start = time.perf_counter()
-        pipe(file)
+        pipe(given, **settings)
         spent.append(time.perf_counter() - start)
     text = f"{time_text(median(spent))} (median of {repeat} further calls)"
-    out.print(Text(f"{Path(_short(file)).name}: {text}"))
+    out.print(Text(f"{name}: {text}"))
     return spent
 
 
@@ -109,12 +120,35 @@ def _short(text: str) -> str:
     return line if len(line) <= _LONGEST_NAME else f"{line[: _LONGEST_NAME - 1]}…"
 
 
-def _of_texts(pipe: Any, texts: Sequence[str]) -> Iterator[tuple[str, Result[Any], float]]:
-    """Yield the start of each text, its result and seconds."""
-    for text in texts:
+def _jobs(
+    files: Sequence[str], prompt: str | None, texts: bool, settings: Mapping[str, Any]
+) -> list[Job]:
+    """Return the calls of a pipeline: on texts, on files, or on a prompt with an image each.
+
+    Raises:
+        InvalidInputError: a prompt with texts.
+    """
+    if texts and prompt is not None and files != [prompt]:
+        raise InvalidInputError(
+            "--prompt is for images to change, and --input is a text", hint="give one of them"
+        )
+    if texts:
+        return [(_short(text), text, settings) for text in files]
+    if prompt is not None:
+        return [(Path(file).name, prompt, {**settings, "image": file}) for file in files]
+    return [(Path(file).name, file, settings) for file in files]
+
+
+def _of_jobs(pipe: Any, jobs: Sequence[Job]) -> Iterator[tuple[str, Result[Any], float]]:
+    """Yield the name of each call, its result and seconds."""
+    for name, given, settings in jobs:
         start = time.perf_counter()
-        result = pipe(text)
-        yield _short(text), result, time.perf_counter() - start
+        if "progress" in pipe.settings:
+            with progress("painting") as report:
+                result = pipe(given, progress=report, **settings)
+        else:
+            result = pipe(given, **settings)
+        yield name, result, time.perf_counter() - start
 
 
 def _opened(
@@ -169,6 +203,7 @@ def parsed_options(tasks: TaskOptions) -> dict[str, Any]:
         "size": None if tasks.size is None else _sides(tasks.size),
         "mean": None if tasks.mean is None else _numbers("--mean", tasks.mean),
         "std": None if tasks.std is None else _numbers("--std", tasks.std),
+        **{name: getattr(tasks, name) for name in PAINTING},
     }
     made = {name: value for name, value in made.items() if value is not None}
     for text in tasks.more:

@@ -390,7 +390,8 @@ _CORE_ML = (
 
 PIPELINE = Kind(
     "the folder of a pipeline of diffusers",
-    "give one of its networks, such as FOLDER/unet/model.onnx",
+    'paint with it: vkmnn run FOLDER -i "a prompt" -o out.png; or give one of its networks, such '
+    "as FOLDER/unet/model.onnx",
 )
 LANGUAGE_MODEL = Kind(
     "the folder of a language model",

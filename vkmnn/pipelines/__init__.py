@@ -6,6 +6,7 @@ from vkmnn.pipelines.base import PicturePipeline, Pipeline
 from vkmnn.pipelines.options import Options
 from vkmnn.pipelines.pictures import Picture, read_picture
 from vkmnn.pipelines.results.boxes import Box, Boxes
+from vkmnn.pipelines.results.images import Images
 from vkmnn.pipelines.results.keypoints import Keypoints, Poses
 from vkmnn.pipelines.results.labels import Label, Labels
 from vkmnn.pipelines.results.maps import Depth, Embedding, Enlarged, Matte
@@ -23,6 +24,7 @@ __all__ = [
     "Depth",
     "Embedding",
     "Enlarged",
+    "Images",
     "Keypoints",
     "Label",
     "Labels",

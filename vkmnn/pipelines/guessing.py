@@ -68,6 +68,7 @@ CARD_TAGS: Mapping[str, str] = {
     "image-segmentation": "image-segmentation",
     "depth-estimation": "depth-estimation",
     "image-to-image": "image-to-image",
+    "text-to-image": "text-to-image",
     "mask-generation": "mask-generation",
     "keypoint-detection": "pose-estimation",
     "image-feature-extraction": "image-feature-extraction",
@@ -87,6 +88,8 @@ _GENERAL = "text2text-generation"
 """A task of architectures that serve for several: a card says more."""
 _TAG = re.compile(r"^pipeline_tag:\s*['\"]?([\w-]+)", re.MULTILINE)
 _MOST_CARD = 1 << 20
+INDEX = "model_index.json"
+"""The file that describes the folders of a pipeline of diffusers."""
 
 
 class UnknownTaskError(InvalidInputError):
@@ -104,7 +107,14 @@ def said_by_folder(model: Any) -> Guess | None:
     """
     if not isinstance(model, str | Path) or not Path(model).is_dir():
         return None
+    if is_painter(model):
+        return Guess("text-to-image", str(Path(model) / INDEX), True)
     return _said(describe(Path(model), {}))
+
+
+def is_painter(model: Any) -> bool:
+    """Return whether a model is a folder of a pipeline as diffusers writes it."""
+    return isinstance(model, str | Path) and (Path(model) / INDEX).is_file()
 
 
 def guess_task(loaded: Loaded, options: Options) -> Guess:

@@ -11,7 +11,7 @@ from vkmnn.base.records import dataclass
 from vkmnn.errors import InvalidInputError, nearest
 from vkmnn.pipelines import networks
 from vkmnn.pipelines.base import Pipeline
-from vkmnn.pipelines.guessing import guess_task, said_by_folder
+from vkmnn.pipelines.guessing import guess_task, is_painter, said_by_folder
 from vkmnn.pipelines.options import checked_options
 from vkmnn.pipelines.parts import task_of_parts
 from vkmnn.pipelines.picture_input import picture_input
@@ -84,6 +84,8 @@ TASKS: Sequence[Task] = (
          "a shorter text", "text"),
     Task("text2text-generation", ("text2text",), f"{_TEXTS}.generate", "TextToText", "folder",
          "a text that answers one", "text"),
+    Task("text-to-image", ("paint",), "vkmnn.pipelines.diffusion.paint", "TextToImage", "folder",
+         "an image for a text", "text"),
     Task("automatic-speech-recognition", ("transcribe", "asr", "speech-to-text"),
          f"{_SOUNDS}.transcribe", "Transcribe", "folder", "what is said, and when", "sound"),
     Task("voice-activity-detection", ("vad",), f"{_SOUNDS}.activity", "VoiceActivity", "network",
@@ -140,6 +142,8 @@ def pipeline(task: str | None, model: Any, **options: Any) -> Pipeline:
         model = {role: task_model(one) for role, one in model.items()}
     model = task_model(model)
     known = None if task in (None, "auto") else task_of(str(task))
+    if known is not None and known.name == "image-to-image" and is_painter(model):
+        known = task_of("text-to-image")
     if known is not None and known.takes != "network":
         return _opened(known, model, options)
     said = None if known is not None else said_by_folder(model)

@@ -1,0 +1,1 @@
+"""Images from texts by latent diffusion."""
