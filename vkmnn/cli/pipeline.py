@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import glob
 import json
+import shlex
+import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from shlex import quote
 from statistics import median
 from typing import Any
 
@@ -138,8 +139,8 @@ def _opened(
         error.message = f"'{inputs.files[0]}' is {what}, and {error.message}"
         raise
     except UnknownTaskError as error:
-        start = f"vkmnn run {quote(str(model))} -i"
-        lines = [f"\n  {start} {quote(inputs.files[0])} --task {task}  # {what}"
+        start = f"vkmnn run {_typed(model)} -i"
+        lines = [f"\n  {start} {_typed(inputs.files[0])} --task {task}  # {what}"
                  for task, what in error.tasks]  # fmt: skip
         error.hint = (
             f"type one of these lines:{''.join(lines)}" if lines else
@@ -147,6 +148,15 @@ def _opened(
             f"  {start} {error.array} -o outputs.npz"
         )  # fmt: skip
         raise
+
+
+def _typed(name: object) -> str:
+    """Return a file's name as it is typed in this system's shell."""
+    if sys.platform != "win32":
+        return shlex.quote(str(name))
+    from subprocess import list2cmdline
+
+    return list2cmdline([str(name)])
 
 
 def _value(arg: NodeArg, text: str) -> Array:
