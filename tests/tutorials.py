@@ -44,6 +44,18 @@ def prepare(name: str, folder: Path) -> None:
 
         canned(folder / "yolo.onnx", yolov8(), props=ULTRALYTICS)
         Image.fromarray(stripes(240, 400)).save(folder / "street.png")
+    if name == "map":
+        from PIL import Image
+
+        from tests.pipelines.networks import classifier, stripes
+
+        classifier(folder / "model.onnx", props={"names": "['cat', 'dog', 'cow', 'hen', 'fox']"},
+                   classes=5)  # fmt: skip
+        (folder / "images").mkdir()
+        for number in range(12):
+            picture = Image.fromarray(stripes(60 + number, 90))
+            picture.save(folder / "images" / f"{number:02d}.png")
+        (folder / "images" / "broken.png").write_bytes(b"no image")
     if name == "chat":
         from tests.llm.test_described import _spoken
 

@@ -43,6 +43,18 @@ def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
     return run
 
 
+@pytest.fixture
+def street(tmp_path: Path) -> Path:
+    """An image file of 120 rows and 200 columns."""
+    from PIL import Image
+
+    from tests.pipelines.networks import stripes
+
+    path = tmp_path / "street.png"
+    Image.fromarray(stripes(120, 200)).save(path)
+    return path
+
+
 def save(
     path: Path,
     nodes: list[onnx.NodeProto],

@@ -17,13 +17,6 @@ from tests.pipelines.test_pixels import SEGMENT, enlarger, half_maps
 
 
 @pytest.fixture
-def street(tmp_path: Path) -> Path:
-    path = tmp_path / "street.png"
-    Image.fromarray(stripes(120, 200)).save(path)
-    return path
-
-
-@pytest.fixture
 def detector(tmp_path: Path) -> Path:
     return canned(tmp_path / "yolo.onnx", yolov8(), props=ULTRALYTICS)
 

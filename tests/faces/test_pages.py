@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import vkmnn
+from tests.llm.test_described import _spoken
 from vkmnn import discovery
 from vkmnn.base.registry import Snapshot
 from vkmnn.runtime import drivers
@@ -22,6 +23,7 @@ EXTENDING = tuple(
 PAGES = (
     *("coming-from-onnxruntime.md", "coming-from-mnn.md", "coming-from-tflite.md"),
     *("coming-from-tensorflow.md", "formats.md", "tools.md", "map.md"),
+    *("coming-from-ncnn.md", "coming-from-llama-cpp.md"),
 )
 
 
@@ -46,6 +48,9 @@ def test_examples_run(
     shutil.copy(TENSORFLOW / "cnn.pb", tmp_path / "frozen.pb")
     for name in ("several", "counter") if "tensorflow" in page else ():
         shutil.unpack_archive(TENSORFLOW / f"{name}.zip", tmp_path / name)
+    if "llama" in page:
+        pytest.importorskip("tokenizers")
+        _spoken(tmp_path / "model.gguf")
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", (DOCS / page).read_text("utf-8"), re.DOTALL)
     assert len(blocks) > 1

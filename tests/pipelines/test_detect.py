@@ -298,6 +298,34 @@ def ssd_raw() -> Outputs:
     return {"boxes": offsets, "scores": scores}
 
 
+def rf_detr() -> Outputs:
+    made = detr(0)
+    return {"dets": made["pred_boxes"], "labels": made["logits"]}
+
+
+def yolo_nas_flat() -> Outputs:
+    rows = [(0, *THINGS[n][:4], THINGS[n][5], THINGS[n][4]) for n in KEPT]
+    return {"graph2_flat_predictions": np.array(rows, np.float32)}
+
+
+def nanodet() -> Outputs:
+    """Mean distances from a cell's corner, in strides: two neighbouring bins share them."""
+    made = np.zeros((1, 85, CLASSES + 32), np.float32)
+    for thing, (stride, first, wide) in zip(THINGS, ((8, 0, 8), (16, 64, 4), (8, 0, 8)),
+                                            strict=True):  # fmt: skip
+        column, row = round((thing[0] + thing[2]) / 2 / stride), round((thing[1] + thing[3]) / 2
+                                                                        / stride)  # fmt: skip
+        own = made[0, first + row * wide + column]
+        own[thing[4]] = thing[5]
+        x, y = column * stride, row * stride
+        sides = np.array([x - thing[0], y - thing[1], thing[2] - x, thing[3] - y]) / stride
+        bins = np.full((4, 8), 1e-9)
+        low = np.floor(sides).astype(int)
+        bins[np.arange(4), low], bins[np.arange(4), low + 1] = 1 - sides + low, sides - low + 1e-9
+        own[CLASSES:] = np.log(bins).ravel()
+    return {"output": made}
+
+
 def letterboxed(x: float, y: float) -> tuple[float, float]:
     """200×120 becomes 64×38 in the middle of 64×64 (ultralytics: 13 rows above)."""
     return x * 200 / 64, (y - 13) * 120 / 38
@@ -344,6 +372,9 @@ CASES: Mapping[str, Case] = {
     "yolov2": (yolov2, LABELS, stretched),
     "ssd, raw": (ssd_raw, LABELS, stretched),
     "suppression by plug-in": (counted, LABELS, letterboxed),
+    "rf-detr": (rf_detr, LABELS, stretched),
+    "yolo-nas, one table": (yolo_nas_flat, LABELS, letterboxed),
+    "nanodet": (nanodet, LABELS, stretched),
 }  # fmt: skip
 _MORE: dict[str, dict[str, tuple[int, list[int]]]] = {
     "rt-detr, decoded": {"orig_target_sizes": (TensorProto.INT64, [1, 2])},
@@ -414,6 +445,28 @@ def test_settings_of_a_call(tmp_path: Path, street: Path) -> None:
         assert pipe(street, threshold=0.95).draw().size == (200, 120)
         with pytest.raises(vkmnn.InvalidInputError, match="did you mean threshold"):
             pipe(street, treshold=0.5)
+
+
+def test_ultraface_has_one_class_besides_the_background(tmp_path: Path, street: Path) -> None:
+    boxes = np.zeros((1, 4420, 4), np.float32)
+    scores = np.tile(np.array([0.9, 0.1], np.float32), (1, 4420, 1))
+    boxes[0, 7], scores[0, 7] = (0.25, 0.25, 0.5, 0.75), (0.2, 0.8)
+    path = canned(tmp_path / "m.onnx", {"scores": scores, "boxes": boxes}, (1, 3, 240, 320))
+    with vkmnn.pipeline(None, path, device="cpu", tell=list) as pipe:
+        (found,) = pipe(street)
+    assert found.label.name == "face"
+    np.testing.assert_allclose(found.corners, [50, 30, 100, 90], atol=0.01)
+
+
+def test_scores_that_are_no_probabilities_are_reported(tmp_path: Path, street: Path) -> None:
+    made = table(84, 4 + CLASSES)
+    made[0, 3, 4] = 7
+    said: list[str] = []
+    path = canned(tmp_path / "m.onnx", {"output0": made.transpose(0, 2, 1)}, props=LABELS)
+    with vkmnn.pipeline("detect", path, device="cpu", tell=said.append) as pipe:
+        pipe(street)
+        pipe(street)
+    assert [note for note in said if "from 0 to 7 are no probabilities" in note] == said[-1:]
 
 
 def test_outputs_that_are_no_detectors(tmp_path: Path, street: Path) -> None:

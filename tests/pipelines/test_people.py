@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import TensorProto
 from PIL import Image
 
 import vkmnn
@@ -96,7 +97,19 @@ def yunet() -> dict[str, Array]:
     return made
 
 
-@pytest.mark.parametrize("kind", [scrfd, yunet])
+def retinaface() -> dict[str, Array]:
+    """Offsets from the first anchor, of 16 pixels, in the cell (32 to 40, 32 to 40)."""
+    made = {"loc": np.zeros((1, 168, 4), np.float32), "conf": np.zeros((1, 168, 2), np.float32),
+            "landms": np.zeros((1, 168, 10), np.float32)}  # fmt: skip
+    made["conf"][..., 0] = 1
+    row = (4 * 8 + 4) * 2
+    made["conf"][0, row] = 0.1, 0.9
+    made["loc"][0, row] = (-4 / 1.6, -4 / 1.6, np.log(32 / 16) / 0.2, np.log(40 / 16) / 0.2)
+    made["landms"][0, row] = ((FACE - 36) / 1.6).ravel()
+    return made
+
+
+@pytest.mark.parametrize("kind", [scrfd, yunet, retinaface])
 def test_faces(tmp_path: Path, street: Path, kind: object) -> None:
     path = canned(tmp_path / "m.onnx", kind())  # type: ignore[operator]
     with vkmnn.pipeline(None, path, device="cpu", tell=list) as pipe:
@@ -107,6 +120,62 @@ def test_faces(tmp_path: Path, street: Path, kind: object) -> None:
     want = (np.array(CORNERS).reshape(2, 2) * scale).ravel()
     np.testing.assert_allclose(found.box.corners, np.minimum(want, (200, 120) * 2), atol=0.01)
     assert found.score == pytest.approx(0.9)
+
+
+def test_faces_by_blazeface(tmp_path: Path, street: Path) -> None:
+    """Pixels from the middle of a cell of 8×8, at 128×128; six points, and scores as logits."""
+    values, scores = np.zeros((1, 896, 16), np.float32), np.full((1, 896, 1), -9, np.float32)
+    row = (4 * 16 + 5) * 2
+    points = np.array([[40.0, 40], [60, 40], [50, 50], [50, 60], [30, 44], [70, 44]])
+    values[0, row, :4] = 50 - 44, 50 - 36, 40, 48
+    values[0, row, 4:] = (points - [44, 36]).ravel()
+    scores[0, row] = np.log(9)
+    outputs = {"regressors": values, "classificators": scores}
+    path = canned(tmp_path / "m.onnx", outputs, (1, 128, 128, 3))
+    with vkmnn.pipeline(None, path, device="cpu", tell=list) as pipe:
+        assert pipe.task == "face-detection"
+        (found,) = pipe(street)
+    back = np.array([200 / 128, 120 / 77])
+    np.testing.assert_allclose(found.points, (points - [0, 25]) * back, atol=0.01)
+    np.testing.assert_allclose(found.box.corners, np.array([30, 1, 70, 49]) * np.tile(back, 2),
+                               atol=0.01)  # fmt: skip
+    assert found.score == pytest.approx(0.9)
+
+
+def test_movenet(tmp_path: Path, street: Path) -> None:
+    """Row, column and score as fractions; pixels are int32 from 0 to 255."""
+    rows = np.concatenate([POINTS[:, ::-1] / 64, np.full((17, 1), 0.8)], 1).astype(np.float32)
+    path = canned(tmp_path / "m.onnx", {"output_0": rows[None, None]}, (1, 64, 64, 3),
+                  kind=TensorProto.INT32)  # fmt: skip
+    want = (POINTS - [0, 13]) * [200 / 64, 120 / 38]
+    with vkmnn.pipeline(None, path, device="cpu", tell=list) as pipe:
+        (found,) = pipe(street)
+        np.testing.assert_allclose(found.points, want, atol=0.01)
+        assert len(pipe(street, threshold=0.9)) == 0
+    people = np.zeros((1, 6, 56), np.float32)
+    people[0, 0, :51], people[0, 0, 51:] = rows.ravel(), (0.3, 0.2, 0.6, 0.7, 0.9)
+    path = canned(tmp_path / "six.onnx", {"output_0": people}, (1, 64, 64, 3),
+                  kind=TensorProto.INT32)  # fmt: skip
+    with vkmnn.pipeline(None, path, device="cpu", tell=list) as pipe:
+        (found,) = pipe(street)
+    np.testing.assert_allclose(found.points, want, atol=0.01)
+    corners = np.array([12.8, 6.2, 44.8, 25.4]) * np.tile([200 / 64, 120 / 38], 2)
+    np.testing.assert_allclose(found.box.corners, corners, atol=0.01)
+
+
+def test_people_without_metadata(tmp_path: Path, street: Path) -> None:
+    """YOLO-pose is told by its 56 values a box."""
+    table = np.zeros((1, 84, 56), np.float32)
+    table[:, :, :4] = 2
+    table[0, 9, :5] = 32, 30, 40, 24, 0.8
+    table[0, 9, 5:] = np.concatenate([POINTS, np.full((17, 1), 0.7)], 1).ravel()
+    path = canned(tmp_path / "m.onnx", {"output0": table.transpose(0, 2, 1)})
+    for task in (None, "pose"):
+        with vkmnn.pipeline(task, path, device="cpu", tell=list) as pipe:
+            assert pipe.task == "pose-estimation"
+            (found,) = pipe(street)
+        np.testing.assert_allclose(found.points, (POINTS - [0, 13]) * [200 / 64, 120 / 38],
+                                   atol=0.01)  # fmt: skip
 
 
 def test_embeddings_of_faces(tmp_path: Path, street: Path) -> None:

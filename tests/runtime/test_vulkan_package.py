@@ -53,3 +53,40 @@ def test_in_a_process_of_its_own(code: str) -> None:
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("system", "found", "tried"),
+    [
+        ("win32", "vulkan-1.dll", ["vulkan-1.dll"]),
+        ("linux", "libvulkan.so", ["libvulkan.so.1", "libvulkan.so"]),
+        ("darwin", "libvulkan.dylib", ["libvulkan.dylib"]),
+        (
+            "darwin",
+            "/opt/homebrew/lib/libvulkan.dylib",
+            ["libvulkan.dylib", "/sdk/lib/libvulkan.dylib", "/opt/homebrew/lib/libvulkan.dylib"],
+        ),
+        ("darwin", "/usr/local/lib/libMoltenVK.dylib", None),
+    ],
+)
+def test_the_loader_is_looked_for_where_systems_have_it(
+    system: str, found: str, tried: list[str] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vkmnn.runtime.drivers.vulkan import package
+
+    names = []
+
+    class Types:
+        def dlopen(self, name: str) -> str:
+            names.append(name)
+            if name != found:
+                raise OSError(name)
+            return name
+
+    monkeypatch.setattr(sys, "platform", system)
+    monkeypatch.setenv("VULKAN_SDK", "/sdk")
+    monkeypatch.setattr(package, "_types", Types)
+    monkeypatch.delitem(sys.modules, "vulkan", raising=False)
+    _, library = package.raw_vulkan()
+    assert library == found
+    assert tried in (None, names)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import glob
 import json
+import shlex
+import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,18 +14,21 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
 from rich.text import Text
 
 from vkmnn.base.media import FILMS, PICTURES, SOUNDS, has_suffix
 from vkmnn.cli.console import document, heading, note, out, progress, show, table, time_text
-from vkmnn.cli.literals import parse_value
+from vkmnn.cli.literals import FILLERS, parse_value
 from vkmnn.cli.media_inputs import PAINTING, Inputs, TaskOptions, read_inputs
 from vkmnn.cli.run import RunOptions
 from vkmnn.errors import InvalidInputError, plural
+from vkmnn.inference_session import NodeArg
+from vkmnn.ir import Array
 from vkmnn.pipelines import Pipeline, Result, pipeline, task_of
 from vkmnn.pipelines.films import FilmWriter, is_animated
 from vkmnn.pipelines.guessing import UnknownTaskError
-from vkmnn.pipelines.networks import NoPicturesError
+from vkmnn.pipelines.networks import NoPicturesError, OtherInputsError
 from vkmnn.pipelines.results.result import saver_of
 
 _MOST_ROWS = 40
@@ -87,7 +92,11 @@ def run_pipeline(
             )
         jobs = _jobs(files, tasks.prompt, bool(inputs.texts), seed)
         results = _results(pipe, files) if streams else _of_jobs(pipe, jobs)
-        _save(output, _shown(results, facts), several or streams, files)
+        try:
+            _save(output, _shown(results, facts), several or streams, files)
+        except OtherInputsError as error:
+            _name_options(error)
+            raise
         timed = options.repeat > 1 and not streams
         spent = _timed(pipe, jobs[0], options.repeat) if timed else []
         document("run", {
@@ -164,12 +173,41 @@ def _opened(
         error.message = f"'{inputs.files[0]}' is {what}, and {error.message}"
         raise
     except UnknownTaskError as error:
-        files = " ".join(f"-i {one}" for one in inputs.files[:1])
+        start = f"vkmnn run {_typed(model)} -i"
+        lines = [f"\n  {start} {_typed(inputs.files[0])} --task {task}  # {what}"
+                 for task, what in error.tasks]  # fmt: skip
         error.hint = (
-            f"name the task: vkmnn run {model} {files} --task {error.likely}\n"
-            f"  tasks: {', '.join(error.tasks)}"
-        )
+            f"type one of these lines:{''.join(lines)}" if lines else
+            "no known network has these outputs; run it on an array, and decode them yourself:\n"
+            f"  {start} {error.array} -o outputs.npz"
+        )  # fmt: skip
         raise
+
+
+def _typed(name: object) -> str:
+    """Return a file's name as it is typed in this system's shell."""
+    if sys.platform != "win32":
+        return shlex.quote(str(name))
+    from subprocess import list2cmdline
+
+    return list2cmdline([str(name)])
+
+
+def _value(arg: NodeArg, text: str) -> Array:
+    """Return the value of an input; one without a shape of its own gets 1 for open dimensions."""
+    given = parse_value(arg, text)
+    if given.array is not None:
+        return given.array
+    shape = tuple(side if isinstance(side, int) else 1 for side in arg.shape or ())
+    if given.filler:
+        return FILLERS[given.filler](np.random.default_rng(0), shape, arg.dtype)
+    return np.full(shape, given.fill, arg.dtype)
+
+
+def _name_options(error: OtherInputsError) -> None:
+    """Put the options of the command into an error about other inputs."""
+    options = " ".join(f"-i {name}=VALUE" for name in error.names)
+    error.hint = f"add {options} (a number, zeros, a JSON list or a .npy file)"
 
 
 def _feeds(model: Path, values: Mapping[str, str]) -> dict[str, Any]:
@@ -186,10 +224,7 @@ def _feeds(model: Path, values: Mapping[str, str]) -> dict[str, Any]:
                 "another input",
                 hint=f"inputs: {', '.join(args)}",
             )
-        given = parse_value(args[name], text)
-        if given.array is None and given.fill is None:
-            raise InvalidInputError(f"--input {name}={text}: give numbers, JSON or a file")
-        made[name] = given.array if given.array is not None else given.fill
+        made[name] = _value(args[name], text)
     return made
 
 

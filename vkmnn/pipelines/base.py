@@ -202,9 +202,13 @@ class PicturePipeline(Pipeline, Generic[ResultT]):
         options, taken = self.options, input_of(loaded)
         found = processor_of(loaded.about)
         made = found[0] if found else self.usual_processor(loaded)
-        if taken.dtype == "uint8" and taken.quantization is None:  # the network normalises
+        if taken.is_raw:
             made = replace(made, scale=1.0, mean=(0.0,), std=(1.0,))
+        if found is None and taken.channels == 1:
+            made = _in_grey(made)
         wanted = options.size or taken.size
+        if wanted is None and made.fit.size and (taken.height or taken.width):  # one side is open
+            wanted = taken.height or made.fit.size[0], taken.width or made.fit.size[1]
         if options.size and taken.size and options.size != taken.size:
             raise InvalidInputError(
                 f"the network takes only images of {taken.size[0]}×{taken.size[1]}",
@@ -213,7 +217,7 @@ class PicturePipeline(Pipeline, Generic[ResultT]):
         if wanted:
             made = _resized(made, wanted)
         if found is None and (None in (options.mean, options.std) or not wanted):
-            self.guess(f"no file describes the preprocessing: {_described(made)}",
+            self.guess(f"no file describes the preprocessing; images are {_described(made)}",
                        "--size, --mean, --std and --channels")  # fmt: skip
         changed: dict[str, Any] = {}
         if options.channels:
@@ -385,6 +389,12 @@ def listed(inputs: Any) -> list[Any] | None:
     return None
 
 
+def _in_grey(made: ImageProcessor) -> ImageProcessor:
+    """Return guessed preprocessing for a network with one channel: the averages of three."""
+    mean, std, fill = (sum(one) / len(one) for one in (made.mean, made.std, made.fill))
+    return replace(made, mean=(mean,), std=(std,), fill=(round(fill),), channels="grey")
+
+
 def _resized(made: ImageProcessor, size: tuple[int, int]) -> ImageProcessor:
     """Return a processor for another input size; the cropped fraction stays the same."""
     fit = made.fit
@@ -403,12 +413,25 @@ def _normalisation(options: Options, made: ImageProcessor) -> dict[str, Any]:
     return {"mean": mean, "std": std, "scale": 1.0}
 
 
+_FITTED = {
+    "stretch": "stretched to",
+    "shortest": "scaled and cropped to",
+    "letterbox": "scaled to fit, centred in",
+    "corner": "scaled to fit, at the top left of",
+    "edges": "scaled to",
+    "longest": "scaled to fit",
+    "multiple": "scaled to about",
+    "padded": "padded to",
+}
+"""Words for ways of fitting an image."""
+
+
 def _described(made: ImageProcessor) -> str:
     """Return a readable description of the preprocessing."""
-    size = "×".join(map(str, made.fit.size)) if made.fit.size else "their own size"
+    size = "×".join(map(str, made.fit.size)) if made.fit.size else "a size of its own"
     numbers = ["/".join(f"{one:.6g}" for one in pair) for pair in (made.mean, made.std)]
     scale = "pixel / 255" if abs(made.scale * 255 - 1) < 1e-6 else f"pixel × {made.scale:.6g}"
     return (
-        f"{made.fit.how} to {size}, {made.channels.upper()}, {scale}, "
+        f"{_FITTED.get(made.fit.how, made.fit.how)} {size}, {made.channels.upper()}, {scale}, "
         f"mean {numbers[0]}, std {numbers[1]}"
     )

@@ -156,7 +156,7 @@ class PictureNetwork:
                 raise InvalidInputError(
                     f"there are {len(values)} numbers for {name}, but images have "
                     f"{plural(self.taken.channels, 'channel')}",
-                    hint="give one number, or one per channel",
+                    hint="give one number, or one per channel: --mean and --std",
                 )
         self.processor = processor
         self.about = loaded.about
@@ -212,22 +212,18 @@ class PictureNetwork:
         return feeds | {self.taken.name: self._converted(pixels)}
 
     def _converted(self, pixels: Array) -> Array:
-        raw = self.taken.dtype == "uint8" and self.taken.quantization is None
-        values = pixels if raw else self.taken.cast(self.processor.normalised(pixels))
+        if self.taken.is_raw:
+            values = pixels.astype(self.taken.dtype, copy=False)
+        else:
+            values = self.taken.cast(self.processor.normalised(pixels))
         return self.taken.arranged(values)
 
     def _companions(self, placed: Sequence[Placed], more: Mapping[str, Array]) -> dict[str, Array]:
-        made = {}
-        for arg in self._others:
-            if arg.name in more:
-                continue
-            if arg.name not in COMPANIONS:
-                raise InvalidInputError(
-                    f"the network has another input '{arg.name}', whose value is unknown",
-                    hint=f"give it: feeds={{'{arg.name}': array}}",
-                )
-            made[arg.name] = COMPANIONS[arg.name](placed, arg)
-        return made
+        others = [arg for arg in self._others if arg.name not in more]
+        unknown = [arg for arg in others if arg.name not in COMPANIONS]
+        if unknown:
+            raise OtherInputsError(unknown)
+        return {arg.name: COMPANIONS[arg.name](placed, arg) for arg in others}
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """Run the network and return its outputs by name."""
@@ -240,6 +236,23 @@ class PictureNetwork:
     def close(self) -> None:
         """Release the session."""
         self.session.close()
+
+
+class OtherInputsError(InvalidInputError):
+    """A network has further inputs, whose values are not known.
+
+    Args:
+        args: the inputs.
+    """
+
+    def __init__(self, args: Sequence[NodeArg]) -> None:
+        self.names = [arg.name for arg in args]
+        listed = ", ".join(f"{arg.name} {arg.shape}" for arg in args)
+        values = ", ".join(f"'{name}': array" for name in self.names)
+        super().__init__(
+            f"the network has other inputs, whose values are unknown: {listed}",
+            hint=f"give them: feeds={{{values}}}",
+        )
 
 
 class NoPicturesError(InvalidInputError):

@@ -11,7 +11,7 @@ from vkmnn.inference_session import NodeArg
 from vkmnn.pipelines.arrays import Array
 from vkmnn.pipelines.placing import Placed
 
-_CHANNELS = (1, 3, 4)
+_CHANNELS = (1, 3)
 _KINDS = "fui"
 
 
@@ -44,6 +44,11 @@ class PictureInput:
         """Height and width if both are static."""
         return (self.height, self.width) if self.height and self.width else None
 
+    @property
+    def is_raw(self) -> bool:
+        """Whether the network takes pixels from 0 to 255 and normalises them itself."""
+        return np.dtype(self.dtype).kind in "ui" and self.quantization is None
+
     def arranged(self, pictures: Array) -> Array:
         """Return images [n, height, width, channels] in the network's layout."""
         made = np.moveaxis(pictures, 3, 1) if "chw" in self.layout else pictures
@@ -71,8 +76,10 @@ def _as_picture(arg: NodeArg) -> PictureInput | None:
     shape = arg.shape
     if shape is None or len(shape) not in (3, 4) or arg.dtype == "object":
         return None
-    if np.dtype(arg.dtype).kind not in _KINDS or arg.dtype in ("int64", "int32"):
+    if np.dtype(arg.dtype).kind not in _KINDS:
         return None
+    if arg.dtype in ("int64", "int32") and (len(shape) != 4 or 3 not in (shape[1], shape[3])):
+        return None  # tokens and their like; MoveNet's pixels are int32
     dims = [one if isinstance(one, int) else None for one in shape]
     batch, inner = (dims[0], dims[1:]) if len(dims) == 4 else (1, dims)
     layout = _layout(inner, [str(one).lower() for one in shape[len(shape) - 3 :]])

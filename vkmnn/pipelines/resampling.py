@@ -37,8 +37,10 @@ def resize(pixels: Array, height: int, width: int, by: str) -> Array:
     if by in _PLAIN:
         return _PLAIN[by](pixels, height, width)
     image = pil()
-    made = image.fromarray(pixels).resize((width, height), getattr(image.Resampling, by.upper()))
-    return np.asarray(made)
+    grey = pixels.shape[2] == 1
+    given = image.fromarray(pixels[:, :, 0] if grey else pixels)
+    made = np.asarray(given.resize((width, height), getattr(image.Resampling, by.upper())))
+    return made[:, :, None] if grey else made
 
 
 def _linear(pixels: Array, height: int, width: int) -> Array:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from vkmnn.base.records import dataclass
 from vkmnn.pipelines.arrays import Array
-from vkmnn.pipelines.heads import detr, efficientdet, final, ssd, yolo, yolo_grids
+from vkmnn.pipelines.heads import detr, efficientdet, final, nanodet, ssd, yolo, yolo_grids
 from vkmnn.pipelines.heads.candidates import Candidates
 from vkmnn.pipelines.heads.coco import COCO, COCO_IDS
 from vkmnn.pipelines.heads.signature import Signature
@@ -28,6 +28,13 @@ _IMAGENET = ImageProcessor(
 _DETR = ImageProcessor(
     Fit("edges", None, 800, 1333), "bilinear", 1 / 255, IMAGENET_MEAN, IMAGENET_STD
 )
+_ULTRAFACE = ImageProcessor(
+    Fit("stretch", (240, 320)), LINEAR, 1 / 128, (127 / 128,) * 3, (1.0,) * 3
+)
+_NANODET = ImageProcessor(
+    Fit("stretch", (320, 320)), LINEAR, 1.0, (103.53, 116.28, 123.675), (57.375, 57.12, 58.395),
+    channels="bgr",
+)  # fmt: skip
 _AS_IT_IS = ImageProcessor(Fit("padded"), "bilinear")
 _BYTES = ImageProcessor(Fit("stretch", (320, 320)), "bilinear", 1.0)
 
@@ -63,6 +70,7 @@ HEADS: Sequence[Head] = (
     Head(
         "torchvision's detection", final.is_torchvision, final.torchvision, _AS_IT_IS, 1, COCO_IDS
     ),
+    Head("RF-DETR", detr.is_rf, detr.logits, _IMAGENET, 0, COCO_IDS),
     Head("DETR", detr.is_logits, detr.logits, _DETR),
     Head("EfficientDet", efficientdet.is_final, efficientdet.final, _IMAGENET, 1, COCO_IDS),
     Head("EfficientDet, raw", efficientdet.is_raw, efficientdet.raw, _IMAGENET),
@@ -70,10 +78,12 @@ HEADS: Sequence[Head] = (
     Head("YOLOv7, end to end", yolo.is_rows, yolo.rows, _LETTERBOX),
     Head("PaddleDetection", final.is_paddle, final.paddle, _IMAGENET),
     Head("SSD", ssd.is_raw, ssd.raw, _IMAGENET, 1),
+    Head("UltraFace", ssd.is_ultraface, ssd.ultraface, _ULTRAFACE, 1, ("background", "face")),
     Head("YOLO, boxes and scores", yolo.is_pair, yolo.pair, _LETTERBOX),
     Head("YOLO grids", yolo_grids.is_grids, yolo_grids.grids, _LETTERBOX),
     Head("YOLOv4 grids", yolo_grids.is_darknet, yolo_grids.darknet, _DARKNET),
     Head("YOLOv2 grid", yolo_grids.is_yolov2, yolo_grids.yolov2, _RAW),
+    Head("NanoDet", nanodet.is_nanodet, nanodet.distances, _NANODET),
     Head("YOLOX", yolo.is_yolox, yolo.table, _YOLOX),
     Head("YOLO", yolo.is_table, yolo.table, _LETTERBOX),
 )

@@ -17,10 +17,20 @@ _BY_SOFTMAX = (92, 126)
 
 def _pair(signature: Signature) -> tuple[Output, Output] | None:
     logits, boxes = signature.named("logits", "scores"), signature.named("pred_boxes", "boxes")
+    if is_rf(signature):
+        logits, boxes = signature.named("labels"), signature.named("dets")
     if logits is None or boxes is None or logits.rank != 3 or boxes.rank != 3:
         return None
-    named = "logits" in logits.name.lower() or "pred" in boxes.name.lower()
+    named = "logits" in logits.name.lower() or "pred" in boxes.name.lower() or is_rf(signature)
     return (logits, boxes) if named and boxes.shape[2] in (4, None) else None
+
+
+def is_rf(signature: Signature) -> bool:
+    """Outputs `dets` [n, queries, 4] and `labels` [n, queries, classes] of floats: RF-DETR."""
+    names = {one.name for one in signature.outputs}
+    return names == {"dets", "labels"} and all(
+        one.rank == 3 and not one.integer for one in signature.outputs
+    )
 
 
 def is_logits(signature: Signature) -> bool:

@@ -1,14 +1,15 @@
-"""Heads of face detectors: boxes and five points from the cells of three grids."""
+"""Heads of face detectors: boxes and points from the cells of grids."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import product
 
 import numpy as np
 
 from vkmnn.pipelines.arrays import Array
-from vkmnn.pipelines.heads.candidates import Candidates
+from vkmnn.pipelines.heads.candidates import Candidates, sigmoid, softmax
+from vkmnn.pipelines.heads.signature import Signature, computed_outputs
 
 _STRIDES = (8, 16, 32)
 _POINTS = 5
@@ -30,6 +31,21 @@ def is_scrfd(outputs: Mapping[str, Array]) -> bool:
 def is_yunet(outputs: Mapping[str, Array]) -> bool:
     """Two scores, boxes and points of each grid: four outputs per stride."""
     return [len(_by_columns(outputs, one)) for one in (1, 4, 2 * _POINTS)] == [6, 3, 3]
+
+
+def is_retinaface(signature: Signature) -> bool:
+    """Offsets, two scores and five points for two anchors in each cell of three grids."""
+    if len(signature.outputs) != 3 or signature.size is None:
+        return False
+    count = sum(2 * len(_cells(signature.size, one)) for one in _STRIDES)
+    return all(signature.find(None, count, one) is not None for one in (4, 2, 2 * _POINTS))
+
+
+def is_blazeface(signature: Signature) -> bool:
+    """Values [n, 896, 16] and scores [n, 896, 1]: MediaPipe's detector for close faces."""
+    return len(signature.outputs) == 2 and all(
+        signature.find(None, 896, one) is not None for one in (16, 1)
+    )
 
 
 def scrfd(outputs: Mapping[str, Array], size: tuple[int, int]) -> list[Candidates]:
@@ -70,6 +86,66 @@ def yunet(outputs: Mapping[str, Array], size: tuple[int, int]) -> list[Candidate
         corners = np.concatenate([middle - half, middle + half], 2)
         parts.append((corners, score, own.reshape(*middle.shape[:2], -1)))
     return _joined(parts)
+
+
+_SIDES = {8: (16, 32), 16: (64, 128), 32: (256, 512)}
+"""Sides of RetinaFace's anchors by stride, in pixels."""
+_CENTRE, _SIZE = 0.1, 0.2
+"""Variances that scale the offsets of centres and of sizes."""
+
+
+def retinaface(outputs: Mapping[str, Array], size: tuple[int, int]) -> list[Candidates]:
+    """Decode offsets from anchors, and scores of background and face (RetinaFace)."""
+    boxes, scores, points = (_by_columns(outputs, one)[0] for one in (4, 2, 2 * _POINTS))
+    anchors = np.concatenate([
+        np.repeat((_cells(size, stride) + 0.5) * stride, 2, 0) for stride in _STRIDES
+    ])  # fmt: skip
+    sides = np.concatenate([
+        np.tile(np.array(_SIDES[stride], np.float32), len(_cells(size, stride)))
+        for stride in _STRIDES
+    ])[:, None]  # fmt: skip
+    middle = anchors + boxes[..., :2] * _CENTRE * sides
+    half = np.exp(np.minimum(boxes[..., 2:] * _SIZE, 20)) * sides / 2
+    own = points.reshape(*middle.shape[:2], -1, 2) * _CENTRE * sides[:, None] + anchors[:, None]
+    corners = np.concatenate([middle - half, middle + half], 2)
+    chances = scores if np.allclose(scores.sum(2), 1, atol=1e-2) else softmax(scores)
+    return _joined([(corners, chances[..., 1:], own.reshape(*middle.shape[:2], -1))])
+
+
+def blazeface(outputs: Mapping[str, Array], size: tuple[int, int]) -> list[Candidates]:
+    """Decode centre, size and six points, in pixels from the middle of a cell (BlazeFace)."""
+    values, scores = (_by_columns(outputs, one)[0] for one in (16, 1))
+    anchors = np.concatenate([
+        np.repeat((_cells(size, stride) + 0.5) * stride, count, 0) for stride, count in _BLAZE
+    ])  # fmt: skip
+    middle, half = anchors + values[..., :2], values[..., 2:4] / 2
+    own = values[..., 4:].reshape(*middle.shape[:2], -1, 2) + anchors[:, None]
+    corners = np.concatenate([middle - half, middle + half], 2)
+    return _joined([(corners, sigmoid(scores), own.reshape(*middle.shape[:2], -1))])
+
+
+_BLAZE = ((8, 2), (16, 6))
+"""Strides of BlazeFace's grids and anchors per cell."""
+
+Decode = Callable[[Mapping[str, Array], tuple[int, int]], list[Candidates]]
+
+
+def decoder_of(outputs: Mapping[str, Array], size: tuple[int, int]) -> Decode | None:
+    """Return the decoder of a face detector by its outputs; None for an unknown one."""
+    signature = Signature(computed_outputs(outputs), size)
+    if is_retinaface(signature):
+        return retinaface
+    if is_blazeface(signature):
+        return blazeface
+    if is_yunet(outputs):
+        return yunet
+    return scrfd if is_scrfd(outputs) else None
+
+
+def _cells(size: tuple[int, int], stride: int) -> Array:
+    """Return column and row of each cell of a grid, [cells, 2]."""
+    rows, columns = (-(-side // stride) for side in size)
+    return np.array(list(product(range(rows), range(columns))), np.float32)[:, ::-1]
 
 
 def _centres(size: tuple[int, int], stride: int, count: int) -> Array:

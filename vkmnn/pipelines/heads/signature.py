@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 
 from vkmnn.base.records import dataclass
@@ -67,6 +67,20 @@ class Signature:
                 if word in one.name.lower():
                     return one
         return None
+
+
+def is_channels_last(shape: Sequence[int | None]) -> bool:
+    """Return whether the last of four axes has the channels: it is shorter than the others."""
+    rows, columns, last = (side or _LONG for side in shape[1:])
+    return last < min(rows, columns)
+
+
+def channels_of(shape: Sequence[int | None]) -> int | None:
+    """Return the channels of a map with four axes, in either order."""
+    return shape[3] if is_channels_last(shape) else shape[1]
+
+
+_LONG = 1 << 15
 
 
 def declared_outputs(args: Iterable[NodeArg]) -> tuple[Output, ...]:

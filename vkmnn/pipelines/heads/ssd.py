@@ -107,5 +107,33 @@ def raw(outputs: Mapping[str, Array], signature: Signature) -> list[Candidates]:
     return made
 
 
+def is_ultraface(signature: Signature) -> bool:
+    """Decoded boxes [n, priors, 4], and two scores each: background and face."""
+    if len(signature.outputs) != 2:
+        return False
+    return any(
+        signature.find(None, count, 4) is not None and signature.find(None, count, 2) is not None
+        for count in _ULTRAFACE
+    )
+
+
+_ULTRAFACE = (4420, 17640)
+"""The priors of UltraFace for 320×240 and 640×480 pixels."""
+
+
+def ultraface(outputs: Mapping[str, Array], signature: Signature) -> list[Candidates]:
+    """Decode corners as fractions of the input; class 1 is the face."""
+    boxes = next(one for one in outputs.values() if one.shape[2] == 4).astype(np.float32)
+    scores = next(one for one in outputs.values() if one.shape[2] == 2).astype(np.float32)
+    return [
+        replace(
+            best_of(in_pixels(box, signature), score[:, 1:]),
+            classes=np.ones(len(box), int),
+            count=0,
+        )
+        for box, score in zip(boxes, scores, strict=True)
+    ]
+
+
 def _upright(values: Array) -> Array:
     return values.transpose(0, 2, 1) if values.shape[2] in PRIORS else values

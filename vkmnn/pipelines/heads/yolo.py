@@ -23,6 +23,8 @@ _COLUMNS = (84, 85, 116, 117)
 """Values per box, with COCO's 80 classes."""
 _MASKS = 32
 """Mask coefficients per box in networks with prototypes."""
+_POSE_VALUES = 51
+"""Column, row and score of COCO's 17 points."""
 _END = 6
 _MAX_FINAL = 1000
 
@@ -51,11 +53,21 @@ def extra_columns(signature: Signature) -> int:
     masks = prototypes(signature)
     if masks is not None:
         return int(masks.shape[1] or _MASKS)
+    if is_pose(signature):
+        return _POSE_VALUES
     task = signature.properties.get("task", "")
     shape = parsed(signature.properties.get("kpt_shape"))
     if task == "pose" and isinstance(shape, list | tuple) and len(shape) == 2:
         return int(shape[0]) * int(shape[1])
     return 1 if task == "obb" else 0
+
+
+def is_pose(signature: Signature) -> bool:
+    """A table with the values of a person, no file says of what: box, scores, 17 points of COCO."""
+    one = table_output(signature)
+    if one is None or signature.classes > 1 or "task" in signature.properties:
+        return False
+    return len(signature.outputs) == 1 and bool({56, 57} & set(one.shape[1:]))
 
 
 # --- with built-in suppression ------------------------------------------------------------------
@@ -93,8 +105,10 @@ def is_rows(signature: Signature) -> bool:
 
 
 def rows(outputs: Mapping[str, Array], signature: Signature) -> list[Candidates]:
-    """Decode YOLOv7's rows."""
+    """Decode YOLOv7's rows; YOLO-NAS has the score before the class."""
     table = outputs[signature.outputs[0].name].astype(np.float32).reshape(-1, 7)
+    if signature.named("flat_predictions"):
+        table = table[:, [0, 1, 2, 3, 4, 6, 5]]
     last = int(table[:, 0].max()) if len(table) else 0
     return [
         Candidates(own[:, 1:5], own[:, 6], own[:, 5].astype(np.int64), unique=True)
@@ -233,7 +247,7 @@ def _decoded(boxes: Array, signature: Signature) -> Array:
     )
     if size is None or not strides:
         return boxes
-    places, scales = _cells(size, strides)
+    places, scales = cells_of(size, strides)
     own = (boxes[:, :, :2] + places) * scales
     middle = (places + 0.5) * scales
     if np.abs(boxes[:, :, :2] - middle).mean() <= np.abs(own - middle).mean():
@@ -241,7 +255,7 @@ def _decoded(boxes: Array, signature: Signature) -> Array:
     return np.concatenate([own, np.exp(np.minimum(boxes[:, :, 2:], 20)) * scales], 2)
 
 
-def _cells(size: tuple[int, int], strides: Sequence[int]) -> tuple[Array, Array]:
+def cells_of(size: tuple[int, int], strides: Sequence[int]) -> tuple[Array, Array]:
     """Return column and row of every cell, and its stride: [cells, 2], [cells, 1]."""
     places, scales = [], []
     for stride in strides:

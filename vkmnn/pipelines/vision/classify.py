@@ -80,6 +80,9 @@ class Classify(PicturePipeline[Labels]):
             for name, array in outputs.items()
             if array.dtype.kind in "fui" and array.size > count
             and max(array.shape) * count == array.size
+        } or {
+            name: array for name, array in outputs.items()
+            if array.dtype.kind in "fui" and array.size == count
         }  # fmt: skip
         names = [name for word in _LOGITS_NAMES for name in found if word in name.lower()]
         name = (names or list(found) or [""])[0]
@@ -89,8 +92,11 @@ class Classify(PicturePipeline[Labels]):
                 f"no output has one score per class: {shapes}",
                 hint="choose another task: --task",
             )
-        array = found[name].reshape(count, -1)
-        return self._real(name, array)
+        rows = self._real(name, found[name].reshape(count, -1))
+        if rows.shape[1] > 1:
+            return rows
+        chances = rows if rows.min() >= 0 and rows.max() <= 1 else sigmoid(rows)
+        return np.concatenate([1 - chances, chances], 1)  # one score: no or yes
 
     def _real(self, name: str, array: Array) -> Array:
         """Return real-valued scores; quantised values by their scale, or divided by 255."""

@@ -27,6 +27,7 @@ from vkmnn.pipelines.signatures import signature_of
 
 _THRESHOLD, _OVERLAP, _MOST = 0.25, 0.45, 300
 _OVERLAP_ULTRALYTICS = 0.7
+_SLACK = 0.02
 _BACKGROUNDS = ("background", "__background__", "???", "unlabeled", "n/a", "")
 
 
@@ -81,10 +82,22 @@ class Detecting(PicturePipeline[ResultT]):
         head = self.head = self.head or head_of(signature)
         if head is None:
             raise unknown_head(self.loaded)
-        found = [_settled(one, chosen) for one in head.decode(outputs, signature)]
+        decoded = head.decode(outputs, signature)
+        found = [_settled(one, chosen) for one in decoded]
         if self._labels is None:
+            self._check_scores(head, decoded)
             self._labels = self._names(head, max((one.count for one in found), default=0))
         return found
+
+    def _check_scores(self, head: Head, found: Sequence[Candidates]) -> None:
+        """Report scores that are no probabilities: the network may be of another kind."""
+        ends = [float(end) for one in found if len(one.scores)
+                for end in (one.scores.min(), one.scores.max())]  # fmt: skip
+        if ends and not -_SLACK <= min(ends) <= max(ends) <= 1 + _SLACK:
+            self.guess(
+                f"scores from {min(ends):.3g} to {max(ends):.3g} are no probabilities: the outputs "
+                f"may not be those of {head.name}, as was assumed", "--task",
+            )  # fmt: skip
 
     def _names(self, head: Head, count: int) -> list[str]:
         """Return labels by the head's class indices."""

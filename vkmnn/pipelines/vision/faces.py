@@ -32,6 +32,11 @@ TEMPLATE = np.array(
 """Positions of the five points of a face in ArcFace's 112×112 input."""
 _SCRFD = ImageProcessor(Fit("corner", (640, 640)), LINEAR, 1 / 128, (127.5 / 128,) * 3, (1.0,) * 3)
 _YUNET = ImageProcessor(Fit("corner", (640, 640)), LINEAR, 1.0, channels="bgr")
+_RETINAFACE = ImageProcessor(
+    Fit("corner", (640, 640)), LINEAR, 1.0, (104.0, 117.0, 123.0), (1.0,) * 3, channels="bgr"
+)
+_BLAZEFACE = ImageProcessor(Fit("letterbox", (128, 128)), LINEAR, 1 / 255, (0.5,) * 3, (0.5,) * 3)
+_USUAL = {2: _BLAZEFACE, 3: _RETINAFACE, 12: _YUNET}
 _ARCFACE = ImageProcessor(Fit("stretch", (112, 112)), LINEAR, 1 / 255, (0.5,) * 3, (0.5,) * 3)
 
 
@@ -62,8 +67,8 @@ class Faces(PicturePipeline[Poses]):
             self._embedder = PictureNetwork(load(parts["embedder"], own), _ARCFACE, own)
 
     def usual_processor(self, loaded: Loaded) -> ImageProcessor:
-        """Return YuNet's processor for networks with four outputs per grid, else SCRFD's."""
-        return _YUNET if len(loaded.outputs) == 12 else _SCRFD
+        """Return the processor by the number of outputs: YuNet has four for each of its grids."""
+        return _USUAL.get(len(loaded.outputs), _SCRFD)
 
     def results(
         self,
@@ -73,18 +78,17 @@ class Faces(PicturePipeline[Poses]):
         chosen: Settings,
     ) -> list[Poses]:
         """Return the faces in each image."""
-        if faces.is_yunet(outputs):
-            found = faces.yunet(outputs, placed[0].canvas)
-        elif faces.is_scrfd(outputs):
-            found = faces.scrfd(outputs, placed[0].canvas)
-        else:
+        decode = faces.decoder_of(outputs, placed[0].canvas)
+        if decode is None:
             shapes = ", ".join(f"{name} {list(one.shape)}" for name, one in outputs.items())
             raise InvalidInputError(
                 f"no known face detector has these outputs: {shapes}",
                 hint="choose another task: --task",
             )
         made = []
-        for one, where, picture in zip(found, placed, pictures, strict=True):
+        for one, where, picture in zip(
+            decode(outputs, placed[0].canvas), placed, pictures, strict=True
+        ):
             strong = one.chosen(one.scores > chosen["threshold"])
             kept = suppress(strong.boxes, strong.scores, strong.classes, chosen["overlap"], 1000)
             strong = strong.chosen(kept)

@@ -52,7 +52,7 @@ class FindPoses(Detecting[Poses]):
                     hint="choose another task: --task detect",
                 )
             extra = np.zeros((0, 3)) if one.extra is None else one.extra
-            rows = extra.reshape(len(boxes), -1, self._numbers)
+            rows = extra.reshape(len(boxes), extra.shape[1] // self._numbers, self._numbers)
             made.append(Poses([_keypoints(*pair, where) for pair in zip(rows, boxes, strict=True)],
                               picture))  # fmt: skip
         return made
@@ -82,8 +82,10 @@ class PoseOf(PicturePipeline[Poses]):
     @classmethod
     def variant(cls, loaded: Loaded) -> type[Pipeline]:
         """Return the class for detectors if the output is a single table."""
-        ranks = [len(arg.shape or ()) for arg in loaded.outputs]
-        return FindPoses if ranks == [3] else cls
+        shapes = [list(arg.shape or ()) for arg in loaded.outputs]
+        if [len(one) for one in shapes] == [3] and shapes[0][1:] != [6, 56]:
+            return FindPoses
+        return MoveNet if shapes and shapes[0][1:] in ([1, 17, 3], [6, 56]) else cls
 
     def __init__(self, loaded: Loaded, options: Options) -> None:
         super().__init__(loaded, options)
@@ -123,6 +125,50 @@ class PoseOf(PicturePipeline[Poses]):
             Poses([Keypoints(where.to_picture(one), score)], picture)
             for one, score, where, picture in zip(points, scores, placed, pictures, strict=True)
         ]
+
+
+class MoveNet(PicturePipeline[Poses]):
+    """Finds one person, or up to six, by row, column and score of each point (MoveNet)."""
+
+    task = "pose-estimation"
+    own: ClassVar[tuple[str, ...]] = ("feeds",)
+    usual = ImageProcessor(Fit("letterbox", (256, 256)), LINEAR, 1.0)
+
+    def __init__(self, loaded: Loaded, options: Options) -> None:
+        super().__init__(loaded, options)
+        self.settings = {"threshold": 0.25 if options.threshold is None else options.threshold}
+
+    def results(
+        self,
+        outputs: Mapping[str, Array],
+        pictures: Sequence[Picture],
+        placed: Sequence[Placed],
+        chosen: Settings,
+    ) -> list[Poses]:
+        """Return the people in each image."""
+        (table,) = outputs.values()
+        return [
+            Poses(_people(rows, where, float(chosen["threshold"])), picture)
+            for rows, where, picture in zip(table, placed, pictures, strict=True)
+        ]
+
+
+def _people(rows: Array, where: Placed, least: float) -> list[Keypoints]:
+    """Return the people of MoveNet's rows; a row may end in a box and its score."""
+    whole = np.array(where.canvas[::-1], np.float64)
+    people = []
+    for row in rows.reshape(len(rows), -1).astype(np.float64):
+        points, rest = row[:51].reshape(17, 3), row[51:]
+        sure = float(rest[4]) if len(rest) else float(points[:, 2].mean())
+        if sure < least:
+            continue
+        box = None
+        if len(rest):
+            corners = where.boxes(rest[None, [1, 0, 3, 2]] * np.tile(whole, 2))[0]
+            box = Box(Label("person", sure, 0), *map(float, corners))
+        found = where.to_picture(points[:, 1::-1] * whole)
+        people.append(Keypoints(found, points[:, 2].astype(np.float32), box))
+    return people
 
 
 def _box(value: Any) -> Box:

@@ -12,7 +12,7 @@ from vkmnn.pipelines.arrays import Array
 from vkmnn.pipelines.base import PicturePipeline, Pipeline, Settings
 from vkmnn.pipelines.heads.candidates import Candidates, sigmoid, softmax
 from vkmnn.pipelines.heads.coco import BY_COUNT, VOC
-from vkmnn.pipelines.heads.signature import computed_outputs
+from vkmnn.pipelines.heads.signature import computed_outputs, is_channels_last
 from vkmnn.pipelines.image_processor import IMAGENET_MEAN, IMAGENET_STD, ImageProcessor
 from vkmnn.pipelines.networks import Loaded
 from vkmnn.pipelines.options import Options
@@ -95,7 +95,8 @@ class Segment(PicturePipeline[Masks]):
         """Return the classes in each image, the largest first."""
         logits, is_map = self._logits(outputs)
         if self._names is None:
-            self._names = self.names(0 if is_map else logits.shape[1], _SETS)
+            classes = int(logits.max()) + 1 if is_map else logits.shape[1]
+            self._names = self.names(classes, {} if is_map else _SETS)
         made = []
         for one, where, picture in zip(logits, placed, pictures, strict=True):
             if is_map:
@@ -128,7 +129,7 @@ class Segment(PicturePipeline[Masks]):
         array = (named or ranked)[0]
         if array.dtype.kind in "iu" or array.ndim == 3:
             return array.reshape(len(array), *array.shape[-2:]), True
-        if array.shape[3] < min(array.shape[1:3]) and array.shape[1] > 64:
+        if is_channels_last(array.shape):
             array = array.transpose(0, 3, 1, 2)  # channels last
         if array.shape[1] == 1:
             chance = sigmoid(array) if array.min() < 0 or array.max() > 1 else array

@@ -12,13 +12,14 @@ from typing import Any
 
 from vkmnn.errors import DeviceError, DeviceLostError, OutOfDeviceMemoryError
 from vkmnn.runtime.drivers.base import DriverUnavailableError
-from vkmnn.runtime.drivers.vulkan.package import LOADER, raw_vulkan
+from vkmnn.runtime.drivers.vulkan.package import loaders, raw_vulkan
 
 _LOADER_HINTS = {
     "linux": "install the Vulkan loader and a driver (Debian, Ubuntu: `apt install libvulkan1 "
     "mesa-vulkan-drivers`; Fedora: `dnf install vulkan-loader mesa-vulkan-drivers`)",
     "win32": "install the GPU vendor's driver; it brings vulkan-1.dll",
-    "darwin": "install the Vulkan SDK with MoltenVK and put its lib folder on DYLD_LIBRARY_PATH",
+    "darwin": "`brew install vulkan-loader molten-vk`, or install the Vulkan SDK and set "
+    "VULKAN_SDK",
 }
 LOADER_HINT = _LOADER_HINTS.get(sys.platform, _LOADER_HINTS["linux"])
 
@@ -30,7 +31,9 @@ except ImportError as error:
     ) from error
 except OSError as error:
     # The package's own message asks for the SDK, which is not needed.
-    raise DriverUnavailableError(f"no Vulkan loader: cannot load {LOADER}", LOADER_HINT) from error
+    raise DriverUnavailableError(
+        f"no Vulkan loader: cannot load {loaders()[0]}", LOADER_HINT
+    ) from error
 
 NULL = ffi.NULL
 

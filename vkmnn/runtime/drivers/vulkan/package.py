@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from importlib.machinery import PathFinder
 from importlib.util import find_spec, module_from_spec
 from typing import Any
 
 _TYPES = "vulkan._vulkancache"
-_LOADERS = {"win32": "vulkan-1.dll", "darwin": "libvulkan.dylib"}
-LOADER = _LOADERS.get(sys.platform, "libvulkan.so.1")
+_LOADERS = {"win32": ("vulkan-1.dll",), "darwin": ("libvulkan.dylib", "libMoltenVK.dylib")}
+_HOMEBREW = ("/opt/homebrew/lib", "/usr/local/lib")
+"""Folders of Homebrew; macOS does not search the first one."""
+
+
+def loaders() -> list[str]:
+    """Return the names of the Vulkan loader on this system, in the order of attempts.
+
+    On macOS, MoltenVK may stand in for the loader, and both may be in Homebrew's or the SDK's
+    folder, where the system does not look.
+    """
+    names = _LOADERS.get(sys.platform, ("libvulkan.so.1", "libvulkan.so"))
+    if sys.platform != "darwin":
+        return list(names)
+    sdk = os.environ.get("VULKAN_SDK")
+    folders = ["", *([f"{sdk}/lib"] if sdk else []), *_HOMEBREW]
+    return [f"{folder}/{name}" if folder else name for name in names for folder in folders]
 
 
 def raw_vulkan() -> tuple[Any, Any]:
@@ -25,9 +41,10 @@ def raw_vulkan() -> tuple[Any, Any]:
     """
     types = None if "vulkan" in sys.modules else _types()
     if types is not None:
-        with contextlib.suppress(OSError):  # the package may know other names
-            return types, types.dlopen(LOADER)
-    from vulkan._vulkan import ffi, lib
+        for name in loaders():
+            with contextlib.suppress(OSError):
+                return types, types.dlopen(name)
+    from vulkan._vulkan import ffi, lib  # it may know other names
 
     return ffi, lib
 
