@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -23,9 +23,8 @@ from vkmnn.serve.limits import Bodies, HttpError, Limits, as_http
 from vkmnn.serve.metrics import Metrics
 from vkmnn.serve.models import Models
 from vkmnn.serve.openai_api import OpenAiApi
+from vkmnn.serve.routes import Row
 from vkmnn.serve.work import Work
-
-Handler = Callable[[Request], Awaitable[Response]]
 
 HEALTH = ("/health", "/healthz", "/v2/health/live", "/v2/health/ready")
 """Routes that need no key and have no limit."""
@@ -63,24 +62,13 @@ class App:
         self.bodies = Bodies(self.limits)
         self._inference = InferenceApi(models, self.limits, self.bodies)
         text = OpenAiApi(models, self.limits, self.bodies, self._work, self._metrics)
-        routes: list[tuple[str, Handler, str]] = [
-            ("/", self._about, "GET"),
-            ("/health", self._inference.ready, "GET"),
-            ("/healthz", self._inference.ready, "GET"),
-            ("/metrics", self._page, "GET"),
-            ("/v1/models", text.models, "GET"),
-            ("/v1/models/{name}", text.models, "GET"),
-            ("/v1/chat/completions", text.chat, "POST"),
-            ("/v1/completions", text.completions, "POST"),
-            ("/v1/embeddings", text.embeddings, "POST"),
-            ("/v2", self._inference.server, "GET"),
-            ("/v2/health/live", self._inference.live, "GET"),
-            ("/v2/health/ready", self._inference.ready, "GET"),
-            ("/v2/models/{name}", self._inference.metadata, "GET"),
-            ("/v2/models/{name}/ready", self._inference.ready, "GET"),
-            ("/v2/models/{name}/infer", self._inference.infer, "POST"),
+        self._rows = [
+            Row("/", self._about, "GET", "names of the models and the routes"),
+            Row("/metrics", self._page, "GET", "counters and histograms in Prometheus' format"),
+            *text.routes(),
+            *self._inference.routes(),
         ]
-        self._routes = [Route(path, do, methods=[how]) for path, do, how in routes]
+        self._routes = [Route(row.path, row.handler, methods=[row.method]) for row in self._rows]
         self._router = Router(self._routes, redirect_slashes=False, lifespan=self._lifespan)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -19,6 +19,7 @@ from vkmnn.inference_session import InferenceSession, NodeArg
 from vkmnn.ir import Array
 from vkmnn.serve.limits import Bodies, HttpError, Limits, field, length_of
 from vkmnn.serve.models import Models
+from vkmnn.serve.routes import Row
 
 _TYPES: Mapping[str, str] = {
     "bool": "BOOL", "uint8": "UINT8", "uint16": "UINT16", "uint32": "UINT32", "uint64": "UINT64",
@@ -58,6 +59,21 @@ class InferenceApi:
         """Report that the server is not ready, and accept no further runs."""
         self.stopping = True
         self._runs.shutdown(wait=False)
+
+    def routes(self) -> list[Row]:
+        """Return the rows of the route table."""
+        ready = "whether every model can answer"
+        example = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [0, 1]}]}
+        return [
+            Row("/health", self.ready, "GET", ready),
+            Row("/healthz", self.ready, "GET", ready),
+            Row("/v2", self.server, "GET", "name, version and extensions of the server"),
+            Row("/v2/health/live", self.live, "GET", "whether the process answers"),
+            Row("/v2/health/ready", self.ready, "GET", ready),
+            Row("/v2/models/{name}", self.metadata, "GET", "inputs and outputs of a network"),
+            Row("/v2/models/{name}/ready", self.ready, "GET", "whether a model can answer"),
+            Row("/v2/models/{name}/infer", self.infer, "POST", "outputs of a network", example),
+        ]
 
     async def server(self, request: Request) -> Response:
         """GET /v2."""
