@@ -60,7 +60,7 @@ class App:
         self._work = Work(self.limits.queue)
         self._metrics = Metrics(self._work)
         self.bodies = Bodies(self.limits)
-        self._inference = InferenceApi(models, self.limits, self.bodies)
+        self._inference = InferenceApi(models, self.limits, self.bodies, self._metrics)
         text = OpenAiApi(models, self.limits, self.bodies, self._work, self._metrics)
         self._rows = [
             Row("/", self._about, "GET", "names of the models and the routes"),

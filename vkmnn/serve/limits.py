@@ -17,6 +17,7 @@ from starlette.responses import JSONResponse
 
 from vkmnn.errors import InvalidInputError, ShapeError, VkmnnError
 from vkmnn.llm.text import TextTooLongError
+from vkmnn.serve.compression import COMPRESSIONS, decompressed
 
 KEEP_ALIVE_S = 75
 """Seconds for which idle connections stay open: longer than clients keep them (httpx and curl: 5 s
@@ -146,9 +147,31 @@ class Bodies:
                 size += len(part)
             whole = b"".join(parts)
             parts.clear()
+            if (how := request.headers.get("content-encoding", "identity").lower()) != "identity":
+                whole = await self._decompressed(whole, how)
+                self.held += len(whole)
+                size += len(whole)
             yield whole
         finally:
             self.held -= size
+
+    async def _decompressed(self, body: bytes, how: str) -> bytes:
+        """Decompress a body; one at a time, so that only one exceeds the sum of those held."""
+        if how not in COMPRESSIONS:
+            text = f"the Content-Encoding '{how[:40]}' is not one of {', '.join(COMPRESSIONS)}"
+            raise HttpError(415, "unsupported_encoding", text)
+        most = self._limits.body_bytes
+        async with self._reading:
+            try:
+                made = await run_in_threadpool(decompressed, body, how, most)
+            except ValueError as error:
+                text = f"the body is not {how}: {error}"
+                raise HttpError(400, "invalid_encoding", text) from error
+            if len(made) > most:
+                raise self._too_large()
+            if len(made) > _SMALL and self.held + len(made) > self._limits.held_bytes:
+                raise HttpError(503, "too_many_bytes", "too many request bodies at once")
+            return made
 
     async def _in_time(self, request: Request) -> AsyncIterator[bytes]:
         """Yield the parts of a body; raise HttpError once it exceeds its deadline."""
