@@ -69,6 +69,8 @@ class App:
             *self._inference.routes(),
         ]
         self._routes = [Route(row.path, row.handler, methods=[row.method]) for row in self._rows]
+        self._fixed = {route.path: route for route in self._routes if "{" not in route.path}
+        self._open = [route for route in self._routes if "{" in route.path]
         self._router = Router(self._routes, redirect_slashes=False, lifespan=self._lifespan)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -78,7 +80,7 @@ class App:
             await self._router(scope, receive, send)
             return
         start, status = time.perf_counter(), 0
-        headers, route = Headers(scope=scope), self._route_of(scope)
+        headers, (route, found) = Headers(scope=scope), self._route_of(scope)
         readable = self._readable_by(headers.get("origin"))
 
         async def sent(message: Message) -> None:
@@ -101,7 +103,7 @@ class App:
             if route not in _UNLIMITED and self._under_way[client] > self.limits.per_client:
                 text = f"this address has {self.limits.per_client} requests in progress already"
                 raise HttpError(429, "too_many_requests", text)
-            await self._router(scope, receive, sent)
+            await (found.handle if found else self._router)(scope, receive, sent)
         except Exception as error:
             told = as_http(error)
             if told is not error and told.code == "internal":
@@ -123,10 +125,21 @@ class App:
         self._metrics.seconds.labels(route).observe(seconds)
         self._metrics.requests.labels(route, status).inc()
 
-    def _route_of(self, scope: Scope) -> str:
-        """Return the path of a request's route, with placeholders for names."""
-        fits = (route.path for route in self._routes if route.matches(scope)[0] is not Match.NONE)
-        return next(fits, _ELSEWHERE)
+    def _route_of(self, scope: Scope) -> tuple[str, Route | None]:
+        """Return the path of a request's route, with placeholders for names, and the route.
+
+        None if there is no route for the request's method: the router refuses the request.
+        """
+        fixed = self._fixed.get(scope["path"])
+        path = _ELSEWHERE
+        for route in self._open if fixed is None else (fixed,):
+            match, found = route.matches(scope)
+            if match is Match.FULL:
+                scope.update(found)
+                return route.path, route
+            if match is Match.PARTIAL:
+                path = route.path
+        return path, None
 
     def _readable_by(self, origin: str | None) -> list[tuple[bytes, bytes]]:
         """Return the CORS headers that let pages of an origin read a response."""

@@ -117,6 +117,33 @@ def is_under(path: str, folder: str) -> bool:
     return path == folder or path.startswith(f"{folder}/")
 
 
+class _Deadline:
+    """Ends the block, in a task, at a time of the event loop: as asyncio.timeout_at (3.11)."""
+
+    def __init__(self, end: float) -> None:
+        self._end = end
+        self.passed = False
+
+    def __enter__(self) -> _Deadline:  # noqa: PYI034 - Self is of Python 3.11
+        task, loop = asyncio.current_task(), asyncio.get_running_loop()
+        assert task is not None
+        self._task = task
+        self._timer = loop.call_at(self._end, self._stop)
+        return self
+
+    def _stop(self) -> None:
+        self.passed = True
+        self._task.cancel()
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> bool:
+        """Stop the timer; swallow the end of the task that it has asked for."""
+        self._timer.cancel()
+        if not self.passed or kind is not asyncio.CancelledError:
+            return False
+        others = self._task.uncancel() if hasattr(self._task, "uncancel") else 0
+        return not others  # somebody else has ended the task too
+
+
 class Bodies:
     """Receives the bodies of requests, within limits on the size, the time and the sum of all."""
 
@@ -175,18 +202,20 @@ class Bodies:
 
     async def _in_time(self, request: Request) -> AsyncIterator[bytes]:
         """Yield the parts of a body; raise HttpError once it exceeds its deadline."""
-        stream, loop = request.stream(), asyncio.get_running_loop()
-        end = loop.time() + self._limits.body_s
-        while True:
-            try:
-                part = await asyncio.wait_for(anext(stream), max(end - loop.time(), 0))
-            except StopAsyncIteration:
-                return
-            except (asyncio.TimeoutError, TimeoutError):
+        loop = asyncio.get_running_loop()
+        end, more = loop.time() + self._limits.body_s, True
+        while more:
+            with _Deadline(end) as deadline:
+                message = await request.receive()
+            if deadline.passed:
                 text = f"the body did not arrive within {self._limits.body_s:g} s"
-                raise HttpError(408, "body_too_slow", text) from None
+                raise HttpError(408, "body_too_slow", text)
+            if message["type"] == "http.disconnect":
+                raise ClientDisconnect
+            part, more = message.get("body", b""), message.get("more_body", False)
             end += len(part) / _SLOWEST
-            yield part
+            if part:
+                yield part
 
     def _too_large(self) -> HttpError:
         text = f"a body has {self._limits.body_bytes} bytes at most"

@@ -84,6 +84,36 @@ def server_of(app: App, drain_s: int = 30, proxies: Sequence[str] = ()) -> uvico
     return uvicorn.Server(config)
 
 
+class _Gathered:
+    """A transport that sends what one turn of the event loop writes at once: head and body."""
+
+    def __init__(self, transport: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._parts: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        """Send data before the next turn of the loop."""
+        if not self._parts:
+            self._loop.call_soon(self._flush)
+        self._parts.append(data)
+
+    def _flush(self) -> None:
+        if self._parts:
+            data = b"".join(self._parts)
+            self._parts.clear()
+            self._transport.write(data)
+
+    def close(self) -> None:
+        """Send the rest, then close."""
+        self._flush()
+        self._transport.close()
+
+    def __getattr__(self, name: str) -> Any:
+        """Return anything else from the transport itself."""
+        return getattr(self._transport, name)
+
+
 class _Connection(H11Protocol):
     """A connection that is closed if the head of a request does not arrive in time."""
 
@@ -91,7 +121,7 @@ class _Connection(H11Protocol):
     _late: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        super().connection_made(_Gathered(transport, self.loop))  # type: ignore[arg-type]
         self._expect()
 
     def data_received(self, data: bytes) -> None:
