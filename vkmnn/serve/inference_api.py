@@ -17,7 +17,6 @@ from vkmnn.inference_session import NodeArg
 from vkmnn.ir import Array
 from vkmnn.serve.compression import COMPRESSIONS, compressed
 from vkmnn.serve.limits import Bodies, HttpError, Limits, field, length_of
-from vkmnn.serve.metrics import Metrics
 from vkmnn.serve.models import Models
 from vkmnn.serve.networks import Asked, Network
 from vkmnn.serve.routes import Row
@@ -34,23 +33,33 @@ _FEW_BYTES = 1 << 16
 
 _POLL_S = 0.25
 _CONFIG_TYPES = {"BYTES": "STRING"}
+EXTENSIONS = [
+    "binary_tensor_data", "classification", "model_configuration", "model_repository",
+]  # fmt: skip
+"""The protocol's extensions that the server supports."""
+
 _HEADER = "inference-header-content-length"
 
 
 class InferenceApi:
-    """The routes under /v2."""
+    """The routes under /v2.
 
-    def __init__(self, models: Models, limits: Limits, bodies: Bodies, metrics: Metrics) -> None:
+    Args:
+        models: the models.
+        limits: the limits of the server.
+        bodies: receives bodies.
+        ran: called with the name of the network and the request after each run.
+    """
+
+    def __init__(
+        self, models: Models, limits: Limits, bodies: Bodies, ran: Callable[[str, Asked], None]
+    ) -> None:
         self._models = models
         self._limits = limits
         self._bodies = bodies
-        self._metrics = metrics
+        self._ran = ran
         self._large = asyncio.Lock()
         self.stopping = False
-
-    def close(self) -> None:
-        """Report that the server is not ready."""
-        self.stopping = True
 
     def routes(self) -> list[Row]:
         """Return the rows of the route table."""
@@ -77,7 +86,7 @@ class InferenceApi:
     async def server(self, request: Request) -> Response:
         """GET /v2."""
         return JSONResponse({"name": "vkmnn", "version": __version__,
-                             "extensions": ["binary_tensor_data"]})  # fmt: skip
+                             "extensions": EXTENSIONS})  # fmt: skip
 
     async def live(self, request: Request) -> Response:
         """GET /v2/health/live."""
@@ -186,7 +195,7 @@ class InferenceApi:
         finally:
             network.cancel(asked)
             asked.future.cancel()
-        self._metrics.ran(network.name, asked)
+        self._ran(network.name, asked)
         made = [
             largest(one.name, array, one.classes, network.labels.get(one.name, ()))
             if one.classes else array
@@ -252,6 +261,8 @@ def config_of(network: Network) -> dict[str, Any]:
         "instance_group": [{"count": len(network.sessions), "kind": "KIND_AUTO"}],
         "parameters": {"batching": {"string_value": f"off: {why}" if why else "on"}},
     }  # fmt: skip
+    if network.ignored:
+        made["parameters"]["ignored_fields"] = {"string_value": ", ".join(network.ignored)}
     if not why:
         made["dynamic_batching"] = {
             "preferred_batch_size": list(batching.preferred),

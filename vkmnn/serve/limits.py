@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,6 +50,7 @@ class Limits:
         max_tokens: maximum tokens that a request may ask for; None for as many as fit.
         queue: maximum requests that wait for each of: a text, a run, tokenising, embeddings.
         per_client: maximum concurrent requests of one address.
+        per_key: maximum concurrent requests with one API key; None for no limit.
         stop_texts: maximum stop texts of a request.
         stop_characters: maximum characters of a stop text.
         texts: maximum texts of a request for embeddings.
@@ -64,6 +65,7 @@ class Limits:
     max_tokens: int | None = None
     queue: int = 128
     per_client: int = 128
+    per_key: int | None = None
     stop_texts: int = 16
     stop_characters: int = 1024
     texts: int = 2048
@@ -179,6 +181,21 @@ class Bodies:
                 self.held += len(whole)
                 size += len(whole)
             yield whole
+        finally:
+            self.held -= size
+
+    @contextmanager
+    def holding(self, size: int) -> Iterator[None]:
+        """Count the bytes of a message that has been received until the end of the block.
+
+        Raises:
+            HttpError: too many bytes are held already.
+        """
+        if size > _SMALL and self.held + size > self._limits.held_bytes:
+            raise HttpError(503, "too_many_bytes", "too many request bodies at once")
+        self.held += size
+        try:
+            yield
         finally:
             self.held -= size
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import socket
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
 import h11
 import uvicorn
+from uvicorn.config import LOGGING_CONFIG
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from vkmnn.errors import InvalidInputError
@@ -57,13 +60,40 @@ def _socket(family: int, kind: int, protocol: int, address: tuple[object, ...]) 
     return made
 
 
-def server_of(app: App, drain_s: int = 30, proxies: Sequence[str] = ()) -> uvicorn.Server:
+class Server(uvicorn.Server):
+    """A server that reports that it is stopping before it closes its sockets.
+
+    Args:
+        config: uvicorn's.
+        app: the application.
+        delay_s: seconds for which it still accepts requests after the signal.
+    """
+
+    def __init__(self, config: uvicorn.Config, app: App, delay_s: float) -> None:
+        super().__init__(config)
+        self._app = app
+        self._delay_s = delay_s
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Become unready, wait until balancers have noticed, then finish what was accepted."""
+        self._app.begin_stop()
+        end = time.monotonic() + self._delay_s
+        while time.monotonic() < end and not self.force_exit:
+            await asyncio.sleep(0.1)
+        drain_s = self.config.timeout_graceful_shutdown or 0
+        await asyncio.gather(super().shutdown(sockets), self._app.drain(drain_s))
+
+
+def server_of(
+    app: App, drain_s: int = 30, proxies: Sequence[str] = (), delay_s: float = 0
+) -> uvicorn.Server:
     """Return a server for an application; pass the sockets to its `run`.
 
     Args:
         app: the application.
         drain_s: seconds that requests in progress have when the server stops.
         proxies: addresses and networks whose X-Forwarded-For is trusted; "*" for all.
+        delay_s: seconds between becoming unready and refusing connections.
     """
 
     class Connection(_Connection):
@@ -75,13 +105,14 @@ def server_of(app: App, drain_s: int = 30, proxies: Sequence[str] = ()) -> uvico
         ws="none",
         lifespan="on",
         log_level="warning",
+        log_config=None if logging.getLogger("uvicorn").handlers else LOGGING_CONFIG,
         server_header=False,
         proxy_headers=bool(proxies),
         forwarded_allow_ips=list(proxies),
         timeout_graceful_shutdown=drain_s,
         timeout_keep_alive=KEEP_ALIVE_S,
     )
-    return uvicorn.Server(config)
+    return Server(config, app, delay_s)
 
 
 class _Gathered:

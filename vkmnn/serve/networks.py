@@ -92,6 +92,7 @@ class Network:
     Attributes:
         timeout_s: seconds that a request waits at most, unless it says otherwise; None for any.
         labels: names of the classes, by output.
+        ignored: fields of its configuration that have no effect.
         inputs: the network's inputs.
         outputs: the network's outputs.
     """
@@ -111,6 +112,7 @@ class Network:
         self.queue = queue
         self.timeout_s: float | None = None
         self.labels: dict[str, list[str]] = {}
+        self.ignored: Sequence[str] = ()
         self.inputs = sessions[0].get_inputs()
         self.outputs = sessions[0].get_outputs()
         self._names = [info.name for info in self.outputs]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -87,10 +88,9 @@ def feeds_of(body: Any, binary: memoryview) -> dict[str, Array]:
                 "bytes are left of the body"
             )
         if size is None:
-            made = tensor(name, shape, lambda one=one, dtype=dtype: _array(one["data"], dtype))
+            made = tensor(name, shape, partial(_listed, one, dtype))
         else:
-            raw = binary[place : place + size]
-            made = tensor(name, shape, lambda raw=raw, dtype=dtype: from_bytes(raw, dtype))
+            made = tensor(name, shape, partial(from_bytes, binary[place : place + size], dtype))
             place += size
         put(feeds, name, made)
     if place != len(binary):
@@ -155,7 +155,11 @@ def _strings(raw: bytes) -> Array:
     return np.array(made, object)
 
 
-def _array(data: Any, dtype: np.dtype[Any]) -> Array:
+def _listed(one: Mapping[str, Any], dtype: np.dtype[Any]) -> Array:
+    return array_of(one["data"], dtype)
+
+
+def array_of(data: Any, dtype: np.dtype[Any]) -> Array:
     """Return values of JSON as an array; raise if the type cannot represent one of them."""
     if dtype.kind == "O":
         texts = np.array(data, object).reshape(-1)
