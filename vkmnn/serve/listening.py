@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import signal
 import socket
 import time
 from collections.abc import Sequence
@@ -82,6 +83,8 @@ class Server(uvicorn.Server):
             await asyncio.sleep(0.1)
         drain_s = self.config.timeout_graceful_shutdown or 0
         await asyncio.gather(super().shutdown(sockets), self._app.drain(drain_s))
+        # uvicorn raises the signal again, which would end the process before models are closed.
+        self._captured_signals = [s for s in self._captured_signals if s != signal.SIGTERM]
 
 
 def server_of(
