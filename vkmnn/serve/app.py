@@ -128,6 +128,9 @@ class App:
         Raises:
             HttpError: the server does not accept it.
         """
+        if "content-length" in headers and "transfer-encoding" in headers:  # proxies may disagree
+            text = "a request has a Content-Length or a Transfer-Encoding, not both"
+            raise HttpError(400, "invalid_http", text, {"Connection": "close"})
         self._access.check_place(headers)
         if route in HEALTH or self._is_preflight(scope, headers):
             return nullcontext()
@@ -243,6 +246,7 @@ class App:
             if repository is not None:
                 await repository.close()
             self._work.close()
+            self.bodies.close()
 
     def begin_stop(self) -> None:
         """Report that the server is not ready: balancers send their requests elsewhere."""

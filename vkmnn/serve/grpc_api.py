@@ -11,7 +11,6 @@ from urllib.parse import unquote
 
 import grpc
 import numpy as np
-from starlette.concurrency import run_in_threadpool
 
 from vkmnn._version import __version__
 from vkmnn.errors import InvalidInputError
@@ -167,7 +166,7 @@ class GrpcApi:
                     told = self._told(error, name)
                     seen.status = told.status
                     code = _CODES.get(told.status, _Code.INTERNAL)
-                return await context.abort(code, told.message)
+                return await context.abort(code, told.message[:2000])
 
         read = MESSAGE[f"{name}Request"].FromString
         return grpc.unary_unary_rpc_method_handler(answer, read, _serialized)
@@ -241,8 +240,10 @@ class GrpcApi:
         if request.ByteSize() <= _FEW_BYTES:
             feeds = _feeds(request)
         else:
-            feeds = await run_in_threadpool(_feeds, request)
+            feeds = await self._bodies.aside(_feeds, request)
         outputs = [_output(one) for one in request.outputs]
+        if len({one.name for one in outputs}) < len(outputs):
+            raise HttpError(400, "invalid_output", "an output is requested twice")
         outputs = outputs or [Output(info.name) for info in network.outputs]
         wait_s = timeout_of(_parameters(request.parameters))
         which = (request.model_name, request.model_version or None)

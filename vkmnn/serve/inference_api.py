@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import nullcontext
 from typing import Any
 
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -16,17 +14,15 @@ from vkmnn._version import __version__
 from vkmnn.inference_session import NodeArg
 from vkmnn.ir import Array
 from vkmnn.serve.compression import COMPRESSIONS, compressed
-from vkmnn.serve.limits import Bodies, HttpError, Limits, field, length_of
+from vkmnn.serve.limits import Bodies, HttpError, Limits, field, length_of, object_of
 from vkmnn.serve.models import Models
 from vkmnn.serve.networks import Asked, Network
+from vkmnn.serve.pieces import Pieces
 from vkmnn.serve.routes import Row
 from vkmnn.serve.tensors import Output, described, encoded, feeds_of, largest, outputs_of
 
 _VALUES = 2 << 20
 """Maximum values in a body, which may be a tensor as JSON."""
-
-_MANY_BYTES = 1 << 20
-"""Larger bodies are parsed one at a time: as a Python object, a number takes 32 bytes."""
 
 _FEW_BYTES = 1 << 16
 """Less is parsed or written in the event loop: faster than a change of threads."""
@@ -58,7 +54,6 @@ class InferenceApi:
         self._limits = limits
         self._bodies = bodies
         self._ran = ran
-        self._large = asyncio.Lock()
         self.stopping = False
 
     def routes(self) -> list[Row]:
@@ -150,9 +145,25 @@ class InferenceApi:
                 request.is_disconnected,
             )  # fmt: skip
         about |= {"model_name": network.name, "model_version": network.version}
+        return await self._response(request, *await self._encoded(about, results))
+
+    async def _encoded(
+        self, about: dict[str, Any], results: list[tuple[Output, Array]]
+    ) -> tuple[bytes, int]:
+        """Return the body of a response and the length of its JSON."""
         if sum(array.nbytes for _, array in results) <= _FEW_BYTES:
-            return await _response(request, *encoded(about, results))
-        return await _response(request, *await run_in_threadpool(encoded, about, results))
+            return encoded(about, results)
+        return await self._bodies.aside(encoded, about, results)
+
+    async def _response(self, request: Request, body: bytes, head: int) -> Response:
+        """Return a response, compressed if the request asks for one way alone."""
+        kind = "application/octet-stream" if head else "application/json"
+        headers = {_HEADER: str(head)} if head else {}
+        wish = request.headers.get("accept-encoding", "").strip().lower()
+        if wish in COMPRESSIONS:  # clients that accept any way do not need one
+            body = await self._bodies.aside(compressed, body, wish)
+            headers["Content-Encoding"] = wish
+        return Pieces(body, self._bodies, kind, headers)
 
     async def _read(self, request: Request, whole: bytes) -> tuple[Any, dict[str, Array]]:
         """Return the JSON of a body, and its tensors."""
@@ -160,12 +171,11 @@ class InferenceApi:
         size = len(whole) if header is None else length_of(header)
         if not 0 <= size <= len(whole):
             raise HttpError(400, "invalid_header", f"{_HEADER} is not a length within the body")
-        async with self._large if size > _MANY_BYTES else nullcontext():
-            body = await self._bodies.read(memoryview(whole)[:size].tobytes(), _VALUES)
-            rest = memoryview(whole)[size:]
-            if size <= _FEW_BYTES:
-                return body, feeds_of(body, rest)
-            return body, await run_in_threadpool(feeds_of, body, rest)
+        rest = memoryview(whole)[size:]
+        if size <= _FEW_BYTES:
+            body = await self._bodies.read(whole[:size], _VALUES)
+            return body, feeds_of(body, rest)
+        return await self._bodies.aside(_parsed, whole, size)
 
     async def run(
         self,
@@ -226,6 +236,11 @@ class InferenceApi:
                 raise HttpError(499, "client_gone", "the client has disconnected")
 
 
+def _parsed(whole: bytes, size: int) -> tuple[Any, dict[str, Array]]:
+    body = object_of(whole[:size], _VALUES)
+    return body, feeds_of(body, memoryview(whole)[size:])
+
+
 def timeout_of(parameters: Any) -> float | None:
     """Return the seconds that a request may wait, from its parameter in microseconds.
 
@@ -269,14 +284,3 @@ def config_of(network: Network) -> dict[str, Any]:
             "max_queue_delay_microseconds": round(batching.delay_s * 1e6),
         }
     return made
-
-
-async def _response(request: Request, body: bytes, head: int) -> Response:
-    """Return a response, compressed if the request asks for one way alone."""
-    kind = "application/octet-stream" if head else "application/json"
-    headers = {_HEADER: str(head)} if head else {}
-    wish = request.headers.get("accept-encoding", "").strip().lower()
-    if wish in COMPRESSIONS:  # clients that accept any way do not need one
-        body = await run_in_threadpool(compressed, body, wish)
-        headers["Content-Encoding"] = wish
-    return Response(body, media_type=kind, headers=headers)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
@@ -19,18 +19,23 @@ from vkmnn.errors import InvalidInputError, ShapeError, VkmnnError
 from vkmnn.llm.text import TextTooLongError
 from vkmnn.serve.compression import COMPRESSIONS, decompressed
 
+Made = TypeVar("Made")
+
 KEEP_ALIVE_S = 75
 """Seconds for which idle connections stay open: longer than clients keep them (httpx and curl: 5 s
 to a minute), so that no client sends a request just as the server closes the connection."""
 
-_SLOWEST = 1 << 16
-"""Bytes per second at which a body never exceeds its deadline."""
+SLOWEST = 1 << 16
+"""Bytes per second at which a body, or a response, never exceeds its deadline."""
 
 _SMALL = 1 << 16
 """Bytes of a body that are accepted however many others are held."""
 
 _CONTAINER = 8
 """Weight of a JSON array or object in values, by its parsing time."""
+
+_MESSAGE = 2000
+"""Characters of an error's message, which may quote the request."""
 
 _UNCOUNTED = bytes(set(range(256)) - set(b'",[{'))
 _TEXT = re.compile(rb'"[^"]*"')
@@ -46,7 +51,9 @@ class Limits:
         held_bytes: maximum sum of the bodies held at a time.
         body_values: maximum values in the JSON of a body.
         header_s: seconds within which the head of a request has to arrive.
-        body_s: seconds within which its body has to arrive, plus one for each 64 KiB.
+        body_s: seconds within which its body has to arrive, plus one for each 64 KiB; and within
+            which the client has to read as much of a response as that.
+        connections: maximum open connections; the one that rests longest is closed for another.
         max_tokens: maximum tokens that a request may ask for; None for as many as fit.
         queue: maximum requests that wait for each of: a text, a run, tokenising, embeddings.
         per_client: maximum concurrent requests of one address.
@@ -62,6 +69,7 @@ class Limits:
     body_values: int = 1 << 18
     header_s: float = 10.0
     body_s: float = 30.0
+    connections: int = 4096
     max_tokens: int | None = None
     queue: int = 128
     per_client: int = 128
@@ -85,7 +93,7 @@ class HttpError(VkmnnError):
 
     def told(self, path: str) -> dict[str, Any]:
         """Return the response's JSON: the inference protocol's form under /v2, else OpenAI's."""
-        message = self.message.encode("utf-8", "replace").decode()
+        message = self.message[:_MESSAGE].encode("utf-8", "replace").decode()
         if is_under(path, "/v2"):
             return {"error": message}
         kind = "server_error" if self.status >= 500 else "invalid_request_error"
@@ -151,8 +159,18 @@ class Bodies:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._reading = asyncio.Lock()
+        # One thread: only one body takes the memory of its parsed values at a time, and the memory
+        # that the allocator keeps for each thread is kept once.
+        self._reader = ThreadPoolExecutor(1, "vkmnn-serve-bodies")
         self.held = 0
+
+    def close(self) -> None:
+        """End the thread that reads large bodies."""
+        self._reader.shutdown(wait=False)
+
+    async def aside(self, do: Callable[..., Made], *args: Any) -> Made:
+        """Call a function in the thread for large bodies, one at a time."""
+        return await asyncio.get_running_loop().run_in_executor(self._reader, do, *args)
 
     @asynccontextmanager
     async def received(self, request: Request) -> AsyncIterator[bytes]:
@@ -178,7 +196,6 @@ class Bodies:
             parts.clear()
             if (how := request.headers.get("content-encoding", "identity").lower()) != "identity":
                 whole = await self._decompressed(whole, how)
-                self.held += len(whole)
                 size += len(whole)
             yield whole
         finally:
@@ -200,22 +217,27 @@ class Bodies:
             self.held -= size
 
     async def _decompressed(self, body: bytes, how: str) -> bytes:
-        """Decompress a body; one at a time, so that only one exceeds the sum of those held."""
+        """Decompress a body, whose bytes count as held from then on."""
         if how not in COMPRESSIONS:
             text = f"the Content-Encoding '{how[:40]}' is not one of {', '.join(COMPRESSIONS)}"
             raise HttpError(415, "unsupported_encoding", text)
-        most = self._limits.body_bytes
-        async with self._reading:
-            try:
-                made = await run_in_threadpool(decompressed, body, how, most)
-            except ValueError as error:
-                text = f"the body is not {how}: {error}"
-                raise HttpError(400, "invalid_encoding", text) from error
-            if len(made) > most:
+        limits = self._limits
+
+        def read() -> bytes:
+            room = max(limits.held_bytes - self.held, _SMALL)
+            made = decompressed(body, how, min(limits.body_bytes, room))
+            if len(made) > limits.body_bytes:
                 raise self._too_large()
-            if len(made) > _SMALL and self.held + len(made) > self._limits.held_bytes:
+            if len(made) > room:
                 raise HttpError(503, "too_many_bytes", "too many request bodies at once")
+            self.held += len(made)
             return made
+
+        try:
+            return await self.aside(read)
+        except ValueError as error:
+            text = f"the body is not {how}: {error}"
+            raise HttpError(400, "invalid_encoding", text) from error
 
     async def _in_time(self, request: Request) -> AsyncIterator[bytes]:
         """Yield the parts of a body; raise HttpError once it exceeds its deadline."""
@@ -230,7 +252,7 @@ class Bodies:
             if message["type"] == "http.disconnect":
                 raise ClientDisconnect
             part, more = message.get("body", b""), message.get("more_body", False)
-            end += len(part) / _SLOWEST
+            end += len(part) / SLOWEST
             if part:
                 yield part
 
@@ -252,12 +274,11 @@ class Bodies:
         """
         most = self._limits.body_values if values is None else values
         if len(body) <= _SMALL:
-            return _object_of(body, most)
-        async with self._reading:
-            return await run_in_threadpool(_object_of, body, most)
+            return object_of(body, most)
+        return await self.aside(object_of, body, most)
 
 
-def _object_of(body: bytes, most: int) -> dict[str, Any]:
+def object_of(body: bytes, most: int) -> dict[str, Any]:
     """Parse a body that must be a JSON object of at most `most` values."""
     if _values(body) > most and _values(_without_texts(body, most)) > most:
         raise HttpError(413, "too_many_values", f"a body has {most} values at most")
@@ -266,9 +287,11 @@ def _object_of(body: bytes, most: int) -> dict[str, Any]:
         made = json.loads(text)
         if "\\u" in text and _SURROGATE.search(text):  # half of a surrogate pair is not Unicode
             json.dumps(made, ensure_ascii=False).encode()
+        reason = None
     except (ValueError, RecursionError) as error:
         reason = "it is not Unicode" if isinstance(error, UnicodeError) else str(error)
-        raise HttpError(400, "invalid_json", f"the body is not JSON: {reason}") from error
+    if reason is not None:  # raised here, where no error holds on to the text
+        raise HttpError(400, "invalid_json", f"the body is not JSON: {reason}")
     if not isinstance(made, dict):
         raise HttpError(400, "invalid_json", "the body is not a JSON object")
     return made

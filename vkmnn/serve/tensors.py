@@ -190,6 +190,9 @@ def outputs_of(body: Any, known: Sequence[NodeArg]) -> list[Output]:
     asked = field(body, "outputs", (list,), [])
     if not all(isinstance(one, dict) and isinstance(one.get("name"), str) for one in asked):
         raise HttpError(400, "invalid_output", "an output needs a name")
+    names = [one["name"] for one in asked]
+    if len(set(names)) < len(names):  # copies would multiply the response
+        raise HttpError(400, "invalid_output", "an output is requested twice")
     made = []
     for one in asked:
         name, parameters = one["name"], field(one, "parameters", (dict,), {})
