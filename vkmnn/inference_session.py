@@ -165,6 +165,11 @@ class InferenceSession(Closing):
         """
         return self._session.core.lost
 
+    @property
+    def keeps_states(self) -> bool:
+        """Whether the network keeps variables of its own between runs; see `reset_state`."""
+        return bool(self._states)
+
     def get_inputs(self) -> list[NodeArg]:
         """Return the inputs that `run` expects."""
         return [self._node_arg(info) for info in self._inputs.values()]

@@ -8,13 +8,23 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import onnx
 from onnx import TensorProto, helper
 
 from tests.llm import tiny
-from vkmnn.serve import Access, Limits, Models, bound, make_app, server_of
+from vkmnn.serve import (
+    Access,
+    Limits,
+    Models,
+    Observer,
+    Repository,
+    bound,
+    make_app,
+    server_of,
+)
 from vkmnn.serve.models import load_models
 
 
@@ -48,10 +58,15 @@ class Served:
         access: Access | None,
         proxies: Sequence[str],
         on_lost: Callable[[], None],
+        repository: Repository | None = None,
+        observer: Observer | None = None,
+        grpc: bool = False,
+        delay_s: float = 0,
     ) -> None:
         sockets = bound("127.0.0.1", 0)
-        self.app = make_app(models, limits, access, on_lost)
-        self.server = server_of(self.app, 20, proxies)
+        place = ("127.0.0.1", 0) if grpc else None
+        self.app = make_app(models, limits, access, on_lost, repository, observer, place)
+        self.server = server_of(self.app, 20, proxies, delay_s)
         self.thread = threading.Thread(target=self.server.run, args=(sockets,))
         self.thread.start()
         while not self.server.started:
@@ -95,8 +110,9 @@ def served(
     access: Access | None = None,
     proxies: Sequence[str] = (),
     on_lost: Callable[[], None] = lambda: None,
+    **more: Any,
 ) -> Iterator[Served]:
-    made = Served(models, limits, access, proxies, on_lost)
+    made = Served(models, limits, access, proxies, on_lost, **more)
     try:
         yield made
     finally:

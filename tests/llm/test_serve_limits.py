@@ -548,12 +548,13 @@ def test_runs_leave_threads_to_others(
         assert go.wait(60)
         return [np.zeros((1, 3), np.float32)] * 2
 
-    monkeypatch.setattr(models.networks["adder"], "run", run)
+    adder = models.networks["adder"]
+    monkeypatch.setattr(models.networks["adder"].sessions[0], "run", run)
     runs = [threading.Thread(target=infer, args=(server, [1, 2, 3])) for _ in range(60)]
     for thread in runs:
         thread.start()
     try:
-        until(lambda: server.app._inference._running == len(runs))
+        until(lambda: adder.waiting + adder.running == len(runs))
         assert server.http.post("/v1/completions", json=COMPLETION).status_code == 200
     finally:
         go.set()
@@ -590,12 +591,13 @@ def test_a_server_that_cannot_answer_is_not_ready_and_ends(
 
 
 def test_lost_devices_are_opened_anew_by_default(tmp_path: Path, models: Models) -> None:
-    cores = [models.networks["adder"]._session.core, models.language["tiny"]._decoder.open.core,
+    (adder,) = models.networks["adder"].sessions
+    cores = [adder._session.core, models.language["tiny"]._decoder.open.core,
              models.embedding["vectors"]._open.core]  # fmt: skip
     assert all(core.rebuilds for core in cores)
     path = network(tmp_path / "adder.onnx")
     given_up = load_models([str(path)], "cpu", on_device_lost="raise")
-    assert not given_up.networks["adder"]._session.core.rebuilds
+    assert not given_up.networks["adder"].sessions[0]._session.core.rebuilds
     given_up.close()
 
 
@@ -673,4 +675,6 @@ def test_models_are_closed_when_a_later_one_fails(
     with pytest.raises(ModelFileError, match="no such file"):
         load_models([str(path), "nosuch.onnx"], "cpu")
     with pytest.raises(InvalidInputError, match="closed"):
-        opened[0].networks["adder"].run(None, {n: np.zeros((1, 3), np.float32) for n in "ab"})
+        opened[0].networks["adder"].sessions[0].run(
+            None, {n: np.zeros((1, 3), np.float32) for n in "ab"}
+        )

@@ -154,7 +154,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     ),
     "google": (  # protobuf: the errors of onnx's parser, and Caffe's messages
         *("vkmnn.converter.onnx", "vkmnn.converter.caffe", "vkmnn.converter.messages"),
-        *("vkmnn.converter.tensorflow", "vkmnn_suite.fuzz"),
+        *("vkmnn.converter.tensorflow", "vkmnn_suite.fuzz", "vkmnn.serve"),
     ),
     "flatbuffers": ("vkmnn.schema",),
     "platformdirs": ("vkmnn.base",),
@@ -188,6 +188,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "prometheus_client": ("vkmnn.serve",),
     "uvicorn": ("vkmnn.serve",),
     "h11": ("vkmnn.serve",),  # comes with uvicorn
+    "grpc": ("vkmnn.serve",),  # imported with --grpc-port
     "_mnncengine": ("vkmnn.bench.engines",),
     "ncnn": ("vkmnn.bench.engines",),
     "pnnx": ("vkmnn.bench.engines",),

@@ -47,6 +47,21 @@ class OnLost(str, Enum):
     RAISE = "raise"
 
 
+class LogFormat(str, Enum):
+    """Form of the log."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+class ModelControl(str, Enum):
+    """Who decides which models of a repository are served."""
+
+    NONE = "none"
+    EXPLICIT = "explicit"
+    POLL = "poll"
+
+
 def _local(text: str) -> Path:
     """Return the file of a model; download it if the name refers to the hub or an address."""
     from vkmnn.cli.models import local_file
@@ -969,6 +984,83 @@ PerClientOption = Annotated[
 BodyOption = Annotated[
     int, typer.Option("--max-body", min=1, help="Maximum request body, in bytes.")
 ]
+ServedOption = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[[NAME=]MODEL…]",
+        help="Folders of language or embedding models, ONNX files, or owner/name of models on "
+        "the hub.",
+        show_default=False,
+    ),
+]
+KeyFileOption = Annotated[
+    Path | None, typer.Option("--api-key-file", help="A file of API keys, one per line.")
+]
+OnLostOption = Annotated[
+    OnLost, typer.Option("--on-device-lost", help="Reopen a lost device, or give it up.")
+]
+AskedTokensOption = Annotated[
+    int | None,
+    typer.Option("--max-tokens", min=1, help="Maximum tokens that a request may ask for."),
+]
+PerKeyOption = Annotated[
+    int | None,
+    typer.Option("--per-key", min=1, help="Maximum concurrent requests with one API key."),
+]
+GrpcPortOption = Annotated[
+    int | None,
+    typer.Option("--grpc-port", min=0, max=65535, help="Also serve networks by gRPC."),
+]
+LogFormatOption = Annotated[
+    LogFormat,
+    typer.Option("--log-format", help="Lines of text, or a JSON object for every request."),
+]
+TelemetryOption = Annotated[
+    bool, typer.Option("--telemetry", help="Send traces by OpenTelemetry; see OTEL_* variables.")
+]
+BatchOption = Annotated[
+    int,
+    typer.Option(
+        "--max-batch", min=1, help="Maximum rows of requests that share a run; 1: none share one."
+    ),
+]
+BatchDelayOption = Annotated[
+    float,
+    typer.Option(
+        "--batch-delay", min=0, max=60000, help="Milliseconds that a request waits for others."
+    ),
+]
+DevicesOption = Annotated[
+    list[str] | None,
+    typer.Option("--devices", help="Devices of networks: `all`, or one; repeatable."),
+]
+InstancesOption = Annotated[
+    int, typer.Option("--instances", min=1, max=64, help="Sessions of a network on each device.")
+]
+RepositoryOption = Annotated[
+    Path | None, typer.Option("--repository", help="A folder with a folder for each network.")
+]
+ControlOption = Annotated[
+    ModelControl,
+    typer.Option(
+        "--model-control", help="Load all at the start, on request, or when files change."
+    ),
+]
+PollOption = Annotated[
+    float, typer.Option("--poll-seconds", min=0.1, help="Seconds between looks at the folder.")
+]
+ModelBytesOption = Annotated[
+    int | None,
+    typer.Option(
+        "--max-model-bytes", min=1, help="Maximum bytes of the repository's loaded models."
+    ),
+]
+DrainDelayOption = Annotated[
+    float,
+    typer.Option(
+        "--drain-delay", min=0, help="Seconds to answer requests while unready, before shutdown."
+    ),
+]
 DrainOption = Annotated[
     int,
     typer.Option("--drain", min=1, help="Seconds that running requests get to finish at shutdown."),
@@ -977,21 +1069,11 @@ DrainOption = Annotated[
 
 @app.command()
 def serve(
-    models: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="[NAME=]MODEL…",
-            help="Folders of language or embedding models, ONNX files, or owner/name of models on "
-            "the hub.",
-            show_default=False,
-        ),
-    ],
+    models: ServedOption = None,
     host: Annotated[str, typer.Option("--host", help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=0, max=65535)] = 8000,
     api_key: ApiKeyOption = None,
-    api_key_file: Annotated[
-        Path | None, typer.Option("--api-key-file", help="A file of API keys, one per line.")
-    ] = None,
+    api_key_file: KeyFileOption = None,
     allow_host: AllowHostOption = None,
     allow_origin: AllowOriginOption = None,
     forwarded_allow_ips: ProxyOption = None,
@@ -1000,35 +1082,49 @@ def serve(
     on_overflow: OnOverflowOption = "warn",
     capacity: CapacityOption = None,
     variant: VariantOption = None,
-    on_device_lost: Annotated[
-        OnLost, typer.Option("--on-device-lost", help="Reopen a lost device, or give it up.")
-    ] = OnLost.REBUILD,
-    max_tokens: Annotated[
-        int | None,
-        typer.Option("--max-tokens", min=1, help="Maximum tokens that a request may ask for."),
-    ] = None,
+    on_device_lost: OnLostOption = OnLost.REBUILD,
+    max_tokens: AskedTokensOption = None,
+    per_key: PerKeyOption = None,
     queue: QueueOption = 128,
     per_client: PerClientOption = 128,
     body_bytes: BodyOption = 16 << 20,
     drain: DrainOption = 30,
+    drain_delay: DrainDelayOption = 0,
+    max_batch: BatchOption = 32,
+    batch_delay: BatchDelayOption = 0,
+    devices: DevicesOption = None,
+    instances: InstancesOption = 1,
+    repository: RepositoryOption = None,
+    model_control: ControlOption = ModelControl.NONE,
+    poll_seconds: PollOption = 15,
+    max_model_bytes: ModelBytesOption = None,
+    grpc_port: GrpcPortOption = None,
+    log_format: LogFormatOption = LogFormat.TEXT,
+    telemetry: TelemetryOption = False,
 ) -> None:
     """Serve models: OpenAI's API for text and embeddings, Open Inference Protocol v2 for others."""
-    from vkmnn.cli.serve import Door, Served, serve_models
+    from vkmnn.cli.serve import Door, Ending, Networks, Served, Told, serve_models
 
     limits = {
         "max_tokens": max_tokens,
         "queue": queue,
         "per_client": per_client,
         "body_bytes": body_bytes,
+        "per_key": per_key,
     }
     name = precision_name(precision)
     action = on_overflow_name(on_overflow)
-    served = Served(models, device, name, capacity, variant, on_device_lost.value, action)
+    served = Served(models or [], device, name, capacity, variant, on_device_lost.value, action)
     door = Door(
         host, port, api_key or [], api_key_file, allow_host or [], allow_origin or [],
-        forwarded_allow_ips or [],
+        forwarded_allow_ips or [], grpc_port,
     )  # fmt: skip
-    serve_models(served, door, limits, drain)
+    networks = Networks(
+        devices or [], instances, max_batch, batch_delay, repository, model_control.value,
+        poll_seconds, max_model_bytes,
+    )  # fmt: skip
+    told = Told(log_format is LogFormat.JSON, telemetry)
+    serve_models(served, networks, door, limits, Ending(drain_delay, drain), told)
 
 
 @app.command()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -52,10 +52,14 @@ class Access:
                 f"the server does not accept requests from pages of {origin[:200]}",
             )
 
-    def check_key(self, headers: Headers) -> None:
-        """Raise HttpError if keys are needed and a request has none of them."""
+    def check_key(self, headers: Mapping[str, str]) -> bytes | None:
+        """Return the digest of a request's key; None if none is needed.
+
+        Raises:
+            HttpError: keys are needed, and the request has none of them.
+        """
         if not self.keys:
-            return
+            return None
         kind, _, key = headers.get("authorization", "").partition(" ")
         given = _digest(key.strip() if kind.lower() == "bearer" else "")
         # Compare with every key: the time must not tell which one matches.
@@ -63,6 +67,7 @@ class Access:
         if not any(fits):
             text = "the request has no valid key; send the header Authorization: Bearer KEY"
             raise HttpError(401, "invalid_api_key", text, {"WWW-Authenticate": "Bearer"})
+        return given
 
     def is_origin(self, origin: str | None) -> bool:
         """Return whether pages of an origin may send requests and read responses."""

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
 
 from starlette.datastructures import Headers
 from starlette.requests import Request
@@ -17,15 +16,24 @@ from starlette.routing import Match, Route, Router
 from starlette.types import Message, Receive, Scope, Send
 
 from vkmnn._version import __version__
+from vkmnn.base.extras import need
 from vkmnn.serve.access import Access
+from vkmnn.serve.crowd import Crowd
+from vkmnn.serve.docs_api import DocsApi
 from vkmnn.serve.inference_api import InferenceApi
 from vkmnn.serve.limits import Bodies, HttpError, Limits, as_http
 from vkmnn.serve.metrics import Metrics
 from vkmnn.serve.models import Models
+from vkmnn.serve.networks import Asked
+from vkmnn.serve.observer import REQUEST_ID, Observer, Seen
 from vkmnn.serve.openai_api import OpenAiApi
+from vkmnn.serve.repository import Repository
+from vkmnn.serve.repository_api import RepositoryApi
+from vkmnn.serve.routes import Row
 from vkmnn.serve.work import Work
 
-Handler = Callable[[Request], Awaitable[Response]]
+if TYPE_CHECKING:
+    from vkmnn.serve.grpc_api import GrpcApi
 
 HEALTH = ("/health", "/healthz", "/v2/health/live", "/v2/health/ready")
 """Routes that need no key and have no limit."""
@@ -44,6 +52,9 @@ class App:
         limits: the limits on requests.
         access: which requests it accepts.
         on_lost: called once no model has been able to answer for `limits.lost_s` seconds.
+        repository: where further models come from.
+        observer: tells about requests.
+        grpc: host and port for gRPC; None for none.
     """
 
     def __init__(
@@ -52,35 +63,37 @@ class App:
         limits: Limits | None = None,
         access: Access | None = None,
         on_lost: Callable[[], None] = lambda: None,
+        repository: Repository | None = None,
+        observer: Observer | None = None,
+        grpc: tuple[str, int] | None = None,
     ) -> None:
         self._models = models
+        self._repository = repository
+        self._observer = observer or Observer()
         self.limits = limits or Limits()
         self._access = access or Access()
         self._on_lost = on_lost
-        self._under_way: Counter[str] = Counter()
+        self._crowd = Crowd(self.limits)
         self._work = Work(self.limits.queue)
         self._metrics = Metrics(self._work)
         self.bodies = Bodies(self.limits)
-        self._inference = InferenceApi(models, self.limits, self.bodies)
+        self._inference = InferenceApi(models, self.limits, self.bodies, self._ran)
+        stock = RepositoryApi(repository, self.bodies)
+        self._grpc = self._grpc_of(stock) if grpc is not None else None
+        self._grpc_place = grpc or ("", 0)
         text = OpenAiApi(models, self.limits, self.bodies, self._work, self._metrics)
-        routes: list[tuple[str, Handler, str]] = [
-            ("/", self._about, "GET"),
-            ("/health", self._inference.ready, "GET"),
-            ("/healthz", self._inference.ready, "GET"),
-            ("/metrics", self._page, "GET"),
-            ("/v1/models", text.models, "GET"),
-            ("/v1/models/{name}", text.models, "GET"),
-            ("/v1/chat/completions", text.chat, "POST"),
-            ("/v1/completions", text.completions, "POST"),
-            ("/v1/embeddings", text.embeddings, "POST"),
-            ("/v2", self._inference.server, "GET"),
-            ("/v2/health/live", self._inference.live, "GET"),
-            ("/v2/health/ready", self._inference.ready, "GET"),
-            ("/v2/models/{name}", self._inference.metadata, "GET"),
-            ("/v2/models/{name}/ready", self._inference.ready, "GET"),
-            ("/v2/models/{name}/infer", self._inference.infer, "POST"),
+        documented = DocsApi(lambda: self._rows, bool(self._access.keys))
+        self._rows = [
+            Row("/", self._about, "GET", "names of the models and the routes"),
+            Row("/metrics", self._page, "GET", "counters and histograms in Prometheus' format"),
+            *text.routes(),
+            *self._inference.routes(),
+            *stock.routes(),
+            *documented.routes(),
         ]
-        self._routes = [Route(path, do, methods=[how]) for path, do, how in routes]
+        self._routes = [Route(row.path, row.handler, methods=[row.method]) for row in self._rows]
+        self._fixed = {route.path: route for route in self._routes if "{" not in route.path}
+        self._open = [route for route in self._routes if "{" in route.path]
         self._router = Router(self._routes, redirect_slashes=False, lifespan=self._lifespan)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -89,42 +102,81 @@ class App:
         if scope["type"] != "http":
             await self._router(scope, receive, send)
             return
-        start, status = time.perf_counter(), 0
-        headers, route = Headers(scope=scope), self._route_of(scope)
-        readable = self._readable_by(headers.get("origin"))
+        headers, (route, found) = Headers(scope=scope), self._route_of(scope)
+        client = scope["client"][0] if scope.get("client") else ""
+        with self._observer.request(scope["method"], route, client, headers) as seen:
+            sent = self._sending(send, route, headers.get("origin"), seen)
+            try:
+                with self._admitted(scope, headers, route, client):
+                    if self._is_preflight(scope, headers):
+                        await Response(status_code=204)(scope, receive, sent)
+                    else:
+                        await (found.handle if found else self._router)(scope, receive, sent)
+            except Exception as error:
+                told = as_http(error)
+                if told is not error and told.code == "internal":
+                    _log.exception("a request to %s failed", route)
+                if seen.status:  # the response has begun: the client sees that its end is missing
+                    raise
+                await told.response(scope["path"])(scope, receive, sent)
+
+    def _admitted(
+        self, scope: Scope, headers: Headers, route: str, client: str
+    ) -> AbstractContextManager[None]:
+        """Return the place of a request among those in progress.
+
+        Raises:
+            HttpError: the server does not accept it.
+        """
+        if "content-length" in headers and "transfer-encoding" in headers:  # proxies may disagree
+            text = "a request has a Content-Length or a Transfer-Encoding, not both"
+            raise HttpError(400, "invalid_http", text, {"Connection": "close"})
+        self._access.check_place(headers)
+        if route in HEALTH or self._is_preflight(scope, headers):
+            return nullcontext()
+        key = self._access.check_key(headers)
+        return self._crowd.place(client, key) if route not in _UNLIMITED else nullcontext()
+
+    def _is_preflight(self, scope: Scope, headers: Headers) -> bool:
+        return scope["method"] == "OPTIONS" and self._access.is_origin(headers.get("origin"))
+
+    def _sending(self, send: Send, route: str, origin: str | None, seen: Seen) -> Send:
+        """Return a function that sends a response, with headers of the server, and counts it."""
+        start = time.perf_counter()
 
         async def sent(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start" and not status:
-                status = message["status"]
-                message["headers"] = [*message.get("headers", ()), *readable]
-                self._count(route, status, time.perf_counter() - start)
+            if message["type"] == "http.response.start" and not seen.status:
+                seen.status = message["status"]
+                mine = [(REQUEST_ID.encode(), seen.request_id.encode("latin-1"))]
+                if self._inference.stopping:
+                    mine.append((b"connection", b"close"))
+                message["headers"] = [
+                    *message.get("headers", ()),
+                    *mine,
+                    *self._readable_by(origin),
+                ]
+                self._count(route, seen.status, time.perf_counter() - start)
             await send(message)
 
-        client = scope["client"][0] if scope.get("client") else ""
-        self._under_way[client] += 1
-        try:
-            self._access.check_place(headers)
-            if readable and scope["method"] == "OPTIONS":
-                await Response(status_code=204)(scope, receive, sent)
-                return
-            if route not in HEALTH:
-                self._access.check_key(headers)
-            if route not in _UNLIMITED and self._under_way[client] > self.limits.per_client:
-                text = f"this address has {self.limits.per_client} requests in progress already"
-                raise HttpError(429, "too_many_requests", text)
-            await self._router(scope, receive, sent)
-        except Exception as error:
-            told = as_http(error)
-            if told is not error and told.code == "internal":
-                _log.exception("a request to %s failed", route)
-            if status:  # the response has begun: the client sees that its end is missing
-                raise
-            await told.response(scope["path"])(scope, receive, sent)
-        finally:
-            self._under_way[client] -= 1
-            if not self._under_way[client]:
-                del self._under_way[client]
+        return sent
+
+    def _ran(self, model: str, asked: Asked) -> None:
+        self._metrics.ran(model, asked)
+        self._observer.ran(model, asked)
+
+    def _grpc_of(self, stock: RepositoryApi) -> GrpcApi:
+        need("grpc", "gRPC", "grpc")
+        from vkmnn.serve.grpc_api import GrpcApi
+
+        return GrpcApi(
+            self._models, self._inference, stock, self.limits, self.bodies, self._access,
+            self._crowd, self._observer, self._count,
+        )  # fmt: skip
+
+    @property
+    def grpc_port(self) -> int | None:
+        """The port of gRPC; None without it, or before the server has started."""
+        return self._grpc.port if self._grpc is not None else None
 
     def refuse(self, status: int, code: str, message: str) -> dict[str, Any]:
         """Count a request that is not HTTP or not complete; return the JSON of the response."""
@@ -135,10 +187,21 @@ class App:
         self._metrics.seconds.labels(route).observe(seconds)
         self._metrics.requests.labels(route, status).inc()
 
-    def _route_of(self, scope: Scope) -> str:
-        """Return the path of a request's route, with placeholders for names."""
-        fits = (route.path for route in self._routes if route.matches(scope)[0] is not Match.NONE)
-        return next(fits, _ELSEWHERE)
+    def _route_of(self, scope: Scope) -> tuple[str, Route | None]:
+        """Return the path of a request's route, with placeholders for names, and the route.
+
+        None if there is no route for the request's method: the router refuses the request.
+        """
+        fixed = self._fixed.get(scope["path"])
+        path = _ELSEWHERE
+        for route in self._open if fixed is None else (fixed,):
+            match, found = route.matches(scope)
+            if match is Match.FULL:
+                scope.update(found)
+                return route.path, route
+            if match is Match.PARTIAL:
+                path = route.path
+        return path, None
 
     def _readable_by(self, origin: str | None) -> list[tuple[bytes, bytes]]:
         """Return the CORS headers that let pages of an origin read a response."""
@@ -146,7 +209,8 @@ class App:
             return []
         named: Mapping[str, str] = {
             "Access-Control-Allow-Origin": origin,
-            "Access-Control-Allow-Headers": "Authorization, Content-Type",
+            "Access-Control-Allow-Headers": "Authorization, Content-Type, X-Request-Id",
+            "Access-Control-Expose-Headers": "X-Request-Id",
             "Access-Control-Allow-Methods": "GET, POST",
             "Vary": "Origin",
         }
@@ -166,15 +230,32 @@ class App:
 
     @asynccontextmanager
     async def _lifespan(self, app: Any) -> AsyncIterator[None]:
-        watch = asyncio.ensure_future(self._watch())
+        watches = [asyncio.ensure_future(self._watch())]
+        repository = self._repository
+        if repository is not None and repository.shelf.control == "poll":
+            watches.append(asyncio.ensure_future(repository.watch()))
+        if self._grpc is not None:
+            await self._grpc.start(*self._grpc_place)
         try:
             yield
         finally:
-            watch.cancel()
-            with suppress(asyncio.CancelledError):
-                await watch
-            self._inference.close()
+            self.begin_stop()
+            for watch in watches:
+                watch.cancel()
+            await asyncio.gather(*watches, return_exceptions=True)
+            if repository is not None:
+                await repository.close()
             self._work.close()
+            self.bodies.close()
+
+    def begin_stop(self) -> None:
+        """Report that the server is not ready: balancers send their requests elsewhere."""
+        self._inference.stopping = True
+
+    async def drain(self, seconds: float) -> None:
+        """Accept no further calls by gRPC, and finish those in progress."""
+        if self._grpc is not None:
+            await self._grpc.stop(seconds)
 
     async def _watch(self) -> None:
         """Call `on_lost` once no model has been able to answer for long enough."""
@@ -196,6 +277,9 @@ def make_app(
     limits: Limits | None = None,
     access: Access | None = None,
     on_lost: Callable[[], None] = lambda: None,
+    repository: Repository | None = None,
+    observer: Observer | None = None,
+    grpc: tuple[str, int] | None = None,
 ) -> App:
     """Return a server's application; arguments are those of `App`."""
-    return App(models, limits, access, on_lost)
+    return App(models, limits, access, on_lost, repository, observer, grpc)

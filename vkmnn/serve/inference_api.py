@@ -3,66 +3,85 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+import time
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-import numpy as np
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from vkmnn._version import __version__
-from vkmnn.inference_session import InferenceSession, NodeArg
+from vkmnn.inference_session import NodeArg
 from vkmnn.ir import Array
-from vkmnn.serve.limits import Bodies, HttpError, Limits, field, length_of
+from vkmnn.serve.compression import COMPRESSIONS, compressed
+from vkmnn.serve.limits import Bodies, HttpError, Limits, field, length_of, object_of
 from vkmnn.serve.models import Models
+from vkmnn.serve.networks import Asked, Network
+from vkmnn.serve.pieces import Pieces
+from vkmnn.serve.routes import Row
+from vkmnn.serve.tensors import Output, described, encoded, feeds_of, largest, outputs_of
 
-_TYPES: Mapping[str, str] = {
-    "bool": "BOOL", "uint8": "UINT8", "uint16": "UINT16", "uint32": "UINT32", "uint64": "UINT64",
-    "int8": "INT8", "int16": "INT16", "int32": "INT32", "int64": "INT64", "float16": "FP16",
-    "float32": "FP32", "float64": "FP64",
-}  # fmt: skip
-_NUMPY = {theirs: ours for ours, theirs in _TYPES.items()}
 _VALUES = 2 << 20
 """Maximum values in a body, which may be a tensor as JSON."""
 
-_MANY_BYTES = 1 << 20
-"""Larger bodies are parsed one at a time: as a Python object, a number takes 32 bytes."""
+_FEW_BYTES = 1 << 16
+"""Less is parsed or written in the event loop: faster than a change of threads."""
 
-_RUNS = 8
-"""Concurrent runs of all networks; those of one network take turns."""
-
-_MAX_EXACT = 1 << 53
-"""Integers below this are exact in float64."""
+_POLL_S = 0.25
+_CONFIG_TYPES = {"BYTES": "STRING"}
+EXTENSIONS = [
+    "binary_tensor_data", "classification", "model_configuration", "model_repository",
+]  # fmt: skip
+"""The protocol's extensions that the server supports."""
 
 _HEADER = "inference-header-content-length"
 
 
 class InferenceApi:
-    """The routes under /v2."""
+    """The routes under /v2.
 
-    def __init__(self, models: Models, limits: Limits, bodies: Bodies) -> None:
+    Args:
+        models: the models.
+        limits: the limits of the server.
+        bodies: receives bodies.
+        ran: called with the name of the network and the request after each run.
+    """
+
+    def __init__(
+        self, models: Models, limits: Limits, bodies: Bodies, ran: Callable[[str, Asked], None]
+    ) -> None:
         self._models = models
         self._limits = limits
         self._bodies = bodies
-        self._running = 0
-        # Runs may wait long: in the threads that read bodies, they would delay every request.
-        self._runs = ThreadPoolExecutor(_RUNS, "vkmnn-serve-runs")
-        self._large = asyncio.Lock()
+        self._ran = ran
         self.stopping = False
 
-    def close(self) -> None:
-        """Report that the server is not ready, and accept no further runs."""
-        self.stopping = True
-        self._runs.shutdown(wait=False)
+    def routes(self) -> list[Row]:
+        """Return the rows of the route table."""
+        ready = "whether every model can answer"
+        example = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [0, 1]}]}
+        return [
+            Row("/health", self.ready, "GET", ready),
+            Row("/healthz", self.ready, "GET", ready),
+            Row("/v2", self.server, "GET", "name, version and extensions of the server"),
+            Row("/v2/health/live", self.live, "GET", "whether the process answers"),
+            Row("/v2/health/ready", self.ready, "GET", ready),
+            *(
+                row
+                for path in ("/v2/models/{name}", "/v2/models/{name}/versions/{version}")
+                for row in (
+                    Row(path, self.metadata, "GET", "inputs and outputs of a network"),
+                    Row(f"{path}/config", self.config, "GET", "how a network is run"),
+                    Row(f"{path}/ready", self.ready, "GET", "whether a model can answer"),
+                    Row(f"{path}/infer", self.infer, "POST", "outputs of a network", example),
+                )
+            ),
+        ]
 
     async def server(self, request: Request) -> Response:
         """GET /v2."""
         return JSONResponse({"name": "vkmnn", "version": __version__,
-                             "extensions": ["binary_tensor_data"]})  # fmt: skip
+                             "extensions": EXTENSIONS})  # fmt: skip
 
     async def live(self, request: Request) -> Response:
         """GET /v2/health/live."""
@@ -70,168 +89,198 @@ class InferenceApi:
 
     async def ready(self, request: Request) -> Response:
         """GET /v2/health/ready, and of a model."""
-        if self.stopping:
-            raise HttpError(503, "stopping", "the server is stopping")
-        name, lost = request.path_params.get("name"), self._models.lost
-        if name is not None and name not in self._models.names:
-            raise HttpError(404, "model_not_found", "there is no such model")
-        if lost and name in (None, *lost):
-            raise HttpError(503, "device_lost", f"the device of {', '.join(lost)} is lost")
+        name, version = (request.path_params.get(key) for key in ("name", "version"))
+        why = self.why_not_ready(name, version)
+        if why is not None:
+            raise why
         return JSONResponse({"ready": True, **({"name": name} if name else {})})
+
+    def why_not_ready(self, name: str | None, version: str | None = None) -> HttpError | None:
+        """Return why the server, or a model, cannot answer; None if it can."""
+        if self.stopping:
+            return HttpError(503, "stopping", "the server is stopping")
+        if name is not None and (version or name not in self._models.names):
+            try:
+                self._models.network(name, version)
+            except HttpError as error:
+                return error
+        lost = self._models.lost
+        if lost and name in (None, *lost):
+            return HttpError(503, "device_lost", f"the device of {', '.join(lost)} is lost")
+        return None
 
     async def metadata(self, request: Request) -> Response:
         """GET /v2/models/NAME."""
-        name = request.path_params["name"]
-        session = self._models.network(name)
-        return JSONResponse({
-            "name": name, "versions": ["1"], "platform": "onnx_vkmnn",
-            "inputs": [_described(info) for info in session.get_inputs()],
-            "outputs": [_described(info) for info in session.get_outputs()],
-        })  # fmt: skip
+        network = self._network_of(request)
+        return JSONResponse(self.about(network))
+
+    async def config(self, request: Request) -> Response:
+        """GET /v2/models/NAME/config."""
+        return JSONResponse(config_of(self._network_of(request)))
+
+    def about(self, network: Network) -> dict[str, Any]:
+        """Return the metadata of a network."""
+        return {
+            "name": network.name, "versions": self._models.versions_of(network.name),
+            "platform": "onnx_vkmnn",
+            "inputs": [described(info) for info in network.inputs],
+            "outputs": [described(info) for info in network.outputs],
+        }  # fmt: skip
+
+    def _network_of(self, request: Request) -> Network:
+        given = request.path_params
+        return self._models.network(given["name"], given.get("version"))
 
     async def infer(self, request: Request) -> Response:
         """POST /v2/models/NAME/infer."""
-        name = request.path_params["name"]
-        session = self._models.network(name)
+        network = self._network_of(request)
         async with self._bodies.received(request) as whole:
-            return await self._infer(request, name, session, whole)
+            body, feeds = await self._read(request, whole)
+            outputs = outputs_of(body, network.outputs)
+            about = {"id": body["id"]} if isinstance(body.get("id"), str) else {}
+            wait_s = timeout_of(field(body, "parameters", (dict,), {}))
+            del body
+            network, results = await self.run(
+                (network.name, request.path_params.get("version")), feeds, outputs, wait_s,
+                request.is_disconnected,
+            )  # fmt: skip
+        about |= {"model_name": network.name, "model_version": network.version}
+        return await self._response(request, *await self._encoded(about, results))
 
-    async def _infer(
-        self, request: Request, name: str, session: InferenceSession, whole: bytes
-    ) -> Response:
+    async def _encoded(
+        self, about: dict[str, Any], results: list[tuple[Output, Array]]
+    ) -> tuple[bytes, int]:
+        """Return the body of a response and the length of its JSON."""
+        if sum(array.nbytes for _, array in results) <= _FEW_BYTES:
+            return encoded(about, results)
+        return await self._bodies.aside(encoded, about, results)
+
+    async def _response(self, request: Request, body: bytes, head: int) -> Response:
+        """Return a response, compressed if the request asks for one way alone."""
+        kind = "application/octet-stream" if head else "application/json"
+        headers = {_HEADER: str(head)} if head else {}
+        wish = request.headers.get("accept-encoding", "").strip().lower()
+        if wish in COMPRESSIONS:  # clients that accept any way do not need one
+            body = await self._bodies.aside(compressed, body, wish)
+            headers["Content-Encoding"] = wish
+        return Pieces(body, self._bodies, kind, headers)
+
+    async def _read(self, request: Request, whole: bytes) -> tuple[Any, dict[str, Array]]:
+        """Return the JSON of a body, and its tensors."""
         header = request.headers.get(_HEADER)
         size = len(whole) if header is None else length_of(header)
         if not 0 <= size <= len(whole):
             raise HttpError(400, "invalid_header", f"{_HEADER} is not a length within the body")
-        async with self._large if size > _MANY_BYTES else nullcontext():
-            body = await self._bodies.read(memoryview(whole)[:size].tobytes(), _VALUES)
-            feeds = await run_in_threadpool(_feeds, body, memoryview(whole)[size:])
-        wanted, binary = _wanted(body, session)
-        about = {"id": body["id"]} if isinstance(body.get("id"), str) else {}
-        del body
+        rest = memoryview(whole)[size:]
+        if size <= _FEW_BYTES:
+            body = await self._bodies.read(whole[:size], _VALUES)
+            return body, feeds_of(body, rest)
+        return await self._bodies.aside(_parsed, whole, size)
 
-        def run() -> Response:
-            results = session.run(wanted, feeds)
-            return _answer(name, dict(zip(wanted, results, strict=True)), binary, about)
+    async def run(
+        self,
+        which: tuple[str, str | None],
+        feeds: dict[str, Array],
+        outputs: Sequence[Output],
+        wait_s: float | None,
+        is_gone: Callable[[], Awaitable[bool]] | None = None,
+    ) -> tuple[Network, list[tuple[Output, Array]]]:
+        """Run a network; return it, and the values of the outputs.
 
-        return await self._run(run)
+        Args:
+            which: name and version; None for the latest.
+            feeds: values by input.
+            outputs: the requested outputs.
+            wait_s: seconds after which a request that still waits is refused; None for any time.
+            is_gone: whether the client has disconnected; the request is then dropped.
 
-    async def _run(self, run: Callable[[], Response]) -> Response:
-        if self._running >= self._limits.queue:
-            raise HttpError(503, "queue_full", f"{self._running} requests are waiting already")
-        self._running += 1
+        Raises:
+            VkmnnError: the run fails, or cannot be started.
+        """
+        # Looked up again: while the body arrived, the model may have been reloaded.
+        network = self._models.network(*which)
+        asked = network.add(feeds, [one.name for one in outputs], self._limits.queue)
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._runs, run)
+            arrays = await self._outcome(network, asked, wait_s, is_gone)
         finally:
-            self._running -= 1
+            network.cancel(asked)
+            asked.future.cancel()
+        self._ran(network.name, asked)
+        made = [
+            largest(one.name, array, one.classes, network.labels.get(one.name, ()))
+            if one.classes else array
+            for one, array in zip(outputs, arrays, strict=True)
+        ]  # fmt: skip
+        return network, list(zip(outputs, made, strict=True))
+
+    async def _outcome(
+        self,
+        network: Network,
+        asked: Asked,
+        wait_s: float | None,
+        is_gone: Callable[[], Awaitable[bool]] | None,
+    ) -> list[Array]:
+        wait_s = network.timeout_s if wait_s is None else wait_s
+        end = None if wait_s is None else asked.arrived + wait_s
+        while True:
+            left = _POLL_S if end is None else max(min(_POLL_S, end - time.perf_counter()), 0)
+            done, _ = await asyncio.wait({asked.future}, timeout=left)
+            if done:
+                return asked.future.result()
+            if end is not None and time.perf_counter() >= end:
+                if network.cancel(asked):
+                    text = f"the request has waited for {wait_s:g} s, longer than its timeout"
+                    raise HttpError(504, "deadline_exceeded", text)
+                end = None  # its run has begun
+            if is_gone is not None and await is_gone():
+                raise HttpError(499, "client_gone", "the client has disconnected")
 
 
-def _described(info: NodeArg) -> dict[str, Any]:
-    shape = [size if isinstance(size, int) else -1 for size in info.shape or [-1]]
-    return {"name": info.name, "datatype": _TYPES.get(info.dtype, "BYTES"), "shape": shape}
+def _parsed(whole: bytes, size: int) -> tuple[Any, dict[str, Array]]:
+    body = object_of(whole[:size], _VALUES)
+    return body, feeds_of(body, memoryview(whole)[size:])
 
 
-def _feeds(body: Any, binary: memoryview) -> dict[str, Array]:
-    """Return the input tensors, whose values are in the JSON or in the bytes after it."""
-    feeds: dict[str, Array] = {}
-    place = 0
-    for one in field(body, "inputs", (list,), []):
-        if not isinstance(one, dict) or not isinstance(one.get("name"), str):
-            raise HttpError(400, "invalid_input", "an input needs a name, a datatype and a shape")
-        name, dtype = one["name"], _NUMPY.get(str(one.get("datatype")))
-        if dtype is None:
-            raise HttpError(400, "invalid_input", f"the datatype of '{name}' is not supported")
-        shape = field(one, "shape", (list,), [])
-        if not all(type(size) is int and size >= 0 for size in shape):
-            raise HttpError(
-                400, "invalid_input", f"the shape of '{name}' holds something other than sizes"
-            )
-        size = field(field(one, "parameters", (dict,), {}), "binary_data_size", (int,))
-        if size is not None and size < 0:
-            raise HttpError(400, "invalid_input", f"the binary_data_size of '{name}' is negative")
-        try:
-            if size is None:
-                values = _array(one["data"], np.dtype(dtype))
-            else:
-                values = np.frombuffer(
-                    binary[place : place + size], np.dtype(dtype).newbyteorder("<")
-                )
-                place += size
-            feeds[name] = values.astype(dtype, copy=False).reshape(shape)
-        except (ValueError, TypeError, KeyError, ArithmeticError) as error:
-            text = f"the data of '{name}' does not fit its datatype and shape: {error}"
-            raise HttpError(400, "invalid_input", text[:300]) from error
-    return feeds
+def timeout_of(parameters: Any) -> float | None:
+    """Return the seconds that a request may wait, from its parameter in microseconds.
+
+    Raises:
+        HttpError: it is no positive number.
+    """
+    given = parameters.get("timeout")
+    if given is None or given == 0:
+        return None
+    if type(given) is not int or not 0 < given < 1 << 63:
+        text = f"'timeout' is a number of microseconds, not {str(given)[:40]}"
+        raise HttpError(400, "invalid_value", text)
+    return given / 1e6
 
 
-def _array(data: Any, dtype: np.dtype[Any]) -> Array:
-    """Return values of JSON as an array; raise if the type cannot represent one of them."""
-    given = np.array(data)
-    if given.dtype.kind == "U" and dtype.kind != "f":  # strings stand for NaN and infinities
-        raise TypeError("it contains strings")
-    if given.dtype.kind == "O" and None in given.reshape(-1).tolist():  # numpy turns it into NaN
-        raise TypeError("it contains a null")
-    if given.dtype.kind == "f" and dtype.kind in "iu" and (np.abs(given) >= _MAX_EXACT).any():
-        raise ValueError("integers mixed with fractions must be below 2^53")
-    with np.errstate(over="raise", invalid="raise"):
-        made: Array = given.astype(dtype)
-    if dtype.kind != "f" and not np.array_equal(made, given):
-        raise ValueError(f"a value cannot be represented as {dtype}")
-    return made
+def config_of(network: Network) -> dict[str, Any]:
+    """Return the configuration of a network in Triton's form."""
+    batching, why = network.batching, network.why_alone
+    first = 0 if why else 1  # the axis of the batch is not among the dimensions
 
+    def listed(infos: Sequence[NodeArg]) -> list[dict[str, Any]]:
+        made = []
+        for one in map(described, infos):
+            kind = _CONFIG_TYPES.get(one["datatype"], one["datatype"])
+            dims = one["shape"][first:]
+            made.append({"name": one["name"], "data_type": f"TYPE_{kind}", "dims": dims})
+        return made
 
-def _wanted(body: Any, session: InferenceSession) -> tuple[list[str], set[str]]:
-    """Return the requested outputs, and which of them are requested as bytes."""
-    every = field(body, "parameters", (dict,), {}).get("binary_data_output", False)
-    asked = field(body, "outputs", (list,), [])
-    if not all(isinstance(one, dict) and isinstance(one.get("name"), str) for one in asked):
-        raise HttpError(400, "invalid_output", "an output needs a name")
-    names = [one["name"] for one in asked] or [info.name for info in session.get_outputs()]
-    binary = {
-        one["name"]
-        for one in asked
-        if field(one, "parameters", (dict,), {}).get("binary_data", every)
-    }
-    return names, set(names) if every and not asked else binary
-
-
-def _numbers(array: Array) -> list[Any]:
-    """Return values for JSON: NaN and infinities as strings, as in protobuf's JSON."""
-    values: list[Any] = array.tolist()
-    if array.dtype.kind == "f":
-        for place in np.flatnonzero(~np.isfinite(array)).tolist():
-            value = values[place]
-            values[place] = "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
-    return values
-
-
-def _bytes(array: Array) -> bytes:
-    """Return values in the binary extension: strings, each after its length in 4 bytes."""
-    if array.dtype.kind != "O":
-        return np.ascontiguousarray(array).tobytes()
-    texts = [str(text).encode() for text in array.reshape(-1)]
-    return b"".join(len(text).to_bytes(4, "little") + text for text in texts)
-
-
-def _answer(
-    name: str, results: dict[str, Array], binary: set[str], about: dict[str, str]
-) -> Response:
-    outputs, parts = [], []
-    for output, array in results.items():
-        described: dict[str, Any] = {
-            "name": output,
-            "datatype": _TYPES.get(str(array.dtype), "BYTES"),
-            "shape": list(array.shape),
+    made: dict[str, Any] = {
+        "name": network.name, "platform": "onnx_vkmnn", "backend": "vkmnn",
+        "max_batch_size": 0 if why else batching.most,
+        "input": listed(network.inputs), "output": listed(network.outputs),
+        "instance_group": [{"count": len(network.sessions), "kind": "KIND_AUTO"}],
+        "parameters": {"batching": {"string_value": f"off: {why}" if why else "on"}},
+    }  # fmt: skip
+    if network.ignored:
+        made["parameters"]["ignored_fields"] = {"string_value": ", ".join(network.ignored)}
+    if not why:
+        made["dynamic_batching"] = {
+            "preferred_batch_size": list(batching.preferred),
+            "max_queue_delay_microseconds": round(batching.delay_s * 1e6),
         }
-        if output in binary:
-            parts.append(_bytes(array))
-            described["parameters"] = {"binary_data_size": len(parts[-1])}
-        else:
-            described["data"] = _numbers(array.reshape(-1))
-        outputs.append(described)
-    made = {"model_name": name, "model_version": "1", "outputs": outputs, **about}
-    head = json.dumps(made, allow_nan=False).encode()
-    if not binary:
-        return Response(head, media_type="application/json")
-    headers = {_HEADER: str(len(head))}
-    return Response(head + b"".join(parts), media_type="application/octet-stream", headers=headers)
+    return made

@@ -5,31 +5,37 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 
 from vkmnn.errors import InvalidInputError, ShapeError, VkmnnError
 from vkmnn.llm.text import TextTooLongError
+from vkmnn.serve.compression import COMPRESSIONS, decompressed
+
+Made = TypeVar("Made")
 
 KEEP_ALIVE_S = 75
 """Seconds for which idle connections stay open: longer than clients keep them (httpx and curl: 5 s
 to a minute), so that no client sends a request just as the server closes the connection."""
 
-_SLOWEST = 1 << 16
-"""Bytes per second at which a body never exceeds its deadline."""
+SLOWEST = 1 << 16
+"""Bytes per second at which a body, or a response, never exceeds its deadline."""
 
 _SMALL = 1 << 16
 """Bytes of a body that are accepted however many others are held."""
 
 _CONTAINER = 8
 """Weight of a JSON array or object in values, by its parsing time."""
+
+_MESSAGE = 2000
+"""Characters of an error's message, which may quote the request."""
 
 _UNCOUNTED = bytes(set(range(256)) - set(b'",[{'))
 _TEXT = re.compile(rb'"[^"]*"')
@@ -45,10 +51,13 @@ class Limits:
         held_bytes: maximum sum of the bodies held at a time.
         body_values: maximum values in the JSON of a body.
         header_s: seconds within which the head of a request has to arrive.
-        body_s: seconds within which its body has to arrive, plus one for each 64 KiB.
+        body_s: seconds within which its body has to arrive, plus one for each 64 KiB; and within
+            which the client has to read as much of a response as that.
+        connections: maximum open connections; the one that rests longest is closed for another.
         max_tokens: maximum tokens that a request may ask for; None for as many as fit.
         queue: maximum requests that wait for each of: a text, a run, tokenising, embeddings.
         per_client: maximum concurrent requests of one address.
+        per_key: maximum concurrent requests with one API key; None for no limit.
         stop_texts: maximum stop texts of a request.
         stop_characters: maximum characters of a stop text.
         texts: maximum texts of a request for embeddings.
@@ -60,9 +69,11 @@ class Limits:
     body_values: int = 1 << 18
     header_s: float = 10.0
     body_s: float = 30.0
+    connections: int = 4096
     max_tokens: int | None = None
     queue: int = 128
     per_client: int = 128
+    per_key: int | None = None
     stop_texts: int = 16
     stop_characters: int = 1024
     texts: int = 2048
@@ -82,7 +93,7 @@ class HttpError(VkmnnError):
 
     def told(self, path: str) -> dict[str, Any]:
         """Return the response's JSON: the inference protocol's form under /v2, else OpenAI's."""
-        message = self.message.encode("utf-8", "replace").decode()
+        message = self.message[:_MESSAGE].encode("utf-8", "replace").decode()
         if is_under(path, "/v2"):
             return {"error": message}
         kind = "server_error" if self.status >= 500 else "invalid_request_error"
@@ -116,13 +127,50 @@ def is_under(path: str, folder: str) -> bool:
     return path == folder or path.startswith(f"{folder}/")
 
 
+class _Deadline:
+    """Ends the block, in a task, at a time of the event loop: as asyncio.timeout_at (3.11)."""
+
+    def __init__(self, end: float) -> None:
+        self._end = end
+        self.passed = False
+
+    def __enter__(self) -> _Deadline:  # noqa: PYI034 - Self is of Python 3.11
+        task, loop = asyncio.current_task(), asyncio.get_running_loop()
+        assert task is not None
+        self._task = task
+        self._timer = loop.call_at(self._end, self._stop)
+        return self
+
+    def _stop(self) -> None:
+        self.passed = True
+        self._task.cancel()
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> bool:
+        """Stop the timer; swallow the end of the task that it has asked for."""
+        self._timer.cancel()
+        if not self.passed or kind is not asyncio.CancelledError:
+            return False
+        others = self._task.uncancel() if hasattr(self._task, "uncancel") else 0
+        return not others  # somebody else has ended the task too
+
+
 class Bodies:
     """Receives the bodies of requests, within limits on the size, the time and the sum of all."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._reading = asyncio.Lock()
+        # One thread: only one body takes the memory of its parsed values at a time, and the memory
+        # that the allocator keeps for each thread is kept once.
+        self._reader = ThreadPoolExecutor(1, "vkmnn-serve-bodies")
         self.held = 0
+
+    def close(self) -> None:
+        """End the thread that reads large bodies."""
+        self._reader.shutdown(wait=False)
+
+    async def aside(self, do: Callable[..., Made], *args: Any) -> Made:
+        """Call a function in the thread for large bodies, one at a time."""
+        return await asyncio.get_running_loop().run_in_executor(self._reader, do, *args)
 
     @asynccontextmanager
     async def received(self, request: Request) -> AsyncIterator[bytes]:
@@ -146,24 +194,67 @@ class Bodies:
                 size += len(part)
             whole = b"".join(parts)
             parts.clear()
+            if (how := request.headers.get("content-encoding", "identity").lower()) != "identity":
+                whole = await self._decompressed(whole, how)
+                size += len(whole)
             yield whole
         finally:
             self.held -= size
 
+    @contextmanager
+    def holding(self, size: int) -> Iterator[None]:
+        """Count the bytes of a message that has been received until the end of the block.
+
+        Raises:
+            HttpError: too many bytes are held already.
+        """
+        if size > _SMALL and self.held + size > self._limits.held_bytes:
+            raise HttpError(503, "too_many_bytes", "too many request bodies at once")
+        self.held += size
+        try:
+            yield
+        finally:
+            self.held -= size
+
+    async def _decompressed(self, body: bytes, how: str) -> bytes:
+        """Decompress a body, whose bytes count as held from then on."""
+        if how not in COMPRESSIONS:
+            text = f"the Content-Encoding '{how[:40]}' is not one of {', '.join(COMPRESSIONS)}"
+            raise HttpError(415, "unsupported_encoding", text)
+        limits = self._limits
+
+        def read() -> bytes:
+            room = max(limits.held_bytes - self.held, _SMALL)
+            made = decompressed(body, how, min(limits.body_bytes, room))
+            if len(made) > limits.body_bytes:
+                raise self._too_large()
+            if len(made) > room:
+                raise HttpError(503, "too_many_bytes", "too many request bodies at once")
+            self.held += len(made)
+            return made
+
+        try:
+            return await self.aside(read)
+        except ValueError as error:
+            text = f"the body is not {how}: {error}"
+            raise HttpError(400, "invalid_encoding", text) from error
+
     async def _in_time(self, request: Request) -> AsyncIterator[bytes]:
         """Yield the parts of a body; raise HttpError once it exceeds its deadline."""
-        stream, loop = request.stream(), asyncio.get_running_loop()
-        end = loop.time() + self._limits.body_s
-        while True:
-            try:
-                part = await asyncio.wait_for(anext(stream), max(end - loop.time(), 0))
-            except StopAsyncIteration:
-                return
-            except (asyncio.TimeoutError, TimeoutError):
+        loop = asyncio.get_running_loop()
+        end, more = loop.time() + self._limits.body_s, True
+        while more:
+            with _Deadline(end) as deadline:
+                message = await request.receive()
+            if deadline.passed:
                 text = f"the body did not arrive within {self._limits.body_s:g} s"
-                raise HttpError(408, "body_too_slow", text) from None
-            end += len(part) / _SLOWEST
-            yield part
+                raise HttpError(408, "body_too_slow", text)
+            if message["type"] == "http.disconnect":
+                raise ClientDisconnect
+            part, more = message.get("body", b""), message.get("more_body", False)
+            end += len(part) / SLOWEST
+            if part:
+                yield part
 
     def _too_large(self) -> HttpError:
         text = f"a body has {self._limits.body_bytes} bytes at most"
@@ -183,12 +274,11 @@ class Bodies:
         """
         most = self._limits.body_values if values is None else values
         if len(body) <= _SMALL:
-            return _object_of(body, most)
-        async with self._reading:
-            return await run_in_threadpool(_object_of, body, most)
+            return object_of(body, most)
+        return await self.aside(object_of, body, most)
 
 
-def _object_of(body: bytes, most: int) -> dict[str, Any]:
+def object_of(body: bytes, most: int) -> dict[str, Any]:
     """Parse a body that must be a JSON object of at most `most` values."""
     if _values(body) > most and _values(_without_texts(body, most)) > most:
         raise HttpError(413, "too_many_values", f"a body has {most} values at most")
@@ -197,9 +287,11 @@ def _object_of(body: bytes, most: int) -> dict[str, Any]:
         made = json.loads(text)
         if "\\u" in text and _SURROGATE.search(text):  # half of a surrogate pair is not Unicode
             json.dumps(made, ensure_ascii=False).encode()
+        reason = None
     except (ValueError, RecursionError) as error:
         reason = "it is not Unicode" if isinstance(error, UnicodeError) else str(error)
-        raise HttpError(400, "invalid_json", f"the body is not JSON: {reason}") from error
+    if reason is not None:  # raised here, where no error holds on to the text
+        raise HttpError(400, "invalid_json", f"the body is not JSON: {reason}")
     if not isinstance(made, dict):
         raise HttpError(400, "invalid_json", "the body is not a JSON object")
     return made

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
+import signal
 import socket
-from collections.abc import Sequence
+import sys
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, ClassVar
 
 import h11
 import uvicorn
+from uvicorn.config import LOGGING_CONFIG
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from vkmnn.errors import InvalidInputError
 from vkmnn.serve.app import App
-from vkmnn.serve.limits import KEEP_ALIVE_S
+from vkmnn.serve.limits import KEEP_ALIVE_S, SLOWEST
 
 
 def bound(host: str, port: int) -> list[socket.socket]:
@@ -57,44 +63,170 @@ def _socket(family: int, kind: int, protocol: int, address: tuple[object, ...]) 
     return made
 
 
-def server_of(app: App, drain_s: int = 30, proxies: Sequence[str] = ()) -> uvicorn.Server:
+_LINGER_S = 2.0
+"""Seconds for which the rest of a refused request is read and dropped."""
+
+_OTHER_FILES = 128
+"""Open files that are not connections: models, devices, caches."""
+
+_USUAL_FILES = 2048
+
+
+class Server(uvicorn.Server):
+    """A server that reports that it is stopping before it closes its sockets.
+
+    Args:
+        config: uvicorn's.
+        app: the application.
+        delay_s: seconds for which it still accepts requests after the signal.
+    """
+
+    def __init__(self, config: uvicorn.Config, app: App, delay_s: float) -> None:
+        super().__init__(config)
+        self._app = app
+        self._delay_s = delay_s
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Become unready, wait until balancers have noticed, then finish what was accepted."""
+        self._app.begin_stop()
+        end = time.monotonic() + self._delay_s
+        while time.monotonic() < end and not self.force_exit:
+            await asyncio.sleep(0.1)
+        drain_s = self.config.timeout_graceful_shutdown or 0
+        await asyncio.gather(super().shutdown(sockets), self._app.drain(drain_s))
+        # uvicorn raises the signal again, which would end the process before models are closed.
+        self._captured_signals = [s for s in self._captured_signals if s != signal.SIGTERM]
+
+
+def server_of(
+    app: App, drain_s: int = 30, proxies: Sequence[str] = (), delay_s: float = 0
+) -> uvicorn.Server:
     """Return a server for an application; pass the sockets to its `run`.
 
     Args:
         app: the application.
         drain_s: seconds that requests in progress have when the server stops.
         proxies: addresses and networks whose X-Forwarded-For is trusted; "*" for all.
+        delay_s: seconds between becoming unready and refusing connections.
     """
 
     class Connection(_Connection):
         served = app
+        resting: ClassVar[OrderedDict[_Connection, None]] = OrderedDict()
+        most = min(app.limits.connections, _open_files() - _OTHER_FILES)
 
     config = uvicorn.Config(
         app,
         http=Connection,
         ws="none",
         lifespan="on",
-        log_level="warning",
+        log_level="error",  # clients' mistakes are counted, and could fill the log
+        log_config=None if logging.getLogger("uvicorn").handlers else LOGGING_CONFIG,
         server_header=False,
         proxy_headers=bool(proxies),
         forwarded_allow_ips=list(proxies),
         timeout_graceful_shutdown=drain_s,
         timeout_keep_alive=KEEP_ALIVE_S,
     )
-    return uvicorn.Server(config)
+    return Server(config, app, delay_s)
+
+
+def _open_files() -> int:
+    """Allow this process as many open files as the system lets it have, and return the number."""
+    if sys.platform == "win32":
+        return _USUAL_FILES
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 1 << 16 if hard == resource.RLIM_INFINITY else min(hard, 1 << 16)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            soft = wanted
+    return 1 << 16 if soft == resource.RLIM_INFINITY else soft
+
+
+class _Gathered:
+    """A transport that sends what one turn of the event loop writes at once: head and body.
+
+    Large writes are sent immediately, so that the transport sees when the client reads too slowly.
+    """
+
+    def __init__(
+        self, transport: Any, loop: asyncio.AbstractEventLoop, is_sending: Callable[[], bool]
+    ) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._is_sending = is_sending
+        self._parts: list[bytes] = []
+        self.lingers = False
+
+    def write(self, data: bytes) -> None:
+        """Send data before the next turn of the loop."""
+        if not self._parts:
+            self._loop.call_soon(self._flush)
+        self._parts.append(data)
+        if len(data) > SLOWEST:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._parts:
+            data = b"".join(self._parts)
+            self._parts.clear()
+            self._transport.write(data)
+
+    def close(self) -> None:
+        """Send the rest, then close.
+
+        If the client is still sending, read on for a while: otherwise the system would discard the
+        response with what has not been read.
+        """
+        self._flush()
+        if self._transport.is_closing() or self.lingers:
+            return
+        if not self._is_sending():
+            self._transport.close()
+            return
+        self.lingers = True
+        self._transport.write_eof()
+        self._transport.resume_reading()
+        self._loop.call_later(_LINGER_S, self._transport.close)
+
+    def is_closing(self) -> bool:
+        """Return whether nothing more can be sent."""
+        return self.lingers or bool(self._transport.is_closing())
+
+    def __getattr__(self, name: str) -> Any:
+        """Return anything else from the transport itself."""
+        return getattr(self._transport, name)
 
 
 class _Connection(H11Protocol):
     """A connection that is closed if the head of a request does not arrive in time."""
 
     served: App
+    resting: ClassVar[OrderedDict[_Connection, None]]
+    most: int
     _late: asyncio.TimerHandle | None = None
+    _writing: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        self.gathered = _Gathered(transport, self.loop, self._is_sending)
+        super().connection_made(self.gathered)  # type: ignore[arg-type]
         self._expect()
+        if len(self.connections) > self.most:
+            oldest = next(iter(self.resting))  # this one at the latest
+            oldest.transport.abort()
+            self.resting.pop(oldest)
+
+    def _is_sending(self) -> bool:
+        """Return whether the client may be in the middle of a request."""
+        states = (h11.SEND_BODY, h11.ERROR)
+        return self.conn.their_state in states or bool(self.conn.trailing_data[0])
 
     def data_received(self, data: bytes) -> None:
+        if self.gathered.lingers:
+            return
         super().data_received(data)
         self._expect()
 
@@ -105,6 +237,24 @@ class _Connection(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._stop_waiting()
+        self.resting.pop(self, None)
+        if self._writing is not None:
+            self._writing.cancel()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._writing is None:
+            self._look_at_writing(None)
+
+    def _look_at_writing(self, before: int | None) -> None:
+        """Abort the connection unless the client has read enough since the last look."""
+        left = self.transport.get_write_buffer_size()
+        seconds = self.served.limits.body_s
+        self._writing = None
+        if before is not None and left > before - seconds * SLOWEST and left:
+            self.transport.abort()
+        elif left:
+            self._writing = self.loop.call_later(seconds, self._look_at_writing, left)
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(400, "invalid_http", msg)
@@ -119,6 +269,11 @@ class _Connection(H11Protocol):
         cycle: Any = self.cycle  # None before the first request
         answered = cycle is None or cycle.response_complete
         idle = self.conn.their_state is h11.IDLE and not self.conn.trailing_data[0]
+        if answered:
+            self.resting[self] = None
+            self.resting.move_to_end(self)
+        else:
+            self.resting.pop(self, None)
         if not answered or (idle and cycle is not None):  # uvicorn ends idle connections
             self._stop_waiting()
         elif self._late is None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TypedDict, TypeVar
 
 from vkmnn import llm
@@ -12,15 +13,34 @@ from vkmnn.errors import InvalidInputError, ModelFileError
 from vkmnn.inference_session import InferenceSession
 from vkmnn.llm.layout import read_layout
 from vkmnn.schedule_config import OnDeviceLost, OnOverflow, PrecisionName
+from vkmnn.serve.joining import Batching
 from vkmnn.serve.limits import HttpError
+from vkmnn.serve.networks import Network
 from vkmnn.sources.locate import GGUF, locate
 from vkmnn.sources.names import title_of
 
-Model = llm.LanguageModel | llm.EmbeddingModel | InferenceSession
+Model = llm.LanguageModel | llm.EmbeddingModel | Network
 Kind = TypeVar("Kind")
 
 
-class _Options(TypedDict):
+@dataclass(frozen=True, slots=True)
+class Running:
+    """How networks are run.
+
+    Attributes:
+        devices: where to open sessions; the device of the other models by default.
+        instances: sessions on each device, which share the weights.
+        batching: how requests are joined.
+    """
+
+    devices: Sequence[str | int] = ()
+    instances: int = 1
+    batching: Batching = field(default_factory=Batching)
+
+
+class Options(TypedDict):
+    """Options of every session."""
+
     precision: PrecisionName
     on_device_lost: OnDeviceLost
     on_overflow: OnOverflow
@@ -32,11 +52,16 @@ class Models:
 
     language: dict[str, llm.LanguageModel] = field(default_factory=dict)
     embedding: dict[str, llm.EmbeddingModel] = field(default_factory=dict)
-    networks: dict[str, InferenceSession] = field(default_factory=dict)
+    versions: dict[str, dict[str, Network]] = field(default_factory=dict)
+
+    @property
+    def networks(self) -> dict[str, Network]:
+        """The latest version of each network by its name."""
+        return {name: there[latest_of(there)] for name, there in self.versions.items()}
 
     @property
     def all(self) -> dict[str, Model]:
-        """Every model by its name."""
+        """Every model by its name; networks in their latest version."""
         return {**self.language, **self.embedding, **self.networks}
 
     @property
@@ -61,14 +86,35 @@ class Models:
         """Return an embedding model and its name; as `language_model`."""
         return _one(name, self.embedding, "embedding model")
 
-    def network(self, name: object) -> InferenceSession:
-        """Return another network; raises as `language_model`."""
-        return _one(name, self.networks, "network")[1]
+    def network(self, name: object, version: str | None = None) -> Network:
+        """Return another network, by default in its latest version; raises as `language_model`."""
+        there = _one(name, self.versions, "network")[1]
+        version = version or latest_of(there)
+        if version not in there:
+            text = f"'{name}' has no version '{version[:40]}'; it has {', '.join(there)}"
+            raise HttpError(404, "model_not_found", text)
+        return there[version]
+
+    def versions_of(self, name: str) -> list[str]:
+        """Return the versions of a network, the latest last."""
+        return sorted(self.versions[name], key=int)
+
+    def add_network(self, network: Network) -> None:
+        """Add a network."""
+        self.versions.setdefault(network.name, {})[network.version] = network
 
     def close(self) -> None:
         """Release the device's memory."""
-        for model in self.all.values():
+        for model in (*self.language.values(), *self.embedding.values()):
             model.close()
+        for there in self.versions.values():
+            for network in there.values():
+                network.close()
+
+
+def latest_of(versions: Iterable[str]) -> str:
+    """Return the highest of several versions."""
+    return max(versions, key=int)
 
 
 def _one(name: object, there: Mapping[str, Kind], kind: str) -> tuple[str, Kind]:
@@ -91,25 +137,51 @@ def load_models(
     variant: str | None = None,
     on_device_lost: OnDeviceLost = "rebuild",
     on_overflow: OnOverflow = "warn",
+    running: Running | None = None,
 ) -> Models:
     """Load models: `model`, or `name=model`; each a folder, a model's file, or a hub's name.
 
     Raises:
         VkmnnError: one cannot be loaded, or two have one name.
     """
-    options: _Options = {
+    options: Options = {
         "precision": precision,
         "on_device_lost": on_device_lost,
         "on_overflow": on_overflow,
     }
     models = Models()
+    running = running or Running()
     try:
         for spec in specs:
-            _load(models, spec, device, capacity, variant, options)
+            _load(models, spec, device, capacity, variant, options, running)
     except BaseException:
         models.close()
         raise
     return models
+
+
+def open_sessions(
+    path: Path, devices: Sequence[str | int], instances: int, options: Options
+) -> list[InferenceSession]:
+    """Open several sessions of a network on each of several devices.
+
+    Networks that keep states between runs get one session, or states would be mixed.
+
+    Raises:
+        VkmnnError: as `InferenceSession`.
+    """
+    made: list[InferenceSession] = []
+    try:
+        for device in devices:
+            made.append(InferenceSession(path, device, **options))
+            if made[0].keeps_states:
+                break
+            made += [made[-1].another() for _ in range(instances - 1)]
+    except BaseException:
+        for session in made:
+            session.close()
+        raise
+    return made
 
 
 def _split(spec: str) -> tuple[str, str]:
@@ -124,7 +196,8 @@ def _load(
     device: str,
     capacity: int | None,
     variant: str | None,
-    options: _Options,
+    options: Options,
+    running: Running,
 ) -> None:
     name, where = _split(spec)
     try:
@@ -135,7 +208,10 @@ def _load(
     if name in models.names:
         raise InvalidInputError(f"two models are called '{name}'", hint="write NAME=MODEL")
     if found.path.is_file() and found.path.suffix.lower() != GGUF:
-        models.networks[name] = InferenceSession(found.path, device, **options)
+        sessions = open_sessions(
+            found.path, running.devices or [device], running.instances, options
+        )
+        models.add_network(Network(name, "1", sessions, running.batching))
     elif read_layout(found.path, found.variant).kind == "embedding":
         encoder = llm.load_embedding(where, device, variant=variant, **options)
         models.embedding[name] = encoder

@@ -21,6 +21,7 @@ from vkmnn.llm.text import PIECE, characters_of
 from vkmnn.serve.limits import Bodies, HttpError, Limits, as_http, field
 from vkmnn.serve.metrics import Metrics
 from vkmnn.serve.models import Models
+from vkmnn.serve.routes import Row
 from vkmnn.serve.streamed import Streamed
 from vkmnn.serve.turns import Job
 from vkmnn.serve.work import Work
@@ -75,6 +76,21 @@ class OpenAiApi:
         self._metrics = metrics
         self._numbers = itertools.count(1)
         self._since = int(time.time())
+
+    def routes(self) -> list[Row]:
+        """Return the rows of the route table."""
+        text = {"model": "NAME", "max_tokens": 16}
+        said = [{"role": "user", "content": "Hello"}]
+        return [
+            Row("/v1/models", self.models, "GET", "the language and embedding models"),
+            Row("/v1/models/{name}", self.models, "GET", "one model"),
+            Row("/v1/chat/completions", self.chat, "POST", "the next message of a conversation",
+                {**text, "messages": said}),
+            Row("/v1/completions", self.completions, "POST", "the continuation of a text",
+                {**text, "prompt": "Hello"}),
+            Row("/v1/embeddings", self.embeddings, "POST", "vectors of texts",
+                {"model": "NAME", "input": ["Hello"]}),
+        ]  # fmt: skip
 
     async def models(self, request: Request) -> Response:
         """GET /v1/models."""
