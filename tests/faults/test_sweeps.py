@@ -99,7 +99,7 @@ def folder(model: Path, tmp_path: Path) -> Path:
     return tiny.genai_folder(tmp_path / "folder", shape)
 
 
-@pytest.mark.parametrize("stride", [151, pytest.param(13, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("stride", [151, pytest.param(31, marks=pytest.mark.soak)])
 @pytest.mark.parametrize(
     "fault", [Fault.DEVICE_MEMORY, *(pytest.param(f, marks=pytest.mark.soak) for f in LASTING)]
 )
@@ -115,11 +115,11 @@ def test_calls_of_a_state_may_fail(folder: Path, fault: Fault, stride: int) -> N
         ("text", Fault.DEVICE_MEMORY, 997),
         ("rebuilt text", Fault.LOST, 997),
         *(
-            pytest.param("text", fault, 499, marks=pytest.mark.soak)
+            pytest.param("text", fault, 997, marks=pytest.mark.soak)
             for fault in (Fault.DEVICE_MEMORY, *LASTING)
         ),
         *(
-            pytest.param("rebuilt text", fault, 499, marks=pytest.mark.soak)
+            pytest.param("rebuilt text", fault, 997, marks=pytest.mark.soak)
             for fault in (Fault.LOST, Fault.LOST_ONCE)
         ),
     ],
@@ -144,7 +144,7 @@ def test_calls_of_eight_texts_may_fail(folder: Path) -> None:
     assert row.trials > 4
 
 
-@pytest.mark.parametrize("stride", [97, pytest.param(41, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("stride", [97, pytest.param(83, marks=pytest.mark.soak)])
 @pytest.mark.parametrize(
     "fault",
     [

@@ -570,7 +570,7 @@ def test_subgraphs_that_contain_each_other() -> None:
 @pytest.mark.soak
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_many_damaged_files(name: str) -> None:
-    for model in hostile(CASES[name].model, 30, 3):
+    for model in hostile(CASES[name].model, 10, 3):
         survives(model)
 
 
