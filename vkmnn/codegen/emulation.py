@@ -5,8 +5,8 @@ For tests only: a kernel for subgroups of 32 then computes the same on a device 
 `include/group.glsl.j2` observes as well: control flow that is uniform in the workgroup, and
 workgroups that are rows along x. Matrices are those of `include/coop.glsl.j2`: the operands of a
 product, float16 or signed bytes, are read from shared memory when they are multiplied, not when
-they are loaded, so they need no storage; each invocation holds and computes eight of their sums, in
-two rows and four columns.
+they are loaded, so they need no storage; each invocation holds and computes four columns of their
+sums, in two rows, or in one, which it computes twice.
 """
 
 from __future__ import annotations
@@ -95,12 +95,12 @@ int emulated_dot(uvec4 a, uvec4 b)
 """
 _STORED = """\
     MEMORY[at] = first;
-    MEMORY[at + stride] = second;"""
+    MEMORY[at + (TALL - 1u) * stride] = second;"""
 _STORED_IN_HALVES = """\
     MEMORY[at] = first.xy;
     MEMORY[at + 1u] = first.zw;
-    MEMORY[at + stride] = second.xy;
-    MEMORY[at + stride + 1u] = second.zw;"""
+    MEMORY[at + (TALL - 1u) * stride] = second.xy;
+    MEMORY[at + (TALL - 1u) * stride + 1u] = second.zw;"""
 _MATRICES = f"""\
 struct EmulatedOperand
 {{
@@ -117,7 +117,7 @@ struct EmulatedSums
 void emulated_store(EmulatedSums sums, uint place, uint stride)
 {{
     uint lane = gl_SubgroupInvocationID;
-    uint at = place + lane / ACROSS * 2u * stride + lane % ACROSS * CELLS;
+    uint at = place + lane / ACROSS * TALL * stride + lane % ACROSS * CELLS;
     uvec4 first = UINTS(sums.first);
     uvec4 second = UINTS(sums.second);
 STORED
@@ -125,12 +125,12 @@ STORED
 DOTEmulatedSums coopMatMulAdd(EmulatedOperand a, EmulatedOperand b, EmulatedSums sums)
 {{
     uint lane = gl_SubgroupInvocationID;
-    uint left = a.at + lane / ACROSS * 2u * a.stride;
+    uint left = a.at + lane / ACROSS * TALL * a.stride;
     uint right = b.at + lane % ACROSS * 4u * b.stride;
     [[dont_unroll]] for (uint k = 0u; k < VECTORS; ++k)
     {{
         CELL row0 = MEMORY[left + k];
-        CELL row1 = MEMORY[left + a.stride + k];
+        CELL row1 = MEMORY[left + (TALL - 1u) * a.stride + k];
         CELL column;
 {_COLUMNS}
     }}
@@ -189,16 +189,18 @@ def _coopmat(rendered: Rendered, cell: str, memory: str) -> str:
     of_bytes = "coopmat<int8_t," in rendered.text
     k = int(_OPERAND.findall(rendered.text)[0])
     each = (16 if of_bytes else 8) // (2 if cell == "uvec2" else 1)
-    if rows * columns != 8 * rendered.declared.subgroup_size or k % each:
+    tall, rest = divmod(rows * columns, 4 * rendered.declared.subgroup_size)
+    if tall not in (1, 2) or rest or k % each:
         raise ShaderError(
             f"matrices of {rows}x{columns}x{k} in subgroups of {rendered.declared.subgroup_size} "
-            "cannot be emulated: an invocation holds eight sums"
+            "cannot be emulated: an invocation holds four or eight sums"
         )
     whole = cell == "uvec4"
     names = {
         "STORED": _STORED if whole else _STORED_IN_HALVES,
         "DOT": _DOT_OF_BYTES if of_bytes else _DOT_OF_HALVES,
         "MEMORY": memory,
+        "TALL": f"{tall}u",
         "ACROSS": f"{columns // 4}u",
         "VECTORS": f"{k // each}u",
         "SUMS": "ivec4" if of_bytes else "vec4",

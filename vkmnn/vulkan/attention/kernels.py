@@ -15,7 +15,7 @@ from vkmnn.vulkan.cost.passes import Loop, loop_cost
 from vkmnn.vulkan.cost.terms import Cost
 from vkmnn.vulkan.device_rules import CpuLanes, is_gpu, rotate_lanes
 from vkmnn.vulkan.encoder import ShaderCall, VulkanEncoder, ceil_div
-from vkmnn.vulkan.gemm.coop_tiles import LARGE_MATRIX, Matrix, matrix_of
+from vkmnn.vulkan.gemm.coop_tiles import LARGE_MATRIX, WIDE_MATRIX, Matrix, matrix_of
 from vkmnn.vulkan.storage import FLOAT_BYTES
 
 KEYS = 32  # minimum keys that a kernel processes at a time
@@ -271,7 +271,7 @@ def kernels_of(
 def _coop_kernels(info: DeviceInfo, aligned: Literal[1, 4]) -> list[AttentionCoop]:
     """Return the kernels for the device's matrices: one for whole vec4s in all sizes but one."""
     matrix = matrix_of(info)
-    if matrix is None or (matrix != LARGE_MATRIX and aligned == 1):
+    if matrix in (None, WIDE_MATRIX) or (matrix != LARGE_MATRIX and aligned == 1):
         return []
     groups = COOP_GROUPS if matrix == LARGE_MATRIX else COOP_GROUPS[:1]
     return [kernel for g in groups if (kernel := AttentionCoop(matrix, g)).fits(info)]

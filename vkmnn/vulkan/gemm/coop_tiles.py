@@ -61,6 +61,8 @@ class Matrix(MatrixSize):
 
 LARGE_MATRIX = Matrix(16, 16, 16, 32)
 """NVIDIA, AMD."""
+WIDE_MATRIX = Matrix(16, 16, 16, 64)
+"""AMD, with drivers that have subgroups of 64 only."""
 XE2_MATRIX = Matrix(8, 16, 16, 16)
 """Intel, Xe2 and later."""
 XE_MATRIX = Matrix(8, 8, 16, 8)
@@ -180,12 +182,19 @@ def _small(matrix: Matrix, sub_columns: int) -> tuple[tuple[CoopTile, ...], ...]
     )
 
 
+_WIDE = (
+    (CoopTile(64, 64, 64, 32, 32, 1, WIDE_MATRIX),),
+    (CoopTile(64, 32, 128, 32, 32, 4, WIDE_MATRIX),),
+    (CoopTile(32, 32, 128, 32, 32, 4, WIDE_MATRIX),),
+    (CoopTile(32, 32, 64, 16, 16, 1, WIDE_MATRIX),),
+)
 _SHORT = (CoopTile(32, 32, 32, 16, 16, 1, XE_MATRIX),)
 
 
 # By matrix; the first one that the device supports is used.
 TILES_OF: dict[Matrix, tuple[tuple[CoopTile, ...], ...]] = {
     LARGE_MATRIX: TILES,
+    WIDE_MATRIX: _WIDE,
     XE2_MATRIX: _small(XE2_MATRIX, 32),
     XE_MATRIX: (_SHORT, *_small(XE_MATRIX, 16)),
     LLVMPIPE_MATRIX: _small(LLVMPIPE_MATRIX, 16),

@@ -139,10 +139,13 @@ def query(instance: Any, handle: Any, index: int) -> PhysicalDevice | None:
         features.add("queue_priority")
     size = properties.subgroup.subgroupSize
     controlled = "subgroup_size_control" in features
-    if controlled and not properties.size_control.requiredSubgroupSizeStages & _COMPUTE_STAGE:
+    size_control = properties.size_control
+    required = size_control.requiredSubgroupSizeStages & _COMPUTE_STAGE
+    # Where there is one size only, as on Windows with AMD's driver, every shader has it.
+    only = size_control.minSubgroupSize == size_control.maxSubgroupSize == size
+    if controlled and not required and not only:
         features.discard("subgroup_size_control")
         controlled = False
-    size_control = properties.size_control
     base = properties.base
     driver_info = _text(properties.driver.driverInfo)
     memory_bytes, memory_types = _memory(handle)

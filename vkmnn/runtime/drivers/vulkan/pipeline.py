@@ -144,6 +144,9 @@ class PipelineFactory:
         try:
             module = _create_module(temporary, code)
             info, _keep = _pipeline_info(shader, spec, module, layout)
+            smallest, largest = device.info.limits.subgroup_size_range
+            if smallest == largest:  # required sizes may be unsupported then
+                info.stage.pNext = NULL
             pipeline.build(self._cache, info, f"vkCreateComputePipelines for shader {shader.name}")
         except (DeviceLostError, OutOfDeviceMemoryError):
             raise
