@@ -21,10 +21,10 @@ from tests.model.networks import NETWORKS as SMALL
 from tests.model.networks import Net
 from tests.model.test_light import FOLDER
 from vkmnn.cli.app import app
-from vkmnn.opening.planned import Planned, plan_for
 from vkmnn.errors import InvalidInputError, VkmnnError
 from vkmnn.ir import Array
 from vkmnn.opening import Network, OpenDevice, load_network, open_session
+from vkmnn.opening.planned import Planned, plan_for
 from vkmnn.runtime import device as devices
 from vkmnn.runtime import drivers
 from vkmnn.runtime.device import open_profile
@@ -453,3 +453,20 @@ def test_prompts_unpack_weights_as_matrices_read_them(bits: int, columns: int) -
     names = [step.kernel for step in steps if not step.kernel.startswith("convert")]
     assert [name.split("_")[:2] for name in names] == [["unpack", "codes"], ["matmul", "coop"]]
     assert f"unpack_codes_{bits}_columns" in names[0]
+
+
+def test_matrices_that_are_not_worthwhile_stay_unused() -> None:
+    """Subgroups of 64 have matrices; Arc before Xe2 offers slow ones."""
+
+    def products(profile: str) -> set[str]:
+        steps = planned("resnet50", profile).forecast.steps
+        return {step.kernel for step in steps if "coop" in step.kernel}
+
+    assert products("radeon-rx-9070-xt")
+    assert all("s64_" in name for name in products("radeon-rx-9070-xt"))
+    assert not products("intel-arc-a770")
+    times = [
+        sum(step.cost.total for step in planned("resnet50", profile).forecast.steps)
+        for profile in ("radeon-rx-9070-xt", "radeon-rx-7900-xtx")
+    ]
+    assert times[0] < 1.4 * times[1]

@@ -11,7 +11,7 @@ from dataclasses import replace
 from vkmnn.base.records import dataclass
 from vkmnn.runtime.device_info import DeviceInfo, DeviceType
 
-_NVIDIA, AMD, _INTEL, _QUALCOMM, _APPLE = 0x10DE, 0x1002, 0x8086, 0x5143, 0x106B
+_NVIDIA, AMD, INTEL, _QUALCOMM, _APPLE = 0x10DE, 0x1002, 0x8086, 0x5143, 0x106B
 _ARM, _BROADCOM, _IMAGINATION = 0x13B5, 0x14E4, 0x1010
 SERVER_BYTES = 30 << 30
 _ANY_SIZE = 1 << 62
@@ -307,7 +307,7 @@ CPU = replace(
 _BY_VENDOR: dict[int, dict[DeviceType, DeviceClass]] = {
     _NVIDIA: {DeviceType.DISCRETE: _DESKTOP},
     AMD: {DeviceType.DISCRETE: _RADEON},
-    _INTEL: {DeviceType.DISCRETE: _ARC},
+    INTEL: {DeviceType.DISCRETE: _ARC},
 }
 _BY_VENDOR_ALONE = {
     _QUALCOMM: _ADRENO,

@@ -8,15 +8,16 @@ docs/decisions/gemm-families.md.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import chain
 from math import inf
 from typing import Any, Literal, cast
 
 from vkmnn.base.records import dataclass
-from vkmnn.runtime.device_info import CooperativeMatrixShape, DeviceInfo
+from vkmnn.runtime.device_info import CooperativeMatrixShape, DeviceInfo, DeviceType
 from vkmnn.shader_files.tiles import CoopTileSize, MatrixSize
 from vkmnn.shaders import kernels
-from vkmnn.vulkan.cost.devices import AMD, class_of
+from vkmnn.vulkan.cost.devices import AMD, INTEL, class_of
 from vkmnn.vulkan.cost.terms import Cost
 from vkmnn.vulkan.cost.tiles import MAX_REGISTERS, Tiling, tiles_cost, weighed_us
 from vkmnn.vulkan.encoder import ceil_div
@@ -221,6 +222,16 @@ BYTE_TILES_OF: dict[Matrix, tuple[tuple[CoopTile, ...], ...]] = {
 """Tiles for signed bytes."""
 
 
+SLOW_MATRICES: dict[tuple[int, DeviceType], frozenset[Matrix]] = {
+    (INTEL, DeviceType.DISCRETE): frozenset({XE_MATRIX, XE_BYTES}),
+}
+"""Matrices that a vendor's devices of a type offer, and should not be used.
+
+Intel: Arc before Xe2 computes them up to a thousand times slower than vector loops do (measured
+for llama.cpp, ggml-org/llama.cpp pull requests 14001 and 24404).
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class CoopKernel:
     """A tile; K is split over `parts` workgroups, and the last one to finish adds the parts."""
@@ -242,16 +253,21 @@ class CoopKernel:
 
 def matrix_of(info: DeviceInfo) -> Matrix | None:
     """Return the matrices that the kernels use on a device; None if unsupported."""
-    if not info.features >= FEATURES:
-        return None
-    return next((matrix for matrix in TILES_OF if matrix.runs_on(info)), None)
+    return _first_of(TILES_OF, FEATURES, info)
 
 
 def byte_matrix_of(info: DeviceInfo) -> Matrix | None:
     """Return the signed-byte matrices that the kernels use on a device; None if unsupported."""
-    if not info.features >= BYTE_FEATURES:
+    return _first_of(BYTE_TILES_OF, BYTE_FEATURES, info)
+
+
+def _first_of(
+    matrices: Iterable[Matrix], features: frozenset[str], info: DeviceInfo
+) -> Matrix | None:
+    slow = SLOW_MATRICES.get((info.vendor_id, info.type), frozenset())
+    if not info.features >= features:
         return None
-    return next((matrix for matrix in BYTE_TILES_OF if matrix.runs_on(info)), None)
+    return next((one for one in matrices if one not in slow and one.runs_on(info)), None)
 
 
 def _has_kinds(shape: CooperativeMatrixShape, element_bytes: int) -> bool:
