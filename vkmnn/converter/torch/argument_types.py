@@ -150,10 +150,12 @@ def _converts(node: Any) -> bool:
 
     Images are converted too, to the type of the layer that reads them.
     """
+    if node.kind() not in _CONVERSIONS:
+        return False
     if any(use.user.kind() in _LAYERS for use in _uses(node.output())):
         return False
     if node.kind() != "aten::to":
-        return node.kind() in _CONVERSIONS
+        return True
     kinds = [one.toIValue() for one in list(node.inputs())[1:3]]
     return any(kind in _OTHER_KINDS for kind in kinds if type(kind) is int)
 
