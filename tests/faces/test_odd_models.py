@@ -612,3 +612,12 @@ def test_data_in_a_folder_whose_path_is_too_long(
     with pytest.raises(VkmnnError, match="cannot be read") as caught:
         run("m.onnx", {"x": X}, "cpu")
     assert caught.value.hint
+
+
+def test_outputs_that_become_constants_have_a_shape() -> None:
+    """Their declared rank is unknown, and no op computes them in the end."""
+    constants = {"c": X, "rows": np.array([1])}
+    session = InferenceSession(
+        model([node("Gather", "c rows"), node("Relu", "x", "z")], outputs=("y", "z"),
+              constants=constants), "cpu")  # fmt: skip
+    assert [one.shape for one in session.get_outputs()] == [[1, 3], [2, 3]]

@@ -386,6 +386,18 @@ def test_vocabulary_of_pieces(tmp_path: Path) -> None:
     ("smollm", "a12", ["a", "1", "2"]),
     ("gpt-4o", "helloWorld's 1234", ["hello", "World's", " ", "123", "4"]),
     ("tekken", "helloWORLD 12", ["hello", "WORLD", " ", "1", "2"]),
+    ("glm4", "a1234 DON'T", ["a", "123", "4", " DON", "'T"]),
+    ("hunyuan", "a12 'll", ["a", "1", "2", " '", "ll"]),
+    ("exaone", "a12 b", ["a", "1", "2", " b"]),
+    ("llama4", "helloWorld 1234", ["hello", "World", " ", "123", "4"]),
+    ("bloom", "one two, 12(x)", ["one", " two", ",", " 12", "(", "x", ")"]),
+    ("viking", "a 12.", ["a", " ", "1", "2", "."]),
+    ("falcon", "a=12345, don't", ["a", "=", "123", "45", ",", " don", "'", "t"]),
+    ("deepseek-coder", "if x12:\n  y", ["if", " x", "1", "2", ":", "\n", " ", " y"]),
+    ("deepseek-v3", "a_b 1234 $x\u4e00\u4e8c", ["a", "_b", " ", "123", "4", " $", "x",
+                                                "\u4e00\u4e8c"]),
+    ("seed-coder", "a12 !?\n", ["a", "1", "2", " !?", "\n"]),
+    ("bailingmoe", "a12 !\n\nb", ["a", "1", "2", " !\n\n", "b"]),
 ])  # fmt: skip
 def test_cuts_before_pairs(pre: str, text: str, parts: list[str]) -> None:
     tokenizers = pytest.importorskip("tokenizers")

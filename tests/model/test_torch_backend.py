@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import gc
 import importlib
+import os
+import subprocess
 import sys
 import threading
 import warnings
@@ -326,3 +328,25 @@ def test_the_backend_has_a_name() -> None:
     assert "vkmnn" in torch._dynamo.list_backends()
     vkmnn.torch.dynamo.register()  # a second time
     assert sys.modules["vkmnn.torch"].backend is vkmnn.torch.backend
+
+
+def test_an_installed_package_does_not_import_dynamo(tmp_path: Path) -> None:
+    """PyTorch finds the entry point itself."""
+    package = tmp_path / "installed-1.0.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: installed\nVersion: 1.0\n")
+    points = "[torch_dynamo_backends]\nvkmnn = vkmnn.torch.dynamo:backend\n"
+    (package / "entry_points.txt").write_text(points)
+    code = """
+import sys
+import torch
+before = "torch._dynamo" in sys.modules
+import vkmnn.torch
+assert before or "torch._dynamo" not in sys.modules
+import torch._dynamo
+assert torch._dynamo.lookup_backend("vkmnn") is vkmnn.torch.backend
+"""
+    paths = os.pathsep.join([str(tmp_path), str(ROOT)])
+    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": paths},
+                          capture_output=True, text=True, timeout=300, check=False)  # fmt: skip
+    assert done.returncode == 0, done.stderr

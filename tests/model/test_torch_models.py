@@ -420,6 +420,37 @@ def test_types_of_script_inputs_follow_from_their_uses(
     torch.testing.assert_close(torch.from_numpy(y), module(*args), rtol=1e-4, atol=1e-4)
 
 
+class Pictured(nn.Module):
+    """Converts both inputs to the type of the weights: an image, and a mask by way of truths."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 2, padding="valid")
+
+    def forward(self, image: Tensor, mask: Tensor) -> Tensor:
+        x = self.conv(image.to(dtype=self.conv.weight.dtype)).flatten(2)
+        return x.permute(0, -1, 1).masked_fill(~mask.to(torch.bool).unsqueeze(-1), 0.0)
+
+
+def test_converted_inputs_of_layers_are_floats() -> None:
+    """Axes that permute counts from the end are counted from the front, too."""
+    module = Pictured().eval()
+    args = (torch.rand(1, 3, 3, 3), torch.tensor([[1, 0, 1, 1]]))
+    stream = io.BytesIO()
+    torch.jit.save(torch.jit.trace(module, args), stream)
+    shapes = {"image": (1, 3, 3, 3), "mask": (1, 4)}
+    session = vkmnn.InferenceSession(stream.getvalue(), "cpu", input_shapes=shapes)
+    assert [one.dtype for one in session.get_inputs()] == ["float32", "int64"]
+    [y] = session.run(None, {name: x.numpy() for name, x in zip(shapes, args, strict=True)})
+    torch.testing.assert_close(torch.from_numpy(y), module(*args), rtol=1e-4, atol=1e-4)
+
+
+def test_the_exporter_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    module = torch.jit.trace(Uneven().eval(), torch.randn(1, 2, 7, 7))
+    vkmnn.torch.compile(module, (torch.randn(1, 2, 7, 7),))
+    assert "graph(" not in capfd.readouterr().out
+
+
 def test_script_inputs_have_the_type_of_the_weights(caplog: pytest.LogCaptureFixture) -> None:
     stream = io.BytesIO()
     module = Cnn().eval().double()

@@ -144,6 +144,14 @@ ShapeOption = Annotated[
         "of a symbolic dimension: N=4 (repeatable).",
     ),
 ]
+UnstatedShapeOption = Annotated[
+    list[str] | None,
+    option(
+        "--shape",
+        help="Shape of an input where the file states none, as TorchScript's: x=1,3,224,224 "
+        "(repeatable).",
+    ),
+]
 OnnxOption = Annotated[
     Path | None,
     typer.Option(
@@ -524,14 +532,7 @@ def convert(
             "open, and sessions plan for both sizes when they open.",
         ),
     ] = None,
-    shape: Annotated[
-        list[str] | None,
-        option(
-            "--shape",
-            help="Shape of an input where the file states none, as in TorchScript's: "
-            "x=1,3,224,224 (repeatable).",
-        ),
-    ] = None,
+    shape: UnstatedShapeOption = None,
     tuned: Annotated[
         bool,
         typer.Option("--tuned", help="Include the measurements of `vkmnn tune` on this device."),
@@ -557,16 +558,14 @@ def convert(
 
     It opens faster than the original model.
     """
-    from vkmnn.cli.convert import convert_model
+    from vkmnn.cli.convert import ConvertOptions, convert_model
     from vkmnn.cli.graph import check_targets, export_network
     from vkmnn.opening import load_network
 
     options = (precision_name(precision), unsupported_name(unsupported))
     check_targets(None, onnx)
-    shapes = shape or []
-    convert_model(
-        model, output, *options, external_data, sizes or [], shapes, tuned, packed, device
-    )
+    given = (*options, external_data, sizes or [], shape or [], tuned, packed, device)
+    convert_model(model, output, ConvertOptions(*given))
     if onnx is not None:
         export_network(load_network(output).graph, onnx, {})
 

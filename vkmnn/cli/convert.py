@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from vkmnn.cli.console import bytes_text, document, interruptible, note, waiting
@@ -12,38 +13,41 @@ from vkmnn.opening.saving import convert
 from vkmnn.schedule_config import PrecisionName, Unsupported
 
 
-def convert_model(
-    model: Path,
-    output: Path,
-    precision: PrecisionName,
-    unsupported: Unsupported,
-    external: bool,
-    sizes: Sequence[str],
-    shapes: Sequence[str],
-    tuned: bool,
-    packed: bool,
-    device: str,
-) -> None:
-    """Convert a model and list the written files; the arguments are the command's options."""
-    fixed = _parse_sizes(sizes)
+@dataclass(frozen=True, slots=True)
+class ConvertOptions:
+    """The options of the command; `sizes` and `shapes` as typed."""
+
+    precision: PrecisionName
+    unsupported: Unsupported
+    external: bool
+    sizes: Sequence[str]
+    shapes: Sequence[str]
+    tuned: bool
+    packed: bool
+    device: str
+
+
+def convert_model(model: Path, output: Path, options: ConvertOptions) -> None:
+    """Convert a model and list the written files."""
+    fixed, external = _parse_sizes(options.sizes), options.external
     with interruptible(f"{output} was not written"), waiting(f"converting {model.name}"):
         convert(
             model,
             output,
-            precision=precision,
+            precision=options.precision,
             external_data=external,
             sizes=fixed,
-            input_shapes=shapes_to_open(model, shapes),
-            tuned=tuned,
-            packed=packed,
-            device=device,
-            unsupported=unsupported,
+            input_shapes=shapes_to_open(model, options.shapes),
+            tuned=options.tuned,
+            packed=options.packed,
+            device=options.device,
+            unsupported=options.unsupported,
         )
     written = [output, output.with_name(f"{output.name}.data")] if external else [output]
     for path in written:
         note(f"{path}: {bytes_text(path.stat().st_size)}")
     files = [{"path": str(path), "bytes": path.stat().st_size} for path in written]
-    document("convert", {"model": str(model), "precision": precision, "files": files})
+    document("convert", {"model": str(model), "precision": options.precision, "files": files})
 
 
 def _parse_sizes(texts: Sequence[str]) -> dict[str, int | tuple[int, ...]]:

@@ -38,19 +38,74 @@ def _cased(digits: str, endings: str) -> str:
 
 _PLAIN, _QWEN = _words("{1,3}"), _words("")
 _DIGIT = r"\p{N}"
+_SENTENCES = r" ?[^(\s|.,!?…。，、।۔،)]+"
+_CJK = "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"
+_SIGNS = r"[!-/:-@\[-`{-~]"
+_DEEPSEEK = (rf"{_SIGNS}[A-Za-z]+|[^\r\n\p{{L}}\p{{P}}\p{{S}}]?[\p{{L}}\p{{M}}]+|"
+             rf" ?[\p{{P}}\p{{S}}]+[\r\n]*|{_REST}")  # fmt: skip
+_SEED = _QWEN.replace(r"[^\s\p{L}\p{N}]+[\r\n]*", r"[^\s\p{L}\p{N}\r\n]+")
+_BAILING = _QWEN.replace(r"\s*[\r\n]+", r"\s*[\r\n]")
 PATTERNS: Mapping[str, Sequence[str]] = {
-    **dict.fromkeys(("gpt-2", "default", "phi-2", "olmo", "jais", "mpt"), (_GPT2,)),
-    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "dbrx", "smaug-bpe", "falcon3"), (_PLAIN,)),
-    **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "stablelm2", "megrez"), (_QWEN,)),
-    **dict.fromkeys(("smollm", "starcoder", "refact", "command-r", "codeshell"), (_DIGIT, _GPT2)),
+    **dict.fromkeys(
+        (
+            "gpt-2",
+            "default",
+            "phi-2",
+            "olmo",
+            "jais",
+            "mpt",
+            "trillion",
+            "gigachat",
+            "mellum",
+            "a.x-4.0",
+            "granite-docling",
+        ),
+        (_GPT2,),
+    ),
+    **dict.fromkeys(
+        (
+            "llama-bpe",
+            "llama3",
+            "llama-v3",
+            "dbrx",
+            "smaug-bpe",
+            "falcon3",
+            "falcon-h1",
+            "pixtral",
+            "midm-2.0",
+            "lfm2",
+            "chatglm-bpe",
+            "glm4",
+        ),
+        (_PLAIN,),
+    ),
+    **dict.fromkeys(
+        ("qwen2", "deepseek-r1-qwen", "stablelm2", "megrez", "hunyuan", "grok-2", "solar-open"),
+        (_QWEN,),
+    ),
+    **dict.fromkeys(
+        ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"),
+        (_DIGIT, _GPT2),
+    ),
     "tekken": (_cased("", ""),),
-    "gpt-4o": (_cased("{1,3}", f"(?i:{_ENDINGS})?"),),
+    **dict.fromkeys(("gpt-4o", "llama4", "minimax-m2"), (_cased("{1,3}", f"(?i:{_ENDINGS})?"),)),
+    **dict.fromkeys(("bloom", "poro-chat", "gpt3-finnish"), (_SENTENCES,)),
+    "viking": (_SENTENCES, _DIGIT),
+    "falcon": (r"[\p{P}$+<=>^~|`]+", _GPT2, "[0-9][0-9][0-9]"),
+    "deepseek-coder": (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _CJK, _DIGIT),
+    **dict.fromkeys(
+        ("deepseek-v3", "hunyuan-dense"),
+        (r"\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+", _DEEPSEEK),
+    ),
+    "seed-coder": (_SEED,),
+    **dict.fromkeys(("bailingmoe", "bailingmoe2", "llada-moe"), (_BAILING,)),
 }
 """How texts are split before pairs are merged, by `tokenizer.ggml.pre`: one split after the
 other.
 """
 
-_BEGINS = frozenset({"llama-bpe", "llama3", "llama-v3", "tekken", "falcon3"})
+_BEGINS = frozenset({"llama-bpe", "llama3", "llama-v3", "tekken", "falcon3", "falcon-h1", "pixtral",
+                     "midm-2.0", "lfm2"})  # fmt: skip
 """Texts begin with a special token, unless the file says otherwise."""
 _WHOLE_WORDS = _BEGINS
 """Words in the vocabulary are tokens, whatever the merges."""

@@ -57,14 +57,21 @@ class Network:
         names = {dim for info in self.graph.inputs for dim in info.shape or ()}
         found = []
         for info in self.graph.outputs:
-            known = self.graph.infos.get(info.name)
-            if known is not None and known.shape is not None:
+            shape = self._shape_of(info.name)
+            if shape is not None:
                 inferred = tuple(
-                    dim if isinstance(dim, int) or dim in names else None for dim in known.shape
+                    dim if isinstance(dim, int) or dim in names else None for dim in shape
                 )
                 info = replace(info, shape=_completed(info.shape, inferred))
             found.append(info)
         return found
+
+    def _shape_of(self, name: str) -> tuple[Dim, ...] | None:
+        """Return the shape of a tensor, which may have become a constant."""
+        if name in self.graph.constants:
+            return tuple(self.graph.constants[name].shape)
+        known = self.graph.infos.get(name)
+        return None if known is None else known.shape
 
     def settled(self) -> Network:
         """Return the network for further sessions, without weights that passes have replaced.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from importlib.metadata import entry_points
 from typing import Any
 
 from vkmnn.arguments import checked_number
@@ -15,6 +17,7 @@ from vkmnn.torch.graph_sessions import Settings
 from vkmnn.torch.graphs import Refusal, read_graph
 
 NAME = "vkmnn"
+_GROUP = "torch_dynamo_backends"
 _MODES = {
     None: False,
     "default": False,
@@ -76,8 +79,11 @@ def backend(
 def register() -> None:
     """Make the backend known to torch.compile by its name, if PyTorch is installed.
 
-    Installed packages have an entry point that does so without an import of this one.
+    Installed packages have an entry point, from which PyTorch learns it when it needs a backend;
+    an import of Dynamo would take seconds.
     """
+    if "torch._dynamo" not in sys.modules and entry_points(group=_GROUP, name=NAME):
+        return
     if (package := dynamo()) is not None:
         with suppress(AssertionError):  # it is known
             package.register_backend(backend, name=NAME)

@@ -130,7 +130,7 @@ class _Config:
     def _check(self) -> None:
         """Refuse values that the layers of the family do not have here."""
         section = self._section
-        known = ("silu",) if self._traits.activation == "silu" else _TANH
+        known: tuple[str, ...] = ("silu",) if self._traits.activation == "silu" else _TANH
         if self._traits.scaled:  # Gemma's true activation has another key
             known = ("silu", "gelu", *_TANH)
         if section.text("hidden_act", known[0]) not in known:

@@ -48,6 +48,13 @@ _NEUTRAL = _aten("add sub rsub mul lt le gt ge size dim numel is_floating_point 
 
 _CONVERSIONS = frozenset(("aten::to", "aten::type_as", "aten::_cast_Float", "aten::float"))
 
+_LAYERS = _aten(
+    "_convolution _convolution_mode convolution conv1d conv2d conv3d conv_transpose1d "
+    "conv_transpose2d linear matmul mm bmm addmm baddbmm batch_norm layer_norm group_norm "
+    "instance_norm"
+)
+"""Operators that read floats, not masks."""
+
 _MOVES = _aten(
     "unsqueeze squeeze view reshape expand expand_as slice select permute transpose t repeat "
     "contiguous flatten unflatten clone detach alias narrow unfold chunk split unbind roll "
@@ -123,7 +130,7 @@ def _are_whole(uses: list[Any]) -> bool:
     """Return whether uses suggest whole numbers: comparisons with some, or conversions."""
     telling = [use for use in uses if not (use.user.kind() in _NEUTRAL and _by_whole(use))]
     return bool(telling) and all(
-        _by_whole(use) if use.user.kind() in _WHOLE else use.offset == 0 and _to_floats(use.user)
+        _by_whole(use) if use.user.kind() in _WHOLE else use.offset == 0 and _converts(use.user)
         for use in telling
     )
 
@@ -138,13 +145,20 @@ def _by_whole(use: Any) -> bool:
     return isinstance(value, int) if whole is None else not bool(whole())
 
 
-def _to_floats(node: Any) -> bool:
-    """Return whether a node converts to floats, and does not merely move to a device."""
+def _converts(node: Any) -> bool:
+    """Return whether a node converts whole numbers to floats or truths: not merely moves a tensor.
+
+    Images are converted too, to the type of the layer that reads them.
+    """
+    if node.kind() not in _CONVERSIONS:
+        return False
+    if any(use.user.kind() in _LAYERS for use in _uses(node.output())):
+        return False
     if node.kind() != "aten::to":
-        return node.kind() in _CONVERSIONS
+        return True
     kinds = [one.toIValue() for one in list(node.inputs())[1:3]]
-    return any(kind in _FLOATS for kind in kinds if type(kind) is int)
+    return any(kind in _OTHER_KINDS for kind in kinds if type(kind) is int)
 
 
-_FLOATS = frozenset((5, 6, 7, 15))
-"""PyTorch's numbers of float16, float32, float64 and bfloat16."""
+_OTHER_KINDS = frozenset((5, 6, 7, 11, 15))
+"""PyTorch's numbers of float16, float32, float64, bool and bfloat16."""

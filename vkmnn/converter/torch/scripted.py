@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from io import BytesIO
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vkmnn.converter.front_end import Conversion
 from vkmnn.converter.onnx import OnnxFrontEnd
@@ -24,8 +24,11 @@ from vkmnn.converter.torch.exported import convert_program
 from vkmnn.converter.torch.exporting import exporting
 from vkmnn.converter.torch.packages import need_torch
 from vkmnn.converter.torch.sources import Program, Script
-from vkmnn.errors import ConversionError
+from vkmnn.errors import BudgetError, ConversionError, ModelError
 from vkmnn.ir import Graph
+
+if TYPE_CHECKING:
+    import onnx
 
 _LOG = logging.getLogger(__name__)
 _OPSET = 17
@@ -51,7 +54,9 @@ def convert_script(source: Script, conversion: Conversion) -> Graph:
         for name, road in _ROADS.items():
             try:
                 return road(torch, arguments, source, conversion)
-            except ConversionError as error:
+            except BudgetError:
+                raise
+            except (ConversionError, ModelError) as error:
                 refusals.append(f"{name}: {error.message}")
                 _LOG.debug("%s", refusals[-1])
     raise ConversionError(
@@ -77,7 +82,8 @@ def _for_inference(module: Any) -> Iterator[None]:
 
 def _exporter(torch: Any, given: Arguments, source: Script, conversion: Conversion) -> Graph:
     stream = BytesIO()
-    with conversion.meter.paused(), exporting("the TorchScript module"):
+    paused = conversion.meter.paused()
+    with paused, exporting("the TorchScript module"), _no_dump(torch):
         torch.onnx.export(
             source.module,
             given.tensors,
@@ -87,10 +93,36 @@ def _exporter(torch: Any, given: Arguments, source: Script, conversion: Conversi
             input_names=given.names,
             dynamic_axes=given.open,
         )
-    onnx = OnnxFrontEnd()
-    file = onnx.read(stream.getvalue())
+    front_end = OnnxFrontEnd()
+    file = front_end.read(stream.getvalue())
     file.proto.graph.name = source.name
-    return onnx.convert(file, conversion)
+    _count_axes(file.proto.graph)
+    return front_end.convert(file, conversion)
+
+
+@contextmanager
+def _no_dump(torch: Any) -> Iterator[None]:
+    """Keep the exporter from printing graphs that it refuses, which it does by mistake."""
+    print_graph = getattr(torch._C, "_jit_onnx_log", None)
+    if print_graph is None:
+        yield
+        return
+    torch._C._jit_onnx_log = lambda *_: None
+    try:
+        yield
+    finally:
+        torch._C._jit_onnx_log = print_graph
+
+
+def _count_axes(graph: onnx.GraphProto) -> None:
+    """Count the axes of Transpose from the front: the exporter keeps negative ones of permute."""
+    for node in graph.node:
+        for attribute in node.attribute:
+            if node.op_type == "Transpose" and attribute.name == "perm":
+                rank = len(attribute.ints)
+                attribute.ints[:] = [axis + rank if axis < 0 else axis for axis in attribute.ints]
+            if attribute.HasField("g"):
+                _count_axes(attribute.g)
 
 
 def _program(torch: Any, given: Arguments, source: Script, conversion: Conversion) -> Graph:
