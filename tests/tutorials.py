@@ -36,6 +36,8 @@ _BLOCK = re.compile(r"```(python|sh)\n(.*?)```", re.DOTALL)
 def prepare(name: str, folder: Path) -> None:
     """Put the files that a tutorial names into a folder."""
     shutil.copy(ROOT / "examples" / "digits" / "digits.onnx", folder)
+    if name == "quantize":
+        _write_digits(folder / "pictures")
     if name == "detect":
         from PIL import Image
 
@@ -60,6 +62,18 @@ def prepare(name: str, folder: Path) -> None:
         from tests.llm.test_described import _spoken
 
         _spoken(folder / "model.gguf")
+
+
+def _write_digits(folder: Path) -> None:
+    """Write pictures of digits, in a folder for each."""
+    import numpy as np
+    from PIL import Image
+
+    data = np.load(ROOT / "examples" / "digits" / "digits_test.npz")
+    for number, (pixels, label) in enumerate(zip(data["images"], data["labels"], strict=True)):
+        place = folder / str(label)
+        place.mkdir(parents=True, exist_ok=True)
+        Image.fromarray((pixels * 15.9375).astype(np.uint8)).save(place / f"{number}.png")
 
 
 def run(name: str, folder: Path) -> list[tuple[str, Console]]:
