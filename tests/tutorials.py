@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import re
 import shlex
@@ -38,6 +39,8 @@ def prepare(name: str, folder: Path) -> None:
     shutil.copy(ROOT / "examples" / "digits" / "digits.onnx", folder)
     if name == "quantize":
         _write_digits(folder / "pictures")
+        shown = {"do_resize": True, "size": {"height": 8, "width": 8}, "do_normalize": False}
+        (folder / "preprocessor_config.json").write_text(json.dumps(shown))
     if name == "detect":
         from PIL import Image
 

@@ -21,10 +21,10 @@ from tests.model.networks import NETWORKS as SMALL
 from tests.model.networks import Net
 from tests.model.test_light import FOLDER
 from vkmnn.cli.app import app
-from vkmnn.opening.planned import Planned, plan_for
 from vkmnn.errors import InvalidInputError, VkmnnError
 from vkmnn.ir import Array
 from vkmnn.opening import Network, OpenDevice, load_network, open_session
+from vkmnn.opening.planned import Planned, plan_for
 from vkmnn.runtime import device as devices
 from vkmnn.runtime import drivers
 from vkmnn.runtime.device import open_profile

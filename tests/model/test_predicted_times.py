@@ -9,8 +9,8 @@ import pytest
 
 from tests.model.test_plan import TWELVE_LAYERS, planned, transformer
 from tests.model.yolov5s import yolov5s
-from vkmnn.opening.planned import plan_for
 from vkmnn.opening import load_network
+from vkmnn.opening.planned import plan_for
 from vkmnn.schedule_config import PrecisionName
 
 # Microseconds on an H200 at batch 1, in float32 and float16: PyTorch's CUDA graphs, and ncnn's
