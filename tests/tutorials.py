@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import re
 import shlex
@@ -36,6 +37,10 @@ _BLOCK = re.compile(r"```(python|sh)\n(.*?)```", re.DOTALL)
 def prepare(name: str, folder: Path) -> None:
     """Put the files that a tutorial names into a folder."""
     shutil.copy(ROOT / "examples" / "digits" / "digits.onnx", folder)
+    if name == "quantize":
+        _write_digits(folder / "pictures")
+        shown = {"do_resize": True, "size": {"height": 8, "width": 8}, "do_normalize": False}
+        (folder / "preprocessor_config.json").write_text(json.dumps(shown))
     if name == "detect":
         from PIL import Image
 
@@ -60,6 +65,18 @@ def prepare(name: str, folder: Path) -> None:
         from tests.llm.test_described import _spoken
 
         _spoken(folder / "model.gguf")
+
+
+def _write_digits(folder: Path) -> None:
+    """Write pictures of digits, in a folder for each."""
+    import numpy as np
+    from PIL import Image
+
+    data = np.load(ROOT / "examples" / "digits" / "digits_test.npz")
+    for number, (pixels, label) in enumerate(zip(data["images"], data["labels"], strict=True)):
+        place = folder / str(label)
+        place.mkdir(parents=True, exist_ok=True)
+        Image.fromarray((pixels * 15.9375).astype(np.uint8)).save(place / f"{number}.png")
 
 
 def run(name: str, folder: Path) -> list[tuple[str, Console]]:

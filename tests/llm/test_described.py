@@ -327,7 +327,7 @@ def _trained() -> dict[str, Any]:
     return found
 
 
-def _spoken(path: Path) -> Path:
+def _spoken(path: Path, kind: str = "Q8_0") -> Path:
     """Write a file with a vocabulary of pairs and a template; its tokens are those of the model."""
     made = _trained()
     vocabulary = sorted(made["model"]["vocab"].items(), key=lambda item: item[1])
@@ -339,7 +339,7 @@ def _spoken(path: Path) -> Path:
         patch.setattr(described, "VOCABULARY", len(tokens))
         patch.setitem(described.CONFIGS, "spoken", config)
         return described.write_file(
-            path, "spoken", "Q8_0",
+            path, "spoken", kind,
             **{"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "gpt-2",
                "tokenizer.ggml.tokens": tokens, "tokenizer.ggml.merges": merges,
                "tokenizer.ggml.token_type": [3 if n in special else 1 for n in range(len(tokens))],

@@ -124,9 +124,8 @@ def _equalise(pair: _Pair, activations: Array, array: Callable[[str], Array]) ->
 def _rows(node: onnx.NodeProto, array: Callable[[str], Array]) -> Array:
     """Return a view of weights whose first axis is the channels that they compute."""
     weights = array(node.input[1])
-    if node.op_type == "Conv" or _attribute(node, "transB", 0):
-        return weights
-    return weights.T
+    turned = node.op_type == "Conv" or _attribute(node, "transB", 0)
+    return weights if turned else weights.T
 
 
 def _columns(node: onnx.NodeProto, array: Callable[[str], Array]) -> Array:

@@ -92,7 +92,11 @@ def quantize_language(
     windows = None
     if text is not None:
         windows = read_windows(text, source.layout, min(samples, MOST_WINDOWS), noted)
-    job = _Job(model, scheme, windows, device, progress)
+    moments = None
+    if windows is not None:
+        feeds = feeds_of(source.layout)
+        moments = Moments(plain_graph(source.file), feeds, windows.calibration, device)
+    job = _Job(model, scheme, windows, moments, device, progress)
     with _beside(Path(target)) as folder:
         found = [job.made(PLAIN, folder)]
         values: list[Perplexity] = []
@@ -125,6 +129,7 @@ class _Job:
     model: Path
     scheme: Scheme
     windows: Windows | None
+    moments: Moments | None
     device: str | int
     progress: Progress
 
@@ -157,12 +162,9 @@ class _Job:
         return _Made(name, path, value, after, quantized, in_float)
 
     def _pack(self, method: str) -> Pack:
-        if method == PLAIN or self.windows is None:
+        moments = self.moments
+        if method == PLAIN or moments is None:
             return plain_pack
-        source = open_source(self.model)
-        feeds = feeds_of(source.layout)
-        graph = plain_graph(source.file)
-        moments = Moments(graph, feeds, self.windows.calibration, self.device)
 
         def packed(
             matrix: Array, bits: int, block: int, symmetric: bool, weight: str
