@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from math import cos, radians, sin
 from typing import Any
 
@@ -78,7 +79,7 @@ class CVMatrix:
         self._values = _translation(dx, dy) @ self._values
 
     def setPolyToPoly(self, src: Sequence[float], dst: Sequence[float]) -> None:
-        """Map up to four points onto others, each given as x, y, x, y, …
+        """Map up to four points onto others, each given as x, y, x, y and so on.
 
         One point moves, two move, rotate and scale, three are any affine map, four a projection.
         If there is no such map, the matrix stays.
@@ -89,17 +90,13 @@ class CVMatrix:
         source, target = points_of(src), points_of(dst)
         if len(source) != len(target) or len(source) > 4:
             raise ArgumentError("setPolyToPoly takes as many points of both, and at most four")
-        try:
+        with suppress(np.linalg.LinAlgError):
             self._values = _MAPS[len(source)](source, target)
-        except np.linalg.LinAlgError:
-            pass
 
     def invert(self) -> None:
         """Invert the transformation, if it can be inverted."""
-        try:
+        with suppress(np.linalg.LinAlgError):
             self._values = np.linalg.inv(self._values)
-        except np.linalg.LinAlgError:
-            pass
 
     def write(self, value: Sequence[float]) -> None:
         """Set the first of nine values, row by row."""

@@ -39,7 +39,7 @@ def _sum(parts: tuple[Array, ...], factors: tuple[int, ...], bits: int) -> Array
 
 def _gray(pixels: Array, source: str) -> Array:
     red, green, blue = _rgb(pixels, source)
-    return ((19 * red + 38 * green + 7 * blue) >> 6)[..., None]
+    return np.asarray((19 * red + 38 * green + 7 * blue) >> 6)[..., None]
 
 
 def _luminance(coefficients: tuple[tuple[int, ...], ...]) -> Callable[[Array, str], Array]:

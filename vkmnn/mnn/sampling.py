@@ -36,13 +36,15 @@ def transformed(
     height, width = pixels.shape[:2]
     if min(*size, height, width) < 1 or size[0] * size[1] * pixels.shape[2] > _LARGEST:
         raise ArgumentError(f"an image of {height} x {width} pixels cannot become {size}")
-    x, y = _places(matrix, size)
+    covered = None
+    if padding is not None:
+        half = _exact(matrix, size, 0.499)  # MNN rounds to the pixel at which a row enters
+        covered = _inside(*_exact(matrix, size), width, height) | _inside(*half, width, height)
+    x, y = _places(matrix, size, covered)
     column, row = np.clip(x, 0, width - 1), np.clip(y, 0, height - 1)
     made = _SAMPLERS[filter if filter in _SAMPLERS else NEAREST](pixels, column, row)
-    if padding is None:
+    if covered is None or padding is None:
         return made
-    half = _places(matrix, size, 0.4999)  # MNN rounds to the pixel at which a row enters
-    covered = _inside(x, y, width, height) | _inside(*half, width, height)
     return np.where(covered[..., None], made, np.uint8(padding & 255))
 
 
@@ -52,16 +54,32 @@ def _inside(x: Array, y: Array, width: int, height: int) -> Array:
     return np.asarray((x >= -slack) & (x <= right) & (y >= -slack) & (y <= bottom))
 
 
-def _places(matrix: Array, size: tuple[int, int], shift: float = 0.0) -> tuple[Array, Array]:
-    """Return the coordinates of each pixel in the source; linear between the tiles of a row."""
+def _exact(matrix: Array, size: tuple[int, int], shift: float = 0.0) -> tuple[Array, Array]:
+    """Return the coordinates of each pixel in the source."""
+    return _mapped(matrix, np.arange(size[1]) + shift, np.arange(size[0])[:, None])
+
+
+def _places(matrix: Array, size: tuple[int, int], covered: Array | None) -> tuple[Array, Array]:
+    """Return coordinates in the source as MNN has them: linear inside the tiles of a row.
+
+    They are exact at the first pixel of a tile, or at the first that is covered.
+    """
     height, width = size
     starts = np.arange(0, width, _TILE)
     counts = np.minimum(_TILE, width - starts)
-    rows = np.arange(height, dtype=np.float64)[:, None]
-    first, last = (_mapped(matrix, at, rows) for at in (starts, starts + counts))
+    rows = np.arange(height)[:, None]
+    first = np.broadcast_to(starts, (height, len(starts))).copy()
+    if covered is not None:
+        for number, (start, count) in enumerate(zip(starts, counts, strict=True)):
+            first[:, number] += covered[:, start : start + count].argmax(1)
+    at = _mapped(matrix, first, rows)
+    ends = _mapped(matrix, starts, rows), _mapped(matrix, starts + counts, rows)
     tile = np.arange(width) // _TILE
-    part = (np.arange(width) - starts[tile] + shift) / counts[tile]
-    x, y = (a[:, tile] + (b - a)[:, tile] * part for a, b in zip(first, last, strict=True))
+    steps = np.arange(width) - first[:, tile]
+    x, y = (
+        place[:, tile] + ((last - start) / counts)[:, tile] * steps
+        for place, start, last in zip(at, *ends, strict=True)
+    )
     return x, y
 
 

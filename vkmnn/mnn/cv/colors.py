@@ -55,7 +55,8 @@ def cvtColor(src: Any, code: int, dstCn: int = 0) -> Var:
     """
     if code in _PLANES:
         return _joined(src, code)
-    return image_var(converted(bytes_of(src), *formats_of(code)))
+    source, target = formats_of(code)
+    return image_var(converted(bytes_of(src), source, target))
 
 
 def _joined(src: Any, code: int) -> Var:

@@ -46,7 +46,7 @@ def findContours(
     labels[[0, -1]] = labels[:, [0, -1]] = 0
     dx, dy = (int(one) for one in np.asarray(to_plain(offset)).reshape(-1).tolist())
     found = [
-        image_var(np.asarray(points, np.int32).reshape(-1, 1, 2) + np.int32([dx, dy]))
+        image_var(np.asarray(points, np.int32).reshape(-1, 1, 2) + np.asarray([dx, dy], np.int32))
         for points in _borders(labels, mode == _EXTERNAL, method == _ALL_POINTS)
     ]
     return found[::-1], "no hierarchy"
@@ -169,7 +169,7 @@ def boundingRect(points: Any) -> list[int]:
 
 
 def minAreaRect(points: Any) -> tuple[tuple[float, float], tuple[float, float], float]:
-    """Return the centre, the sizes and the angle in degrees of the smallest rectangle around points.
+    """Return centre, sizes and angle in degrees of the smallest rectangle around points.
 
     One of the rectangle's sides lies on the convex hull (Freeman, Shapira 1975).
     """
@@ -237,22 +237,31 @@ def connectedComponentsWithStats(image: Any, connectivity: int = 8) -> tuple[int
         raise ArgumentError(f"a pixel has 4 or 8 neighbours, not {connectivity}")
     on = pixels_of(image)[..., 0] != 0
     labels, count = _labelled(on, connectivity == 8)
-    stats, centres = np.zeros((count, 5), np.int32), np.zeros((count, 2), np.float32)
-    y, x = np.indices(labels.shape)
-    for number in range(count):
-        rows, columns = y[labels == number], x[labels == number]
-        if rows.size:
-            sides = (columns.min(), rows.min(), np.ptp(columns) + 1, np.ptp(rows) + 1)
-            stats[number] = (*sides, rows.size)
-            centres[number] = columns.mean(), rows.mean()
-        else:
-            stats[number], centres[number] = (-1, np.iinfo(np.int32).max, 0, 0, 0), np.nan
+    stats, centres = _statistics(labels, count)
     return (
         count,
         image_var(labels.astype(np.int32)[None, ..., None]),
         image_var(stats),
         image_var(centres),
     )
+
+
+def _statistics(labels: Array, count: int) -> tuple[Array, Array]:
+    flat = labels.reshape(-1)
+    areas = np.bincount(flat, minlength=count)
+    stats = np.zeros((count, 5), np.int32)
+    centres = np.zeros((count, 2), np.float32)
+    with np.errstate(invalid="ignore"):
+        for place, one in enumerate(np.indices(labels.shape)[::-1]):
+            values = one.reshape(-1)
+            low, high = np.full(count, np.iinfo(np.int32).max), np.full(count, -1)
+            np.minimum.at(low, flat, values)
+            np.maximum.at(high, flat, values)
+            stats[:, place] = np.where(areas, low, -1 if place == 0 else low)
+            stats[:, 2 + place] = np.where(areas, high - low + 1, 0)
+            centres[:, place] = np.bincount(flat, values, count) / areas
+    stats[:, 4] = areas
+    return stats, centres
 
 
 def _labelled(on: Array, diagonal: bool) -> tuple[Array, int]:

@@ -95,7 +95,7 @@ def _boxed(pixels: Array, ksize: Any, normalize: bool, border: int) -> Array:
     wide, high = pair_of(ksize, "ksize")
     share = 1 / (wide * high) if normalize and wide * high > 0 else 1.0
     row, column = np.ones((1, max(wide, 0))), np.ones((1, max(high, 0)))
-    return _separated(pixels, row, column, 0.0, border) * np.float32(share)
+    return np.asarray(_separated(pixels, row, column, 0.0, border) * np.float32(share))
 
 
 def sqrBoxFilter(
@@ -128,7 +128,7 @@ def _gaussian(size: int, sigma: float) -> Array:
     deviation = sigma if sigma > 0 else 0.15 * size + 0.35
     places = np.arange(size) - (size - 1) / 2
     values = np.exp(-0.5 * np.square(places / deviation))
-    return (values / values.sum())[None].astype(np.float32)
+    return np.asarray(values / values.sum(), np.float32)[None]
 
 
 def GaussianBlur(

@@ -148,12 +148,12 @@ def _mapping(src: Any, dst: Any, count: int) -> CVMatrix:
 
 
 def getAffineTransform(src: Any, dst: Any) -> CVMatrix:
-    """Return the affine map of three points onto three others, as x, y, x, y, …"""
+    """Return the affine map of three points onto three others, given as x, y, x, y and so on."""
     return _mapping(src, dst, 3)
 
 
 def getPerspectiveTransform(src: Any, dst: Any) -> CVMatrix:
-    """Return the projection of four points onto four others, as x, y, x, y, …"""
+    """Return the projection of four points onto four others, given as x, y, x, y and so on."""
     return _mapping(src, dst, 4)
 
 

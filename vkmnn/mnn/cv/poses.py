@@ -91,9 +91,9 @@ def solvePnP(
 
 
 def _residual(objects: Array, goal: Array, pose: Array) -> Array:
+    """Return the distances of points from the rays of their images, at their depth (SQPnP)."""
     places = objects @ _matrix(pose[:3]).T + pose[3:]
-    depth = np.where(np.abs(places[:, 2:]) < 1e-9, 1e-9, places[:, 2:])
-    return np.asarray((places[:, :2] / depth - goal).reshape(-1))
+    return np.asarray((places[:, :2] - places[:, 2:] * goal).reshape(-1))
 
 
 def _refined(objects: Array, goal: Array, pose: Array) -> tuple[float, Array]:

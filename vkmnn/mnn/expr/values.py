@@ -109,7 +109,7 @@ def _array_of(value: Any) -> Array:
     if isinstance(value, bytes | bytearray):
         return np.frombuffer(bytes(value), np.uint8).copy()
     try:
-        array = np.array(value)
+        array: Array = np.array(value)
     except ValueError as error:
         raise ArgumentError(f"the lists have different lengths: {error}") from error
     if array.dtype.kind not in "biuf":
