@@ -36,7 +36,8 @@ REFUSED: dict[str, dict[str, str]] = {
 
 def refuse(module: str, name: str) -> NoReturn:
     """Raise AttributeError for a name that a module lacks."""
-    where = f"vkmnn.mnn.{module}" if module else "vkmnn.mnn"
+    package = __name__.rpartition(".")[0]
+    where = f"{package}.{module}" if module else package
     reason = REFUSED.get(module, {}).get(name)
     text = f"{reason}; see" if reason else "see"
     raise AttributeError(

@@ -80,8 +80,10 @@ def cvtColorTwoPlane(src1: Any, src2: Any, code: int) -> Var:
     if code not in _PLANES:
         raise ArgumentError(f"cvtColorTwoPlane does not convert by code {code}")
     luminance = np.asarray(to_var(src1).read())
-    luminance = luminance.reshape(luminance.shape[:2]).astype(np.uint8)
-    height, width = luminance.shape
+    if luminance.ndim < 2:
+        raise ArgumentError(f"luminance has shape [height, width], not {luminance.shape}")
+    height, width = luminance.shape[0], luminance.shape[1]
+    luminance = luminance.reshape(height, width).astype(np.uint8)
     colours = to_var(src2).read().reshape(-1).astype(np.uint8)
     if height % 2 or width % 2 or colours.size != height * width // 2:
         raise ArgumentError(f"{colours.size} colours do not suit {height} x {width} pixels")

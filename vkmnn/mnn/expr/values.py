@@ -107,7 +107,7 @@ def _array_of(value: Any) -> Array:
     if isinstance(value, str):
         value = value.encode()
     if isinstance(value, bytes | bytearray):
-        return np.frombuffer(bytes(value), np.uint8).copy()
+        return np.array(np.frombuffer(bytes(value), np.uint8))
     try:
         array: Array = np.array(value)
     except ValueError as error:
@@ -118,7 +118,7 @@ def _array_of(value: Any) -> Array:
             hint="pass a Var, a number, a list of numbers or an array",
         )
     if isinstance(value, list | tuple) and (array.size == 0 or array.dtype.kind == "b"):
-        return array.astype(np.float32)
+        return np.asarray(array, np.float32)
     return _narrow(array)
 
 
