@@ -26,7 +26,15 @@ REFUSED: dict[str, dict[str, str]] = {
         ),
         _TRAINING,
     ),
+    "numpy": {
+        "bmat": "MNN.numpy does not compute it, either; use block",
+        "flatiter": "MNN.numpy does not have it, either; iterate over x.flatten()",
+        "nditer": "MNN.numpy does not have it, either; iterate over x.flatten()",
+        "nested_iters": "MNN.numpy does not have it, either; iterate over x.flatten()",
+        "sort_complex": "Vars have no complex numbers",
+    },
     "llm": {
+        "LLM": "the class is Llm, and create makes its objects",
         "Reranker": "vkmnn.llm has no models that rank texts",
         "create_reranker": "vkmnn.llm has no models that rank texts",
     },

@@ -112,7 +112,7 @@ def _fill(mask: Array, polygons: Sequence[Sequence[tuple[int, int]]]) -> None:
     for y in range(first, last + 1):
         edges = sorted(x for polygon in arrays for x in _crossings(polygon, y))
         for left, right in zip(edges[::2], edges[1::2], strict=True):
-            start, end = int(np.floor(left + 0.5)), int(np.floor(right + 0.5))
+            start, end = int(np.floor(left + 0.5)), int(np.ceil(right - 0.5))
             mask[y, max(start, 0) : max(end + 1, 0)] = True
     for polygon in polygons:
         _outline(mask, polygon, 1)
