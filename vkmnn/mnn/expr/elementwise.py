@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from vkmnn.cpu_fallback.erf import erf as erf_of
 from vkmnn.mnn.arrays import Array
 from vkmnn.mnn.codes import ArgumentError
 from vkmnn.mnn.expr.special import erfinv
@@ -26,7 +25,9 @@ def _away(x: Array) -> Array:
 
 def erf(x: Array) -> Array:
     """Return the error function in the type of its argument."""
-    return erf_of(x).astype(x.dtype)
+    from vkmnn.cpu_fallback.erf import erf as erf_of
+
+    return np.asarray(erf_of(x), x.dtype)
 
 
 # Function -> what it computes in the type of its argument, or in float32.

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from vkmnn.cpu_fallback import run_op
 from vkmnn.ir import Op
 from vkmnn.ir.ops import (
     ConvolutionAttrs,
@@ -52,6 +51,8 @@ def _floats(value: Any) -> Var:
 
 
 def _run(kind: str, attrs: OpAttrs, *arrays: Array | None) -> Array:
+    from vkmnn.cpu_fallback import run_op
+
     op = Op(kind, kind, [f"i{n}" for n in range(len(arrays))], ["y"], attrs)
     return run_op(op, arrays)[0]
 

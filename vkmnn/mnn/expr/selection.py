@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from vkmnn.cpu_fallback import run_op
 from vkmnn.ir import Op
 from vkmnn.ir.ops import NonMaxSuppressionAttrs
 from vkmnn.mnn.arrays import Array
@@ -141,6 +140,8 @@ def nms(
         limits = [np.array(most, np.int64), np.float32(max(iou_threshold, 0))]
         least = np.float32(score_threshold if score_threshold >= 0 else -np.inf)
         given = [corners[None], values.reshape(1, 1, -1), *map(np.asarray, limits)]
+        from vkmnn.cpu_fallback import run_op
+
         found, count = run_op(op, [*given, np.asarray(least)])
         return found[: int(count[0]), 2]
 
