@@ -8,11 +8,14 @@ results; where MNN is installed, it writes them again.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import inspect
 import json
 import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -365,3 +368,27 @@ def test_modules_made_of_vars() -> None:
     assert second.read_as_tuple() == (0.0, 2.0)
     with pytest.raises(InvalidInputError, match="does not train"):
         nn.load_module([x], [x], True)
+
+
+def test_arguments_of_any_kind_have_typed_errors() -> None:
+    """Whatever does not suit a function: never an error of numpy's or of Python's alone."""
+    pytest.importorskip("PIL")
+    cv = importlib.import_module("vkmnn.mnn.cv")
+    picture = expr.const(list(range(60)), [4, 5, 3], expr.NHWC, expr.uint8)
+    pool: list[Any] = [
+        *(None, 0, -1, 3, 2.5, "a", [], [1, 2], [[1, 2], [3, 4]], (3, 3), float("nan"), {}, True),
+        *(picture, expr.placeholder([2, 2]), mnp.array([1.0, 2.0, 3.0]), mnp.zeros([0])),
+        *(np.zeros((2, 3)), MNN.CVMatrix()),
+    ]
+    rng = np.random.default_rng(2)
+    files = {"save", "load_as_list", "load_as_dict", "imread", "imwrite", "fromfile", "loadtxt"}
+    for module in (expr, mnp, cv):
+        for name, function in module.FUNCTIONS.items():
+            if name in files:
+                continue
+            count = len(inspect.signature(function).parameters)
+            for _ in range(6):
+                chosen = rng.integers(0, len(pool), rng.integers(1, max(count, 1) + 1))
+                with contextlib.suppress(vkmnn.VkmnnError), warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    function(*(pool[one] for one in chosen))

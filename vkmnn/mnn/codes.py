@@ -41,7 +41,7 @@ class NoDataError(InvalidInputError):
     """A tensor holds no data."""
 
 
-class ArgumentError(InvalidInputError, ValueError):
+class ArgumentError(InvalidInputError, ValueError, TypeError):
     """An argument of a function of MNN.expr, MNN.numpy or MNN.cv has a wrong shape or value."""
 
 

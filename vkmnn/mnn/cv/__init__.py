@@ -10,24 +10,28 @@ from typing import Any, NoReturn
 from vkmnn.mnn.cv import basics, contours, drawing, files, filters, geometry, poses
 from vkmnn.mnn.cv.colors import cvtColor, cvtColorTwoPlane
 from vkmnn.mnn.cv.constants import CONSTANTS
+from vkmnn.mnn.guarded import all_guarded
 from vkmnn.mnn.refused import refuse
 
-FUNCTIONS: dict[str, Any] = {
-    **basics.FUNCTIONS,
-    **contours.FUNCTIONS,
-    **drawing.FUNCTIONS,
-    **filters.FUNCTIONS,
-    **geometry.FUNCTIONS,
-    **poses.FUNCTIONS,
-    "cvtColor": cvtColor,
-    "cvtColorTwoPlane": cvtColorTwoPlane,
-    "haveImageReader": files.haveImageReader,
-    "haveImageWriter": files.haveImageWriter,
-    "imdecode": files.imdecode,
-    "imencode": files.imencode,
-    "imread": files.imread,
-    "imwrite": files.imwrite,
-}
+FUNCTIONS: dict[str, Any] = all_guarded(
+    "cv",
+    {
+        **basics.FUNCTIONS,
+        **contours.FUNCTIONS,
+        **drawing.FUNCTIONS,
+        **filters.FUNCTIONS,
+        **geometry.FUNCTIONS,
+        **poses.FUNCTIONS,
+        "cvtColor": cvtColor,
+        "cvtColorTwoPlane": cvtColorTwoPlane,
+        "haveImageReader": files.haveImageReader,
+        "haveImageWriter": files.haveImageWriter,
+        "imdecode": files.imdecode,
+        "imencode": files.imencode,
+        "imread": files.imread,
+        "imwrite": files.imwrite,
+    },
+)
 """MNN.cv's functions by name."""
 
 globals().update(FUNCTIONS)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from vkmnn.mnn.expr import elementwise, files, layers, movement, reductions, selection
+from vkmnn.mnn.expr import elementwise, files, layers, movement, reductions, selection, values
 from vkmnn.mnn.expr.cells import set_lazy
 from vkmnn.mnn.expr.types import (
     MEMBERS,
@@ -27,27 +27,23 @@ from vkmnn.mnn.expr.types import (
     dtype,
     dtype_of,
 )
-from vkmnn.mnn.expr.values import (
-    cast,
-    clone,
-    const,
-    convert,
-    placeholder,
-    scalar,
-    zeros_like,
-)
 from vkmnn.mnn.expr.var import Var
+from vkmnn.mnn.guarded import all_guarded
 from vkmnn.mnn.refused import refuse
 
-FUNCTIONS: dict[str, Any] = {
-    **elementwise.FUNCTIONS,
-    **files.FUNCTIONS,
-    **layers.FUNCTIONS,
-    **movement.FUNCTIONS,
-    **reductions.FUNCTIONS,
-    **selection.FUNCTIONS,
-}
-"""MNN.expr's functions by name, those imported above excepted."""
+FUNCTIONS: dict[str, Any] = all_guarded(
+    "expr",
+    {
+        **elementwise.FUNCTIONS,
+        **files.FUNCTIONS,
+        **layers.FUNCTIONS,
+        **movement.FUNCTIONS,
+        **reductions.FUNCTIONS,
+        **selection.FUNCTIONS,
+        **values.FUNCTIONS,
+    },
+)
+"""MNN.expr's functions by name."""
 
 globals().update(FUNCTIONS)
 globals().update(MEMBERS)
@@ -65,21 +61,14 @@ __all__ = [
     "PowerMode",
     "PrecisionMode",
     "Var",
-    "cast",
-    "clone",
-    "const",
-    "convert",
     "data_format",
     "dtype",
     "dtype_of",
     "gc",
     "lazy_eval",
-    "placeholder",
-    "scalar",
     "set_global_executor_config",
     "set_lazy_mode",
     "set_thread_number",
-    "zeros_like",
 ]
 __all__ += [*FUNCTIONS, *MEMBERS]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -246,3 +246,14 @@ def clone(x: Any, deepCopy: bool = False) -> Var:
 def zeros_like(x: Any) -> Var:
     """Return zeros of the shape and type of a Var."""
     return result("ZerosLike", np.zeros_like, to_var(x))
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "cast": cast,
+    "clone": clone,
+    "const": const,
+    "convert": convert,
+    "placeholder": placeholder,
+    "scalar": scalar,
+    "zeros_like": zeros_like,
+}

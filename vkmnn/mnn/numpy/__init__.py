@@ -10,6 +10,7 @@ from math import inf, pi
 from typing import Any, NoReturn
 
 from vkmnn.mnn.expr.types import dtype
+from vkmnn.mnn.guarded import all_guarded
 from vkmnn.mnn.numpy import by_numpy, creation, linalg, maths, random, shaping
 from vkmnn.mnn.numpy.methods import attach
 from vkmnn.mnn.refused import refuse
@@ -18,12 +19,10 @@ uint8, int32, int64 = dtype.uint8, dtype.int, dtype.int64
 float32, float64 = dtype.float, dtype.double
 newaxis = None
 
-FUNCTIONS: dict[str, Any] = {
-    **by_numpy.FUNCTIONS,
-    **creation.FUNCTIONS,
-    **maths.FUNCTIONS,
-    **shaping.FUNCTIONS,
-}
+FUNCTIONS: dict[str, Any] = all_guarded(
+    "numpy",
+    {**by_numpy.FUNCTIONS, **creation.FUNCTIONS, **maths.FUNCTIONS, **shaping.FUNCTIONS},
+)
 """MNN.numpy's functions by name."""
 
 globals().update(FUNCTIONS)

@@ -9,6 +9,7 @@ from vkmnn.mnn.codes import ArgumentError
 from vkmnn.mnn.expr.elementwise import FUNCTIONS as ELEMENTWISE
 from vkmnn.mnn.expr.values import cast
 from vkmnn.mnn.expr.var import Var
+from vkmnn.mnn.guarded import guarded
 from vkmnn.mnn.numpy import by_numpy, creation, maths, shaping
 
 _OPERATORS = {
@@ -86,5 +87,5 @@ def attach() -> None:
     for name in ("abs", "negative"):
         setattr(Var, {"abs": "__abs__", "negative": "__neg__"}[name], ELEMENTWISE[name])
     for name, method in _METHODS.items():
-        setattr(Var, name, method)
+        setattr(Var, name, guarded(f"expr.Var.{name}", method))
     setattr(Var, "__hash__", object.__hash__)  # noqa: B010 - comparing defines it away
