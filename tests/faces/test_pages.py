@@ -23,7 +23,7 @@ EXTENDING = tuple(
 PAGES = (
     *("coming-from-onnxruntime.md", "coming-from-mnn.md", "coming-from-tflite.md"),
     *("coming-from-tensorflow.md", "formats.md", "tools.md", "map.md"),
-    *("coming-from-ncnn.md", "coming-from-llama-cpp.md"),
+    *("coming-from-ncnn.md", "coming-from-llama-cpp.md", "mnn-functions.md"),
 )
 
 

@@ -26,6 +26,7 @@ MAX_PARAMETERS = 9
 # Function -> why it takes more parameters than that.
 OPTIONS = "each parameter is an option of the command line"
 KEYWORDS = "public; each parameter is an option by name"
+OF_MNN = "public; the parameters are those of MNN's function"
 MANY_PARAMETERS = {
     "cli/app.py:run": OPTIONS,
     "cli/app.py:map_command": OPTIONS,
@@ -42,7 +43,8 @@ MANY_PARAMETERS = {
     "vkmnn_suite/fuzz/__main__.py:main": OPTIONS,
     "inference_session.py:InferenceSession.__init__": KEYWORDS,
     "llm/language_model.py:LanguageModel.generate": KEYWORDS,
-    "mnn/nn.py:load_module_from_file": "public; the parameters are those of MNN's function",
+    "mnn/expr/layers.py:roi_align": OF_MNN,
+    "mnn/nn.py:load_module_from_file": OF_MNN,
     "quantization/run.py:quantize": KEYWORDS,
     "opening/saving.py:convert": KEYWORDS,
 }

@@ -84,10 +84,6 @@ ALLOWED: dict[str, set[str]] = {
     "model": {
         *("errors", "ir", "runtime", "schedule_config", "arguments", "opening"),
     },
-    "mnn": {
-        *("errors", "ir", "core", "runtime", "schedule_config", "arguments", "opening"),
-        "converter",
-    },
     "onnx_backend": {
         *("errors", "ir", "schedule_config", "arguments", "opening"),
         "runtime",
@@ -98,6 +94,10 @@ ALLOWED: dict[str, set[str]] = {
     "llm": {  # language models: text around a session's state
         *("errors", "ir", "converter", "schedule_config", "arguments", "opening"),
         *("decoding", "shape", "runtime", "sources"),
+    },
+    "mnn": {  # sessions, modules, MNN's functions on numpy, and its language models
+        *("errors", "ir", "core", "runtime", "schedule_config", "arguments", "opening"),
+        *("converter", "cpu_fallback", "llm", "schema"),
     },
     "torch": {"errors", "ir", "converter", "inference_session", "arguments"},  # PyTorch's modules
     "serve": {"errors", "ir", "llm", "inference_session", "schedule_config", "sources"},

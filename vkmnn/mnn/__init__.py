@@ -12,13 +12,14 @@ docs/coming-from-mnn.md.
 from __future__ import annotations
 
 import os
+from importlib import import_module
 from pathlib import Path
-from typing import NoReturn
+from typing import Any
 
-from vkmnn.errors import page
-from vkmnn.mnn import expr, nn
+from vkmnn.mnn import expr, nn, numpy
 from vkmnn.mnn.codes import ErrorCode, error_code, return_error_codes
 from vkmnn.mnn.interpreter import Interpreter, OpInfo, Session
+from vkmnn.mnn.refused import refuse
 from vkmnn.mnn.tensor import (
     Halide_Type_Double,
     Halide_Type_Float,
@@ -53,6 +54,7 @@ __all__ = [
     "expr",
     "get_model_uuid",
     "nn",
+    "numpy",
     "return_error_codes",
     "version",
 ]
@@ -72,9 +74,19 @@ def get_model_uuid(path: str | Path) -> str:
     return model_uuid(os.fspath(path))
 
 
-def __getattr__(name: str) -> NoReturn:
-    """Raise for a missing name, with a hint on the alternative."""
-    raise AttributeError(
-        f"module 'vkmnn.mnn' has no attribute '{name}': it covers running models only; see "
-        f"{page('coming-from-mnn')}"
-    )
+_LATE = ("cv", "llm")
+_IMAGES = (
+    *("CVImageProcess", "CVMatrix", "CV_Filter_BICUBIC", "CV_Filter_BILINEAL"),
+    *("CV_Filter_NEAREST", "CV_ImageFormat_BGR", "CV_ImageFormat_BGRA", "CV_ImageFormat_GRAY"),
+    *("CV_ImageFormat_RGB", "CV_ImageFormat_RGBA", "CV_ImageFormat_YUV_NV21"),
+    *("CV_Wrap_CLAMP_TO_EDGE", "CV_Wrap_REPEAT", "CV_Wrap_ZERO"),
+)
+
+
+def __getattr__(name: str) -> Any:
+    """Import the modules for images and language models with their first use."""
+    if name in _LATE:
+        return import_module(f"vkmnn.mnn.{name}")
+    if name in _IMAGES:
+        return getattr(import_module("vkmnn.mnn.image_process"), name)
+    return refuse("", name)

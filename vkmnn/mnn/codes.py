@@ -41,6 +41,18 @@ class NoDataError(InvalidInputError):
     """A tensor holds no data."""
 
 
+class ArgumentError(InvalidInputError, ValueError, TypeError):
+    """An argument of a function of MNN.expr, MNN.numpy or MNN.cv has a wrong shape or value."""
+
+
+class OutOfBoundsError(InvalidInputError, IndexError):
+    """An index lies outside a Var."""
+
+
+class NotOfferedError(InvalidInputError, NotImplementedError):
+    """A function of MNN's that vkmnn does not have."""
+
+
 _CODES: dict[type[VkmnnError], ErrorCode] = {
     OutOfDeviceMemoryError: ErrorCode.OUT_OF_MEMORY,
     BudgetError: ErrorCode.OUT_OF_MEMORY,

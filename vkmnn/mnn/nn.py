@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -13,15 +13,17 @@ from vkmnn.arguments import check_feeds
 from vkmnn.errors import InvalidInputError, plural
 from vkmnn.ir import Array, TensorInfo
 from vkmnn.mnn.config import schedule
-from vkmnn.mnn.expr import (
+from vkmnn.mnn.expr import cells
+from vkmnn.mnn.expr.types import (
     Backend,
     MemoryMode,
     PowerMode,
     PrecisionMode,
-    Var,
     data_format,
     dtype_of,
 )
+from vkmnn.mnn.expr.var import Var
+from vkmnn.mnn.refused import refuse
 from vkmnn.mnn.tensor import Tensor_DimensionType_Caffe, converted, reordered
 from vkmnn.opening import open_model
 from vkmnn.opening.paths import OpenPaths
@@ -224,13 +226,81 @@ def load_module_from_file(
     }
     if runtime_manager is not None:
         settings = runtime_manager._config
-    config = schedule({_key: _plain(value) for _key, value in settings.items()})
-    network, opened = open_model(file_name, config)
+    plain = {key: _plain(value) for key, value in settings.items()}
+    return open_module(file_name, input_names, output_names, plain)
+
+
+def open_module(
+    path: str | Path,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    settings: Mapping[str, Any],
+) -> _Module:
+    """Load a model as a module, with a session's configuration.
+
+    Raises:
+        ModelError: the file is missing, damaged or not a model.
+        InvalidInputError: the model has no such input or output.
+    """
+    config = schedule(settings)
+    network, opened = open_model(path, config)
     first = OpenPaths(opened.core, (opened.device,), opened.precision)
     about = {"version": network.source.metadata.producer.removeprefix("MNN "), "bizCode": ""}
-    module = _Module(Openings(network, [config], first), input_names, output_names, about)
+    module = _Module(Openings(network, [config], first), inputs, outputs, about)
     opened.plan_ahead()
     return module
+
+
+class _Computed:
+    """A module made of Vars."""
+
+    def __init__(self, inputs: Sequence[Var], outputs: Sequence[Var]) -> None:
+        self._inputs, self._outputs = list(inputs), list(outputs)
+        self.name = ""
+
+    @property
+    def is_training(self) -> bool:
+        """False: modules are for inference."""
+        return False
+
+    def onForward(self, inputs: Any) -> list[Var]:
+        """Compute the outputs with other Vars in place of the inputs.
+
+        Raises:
+            InvalidInputError: another number of inputs.
+        """
+        given = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
+        if len(given) != len(self._inputs):
+            raise InvalidInputError(
+                f"the module takes {plural(len(self._inputs), 'input')}, got {len(given)}"
+            )
+        values = {
+            id(own._cell): np.asarray(value) for own, value in zip(self._inputs, given, strict=True)
+        }
+        outputs = [one._cell for one in self._outputs]
+        arrays = cells.substituted(outputs, values)
+        return [
+            Var(array, one.format, one.name) for array, one in zip(arrays, outputs, strict=True)
+        ]
+
+    def forward(self, inputs: Any) -> Any:
+        """Compute the outputs for a list of Vars and return a list, or for a Var and return one."""
+        results = self.onForward(inputs)
+        one = len(results) == 1 and not isinstance(inputs, list | tuple)
+        return results[0] if one else results
+
+    __call__ = forward
+
+
+def load_module(inputs: Sequence[Var], outputs: Sequence[Var], for_training: bool) -> _Computed:
+    """Return a module that computes Vars from others.
+
+    Raises:
+        InvalidInputError: it is for training.
+    """
+    if for_training:
+        raise InvalidInputError("vkmnn does not train networks", hint="pass False")
+    return _Computed(inputs, outputs)
 
 
 def _plain(value: Any) -> Any:
@@ -252,3 +322,8 @@ def _fed(info: TensorInfo, value: Any) -> Array:
     else:
         array = np.asarray(value)
     return np.ascontiguousarray(converted(array, info.dtype.numpy, f"input '{info.name}'"))
+
+
+def __getattr__(name: str) -> NoReturn:
+    """Raise for a missing name, with the reason."""
+    refuse("nn", name)

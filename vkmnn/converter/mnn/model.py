@@ -26,7 +26,7 @@ from vkmnn.converter.nodes import (
 )
 from vkmnn.converter.onnx.model_file import ModelFile
 from vkmnn.errors import ModelError
-from vkmnn.ir import TRAINABLE, USAGE
+from vkmnn.ir import TRAINABLE, USAGE, Array
 from vkmnn.schema import Buffer, Table
 
 _DEEPEST = 16
@@ -250,3 +250,13 @@ class _Reader:
         go_on = op.make("Reshape", op.cast(op.inputs[1], BOOL), op.constant([], "int64"))
         op.scope.emit("Loop", [count, go_on, *op.inputs[2:]], op.outputs, op.name, body=graph)
         op.scope.types.update(zip(op.outputs, results[1:], strict=False))
+
+
+def read_constant(table: Table, weights: bytes) -> Array:
+    """Return the value of an op that holds a constant.
+
+    Raises:
+        ModelError: it is damaged.
+    """
+    op = MnnOp(Scope(), table, [], ["constant"], weights)
+    return blob(op, op.parameters("Blob"))
