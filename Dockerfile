@@ -26,7 +26,8 @@ COPY --from=build /opt/vkmnn /opt/vkmnn
 ENV PATH=/opt/vkmnn/bin:$PATH VKMNN_CACHE_DIR=/home/vkmnn/.cache/vkmnn PYTHONUNBUFFERED=1
 USER vkmnn
 WORKDIR /home/vkmnn
-# Compiled pipelines and downloads survive in these.
+# Compiled pipelines and downloads survive in this volume, which has the owner of the folder.
+RUN mkdir .cache
 VOLUME ["/home/vkmnn/.cache"]
 EXPOSE 8000
 ENTRYPOINT ["vkmnn"]

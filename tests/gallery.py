@@ -103,8 +103,10 @@ def run(name: str, folder: Path) -> tuple[Console, Image.Image]:
         after = board
     if after.width == 2 * before.width:  # enlarged: both at the larger size
         before = before.resize(after.size, Image.Resampling.NEAREST)
-    pair = Image.new("RGB", (before.width + after.width + 8, before.height), "white")
-    pair.paste(before, (0, 0))
+    pair = Image.new(
+        "RGBA", (before.width + after.width + 8, before.height)
+    )  # a gap to see through
+    pair.paste(before.convert("RGB"), (0, 0))
     pair.paste(after.convert("RGB"), (before.width + 8, 0))
     return printed, pair
 

@@ -32,7 +32,7 @@ def test_commands_print_and_draw_what_is_shown(name: str, tmp_path: Path) -> Non
     assert picture is not None
     assert picture[1] == f"images/gallery/{name}.webp"
     kept = np.asarray(Image.open(PICTURES / f"{name}.webp").convert("RGB")).astype(int)
-    drawn = np.asarray(pair).astype(int)
+    drawn = np.asarray(pair.convert("RGB")).astype(int)
     assert drawn.shape == kept.shape, f"run `python -m tests.gallery {name}`"
     assert np.abs(drawn - kept).mean() < 5  # fonts of other versions of pillow, and WebP's losses
 

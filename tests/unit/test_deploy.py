@@ -66,3 +66,13 @@ def test_probes_are_routes_of_the_server() -> None:
     served = "".join(path.read_text("utf-8") for path in (ROOT / "vkmnn" / "serve").glob("*.py"))
     for path in re.findall(r"path: (/\S+), port", (DEPLOY / "kubernetes.yaml").read_text("utf-8")):
         assert path in served
+
+
+def test_the_user_of_the_image_owns_its_volume() -> None:
+    """A volume on a folder that the image lacks belongs to root: nothing could be cached."""
+    lines = (ROOT / "Dockerfile").read_text("utf-8").splitlines()
+    (volume,) = (line for line in lines if line.startswith("VOLUME"))
+    folder = volume.partition('"')[2].partition('"')[0]
+    home = lines[lines.index("USER vkmnn") + 1].removeprefix("WORKDIR ")
+    made = f"RUN mkdir {folder.removeprefix(home + '/')}"
+    assert lines.index("USER vkmnn") < lines.index(made) < lines.index(volume)

@@ -186,7 +186,8 @@ def _opened(
 
 def _typed(name: object) -> str:
     """Return a file's name as it is typed in this system's shell."""
-    if sys.platform != "win32":
+    system: str = sys.platform
+    if system != "win32":
         return shlex.quote(str(name))
     from subprocess import list2cmdline
 

@@ -164,8 +164,8 @@ def _people(rows: Array, where: Placed, least: float) -> list[Keypoints]:
             continue
         box = None
         if len(rest):
-            corners = where.boxes(rest[None, [1, 0, 3, 2]] * np.tile(whole, 2))[0]
-            box = Box(Label("person", sure, 0), *map(float, corners))
+            corners = where.boxes(rest[None, [1, 0, 3, 2]] * np.tile(whole, 2))
+            (box,) = boxes_of(corners, np.array([sure]), np.zeros(1, int), ("person",))
         found = where.to_picture(points[:, 1::-1] * whole)
         people.append(Keypoints(found, points[:, 2].astype(np.float32), box))
     return people

@@ -21,8 +21,9 @@ def loaders() -> list[str]:
     On macOS, MoltenVK may stand in for the loader, and both may be in Homebrew's or the SDK's
     folder, where the system does not look.
     """
-    names = _LOADERS.get(sys.platform, ("libvulkan.so.1", "libvulkan.so"))
-    if sys.platform != "darwin":
+    system: str = sys.platform
+    names = _LOADERS.get(system, ("libvulkan.so.1", "libvulkan.so"))
+    if system != "darwin":
         return list(names)
     sdk = os.environ.get("VULKAN_SDK")
     folders = ["", *([f"{sdk}/lib"] if sdk else []), *_HOMEBREW]
