@@ -14,7 +14,6 @@ from vkmnn.inference_session import NodeArg
 from vkmnn.serve import Batching, Models, Running, bound, load_models, make_app, server_of
 from vkmnn.serve.networks import Network
 
-KINDS = ("vkmnn, batched", "vkmnn, one by one", "onnxruntime, batched", "onnxruntime, one by one")
 _DTYPES = {"tensor(float)": "float32", "tensor(int64)": "int64"}
 
 

@@ -20,8 +20,8 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from benchmarks.load import Load
-from benchmarks.served import KINDS
 
+KINDS = ("vkmnn, batched", "vkmnn, one by one", "onnxruntime, batched", "onnxruntime, one by one")
 WIDTHS = (256, 1024, 1024, 10)
 CLOSED = (1, 8, 32)
 OPEN = (100.0, 400.0)
