@@ -21,6 +21,7 @@ from benchmarks import (
     plots,
     results,
     scaling,
+    serving,
     start,
     weightless,
 )
@@ -312,6 +313,39 @@ def decode_command(
     rows.add_row(f"{decoding.FIXED} rows, from the host", f"{times.fixed * 1e3:.2f}")
     show(rows)
     note(f"{times.growing / times.fixed:.2f} times the network at one length")
+
+
+@app.command("serve")
+def serve_command(
+    device: DeviceOption = "auto",
+    seconds: Annotated[float, typer.Option("--seconds", min=0.1, help="Of each loop.")] = 10,
+    text: Annotated[
+        Path | None, typer.Option("--text", help="A GGUF file: also texts, and llama.cpp's server.")
+    ] = None,
+    output: OutputOption = results.DEFAULT,
+    record: RecordOption = False,
+) -> None:
+    """Requests a second and times of answers of servers, with and without batching."""
+    where = place(device, 0, 1, 0)
+    with progress() as report:
+        found = serving.measure(device, seconds, text, report)
+    Results(output, where, record).save("serving", [asdict(one) for one in found])
+    heading(f"Servers on {where.device_name} ({where.driver})")
+    columns = ("requests/s", "tokens/s", "p50, ms", "p99, ms", "failed", "peak")
+    rows = table("server", "loop", *columns, right=columns)
+    for one in found:
+        for load in one.loads:
+            unit = "clients" if load.kind == "closed" else "a second"
+            tokens = f"{load.rate * one.tokens:.1f}" if one.tokens else ""
+            peak = "" if one.peak_bytes is None else bytes_text(one.peak_bytes)
+            rows.add_row(
+                one.engine, f"{load.level:g} {unit}", f"{load.rate:.0f}", tokens,
+                f"{load.p50_ms:.1f}", f"{load.p99_ms:.1f}", str(load.failed), peak,
+            )  # fmt: skip
+    show(rows)
+    for one in found:
+        if one.error:
+            note(f"{one.engine}: {one.error}")
 
 
 @app.command("kernels")

@@ -37,8 +37,7 @@ class Results:
         self._head = head(where)
 
     def save(self, section: str, data: Any) -> None:
-        """Keep a section: "networks", "overhead_us", "kernels", "gemm", "families", "scaling" or
-        "start"."""
+        """Keep a section, which results.schema.json describes: "networks", "start", …"""
         path = self.folder / "results.json"
         before = json.loads(path.read_text("utf-8")) if path.exists() else {}
         if before.get("device") != self._head["device"]:

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import vkmnn
-from benchmarks import decoding, families, kernels, plots, results, scaling, start
+from benchmarks import decoding, families, kernels, plots, results, scaling, serving, start
 from benchmarks.__main__ import app
 from benchmarks.ceilings import Ceilings, coopmat_shape
 from benchmarks.networks import KNOWN, TORCH, Network, from_file, networks, specs_for
@@ -436,3 +436,21 @@ def test_decoding_takes_its_time():
     times = decoding.measure(sizes, "cpu", tokens=8)
     assert times.growing > 0
     assert times.fixed > 0
+
+
+def test_servers_under_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "KINDS", ("vkmnn, batched", "nothing, batched"))
+    monkeypatch.setattr(serving, "CLOSED", (1, 4))
+    monkeypatch.setattr(serving, "OPEN", (20.0,))
+    found = serving.measure("cpu", 0.3, None, lambda _: None)
+    own = found[0]
+    assert [(load.kind, load.level) for load in own.loads] == [
+        ("closed", 1), ("closed", 4), ("open", 20.0),
+    ]  # fmt: skip
+    for load in own.loads:
+        assert load.failed == 0
+        assert 0 < load.p50_ms <= load.p99_ms
+        assert load.rate > 0
+    where = Place("cpu", "toy", "driver", 0, 1, 1, 1.0, tmp_path)
+    results.Results(tmp_path, where, record=False).save("serving", [asdict(one) for one in found])
+    valid(json.loads((tmp_path / "results.json").read_text("utf-8")))

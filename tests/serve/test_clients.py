@@ -289,8 +289,9 @@ def test_keys_limits_and_ids(server: Served) -> None:
         assert raised.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         with grpc.insecure_channel(f"127.0.0.1:{other.app.grpc_port}") as channel:
             ask = channel.unary_unary(f"/{SERVICE}/ServerMetadata", lambda _: b"\xff\xff")
-            with pytest.raises(grpc.RpcError):  # not a message
+            with pytest.raises(grpc.RpcError) as raised:  # not a message
                 ask(b"", timeout=30, metadata=key)
+            assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
             ask = channel.unary_unary(f"/{SERVICE}/ServerMetadata", lambda _: b"")
             _, told = ask.with_call(b"", timeout=30, metadata=key)
             assert ("x-request-id", "mine") in told.trailing_metadata()

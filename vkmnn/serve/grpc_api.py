@@ -11,6 +11,7 @@ from urllib.parse import unquote
 
 import grpc
 import numpy as np
+from google.protobuf.message import DecodeError
 
 from vkmnn._version import __version__
 from vkmnn.errors import InvalidInputError
@@ -133,7 +134,7 @@ class GrpcApi:
         }  # fmt: skip
         handlers = {name: self._handler(name, call) for name, call in calls.items()}
         handlers["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(
-            self._stream, MESSAGE["ModelInferRequest"].FromString, _serialized
+            self._stream, None, _serialized
         )
         self._server.add_generic_rpc_handlers(
             (grpc.method_handlers_generic_handler(SERVICE, handlers),)
@@ -155,21 +156,20 @@ class GrpcApi:
             await self._server.stop(seconds)
 
     def _handler(self, name: str, call: Callable[[Any], Awaitable[Any]]) -> Any:
-        async def answer(request: Any, context: Any) -> Any:
+        async def answer(data: bytes, context: Any) -> Any:
             with self._seen(name, context) as seen:
                 try:
                     if name in _OPEN:
-                        return await call(request)
-                    with self._admitted(context), self._bodies.holding(request.ByteSize()):
-                        return await call(request)
+                        return await call(_read(f"{name}Request", data))
+                    with self._admitted(context), self._bodies.holding(len(data)):
+                        return await call(_read(f"{name}Request", data))
                 except Exception as error:  # noqa: BLE001 - the call ends with its status
                     told = self._told(error, name)
                     seen.status = told.status
                     code = _CODES.get(told.status, _Code.INTERNAL)
                 return await context.abort(code, told.message[:2000])
 
-        read = MESSAGE[f"{name}Request"].FromString
-        return grpc.unary_unary_rpc_method_handler(answer, read, _serialized)
+        return grpc.unary_unary_rpc_method_handler(answer, None, _serialized)
 
     @contextmanager
     def _seen(self, name: str, context: Any) -> Iterator[Seen]:
@@ -256,7 +256,7 @@ class GrpcApi:
             made.raw_output_contents.append(to_bytes(array))
         return made
 
-    async def _stream(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+    async def _stream(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[Any]:
         """ModelStreamInfer: a response for each request, in their order."""
         with self._seen("ModelStreamInfer", context) as seen:
             try:
@@ -267,16 +267,19 @@ class GrpcApi:
             async for made in self._answers(requests, admitted):
                 yield made
 
-    async def _answers(self, requests: AsyncIterator[Any], admitted: Any) -> AsyncIterator[Any]:
+    async def _answers(self, requests: AsyncIterator[bytes], admitted: Any) -> AsyncIterator[Any]:
         response = MESSAGE["ModelStreamInferResponse"]
         with admitted:
-            async for request in requests:
+            async for data in requests:
+                number = ""
                 try:
-                    with self._bodies.holding(request.ByteSize()):
+                    with self._bodies.holding(len(data)):
+                        request = _read("ModelInferRequest", data)
+                        number = request.id
                         made = response(infer_response=await self.model_infer(request))
                 except Exception as error:  # noqa: BLE001 - the stream goes on
                     made = response(error_message=self._told(error, "ModelStreamInfer").message)
-                    made.infer_response.id = request.id
+                    made.infer_response.id = number
                 yield made
 
     async def repository_index(self, request: Any) -> Any:
@@ -312,6 +315,18 @@ def _client(context: Any) -> str:
 def _named(request: Any) -> str:
     """Return the model of a request; KServe's clients send its name as the first field."""
     return str(request.model_name or request.repository_name)
+
+
+def _read(name: str, data: bytes) -> Any:
+    """Parse a message.
+
+    Raises:
+        HttpError: the bytes are none.
+    """
+    try:
+        return MESSAGE[name].FromString(data)
+    except DecodeError as error:
+        raise HttpError(400, "invalid_message", f"the bytes are no {name}: {error}") from error
 
 
 def _serialized(message: Any) -> bytes:

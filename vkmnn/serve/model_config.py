@@ -323,7 +323,9 @@ def _value(tokens: Tokens, place: int, depth: int) -> tuple[Any, int]:
                 place += 1
         return listed, place + 1
     if kind == "text":
-        return json.loads(f'"{text[1:-1]}"', strict=False), place + 1
+        inner = text[1:-1].replace("\\'", "'")
+        inner = inner.replace('"', '\\"') if text[0] == "'" else inner
+        return json.loads(f'"{inner}"', strict=False), place + 1
     if kind == "word":
         return _word(text), place + 1
     raise ValueError(f"'{text}' is not a value" if text else "a value is missing")
