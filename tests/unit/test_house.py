@@ -41,7 +41,6 @@ MANY_PARAMETERS = {
     "codegen/new_op.py:new_op": OPTIONS,
     "vkmnn_suite/fuzz/__main__.py:main": OPTIONS,
     "inference_session.py:InferenceSession.__init__": KEYWORDS,
-    "llm/language_model.py:LanguageModel.generate": KEYWORDS,
     "mnn/nn.py:load_module_from_file": "public; the parameters are those of MNN's function",
     "quantization/run.py:quantize": KEYWORDS,
     "opening/saving.py:convert": KEYWORDS,

@@ -178,12 +178,13 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     ),
     "jinja2": (
         *("vkmnn.codegen", "vkmnn.testing.report", "vkmnn.testing.session"),
-        "vkmnn.llm.template_worker",  # a process of its own
+        "vkmnn.llm.confined_worker",  # a process of its own
     ),
     "onnxruntime": (
         *("vkmnn.host", "vkmnn.cli", "vkmnn.bench.engines", "vkmnn_suite.fuzz"),
         "vkmnn.quantization",
     ),
+    "llguidance": ("vkmnn.llm.confined_worker",),  # a process of its own; otherwise by `need`
     "starlette": ("vkmnn.serve",),
     "prometheus_client": ("vkmnn.serve",),
     "uvicorn": ("vkmnn.serve",),
