@@ -6,6 +6,7 @@ llguidance says which tokens may come next; docs/decisions/constrained-decoding.
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
@@ -47,6 +48,9 @@ _KEPT = 64
 """Compiled grammars that are kept for the next text."""
 
 _EXTRA = "grammar"
+
+_PLACE = re.compile(r"^at \d+\(\d+\): (failed to compile JSON schema: )?|\n\s*\d+ \| [\s\S]*")
+"""What llguidance adds to the reason of an error: the place in the grammar, and its lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +273,7 @@ def check(grammar: Grammar) -> None:
 
 
 def _refused(grammar: Grammar, reason: str) -> InvalidInputError:
-    reason = " ".join(reason.split("\n<non-verbose", 1)[0].split())[:300]
+    reason = " ".join(_PLACE.sub("", reason.split("\n<non-verbose", 1)[0]).split())[:300]
     return InvalidInputError(f"the {grammar.what} is not supported: {reason}")
 
 

@@ -16,12 +16,13 @@ from vkmnn.base.closing import Closing
 from vkmnn.errors import InvalidInputError, ModelFileError
 from vkmnn.llm.decoder import MAX_BATCH, Decoder
 from vkmnn.llm.generation import Generated, Generation, Options, Settings, Sharing
+from vkmnn.llm.grammar import Grammar
 from vkmnn.llm.layout import Layout
 from vkmnn.llm.prefixes import Prefixes
 from vkmnn.llm.sampling import Sampling
 from vkmnn.llm.sampling_defaults import sampling_defaults
 from vkmnn.llm.sequence import Sequence as Cached
-from vkmnn.llm.text import TextTooLongError, Tokenizer
+from vkmnn.llm.text import Conversation, TextTooLongError, Tokenizer
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -91,20 +92,34 @@ class LanguageModel(Closing):
         """Whether the folder has one."""
         return Tokenizer.is_in(self.layout.folder, self.layout.keys)
 
-    def tokens_of(self, prompt: Prompt, most: int | None = None) -> list[int]:
+    @property
+    def vocabulary(self) -> int:
+        """The number of logits, at least that of tokens; 2³¹ if the network does not tell."""
+        return self._decoder.vocabulary or LAST_TOKEN + 1
+
+    def has_compiled(self, grammar: Grammar) -> bool:
+        """Return whether a grammar is ready, so that `options` checks it in no time."""
+        return self.tokenizer.compiler(self._eos()).has(grammar)
+
+    def tokens_of(
+        self, prompt: Prompt, most: int | None = None, **conversation: Unpack[Conversation]
+    ) -> list[int]:
         """Return the tokens of a prompt.
 
         Args:
             prompt: a text, tokens, or messages.
             most: maximum number of tokens; None for any number.
+            conversation: for messages, `tools` and `more` of `Tokenizer.conversation`.
 
         Raises:
             InvalidInputError: it is not a prompt, or has more tokens.
         """
-        *_, tokens = self.token_steps(prompt, most)
+        *_, tokens = self.token_steps(prompt, most, **conversation)
         return tokens
 
-    def token_steps(self, prompt: Prompt, most: int | None = None) -> Iterator[list[int]]:
+    def token_steps(
+        self, prompt: Prompt, most: int | None = None, **conversation: Unpack[Conversation]
+    ) -> Iterator[list[int]]:
         """Yield nothing between pieces of a long text, and finally the tokens; as `tokens_of`.
 
         To stop the work, stop iterating.
@@ -112,7 +127,7 @@ class LanguageModel(Closing):
         if isinstance(prompt, str):
             steps = self.tokenizer.encode_steps(prompt, True, most)
         elif _is_conversation(prompt):
-            text = self.tokenizer.conversation(prompt, most)
+            text = self.tokenizer.conversation(prompt, most, **conversation)
             yield []
             steps = self.tokenizer.encode_steps(text, False, most)
         else:
@@ -241,9 +256,7 @@ class LanguageModel(Closing):
             max_tokens = checked_number(max_tokens, "max_tokens")
         if not 0 <= checked_number(speculate, "speculate") <= 7:
             raise InvalidInputError(f"speculate is {speculate}", hint="it has to be from 0 to 7")
-        eos = self.layout.eos
-        if not eos and self.has_tokenizer:
-            eos = self.tokenizer.eos
+        eos = self._eos()
         stops = [stop] if isinstance(stop, str) else stop
         if not isinstance(stops, list | tuple) or not all(isinstance(s, str) for s in stops):
             raise InvalidInputError(f"stop is {stop!r}", hint="give a text, or a list of texts")
@@ -254,6 +267,11 @@ class LanguageModel(Closing):
         kept = tuple(s for s in stops if s)
         whole = how.get("prompt_logprobs", False)
         return Options(max_tokens, sampling, kept, eos, speculate, logprobs, whole, grammar)
+
+    def _eos(self) -> frozenset[int]:
+        if self.layout.eos or not self.has_tokenizer:
+            return self.layout.eos
+        return self.tokenizer.eos
 
     def _text_of(self) -> Tokenizer | None:
         return self.tokenizer if self.has_tokenizer else None
@@ -329,9 +347,10 @@ class LanguageModel(Closing):
         """Keep rows of caches on the host for texts that begin like earlier ones.
 
         Args:
-            most: maximum bytes; 0 for none.
+            most: maximum bytes; 0 for none. The rows kept so far stay if it is the same as before.
         """
-        self._prefixes = Prefixes(most) if most else None
+        if most != (self._prefixes.most if self._prefixes else 0):
+            self._prefixes = Prefixes(most) if most else None
 
     def _has_free(self) -> bool:
         """Return whether caches are free or can be created."""

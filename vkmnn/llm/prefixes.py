@@ -29,11 +29,12 @@ class Prefixes:
         most: maximum bytes of all blocks.
 
     Attributes:
+        most: the argument.
         held: bytes of all blocks.
     """
 
     def __init__(self, most: int) -> None:
-        self._most = most
+        self.most = most
         self._blocks: OrderedDict[bytes, dict[str, Array]] = OrderedDict()
         self._seen: OrderedDict[bytes, None] = OrderedDict()
         self._lock = threading.Lock()
@@ -89,11 +90,11 @@ class Prefixes:
     def _keep(self, key: bytes, block: Mapping[str, Array]) -> None:
         size = _size(block)
         with self._lock:
-            if key in self._blocks or size > self._most:
+            if key in self._blocks or size > self.most:
                 return
             self._blocks[key] = dict(block)
             self.held += size
-            while self.held > self._most:
+            while self.held > self.most:
                 self.held -= _size(self._blocks.popitem(last=False)[1])
 
 

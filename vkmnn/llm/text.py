@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from vkmnn.base.config_file import Section, read_config, read_text
 from vkmnn.base.extras import need
@@ -46,6 +46,13 @@ def _letters() -> dict[str, int]:
 
 
 _BYTES = _letters()
+
+
+class Conversation(TypedDict, total=False):
+    """Optional arguments of `Tokenizer.conversation`."""
+
+    tools: Sequence[Mapping[str, Any]]
+    more: Mapping[str, Any] | None
 
 
 class TextTooLongError(InvalidInputError):

@@ -60,7 +60,11 @@ class Limits:
         per_key: maximum concurrent requests with one API key; None for no limit.
         stop_texts: maximum stop texts of a request.
         stop_characters: maximum characters of a stop text.
-        texts: maximum texts of a request for embeddings.
+        texts: maximum texts of a request for embeddings or a ranking.
+        choices: maximum texts that a request generates.
+        tools: maximum functions of a request.
+        kept_bytes: maximum bytes of responses that are kept for `previous_response_id`.
+        prefix_bytes: maximum bytes of rows of caches that texts with the same beginning share.
         lost_s: seconds after which the server ends if no model can answer.
     """
 
@@ -77,6 +81,10 @@ class Limits:
     stop_texts: int = 16
     stop_characters: int = 1024
     texts: int = 2048
+    choices: int = 16
+    tools: int = 128
+    kept_bytes: int = 64 << 20
+    prefix_bytes: int = 256 << 20
     lost_s: float = 30.0
 
 
@@ -84,10 +92,16 @@ class HttpError(VkmnnError):
     """An error response: a status, a code for programs, and a message for people."""
 
     def __init__(
-        self, status: int, code: str, message: str, headers: dict[str, str] | None = None
+        self,
+        status: int,
+        code: str,
+        message: str,
+        headers: dict[str, str] | None = None,
+        param: str | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
+        self.param = param
         self.code = code
         self.headers = headers or ({"Retry-After": "1"} if status in (429, 503) else {})
 
@@ -97,7 +111,7 @@ class HttpError(VkmnnError):
         if is_under(path, "/v2"):
             return {"error": message}
         kind = "server_error" if self.status >= 500 else "invalid_request_error"
-        return {"error": {"message": message, "type": kind, "code": self.code, "param": None}}
+        return {"error": {"message": message, "type": kind, "code": self.code, "param": self.param}}
 
     def response(self, path: str) -> JSONResponse:
         """Return the response to a request for this path."""
@@ -260,6 +274,11 @@ class Bodies:
         text = f"a body has {self._limits.body_bytes} bytes at most"
         return HttpError(413, "body_too_large", text)
 
+    async def object_of(self, request: Request) -> dict[str, Any]:
+        """Receive and parse the body of a request; raises as `received` and `read`."""
+        async with self.received(request) as body:
+            return await self.read(body)
+
     async def read(self, body: bytes, values: int | None = None) -> dict[str, Any]:
         """Parse a body that has to be a JSON object.
 
@@ -324,5 +343,6 @@ def field(body: Any, name: str, kinds: tuple[type, ...], default: Any = None) ->
         return default
     if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
         wanted = " or ".join(kind.__name__ for kind in kinds)
-        raise HttpError(400, "invalid_type", f"'{name}' is not of the type {wanted}")
+        text = f"'{name}' is not of the type {wanted}"
+        raise HttpError(400, "invalid_type", text, param=name)
     return value
