@@ -100,7 +100,10 @@ ALLOWED: dict[str, set[str]] = {
         *("decoding", "shape", "runtime", "sources"),
     },
     "torch": {"errors", "ir", "converter", "inference_session", "arguments"},  # PyTorch's modules
-    "serve": {"errors", "ir", "llm", "inference_session", "schedule_config", "sources"},
+    "serve": {
+        *("errors", "ir", "llm", "inference_session", "schedule_config", "sources"),
+        "pipelines",
+    },
     "pipelines": {  # tasks: pictures, sounds and texts around sessions
         *("errors", "ir", "converter", "opening", "schedule_config", "inference_session"),
         *("sources", "llm"),
@@ -188,6 +191,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "starlette": ("vkmnn.serve",),
     "prometheus_client": ("vkmnn.serve",),
     "uvicorn": ("vkmnn.serve",),
+    "python_multipart": ("vkmnn.serve",),
     "h11": ("vkmnn.serve",),  # comes with uvicorn
     "grpc": ("vkmnn.serve",),  # imported with --grpc-port
     "_mnncengine": ("vkmnn.bench.engines",),

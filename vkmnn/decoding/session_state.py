@@ -48,7 +48,7 @@ class SessionState(Closing):
 
     @property
     def axes(self) -> Mapping[str, int]:
-        """The axis that grows of each cache; empty before the first run, or if other state is kept."""
+        """The axis that grows of each cache; empty before the first run, or with other state."""
         tensors = self._state.tensors
         return dict(tensors.axes) if tensors.only_caches else {}
 

@@ -164,6 +164,24 @@ class Tokenizer:
             )
         yield tokens
 
+    def encode_pair(self, first: Any, second: Any) -> tuple[list[int], list[int], list[int]]:
+        """Return the tokens of two texts that belong together.
+
+        Returns:
+            The tokens; the number of the text of each, as BERT's networks take it; and the places
+            of the second text's tokens.
+
+        Raises:
+            InvalidInputError: one is not a text.
+        """
+        for text in (first, second):
+            if not isinstance(text, str) or not _is_unicode(text):
+                raise InvalidInputError("a pair consists of two texts")
+        with _typed(InvalidInputError, "the tokenizer fails at the texts"):
+            made = self._tokenizer.encode(first, second)
+        places = [place for place, number in enumerate(made.sequence_ids) if number == 1]
+        return list(made.ids), list(made.type_ids), places
+
     def compiler(self, eos: frozenset[int]) -> Compiler:
         """Return the compiler of grammars for these tokens.
 

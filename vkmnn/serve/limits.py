@@ -63,6 +63,7 @@ class Limits:
         texts: maximum texts of a request for embeddings or a ranking.
         choices: maximum texts that a request generates.
         tools: maximum functions of a request.
+        sound_s: maximum seconds of a sound.
         kept_bytes: maximum bytes of responses that are kept for `previous_response_id`.
         prefix_bytes: maximum bytes of rows of caches that texts with the same beginning share.
         lost_s: seconds after which the server ends if no model can answer.
@@ -83,6 +84,7 @@ class Limits:
     texts: int = 2048
     choices: int = 16
     tools: int = 128
+    sound_s: float = 7200.0
     kept_bytes: int = 64 << 20
     prefix_bytes: int = 256 << 20
     lost_s: float = 30.0

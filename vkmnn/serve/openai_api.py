@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from vkmnn.errors import VkmnnError
-from vkmnn.llm import LanguageModel
+from vkmnn.llm import EmbeddingModel, LanguageModel
 from vkmnn.serve.answers import (
     ChatDeltas,
     CompletionParts,
@@ -20,11 +20,15 @@ from vkmnn.serve.answers import (
     frame,
     usage_of,
 )
+from vkmnn.serve.audio_api import AudioApi
 from vkmnn.serve.embeddings_api import EmbeddingsApi
+from vkmnn.serve.images_api import ImagesApi
 from vkmnn.serve.limits import Bodies, HttpError, Limits, as_http, field
 from vkmnn.serve.messages import messages_of, tools_of
 from vkmnn.serve.metrics import Metrics
 from vkmnn.serve.models import Models
+from vkmnn.serve.rerank_api import RerankApi
+from vkmnn.serve.responses_api import ResponsesApi
 from vkmnn.serve.routes import Row
 from vkmnn.serve.settings import check_fields, choices_of, format_of, scores_of, settings_of
 from vkmnn.serve.streamed import Streamed, events_of
@@ -45,8 +49,12 @@ class OpenAiApi:
         self._limits = limits
         self._bodies = bodies
         self._texts = Texts(limits, work, metrics)
-        self._others = [
+        self._others: Sequence[Any] = [
+            ResponsesApi(models, limits, bodies, self._texts),
             EmbeddingsApi(models, limits, bodies, work, metrics),
+            RerankApi(models, limits, bodies, work),
+            AudioApi(models, limits, bodies, work),
+            ImagesApi(models, limits, bodies, work),
         ]
         self._numbers = itertools.count(1)
         self._since = int(time.time())
@@ -56,7 +64,7 @@ class OpenAiApi:
         text = {"model": "NAME", "max_tokens": 16}
         said = [{"role": "user", "content": "Hello"}]
         return [
-            Row("/v1/models", self.models, "GET", "the language and embedding models"),
+            Row("/v1/models", self.models, "GET", "the models of these routes"),
             Row("/v1/models/{name}", self.models, "GET", "one model"),
             Row("/v1/chat/completions", self.chat, "POST", "the next message of a conversation",
                 {**text, "messages": said}),
@@ -70,7 +78,7 @@ class OpenAiApi:
         made = {
             name: {"id": name, "object": "model", "created": self._since, "owned_by": "vkmnn",
                    **_details(model)}
-            for name, model in {**self._models.language, **self._models.embedding}.items()
+            for name, model in self._models.spoken.items()
         }  # fmt: skip
         wanted = request.path_params.get("name")
         if wanted is None:
@@ -203,8 +211,11 @@ class OpenAiApi:
 
 def _details(model: Any) -> dict[str, Any]:
     """Return what clients like to know about a model."""
-    kind = "language" if isinstance(model, LanguageModel) else "embedding"
-    return {"kind": kind, "max_model_len": model.capacity}
+    if isinstance(model, LanguageModel):
+        return {"kind": "language", "max_model_len": model.capacity}
+    if isinstance(model, EmbeddingModel):
+        return {"kind": "embedding", "max_model_len": model.capacity}
+    return {"kind": model.task}
 
 
 def _stream_of(body: Any) -> tuple[bool, bool]:

@@ -153,7 +153,7 @@ class Texts:
             tools: functions that the conversation describes.
             more: further variables of the chat template.
         """
-        given: Conversation = {"more": more}
+        given: Conversation = {} if more is None else {"more": more}
         if tools is not None and tools.known:
             given["tools"] = tools.described
         count = characters_of(prompt) + sum(len(str(one)) for one in given.get("tools", ()))

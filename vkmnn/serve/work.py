@@ -8,7 +8,7 @@ from vkmnn.serve.turns import Turns
 
 
 class Work:
-    """Generation of texts, tokenising of long prompts, embeddings, grammars, and pipelines.
+    """Generation of texts, tokenising of long prompts, grammars, embeddings and other tasks.
 
     No kind waits for the steps of another. Long prompts are tokenised one after the other, so that
     only one takes memory at a time, and grammars are compiled one after the other.
@@ -23,11 +23,14 @@ class Work:
         self.embedding = Turns(waiting, MAX_BATCH, "vkmnn-serve-vectors")
 
         self.compiling = Turns(waiting, 1, "vkmnn-serve-grammars")
-        self.pipelines = Turns(waiting, 1, "vkmnn-serve-pipelines")
+        self.ranking = Turns(waiting, MAX_BATCH, "vkmnn-serve-ranking")
+        self.sounds = Turns(waiting, MAX_BATCH, "vkmnn-serve-sounds")
+        self.images = Turns(waiting, 1, "vkmnn-serve-images")
 
     def close(self) -> None:
         """Finish all jobs, then end the threads."""
-        for turns in (self.tokenising, self.compiling, self.embedding, self.pipelines, self.texts):
+        first = (self.tokenising, self.compiling)  # texts follow from their jobs
+        for turns in (*first, self.embedding, self.ranking, self.sounds, self.images, self.texts):
             turns.close()
 
 
