@@ -122,6 +122,8 @@ def _slashed(pattern: str) -> str:
 def schema_text(schema: Any) -> str:
     """Return a JSON schema as text, checked for its size, with the style of the output.
 
+    Objects whose properties are listed have no others, unless the schema says that they may.
+
     Raises:
         InvalidInputError: it is not a schema, or too large.
     """
@@ -139,7 +141,41 @@ def schema_text(schema: Any) -> str:
         raise InvalidInputError(
             f"the JSON schema has a string of {longest} characters, and {MAX_STRING} at most"
         )
-    return text
+    closed = _closed(json.loads(text))
+    return text if closed is None else json.dumps(closed)
+
+
+_SCHEMAS = ("additionalProperties", "items")
+_LISTS = ("anyOf", "oneOf", "prefixItems")
+_TABLES = ("properties", "patternProperties", "$defs", "definitions")
+_OPEN = ("additionalProperties", "patternProperties", "minProperties", "$ref", "anyOf", "oneOf")
+"""Keys by which an object may have, or may need, other properties than those that it lists."""
+
+
+def _closed(schema: dict[str, Any]) -> Any:
+    """Rule out properties that objects do not list; None if that could rule out all texts.
+
+    A model would otherwise go on with properties of its own. Parts of `allOf` list some of an
+    object's properties each.
+    """
+    waiting: list[Any] = [schema]
+    while waiting:
+        one = waiting.pop()
+        if not isinstance(one, dict):
+            continue
+        if "allOf" in one:
+            return None
+        listed = one.get("properties")
+        if isinstance(listed, dict) and not any(key in one for key in _OPEN):
+            required = one.get("required", [])
+            if isinstance(required, list) and all(str(name) in listed for name in required):
+                one["additionalProperties"] = False
+        waiting += [one.get(key) for key in _SCHEMAS]
+        for key in _LISTS:
+            waiting += one[key] if isinstance(one.get(key), list) else ()
+        for key in _TABLES:
+            waiting += one[key].values() if isinstance(one.get(key), dict) else ()
+    return schema
 
 
 def _strings(value: Any) -> Iterable[str]:

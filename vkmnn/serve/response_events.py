@@ -144,6 +144,7 @@ class Output:
         made: list[NamedEvent] = []
         if not self._is_open("message"):
             made += self._closed()
+            item: dict[str, Any]
             item = {"id": f"msg_{secrets.token_hex(24)}", "type": "message", "role": "assistant",
                     "status": "in_progress", "content": []}  # fmt: skip
             self.items.append(item)

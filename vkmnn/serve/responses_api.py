@@ -156,27 +156,27 @@ class ResponsesApi:
         """Yield the events of a streamed response."""
         output, number = Output(started.asked), 0
 
-        def event(name: str, **what: Any) -> str:
+        def event(name: str, what: Mapping[str, Any]) -> str:
             nonlocal number
             made = events_of({"type": name, "sequence_number": number, **what}, name)
             number += 1
             return made
 
         empty = written.response("in_progress", [], None)
-        yield event("response.created", response=empty)
-        yield event("response.in_progress", response=empty)
+        yield event("response.created", {"response": empty})
+        yield event("response.in_progress", {"response": empty})
         try:
             async for part in self._texts.parts(None, started):
                 for name, what in output.add(part):
-                    yield event(name, **what)
+                    yield event(name, what)
         except VkmnnError as error:
             told = as_http(error)
             failed = {**empty, "status": "failed",
                       "error": {"code": told.code, "message": told.message}}  # fmt: skip
-            yield event("response.failed", response=failed)
+            yield event("response.failed", {"response": failed})
             return
         made = self._finished(written, output)
-        yield event(f"response.{made['status']}", response=made)
+        yield event(f"response.{made['status']}", {"response": made})
 
 
 def _scores(body: Any) -> int | None:
