@@ -229,7 +229,9 @@ def _load(
         )
         models.add_network(Network(name, "1", sessions, running.batching))
     elif (said := said_by_folder(found.path)) is not None and said.task in TASKS:
-        models.pipelines[name] = pipeline(said.task, str(found.path), device=device, **options)
+        precision = options["precision"]
+        made = pipeline(said.task, str(found.path), device=device, precision=precision)
+        models.pipelines[name] = made
     elif read_layout(found.path, found.variant).kind == "embedding":
         encoder = llm.load_embedding(where, device, variant=variant, **options)
         models.embedding[name] = encoder
