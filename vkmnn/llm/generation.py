@@ -231,16 +231,14 @@ class Generation:
                 sequence.begin()
                 chosen = sequence.step(left[0], 0)
                 if chosen is not None:
-                    self.result.prompt_left = 0
+                    self._share()
                     return [chosen]
             for rows in sequence.chunks(left, crowded=self._sharing.crowded):
                 logits = rows
                 self.result.prompt_left = len(prompt) - len(sequence.tokens)
                 if self.result.prompt_left:
                     yield ""
-        if self._sharing.prefixes is not None:
-            self._sharing.prefixes.add(prompt, sequence)
-        self.result.prompt_left = 0
+        self._share()
         if options.max_tokens == 0:
             return []
         sequence.begin()
@@ -254,6 +252,12 @@ class Generation:
         if prefixes is None or not prefixes.restore(prompt, sequence, held):
             sequence.truncate(held)
         self.result.cached_tokens = len(sequence.tokens)
+
+    def _share(self) -> None:
+        """Offer the rows of the prompt, which has been run, to other texts."""
+        self.result.prompt_left = 0
+        if self._sharing.prefixes is not None:
+            self._sharing.prefixes.add(self._prompt, self._sequence)
 
     def _scored_prompt(self) -> Generator[str, None, Array]:
         """Run the whole prompt, and record the scores of its tokens; return the last logits."""

@@ -51,16 +51,19 @@ class Prefixes:
         Returns:
             Whether they were copied; if not, nothing has changed.
         """
-        axes = sequence.axes
         found: list[dict[str, Array]] = []
         with self._lock:
             for key in _keys(tokens[:-1]):
                 block = self._blocks.get(key)
-                if block is None or block.keys() != axes.keys():
+                if block is None:
                     break
                 self._blocks.move_to_end(key)
                 found.append(block)
         if len(found) * BLOCK < held + BLOCK:
+            return False
+        sequence.warm_up()  # new caches do not know their axes
+        axes = sequence.axes
+        if not axes:
             return False
         rows = {
             name: np.concatenate([block[name] for block in found], axis)

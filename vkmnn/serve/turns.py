@@ -45,7 +45,7 @@ class Job:
             self.loop.call_soon_threadsafe(self.events.put_nowait, event)
 
 
-_SHARE = 0.5
+_SHARE = 0.25
 """Seconds that jobs with preparing work may take for each second of steps of the others."""
 
 _LIGHT = 128
