@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ import jsonschema
 from tests.llm.schemas import random_schema
 from tests.llm.served import tool_folder
 from vkmnn.llm import Grammar, LanguageModel
+from vkmnn.llm import grammar as grammar_module
 from vkmnn.llm.grammar import Constraint, check, schema_text
 from vkmnn.llm.tools import STYLES, CallBegins, CallGoesOn, CallReader, Text, calls_grammar
 
@@ -175,8 +177,21 @@ def test_costly_schemas_take_bounded_time(schema: Any, model: LanguageModel) -> 
 def test_what_is_not_supported_is_named() -> None:
     with pytest.raises(InvalidInputError, match=r'the JSON schema is not supported: .*"not"'):
         check(Grammar.schema({"not": {}}))
+    with pytest.raises(InvalidInputError, match="more than 64 deep"):
+        Grammar.schema(chain(5000))
+    check(Grammar.schema(chain(60)))
+    grammar = Grammar.schema({"type": "string"})
+    deep = replace(grammar, text=grammar.text.replace('"string"', "[" * 99 + '"string"' + "]" * 99))
+    with pytest.raises(InvalidInputError, match="not supported"):
+        check(deep)
+
+
+def test_the_process_that_checks_may_die(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What overflows the stack ends that process only; the next check starts another."""
+    monkeypatch.setattr(grammar_module, "MAX_DEPTH", 10**6)
     with pytest.raises(InvalidInputError, match="too complex"):
-        check(Grammar.schema(chain(5000)))
+        check(Grammar.schema(chain(3000)))
+    check(Grammar.schema({"type": "string"}))
 
 
 def test_objects_have_no_properties_that_they_do_not_list() -> None:

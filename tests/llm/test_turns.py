@@ -84,6 +84,15 @@ def test_short_prompts_do_not_wait_for_long_ones() -> None:
     assert [name for name, _, _ in told][-1] == "longer"
 
 
+def test_long_prompts_do_not_take_all_places() -> None:
+    told = run([(f"long {n}", 4000, 1) for n in range(12)] + [("short", 32, 9)])
+    end = next(place for place, (name, *_) in enumerate(told) if name == "short")
+    assert end <= 4
+    assert {name for name, left, _ in told if name.startswith("long") and not left} == {
+        f"long {n}" for n in range(12)
+    }
+
+
 def test_nothing_slows_a_long_prompt_alone() -> None:
     told = run([("long", 3200, 5)])
     assert told[-1][2] == 10 * 100 + 5

@@ -9,10 +9,11 @@ import json
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 
@@ -26,6 +27,9 @@ MAX_BYTES = 1 << 18
 
 MAX_STRING = 1 << 13
 """Maximum characters of a string inside a JSON schema."""
+
+MAX_DEPTH, MAX_REFERENCES = 64, 20_000
+"""Maximum references that follow each other in a JSON schema, and references in all."""
 
 _MEMORY_BYTES, _CPU_S, _WALL_S = 768 << 20, 3, 30.0
 """Limits of checking a grammar; ordinary ones take milliseconds."""
@@ -141,8 +145,62 @@ def schema_text(schema: Any) -> str:
         raise InvalidInputError(
             f"the JSON schema has a string of {longest} characters, and {MAX_STRING} at most"
         )
+    _check_references(schema)
     closed = _closed(json.loads(text))
     return text if closed is None else json.dumps(closed)
+
+
+def _check_references(schema: Mapping[str, Any]) -> None:
+    """Refuse references to references to …: compilation follows them on its stack.
+
+    The check in another process would refuse them too, but ends that process.
+    """
+    seen: set[str] = set()
+    work = 0
+    path = [iter(_references(schema))]
+    while path:
+        pointer = next(path[-1], None)
+        if pointer is None:
+            path.pop()
+            continue
+        if pointer in seen:
+            continue
+        seen.add(pointer)
+        found = list(_references(_target(schema, pointer)))
+        work += len(found)
+        path.append(iter(found))
+        if len(path) > MAX_DEPTH or work > MAX_REFERENCES:
+            raise InvalidInputError(
+                f"the JSON schema has references that are more than {MAX_DEPTH} deep, or more than "
+                f"{MAX_REFERENCES} of them"
+            )
+
+
+def _references(value: Any) -> Iterator[str]:
+    """Yield the references in a part of a schema."""
+    waiting = [value]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, Mapping):
+            if isinstance(one.get("$ref"), str):
+                yield one["$ref"]
+            waiting += [inner for key, inner in one.items() if key not in ("$defs", "definitions")]
+        elif isinstance(one, list | tuple):
+            waiting += one
+
+
+def _target(schema: Any, pointer: str) -> Any:
+    """Return the part of a schema that a reference names; None if it is elsewhere."""
+    part = schema
+    for step in pointer.removeprefix("#").split("/")[1:]:
+        name = unquote(step).replace("~1", "/").replace("~0", "~")
+        if isinstance(part, Mapping):
+            part = part.get(name)
+        elif isinstance(part, list) and name.isdigit() and len(name) < 9:
+            part = part[int(name)] if int(name) < len(part) else None
+        else:
+            return None
+    return part
 
 
 _SCHEMAS = ("additionalProperties", "items")

@@ -201,7 +201,12 @@ class Sampler:
             logits: one number for every token of the vocabulary.
             there: the tokens of the text so far.
         """
-        token = self._chosen(self._altered(logits, there))
+        altered = self._altered(logits, there)
+        kept = None if self._guide is None else np.flatnonzero(np.isfinite(altered))
+        if kept is not None and kept.size:  # few tokens may follow: the others need no sorting
+            token = int(kept[self._chosen(altered[kept])])
+        else:
+            token = self._chosen(altered)
         if self._ranks is not None:
             self.scores[len(there)] = scored(logits, token, self._ranks)
         return token

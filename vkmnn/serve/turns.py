@@ -51,6 +51,9 @@ _SHARE = 0.25
 _LIGHT = 128
 """Preparing work, in tokens, that is done at once: it takes hardly longer than a few steps."""
 
+_HEAVY = 2
+"""Jobs with more of it that take turns at a time, so that they do not take all places."""
+
 _OLDEST = 4
 """Every so many preparing steps, the oldest job has its turn, so that none waits for ever."""
 
@@ -212,8 +215,14 @@ class Turns:
                 if self._closed:
                     return False
                 self._change.wait()
-            while self._waiting and len(self._active) < self._max_active:
-                self._active.append(self._waiting.popleft())
+            while len(self._active) < self._max_active:
+                heavy = sum(one.left > _LIGHT for one in self._active)
+                fits = (one for one in self._waiting if one.left <= _LIGHT or heavy < _HEAVY)
+                job = next(fits, None)
+                if job is None:
+                    break
+                self._waiting.remove(job)
+                self._active.append(job)
         return True
 
     def _step(self, job: Job) -> bool:
