@@ -307,6 +307,22 @@ def test_refusals_name_the_field(
     assert (error["code"], error["param"]) == (code, param)
 
 
+def test_deep_json_is_refused(server: Served) -> None:
+    deep: Any = {}
+    for _ in range(400):
+        deep = {"a": [deep]}
+    tool = {"type": "function", "function": {"name": "f", "parameters": deep}}
+    for path, body in (("chat/completions", {"messages": MESSAGES, "tools": [tool]}),
+                       ("responses", {"input": "x", "metadata": deep}),
+                       ("rerank", {"documents": [deep]})):  # fmt: skip
+        answer = server.http.post(f"/v1/{path}", json={"model": "plain", **body})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "too_deep")
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "[" * 90_000}}
+    talk = [*MESSAGES, {"role": "assistant", "tool_calls": [call]}]
+    answer = server.http.post("/v1/chat/completions", json={"model": "plain", "messages": talk})
+    assert answer.json()["error"]["code"] == "context_length_exceeded"
+
+
 # --- responses -----------------------------------------------------------------------------------
 
 

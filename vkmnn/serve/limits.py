@@ -37,6 +37,9 @@ _CONTAINER = 8
 _MESSAGE = 2000
 """Characters of an error's message, which may quote the request."""
 
+MAX_DEPTH = 128
+"""Maximum depth of arrays and objects in the bodies of OpenAI's API, which parts are written of."""
+
 _UNCOUNTED = bytes(set(range(256)) - set(b'",[{'))
 _TEXT = re.compile(rb'"[^"]*"')
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
@@ -277,9 +280,16 @@ class Bodies:
         return HttpError(413, "body_too_large", text)
 
     async def object_of(self, request: Request) -> dict[str, Any]:
-        """Receive and parse the body of a request; raises as `received` and `read`."""
+        """Receive and parse the body of a request; raises as `received` and `read`.
+
+        Raises:
+            HttpError: also if arrays and objects are nested too deeply to be written again.
+        """
         async with self.received(request) as body:
-            return await self.read(body)
+            made = await self.read(body)
+            if body.count(b"[") + body.count(b"{") > MAX_DEPTH:
+                await self.aside(_check_depth, made)
+            return made
 
     async def read(self, body: bytes, values: int | None = None) -> dict[str, Any]:
         """Parse a body that has to be a JSON object.
@@ -316,6 +326,21 @@ def object_of(body: bytes, most: int) -> dict[str, Any]:
     if not isinstance(made, dict):
         raise HttpError(400, "invalid_json", "the body is not a JSON object")
     return made
+
+
+def _check_depth(value: Any) -> None:
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            inner
+            for one in level
+            for inner in (one.values() if isinstance(one, dict) else one)
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return
+    text = f"arrays and objects in the body are nested more than {MAX_DEPTH} deep"
+    raise HttpError(400, "too_deep", text)
 
 
 def _values(body: bytes) -> int:

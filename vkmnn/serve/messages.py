@@ -180,10 +180,7 @@ def _made_call(call: Any, param: str, style: ToolStyle | None) -> dict[str, Any]
         raise _bad_call(param)
     arguments = function.get("arguments") or "{}"
     if isinstance(arguments, str):
-        try:
-            arguments = json.loads(arguments)
-        except (ValueError, RecursionError):
-            arguments = {"arguments": arguments}  # of a model that wrote something else
+        arguments = _object_of(arguments)
     made: dict[str, Any] = {
         "type": "function",
         "function": {"name": function["name"], "arguments": arguments},
@@ -191,6 +188,16 @@ def _made_call(call: Any, param: str, style: ToolStyle | None) -> dict[str, Any]
     if isinstance(call.get("id"), str):
         made["id"] = _fitting_id(call["id"], style)
     return made
+
+
+def _object_of(arguments: str) -> Any:
+    """Return arguments as an object; a model may have written something else."""
+    try:
+        made = json.loads(arguments)
+        json.dumps(made)
+    except (ValueError, RecursionError):
+        made = None
+    return made if isinstance(made, dict) else {"arguments": arguments}
 
 
 def _bad_call(param: str) -> HttpError:
