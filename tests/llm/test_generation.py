@@ -14,9 +14,10 @@ import pytest
 
 import vkmnn
 from tests.llm import tiny
-from vkmnn import InvalidInputError
+from vkmnn import InvalidInputError, VkmnnError
 from vkmnn.llm import LanguageModel
 from vkmnn.llm.sampling import Sampler, Sampling, scored
+from vkmnn.llm.sequence import Sequence
 from vkmnn.runtime.device import enumerate_devices
 
 pytest.importorskip("onnxruntime")
@@ -332,3 +333,22 @@ def test_beginnings_are_shared_across_texts(folder: Path) -> None:
             for end in ends:
                 assert model.generate([*end, *system], 1).tokens
         assert 0 < model.memory()["prefixes"] <= 2 * block
+
+
+@pytest.mark.parametrize("method", ["rows", "restore"])
+def test_texts_do_without_rows_that_cannot_be_copied(
+    method: str, model: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(8)
+    system = rng.integers(0, 300, 80).tolist()
+    want = [model.generate([*system, end], 4).tokens for end in range(3)]
+
+    def fail(*_: Any) -> None:
+        raise VkmnnError("no memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Sequence, method, fail)
+        model.share_prefixes(1 << 20)
+        made = [model.generate([[*system, end] for end in range(3)], 4) for _ in range(3)]
+        model.share_prefixes(0)
+    assert [[one.tokens for one in batch] for batch in made] == [want] * 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -9,8 +10,11 @@ from hashlib import blake2b
 
 import numpy as np
 
+from vkmnn.errors import VkmnnError
 from vkmnn.ir import Array
 from vkmnn.llm.sequence import Sequence as Cached
+
+_log = logging.getLogger(__name__)
 
 BLOCK = 32
 """Tokens of a block; one is found by all tokens up to its end."""
@@ -69,7 +73,11 @@ class Prefixes:
             name: np.concatenate([block[name] for block in found], axis)
             for name, axis in axes.items()
         }
-        sequence.restore(tokens[: len(found) * BLOCK], rows)
+        try:
+            sequence.restore(tokens[: len(found) * BLOCK], rows)
+        except VkmnnError as error:  # lack of memory, for example: the rows are computed instead
+            _log.info("kept rows cannot be used: %s", error.message)
+            return False
         return True
 
     def add(self, tokens: Sequence[int], sequence: Cached) -> None:
@@ -86,7 +94,11 @@ class Prefixes:
                 self._seen.popitem(last=False)
         if not wanted or not axes:
             return
-        rows = sequence.rows()
+        try:
+            rows = sequence.rows()
+        except VkmnnError as error:
+            _log.info("rows cannot be kept: %s", error.message)
+            return
         for number, key in wanted.items():
             self._keep(key, {name: _part(rows[name], axis, number) for name, axis in axes.items()})
 

@@ -39,26 +39,15 @@ async def form_of(request: Request, body: bytes) -> tuple[dict[str, str], dict[s
     fields, files = dict[str, str](), dict[str, bytes]()
     try:
         form = await parser.parse()
-        async with form_closing(form):
+        try:
             for name, value in form.multi_items():
                 if isinstance(value, UploadFile):
                     files[name] = await value.read()
                 else:
                     fields[name] = value
+        finally:
+            await form.close()
     except (MultiPartException, errors.FormParserError, KeyError, UnicodeError) as error:
         text = getattr(error, "message", str(error))[:200]
         raise HttpError(400, "invalid_form", f"the form cannot be read: {text}") from error
     return fields, files
-
-
-class form_closing:  # noqa: N801 - a context manager
-    """Close the files of a form at the end of a block."""
-
-    def __init__(self, form: object) -> None:
-        self._form = form
-
-    async def __aenter__(self) -> None:
-        return None
-
-    async def __aexit__(self, *exception: object) -> None:
-        await self._form.close()  # type: ignore[attr-defined]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import aclosing, closing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -237,14 +237,14 @@ class Texts:
             made[part.index].add(part, id_length)
         return made
 
-    async def parts(self, request: Request | None, started: Started) -> AsyncIterator[Part]:
+    async def parts(self, request: Request | None, started: Started) -> AsyncGenerator[Part, None]:
         """Yield the parts of the texts as they arrive; see `Turns.each`."""
         tools, jobs = started.asked.tools, started.jobs
         readers = [_reader(tools) for _ in jobs]
         told = [0] * len(jobs)
         results: dict[int, Generated] = {}
         try:
-            async with closing_of(self._work.texts.each(request, jobs, started.events)) as each:
+            async with aclosing(self._work.texts.each(request, jobs, started.events)) as each:
                 async for index, result, piece, count, over in each:
                     results[index] = result
                     scores = result.logprobs[told[index] : count]
@@ -258,19 +258,6 @@ class Texts:
                 first = index % started.asked.choices == 0
                 self._metrics.prompt_tokens.inc(result.prompt_tokens if first else 0)
                 self._metrics.generated_tokens.inc(len(result.tokens))
-
-
-class closing_of:  # noqa: N801 - a context manager, as contextlib.aclosing of Python 3.10
-    """Close an asynchronous generator at the end of a block."""
-
-    def __init__(self, made: Any) -> None:
-        self._made = made
-
-    async def __aenter__(self) -> Any:
-        return self._made
-
-    async def __aexit__(self, *exception: object) -> None:
-        await self._made.aclose()
 
 
 def _steps(asked: Asked, index: int) -> Any:
