@@ -28,7 +28,15 @@ from tests.llm.served import tool_folder
 from vkmnn.llm import Grammar, LanguageModel
 from vkmnn.llm import grammar as grammar_module
 from vkmnn.llm.grammar import Constraint, check, schema_text
-from vkmnn.llm.tools import STYLES, CallBegins, CallGoesOn, CallReader, Text, calls_grammar
+from vkmnn.llm.tools import (
+    STYLES,
+    CallBegins,
+    CallGoesOn,
+    CallReader,
+    Text,
+    calls_grammar,
+    free_grammar,
+)
 
 SAMPLED: dict[str, Any] = {"temperature": 1.0, "top_p": 0.95}
 
@@ -271,3 +279,41 @@ def test_texts_that_have_to_call_do(style: Any, parallel: bool, model: LanguageM
         assert value in ([{"a": 1}, {"a": "two"}] if name == "f" else [{}])
     assert not any(isinstance(event, Text) for event in events)
     assert made.finish_reason == "stop"
+
+
+@pytest.mark.parametrize("marked", [False, True])
+@pytest.mark.parametrize("style", STYLES, ids=lambda style: style.begin.strip())
+def test_calls_are_right_once_they_have_begun(
+    style: Any, marked: bool, model: LanguageModel
+) -> None:
+    """The constraint allows any text, and after the beginning of a call only its rest."""
+    mark = style.begin.strip()
+    special = {mark: 3} if marked else {}
+    arguments = {"properties": {"a": {"enum": [1]}}, "required": ["a"]}
+    functions = [{"name": "f", "parameters": arguments}]
+    compiler = model.tokenizer.compiler(frozenset({0}))
+    logits = np.zeros(320, np.float32)
+
+    def follows(text: str, after: str) -> bool:
+        constraint = compiler.start(free_grammar(style, functions, special, True))
+        made: list[int] = []
+        for part in filter(None, re.split(f"({re.escape(mark)})", text)):
+            made += [3] if marked and part == mark else model.tokens_of(part)
+        [token, *_] = [0] if after == "end" else model.tokens_of(after)
+        return bool(np.isfinite(constraint.guide(logits, made)[token]))
+
+    assert follows("Well", "!")
+    assert follows("Well", "end")
+    assert follows("Well", "{")
+    begin = style.begin + ("[" if style.form == "list" else "")
+    opening = f"f{style.args_mark}" if style.form == "named" else f'{{"name": "f", "{style.key}": '
+    rest = "" if style.form == "named" else "}"
+    closing = ("]" if style.form == "list" else "") + style.end
+    for text in ["", *([] if style.bare else ["Well. "])]:
+        assert follows(text + begin, opening[0])
+        assert not follows(text + begin, "!")
+        assert not follows(text + begin, "end")
+        assert follows(f"{text}{begin}{opening}", "{")
+        assert not follows(f'{text}{begin}{opening}{{"a": ', "2")
+        assert follows(f'{text}{begin}{opening}{{"a": ', "1")
+        assert follows(f'{text}{begin}{opening}{{"a": 1}}{rest}{closing}', "end")

@@ -209,6 +209,9 @@ def test_several_calls_and_none(client: Any) -> None:
     assert len(names) > 1
     assert set(names) <= {"weather", "now"}
     asked["max_tokens"] = 4
+    strict = {"type": "function", "function": {**WEATHER, "strict": True}}
+    made = chat(client, **{**asked, "tools": [strict]})
+    assert made.usage.completion_tokens <= 4
     with_none = chat(client, tool_choice="none", **asked)
     assert with_none.usage.prompt_tokens == chat(client).usage.prompt_tokens
 

@@ -112,6 +112,41 @@ def calls_grammar(
     return lark(source, "JSON schema of the functions")
 
 
+def free_grammar(
+    style: ToolStyle,
+    functions: Sequence[Mapping[str, Any]],
+    special: Mapping[str, int],
+    parallel: bool,
+) -> Grammar:
+    """Return the grammar of any text, in which calls are right once they have begun.
+
+    Arguments are those of `calls_grammar`, which raises the same errors.
+    """
+    rules = [_call(style, number, one) for number, one in enumerate(functions)]
+    rules.append("call: " + " | ".join(f"f{number}" for number in range(len(functions))))
+    mark, end = style.begin.strip(), _literal(style.end, special)
+    after = _quoted(style.begin[len(mark) :])
+    if style.bare:
+        begin, calls = _literal(style.begin, special), _repeated("call", style, parallel)
+        first = "{" if mark in special else "{" + mark[0]
+        start = f'start: {begin}? {calls} | /[^{first} \\t\\r\\n]{_ANY_TEXT}/ | ""'
+    else:
+        calls = "call"
+        if style.form == "list":
+            calls = f'"[" {_repeated("call", style, parallel)} "]"'
+        if mark in special:
+            rules.append(f"opened: TEXT <[{special[mark]}]> {after}")
+        else:
+            rules += [f"opening[lazy]: TEXT {_quoted(mark)}", f"opened: opening {after}"]
+        rules += [f"unit: opened {calls} {end}", f"TEXT: /{_ANY_TEXT}/"]
+        several = parallel and style.form != "list"
+        start = "start: unit* TEXT" if several else "start: TEXT | unit"
+    return lark("\n".join([start, *rules]), "JSON schema of the functions")
+
+
+_ANY_TEXT = r"(.|\n)*"
+
+
 def _repeated(rule: str, style: ToolStyle, parallel: bool) -> str:
     more = f"({_quoted(style.separator)} {rule}){{0,{MAX_CALLS - 1}}}"
     return f"{rule} {more}" if parallel else rule

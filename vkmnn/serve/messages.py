@@ -27,6 +27,7 @@ class Tools:
         style: how the model writes calls.
         known: whether its chat template describes functions; otherwise the prompt has to.
         required: whether the answer has to be a call.
+        strict: whether arguments have to be valid even if the model may choose to call.
         parallel: whether there may be several calls.
     """
 
@@ -36,6 +37,7 @@ class Tools:
     known: bool
     required: bool
     parallel: bool
+    strict: bool = False
 
     @property
     def names(self) -> list[str]:
@@ -73,7 +75,12 @@ def tools_of(body: Any, template: str, limits: Limits) -> Tools | None:
         style is not None,
         required,
         field(body, "parallel_tool_calls", (bool,), True),
+        any(_is_strict(one) for one in given),
     )
+
+
+def _is_strict(tool: Any) -> bool:
+    return tool.get("function", tool).get("strict") is True
 
 
 def _choice(choice: Any, names: Sequence[str]) -> tuple[bool, Sequence[str]]:

@@ -17,7 +17,15 @@ from vkmnn.llm import Generated, Grammar, LanguageModel
 from vkmnn.llm.grammar import lark
 from vkmnn.llm.sampling import Scored
 from vkmnn.llm.text import PIECE, Conversation, characters_of
-from vkmnn.llm.tools import CallBegins, CallGoesOn, CallReader, Event, Text, calls_grammar
+from vkmnn.llm.tools import (
+    CallBegins,
+    CallGoesOn,
+    CallReader,
+    Event,
+    Text,
+    calls_grammar,
+    free_grammar,
+)
 from vkmnn.serve.limits import HttpError, Limits
 from vkmnn.serve.messages import Tools
 from vkmnn.serve.metrics import Metrics
@@ -197,6 +205,9 @@ class Texts:
         model: LanguageModel, form: Grammar | str | None, tools: Tools | None
     ) -> Grammar | None:
         """Return the grammar of an answer, by its format and the functions that may be called."""
+        if tools is not None and tools.strict and not tools.required and form is None:
+            special = model.tokenizer.special
+            return free_grammar(tools.style, tools.callable, special, tools.parallel)
         if tools is None or not (tools.required or form is not None):
             return lark(f"start: %json {form}", "JSON schema") if isinstance(form, str) else form
         if not tools.required and isinstance(form, Grammar):
